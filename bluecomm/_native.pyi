@@ -1,0 +1,136 @@
+"""The native engine: what the C++ extension offers to Python."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+class SharedMemory:
+    """Allocator of shared memory (memfd segments) that peers on this machine map.
+
+    Freed blocks are kept for reuse; everything is unmapped when the last block and the
+    allocator are gone.
+    """
+
+    def __init__(self) -> None: ...
+    def allocate(self, nbytes: int) -> SharedBlock: ...
+    def contains(self, address: int, nbytes: int) -> bool: ...
+
+class SharedBlock:
+    """Writable buffer in shared memory; returned to its allocator when freed."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Completion:
+    """Outcome of a wait: `code` as `Code` of the native engine, 0 is success."""
+
+    @property
+    def code(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+
+class Peer(TypedDict):
+    rank: int
+    host: str
+    machine: str  # ranks with equal strings share one machine
+    pid: int
+    offers: dict[str, str]  # transport name to offer, as Engine.offers() gave it there
+
+class PendingOperation(TypedDict):
+    handle: int
+    kind: str
+    name: str
+    age_s: float
+    waiting_for: list[int]  # global ranks
+    received_bytes: int
+    expected_bytes: int
+
+class PeerStats(TypedDict):
+    rank: int
+    transport: str
+    messages_sent: int
+    bytes_sent: int
+    messages_received: int
+    bytes_received: int
+    wait_s: float  # time in which an operation waited for this peer alone
+
+class Engine:
+    """One rank's data plane. Starts its progress thread in `start`."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        job: str,
+        epoch: int,
+        secret: bytes,
+        socket_dir: str,
+        addresses: Sequence[str],  # own data addresses, in order of preference
+        machine: str,
+        transport: str = "auto",  # auto, shm, tcp
+        tcp_streams: int = 2,
+        eager_bytes: int = 4096,
+        staging_bytes: int = 8 << 20,
+        memory: SharedMemory,
+    ) -> None: ...
+    def offers(self) -> dict[str, str]:
+        """Open the listeners and return what peers need to reach this rank."""
+
+    def start(self, peers: Sequence[Peer]) -> None: ...
+    def transport_of(self, rank: int) -> str: ...
+    def add_group(
+        self, group_id: int, ranks: Sequence[int], machine_of: Sequence[int]
+    ) -> None: ...
+    def submit(
+        self,
+        kind: str,
+        name: str,
+        group_id: int,
+        dtype: str,
+        shape: Sequence[int],
+        input_address: int,
+        input_nbytes: int,
+        output_address: int,
+        output_nbytes: int,  # 0 address: the engine allocates the result
+        *,
+        op: str = "sum",  # sum, average, min, max, product
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = 0,
+        splits: Sequence[int] = (),
+        local_only: bool = False,
+        self_weight: float = 1.0,
+        sources: Sequence[tuple[int, float]] = (),
+        destinations: Sequence[tuple[int, float]] = (),
+        timeout_s: float = 600.0,
+    ) -> int:
+        """Start an operation and return its handle; memory stays the caller's."""
+
+    def done(self, handle: int) -> bool: ...
+    def wait(self, handle: int, timeout_s: float) -> Completion | None:
+        """Drive the engine until the operation is over; None when `timeout_s` passed.
+
+        Releases the GIL; raises KeyboardInterrupt when a signal handler did.
+        """
+
+    def output(self, handle: int) -> tuple[SharedBlock, list[int]]:
+        """Result allocated by the engine: memory, and rows that came from each source."""
+
+    def release(self, handle: int) -> None:
+        """Forget a finished handle (its tensors may be freed)."""
+
+    def finished(self) -> list[int]:
+        """Handles that completed since the last call, for dropping their tensors."""
+
+    def fail(self, handle: int, code: int, text: str) -> None: ...
+    def extend_deadline(self, handle: int, seconds: float) -> None: ...
+    def pending(self) -> list[PendingOperation]: ...
+    def peer_lost(self, rank: int, text: str) -> None: ...
+    def stats(self) -> list[PeerStats]: ...
+    def close(self, timeout_s: float) -> None:
+        """Say goodbye to all peers, drain, stop the thread; later calls fail."""

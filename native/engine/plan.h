@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/combine.h"
+
+// What an operation does, as data.
+//
+// A collective is a pure function from (who I am, what I was given) to a Plan: phases
+// that follow one another, each a set of messages to send and of destinations to fill.
+// The executor (engine/operation.h) runs any plan over any transport; a test runs all
+// ranks' plans against each other in memory. So a collective is one file that reads like
+// its textbook form and knows no transport, and there is one state machine to get right.
+//
+// Rules
+// - The message of phase p with slot s from rank a to rank b is the Send{b, s} in phase p
+//   of a's plan and the Source{a, s} in phase p of b's plan; both name the same length.
+// - A phase ends when its gathers are filled and its sends are released. So a later
+//   phase may overwrite what an earlier one has sent.
+// - Within a phase a gather may overwrite memory that the same phase sends only when
+//   `overwrites_sent` is set: then each chunk is combined into scratch memory and written
+//   back once the sends have released it.
+// - A gather may have a Source without peer: this rank's own memory. At most that source
+//   may alias `dst`, exactly.
+
+namespace bluecomm {
+
+inline constexpr int kSelf = -1;
+
+struct Send {
+  int peer;  // global rank
+  std::uint32_t slot;
+  std::span<const std::byte> bytes;
+  double scale = 1.0;  // travels in the header; the receiver multiplies it in
+};
+
+struct Source {
+  int peer = kSelf;  // global rank, or kSelf
+  std::uint32_t slot = 0;
+  std::span<const std::byte> own;  // for kSelf only
+  double weight = 1.0;
+};
+
+enum class Combine : std::uint8_t {
+  kCopy,      // one source
+  kWeighted,  // post_scale * sum of weight * scale * source, in the order of `sources`
+  kReduce,    // `op` over the sources, in their order, then post_scale
+};
+
+struct Gather {
+  std::span<std::byte> dst;
+  std::vector<Source> sources;
+  Combine combine = Combine::kCopy;
+  ReduceOp op = ReduceOp::kSum;
+  double post_scale = 1.0;
+  bool overwrites_sent = false;
+};
+
+// Length and first dimension that each source of a phase announced, in the order
+// (gather, source).
+struct Arrival {
+  int peer;
+  std::uint32_t slot;
+  std::size_t nbytes;
+  std::int64_t first_dim;
+};
+
+struct Phase {
+  std::vector<Send> sends;
+  std::vector<Gather> gathers;
+  // For results whose size only the senders know. Called once all headers of the phase
+  // have arrived and before any payload is accepted; sets the gathers' `dst`. While it is
+  // empty, the announced lengths must equal dst's.
+  std::function<void(std::span<const Arrival> arrivals, std::vector<Gather>& gathers)>
+      bind;
+};
+
+struct Plan {
+  std::vector<Phase> phases;
+  // Memory that the phases use besides the caller's; lives as long as the operation.
+  std::vector<std::unique_ptr<std::byte[]>> scratch;
+};
+
+}  // namespace bluecomm
