@@ -1,0 +1,165 @@
+"""The environment of a rank: what is set, what is forwarded, what is removed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bfrun.config import LaunchConfig
+from bfrun.errors import LaunchError
+
+# Other launchers' variables would make a rank believe that it belongs to their job.
+FOREIGN_PREFIXES = ("OMPI_", "PMI", "SLURM_", "TORCHELASTIC_")
+
+# Forwarded to every host without being asked for: where programs and libraries are,
+# language, and the settings of the libraries that a training script uses.
+FORWARDED_NAMES = frozenset(
+    "PATH LD_LIBRARY_PATH LIBRARY_PATH VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV "
+    "LANG LANGUAGE TZ MASTER_ADDR MASTER_PORT".split()
+)
+FORWARDED_PREFIXES = (
+    "BLUECOMM_",
+    "LC_",
+    "MKL_",
+    "NCCL_",
+    "OMP_",
+    "PYTHON",
+    "PYTORCH_",
+    "TORCH_",
+)
+
+# Set by bfrun for each rank, so neither forwarded nor accepted from the user.
+LAUNCH_NAMES = frozenset(
+    "BLUECOMM_RANK BLUECOMM_SIZE BLUECOMM_LOCAL_RANK BLUECOMM_LOCAL_SIZE "
+    "BLUECOMM_MACHINE_RANK BLUECOMM_MACHINE_SIZE BLUECOMM_RANKS_PER_MACHINE "
+    "BLUECOMM_AGENT_SOCKET BLUECOMM_JOB "
+    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE".split()
+)
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one rank stands in the world, on its machine, and its machine among all."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    machine_rank: int
+    machine_world_size: int
+
+
+def is_foreign(name: str) -> bool:
+    """Say whether another launcher's variable ``name`` must not reach a rank."""
+    return name.startswith(FOREIGN_PREFIXES)
+
+
+def forwarded_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of ``environ`` that every host gets without ``-x``."""
+    # torchrun's own rendezvous address is no choice of the user.
+    skipped = set(LAUNCH_NAMES)
+    if "TORCHELASTIC_RUN_ID" in environ:
+        skipped |= {"MASTER_ADDR", "MASTER_PORT"}
+    return {
+        name: value
+        for name, value in environ.items()
+        if (name in FORWARDED_NAMES or name.startswith(FORWARDED_PREFIXES))
+        and name not in skipped
+    }
+
+
+def rank_environment(
+    config: LaunchConfig, placement: Placement, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of one rank: forwarded, then ``-x``, then the launch's own.
+
+    Args:
+        config: Its ``environment`` holds what ``-x`` and ``--env-file`` gave.
+        placement: Ranks and sizes.
+        environ: The environment to forward from.
+    """
+    result = forwarded_environment(environ)
+    result.update(config.environment)
+    result.update(
+        BLUECOMM_RANK=str(placement.rank),
+        BLUECOMM_SIZE=str(placement.world_size),
+        BLUECOMM_LOCAL_RANK=str(placement.local_rank),
+        BLUECOMM_LOCAL_SIZE=str(placement.local_world_size),
+        BLUECOMM_MACHINE_RANK=str(placement.machine_rank),
+        BLUECOMM_MACHINE_SIZE=str(placement.machine_world_size),
+        RANK=str(placement.rank),
+        WORLD_SIZE=str(placement.world_size),
+        LOCAL_RANK=str(placement.local_rank),
+        LOCAL_WORLD_SIZE=str(placement.local_world_size),
+    )
+    if config.ranks_per_machine is not None:
+        result["BLUECOMM_RANKS_PER_MACHINE"] = str(config.ranks_per_machine)
+    return result
+
+
+def parse_assignments(
+    texts: Iterable[str], environ: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Return what ``-x NAME`` or ``-x NAME=VALUE`` options set.
+
+    Raises:
+        LaunchError: A name is no variable name, belongs to bfrun, or is given without
+            value and not set here.
+    """
+    pairs = []
+    for text in texts:
+        name, given, value = text.partition("=")
+        _check_name(name, f"-x {text}")
+        if not given:
+            if name not in environ:
+                raise LaunchError(
+                    f"-x {name}: not set in this environment; write -x {name}=VALUE"
+                )
+            value = environ[name]
+        pairs.append((name, value))
+    return pairs
+
+
+def read_env_file(path: str | Path) -> list[tuple[str, str]]:
+    """Return the variables of a file with one ``NAME=VALUE`` a line.
+
+    Empty lines and lines that begin with ``#`` are skipped; ``export`` before the name
+    and one pair of quotes around the value are allowed.
+
+    Raises:
+        LaunchError: The file cannot be read or a line has another form.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(f"--env-file '{path}': cannot be read: {error}") from error
+    pairs = []
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        where = f"--env-file '{path}', line {number}"
+        name, given, value = text.partition("=")
+        name = name.removeprefix("export ").strip()
+        if not given:
+            raise LaunchError(f"{where}: expected NAME=VALUE, got '{text}'")
+        _check_name(name, where)
+        pairs.append((name, _unquote(value.strip())))
+    return pairs
+
+
+def _check_name(name: str, where: str) -> None:
+    if not _NAME.match(name):
+        raise LaunchError(f"{where}: '{name}' is no name of a variable")
+    if name in LAUNCH_NAMES:
+        raise LaunchError(f"{where}: {name} is set by bfrun for each rank")
+
+
+def _unquote(value: str) -> str:
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1]
+    return value

@@ -1,0 +1,259 @@
+"""Who runs where: a pure function from settings and hosts to process specs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bfrun.config import LaunchConfig
+from bfrun.env import Placement, rank_environment
+from bfrun.errors import LaunchError
+from bfrun.hosts import LOCALHOST, Host
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What a machine said of itself.
+
+    Attributes:
+        cpus: Numbers of the CPUs that ranks may use there.
+        numa: The same CPUs, grouped by NUMA domain.
+        gpus: Identifiers of the visible GPUs, as ``CUDA_VISIBLE_DEVICES`` takes them.
+    """
+
+    cpus: tuple[int, ...]
+    numa: tuple[tuple[int, ...], ...] = ()
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One rank: what to run, where, with which variables.
+
+    Attributes:
+        placement: Its rank, local and machine ranks, and the sizes.
+        host_index: Position of its host in ``LaunchPlan.hosts``.
+        command: Program and arguments.
+        cwd: Working directory.
+        environment: Variables to set over those of the agent, after the agent has
+            removed foreign launch variables (``env.is_foreign``). Without
+            ``MASTER_ADDR``, ``MASTER_PORT`` (unless the user gave them),
+            ``BLUECOMM_AGENT_SOCKET`` and ``BLUECOMM_JOB``, which are known only when
+            agents run.
+        cpus: CPUs that it is bound to; empty: not bound.
+    """
+
+    placement: Placement
+    host_index: int
+    command: tuple[str, ...]
+    cwd: str
+    environment: Mapping[str, str]
+    cpus: tuple[int, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """Global rank."""
+        return self.placement.rank
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """One host and the ranks that its agent starts, in rank order."""
+
+    index: int
+    host: Host
+    processes: tuple[ProcessSpec, ...]
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """Every process of a job.
+
+    Attributes:
+        hosts: Hosts that take at least one rank; ranks ascend over them.
+        notes: Remarks for the user, such as more ranks than cores.
+    """
+
+    hosts: tuple[HostPlan, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def processes(self) -> tuple[ProcessSpec, ...]:
+        """All processes in rank order."""
+        return tuple(spec for host in self.hosts for spec in host.processes)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.processes)
+
+
+def make_plan(
+    config: LaunchConfig,
+    facts: Mapping[Host, HostFacts],
+    environ: Mapping[str, str],
+) -> LaunchPlan:
+    """Return which host runs which ranks, with which environment and CPUs.
+
+    Ranks fill the slots of the first host, then of the second, and so on; with
+    ``--oversubscribe`` the ranks beyond all slots are dealt one per host in turn.
+
+    Args:
+        config: What the user asked for.
+        facts: What hosts said of themselves; needed where slots are not given, and
+            for ``OMP_NUM_THREADS``, ``--bind-to`` and ``--gpus-per-rank``.
+        environ: The environment to forward from, usually ``os.environ``.
+
+    Raises:
+        LaunchError: No ranks, more ranks than slots, or more GPUs than there are.
+    """
+    notes: list[str] = []
+    hosts = config.hosts or (LOCALHOST,)
+    if config.hosts:
+        counts = _fill(config, hosts, [_slots(host, facts) for host in hosts])
+    else:
+        counts = [_ranks_here(config, facts, notes)]
+    used = [(host, count) for host, count in zip(hosts, counts) if count]
+    machines = _machine_sizes([count for _, count in used], config.ranks_per_machine)
+    placements = _placements(machines)
+    plans = []
+    for index, (host, count) in enumerate(used):
+        mine, placements = placements[:count], placements[count:]
+        plans.append(_plan_host(config, index, host, mine, facts.get(host), environ))
+    return LaunchPlan(tuple(plans), tuple(notes))
+
+
+def _ranks_here(
+    config: LaunchConfig, facts: Mapping[Host, HostFacts], notes: list[str]
+) -> int:
+    count = config.world_size
+    if count is None:
+        raise LaunchError(
+            "number of ranks unknown: give -np N, or hosts with -H host:slots,... or "
+            "--hostfile F"
+        )
+    known = facts.get(LOCALHOST)
+    if known is not None and count > len(known.cpus):
+        notes.append(
+            f"{count} ranks share {len(known.cpus)} cores of this machine: they will "
+            "take turns"
+        )
+    return count
+
+
+def _slots(host: Host, facts: Mapping[Host, HostFacts]) -> int:
+    if host.slots is not None:
+        return host.slots
+    known = facts.get(host)
+    if known is None:
+        raise LaunchError(
+            f"host '{host}': slots are not given, and it was not asked for its GPUs "
+            f"and cores; write {host}:SLOTS"
+        )
+    return len(known.gpus) or len(known.cpus)
+
+
+def _fill(
+    config: LaunchConfig, hosts: Sequence[Host], slots: Sequence[int]
+) -> list[int]:
+    wanted = sum(slots) if config.world_size is None else config.world_size
+    if wanted > sum(slots) and not config.oversubscribe:
+        table = ", ".join(f"{host.name}: {n}" for host, n in zip(hosts, slots))
+        raise LaunchError(
+            f"-np {wanted}: the hosts have {sum(slots)} slots ({table}); lower -np, "
+            "give more slots, or allow more ranks than slots with --oversubscribe"
+        )
+    counts = []
+    left = wanted
+    for available in slots:
+        counts.append(min(available, left))
+        left -= counts[-1]
+    for extra in range(left):
+        counts[extra % len(counts)] += 1
+    return counts
+
+
+def _machine_sizes(counts: Sequence[int], cut: int | None) -> list[int]:
+    """Cut each host's rank count into machines of at most ``cut`` ranks."""
+    sizes = []
+    for count in counts:
+        step = cut or count
+        sizes += [min(step, count - first) for first in range(0, count, step)]
+    return sizes
+
+
+def _placements(machine_sizes: Sequence[int]) -> list[Placement]:
+    world_size = sum(machine_sizes)
+    placements: list[Placement] = []
+    for machine_rank, local_size in enumerate(machine_sizes):
+        for local_rank in range(local_size):
+            placements.append(
+                Placement(
+                    rank=len(placements),
+                    world_size=world_size,
+                    local_rank=local_rank,
+                    local_world_size=local_size,
+                    machine_rank=machine_rank,
+                    machine_world_size=len(machine_sizes),
+                )
+            )
+    return placements
+
+
+def _plan_host(
+    config: LaunchConfig,
+    index: int,
+    host: Host,
+    placements: Sequence[Placement],
+    facts: HostFacts | None,
+    environ: Mapping[str, str],
+) -> HostPlan:
+    processes = []
+    for position, placement in enumerate(placements):
+        environment = rank_environment(config, placement, environ)
+        if facts is not None:
+            threads = max(1, len(facts.cpus) // len(placements))
+            environment.setdefault("OMP_NUM_THREADS", str(threads))
+        if config.gpus_per_rank is not None:
+            gpus = _gpus(host, facts, position, config.gpus_per_rank, len(placements))
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        processes.append(
+            ProcessSpec(
+                placement=placement,
+                host_index=index,
+                command=config.command,
+                cwd=config.cwd,
+                environment=environment,
+                cpus=_bind(config, host, facts, position, len(placements)),
+            )
+        )
+    return HostPlan(index, host, tuple(processes))
+
+
+def _gpus(
+    host: Host, facts: HostFacts | None, position: int, each: int, ranks: int
+) -> tuple[str, ...]:
+    have = facts.gpus if facts is not None else ()
+    if each * ranks > len(have):
+        raise LaunchError(
+            f"--gpus-per-rank {each}: {ranks} ranks on host '{host.name}' need "
+            f"{each * ranks} GPUs, it has {len(have)} visible"
+        )
+    return have[position * each : (position + 1) * each]
+
+
+def _bind(
+    config: LaunchConfig, host: Host, facts: HostFacts | None, position: int, ranks: int
+) -> tuple[int, ...]:
+    """Return the CPUs of one rank: its share of cores, or one NUMA domain."""
+    if config.bind_to == "none":
+        return ()
+    if facts is None:
+        raise LaunchError(f"--bind-to: the cores of host '{host.name}' are not known")
+    if config.bind_to == "numa":
+        domains = facts.numa or (facts.cpus,)
+        return domains[position * len(domains) // max(ranks, len(domains))]
+    share = len(facts.cpus) // ranks
+    if share == 0:
+        return (facts.cpus[position % len(facts.cpus)],)
+    return facts.cpus[position * share : (position + 1) * share]
