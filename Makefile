@@ -1,0 +1,128 @@
+# Needs python3 (>= 3.10) with venv and headers, g++ (>= 12), make. Nothing else.
+#
+#   make demo     four processes train a model by averaging with their neighbors
+#   make test     all tests           make native-test   the C++ tests alone
+#   make check    lint, types, C++ warnings              make lint, make format
+#   make bench    speed of the operations on this machine
+#   make clean    remove everything that was built
+#
+# Set PYTHON to choose an interpreter, VENV to use an environment that exists, JOBS for
+# the number of parallel compilers.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
+
+BIN := $(VENV)/bin
+# A plain or ranged `torch` may bring gigabytes of CUDA libraries.
+TORCH := torch==2.13.0
+SHELL := /bin/bash
+
+.DEFAULT_GOAL := build
+.PHONY: build demo test check lint format bench native-test clean
+.DELETE_ON_ERROR:
+
+# --- Python environment: one stamp per step, kept inside the environment ------------
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.torch: | $(BIN)/python
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q "$(TORCH)"
+	touch $@
+
+$(VENV)/.build-tools: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install -q "setuptools>=77" "pybind11>=2.11"
+	touch $@
+
+# Editable, so that Python sources need no second install. $(1) is a list of extras.
+install = BLUECOMM_BUILD_JOBS=$(JOBS) $(BIN)/pip install -q --no-build-isolation -e ".[$(1)]"
+
+PACKAGING := setup.cfg setup.py pyproject.toml
+
+$(VENV)/.examples: $(PACKAGING) | $(VENV)/.torch $(VENV)/.build-tools
+	$(call install,examples)
+	touch $@
+
+$(VENV)/.dev: $(PACKAGING) | $(VENV)/.torch $(VENV)/.build-tools
+	$(call install,dev)
+	touch $@ $(VENV)/.examples
+
+# --- Extension ------------------------------------------------------------------------
+
+NATIVE := $(shell find native -name '*.cpp' -o -name '*.h')
+EXTENSION_INPUTS := $(filter-out native/tests/% native/fuzz/%,$(NATIVE))
+
+# After the first install only what changed is compiled again.
+$(VENV)/.extension: $(EXTENSION_INPUTS) setup.py | $(VENV)/.examples
+	BLUECOMM_BUILD_JOBS=$(JOBS) $(BIN)/python setup.py -q build_ext --inplace
+	touch $@
+
+build: $(VENV)/.extension
+
+demo: build
+	$(BIN)/bfrun -np 4 $(BIN)/python examples/pytorch_digits.py \
+	    --dist-optimizer neighbor_allreduce
+
+bench: build
+	$(BIN)/python -m bluecomm.bench
+
+# --- Native tests: one binary per mode --------------------------------------------------
+
+LIBRARY_SOURCES := $(filter-out native/bindings/% native/tests/% native/fuzz/%, \
+    $(filter %.cpp,$(NATIVE)))
+TEST_SOURCES := $(LIBRARY_SOURCES) \
+    $(filter-out %_bench.cpp,$(filter native/tests/%.cpp,$(NATIVE)))
+
+CXXFLAGS_ALL := -std=c++20 -Wall -Wextra -Werror -ffp-contract=off -pthread -MMD -MP \
+    -Inative/include -Inative
+CXXFLAGS_native := -O2 -g
+CXXFLAGS_native-asan := -O1 -g -fno-omit-frame-pointer \
+    -fsanitize=address,undefined -fno-sanitize-recover=all
+CXXFLAGS_native-tsan := -O1 -g -fsanitize=thread
+MODES := native native-asan native-tsan
+
+define mode_rules
+build/$(1)/obj/%.o: native/%.cpp
+	@mkdir -p $$(@D)
+	$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -c $$< -o $$@
+build/$(1)/tests: $$(TEST_SOURCES:native/%.cpp=build/$(1)/obj/%.o)
+	$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
+build/$(1)/%_bench: build/$(1)/obj/tests/%_bench.o \
+    $$(LIBRARY_SOURCES:native/%.cpp=build/$(1)/obj/%.o)
+	@mkdir -p $$(@D)
+	$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
+-include $$(patsubst native/%.cpp,build/$(1)/obj/%.d,$$(TEST_SOURCES))
+endef
+$(foreach mode,$(MODES),$(eval $(call mode_rules,$(mode))))
+
+native-test:
+	$(MAKE) --no-print-directory -j$(JOBS) $(MODES:%=build/%/tests)
+	build/native/tests
+	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 build/native-asan/tests
+	TSAN_OPTIONS=halt_on_error=1 build/native-tsan/tests
+
+# --- Tests and checks -------------------------------------------------------------------
+
+# One Python process for all suites that start ranks: they share a pool of them.
+test: $(VENV)/.dev $(VENV)/.extension
+	$(BIN)/pytest tests/unit
+	$(MAKE) --no-print-directory native-test
+	$(BIN)/pytest tests/mp tests/cluster tests/faults tests/examples
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE)
+
+check: lint $(VENV)/.extension
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so

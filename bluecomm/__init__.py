@@ -1,0 +1,3 @@
+"""Centralized and decentralized data-parallel training for PyTorch."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,82 @@
+#include "common/dtype.h"
+
+namespace bluecomm {
+
+std::size_t item_size(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kUint8:
+    case DType::kInt8:
+    case DType::kBool:
+      return 1;
+    case DType::kInt16:
+    case DType::kFloat16:
+    case DType::kBfloat16:
+      return 2;
+    case DType::kInt32:
+    case DType::kFloat32:
+      return 4;
+    case DType::kInt64:
+    case DType::kFloat64:
+      return 8;
+  }
+  return 0;
+}
+
+std::string_view dtype_name(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kUint8:
+      return "uint8";
+    case DType::kInt8:
+      return "int8";
+    case DType::kInt16:
+      return "int16";
+    case DType::kInt32:
+      return "int32";
+    case DType::kInt64:
+      return "int64";
+    case DType::kFloat16:
+      return "float16";
+    case DType::kBfloat16:
+      return "bfloat16";
+    case DType::kFloat32:
+      return "float32";
+    case DType::kFloat64:
+      return "float64";
+    case DType::kBool:
+      return "bool";
+  }
+  return "unknown";
+}
+
+std::optional<DType> dtype_from_name(std::string_view name) noexcept {
+  for (int value = 0; value < kDTypeCount; ++value) {
+    const auto dtype = static_cast<DType>(value);
+    if (dtype_name(dtype) == name) return dtype;
+  }
+  return std::nullopt;
+}
+
+std::optional<DType> dtype_from_value(std::uint8_t value) noexcept {
+  if (value >= kDTypeCount) return std::nullopt;
+  return static_cast<DType>(value);
+}
+
+bool is_floating(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kFloat16:
+    case DType::kBfloat16:
+    case DType::kFloat32:
+    case DType::kFloat64:
+      return true;
+    case DType::kUint8:
+    case DType::kInt8:
+    case DType::kInt16:
+    case DType::kInt32:
+    case DType::kInt64:
+    case DType::kBool:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace bluecomm
