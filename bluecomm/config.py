@@ -1,0 +1,257 @@
+"""All settings of bluecomm: one frozen value, parsed once, in ``init``.
+
+A setting given as an argument wins over its variable, which wins over its default.
+Nothing else in the project reads a ``BLUECOMM_*`` variable; the native engine
+receives the values and never reads the environment.
+
+``python -m bluecomm.config`` prints docs/configuration.md, which is made from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+PREFIX = "BLUECOMM_"
+
+_MIB = 1 << 20
+_BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
+
+
+def _setting(default: object, meaning: str, *, minimum: float | None = None) -> Any:
+    """Return a dataclass field with what ``Config`` needs to parse and describe it."""
+    metadata = {"meaning": meaning, "minimum": minimum}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of one process; field ``x_y`` is the variable ``BLUECOMM_X_Y``.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        ValueError: A value is out of its range, or the ranks and sizes contradict
+            each other.
+    """
+
+    rank: int | None = _setting(
+        None, "Rank of this process. Set by bfrun, with the five below.", minimum=0
+    )
+    size: int | None = _setting(None, "Number of ranks.", minimum=1)
+    local_rank: int | None = _setting(
+        None, "Rank of this process on its machine.", minimum=0
+    )
+    local_size: int | None = _setting(
+        None, "Number of ranks on this machine.", minimum=1
+    )
+    machine_rank: int | None = _setting(
+        None, "Rank of this machine among the machines.", minimum=0
+    )
+    machine_size: int | None = _setting(None, "Number of machines.", minimum=1)
+    agent_socket: str | None = _setting(
+        None, "Path of the Unix socket of this machine's agent. Set by bfrun."
+    )
+    job: str | None = _setting(None, "Identifier of the job. Set by bfrun.")
+    ranks_per_machine: int | None = _setting(
+        None,
+        "Cut every host into simulated machines of this many ranks. "
+        "Default: a machine is a host.",
+        minimum=1,
+    )
+    transport: Literal["auto", "shm", "tcp"] = _setting(
+        "auto",
+        "Link between ranks: shared memory (shm), TCP (tcp), or shared memory "
+        "wherever it reaches and TCP elsewhere (auto).",
+    )
+    failure_timeout_s: float = _setting(
+        120.0,
+        "Seconds without a sign of life after which a rank counts as lost.",
+        minimum=0.001,
+    )
+    operation_timeout_s: float = _setting(
+        600.0,
+        "Seconds that an operation waits for ranks that are alive but do not take part.",
+        minimum=0.001,
+    )
+    start_timeout_s: float = _setting(
+        300.0, "Seconds that init waits for all ranks to start.", minimum=0.001
+    )
+    bucket_bytes: int = _setting(
+        25 * _MIB, "Bytes of parameters that are sent together.", minimum=1
+    )
+    tcp_streams: int = _setting(2, "TCP connections to each peer.", minimum=1)
+    eager_bytes: int = _setting(
+        4096,
+        "Largest message in bytes that is sent before its receiver asks for it.",
+        minimum=0,
+    )
+    shm_staging_bytes: int = _setting(
+        8 * _MIB,
+        "Bytes of shared memory per rank through which tensors outside of shared "
+        "memory are copied.",
+        minimum=4096,
+    )
+    log_level: Literal["trace", "debug", "info", "warning", "error", "fatal"] = (
+        _setting("warning", "Least severe messages to write to standard error.")
+    )
+    secret_file: str | None = _setting(
+        None,
+        "File, readable by its owner only, that holds the job's secret where no "
+        "launcher hands it over.",
+    )
+
+    def __post_init__(self) -> None:
+        for setting in dataclasses.fields(self):
+            _check(setting, getattr(self, setting.name))
+        _check_place("rank", self.rank, "size", self.size)
+        _check_place("local_rank", self.local_rank, "local_size", self.local_size)
+        _check_place(
+            "machine_rank", self.machine_rank, "machine_size", self.machine_size
+        )
+
+    @classmethod
+    def from_environment(
+        cls, environ: Mapping[str, str], **overrides: object
+    ) -> Config:
+        """Return the settings of this process.
+
+        Args:
+            environ: Variables, such as ``os.environ``. Those that do not start with
+                ``BLUECOMM_`` are ignored.
+            **overrides: Field name to value; wins over the variable. ``None`` means
+                not given.
+
+        Returns:
+            New value; ``environ`` is not referenced by it.
+
+        Raises:
+            TypeError: An override has the wrong type, or is not the name of a field.
+            ValueError: A variable is unknown or cannot be parsed, or a value is out
+                of its range.
+        """
+        settings = {variable_name(field): field for field in dataclasses.fields(cls)}
+        values: dict[str, object] = {}
+        for variable, text in environ.items():
+            if variable.startswith(PREFIX):
+                if variable not in settings:
+                    raise ValueError(_unknown(variable, settings))
+                setting = settings[variable]
+                values[setting.name] = _parse(variable, text, _kinds()[setting.name])
+        values.update(
+            {name: value for name, value in overrides.items() if value is not None}
+        )
+        return cls(**typing.cast(Any, values))
+
+
+def variable_name(setting: dataclasses.Field[Any]) -> str:
+    """Return the environment variable of a field of ``Config``."""
+    return PREFIX + setting.name.upper()
+
+
+def render_documentation() -> str:
+    """Return the text of docs/configuration.md."""
+    lines = [
+        "# Configuration",
+        "",
+        "Every setting of bluecomm. An argument of `bluecomm.init` or a flag of `bfrun`"
+        " wins over the variable, which wins over the default. An unknown `BLUECOMM_*`"
+        " variable is an error.",
+        "",
+        "<!-- Made by `python -m bluecomm.config`; edit bluecomm/config.py instead. -->",
+        "",
+        "| variable | type | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    for setting in dataclasses.fields(Config):
+        default = "none" if setting.default is None else f"`{setting.default}`"
+        kind = _describe(_kinds()[setting.name])
+        meaning = setting.metadata["meaning"]
+        lines.append(f"| `{variable_name(setting)}` | {kind} | {default} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _kinds() -> dict[str, tuple[Any, ...]]:
+    """Return the alternatives of each field's type, by field name."""
+    kinds = {}
+    for name, hint in typing.get_type_hints(Config).items():
+        is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        kinds[name] = typing.get_args(hint) if is_union else (hint,)
+    return kinds
+
+
+def _choices(kinds: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the allowed words of a ``Literal`` type, or nothing."""
+    literal = typing.get_origin(kinds[0]) is Literal
+    return typing.get_args(kinds[0]) if literal else ()
+
+
+def _describe(kinds: tuple[Any, ...]) -> str:
+    """Return a type as the table and the errors call it."""
+    if choices := _choices(kinds):
+        return ", ".join(choices[:-1]) + " or " + choices[-1]
+    names = {int: "integer", float: "number", bool: "boolean", str: "text"}
+    return names[kinds[0]]
+
+
+def _parse(variable: str, text: str, kinds: tuple[Any, ...]) -> object:
+    """Return the value that ``text`` spells; its range is checked by ``Config``."""
+    kind = str if _choices(kinds) else kinds[0]
+    try:
+        if text != text.strip() or not text or (kind is not str and "_" in text):
+            raise ValueError
+        return _BOOLEANS[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        expected = _describe(kinds)
+        if kind is bool:
+            expected += " (0, 1, false or true)"
+        raise ValueError(
+            f"{variable}: expected {expected}, got {text!r}; correct or unset it"
+        ) from None
+
+
+def _check(setting: dataclasses.Field[Any], value: object) -> None:
+    """Raise unless ``value`` has the field's type and lies in its range."""
+    kinds = _kinds()[setting.name]
+    choices = _choices(kinds)
+    kind = str if choices else kinds[0]
+    if value is None and type(None) in kinds:
+        return
+    label = f"{setting.name} ({variable_name(setting)})"
+    accepted = (int, float) if kind is float else (kind,)
+    if not isinstance(value, accepted) or (
+        isinstance(value, bool) and kind is not bool
+    ):
+        raise TypeError(f"{label}: expected {_describe(kinds)}, got {value!r}")
+    if choices and value not in choices:
+        raise ValueError(f"{label}: expected {_describe(kinds)}, got {value!r}")
+    minimum = setting.metadata["minimum"]
+    if minimum is not None and isinstance(value, (int, float)):
+        if not math.isfinite(value) or value < minimum:
+            raise ValueError(f"{label}: must be at least {minimum}, got {value}")
+
+
+def _check_place(
+    rank_name: str, rank: int | None, size_name: str, size: int | None
+) -> None:
+    """Raise unless a rank and its size are both given, or neither, and agree."""
+    if (rank is None) != (size is None):
+        missing = rank_name if rank is None else size_name
+        given = size_name if rank is None else rank_name
+        raise ValueError(f"{given} is given without {missing}; give both or neither")
+    if rank is not None and size is not None and rank >= size:
+        raise ValueError(f"{rank_name} must be less than {size_name}, {rank} >= {size}")
+
+
+def _unknown(variable: str, settings: Mapping[str, object]) -> str:
+    """Return the text of the error about a variable that does not exist."""
+    nearest = difflib.get_close_matches(variable, settings, n=1, cutoff=0)
+    return f"unknown variable {variable}; did you mean {nearest[0]}?"
+
+
+if __name__ == "__main__":
+    print(render_documentation(), end="")

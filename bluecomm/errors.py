@@ -1,0 +1,144 @@
+"""Errors that bluecomm raises, one class per thing a caller can do about it.
+
+::
+
+    BluecommError
+      NotInitializedError    also ValueError        call init() first
+      MismatchError          also ValueError        make the ranks' calls agree
+      PeerLostError          also RuntimeError,     a peer is gone; end, or continue
+                                  ConnectionError   without it
+      CommunicationTimeout   also RuntimeError,     find the silent rank
+                                  TimeoutError
+      ShutdownError          also RuntimeError      do not communicate after shutdown
+
+A call that is wrong on this rank alone raises plain ``ValueError`` or ``TypeError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+_Error = TypeVar("_Error", bound="BluecommError")
+
+
+class BluecommError(Exception):
+    """Base class of the errors that bluecomm raises.
+
+    The facts are attributes, so that programs need not read the text. Pickling keeps
+    them.
+
+    Args:
+        message: Whole text of the error. ``describe`` makes one out of the facts.
+        operation: Kind of the operation, such as ``"neighbor_allreduce"``.
+        name: Name of the operation, such as ``"conv1.weight"``.
+        rank: Rank that raises.
+        peers: Ranks that the error is about: lost, silent or disagreeing.
+        expected: What this rank expected, in words.
+        got: What it got instead, in words.
+        timeout_s: Deadline that passed, in seconds.
+        remedy: What the reader can do, as a sentence.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str | None = None,
+        name: str | None = None,
+        rank: int | None = None,
+        peers: Iterable[int] = (),
+        expected: str | None = None,
+        got: str | None = None,
+        timeout_s: float | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.name = name
+        self.rank = rank
+        self.peers = tuple(peers)
+        self.expected = expected
+        self.got = got
+        self.timeout_s = timeout_s
+        self.remedy = remedy
+
+    @classmethod
+    def describe(
+        cls: type[_Error],
+        what: str,
+        *,
+        operation: str,
+        name: str | None = None,
+        rank: int | None = None,
+        peers: Iterable[int] = (),
+        expected: str | None = None,
+        got: str | None = None,
+        timeout_s: float | None = None,
+        remedy: str | None = None,
+    ) -> _Error:
+        """Return an error whose text is rendered from its facts.
+
+        The text is ``operation 'name' on rank R: what (expected E, got G). Remedy``;
+        a fact that is not given leaves no trace in it.
+
+        Args:
+            what: What happened, as a clause without a period. It names the peers.
+            operation: As in the constructor, and so are all others.
+            name: See the constructor.
+            rank: See the constructor.
+            peers: See the constructor.
+            expected: See the constructor.
+            got: See the constructor.
+            timeout_s: See the constructor.
+            remedy: See the constructor.
+
+        Returns:
+            Error of the class that the method is called on.
+        """
+        subject = operation
+        if name is not None:
+            subject += f" {name!r}"
+        if rank is not None:
+            subject += f" on rank {rank}"
+        facts = [
+            f"{label} {fact}"
+            for label, fact in (("expected", expected), ("got", got))
+            if fact is not None
+        ]
+        message = f"{subject}: {what}"
+        if facts:
+            message += f" ({', '.join(facts)})"
+        if remedy is not None:
+            message += f". {remedy}"
+        return cls(
+            message,
+            operation=operation,
+            name=name,
+            rank=rank,
+            peers=peers,
+            expected=expected,
+            got=got,
+            timeout_s=timeout_s,
+            remedy=remedy,
+        )
+
+
+class NotInitializedError(BluecommError, ValueError):
+    """A function that needs the world was called before ``init``."""
+
+
+class MismatchError(BluecommError, ValueError):
+    """The ranks called one operation with differing arguments."""
+
+
+class PeerLostError(BluecommError, RuntimeError, ConnectionError):
+    """A peer that this rank needs exited, was killed, or cannot be reached."""
+
+
+class CommunicationTimeout(BluecommError, RuntimeError, TimeoutError):
+    """An operation did not complete before its deadline."""
+
+
+class ShutdownError(BluecommError, RuntimeError):
+    """An operation was called after ``shutdown`` or was cut short by it."""
