@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bfrun.config import LaunchConfig
 from bfrun.env import Placement, rank_environment
@@ -58,11 +58,20 @@ class ProcessSpec:
 
 @dataclass(frozen=True)
 class HostPlan:
-    """One host and the ranks that its agent starts, in rank order."""
+    """One host and the ranks that its agent starts.
+
+    Attributes:
+        index: Position in ``LaunchPlan.hosts``.
+        host: The host.
+        processes: Its ranks in order, at least one.
+        addresses: Where ranks of other hosts reach its ranks, best first; empty in a
+            job on one host, which needs none beyond loopback.
+    """
 
     index: int
     host: Host
     processes: tuple[ProcessSpec, ...]
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,14 @@ def make_plan(
         mine, placements = placements[:count], placements[count:]
         plans.append(_plan_host(config, index, host, mine, facts.get(host), environ))
     return LaunchPlan(tuple(plans), tuple(notes))
+
+
+def with_addresses(
+    plan: LaunchPlan, addresses: Mapping[Host, tuple[str, ...]]
+) -> LaunchPlan:
+    """Return the plan with the data addresses that the pre-flight chose."""
+    hosts = tuple(replace(each, addresses=addresses[each.host]) for each in plan.hosts)
+    return replace(plan, hosts=hosts)
 
 
 def _ranks_here(
