@@ -1,0 +1,42 @@
+#include "common/hmac.h"
+
+#include <algorithm>
+#include <array>
+
+namespace bluecomm {
+
+Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data) {
+  std::array<std::byte, 64> padded{};
+  if (key.size() > padded.size()) {
+    const Digest digest = sha256(key);
+    std::copy(digest.begin(), digest.end(), padded.begin());
+  } else {
+    std::copy(key.begin(), key.end(), padded.begin());
+  }
+  std::array<std::byte, 64> inner_key;
+  std::array<std::byte, 64> outer_key;
+  for (std::size_t i = 0; i < padded.size(); ++i) {
+    inner_key[i] = padded[i] ^ std::byte{0x36};
+    outer_key[i] = padded[i] ^ std::byte{0x5c};
+  }
+  Sha256 inner;
+  inner.update(inner_key);
+  inner.update(data);
+  Sha256 outer;
+  outer.update(outer_key);
+  outer.update(inner.finish());
+  return outer.finish();
+}
+
+bool equal_in_constant_time(std::span<const std::byte> a,
+                            std::span<const std::byte> b) {
+  if (a.size() != b.size()) return false;
+  // volatile: the compiler must not leave the loop early.
+  volatile unsigned char difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference = difference | std::to_integer<unsigned char>(a[i] ^ b[i]);
+  }
+  return difference == 0;
+}
+
+}  // namespace bluecomm
