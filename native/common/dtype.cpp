@@ -4,7 +4,7 @@ namespace bluecomm {
 
 std::size_t item_size(DType dtype) noexcept {
   switch (dtype) {
-    case DType::kUint8:
+    case DType::kUInt8:
     case DType::kInt8:
     case DType::kBool:
       return 1;
@@ -24,7 +24,7 @@ std::size_t item_size(DType dtype) noexcept {
 
 std::string_view dtype_name(DType dtype) noexcept {
   switch (dtype) {
-    case DType::kUint8:
+    case DType::kUInt8:
       return "uint8";
     case DType::kInt8:
       return "int8";
@@ -68,7 +68,7 @@ bool is_floating(DType dtype) noexcept {
     case DType::kFloat32:
     case DType::kFloat64:
       return true;
-    case DType::kUint8:
+    case DType::kUInt8:
     case DType::kInt8:
     case DType::kInt16:
     case DType::kInt32:

@@ -10,7 +10,7 @@ namespace bluecomm {
 
 // The values go over the wire: append, never renumber.
 enum class DType : std::uint8_t {
-  kUint8 = 0,
+  kUInt8 = 0,
   kInt8 = 1,
   kInt16 = 2,
   kInt32 = 3,
