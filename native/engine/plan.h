@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -14,19 +13,25 @@
 // A collective is a pure function from (who I am, what I was given) to a Plan: phases
 // that follow one another, each a set of messages to send and of destinations to fill.
 // The executor (engine/operation.h) runs any plan over any transport; a test runs all
-// ranks' plans against each other in memory. So a collective is one file that reads like
-// its textbook form and knows no transport, and there is one state machine to get right.
+// ranks' plans against each other in memory. So a collective is one file that reads
+// like its textbook form and knows no transport, and there is one state machine to get
+// right.
 //
 // Rules
-// - The message of phase p with slot s from rank a to rank b is the Send{b, s} in phase p
+// - The message of phase p with slot s from rank a to rank b is the Send{b, s} in phase
+// p
 //   of a's plan and the Source{a, s} in phase p of b's plan; both name the same length.
 // - A phase ends when its gathers are filled and its sends are released. So a later
 //   phase may overwrite what an earlier one has sent.
 // - Within a phase a gather may overwrite memory that the same phase sends only when
-//   `overwrites_sent` is set: then each chunk is combined into scratch memory and written
-//   back once the sends have released it.
-// - A gather may have a Source without peer: this rank's own memory. At most that source
-//   may alias `dst`, exactly.
+//   `overwrites_sent` is set: then each chunk is combined into scratch memory and
+//   written back once the sends have released it.
+// - A gather may have a Source without peer: this rank's own memory. At most that
+// source
+//   may alias `dst`, exactly; it overlaps no other `dst` of the phase.
+// - The `dst` of a phase do not overlap one another.
+// - A phase may be empty, and a message may have no bytes; it is sent all the same, so
+//   that a rank that called something else is noticed.
 
 namespace bluecomm {
 
@@ -37,6 +42,9 @@ struct Send {
   std::uint32_t slot;
   std::span<const std::byte> bytes;
   double scale = 1.0;  // travels in the header; the receiver multiplies it in
+  // Rows that `bytes` holds; travels in the header to Arrival::first_dim. Only where
+  // the receiver's phase has a `bind`, else 0.
+  std::int64_t first_dim = 0;
 };
 
 struct Source {
@@ -47,9 +55,9 @@ struct Source {
 };
 
 enum class Combine : std::uint8_t {
-  kCopy,      // one source
+  kCopy,      // one source, unweighted
   kWeighted,  // post_scale * sum of weight * scale * source, in the order of `sources`
-  kReduce,    // `op` over the sources, in their order, then post_scale
+  kReduce,    // post_scale * `op` over weight * scale * source, in the same order
 };
 
 struct Gather {
@@ -61,8 +69,8 @@ struct Gather {
   bool overwrites_sent = false;
 };
 
-// Length and first dimension that each source of a phase announced, in the order
-// (gather, source).
+// Length and first dimension that a source announced. One for each source of the phase
+// that has a peer, in the order (gather, source).
 struct Arrival {
   int peer;
   std::uint32_t slot;
@@ -73,17 +81,30 @@ struct Arrival {
 struct Phase {
   std::vector<Send> sends;
   std::vector<Gather> gathers;
-  // For results whose size only the senders know. Called once all headers of the phase
-  // have arrived and before any payload is accepted; sets the gathers' `dst`. While it is
-  // empty, the announced lengths must equal dst's.
+  // For results whose size only the senders know. Called exactly once, when all headers
+  // of the phase have arrived (at once if none is awaited) and before any payload is
+  // accepted; takes memory from Request::allocate and sets the gathers' `dst`. Throws
+  // std::invalid_argument for an announcement that makes no sense. While it is empty,
+  // the announced lengths must equal dst's.
   std::function<void(std::span<const Arrival> arrivals, std::vector<Gather>& gathers)>
       bind;
 };
 
+// How a collective was cut into phases. Part of the fingerprint in the envelope:
+// append, never renumber.
+enum class Algorithm : std::uint8_t {
+  kFlat = 0,          // everyone to everyone it must reach, one phase
+  kDoubling = 1,      // recursive doubling
+  kDirect = 2,        // reduce-scatter and all-gather, one phase each
+  kRing = 3,          // reduce-scatter and all-gather around a ring
+  kHierarchical = 4,  // inside the machines, between them, inside again
+  kTree = 5,          // binomial tree
+  kScatter = 6,       // scatter and all-gather
+};
+
 struct Plan {
+  Algorithm algorithm = Algorithm::kFlat;
   std::vector<Phase> phases;
-  // Memory that the phases use besides the caller's; lives as long as the operation.
-  std::vector<std::unique_ptr<std::byte[]>> scratch;
 };
 
 }  // namespace bluecomm

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+
+namespace bluecomm {
+
+// Where one algorithm takes over from another. Must be the same on all ranks.
+struct Tuning {
+  // Everyone sends its whole tensor to everyone: one step, n - 1 messages. Wins while
+  // each message rides with its header (4096 bytes is the usual eager limit) and a rank
+  // can write its n - 1 headers in less time than a second step takes.
+  std::size_t flat_bytes = 4096;
+  int flat_members = 8;
+
+  // Recursive doubling moves the whole tensor log2(n) times. Up to here what a step
+  // costs (a wake-up, a round trip) exceeds what the bytes cost.
+  std::size_t doubling_bytes = 32 << 10;
+
+  // Reduce-scatter and all-gather in one phase each: every byte crosses twice, the
+  // least possible, and slices are read where they lie. It takes n - 1 messages at once
+  // in both directions; with more members they would be short and sockets many, so a
+  // ring (2 links per rank, 2 (n - 1) steps) takes over.
+  int direct_members = 16;
+
+  // A root that sends its tensor to each member itself: one step, and on one machine
+  // they all read its memory. With more members its link is the bottleneck.
+  int broadcast_flat_members = 4;
+
+  // A binomial tree moves whole tensors log2(n) times; from here on each link should
+  // carry each byte only about once.
+  std::size_t broadcast_scatter_bytes = 64 << 10;
+};
+
+}  // namespace bluecomm
