@@ -1,0 +1,299 @@
+"""The command line ``bfrun``: text to a :class:`LaunchConfig`, then to a job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+from bfrun.config import LaunchConfig
+from bfrun.env import parse_assignments, read_env_file
+from bfrun.errors import LaunchError
+from bfrun.hosts import parse_hostfile, parse_hosts
+from bfrun.start import start
+
+_EXAMPLES = """examples:
+  bfrun -np 4 python train.py
+  bfrun -np 8 -H host1:4,host2:4 python train.py --lr 0.1
+  bfrun --hostfile hosts --check python train.py
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``bfrun`` and return its exit code.
+
+    Args:
+        argv: Arguments without the program's name. Default: those of this process.
+
+    Returns:
+        0 when every rank ended well, the exit code of the first rank that failed
+        (128 + signal), 1 when the job could not start, 2 for a wrong command line.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        config = _config(arguments, os.environ)
+    except LaunchError as error:
+        print(f"bfrun: error: {error}", file=sys.stderr)
+        return 2
+    if not config.command and not config.check:
+        parser.error("no command given; for example: bfrun -np 4 python train.py")
+    try:
+        return start(config)
+    except LaunchError as error:
+        print(f"bfrun: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LaunchConfig:
+    given = vars(arguments).copy()
+    command = given.pop("command")
+    text, path = given.pop("hosts"), given.pop("hostfile")
+    names, files = given.pop("env"), given.pop("env_file")
+    environment = [pair for name in files for pair in read_env_file(name)]
+    environment += parse_assignments(names, environ)
+    hosts = parse_hosts(text) if text else parse_hostfile(path) if path else ()
+    return LaunchConfig(
+        command=tuple(command[1:] if command[:1] == ["--"] else command),
+        hosts=hosts,
+        environment=tuple(environment),
+        **given,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bfrun",
+        usage="bfrun -np N [-H host:slots,... | --hostfile F] [options] command...",
+        description="Start a command as N ranks on this machine or on many hosts.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"bfrun {_version()}")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="program that every rank runs"
+    )
+    _add_placement(parser.add_argument_group("who runs where"))
+    _add_environment(parser.add_argument_group("environment of the ranks"))
+    _add_connections(parser.add_argument_group("connections"))
+    _add_output(parser.add_argument_group("output"))
+    _add_modes(parser.add_argument_group("look before starting"))
+    return parser
+
+
+def _version() -> str:
+    try:
+        return metadata.version("bluecomm")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _add_placement(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-np",
+        "--num-proc",
+        dest="world_size",
+        type=_positive,
+        metavar="N",
+        help="number of ranks (default: all slots of the hosts)",
+    )
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="hosts, as name, name:slots, user@name:slots or [IPv6]:slots; without "
+        "slots: its GPU count, else its core count (default: this machine)",
+    )
+    which.add_argument(
+        "--hostfile",
+        "-hostfile",
+        metavar="F",
+        help="file with one host a line: 'name slots=4' or 'name:4'; # begins a "
+        "comment",
+    )
+    group.add_argument(
+        "--oversubscribe",
+        action="store_true",
+        help="allow more ranks than slots (default: an error)",
+    )
+    group.add_argument(
+        "--ranks-per-machine",
+        type=_positive,
+        metavar="K",
+        help="cut each host into simulated machines of K ranks (default: a host is "
+        "one machine)",
+    )
+    group.add_argument(
+        "--launcher",
+        choices=("auto", "local", "ssh"),
+        default="auto",
+        help="how agents start; auto: this machine directly, others over SSH "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--gpus-per-rank",
+        type=_positive,
+        metavar="G",
+        help="GPUs that each rank sees, by CUDA_VISIBLE_DEVICES (default: all)",
+    )
+    group.add_argument(
+        "--bind-to",
+        choices=("core", "numa", "none"),
+        default="none",
+        help="CPUs of a rank: its share of the cores, one NUMA domain, or all "
+        "(default: %(default)s)",
+    )
+
+
+def _add_environment(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-x",
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="set or forward a variable; may be repeated (always forwarded: PATH, "
+        "LD_LIBRARY_PATH, PYTHON*, OMP_*, NCCL_*, TORCH_*, BLUECOMM_*)",
+    )
+    group.add_argument(
+        "--env-file",
+        action="append",
+        default=[],
+        metavar="F",
+        help="file with one NAME=VALUE a line; -x overrides it",
+    )
+    group.add_argument(
+        "--stdin",
+        action="store_true",
+        help="give standard input to rank 0 (default: ranks read nothing)",
+    )
+    group.add_argument(
+        "--python",
+        metavar="PATH",
+        help="interpreter that runs bfrun's agent on other hosts, 3.8 or newer "
+        "(default: this one's path, else python3)",
+    )
+
+
+def _add_connections(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-p",
+        "--ssh-port",
+        type=_port,
+        metavar="PORT",
+        help="SSH port of every host (default: from the SSH settings, else 22)",
+    )
+    group.add_argument(
+        "-i",
+        "--ssh-identity-file",
+        metavar="F",
+        help="private key (default: from the SSH settings, agent, ~/.ssh)",
+    )
+    group.add_argument(
+        "--ssh-config",
+        metavar="F",
+        help="SSH settings file (default: ~/.ssh/config)",
+    )
+    group.add_argument(
+        "--network-interface",
+        metavar="WHICH",
+        help="interfaces that carry data: name, glob, ^exclude or CIDR, separated by "
+        "commas (default: an address that every other host can reach)",
+    )
+    group.add_argument(
+        "--start-timeout",
+        dest="start_timeout_s",
+        type=_seconds,
+        default=300.0,
+        metavar="S",
+        help="seconds until every rank must have reached init (default: %(default)g)",
+    )
+    group.add_argument(
+        "--failure-timeout",
+        dest="failure_timeout_s",
+        type=_seconds,
+        default=120.0,
+        metavar="S",
+        help="seconds that a rank may be frozen before the job ends (default: "
+        "%(default)g)",
+    )
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        help="also write a file per rank and stream there (default: none)",
+    )
+    group.add_argument(
+        "--prefix-timestamp",
+        action="store_true",
+        help="put the time before each line (default: only the rank)",
+    )
+    group.add_argument(
+        "--only-rank",
+        type=_ranks,
+        default=(),
+        metavar="R,...",
+        help="show the output of these ranks only, such as 0 or 0,4-7 (default: all)",
+    )
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="say what is decided: plan, addresses, agents",
+    )
+
+
+def _add_modes(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--dry-run", action="store_true", help="print the plan and start nothing"
+    )
+    group.add_argument(
+        "--check",
+        action="store_true",
+        help="check all hosts (reachability, versions, addresses, cores) and start "
+        "nothing",
+    )
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number of at least 1, got '{text}'"
+        )
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"expected a port, 1 to 65535, got '{text}'")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got '{text}'")
+    return value
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    ranks: set[int] = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part.strip())
+        if not found:
+            raise argparse.ArgumentTypeError(
+                f"expected ranks such as 0 or 0,4-7, got '{text}'"
+            )
+        first = int(found[1])
+        ranks.update(range(first, int(found[2] or first) + 1))
+    return tuple(sorted(ranks))

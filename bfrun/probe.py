@@ -1,0 +1,223 @@
+"""Answers the questions of the pre-flight on one machine.
+
+The driver sends this file to ``python -c`` on every host and talks to it in lines of
+JSON, so it is standard library only and runs on Python 3.8. It ends at the end of its
+standard input, and after ``LIFETIME_S`` in any case. For the time of a probe it
+listens on one port; whoever connects gets a fixed word and nothing is read from him.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+LIFETIME_S = 120
+DIAL_S = 3.0
+VERSIONS_S = 30.0
+
+# Reads metadata instead of importing: importing torch takes more than a second.
+VERSIONS = r"""
+import importlib.util, json, re, sys
+from importlib import metadata
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        spec = importlib.util.find_spec(name)
+    if spec is None or not spec.origin:
+        return None
+    found = re.search(r'^__version__ = "(.+)"', open(spec.origin).read(), re.M)
+    return found.group(1) if found else "unknown"
+python = "%d.%d.%d" % sys.version_info[:3]
+print(json.dumps([python, version("torch"), version("bluecomm")]))
+"""
+
+
+def parse_cpu_list(text: str) -> list[int]:
+    """Return the numbers of a list as the kernel writes it, such as ``0-3,8``."""
+    cpus: list[int] = []
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            cpus += range(int(first), int(last or first) + 1)
+    return cpus
+
+
+def numa_domains(
+    cpus: Sequence[int], root: str = "/sys/devices/system/node"
+) -> list[list[int]]:
+    """Return ``cpus`` grouped by NUMA domain; empty where the kernel does not say."""
+    domains = []
+    names = os.listdir(root) if os.path.isdir(root) else []
+    for name in sorted(names):
+        path = os.path.join(root, name, "cpulist")
+        if name.startswith("node") and os.path.exists(path):
+            with open(path) as file:
+                mine = [cpu for cpu in parse_cpu_list(file.read()) if cpu in cpus]
+            if mine:
+                domains.append(mine)
+    return domains
+
+
+def visible_gpus(
+    environ: Mapping[str, str], root: str = "/proc/driver/nvidia/gpus"
+) -> list[str]:
+    """Return the identifiers of the GPUs that CUDA would show."""
+    count = len(os.listdir(root)) if os.path.isdir(root) else 0
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    if count == 0 or chosen is None:
+        return [str(index) for index in range(count)]
+    return [gpu.strip() for gpu in chosen.split(",") if gpu.strip() not in ("", "-1")]
+
+
+def interface_addresses() -> list[list[str]]:
+    """Return ``[interface, address]`` of each address that other machines might reach.
+
+    Asks the kernel by netlink (RTM_GETADDR, rtnetlink(7)): the simpler ioctl hides
+    all but the first address of an interface. Loopback and link-local ones are left
+    out.
+    """
+    found: list[list[str]] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
+        netlink.settimeout(5)
+        netlink.send(struct.pack("=LHHLLBBBBL", 24, 22, 0x301, 1, 0, 0, 0, 0, 0, 0))
+        finished = False
+        while not finished:
+            data = netlink.recv(65536)
+            while data:
+                length, kind = struct.unpack_from("=LH", data)
+                if kind == 20:  # RTM_NEWADDR
+                    found += _address(data[16:length])
+                else:  # NLMSG_DONE or NLMSG_ERROR
+                    finished = True
+                data = data[(length + 3) & ~3 :]
+    return found
+
+
+def _address(message: bytes) -> list[list[str]]:
+    family, _, _, scope, index = struct.unpack_from("=BBBBL", message)
+    if family not in (socket.AF_INET, socket.AF_INET6) or scope >= 253:
+        return []
+    attributes = {}
+    rest = message[8:]
+    while len(rest) >= 4:
+        length, kind = struct.unpack_from("=HH", rest)
+        attributes[kind] = rest[4:length]
+        rest = rest[(length + 3) & ~3 :]
+    # IFA_LOCAL is the own end of a point-to-point link, IFA_ADDRESS the other one.
+    packed = attributes.get(2) or attributes.get(1)
+    if not packed:
+        return []
+    return [[socket.if_indextoname(index), socket.inet_ntop(family, packed)]]
+
+
+def machine_facts(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the driver needs to know of this machine and its interpreter."""
+    environ = dict(os.environ)
+    environ.update(request["environment"])
+    cpus = sorted(os.sched_getaffinity(0))
+    program = shutil.which(request["program"], path=environ.get("PATH"))
+    if program is None and os.path.dirname(request["program"]):
+        candidate = os.path.join(request["cwd"], request["program"])
+        program = shutil.which(os.path.abspath(candidate))
+    is_python = os.path.basename(program or "").startswith("python")
+    facts: dict[str, Any] = {
+        "hostname": socket.gethostname(),
+        "system": platform.system(),
+        "agent_python": sys.executable,
+        "cpus": cpus,
+        "numa": numa_domains(cpus),
+        "gpus": visible_gpus(environ),
+        "addresses": interface_addresses(),
+        "program": program,
+        "is_python": is_python,
+        "has_cwd": os.path.isdir(request["cwd"]),
+    }
+    interpreter = program if program and is_python else sys.executable
+    facts.update(_versions(interpreter, environ))
+    return facts
+
+
+def _versions(interpreter: str, environ: Mapping[str, str]) -> dict[str, str | None]:
+    command = [interpreter, "-c", VERSIONS]
+    try:
+        output = subprocess.check_output(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=VERSIONS_S,
+        )
+        python, torch, bluecomm = json.loads(output)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return {"python": None, "torch": None, "bluecomm": None}
+    return {"python": python, "torch": torch, "bluecomm": bluecomm}
+
+
+def listen(word: str) -> dict[str, Any]:
+    """Greet every caller with ``word`` until this process ends; return the port."""
+    if socket.has_dualstack_ipv6():
+        server = socket.create_server(
+            ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128
+        )
+    else:
+        server = socket.create_server(("", 0), backlog=128)
+
+    def greet() -> None:
+        while True:
+            caller, _ = server.accept()
+            with caller, contextlib.suppress(OSError):
+                caller.sendall(word.encode())
+
+    threading.Thread(target=greet, daemon=True).start()
+    return {"port": server.getsockname()[1]}
+
+
+def dial(targets: Sequence[tuple[str, int, str]]) -> dict[str, Any]:
+    """Return for each ``[address, port, word]`` null when reached, else the reason."""
+    with ThreadPoolExecutor(max_workers=32) as pool:
+        return {"reasons": list(pool.map(_dial_one, targets))}
+
+
+def _dial_one(target: tuple[str, int, str]) -> str | None:
+    address, port, word = target
+    try:
+        with socket.create_connection((address, port), timeout=DIAL_S) as link:
+            heard = link.makefile("rb").read(len(word)).decode("latin-1")
+    except OSError as error:
+        return error.strerror or str(error) or type(error).__name__
+    if heard != word:
+        return "another machine answers there"
+    return None
+
+
+def main() -> None:
+    """Answer requests until the end of standard input."""
+    signal.alarm(LIFETIME_S)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["do"] == "facts":
+            answer = machine_facts(request)
+        elif request["do"] == "listen":
+            answer = listen(request["word"])
+        else:
+            answer = dial(request["targets"])
+        answer["mark"] = request["mark"]
+        sys.stdout.write(request["mark"] + json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
