@@ -75,7 +75,7 @@ class Config:
     )
     operation_timeout_s: float = _setting(
         600.0,
-        "Seconds that an operation waits for ranks that are alive but do not take part.",
+        "Seconds that an operation waits for ranks that live but do not take part.",
         minimum=0.001,
     )
     start_timeout_s: float = _setting(
@@ -162,7 +162,7 @@ def render_documentation() -> str:
         " wins over the variable, which wins over the default. An unknown `BLUECOMM_*`"
         " variable is an error.",
         "",
-        "<!-- Made by `python -m bluecomm.config`; edit bluecomm/config.py instead. -->",
+        "<!-- Made by `python -m bluecomm.config` from bluecomm/config.py. -->",
         "",
         "| variable | type | default | meaning |",
         "|---|---|---|---|",
@@ -230,9 +230,12 @@ def _check(setting: dataclasses.Field[Any], value: object) -> None:
     if choices and value not in choices:
         raise ValueError(f"{label}: expected {_describe(kinds)}, got {value!r}")
     minimum = setting.metadata["minimum"]
-    if minimum is not None and isinstance(value, (int, float)):
-        if not math.isfinite(value) or value < minimum:
-            raise ValueError(f"{label}: must be at least {minimum}, got {value}")
+    if (
+        minimum is not None
+        and isinstance(value, (int, float))
+        and not minimum <= value < math.inf
+    ):
+        raise ValueError(f"{label}: must be at least {minimum} and finite, got {value}")
 
 
 def _check_place(

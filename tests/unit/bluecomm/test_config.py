@@ -90,7 +90,7 @@ def test_numbers_are_strict(text):
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "0", "-3"])
 def test_timeouts_are_positive_and_finite(text):
-    with pytest.raises(ValueError, match=r"start_timeout_s .*must be at least 0\.001"):
+    with pytest.raises(ValueError, match=r"timeout_s .*at least 0\.001 and finite"):
         Config.from_environment({"BLUECOMM_START_TIMEOUT_S": text})
 
 
@@ -103,12 +103,12 @@ def test_booleans_are_words_or_digits(text, value):
 
 @pytest.mark.parametrize("text", ["", "2", "yes", "off", "None"])
 def test_booleans_are_strict(text):
-    with pytest.raises(ValueError, match="expected boolean .0, 1, false or true., got"):
+    with pytest.raises(ValueError, match=r"expected boolean .*true\), got"):
         config._parse("BLUECOMM_X", text, (bool,))
 
 
 def test_unknown_choice_names_the_choices():
-    with pytest.raises(ValueError, match="transport .*auto, shm or tcp, got 'ib'"):
+    with pytest.raises(ValueError, match=r"transport .*auto, shm or tcp, got 'ib'"):
         Config.from_environment({"BLUECOMM_TRANSPORT": "ib"})
 
 
@@ -118,7 +118,7 @@ def test_unknown_choice_names_the_choices():
         ({"tcp_streams": "2"}, TypeError, "tcp_streams .*expected integer, got '2'"),
         ({"tcp_streams": True}, TypeError, "expected integer, got True"),
         ({"tcp_streams": 2.0}, TypeError, "expected integer, got 2.0"),
-        ({"tcp_streams": 0}, ValueError, "must be at least 1, got 0"),
+        ({"tcp_streams": 0}, ValueError, "must be at least 1 and finite, got 0"),
         ({"start_timeout_s": "1"}, TypeError, "expected number, got '1'"),
         ({"log_level": "loud"}, ValueError, "expected trace, debug.* got 'loud'"),
         ({"log_level": 3}, TypeError, "expected trace, debug.* got 3"),
@@ -126,7 +126,7 @@ def test_unknown_choice_names_the_choices():
         ({"rank": 3}, ValueError, "rank is given without size"),
         ({"machine_size": 3}, ValueError, "machine_size is given without machine_rank"),
         ({"rank": 3, "size": 3}, ValueError, "rank must be less than size, 3 >= 3"),
-        ({"rank": -1, "size": 3}, ValueError, "rank .*must be at least 0, got -1"),
+        ({"rank": -1, "size": 3}, ValueError, "rank .*at least 0 and finite, got -1"),
     ],
 )
 def test_wrong_arguments_are_refused(override, error, text):
@@ -137,10 +137,12 @@ def test_wrong_arguments_are_refused(override, error, text):
 @given(st.dictionaries(st.sampled_from(NAMES), st.text(max_size=20)))
 def test_any_text_parses_or_names_its_variable(texts):
     environ = {f"BLUECOMM_{name.upper()}": text for name, text in texts.items()}
+    error = None
     try:
         Config.from_environment(environ)
-    except ValueError as error:
-        assert any(name in str(error).lower() for name in texts)
+    except ValueError as caught:
+        error = str(caught).lower()
+    assert error is None or any(name in error for name in texts)
 
 
 def test_each_setting_has_a_meaning():

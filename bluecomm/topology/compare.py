@@ -1,0 +1,84 @@
+"""Whether topologies are equal, here and across ranks, and whether one is regular."""
+
+from __future__ import annotations
+
+import hashlib
+
+import networkx as nx
+
+from bluecomm.topology.graph import check_topology, weight_given
+
+
+def IsTopologyEquivalent(  # noqa: N802
+    topo1: nx.DiGraph[int] | None, topo2: nx.DiGraph[int] | None
+) -> bool:
+    """Return whether two topologies have the same edges with the same weights.
+
+    This is equality of the labelled graphs, not isomorphism.
+
+    Args:
+        topo1: A topology, or ``None``.
+        topo2: A topology, or ``None``.
+
+    Returns:
+        ``False`` if one of them is ``None``.
+
+    Raises:
+        TypeError: An argument is neither ``None`` nor a ``networkx.DiGraph``, or a
+            weight is not a number.
+        ValueError: The nodes of an argument are not ``0 .. n-1``, or a weight is not
+            finite.
+    """
+    if topo1 is None or topo2 is None:
+        return False
+    check_topology(topo1, is_weighted=True)
+    check_topology(topo2, is_weighted=True)
+    same_size = topo1.number_of_nodes() == topo2.number_of_nodes()
+    return same_size and _weights(topo1) == _weights(topo2)
+
+
+def IsRegularGraph(topo: nx.DiGraph[int]) -> bool:  # noqa: N802
+    """Return whether all ranks have the same number of edges.
+
+    Edges in and out are counted together, self-loops included.
+
+    Args:
+        topo: A topology.
+
+    Raises:
+        TypeError: ``topo`` is not a ``networkx.DiGraph``.
+        ValueError: The nodes are not ``0 .. n-1``.
+    """
+    check_topology(topo)
+    return len({degree for _, degree in topo.degree}) == 1
+
+
+def topology_digest(graph: nx.DiGraph[int], *, is_weighted: bool) -> bytes:
+    """Return 16 bytes that are equal on two ranks iff the topology in force is.
+
+    Args:
+        graph: A topology.
+        is_weighted: Whether its weights are in force. If not, weights and self-loops
+            do not count.
+
+    Raises:
+        TypeError: ``graph`` is not a ``networkx.DiGraph``, or a weight not a number.
+        ValueError: The nodes are not ``0 .. n-1``, or a weight is not finite.
+    """
+    check_topology(graph, is_weighted=is_weighted)
+    edges: object
+    if is_weighted:
+        # The repr of a float is exact; adding 0 makes one zero of -0.0 and 0.0.
+        edges = sorted((edge, weight + 0.0) for edge, weight in _weights(graph).items())
+    else:
+        edges = sorted(edge for edge in graph.edges if edge[0] != edge[1])
+    text = repr((graph.number_of_nodes(), is_weighted, edges))
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _weights(graph: nx.DiGraph[int]) -> dict[tuple[int, int], float]:
+    """Return (sender, receiver) to weight."""
+    return {
+        (sender, receiver): weight_given(graph, by=receiver, to=sender)
+        for sender, receiver in graph.edges
+    }

@@ -1,0 +1,91 @@
+"""Who receives from whom, from who sends to whom, once all ranks' lists are known.
+
+Pure part of ``InferSourceFromDestinationRanks`` and its mirror; the collective that
+gathers the lists belongs to the operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bluecomm.topology.graph import check_rank
+
+
+def check_peer_ranks(
+    ranks: Sequence[int], *, rank: int, size: int, name: str
+) -> list[int]:
+    """Return one rank's list of peers as ``int``.
+
+    Args:
+        ranks: Ranks that ``rank`` sends to or receives from.
+        rank: Rank whose list it is.
+        size: Number of ranks.
+        name: What the caller calls the list, for the text of errors.
+
+    Raises:
+        TypeError: An entry is not an integer.
+        ValueError: An entry is out of range, occurs twice, or is ``rank`` itself.
+    """
+    label = f"{name} of rank {rank}"
+    peers = [check_rank(peer, size, f"each of {label}") for peer in ranks]
+    if rank in peers:
+        raise ValueError(
+            f"{label} must not contain itself, got {peers}; use the self weight"
+        )
+    if len(set(peers)) != len(peers):
+        raise ValueError(f"{label} must not contain a rank twice, got {peers}")
+    return peers
+
+
+def invert_peer_ranks(
+    ranks_by_rank: Sequence[Sequence[int]], *, name: str
+) -> list[list[int]]:
+    """Return all ranks' lists of sources from all their destinations, or vice versa.
+
+    Args:
+        ranks_by_rank: Entry ``i`` lists the peers of rank ``i``; the same on all ranks.
+        name: What the caller calls the lists, for the text of errors.
+
+    Returns:
+        Entry ``j`` lists, in ascending order, the ranks ``i`` whose entry has ``j``.
+
+    Raises:
+        TypeError: An entry is not an integer.
+        ValueError: A list has a rank out of range, twice, or its own rank.
+    """
+    size = len(ranks_by_rank)
+    inverse: list[list[int]] = [[] for _ in range(size)]
+    for rank, ranks in enumerate(ranks_by_rank):
+        for peer in check_peer_ranks(ranks, rank=rank, size=size, name=name):
+            inverse[peer].append(rank)
+    return inverse
+
+
+def uniform_adjacency_matrix(
+    dst_ranks_by_rank: Sequence[Sequence[int]],
+) -> NDArray[np.float64]:
+    """Return the adjacency matrix with uniform weights of who sends to whom.
+
+    Rank ``j`` gives ``1 / (in-neighbors + 1)`` to itself and each in-neighbor.
+
+    Args:
+        dst_ranks_by_rank: Entry ``i`` lists the ranks that rank ``i`` sends to.
+
+    Returns:
+        New ``(n, n)`` matrix ``A``; ``A[i, j]`` is the weight of edge ``(i, j)``, over
+        which ``i`` sends to ``j``. Its columns sum to 1: it is the transpose of a
+        row-stochastic mixing matrix, and ``networkx.from_numpy_array`` makes a
+        topology of it.
+
+    Raises:
+        TypeError: An entry is not an integer.
+        ValueError: A list has a rank out of range, twice, or its own rank.
+    """
+    matrix = np.eye(len(dst_ranks_by_rank))
+    src_ranks_by_rank = invert_peer_ranks(dst_ranks_by_rank, name="dst_ranks")
+    for receiver, sources in enumerate(src_ranks_by_rank):
+        matrix[[*sources, receiver], receiver] = 1.0 / (len(sources) + 1)
+    return matrix

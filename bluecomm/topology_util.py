@@ -1,0 +1,46 @@
+"""The topology functions under the module name that BlueFog's scripts import.
+
+``from bluecomm import topology_util`` and ``bf.topology_util`` both give this module.
+"""
+
+from bluecomm.topology import (
+    ExponentialGraph,
+    ExponentialTwoGraph,
+    FullyConnectedGraph,
+    GetDynamicOnePeerSendRecvRanks,
+    GetExp2DynamicSendRecvMachineRanks,
+    GetInnerOuterExpo2DynamicSendRecvRanks,
+    GetInnerOuterRingDynamicSendRecvRanks,
+    GetRecvWeights,
+    GetSendWeights,
+    IsRegularGraph,
+    IsTopologyEquivalent,
+    MeshGrid2DGraph,
+    RingGraph,
+    StarGraph,
+    SymmetricExponentialGraph,
+    isPowerOf,
+    mixing_matrix,
+    spectral_gap,
+)
+
+__all__ = [
+    "ExponentialGraph",
+    "ExponentialTwoGraph",
+    "FullyConnectedGraph",
+    "GetDynamicOnePeerSendRecvRanks",
+    "GetExp2DynamicSendRecvMachineRanks",
+    "GetInnerOuterExpo2DynamicSendRecvRanks",
+    "GetInnerOuterRingDynamicSendRecvRanks",
+    "GetRecvWeights",
+    "GetSendWeights",
+    "IsRegularGraph",
+    "IsTopologyEquivalent",
+    "MeshGrid2DGraph",
+    "RingGraph",
+    "StarGraph",
+    "SymmetricExponentialGraph",
+    "isPowerOf",
+    "mixing_matrix",
+    "spectral_gap",
+]

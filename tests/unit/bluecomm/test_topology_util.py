@@ -1,0 +1,34 @@
+"""The module that BlueFog's scripts import."""
+
+from bluecomm import topology, topology_util
+
+BLUEFOG_NAMES = {
+    "ExponentialGraph",
+    "ExponentialTwoGraph",
+    "FullyConnectedGraph",
+    "MeshGrid2DGraph",
+    "RingGraph",
+    "StarGraph",
+    "SymmetricExponentialGraph",
+    "IsRegularGraph",
+    "IsTopologyEquivalent",
+    "GetRecvWeights",
+    "GetSendWeights",
+    "isPowerOf",
+    "GetDynamicOnePeerSendRecvRanks",
+    "GetExp2DynamicSendRecvMachineRanks",
+    "GetInnerOuterExpo2DynamicSendRecvRanks",
+    "GetInnerOuterRingDynamicSendRecvRanks",
+}
+
+
+def test_has_the_names_and_meanings_of_the_package():
+    assert BLUEFOG_NAMES <= set(topology_util.__all__)
+    for name in set(topology_util.__all__) & set(topology.__all__):
+        assert getattr(topology_util, name) is getattr(topology, name)
+
+
+def test_every_listed_name_exists():
+    for module in (topology, topology_util):
+        assert module.__all__ == sorted(set(module.__all__))
+        assert all(hasattr(module, name) for name in module.__all__)
