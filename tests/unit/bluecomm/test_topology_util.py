@@ -23,7 +23,7 @@ BLUEFOG_NAMES = {
 
 
 def test_has_the_names_and_meanings_of_the_package():
-    assert BLUEFOG_NAMES <= set(topology_util.__all__)
+    assert BLUEFOG_NAMES.issubset(topology_util.__all__)
     for name in set(topology_util.__all__) & set(topology.__all__):
         assert getattr(topology_util, name) is getattr(topology, name)
 
