@@ -1,0 +1,143 @@
+"""The agent's end of the link to the driver, and the pipe to its guard.
+
+Part of the agent: standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from typing import Any, Callable, Mapping, Optional
+
+from bfrun.channel import Frame, FrameParser, SendQueue
+from bfrun.errors import ProtocolError
+from bfrun.silence import Silence
+
+DRIVER_SILENCE_LIMIT_S = 4.0
+BEAT_EVERY_S = 1.0
+LIVE_BEAT = b"."
+PAUSED_BEAT = b"P"
+_READ_NBYTES = 256 << 10
+
+
+class DriverLink:
+    """Frames to and from the driver over standard input and output.
+
+    Takes the two descriptors for itself, and gives the agent /dev/null and its
+    standard error instead, so that nothing else can write between frames.
+
+    Args:
+        marker: Written before the first frame.
+        beat_fd: Pipe to the guard, told of each sign of life of the driver.
+        selector: The agent's.
+        on_frame: Called with each frame of the driver but its heartbeats.
+    """
+
+    def __init__(
+        self,
+        marker: bytes,
+        beat_fd: int,
+        selector: selectors.BaseSelector,
+        on_frame: Callable[[Frame], None],
+    ) -> None:
+        self._in_fd, self._out_fd = os.dup(0), os.dup(1)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(2, 1)
+        os.close(null)
+        for fd in (self._in_fd, self._out_fd, beat_fd):
+            os.set_blocking(fd, False)
+        self._beat_fd = beat_fd
+        self._selector = selector
+        self._on_frame = on_frame
+        self._parser = FrameParser()
+        self._queue = SendQueue()
+        self._marker: Optional[memoryview] = memoryview(marker)
+        self._silence = Silence(DRIVER_SILENCE_LIMIT_S)
+        self._beat_due = 0.0
+        self._guard_due = 0.0
+        self._waits_to_write = False
+        self.ended = False
+        selector.register(self._in_fd, selectors.EVENT_READ, self._receive)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the driver said that it is suspended."""
+        return self._silence.paused
+
+    def lost(self) -> bool:
+        """Whether the driver has ended, or has been silent for too long."""
+        return self.ended or self._silence.expired()
+
+    def send(self, frame: Mapping[str, Any]) -> None:
+        """Queue a control frame."""
+        self._queue.put(frame)
+
+    def send_bulk(self, frame: Mapping[str, Any]) -> None:
+        """Queue a frame that control frames may overtake."""
+        self._queue.put_bulk(frame)
+
+    def flush(self) -> None:
+        """Write what the link takes now; the selector tells when it takes more."""
+        now = time.monotonic()
+        if now >= self._beat_due and not self._queue:
+            self._beat_due = now + BEAT_EVERY_S
+            self._queue.put({"type": "beat"})
+        try:
+            if self._marker:
+                self._marker = self._marker[os.write(self._out_fd, self._marker) :]
+            while self._queue and not self._marker:
+                self._queue.advance(os.write(self._out_fd, self._queue.peek()))
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.ended = True
+        self._want_write(bool(self._queue or self._marker) and not self.ended)
+
+    def _want_write(self, wanted: bool) -> None:
+        if wanted == self._waits_to_write:
+            return
+        self._waits_to_write = wanted
+        if wanted:
+            # The agent's loop flushes after every event, so this only wakes it.
+            self._selector.register(
+                self._out_fd, selectors.EVENT_WRITE, lambda mask: None
+            )
+        else:
+            self._selector.unregister(self._out_fd)
+
+    def _receive(self, mask: int) -> None:
+        try:
+            data = os.read(self._in_fd, _READ_NBYTES)
+            frames = self._parser.feed(data)
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            data, frames = b"", []
+        if not data:
+            self.ended = True
+            self._selector.unregister(self._in_fd)
+            return
+        self._silence.heard()
+        self._tell_guard(LIVE_BEAT)
+        for frame in frames:
+            if frame["type"] in ("suspend", "resume"):
+                self._pause(frame["type"] == "suspend")
+            elif frame["type"] != "beat":
+                self._on_frame(frame)
+
+    def _pause(self, paused: bool) -> None:
+        self._silence.pause(paused)
+        self._guard_due = 0.0
+        self._tell_guard(PAUSED_BEAT if paused else LIVE_BEAT)
+
+    def _tell_guard(self, beat: bytes) -> None:
+        now = time.monotonic()
+        if now < self._guard_due:
+            return
+        self._guard_due = now + BEAT_EVERY_S / 2
+        try:
+            os.write(self._beat_fd, beat)
+        except OSError:
+            pass  # A full pipe holds enough beats; a dead guard sends us SIGTERM.

@@ -1,0 +1,73 @@
+"""Evidence that the kernel's out-of-memory killer was at work.
+
+Part of the agent: standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Optional, Tuple
+
+_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+
+
+class OomWatch:
+    """Compares the kill counter of this process's memory cgroup with its start.
+
+    The ranks of an agent live in the agent's cgroup, so its counter is theirs.
+    """
+
+    def __init__(self, proc: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup"):
+        self._path = _find_counter(proc, root)
+        self._before = self._read()
+
+    def evidence(self) -> Optional[str]:
+        """Return a sentence if the counter has risen since the start, else None."""
+        now = self._read()
+        if self._before is None or now is None or now <= self._before:
+            return None
+        return (
+            "the kernel's out-of-memory killer ended "
+            f"{now - self._before} process(es) of this job's cgroup ({self._path})"
+        )
+
+    def _read(self) -> Optional[int]:
+        if self._path is None:
+            return None
+        try:
+            with open(self._path) as file:
+                found = _KILLS.search(file.read())
+        except OSError:
+            return None
+        return int(found.group(1)) if found else None
+
+
+def _find_counter(proc: str, root: str) -> Optional[str]:
+    """Return the nearest file with an ``oom_kill`` line, cgroup version 2 or 1."""
+    try:
+        with open(proc) as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return None
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        for base, name in _places(controllers, root):
+            # Inside a container the path may be that of the host: go up until a
+            # folder exists here.
+            while True:
+                candidate = os.path.join(base, path.lstrip("/"), name)
+                if os.path.exists(candidate):
+                    return candidate
+                if path in ("", "/"):
+                    break
+                path = os.path.dirname(path)
+    return None
+
+
+def _places(controllers: str, root: str) -> Tuple[Tuple[str, str], ...]:
+    if not controllers:
+        unified = os.path.join(root, "unified")
+        return ((root, "memory.events"), (unified, "memory.events"))
+    if "memory" in controllers.split(","):
+        return ((os.path.join(root, "memory"), "memory.oom_control"),)
+    return ()

@@ -1,0 +1,95 @@
+"""What /proc says about processes, and how to end a tree of them.
+
+Part of the agent: standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class ProcessStat(NamedTuple):
+    """One line of /proc/PID/stat."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    cpu_s: float
+
+
+def read_stat(pid: int) -> Optional[ProcessStat]:
+    """Return the state of process ``pid``; None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The command's name, in parentheses, may itself hold blanks and parentheses.
+    fields = text[text.rfind(b")") + 2 :].split()
+    if len(fields) < 13:
+        return None
+    return ProcessStat(
+        pid=pid,
+        state=fields[0].decode("ascii"),
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+    )
+
+
+def all_processes() -> List[ProcessStat]:
+    """Return every process of this PID namespace that can be seen."""
+    stats = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [stat for stat in stats if stat is not None]
+
+
+def descendants(root: int, processes: Iterable[ProcessStat]) -> Set[int]:
+    """Return the pids below ``root`` in the process tree, without zombies."""
+    children: Dict[int, List[ProcessStat]] = {}
+    for stat in processes:
+        children.setdefault(stat.parent, []).append(stat)
+    found: Set[int] = set()
+    stack = [root]
+    while stack:
+        for stat in children.get(stack.pop(), []):
+            stack.append(stat.pid)
+            if stat.state not in "ZX":
+                found.add(stat.pid)
+    return found
+
+
+def send_signal(pids: Iterable[int], signum: int) -> None:
+    """Signal every process of ``pids`` that still exists."""
+    for pid in pids:
+        try:
+            os.kill(pid, signum)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def kill_descendants(root: int, spare: Set[int], timeout_s: float) -> Set[int]:
+    """SIGKILL what runs below ``root`` until nothing is left.
+
+    Processes that are forked meanwhile are found by the next look.
+
+    Args:
+        root: Process whose descendants end; itself stays.
+        spare: Pids below ``root`` that stay.
+        timeout_s: When to give up.
+
+    Returns:
+        Pids that are still there, such as those in an uninterruptible wait.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = descendants(root, all_processes()) - spare
+        if not left or time.monotonic() > deadline:
+            return left
+        send_signal(left, signal.SIGKILL)
+        time.sleep(0.01)

@@ -1,0 +1,44 @@
+"""How long the other side of a link has been silent. Part of the agent: Python 3.8."""
+
+from __future__ import annotations
+
+import time
+
+
+class Silence:
+    """Counts seconds without a sign of life, as seen by a watcher that looks often.
+
+    A watcher that did not run itself for a while (a frozen container, a machine that
+    slept) must not blame the other side, so one look adds at most a second.
+    """
+
+    MAX_STEP_S = 1.0
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._silent_s = 0.0
+        self._paused = False
+        self._looked = time.monotonic()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the other side has announced a pause."""
+        return self._paused
+
+    def heard(self) -> None:
+        """Note a sign of life."""
+        self._silent_s = 0.0
+        self._looked = time.monotonic()
+
+    def pause(self, paused: bool) -> None:
+        """Stop or start counting: the other side said that it stops."""
+        self._paused = paused
+        self.heard()
+
+    def expired(self) -> bool:
+        """Look at the clock, and say whether the limit has passed."""
+        now = time.monotonic()
+        if not self._paused:
+            self._silent_s += min(now - self._looked, self.MAX_STEP_S)
+        self._looked = now
+        return self._silent_s >= self._limit_s
