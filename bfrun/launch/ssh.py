@@ -1,0 +1,166 @@
+"""Starts agents on other hosts over SSH."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+import paramiko
+
+from bfrun.config import LaunchConfig
+from bfrun.errors import LaunchError
+from bfrun.hosts import Host
+from bfrun.launch.base import AgentLink, Launcher
+from bfrun.launch.ssh_connection import SshConnection
+from bfrun.launch.ssh_settings import read_ssh_config, ssh_settings
+
+_CHUNK = 64 * 1024
+_STDERR_KEPT = 4 * 1024
+
+
+class SshLink(AgentLink):
+    """An agent's standard input and output, carried by one SSH channel.
+
+    paramiko's channels block inside their transport when a cut link has filled the
+    socket, so three threads stand between it and the driver: the driver's end is one
+    end of a socket pair, which never blocks.
+    """
+
+    def __init__(self, connection: SshConnection, channel: paramiko.Channel) -> None:
+        """Take over ``channel``; ``connection`` is cut when the agent did not end."""
+        self._connection = connection
+        self._channel = channel
+        self._near, self._far = socket.socketpair()
+        self._near.setblocking(False)
+        self._stderr = b""
+        bodies = (self._read_output, self._read_errors, self._write_input)
+        self._threads = [threading.Thread(target=body, daemon=True) for body in bodies]
+        for thread in self._threads:
+            thread.start()
+
+    def fileno(self) -> int:
+        """Return the driver's end of the socket pair."""
+        return self._near.fileno()
+
+    def receive(self, nbytes: int) -> bytes | None:
+        """Return output of the agent; see :class:`AgentLink`."""
+        try:
+            return self._near.recv(nbytes)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Hand bytes to the agent; see :class:`AgentLink`."""
+        try:
+            return self._near.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise ConnectionError(f"the SSH channel is closed: {error}") from error
+
+    def diagnosis(self) -> str:
+        """Return the agent's last words on standard error, or that SSH broke."""
+        said = self._stderr.decode(errors="replace").strip()
+        if said or self._connection.is_active():
+            return said
+        return "the SSH connection broke"
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the exit status; see :class:`AgentLink`."""
+        if not self._channel.status_event.wait(timeout_s):
+            return None
+        # -1 stands for a channel that closed without telling a status.
+        return None if self._channel.exit_status == -1 else self._channel.exit_status
+
+    def close(self) -> None:
+        """Close the channel of an agent that ended, else cut the whole connection."""
+        if self._near.fileno() < 0:
+            return
+        if self._channel.exit_status_ready() and self._connection.is_active():
+            self._channel.close()
+        else:
+            self._connection.close()
+        for end in (self._near, self._far):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + 1.0
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._near.close()
+        self._far.close()
+
+    def _read_output(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while data := self._channel.recv(_CHUNK):
+                self._far.sendall(data)
+        with contextlib.suppress(OSError):
+            self._far.shutdown(socket.SHUT_WR)
+
+    def _read_errors(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while data := self._channel.recv_stderr(_CHUNK):
+                self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
+
+    def _write_input(self) -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            while data := self._far.recv(_CHUNK):
+                self._channel.sendall(data)
+        with contextlib.suppress(OSError):
+            self._far.shutdown(socket.SHUT_RD)
+
+
+class SshLauncher(Launcher):
+    """Starts agents over SSH; keeps a host's connection for the next start there."""
+
+    def __init__(self, config: LaunchConfig) -> None:
+        """Read the SSH settings.
+
+        Raises:
+            LaunchError: The settings file cannot be used.
+        """
+        self._config = config
+        self._ssh_config = read_ssh_config(config.ssh_config)
+        self._lock = threading.Lock()
+        self._connections: dict[Host, SshConnection] = {}
+
+    def start(self, host: Host, argv: Sequence[str], timeout_s: float) -> AgentLink:
+        """Start ``argv`` on ``host``; see :class:`Launcher`."""
+        deadline = time.monotonic() + timeout_s
+        connection = self._connection(host, timeout_s)
+        left = max(0.1, deadline - time.monotonic())
+        channel = connection.open(left)
+        try:
+            # The only place where a command line is quoted.
+            channel.exec_command("exec " + shlex.join(argv))
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            channel.close()
+            raise LaunchError(
+                f"host '{host.name}': SSH does not run a command: {error}; check that "
+                f"'ssh {host.name} true' works"
+            ) from error
+        return SshLink(connection, channel)
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            connections = list(self._connections.values())
+            self._connections.clear()
+        for connection in connections:
+            connection.close()
+
+    def _connection(self, host: Host, timeout_s: float) -> SshConnection:
+        with self._lock:
+            known = self._connections.get(host)
+        if known is not None and known.is_active():
+            return known
+        settings = ssh_settings(self._config, self._ssh_config, host)
+        connection = SshConnection(settings, timeout_s)
+        with self._lock:
+            self._connections[host] = connection
+        return connection

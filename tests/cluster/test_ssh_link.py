@@ -1,0 +1,232 @@
+"""The byte link to a program on another host."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bfrun.config import LaunchConfig
+from bfrun.errors import LaunchError
+from bfrun.hosts import Host
+from bfrun.launch.base import AgentLink
+from bfrun.launch.ssh import SshLauncher
+
+pytestmark = pytest.mark.cluster
+NODE1, NODE2, NODE3 = Host("node1"), Host("node2"), Host("node3")
+
+
+def make_launcher(ssh_config: Path, **options) -> SshLauncher:
+    return SshLauncher(
+        LaunchConfig(command=("x",), ssh_config=str(ssh_config), **options)
+    )
+
+
+@pytest.fixture
+def launcher(cluster) -> Iterator[SshLauncher]:
+    made = make_launcher(cluster.ssh_config)
+    yield made
+    made.close()
+
+
+def read(link: AgentLink, nbytes: int | None = None, limit_s: float = 10.0) -> bytes:
+    """Read ``nbytes``, or until the end of the stream."""
+    got = b""
+    deadline = time.monotonic() + limit_s
+    while nbytes is None or len(got) < nbytes:
+        left = deadline - time.monotonic()
+        assert left > 0, f"no more than {got!r} after {limit_s} s"
+        select.select([link], [], [], left)
+        data = link.receive(65536)
+        if data == b"":
+            break
+        got += data or b""
+    return got
+
+
+def test_runs_a_program_on_the_host(launcher):
+    link = launcher.start(NODE2, ["uname", "-n"], 10)
+    assert read(link) == b"node2\n"
+    assert link.wait(5) == 0
+    link.close()
+    link.close()
+
+
+def test_arguments_reach_the_program_unchanged(launcher):
+    words = ["a b", "'", '"', "$HOME", "*", "\\", "!", ";", "", "#"]
+    link = launcher.start(NODE1, ["printf", "<%s>", *words], 10)
+    assert read(link) == "".join(f"<{word}>" for word in words).encode()
+    link.close()
+
+
+def test_bytes_pass_both_ways_and_back_pressure_is_felt(launcher):
+    link = launcher.start(NODE1, ["cat"], 10)
+    sent = bytes(range(256)) * 4096
+    done = 0
+    got = b""
+    deadline = time.monotonic() + 20
+    while len(got) < len(sent) and time.monotonic() < deadline:
+        done += link.send(memoryview(sent)[done:]) if done < len(sent) else 0
+        got += link.receive(65536) or b""
+    assert got == sent
+    link.close()
+
+
+def test_send_takes_nothing_when_nobody_reads(launcher):
+    link = launcher.start(NODE1, ["sleep", "4"], 10)
+    total = 0
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        taken = link.send(bytes(65536))
+        total += taken
+        if not taken:
+            time.sleep(0.2)
+            if not link.send(bytes(65536)):
+                break
+    assert 0 < total < 64 * 2**20
+    start = time.monotonic()
+    link.close()
+    assert time.monotonic() - start < 1.5
+
+
+def test_close_ends_the_input_of_the_program(launcher, cluster):
+    link = launcher.start(NODE1, ["cat"], 10)
+    assert link.send(b"x") == 1
+    assert read(link, 1) == b"x"
+    link.close()
+    cluster.wait_until_empty(limit_s=3)
+
+
+def test_exit_status_and_last_words(launcher):
+    link = launcher.start(NODE1, ["sh", "-c", "echo no luck >&2; exit 7"], 10)
+    assert read(link) == b""
+    assert link.wait(5) == 7
+    assert link.diagnosis() == "no luck"
+    link.close()
+
+
+def test_one_connection_serves_one_start_after_another(launcher):
+    ports = set()
+    for _ in range(2):
+        link = launcher.start(NODE1, ["sh", "-c", "echo $SSH_CONNECTION"], 10)
+        ports.add(read(link))
+        assert link.wait(5) == 0
+        link.close()
+    assert len(ports) == 1
+
+
+def test_a_cut_link_does_not_block(launcher, cluster):
+    link = launcher.start(NODE1, ["cat"], 10)
+    cluster.hosts[0].cut_link()
+    start = time.monotonic()
+    for _ in range(2000):
+        link.send(bytes(65536))
+        link.receive(65536)
+    link.close()
+    assert time.monotonic() - start < 5
+    cluster.hosts[0].restore_link()
+    assert threading.active_count() < 10
+
+
+def test_unknown_host_key_is_refused_with_the_remedy(cluster, tmp_path):
+    settings = tmp_path / "ssh_config"
+    text = cluster.ssh_config.read_text()
+    settings.write_text(text.replace(str(cluster.known_hosts), str(tmp_path / "none")))
+    launcher = make_launcher(settings)
+    with pytest.raises(
+        LaunchError,
+        match=r"host 'node1': its SSH host key is not known: ssh-ed25519 SHA256:.*"
+        r"run 'ssh -p 22 root@10\.\S+' once and compare the fingerprint",
+    ):
+        launcher.start(NODE1, ["true"], 10)
+    launcher.close()
+
+
+def test_unknown_host_key_is_accepted_where_the_settings_say_so(cluster, tmp_path):
+    settings = tmp_path / "ssh_config"
+    text = cluster.ssh_config.read_text()
+    settings.write_text(
+        text.replace(str(cluster.known_hosts), str(tmp_path / "none"))
+        + "  StrictHostKeyChecking no\n"
+    )
+    launcher = make_launcher(settings)
+    link = launcher.start(NODE1, ["true"], 10)
+    assert link.wait(5) == 0
+    link.close()
+    launcher.close()
+
+
+def test_changed_host_key_is_refused(cluster, tmp_path):
+    other = (cluster.folder / "identity.pub").read_text()
+    known = tmp_path / "known_hosts"
+    known.write_text(f"{cluster.hosts[0].address} {other}")
+    settings = tmp_path / "ssh_config"
+    text = cluster.ssh_config.read_text()
+    settings.write_text(text.replace(str(cluster.known_hosts), str(known)))
+    launcher = make_launcher(settings)
+    with pytest.raises(LaunchError, match=r"host key is not the known one.*keygen -R"):
+        launcher.start(NODE1, ["true"], 10)
+    launcher.close()
+
+
+def test_wrong_port(cluster):
+    launcher = make_launcher(cluster.ssh_config, ssh_port=2222)
+    with pytest.raises(
+        LaunchError, match=r"no connection: Connection refused .* port 2222.*sshd runs"
+    ):
+        launcher.start(NODE1, ["true"], 10)
+    launcher.close()
+
+
+def test_wrong_key_asks_no_password(cluster, tmp_path):
+    key = tmp_path / "key"
+    key.write_bytes((cluster.folder / "host_key").read_bytes())
+    key.chmod(0o600)
+    launcher = make_launcher(cluster.ssh_config, ssh_identity_file=str(key))
+    with pytest.raises(LaunchError, match=r"login refused, no key was accepted.*-i"):
+        launcher.start(NODE1, ["true"], 10)
+    launcher.close()
+
+
+def test_host_that_does_not_answer(cluster):
+    cluster.hosts[2].cut_link()
+    launcher = make_launcher(cluster.ssh_config)
+    start = time.monotonic()
+    with pytest.raises(LaunchError, match="host 'node3': no"):
+        launcher.start(NODE3, ["true"], 1.0)
+    assert time.monotonic() - start < 3
+    launcher.close()
+
+
+def test_jump_host(cluster, tmp_path):
+    node3 = cluster.hosts[2]
+    node3.run("ip", "route", "add", "blackhole", cluster.driver_address)
+    try:
+        settings = tmp_path / "ssh_config"
+        jump = "Host node3\n  ProxyJump node1,root@node2:22\n"
+        settings.write_text(jump + cluster.ssh_config.read_text())
+        launcher = make_launcher(settings)
+        link = launcher.start(NODE3, ["sh", "-c", "echo $SSH_CLIENT"], 20)
+        assert read(link).startswith(cluster.hosts[1].address.encode() + b" ")
+        link.close()
+        launcher.close()
+    finally:
+        node3.run("ip", "route", "del", "blackhole", cluster.driver_address)
+
+
+def test_jump_host_that_cannot_go_on_is_named(cluster, tmp_path):
+    settings = tmp_path / "ssh_config"
+    jump = "Host node3\n  ProxyJump node1\n  Port 2222\n"
+    settings.write_text(jump + cluster.ssh_config.read_text())
+    launcher = make_launcher(settings)
+    with pytest.raises(LaunchError, match="host 'node3': the SSH server refused"):
+        launcher.start(NODE3, ["true"], 10)
+    settings.write_text(jump.replace("node1", "node1:2222") + settings.read_text())
+    launcher = make_launcher(settings)
+    with pytest.raises(LaunchError, match="host 'node3', jump host 'node1': no conn"):
+        launcher.start(NODE3, ["true"], 10)
+    launcher.close()

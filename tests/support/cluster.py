@@ -1,0 +1,267 @@
+"""Several hosts on one machine: network namespaces, each with an sshd of its own.
+
+Every host has its own address, hostname and /dev/shm, and shares file system and
+process ids with the others. Needs root, iproute2 and openssh-server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+_TOOLS = ("ip", "unshare", "nsenter", "sshd", "ssh-keygen")
+
+
+def run(*command: str) -> str:
+    """Run a command of the set-up and return its output, or raise with what it said."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+@dataclass
+class ClusterHost:
+    """One namespace host; ``name`` works with the cluster's SSH settings."""
+
+    name: str
+    address: str
+    namespace: str
+    bridge_port: str
+    sshd: subprocess.Popen[bytes]
+
+    def processes(self) -> dict[int, str]:
+        """Return pid and command line of all processes here but those of sshd."""
+        found = {}
+        for word in run("ip", "netns", "pids", self.namespace).split():
+            with contextlib.suppress(OSError):
+                command = Path(f"/proc/{word}/cmdline").read_bytes()
+                text = command.replace(b"\0", b" ").decode(errors="replace").strip()
+                # A zombie has no command line and holds nothing.
+                if text and not re.match(r"\S*sshd\b", text):
+                    found[int(word)] = text
+        return found
+
+    def run(self, *command: str) -> str:
+        """Run a command in all namespaces of this host."""
+        inside = ["nsenter", "-t", str(self.sshd.pid), "-n", "-u", "-m"]
+        return run(*inside, *command)
+
+    def cut_link(self) -> None:
+        """Take the cable out: packets are lost, nobody is told."""
+        run("ip", "link", "set", self.bridge_port, "down")
+
+    def restore_link(self) -> None:
+        """Put the cable back."""
+        run("ip", "link", "set", self.bridge_port, "up")
+
+
+@dataclass
+class Cluster:
+    """A bridge with hosts ``node1``, ``node2``, ... and SSH settings to reach them."""
+
+    folder: Path
+    bridge: str
+    driver_address: str
+    hosts: list[ClusterHost] = field(default_factory=list)
+
+    @property
+    def ssh_config(self) -> Path:
+        """Settings file that knows every host's address, key and host key."""
+        return self.folder / "ssh_config"
+
+    @property
+    def known_hosts(self) -> Path:
+        """Host keys of all hosts."""
+        return self.folder / "known_hosts"
+
+    @property
+    def identity(self) -> Path:
+        """The private key that every host accepts."""
+        return self.folder / "identity"
+
+    def processes(self) -> dict[str, dict[int, str]]:
+        """Return what runs on each host, hosts with nothing left out."""
+        found = {host.name: host.processes() for host in self.hosts}
+        return {name: those for name, those in found.items() if those}
+
+    def wait_until_empty(self, limit_s: float) -> float:
+        """Wait until nothing runs on any host; return the seconds it took."""
+        start = time.monotonic()
+        while left := self.processes():
+            if time.monotonic() - start > limit_s:
+                pytest.fail(f"still running after {limit_s} s: {left}")
+            time.sleep(0.05)
+        return time.monotonic() - start
+
+
+def _reason_for_none() -> str | None:
+    """Say why this machine cannot have namespace hosts; None: it can."""
+    if os.geteuid() != 0:
+        return "needs root"
+    missing = [tool for tool in _TOOLS if _tool(tool) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    probe = f"bc{os.getpid()}p"
+    try:
+        run("ip", "netns", "add", probe)
+        run("ip", "netns", "del", probe)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def _tool(name: str) -> str | None:
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+
+
+@contextlib.contextmanager
+def make_cluster(folder: Path, count: int = 3) -> Iterator[Cluster]:
+    """Create ``count`` hosts and remove every trace of them at the end.
+
+    Skips the test with the reason where hosts cannot be made; fails it in CI.
+    """
+    reason = _reason_for_none()
+    if reason is not None:
+        text = f"no namespace hosts on this machine: {reason}"
+        if os.environ.get("CI"):
+            pytest.fail(text)
+        pytest.skip(text)
+    _remove_leftovers()
+    cluster = _make_bridge(folder)
+    try:
+        _make_keys(cluster)
+        for number in range(1, count + 1):
+            _make_host(cluster, number)
+        for host in cluster.hosts:
+            _wait_for_sshd(host)
+        _write_ssh_settings(cluster)
+        yield cluster
+    finally:
+        _remove(cluster)
+
+
+def _make_bridge(folder: Path) -> Cluster:
+    bridge = f"bc{os.getpid()}"
+    subnet = f"10.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+    cluster = Cluster(folder, bridge, f"{subnet}.254")
+    run("ip", "link", "add", bridge, "type", "bridge")
+    run("ip", "addr", "add", f"{cluster.driver_address}/24", "dev", bridge)
+    run("ip", "link", "set", bridge, "up")
+    return cluster
+
+
+def _make_keys(cluster: Cluster) -> None:
+    for name in ("identity", "host_key"):
+        file = str(cluster.folder / name)
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file)
+
+
+def _make_host(cluster: Cluster, number: int) -> None:
+    """Add one host; what exists of it so far is removed with the cluster."""
+    subnet = cluster.driver_address.rpartition(".")[0]
+    address = f"{subnet}.{number}"
+    name, namespace = f"node{number}", f"{cluster.bridge}n{number}"
+    port = f"{cluster.bridge}p{number}"
+    inside = ["ip", "-n", namespace]
+    run("ip", "netns", "add", namespace)
+    peer = ["peer", "name", "eth0", "netns", namespace]
+    run("ip", "link", "add", port, "type", "veth", *peer)
+    run("ip", "link", "set", port, "master", cluster.bridge, "up")
+    run(*inside, "addr", "add", f"{address}/24", "dev", "eth0")
+    run(*inside, "link", "set", "eth0", "up")
+    run(*inside, "link", "set", "lo", "up")
+    sshd = _start_sshd(cluster, name, namespace, address)
+    cluster.hosts.append(ClusterHost(name, address, namespace, port, sshd))
+
+
+def _start_sshd(
+    cluster: Cluster, name: str, namespace: str, address: str
+) -> subprocess.Popen[bytes]:
+    Path("/run/sshd").mkdir(exist_ok=True)
+    options = {
+        "AuthorizedKeysFile": cluster.folder / "identity.pub",
+        "ListenAddress": address,
+        "MaxStartups": "100",
+        "PermitRootLogin": "yes",
+        "PidFile": "none",
+        "StrictModes": "no",
+        "UseDNS": "no",
+        "UsePAM": "no",
+    }
+    words = " ".join(f"-o {key}={value}" for key, value in options.items())
+    script = (
+        f"hostname {name} && mount -t tmpfs tmpfs /dev/shm && "
+        f"exec {_tool('sshd')} -D -e -f /dev/null "
+        f"-h {cluster.folder / 'host_key'} {words}"
+    )
+    unshare = ["unshare", "--uts", "--mount", "--propagation", "private"]
+    with (cluster.folder / f"{name}.sshd.log").open("wb") as log:
+        return subprocess.Popen(
+            ["ip", "netns", "exec", namespace, *unshare, "sh", "-c", script],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def _wait_for_sshd(host: ClusterHost, limit_s: float = 10.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            socket.create_connection((host.address, 22), timeout=1).close()
+            return
+        except OSError as error:
+            if host.sshd.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"sshd of {host.name} does not answer") from error
+            time.sleep(0.02)
+
+
+def _write_ssh_settings(cluster: Cluster) -> None:
+    public = (cluster.folder / "host_key.pub").read_text()
+    lines = [f"{host.address} {public}" for host in cluster.hosts]
+    cluster.known_hosts.write_text("".join(lines))
+    blocks = [
+        f"Host {host.name}\n  HostName {host.address}\n" for host in cluster.hosts
+    ]
+    common = (
+        f"Host *\n  User root\n  IdentityFile {cluster.identity}\n"
+        f"  UserKnownHostsFile {cluster.known_hosts}\n"
+    )
+    cluster.ssh_config.write_text("".join(blocks) + common)
+
+
+def _remove(cluster: Cluster) -> None:
+    for host in cluster.hosts:
+        for pid in run("ip", "netns", "pids", host.namespace).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        host.sshd.wait(timeout=10)
+    _remove_networks(cluster.bridge)
+
+
+def _remove_networks(bridge: str) -> None:
+    for line in run("ip", "netns", "list").splitlines():
+        if line.startswith(f"{bridge}n"):
+            run("ip", "netns", "del", line.split()[0])
+    # The veth pairs go with their namespaces.
+    run("ip", "link", "del", bridge)
+
+
+def _remove_leftovers() -> None:
+    """Remove the networks of test runs that were killed before they could."""
+    for line in run("ip", "-o", "link", "show", "type", "bridge").splitlines():
+        found = re.match(r"\d+: (bc(\d+)):", line)
+        if found and not Path(f"/proc/{found[2]}").exists():
+            _remove_networks(found[1])
