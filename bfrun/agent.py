@@ -10,6 +10,7 @@ Standard library only, Python 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import secrets
@@ -18,7 +19,8 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, Optional, Set, Union
+from collections.abc import Callable
+from typing import Any
 
 from bfrun.agent_link import DriverLink
 from bfrun.agent_output import OutputPump
@@ -32,8 +34,6 @@ from bfrun.stdin_feed import StdinFeed
 
 # The driver is gone: ranks get SIGTERM, and SIGKILL this much later.
 ORPHAN_GRACE_S = 1.0
-# How long a finished agent waits for the driver to hang up.
-FAREWELL_LIMIT_S = 3.0
 _KILL_LIMIT_S = 1.5
 _TICK_S = 0.25
 _SAMPLE_EVERY_S = 1.0
@@ -61,8 +61,8 @@ class Agent:
         self._nonce = secrets.token_hex(8)
         self._oom = OomWatch()
         self._job: Frame = {}
-        self._ranks: Dict[int, RankProcess] = {}
-        self._stdin: Optional[StdinFeed] = None
+        self._ranks: dict[int, RankProcess] = {}
+        self._stdin: StdinFeed | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._sampled = time.monotonic()
         self._ending = False
@@ -70,9 +70,9 @@ class Agent:
         self._said_ended = False
         self._terminated = False
         self._orphaned = False
-        self._kill_at: Optional[float] = None
+        self._kill_at: float | None = None
         self._done = False
-        self._handlers: Dict[str, Callable[[Frame], None]] = {
+        self._handlers: dict[str, Callable[[Frame], None]] = {
             "start": self._start,
             "to_rank": self._to_rank,
             "ack": self._ack,
@@ -112,10 +112,8 @@ class Agent:
         self._terminated = True
 
     def _wake(self, mask: int) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            pass
 
     def _ready(self) -> Frame:
         return {
@@ -154,7 +152,7 @@ class Agent:
                 self._stdin = StdinFeed(rank, self._selector, self._stdin_taken)
             self._link.flush()
 
-    def _environment(self, spec: Frame) -> Dict[str, str]:
+    def _environment(self, spec: Frame) -> dict[str, str]:
         foreign = tuple(self._job["foreign_prefixes"])
         environment = {
             name: value
@@ -204,7 +202,7 @@ class Agent:
 
     # Frames and output of the ranks
 
-    def _welcome(self, number: int, pid: int) -> Union[Frame, str]:
+    def _welcome(self, number: int, pid: int) -> Frame | str:
         rank = self._ranks.get(number)
         if rank is None or rank.status is not None:
             return (
@@ -242,7 +240,6 @@ class Agent:
         if self._ending and not self._said_ended and not self._streaming():
             self._said_ended = True
             self._link.send_bulk({"type": "ended", "left": self._left})
-            self._kill_at = time.monotonic() + FAREWELL_LIMIT_S
         self._watch_driver()
 
     def _streaming(self) -> bool:
@@ -310,7 +307,7 @@ class Agent:
             self._kill_at = now + ORPHAN_GRACE_S
         self._done = (
             (self._kill_at is not None and now > self._kill_at)
-            or (self._said_ended and self._link.ended)
+            or (self._said_ended and self._link.idle)
             or (self._orphaned and not self._alive())
         )
 
@@ -319,8 +316,8 @@ class Agent:
         guarded = os.getppid() == self._guard_pid
         return self._guard_pid if guarded else os.getpid()
 
-    def _alive(self) -> Set[int]:
+    def _alive(self) -> set[int]:
         return descendants(self._root(), all_processes()) - {os.getpid()}
 
-    def _kill_all(self) -> Set[int]:
+    def _kill_all(self) -> set[int]:
         return kill_descendants(self._root(), {os.getpid()}, _KILL_LIMIT_S)

@@ -5,10 +5,12 @@ Part of the agent: standard library only, Python 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import time
-from typing import Any, Callable, Mapping, Optional
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bfrun.channel import Frame, FrameParser, SendQueue
 from bfrun.errors import ProtocolError
@@ -53,7 +55,7 @@ class DriverLink:
         self._on_frame = on_frame
         self._parser = FrameParser()
         self._queue = SendQueue()
-        self._marker: Optional[memoryview] = memoryview(marker)
+        self._marker: memoryview | None = memoryview(marker)
         self._silence = Silence(DRIVER_SILENCE_LIMIT_S)
         self._beat_due = 0.0
         self._guard_due = 0.0
@@ -65,6 +67,11 @@ class DriverLink:
     def paused(self) -> bool:
         """Whether the driver said that it is suspended."""
         return self._silence.paused
+
+    @property
+    def idle(self) -> bool:
+        """Whether every frame has been written."""
+        return not self._queue and not self._marker
 
     def lost(self) -> bool:
         """Whether the driver has ended, or has been silent for too long."""
@@ -137,7 +144,6 @@ class DriverLink:
         if now < self._guard_due:
             return
         self._guard_due = now + BEAT_EVERY_S / 2
-        try:
+        # A full pipe holds enough beats; when the guard dies we are told by SIGTERM.
+        with contextlib.suppress(OSError):
             os.write(self._beat_fd, beat)
-        except OSError:
-            pass  # A full pipe holds enough beats; a dead guard sends us SIGTERM.

@@ -10,11 +10,13 @@ from __future__ import annotations
 import collections
 import json
 import struct
-from typing import Any, Deque, Dict, List, Mapping
+from collections.abc import Mapping
+from typing import Any, Dict  # noqa: UP035
 
 from bfrun.errors import ProtocolError
 
-Frame = Dict[str, Any]
+# Not dict[str, Any]: an alias is evaluated, and Python 3.8 has no generic dict.
+Frame = Dict[str, Any]  # noqa: UP006
 
 MAX_FRAME_NBYTES = 16 << 20
 _LENGTH = struct.Struct(">I")
@@ -57,7 +59,7 @@ class FrameParser:
         self._max_nbytes = max_nbytes
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> List[Frame]:
+    def feed(self, data: bytes) -> list[Frame]:
         """Take more bytes and return the frames that are now complete.
 
         Raises:
@@ -90,8 +92,8 @@ class SendQueue:
     """
 
     def __init__(self) -> None:
-        self._control: Deque[bytes] = collections.deque()
-        self._bulk: Deque[bytes] = collections.deque()
+        self._control: collections.deque[bytes] = collections.deque()
+        self._bulk: collections.deque[bytes] = collections.deque()
         self._current = memoryview(b"")
 
     def __bool__(self) -> bool:

@@ -13,6 +13,7 @@ Standard library only, Python 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
-from typing import Any, Optional
+from typing import Any
 
 from bfrun import agent, kernel
 from bfrun.agent_link import PAUSED_BEAT
@@ -42,10 +43,9 @@ def main(marker: bytes) -> None:
         marker: The agent writes it before its first frame, so that the driver can
             skip what a login shell printed.
     """
-    try:
+    # Refused to the leader of a session, which is what it shall be.
+    with contextlib.suppress(PermissionError):
         os.setsid()
-    except PermissionError:
-        pass  # Already leader of a session of its own.
     kernel.become_subreaper()
     folder = tempfile.mkdtemp(prefix="bfrun-", dir=_short_folder())
     read_fd, write_fd = os.pipe()
@@ -85,7 +85,7 @@ class Guard:
         self._agent_pid = agent_pid
         self._beat_fd = beat_fd
         self._folder = folder
-        self._agent_status: Optional[int] = None
+        self._agent_status: int | None = None
         self._silence = Silence(SILENCE_LIMIT_S)
 
     def run(self) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Optional, Tuple
 
 _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
@@ -22,7 +21,7 @@ class OomWatch:
         self._path = _find_counter(proc, root)
         self._before = self._read()
 
-    def evidence(self) -> Optional[str]:
+    def evidence(self) -> str | None:
         """Return a sentence if the counter has risen since the start, else None."""
         now = self._read()
         if self._before is None or now is None or now <= self._before:
@@ -32,7 +31,7 @@ class OomWatch:
             f"{now - self._before} process(es) of this job's cgroup ({self._path})"
         )
 
-    def _read(self) -> Optional[int]:
+    def _read(self) -> int | None:
         if self._path is None:
             return None
         try:
@@ -43,7 +42,7 @@ class OomWatch:
         return int(found.group(1)) if found else None
 
 
-def _find_counter(proc: str, root: str) -> Optional[str]:
+def _find_counter(proc: str, root: str) -> str | None:
     """Return the nearest file with an ``oom_kill`` line, cgroup version 2 or 1."""
     try:
         with open(proc) as file:
@@ -64,7 +63,7 @@ def _find_counter(proc: str, root: str) -> Optional[str]:
     return None
 
 
-def _places(controllers: str, root: str) -> Tuple[Tuple[str, str], ...]:
+def _places(controllers: str, root: str) -> tuple[tuple[str, str], ...]:
     if not controllers:
         unified = os.path.join(root, "unified")
         return ((root, "memory.events"), (unified, "memory.events"))

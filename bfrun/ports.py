@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-from typing import Tuple
 
 
 def free_port() -> int:
@@ -28,7 +27,7 @@ def free_port() -> int:
     raise OSError("no free TCP port for MASTER_PORT on this host")
 
 
-def ephemeral_range() -> Tuple[int, int]:
+def ephemeral_range() -> tuple[int, int]:
     """Return the first and last port that the kernel gives to outgoing connections."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:

@@ -5,10 +5,12 @@ Part of the agent: standard library only, Python 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from typing import Dict, Iterable, List, NamedTuple, Optional, Set
+from collections.abc import Iterable
+from typing import NamedTuple
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -23,7 +25,7 @@ class ProcessStat(NamedTuple):
     cpu_s: float
 
 
-def read_stat(pid: int) -> Optional[ProcessStat]:
+def read_stat(pid: int) -> ProcessStat | None:
     """Return the state of process ``pid``; None when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -43,18 +45,18 @@ def read_stat(pid: int) -> Optional[ProcessStat]:
     )
 
 
-def all_processes() -> List[ProcessStat]:
+def all_processes() -> list[ProcessStat]:
     """Return every process of this PID namespace that can be seen."""
     stats = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return [stat for stat in stats if stat is not None]
 
 
-def descendants(root: int, processes: Iterable[ProcessStat]) -> Set[int]:
+def descendants(root: int, processes: Iterable[ProcessStat]) -> set[int]:
     """Return the pids below ``root`` in the process tree, without zombies."""
-    children: Dict[int, List[ProcessStat]] = {}
+    children: dict[int, list[ProcessStat]] = {}
     for stat in processes:
         children.setdefault(stat.parent, []).append(stat)
-    found: Set[int] = set()
+    found: set[int] = set()
     stack = [root]
     while stack:
         for stat in children.get(stack.pop(), []):
@@ -67,13 +69,11 @@ def descendants(root: int, processes: Iterable[ProcessStat]) -> Set[int]:
 def send_signal(pids: Iterable[int], signum: int) -> None:
     """Signal every process of ``pids`` that still exists."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signum)
-        except (ProcessLookupError, PermissionError):
-            pass
 
 
-def kill_descendants(root: int, spare: Set[int], timeout_s: float) -> Set[int]:
+def kill_descendants(root: int, spare: set[int], timeout_s: float) -> set[int]:
     """SIGKILL what runs below ``root`` until nothing is left.
 
     Processes that are forked meanwhile are found by the next look.

@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import time
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from bfrun import kernel
 from bfrun.procs import read_stat
@@ -29,12 +30,12 @@ class RankProcess:
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.rank: int = spec["rank"]
         self.spec = spec
-        self.popen: Optional[subprocess.Popen[bytes]] = None
-        self.stdin_fd: Optional[int] = None
-        self.streams: Dict[str, int] = {}
+        self.popen: subprocess.Popen[bytes] | None = None
+        self.stdin_fd: int | None = None
+        self.streams: dict[str, int] = {}
         self.unacked = 0
-        self.status: Optional[int] = None
-        self.hello_pid: Optional[int] = None
+        self.status: int | None = None
+        self.hello_pid: int | None = None
         self.said_goodbye = False
         self.vanished = False
         self.freeze = FreezeWatch()
@@ -50,7 +51,7 @@ class RankProcess:
         """The process that talks for this rank, else the started command."""
         return self.hello_pid or self.pid
 
-    def start(self, environment: Mapping[str, str]) -> Optional[str]:
+    def start(self, environment: Mapping[str, str]) -> str | None:
         """Start the command. Call it from the main thread (PR_SET_PDEATHSIG).
 
         Returns:
@@ -81,7 +82,8 @@ class RankProcess:
             )
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             return self._start_error(error)
-        assert self.popen.stdout is not None and self.popen.stderr is not None
+        assert self.popen.stdout is not None
+        assert self.popen.stderr is not None
         self.streams = {
             "stdout": self.popen.stdout.fileno(),
             "stderr": self.popen.stderr.fileno(),
@@ -107,7 +109,7 @@ class RankProcess:
             )
         return f"command '{argv[0]}' could not be started: {error}"
 
-    def read(self, stream: str) -> Optional[bytes]:
+    def read(self, stream: str) -> bytes | None:
         """Return new output, ``b""`` at its end, None for nothing now."""
         try:
             data = os.read(self.streams[stream], READ_NBYTES)
@@ -182,7 +184,7 @@ class FreezeWatch:
         self.state = "running"
         self._reported = 0.0
 
-    def sample(self, pid: int, step_s: float, limit_s: float) -> Optional[str]:
+    def sample(self, pid: int, step_s: float, limit_s: float) -> str | None:
         """Look at the process.
 
         Args:
@@ -212,7 +214,7 @@ class FreezeWatch:
                 return event
         return None
 
-    def _thaw(self) -> Optional[str]:
+    def _thaw(self) -> str | None:
         self.stopped_s = 0.0
         reported, self._reported = self._reported, 0.0
         return "thawed" if reported else None

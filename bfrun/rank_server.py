@@ -9,7 +9,8 @@ import os
 import selectors
 import socket
 import struct
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bfrun.channel import Frame, FrameParser, SendQueue
 from bfrun.errors import ProtocolError
@@ -24,7 +25,7 @@ class RankConnection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
-        self.rank: Optional[int] = None
+        self.rank: int | None = None
         self.parser = FrameParser()
         self.queue = SendQueue()
         self.closing = False
@@ -53,8 +54,8 @@ class RankServer:
         self._selector = selector
         self._on_hello = on_hello
         self._on_frame = on_frame
-        self._by_rank: Dict[int, RankConnection] = {}
-        self._open: List[RankConnection] = []
+        self._by_rank: dict[int, RankConnection] = {}
+        self._open: list[RankConnection] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
         self._listener.listen(128)
@@ -175,9 +176,9 @@ class RankServer:
         if connection not in self._open:
             return
         self._open.remove(connection)
-        if connection.rank is not None:
-            if self._by_rank.get(connection.rank) is connection:
-                del self._by_rank[connection.rank]
+        rank = connection.rank
+        if rank is not None and self._by_rank.get(rank) is connection:
+            del self._by_rank[rank]
         self._selector.unregister(connection.socket)
         connection.socket.close()
 

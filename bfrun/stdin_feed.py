@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import selectors
-from typing import Callable
+from collections.abc import Callable
 
 from bfrun.rank_process import RankProcess
 

@@ -95,5 +95,6 @@ class Launcher(abc.ABC):
                 names host, reason and remedy.
         """
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Release what the launcher shares between its links."""

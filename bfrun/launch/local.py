@@ -20,7 +20,7 @@ class LocalLink(AgentLink):
 
     def __init__(self, argv: Sequence[str]) -> None:
         # A file, not a pipe: nobody has to read it for the agent to go on.
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -33,7 +33,8 @@ class LocalLink(AgentLink):
         except OSError:
             self._errors.close()
             raise
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._stdin = self._process.stdin
         self._stdout = self._process.stdout
         for file in (self._stdin, self._stdout):
@@ -89,3 +90,6 @@ class LocalLauncher(Launcher):
                 f"host '{host.name}': the agent could not be started with "
                 f"'{argv[0]}': {error}; name an interpreter with --python"
             ) from error
+
+    def close(self) -> None:
+        """Nothing is shared between the links."""

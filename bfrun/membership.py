@@ -1,0 +1,236 @@
+"""Who lives: births, deaths and blame. Pure state, no I/O.
+
+The driver feeds it with what agents report. Each method returns the frames that every
+rank must get; whoever waits for a dead rank then raises an error that names it.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bfrun.channel import Frame
+
+# Exit statuses that shells use for a command that could not be started.
+NOT_STARTED_CODE = 127
+AGENT_LOST_CODE = 1
+
+
+@dataclass
+class Member:
+    """One rank, from its start to its end.
+
+    Attributes:
+        rank: Its number.
+        host: Name of its host.
+        pid: The process that speaks for it, else the started command.
+        said_goodbye: It ended its communication in order.
+        status: Exit status of the command, negative for a signal.
+        gone: Peers have been told that it has ended.
+        over: Nothing more will come of it, not even a status.
+    """
+
+    rank: int
+    host: str
+    pid: int = 0
+    said_goodbye: bool = False
+    status: int | None = None
+    gone: bool = False
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why one rank is blamed.
+
+    Attributes:
+        rank: Its number.
+        cause: ``SIGKILL``, ``exit 3``, ``frozen 120 s``, ``agent lost`` and the like.
+        text: One sentence with rank, host and pid.
+        exit_code: What the job would return if this was the first failure.
+        at_s: Seconds since the start of the job.
+        hint: Evidence for a deeper cause, such as the out-of-memory killer's.
+    """
+
+    rank: int
+    cause: str
+    text: str
+    exit_code: int
+    at_s: float
+    hint: str | None = None
+
+
+@dataclass
+class Membership:
+    """The members of one job and their failures in order of arrival.
+
+    Attributes:
+        members: By rank.
+        failures: In order of arrival, at most one for each rank.
+        ending: The driver is ending the ranks, so their deaths are no failures.
+        epoch: Number of the membership; it has no changes to count yet.
+    """
+
+    members: dict[int, Member]
+    failures: list[Failure] = field(default_factory=list)
+    ending: bool = False
+    epoch: int = 0
+    clock: Callable[[], float] = time.monotonic
+    started: float = field(default=0.0)
+
+    @classmethod
+    def of(cls, hosts: Mapping[int, str]) -> Membership:
+        """Return the membership of ranks (keys) on hosts (values), not yet born."""
+        members = {rank: Member(rank, host) for rank, host in hosts.items()}
+        return cls(members, started=time.monotonic())
+
+    @property
+    def all_over(self) -> bool:
+        """Whether every rank has ended."""
+        return all(member.over for member in self.members.values())
+
+    def born(self, rank: int, pid: int) -> None:
+        """Note the process of a rank: the command, later the one that said hello."""
+        self.members[rank].pid = pid
+
+    def hello(self, rank: int, pid: int) -> None:
+        """Note the process that speaks for a rank; it may come after another one."""
+        member = self.members[rank]
+        member.pid = pid
+        member.said_goodbye = False
+
+    def goodbye(self, rank: int) -> None:
+        """Note that a rank has ended its communication in order."""
+        self.members[rank].said_goodbye = True
+
+    def not_started(self, rank: int, error: str) -> list[Frame]:
+        """Note that the command of a rank could not be started."""
+        member = self.members[rank]
+        member.over = True
+        text = f"rank {rank} on {member.host} could not be started: {error}"
+        return self._lost(member, "not started", text, NOT_STARTED_CODE)
+
+    def exited(self, rank: int, status: int, oom: str | None = None) -> list[Frame]:
+        """Note the exit status of a rank's command, negative for a signal."""
+        member = self.members[rank]
+        member.status = status
+        member.over = True
+        if status == 0:
+            return self._finished(member)
+        what, cause, code = describe_status(status)
+        text = f"rank {rank} on {member.host} (pid {member.pid}) {what}"
+        return self._lost(member, cause, text, code, oom)
+
+    def vanished(self, rank: int, pid: int) -> list[Frame]:
+        """Note that the process of a rank ended while its parent runs on."""
+        member = self.members[rank]
+        text = (
+            f"rank {rank} on {member.host}: its process {pid} ended without "
+            "bluecomm.shutdown, while the command that started it runs on"
+        )
+        return self._lost(member, "ended without goodbye", text, 1)
+
+    def frozen(self, rank: int, seconds: float) -> list[Frame]:
+        """Warn that the process of a rank is stopped."""
+        member = self.members[rank]
+        text = (
+            f"rank {rank} on {member.host} (pid {member.pid}) has been stopped for "
+            f"{seconds:.0f} s (state T: SIGSTOP, Ctrl-Z or a debugger); "
+            f"kill -CONT {member.pid} lets it go on"
+        )
+        frame = {"type": "frozen", "rank": rank, "host": member.host}
+        return [{**frame, "seconds": seconds, "text": text}]
+
+    def froze_too_long(self, rank: int, seconds: float) -> list[Frame]:
+        """Note that a rank was stopped for longer than the failure timeout."""
+        member = self.members[rank]
+        text = (
+            f"rank {rank} on {member.host} (pid {member.pid}) was stopped (state T) "
+            f"for {seconds:.0f} s, longer than --failure-timeout allows"
+        )
+        return self._lost(member, f"frozen {seconds:.0f} s", text, 1)
+
+    def agent_lost(self, ranks: Sequence[int], reason: str) -> list[Frame]:
+        """Note that the agent of some ranks is gone, and they with it."""
+        frames = []
+        for rank in ranks:
+            member = self.members[rank]
+            if not member.over:
+                member.over = True
+                text = f"rank {rank} on {member.host} is lost with its agent: {reason}"
+                frames += self._lost(member, "agent lost", text, AGENT_LOST_CODE)
+        return frames
+
+    def _finished(self, member: Member) -> list[Frame]:
+        if member.gone:
+            return []
+        member.gone = True
+        frame = {"type": "finished", "rank": member.rank, "host": member.host}
+        if not member.said_goodbye:
+            text = f"rank {member.rank} on {member.host} had finished (exit 0)"
+            frame.update(cause="exit 0", text=text)
+        return [frame]
+
+    def _lost(
+        self,
+        member: Member,
+        cause: str,
+        text: str,
+        exit_code: int,
+        hint: str | None = None,
+    ) -> list[Frame]:
+        if member.gone:
+            return []
+        member.gone = True
+        if self.ending:
+            return []
+        at_s = self.clock() - self.started
+        failure = Failure(member.rank, cause, text, exit_code, at_s, hint)
+        self.failures.append(failure)
+        frame = {"type": "lost", "rank": member.rank, "host": member.host}
+        return [{**frame, "cause": cause, "text": text}]
+
+
+def describe_status(status: int) -> tuple[str, str, int]:
+    """Return what an exit status says: as a phrase, as a cause, as a shell's code."""
+    if status < 0:
+        name = signal_name(-status)
+        return f"was killed by {name}", name, 128 - status
+    phrase = f"ended with exit code {status}"
+    if 128 < status < 128 + signal.NSIG:
+        phrase += f" (a shell's way to say {signal_name(status - 128)})"
+    return phrase, f"exit {status}", status
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as ``SIGKILL``."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def first_failure(
+    failures: Sequence[Failure], tails: Mapping[int, Sequence[str]]
+) -> Failure | None:
+    """Return the failure that the others follow from.
+
+    Failures of the first half second may have overtaken each other on their way here.
+    Among them, a rank that itself complains of a lost peer is not the first, and a
+    rank that was killed comes before one that chose to exit.
+
+    Args:
+        failures: In order of arrival.
+        tails: Last lines of the ranks' stderr.
+    """
+    if not failures:
+        return None
+    close = [f for f in failures if f.at_s - failures[0].at_s <= 0.5]
+
+    def follows(failure: Failure) -> tuple[bool, bool]:
+        complains = any("PeerLostError" in line for line in tails.get(failure.rank, ()))
+        return complains, failure.cause.startswith(("exit", "SIGABRT"))
+
+    return min(close, key=follows)

@@ -1,0 +1,96 @@
+"""Gathers what every rank waits for, when one of them waits for long. Pure state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bfrun.channel import Frame
+
+ANSWER_LIMIT_S = 2.0
+
+
+@dataclass
+class _Query:
+    number: int
+    deadline: float
+    askers: dict[int, str] = field(default_factory=dict)
+    operations: dict[int, Any] = field(default_factory=dict)
+    processes: dict[int, Frame] = field(default_factory=dict)
+
+
+class StallDesk:
+    """Turns ``stall`` frames of ranks into ``stall_report`` frames.
+
+    One query serves all ranks that ask while it runs.
+
+    Args:
+        hosts: Host name of each rank.
+    """
+
+    def __init__(self, hosts: Mapping[int, str]) -> None:
+        self._hosts = hosts
+        self._query: _Query | None = None
+        self._count = 0
+
+    def ask(self, rank: int, operation: str, now: float) -> int | None:
+        """Note that ``rank`` stalls in ``operation``.
+
+        Returns:
+            Number of a new query to send to all ranks and agents, or None if the one
+            under way serves this rank too.
+        """
+        fresh = self._query is None
+        if self._query is None:
+            self._count += 1
+            self._query = _Query(self._count, now + ANSWER_LIMIT_S)
+        self._query.askers[rank] = operation
+        return self._query.number if fresh else None
+
+    def pending(self, rank: int, number: int, operations: Any) -> None:
+        """Take a rank's answer: its operations in flight."""
+        if self._query is not None and self._query.number == number:
+            self._query.operations[rank] = operations
+
+    def inspected(self, number: int, processes: Mapping[str, Frame]) -> None:
+        """Take an agent's answer: what the processes of its ranks do."""
+        if self._query is not None and self._query.number == number:
+            found = {int(rank): process for rank, process in processes.items()}
+            self._query.processes.update(found)
+
+    def reports(self, expected: set[int], now: float) -> list[tuple[int, Frame]]:
+        """Return (asker, report) pairs once all have answered or the time is up.
+
+        Args:
+            expected: Ranks that can still answer.
+            now: Seconds on the clock that ``ask`` was given.
+        """
+        query = self._query
+        if query is None:
+            return []
+        complete = expected <= set(query.operations) and len(query.processes) == len(
+            self._hosts
+        )
+        if not complete and now < query.deadline:
+            return []
+        self._query = None
+        table = {str(rank): self._entry(query, rank) for rank in self._hosts}
+        return [
+            (rank, {"type": "stall_report", "op": operation, "ranks": table})
+            for rank, operation in query.askers.items()
+        ]
+
+    def _entry(self, query: _Query, rank: int) -> Frame:
+        process = query.processes.get(rank, {})
+        state = process.get("state", "no answer")
+        if state == "running" and rank not in query.operations:
+            state = "no answer"
+        return {
+            "host": self._hosts[rank],
+            "pid": process.get("pid", 0),
+            "state": state,
+            "cpu_s": process.get("cpu_s", 0.0),
+            "idle_s": process.get("idle_s", 0.0),
+            "ops": query.operations.get(rank, []),
+        }
