@@ -77,7 +77,7 @@ TEST_SOURCES := $(LIBRARY_SOURCES) \
 
 CXXFLAGS_ALL := -std=c++20 -Wall -Wextra -Werror -ffp-contract=off -pthread -MMD -MP \
     -Inative/include -Inative
-CXXFLAGS_native := -O2 -g
+CXXFLAGS_native := -O3 -g
 CXXFLAGS_native-asan := -O1 -g -fno-omit-frame-pointer \
     -fsanitize=address,undefined -fno-sanitize-recover=all
 CXXFLAGS_native-tsan := -O1 -g -fsanitize=thread

@@ -1,0 +1,18 @@
+// The weighted sum of float16 by the conversion instructions of F16C.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "kernels/combine.h"
+
+namespace bluecomm {
+
+inline constexpr std::size_t kFusedFloat16 = 8;
+
+// As combine_weighted(), for 1 to kFusedFloat16 terms. Returns false, with nothing
+// done, where `level` has no F16C.
+bool combine_float16(CpuLevel level, std::span<std::byte> dst,
+                     std::span<const Term> terms, double post_scale) noexcept;
+
+}  // namespace bluecomm

@@ -1,0 +1,86 @@
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/combine.h"
+#include "kernels/fold.h"
+
+namespace bluecomm {
+namespace {
+
+// These operations are rare: pairs of terms, over blocks, keep the code small.
+constexpr std::size_t kFused = 2;
+
+// A NaN on either side is the result, as in torch.minimum: `a != a` finds it on the
+// left, and on the right no comparison holds, which selects b.
+struct Min {
+  template <typename T>
+  BLUECOMM_INLINE static T apply(T a, T b) {
+    return (a < b) | (a != a) ? a : b;
+  }
+};
+
+struct Max {
+  template <typename T>
+  BLUECOMM_INLINE static T apply(T a, T b) {
+    return (a > b) | (a != a) ? a : b;
+  }
+};
+
+// Integers wrap around: the product is taken in an unsigned type that is not narrower
+// than int, since smaller ones would be promoted to int and overflow.
+struct Multiply {
+  template <typename T>
+  BLUECOMM_INLINE static T apply(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) {
+      return a * b;
+    } else {
+      using Wide = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+      return static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b));
+    }
+  }
+};
+
+template <typename Op>
+void reduce(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
+            double post_scale, DType dtype) {
+  switch (dtype) {
+    case DType::kUInt8:
+    case DType::kBool:  // 0 or 1: the minimum is `and`, the maximum is `or`
+      return fold_unscaled<Plain<std::uint8_t>, Op, kFused>(level, dst, terms);
+    case DType::kInt8:
+      return fold_unscaled<Plain<std::int8_t>, Op, kFused>(level, dst, terms);
+    case DType::kInt16:
+      return fold_unscaled<Plain<std::int16_t>, Op, kFused>(level, dst, terms);
+    case DType::kInt32:
+      return fold_unscaled<Plain<std::int32_t>, Op, kFused>(level, dst, terms);
+    case DType::kInt64:
+      return fold_unscaled<Plain<std::int64_t>, Op, kFused>(level, dst, terms);
+    case DType::kFloat16:
+      return fold<Float16, Op, kFused>(level, dst, terms, post_scale);
+    case DType::kBfloat16:
+      return fold<Bfloat16, Op, kFused>(level, dst, terms, post_scale);
+    case DType::kFloat32:
+      return fold<Plain<float>, Op, kFused>(level, dst, terms, post_scale);
+    case DType::kFloat64:
+      return fold<Plain<double>, Op, kFused>(level, dst, terms, post_scale);
+  }
+}
+
+}  // namespace
+
+void combine_reduce(std::span<std::byte> dst, std::span<const Term> terms, ReduceOp op,
+                    double post_scale, DType dtype, CpuLevel level) noexcept {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage:
+      return combine_weighted(dst, terms, post_scale, dtype, level);
+    case ReduceOp::kMin:
+      return reduce<Min>(level, dst, terms, post_scale, dtype);
+    case ReduceOp::kMax:
+      return reduce<Max>(level, dst, terms, post_scale, dtype);
+    case ReduceOp::kProduct:
+      return reduce<Multiply>(level, dst, terms, post_scale, dtype);
+  }
+}
+
+}  // namespace bluecomm

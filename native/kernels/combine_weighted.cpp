@@ -1,0 +1,69 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/combine.h"
+#include "kernels/combine_float16.h"
+#include "kernels/fold.h"
+
+namespace bluecomm {
+namespace {
+
+// More streams than this gain nothing over blocks.
+constexpr std::size_t kFused = 8;
+
+struct Add {
+  template <typename T>
+  BLUECOMM_INLINE static T apply(T a, T b) {
+    return static_cast<T>(a + b);
+  }
+};
+
+struct Or {
+  BLUECOMM_INLINE static std::uint8_t apply(std::uint8_t a, std::uint8_t b) {
+    return a | b;
+  }
+};
+
+}  // namespace
+
+void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,
+                      double post_scale, DType dtype, CpuLevel level) noexcept {
+  // Integers are added as unsigned numbers, which wrap around.
+  switch (dtype) {
+    case DType::kUInt8:
+    case DType::kInt8:
+      return fold_unscaled<Plain<std::uint8_t>, Add, kFused>(level, dst, terms);
+    case DType::kInt16:
+      return fold_unscaled<Plain<std::uint16_t>, Add, kFused>(level, dst, terms);
+    case DType::kInt32:
+      return fold_unscaled<Plain<std::uint32_t>, Add, kFused>(level, dst, terms);
+    case DType::kInt64:
+      return fold_unscaled<Plain<std::uint64_t>, Add, kFused>(level, dst, terms);
+    case DType::kBool:
+      return fold_unscaled<Plain<std::uint8_t>, Or, kFused>(level, dst, terms);
+    case DType::kFloat16:
+      if (terms.size() <= kFusedFloat16 &&
+          combine_float16(level, dst, terms, post_scale)) {
+        return;
+      }
+      return fold<Float16, Add, kFused>(level, dst, terms, post_scale);
+    case DType::kBfloat16:
+      return fold<Bfloat16, Add, kFused>(level, dst, terms, post_scale);
+    case DType::kFloat32:
+      return fold<Plain<float>, Add, kFused>(level, dst, terms, post_scale);
+    case DType::kFloat64:
+      return fold<Plain<double>, Add, kFused>(level, dst, terms, post_scale);
+  }
+}
+
+void copy_scaled(std::span<std::byte> dst, std::span<const std::byte> src, double scale,
+                 DType dtype) noexcept {
+  if (scale == 1.0) {
+    std::copy(src.begin(), src.end(), dst.begin());  // also where dst is src
+    return;
+  }
+  const Term term{src.data(), 1.0};
+  combine_weighted(dst, {&term, 1}, scale, dtype);
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,180 @@
+// The loops behind combine.h: a left fold over terms, for any format and operation.
+//
+// Few terms are read side by side in one loop. Many are folded block by block: a block
+// of partial results stays in the first-level cache while the next group of terms is
+// folded in, so that each term and the result cross the memory bus once. Partial
+// results have the type of the computation, so neither groups nor blocks show in the
+// bits.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "kernels/at_level.h"
+#include "kernels/combine.h"
+#include "kernels/convert.h"
+#include "kernels/half.h"
+#include "kernels/loose.h"
+
+namespace bluecomm {
+
+// A format says how an item lies in memory and in which type it is computed.
+template <typename T>
+struct Plain {
+  using Item = T;
+  using Value = T;
+  BLUECOMM_INLINE static T widen(T item) { return item; }
+  BLUECOMM_INLINE static T narrow(T value) { return value; }
+};
+
+struct Bfloat16 {
+  using Item = std::uint16_t;
+  using Value = float;
+  static constexpr DType kDType = DType::kBfloat16;
+  BLUECOMM_INLINE static float widen(Item item) { return bfloat16_to_float32(item); }
+  BLUECOMM_INLINE static Item narrow(float value) { return float32_to_bfloat16(value); }
+};
+
+struct Float16 {
+  using Item = std::uint16_t;
+  using Value = float;
+  static constexpr DType kDType = DType::kFloat16;
+  BLUECOMM_INLINE static float widen(Item item) { return float16_to_float32(item); }
+  BLUECOMM_INLINE static Item narrow(float value) { return float32_to_float16(value); }
+};
+
+// True where weights and post_scale change nothing.
+inline bool unscaled(std::span<const Term> terms, double post_scale) {
+  return post_scale == 1.0 &&
+         std::all_of(terms.begin(), terms.end(),
+                     [](const Term& t) { return t.weight == 1.0; });
+}
+
+// Folds exactly kTerms terms of `count` items. With kScaled, weights and post_scale are
+// applied; without, they are all 1.
+template <typename Format, typename Op, bool kScaled, std::size_t kTerms>
+void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, double post_scale,
+               std::size_t count) {
+  using Item = typename Format::Item;
+  using Value = typename Format::Value;
+  std::array<const Loose<Item>*, kTerms> in;
+  std::array<Value, kTerms> weight;
+  for (std::size_t t = 0; t < kTerms; ++t) {
+    in[t] = loose<Item>(terms[t].data);
+    weight[t] = static_cast<Value>(terms[t].weight);
+  }
+  const Value scale = static_cast<Value>(post_scale);
+  Loose<Item>* const out = loose<Item>(dst);
+  at_level(level, [=]() BLUECOMM_INLINE {
+    BLUECOMM_INDEPENDENT
+    for (std::size_t i = 0; i < count; ++i) {
+      Value result = Format::widen(in[0][i].value);
+      if constexpr (kScaled) result = weight[0] * result;
+      for (std::size_t t = 1; t < kTerms; ++t) {
+        Value value = Format::widen(in[t][i].value);
+        if constexpr (kScaled) value = weight[t] * value;
+        result = Op::apply(result, value);
+      }
+      if constexpr (kScaled) result = scale * result;
+      out[i].value = Format::narrow(result);
+    }
+  });
+}
+
+// Folds 1 to kFused terms.
+template <typename Format, typename Op, bool kScaled, std::size_t kFused>
+void fold_few(CpuLevel level, std::byte* dst, std::span<const Term> terms,
+              double post_scale, std::size_t count) {
+  // One comparison per possible size; the compiler makes a jump table of it.
+  const auto try_size = [&]<std::size_t kIndex>() {
+    if (terms.size() != kIndex + 1) return;
+    fold_loop<Format, Op, kScaled, kIndex + 1>(level, dst, terms.data(), post_scale,
+                                               count);
+  };
+  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    (try_size.template operator()<kIndex>(), ...);
+  }(std::make_index_sequence<kFused>());
+}
+
+inline constexpr std::size_t kFoldBlock = 512;  // items
+
+template <typename Format>
+inline constexpr bool kIsHalf =
+    !std::is_same_v<typename Format::Item, typename Format::Value>;
+
+// Folds any number of terms over one block, `offset` and `count` in items. Partial
+// results are kept out of `dst`, which may be a term that comes later.
+template <typename Format, typename Op, bool kScaled, std::size_t kFused>
+void fold_block(CpuLevel level, std::byte* dst, std::span<const Term> terms,
+                double post_scale, std::size_t offset, std::size_t count) {
+  using Value = typename Format::Value;
+  constexpr std::size_t kItem = sizeof(typename Format::Item);
+  // Of half formats, float32 copies of the terms of a group.
+  alignas(64) std::array<std::array<Value, kFoldBlock>, kIsHalf<Format> ? kFused : 1>
+      wide;
+  const auto partial = std::as_writable_bytes(std::span(wide[0].data(), count));
+  std::array<Term, kFused> group;
+  std::size_t next = 0;
+  while (next < terms.size()) {
+    std::size_t size = 0;
+    if (next > 0) group[size++] = {partial.data(), 1.0};
+    for (; size < kFused && next < terms.size(); ++size, ++next) {
+      const std::byte* const data = terms[next].data + offset * kItem;
+      group[size] = {data, terms[next].weight};
+      if constexpr (kIsHalf<Format>) {
+        widen({wide[size].data(), count}, {data, count * kItem}, Format::kDType, level);
+        group[size].data = reinterpret_cast<const std::byte*>(wide[size].data());
+      }
+    }
+    const bool last = next == terms.size();
+    std::byte* const out =
+        last && !kIsHalf<Format> ? dst + offset * kItem : partial.data();
+    fold_few<Plain<Value>, Op, kScaled, kFused>(level, out, {group.data(), size},
+                                                last ? post_scale : 1.0, count);
+  }
+  if constexpr (kIsHalf<Format>) {
+    narrow({dst + offset * kItem, count * kItem}, {wide[0].data(), count},
+           Format::kDType, level);
+  }
+}
+
+template <typename Format, typename Op, bool kScaled, std::size_t kFused>
+void fold_many(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
+               double post_scale) {
+  const std::size_t count = dst.size() / sizeof(typename Format::Item);
+  for (std::size_t offset = 0; offset < count; offset += kFoldBlock) {
+    fold_block<Format, Op, kScaled, kFused>(level, dst.data(), terms, post_scale,
+                                            offset,
+                                            std::min(kFoldBlock, count - offset));
+  }
+}
+
+// Folds any number of terms; weights and post_scale must be 1.
+template <typename Format, typename Op, std::size_t kFused>
+void fold_unscaled(CpuLevel level, std::span<std::byte> dst,
+                   std::span<const Term> terms) {
+  if (terms.size() > kFused) {
+    return fold_many<Format, Op, false, kFused>(level, dst, terms, 1.0);
+  }
+  fold_few<Format, Op, false, kFused>(level, dst.data(), terms, 1.0,
+                                      dst.size() / sizeof(typename Format::Item));
+}
+
+// Folds any number of floating-point terms.
+template <typename Format, typename Op, std::size_t kFused>
+void fold(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
+          double post_scale) {
+  if (unscaled(terms, post_scale)) {
+    return fold_unscaled<Format, Op, kFused>(level, dst, terms);
+  }
+  if (terms.size() > kFused) {
+    return fold_many<Format, Op, true, kFused>(level, dst, terms, post_scale);
+  }
+  fold_few<Format, Op, true, kFused>(level, dst.data(), terms, post_scale,
+                                     dst.size() / sizeof(typename Format::Item));
+}
+
+}  // namespace bluecomm
