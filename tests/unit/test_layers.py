@@ -1,0 +1,274 @@
+"""The layers of the Python packages: imports go down, never up.
+
+A row may import itself and the rows below it, and no module may need itself to start.
+A name is a module or package directly below ``bluecomm`` or ``bfrun``. A new one fails
+here until it has a place.
+"""
+
+import ast
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+BLUECOMM = [
+    {"__init__", "__main__"},
+    {"topology_util"},
+    {"integrations", "bench"},
+    {"optim", "elastic", "data"},
+    {"window"},
+    {"ops"},
+    {"compression"},
+    {"runtime"},
+    {"observe"},
+    {"topology"},
+    {"errors", "config", "_native", "_version"},
+]
+BFRUN = [
+    {"__init__", "__main__", "cli"},
+    {"start"},
+    # The driver.
+    {"driver", "membership", "rendezvous", "report", "stall"},
+    # What it shows of the ranks' output.
+    {"folding", "lines", "logs", "output", "terminal"},
+    # What it plans, and how it starts an agent.
+    {"addresses", "plan", "describe", "launch", "probe", "probe_session"},
+    # The agent: the standard library only.
+    {"bootstrap", "guard"},
+    {
+        "agent",
+        "agent_link",
+        "agent_output",
+        "rank_process",
+        "rank_server",
+        "stdin_feed",
+    },
+    {"oom", "ports", "procs", "silence", "kernel"},
+    # What both sides know.
+    {"env", "config", "hosts", "channel"},
+    {"errors"},
+]
+LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}
+
+# The extension is reached through these; all other code uses their Python interface.
+NATIVE_USERS = {"runtime", "ops", "window", "compression"}
+# The framing of messages to the agent is one for both sides.
+BFRUN_FROM_BLUECOMM = {"bfrun.channel", "bfrun.errors"}
+# Sent to hosts that have nothing but Python.
+AGENT_ROOTS = {"bfrun.agent", "bfrun.bootstrap", "bfrun.guard"}
+
+
+class Import(NamedTuple):
+    """One import statement: which module imports which."""
+
+    importer: str
+    imported: str
+    line: int
+    at_start: bool
+
+    def __str__(self):
+        return f"{self.importer} (line {self.line}) imports {self.imported}"
+
+
+def modules_of(package):
+    """Return module name to file, for all modules of a package."""
+    names = {}
+    for suffix in ("py", "pyi"):
+        for path in sorted((ROOT / package).rglob(f"*.{suffix}")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if parts[-1] == "__init__":
+                parts = parts[:-1]
+            names.setdefault(".".join(parts), path)
+    return names
+
+
+MODULES = {package: modules_of(package) for package in LAYERS}
+
+
+def is_type_checking(node):
+    """Return whether a node is ``if TYPE_CHECKING:``."""
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imports_in(source, module, *, is_package=False):
+    """Return all imports of a module's text, also those inside functions."""
+    found = []
+
+    def visit(node, at_start):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                kept = parts[: len(parts) - node.level + is_package]
+                base = ".".join([*kept, base] if base else kept)
+            # A name may be a submodule: keep the longest that is a module.
+            names = [base] + [
+                name
+                for name in (f"{base}.{alias.name}" for alias in node.names)
+                if any(name in modules for modules in MODULES.values())
+            ]
+            names = names[1:] if len(names) == len(node.names) + 1 else names
+        else:
+            names = []
+        found.extend(Import(module, name, node.lineno, at_start) for name in names)
+        deferred = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for child in ast.iter_child_nodes(node):
+            visit(child, at_start and not deferred and not is_type_checking(node))
+
+    visit(ast.parse(source), True)
+    return found
+
+
+IMPORTS = [
+    imported
+    for modules in MODULES.values()
+    for module, path in modules.items()
+    for imported in imports_in(
+        path.read_text(), module, is_package=path.stem == "__init__"
+    )
+]
+
+
+def unit(module):
+    """Return the name that a module is placed under: the part below the package."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def within(package):
+    """Return the imports between the modules of one package."""
+    return [
+        item
+        for item in IMPORTS
+        if item.importer.split(".")[0] == item.imported.split(".")[0] == package
+    ]
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_each_module_has_one_place(package):
+    placed = [name for row in LAYERS[package] for name in row]
+    assert len(placed) == len(set(placed))
+    missing = {unit(module) for module in MODULES[package]} - set(placed)
+    assert not missing, f"place {sorted(missing)} in a row of {package.upper()}"
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_imports_go_down(package):
+    row_of = {name: i for i, row in enumerate(LAYERS[package]) for name in row}
+    wrong = [
+        str(item)
+        for item in within(package)
+        # A module without a place is the business of the test above.
+        if {unit(item.importer), unit(item.imported)} <= row_of.keys()
+        and row_of[unit(item.importer)] > row_of[unit(item.imported)]
+        # What the package itself states, such as its version, is below everything.
+        and item.imported != package
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_no_module_needs_itself_to_start(package):
+    needs = {module: set() for module in MODULES[package]}
+    for item in within(package):
+        if item.at_start and item.imported in needs:
+            needs[item.importer].add(item.imported)
+    # Take away the modules that need nothing more, until none are left.
+    while free := {module for module, needed in needs.items() if not needed}:
+        needs = {
+            module: needed - free
+            for module, needed in needs.items()
+            if module not in free
+        }
+    assert not needs, "imported in a circle: " + " -> ".join(circle_in(needs))
+
+
+def circle_in(needs):
+    """Return a circle, where each module needs one of the others."""
+    path = [min(needs)]
+    while path.count(path[-1]) == 1:
+        path.append(min(needs[path[-1]]))
+    return path[path.index(path[-1]) :]
+
+
+def test_bfrun_needs_neither_bluecomm_nor_torch():
+    wrong = [
+        str(item)
+        for item in IMPORTS
+        if item.importer.startswith("bfrun")
+        and item.imported.split(".")[0] in {"bluecomm", "torch", "numpy", "networkx"}
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_bluecomm_takes_only_the_framing_from_bfrun():
+    wrong = [
+        str(item)
+        for item in IMPORTS
+        if item.importer.startswith("bluecomm")
+        and item.imported.split(".")[0] == "bfrun"
+        and item.imported not in BFRUN_FROM_BLUECOMM
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_extension_is_reached_in_few_places():
+    wrong = [
+        str(item)
+        for item in IMPORTS
+        if item.imported.startswith("bluecomm._native")
+        and unit(item.importer) not in NATIVE_USERS
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_base_does_not_know_torch():
+    base = {"errors", "config", "topology", "topology_util"}
+    wrong = [
+        str(item)
+        for item in IMPORTS
+        if item.importer.startswith("bluecomm.")
+        and unit(item.importer) in base
+        and item.imported.split(".")[0] == "torch"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_agent_needs_the_standard_library_only():
+    reached = set()
+    waiting = AGENT_ROOTS & set(MODULES["bfrun"])
+    foreign = []
+    while waiting:
+        module = waiting.pop()
+        reached.add(module)
+        for item in IMPORTS:
+            if item.importer == module:
+                if item.imported in MODULES["bfrun"]:
+                    waiting |= {item.imported} - reached
+                elif item.imported.split(".")[0] not in sys.stdlib_module_names:
+                    foreign.append(str(item))
+    assert reached
+    assert not foreign, "\n".join(foreign)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import torch.nn", [("torch.nn", True)]),
+        ("from bluecomm import errors", [("bluecomm.errors", True)]),
+        ("from bluecomm.errors import X", [("bluecomm.errors", True)]),
+        ("from .errors import X", [("bluecomm.errors", True)]),
+        ("from . import errors", [("bluecomm.errors", True)]),
+        ("def f():\n    import os", [("os", False)]),
+        ("if TYPE_CHECKING:\n    import os", [("os", False)]),
+        ("try:\n    import os\nexcept ImportError:\n    pass", [("os", True)]),
+    ],
+)
+def test_the_walk_finds_imports(source, expected):
+    found = imports_in(source, "bluecomm.config")
+    assert [(item.imported, item.at_start) for item in found] == expected
