@@ -18,17 +18,15 @@
 // right.
 //
 // Rules
-// - The message of phase p with slot s from rank a to rank b is the Send{b, s} in phase
-// p
-//   of a's plan and the Source{a, s} in phase p of b's plan; both name the same length.
+// - The message of phase p with slot s from rank a to rank b is Send{b, s} in phase p of
+//   a's plan and Source{a, s} in phase p of b's plan; both name the same length.
 // - A phase ends when its gathers are filled and its sends are released. So a later
 //   phase may overwrite what an earlier one has sent.
 // - Within a phase a gather may overwrite memory that the same phase sends only when
 //   `overwrites_sent` is set: then each chunk is combined into scratch memory and
 //   written back once the sends have released it.
-// - A gather may have a Source without peer: this rank's own memory. At most that
-// source
-//   may alias `dst`, exactly; it overlaps no other `dst` of the phase.
+// - A gather may have a Source without peer: this rank's own memory. It may be the
+//   gather's `dst` exactly; it overlaps no `dst` of the phase in any other way.
 // - The `dst` of a phase do not overlap one another.
 // - A phase may be empty, and a message may have no bytes; it is sent all the same, so
 //   that a rank that called something else is noticed.

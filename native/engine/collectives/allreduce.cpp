@@ -1,0 +1,102 @@
+#include "engine/collectives/allreduce.h"
+
+#include <bit>
+#include <stdexcept>
+
+#include "engine/collectives/collectives.h"
+#include "engine/collectives/direct.h"
+#include "engine/collectives/doubling.h"
+#include "engine/collectives/flat.h"
+#include "engine/collectives/hierarchical.h"
+#include "engine/collectives/ring.h"
+#include "engine/collectives/validate.h"
+
+namespace bluecomm {
+
+Algorithm choose_allreduce(std::size_t nbytes, int members, const Tuning& tuning) {
+  if (nbytes <= tuning.flat_bytes && members <= tuning.flat_members) {
+    return Algorithm::kFlat;
+  }
+  if (nbytes <= tuning.doubling_bytes) return Algorithm::kDoubling;
+  if (members <= tuning.direct_members) return Algorithm::kDirect;
+  return Algorithm::kRing;
+}
+
+void add_allreduce(Algorithm algorithm, Plan& plan, std::size_t first, const Team& team,
+                   const Reduction& reduction, const Buffers& buffers) {
+  switch (algorithm) {
+    case Algorithm::kFlat:
+      return add_flat_allreduce(plan, first, team, reduction, buffers);
+    case Algorithm::kDoubling:
+      return add_doubling_allreduce(plan, first, team, reduction, buffers);
+    case Algorithm::kDirect:
+      return add_direct_allreduce(plan, first, team, reduction, buffers);
+    case Algorithm::kRing:
+      return add_ring_allreduce(plan, first, team, reduction, buffers);
+    case Algorithm::kHierarchical:
+    case Algorithm::kTree:
+    case Algorithm::kScatter:
+      break;
+  }
+  throw std::logic_error("no allreduce among equals has this algorithm");
+}
+
+std::size_t allreduce_phases(Algorithm algorithm, int members) {
+  const auto n = static_cast<unsigned>(members);
+  switch (algorithm) {
+    case Algorithm::kFlat:
+      return 1;
+    case Algorithm::kDoubling:
+      // One for each bit, and two to fold and unfold.
+      return std::bit_width(n) - 1 + (std::has_single_bit(n) ? 0 : 2);
+    case Algorithm::kDirect:
+      return 2;
+    case Algorithm::kRing:
+      return 2 * (n - 1);
+    case Algorithm::kHierarchical:
+    case Algorithm::kTree:
+    case Algorithm::kScatter:
+      break;
+  }
+  throw std::logic_error("no allreduce among equals has this algorithm");
+}
+
+namespace {
+
+// A world of one scales its value, and otherwise only copies it.
+void add_own_result(Plan& plan, const Reduction& reduction, const Buffers& buffers) {
+  const bool is_scaled = reduction.prescale != 1.0 || reduction.postscale != 1.0;
+  if (buffers.in_place() && !is_scaled) return;
+  phase_at(plan, 0).gathers.push_back(reduction.complete(
+      buffers.output, {own_source(buffers.input, reduction.prescale)}));
+}
+
+}  // namespace
+
+Plan plan_allreduce(const Request& request, const Tuning& tuning) {
+  check_input(request);
+  check_output(request, request.input);
+  check_reduction(request);
+  const Group& group = *request.group;
+  const Machines machines(group);
+  const Team team =
+      request.local_only ? team_of(group, machines.local_members()) : team_of(group);
+  const Reduction reduction = reduction_of(request, team.size());
+  const Buffers buffers{request.input, request.output};
+  const std::size_t nbytes = buffers.input.size();
+
+  Plan plan;
+  if (team.size() == 1) {
+    add_own_result(plan, reduction, buffers);
+  } else if (!request.local_only && machines.is_hierarchy() &&
+             nbytes > tuning.doubling_bytes) {
+    plan.algorithm = Algorithm::kHierarchical;
+    add_hierarchical_allreduce(plan, 0, group, reduction, buffers, tuning);
+  } else {
+    plan.algorithm = choose_allreduce(nbytes, team.size(), tuning);
+    add_allreduce(plan.algorithm, plan, 0, team, reduction, buffers);
+  }
+  return plan;
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,74 @@
+#include <string>
+
+#include "engine/collectives/collectives.h"
+#include "engine/collectives/stack.h"
+#include "engine/collectives/team.h"
+#include "engine/collectives/validate.h"
+
+namespace bluecomm {
+namespace {
+
+// Rows for each member, as given or in equal shares.
+std::vector<std::int64_t> splits_of(const Request& request) {
+  const std::int64_t rows = request.shape.front();
+  const int members = request.group->size();
+  if (request.splits.empty()) {
+    if (rows % members != 0) {
+      refuse(request, "without splits, expected a first dimension that " +
+                          std::to_string(members) + " members can share equally, got " +
+                          std::to_string(rows));
+    }
+    return std::vector<std::int64_t>(static_cast<std::size_t>(members), rows / members);
+  }
+  if (request.splits.size() != static_cast<std::size_t>(members)) {
+    refuse(request, "expected one split for each of " + std::to_string(members) +
+                        " members, got " + std::to_string(request.splits.size()));
+  }
+  std::int64_t left = rows;
+  for (std::int64_t split : request.splits) {
+    if (split < 0 || split > left) {
+      refuse(request, "expected splits of at least 0 that add up to the " +
+                          std::to_string(rows) + " rows, got one of " +
+                          std::to_string(split) + " where " + std::to_string(left) +
+                          " rows are left");
+    }
+    left -= split;
+  }
+  if (left != 0) {
+    refuse(request, "expected splits that add up to the " + std::to_string(rows) +
+                        " rows, got " + std::to_string(rows - left));
+  }
+  return request.splits;
+}
+
+}  // namespace
+
+// One phase: member j gets the j-th block of rows from everyone.
+Plan plan_alltoall(const Request& request, const Tuning&) {
+  check_stackable(request);
+  check_input(request);
+  const Group& group = *request.group;
+  const std::vector<std::int64_t> splits = splits_of(request);
+  const std::size_t row = row_nbytes(request);
+
+  Plan plan;
+  Phase& phase = phase_at(plan, 0);
+  std::span<const std::byte> rest = request.input;
+  for (int member = 0; member < group.size(); ++member) {
+    const std::size_t length = static_cast<std::size_t>(splits[member]) * row;
+    const std::span<const std::byte> block = rest.first(length);
+    rest = rest.subspan(length);
+    if (member == group.me) {
+      phase.gathers.push_back(copy_own(block, {}));
+      continue;
+    }
+    const int peer = group.ranks[member];
+    phase.sends.push_back(
+        {.peer = peer, .slot = 0, .bytes = block, .first_dim = splits[member]});
+    phase.gathers.push_back(copy_from(peer, 0, {}));
+  }
+  bind_stacked(phase, request, splits[group.me]);
+  return plan;
+}
+
+}  // namespace bluecomm

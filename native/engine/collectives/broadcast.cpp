@@ -1,0 +1,109 @@
+#include <string>
+
+#include "engine/collectives/collectives.h"
+#include "engine/collectives/direct.h"
+#include "engine/collectives/ring.h"
+#include "engine/collectives/team.h"
+#include "engine/collectives/validate.h"
+
+namespace bluecomm {
+namespace {
+
+// Member `number` of those that follow the root around the circle of members; the root
+// itself is number 0.
+int rank_at(const Request& request, int number) {
+  const Group& group = *request.group;
+  return group.ranks[(request.root + number) % group.size()];
+}
+
+int my_number(const Request& request) {
+  const Group& group = *request.group;
+  return (group.me - request.root + group.size()) % group.size();
+}
+
+// The root sends its tensor to all.
+void add_flat(Plan& plan, const Request& request) {
+  Phase& phase = phase_at(plan, 0);
+  if (my_number(request) > 0) {
+    phase.gathers.push_back(copy_from(rank_at(request, 0), 0, request.output));
+    return;
+  }
+  for (int number = 1; number < request.group->size(); ++number) {
+    phase.sends.push_back(
+        {.peer = rank_at(request, number), .slot = 0, .bytes = request.input});
+  }
+}
+
+// Binomial tree: in step k, each number below 2^k sends to the number 2^k above it.
+void add_tree(Plan& plan, const Request& request) {
+  const int n = request.group->size();
+  const int me = my_number(request);
+  const std::span<const std::byte> tensor = me == 0 ? request.input : request.output;
+  std::size_t step = 0;
+  for (int holders = 1; holders < n; holders *= 2, ++step) {
+    Phase& phase = phase_at(plan, step);
+    if (me < holders && me + holders < n) {
+      phase.sends.push_back(
+          {.peer = rank_at(request, me + holders), .slot = 0, .bytes = tensor});
+    } else if (me >= holders && me < 2 * holders) {
+      phase.gathers.push_back(
+          copy_from(rank_at(request, me - holders), 0, request.output));
+    }
+  }
+}
+
+// The root deals out slices to the others, which then gather the rest from one another:
+// each byte leaves the root once.
+void add_scatter(Plan& plan, const Request& request, const Tuning& tuning) {
+  Team others;
+  for (int number = 1; number < request.group->size(); ++number) {
+    others.ranks.push_back(rank_at(request, number));
+  }
+  others.me = my_number(request) - 1;
+  const std::vector<Range> slices = cut(request.output.size(), others.size());
+
+  Phase& phase = phase_at(plan, 0);
+  if (my_number(request) == 0) {
+    for (int i = 0; i < others.size(); ++i) {
+      phase.sends.push_back(
+          {.peer = others.ranks[i], .slot = 0, .bytes = slices[i].of(request.input)});
+    }
+    return;
+  }
+  phase.gathers.push_back(
+      copy_from(rank_at(request, 0), 0, slices[others.me].of(request.output)));
+  if (others.size() <= tuning.direct_members) {
+    add_direct_allgather(plan, 1, others, request.output, slices);
+  } else {
+    add_ring_allgather(plan, 1, others, request.output, slices);
+  }
+}
+
+}  // namespace
+
+Plan plan_broadcast(const Request& request, const Tuning& tuning) {
+  const int n = request.group->size();
+  if (request.root < 0 || request.root >= n) {
+    refuse(request, "expected a root from 0 to " + std::to_string(n - 1) + ", got " +
+                        std::to_string(request.root));
+  }
+  check_input(request);
+  check_output(request, request.input);
+
+  Plan plan;
+  if (n <= tuning.broadcast_flat_members) {
+    add_flat(plan, request);
+  } else if (request.input.size() < tuning.broadcast_scatter_bytes) {
+    plan.algorithm = Algorithm::kTree;
+    add_tree(plan, request);
+  } else {
+    plan.algorithm = Algorithm::kScatter;
+    add_scatter(plan, request, tuning);
+  }
+  if (my_number(request) == 0 && request.output.data() != request.input.data()) {
+    phase_at(plan, 0).gathers.push_back(copy_own(request.input, request.output));
+  }
+  return plan;
+}
+
+}  // namespace bluecomm

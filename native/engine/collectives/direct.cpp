@@ -1,0 +1,49 @@
+#include "engine/collectives/direct.h"
+
+#include <utility>
+
+namespace bluecomm {
+
+void add_direct_reduce_scatter(Plan& plan, std::size_t number, const Team& team,
+                               const Reduction& reduction,
+                               std::span<const std::byte> input,
+                               std::span<std::byte> own_slice,
+                               const std::vector<Range>& slices) {
+  Phase& phase = phase_at(plan, number);
+  std::vector<Source> sources;
+  for (int i = 0; i < team.size(); ++i) {
+    const std::span<const std::byte> slice = slices[i].of(input);
+    if (i == team.me) {
+      sources.push_back(own_source(slice, reduction.prescale));
+    } else {
+      const int peer = team.ranks[i];
+      phase.sends.push_back({.peer = peer, .slot = team.slot, .bytes = slice});
+      sources.push_back(source_at(peer, team.slot, reduction.prescale));
+    }
+  }
+  // In place, this overwrites the one slice that is sent to nobody.
+  phase.gathers.push_back(reduction.complete(own_slice, std::move(sources)));
+}
+
+void add_direct_allgather(Plan& plan, std::size_t number, const Team& team,
+                          std::span<std::byte> tensor,
+                          const std::vector<Range>& slices) {
+  Phase& phase = phase_at(plan, number);
+  const std::span<const std::byte> mine = slices[team.me].of(tensor);
+  for (int i = 0; i < team.size(); ++i) {
+    if (i == team.me) continue;
+    const int peer = team.ranks[i];
+    phase.sends.push_back({.peer = peer, .slot = team.slot, .bytes = mine});
+    phase.gathers.push_back(copy_from(peer, team.slot, slices[i].of(tensor)));
+  }
+}
+
+void add_direct_allreduce(Plan& plan, std::size_t first, const Team& team,
+                          const Reduction& reduction, const Buffers& buffers) {
+  const std::vector<Range> slices = cut(buffers.output.size(), team.size());
+  add_direct_reduce_scatter(plan, first, team, reduction, buffers.input,
+                            slices[team.me].of(buffers.output), slices);
+  add_direct_allgather(plan, first + 1, team, buffers.output, slices);
+}
+
+}  // namespace bluecomm

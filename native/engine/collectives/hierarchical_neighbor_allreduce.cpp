@@ -1,0 +1,84 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/collectives/collectives.h"
+#include "engine/collectives/direct.h"
+#include "engine/collectives/team.h"
+#include "engine/collectives/validate.h"
+
+namespace bluecomm {
+namespace {
+
+// Phase 1: each owner of a piece exchanges it with its owners on the neighbor machines.
+// Own and received averages are summed in ascending machine order.
+void add_exchange(Plan& plan, const Request& request, const Machines& machines,
+                  std::span<const std::byte> average) {
+  const Group& group = *request.group;
+  std::vector<Weight> values = request.sources;
+  values.emplace_back(machines.mine, request.self_weight);
+  std::sort(values.begin(), values.end());
+
+  Phase& phase = phase_at(plan, 1);
+  std::uint32_t slot = 0;
+  for (const Piece& piece : cut_into_pieces(machines, average.size())) {
+    const std::uint32_t number = slot++;
+    if (piece.owners[machines.mine] != group.me) continue;
+    const std::span<const std::byte> own = piece.range.of(average);
+    for (const auto& [machine, weight] : request.destinations) {
+      phase.sends.push_back({.peer = group.ranks[piece.owners[machine]],
+                             .slot = number,
+                             .bytes = own,
+                             .scale = weight});
+    }
+    Gather gather;
+    gather.dst = piece.range.of(request.output);
+    gather.combine = Combine::kWeighted;
+    gather.overwrites_sent =
+        gather.dst.data() == own.data() && !request.destinations.empty();
+    for (const auto& [machine, weight] : values) {
+      gather.sources.push_back(
+          machine == machines.mine
+              ? own_source(own, weight)
+              : source_at(group.ranks[piece.owners[machine]], number, weight));
+    }
+    phase.gathers.push_back(std::move(gather));
+  }
+}
+
+}  // namespace
+
+// Average inside the machine, each member its slice; exchange between the machines, all
+// members at once; copy one another's slices. Three phases on all ranks, also where a
+// machine has one member and so only the second has anything to do.
+Plan plan_hierarchical_neighbor_allreduce(const Request& request, const Tuning&) {
+  const Machines machines(*request.group);
+  check_input(request);
+  check_output(request, request.input);
+  check_neighbors(request, request.sources, "source", "machine", machines.size(),
+                  machines.mine);
+  check_neighbors(request, request.destinations, "destination", "machine",
+                  machines.size(), machines.mine);
+  if (!is_floating(request.dtype)) {
+    refuse(request, "expected a floating dtype for an average, got " +
+                        std::string(dtype_name(request.dtype)) +
+                        "; convert the tensor first");
+  }
+
+  const Team local = team_of(*request.group, machines.local_members());
+  const std::vector<Range> slices = cut(request.input.size(), local.size());
+  Plan plan;
+  plan.algorithm = Algorithm::kHierarchical;
+  std::span<const std::byte> average = request.input;
+  if (local.size() > 1) {
+    const Reduction reduction{ReduceOp::kSum, 1.0, 1.0 / local.size()};
+    add_direct_reduce_scatter(plan, 0, local, reduction, request.input,
+                              slices[local.me].of(request.output), slices);
+    average = request.output;
+  }
+  add_exchange(plan, request, machines, average);
+  add_direct_allgather(plan, 2, local, request.output, slices);
+  return plan;
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,53 @@
+#include "engine/collectives/stack.h"
+
+#include <string>
+
+#include "engine/collectives/validate.h"
+
+namespace bluecomm {
+namespace {
+
+void check_arrival(const Request& request, const Arrival& arrival,
+                   std::size_t row_nbytes) {
+  const auto rows = static_cast<std::size_t>(arrival.first_dim);
+  const bool fits = row_nbytes == 0 ? arrival.nbytes == 0
+                                    : arrival.nbytes % row_nbytes == 0 &&
+                                          arrival.nbytes / row_nbytes == rows;
+  if (arrival.first_dim >= 0 && fits) return;
+  refuse(request, "expected rows of " + std::to_string(row_nbytes) +
+                      " bytes from rank " + std::to_string(arrival.peer) + ", got " +
+                      std::to_string(arrival.first_dim) + " rows in " +
+                      std::to_string(arrival.nbytes) + " bytes");
+}
+
+}  // namespace
+
+void bind_stacked(Phase& phase, const Request& request, std::int64_t own_rows) {
+  phase.bind = [request, own_rows, row_nbytes = row_nbytes(request)](
+                   std::span<const Arrival> arrivals, std::vector<Gather>& gathers) {
+    std::vector<std::int64_t> rows;
+    std::vector<std::size_t> lengths;
+    std::size_t total = 0;
+    std::size_t heard = 0;
+    for (const Gather& gather : gathers) {
+      const Source& source = gather.sources.front();
+      if (source.peer == kSelf) {
+        rows.push_back(own_rows);
+        lengths.push_back(source.own.size());
+      } else {
+        const Arrival& arrival = arrivals[heard++];
+        check_arrival(request, arrival, row_nbytes);
+        rows.push_back(arrival.first_dim);
+        lengths.push_back(arrival.nbytes);
+      }
+      total += lengths.back();
+    }
+    std::span<std::byte> rest = request.allocate(total, rows);
+    for (std::size_t i = 0; i < gathers.size(); ++i) {
+      gathers[i].dst = rest.first(lengths[i]);
+      rest = rest.subspan(lengths[i]);
+    }
+  };
+}
+
+}  // namespace bluecomm
