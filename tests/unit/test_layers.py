@@ -30,10 +30,9 @@ BLUECOMM = [
 BFRUN = [
     {"__init__", "__main__", "cli"},
     {"start"},
-    # The driver.
-    {"driver", "membership", "rendezvous", "report", "stall"},
-    # What it shows of the ranks' output.
-    {"folding", "lines", "logs", "output", "terminal"},
+    # The driver, and what it shows of the ranks' output.
+    {"driver", "agent_session", "membership", "rendezvous", "stall"}
+    | {"folding", "lines", "logs", "output", "report", "terminal"},
     # What it plans, and how it starts an agent.
     {"addresses", "plan", "describe", "launch", "probe", "probe_session"},
     # The agent: the standard library only.
