@@ -31,7 +31,7 @@ def native_sources() -> list[str]:
 
 
 def needs_recompile(obj: str, source: str) -> bool:
-    """Say whether ``source``, or a header it included last time, is newer than ``obj``."""
+    """Say whether ``source`` or a header it included is newer than ``obj``."""
     try:
         built = os.stat(obj).st_mtime
         rule = Path(obj).with_suffix(".d").read_text().replace("\\\n", " ")
