@@ -69,17 +69,33 @@ def agent_archive() -> bytes:
     return buffer.getvalue()
 
 
-def agent_argv(python: str, marker: bytes, archive_nbytes: int) -> list[str]:
+# Takes the first of several interpreters that is there; all POSIX shells know it.
+_CHOOSE = """\
+last=$1; shift
+for python in "$@"; do
+  [ "$python" = -- ] && break
+  command -v "$python" >/dev/null 2>&1 && last=$python && break
+done
+while [ "$1" != -- ]; do shift; done
+shift
+exec "$last" "$@"
+"""
+
+
+def agent_argv(pythons: list[str], marker: bytes, archive_nbytes: int) -> list[str]:
     """Return the command that receives the archive and becomes the agent.
 
     Args:
-        python: Interpreter on that host. It runs without its site packages and
-            without the user's ``PYTHON*`` settings.
+        pythons: Interpreters on that host; the first that exists is taken. It runs
+            without its site packages and without the user's ``PYTHON*`` settings.
         marker: What the agent prints before its first frame.
         archive_nbytes: Length of the archive that its input begins with.
     """
     word = marker.decode("ascii")
-    return [python, "-I", "-S", "-c", _PROGRAM, word, str(archive_nbytes)]
+    program = ["-I", "-S", "-c", _PROGRAM, word, str(archive_nbytes)]
+    if len(pythons) == 1:
+        return [*pythons, *program]
+    return ["sh", "-c", _CHOOSE, "sh", pythons[-1], *pythons, "--", *program]
 
 
 class MarkerFilter:

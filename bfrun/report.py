@@ -59,6 +59,7 @@ def make_verdict(
     interrupted_code: int = 0,
     tails: Mapping[int, Sequence[str]],
     log_paths: Mapping[int, str],
+    verbose: bool = False,
 ) -> Verdict:
     """Return exit code and final report.
 
@@ -69,12 +70,13 @@ def make_verdict(
         interrupted_code: Exit code in that case.
         tails: Last lines of each rank's stderr.
         log_paths: Path of each rank's full stderr, where there is one.
+        verbose: Say what is left even if it is nothing.
     """
     first = first_failure(failures, tails)
     if first is None:
         if interrupted_by is None:
-            bad = any(leftovers.left.values())
-            return Verdict(0, f"bfrun: {leftovers}" if bad else "")
+            unclean = any(leftovers.left.values()) or leftovers.silent
+            return Verdict(0, f"bfrun: {leftovers}" if unclean or verbose else "")
         text = f"bfrun: ended by {interrupted_by}; {leftovers}"
         return Verdict(interrupted_code, text)
     lines = [f"bfrun: first failure, {first.at_s:.1f} s after the start: {first.text}"]

@@ -1,0 +1,73 @@
+"""The order in which a job is ended: grace, SIGTERM, SIGKILL. Pure state."""
+
+from __future__ import annotations
+
+import enum
+import math
+
+# Survivors of a failure may raise their own errors and exit for so long.
+GRACE_S = 2.0
+# From SIGTERM to SIGKILL, after a failure and when the user ends the job.
+TERM_S = 2.0
+USER_TERM_S = 4.0
+
+
+class Action(enum.Enum):
+    """What the driver must tell the agents now."""
+
+    NOTHING = enum.auto()
+    TERMINATE = enum.auto()
+    END = enum.auto()
+
+
+class _Phase(enum.Enum):
+    RUNNING = enum.auto()
+    GRACE = enum.auto()
+    TERMINATING = enum.auto()
+    ENDED = enum.auto()
+
+
+class Shutdown:
+    """Goes from running to ended; never back."""
+
+    def __init__(self) -> None:
+        self._phase = _Phase.RUNNING
+        self._deadline = math.inf
+        self._term_s = TERM_S
+
+    @property
+    def ended(self) -> bool:
+        """Whether ``Action.END`` has been returned."""
+        return self._phase is _Phase.ENDED
+
+    def fail(self, now: float) -> None:
+        """Note a failure: the grace of the others begins."""
+        if self._phase is _Phase.RUNNING:
+            self._phase = _Phase.GRACE
+            self._deadline = now + GRACE_S
+
+    def interrupt(self, now: float) -> None:
+        """Note that the user wants the end; a second time, at once."""
+        if self._phase in (_Phase.RUNNING, _Phase.GRACE):
+            self._phase = _Phase.GRACE
+            self._term_s = USER_TERM_S
+        self._deadline = now
+
+    def step(self, now: float, all_over: bool) -> Action:
+        """Return what is due.
+
+        Args:
+            now: Seconds on the clock that the other methods were given.
+            all_over: Whether every rank has ended.
+        """
+        if self._phase is _Phase.ENDED:
+            return Action.NOTHING
+        late = now >= self._deadline
+        if all_over or (late and self._phase is _Phase.TERMINATING):
+            self._phase = _Phase.ENDED
+            return Action.END
+        if late and self._phase is _Phase.GRACE:
+            self._phase = _Phase.TERMINATING
+            self._deadline = now + self._term_s
+            return Action.TERMINATE
+        return Action.NOTHING

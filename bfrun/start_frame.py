@@ -1,0 +1,76 @@
+"""The frame that tells an agent which ranks to start. Pure."""
+
+from __future__ import annotations
+
+from bfrun.channel import Frame
+from bfrun.config import LaunchConfig
+from bfrun.env import FOREIGN_PREFIXES
+from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
+
+
+def start_frame(
+    plan: LaunchPlan,
+    host: HostPlan,
+    config: LaunchConfig,
+    *,
+    job: str,
+    secret: str,
+    master_port: int,
+) -> Frame:
+    """Return the ``start`` frame for the agent of ``host``.
+
+    Args:
+        plan: The whole job.
+        host: The agent's part of it.
+        config: Time limits, and whether rank 0 gets standard input.
+        job: Id of the job, hexadecimal.
+        secret: Key of the ranks' data connections, hexadecimal.
+        master_port: Port that the agent of rank 0 has found free.
+    """
+    first = plan.hosts[0].addresses
+    master = {
+        "MASTER_ADDR": first[0] if first else "127.0.0.1",
+        "MASTER_PORT": str(master_port),
+    }
+    world = {
+        "job": job,
+        "epoch": 0,
+        "secret": secret,
+        "host": host.host.name,
+        "addresses": list(host.addresses or ("127.0.0.1",)),
+        "start_timeout_s": config.start_timeout_s,
+        "failure_timeout_s": config.failure_timeout_s,
+    }
+    return {
+        "type": "start",
+        "job": job,
+        "failure_timeout_s": config.failure_timeout_s,
+        "foreign_prefixes": list(FOREIGN_PREFIXES),
+        "processes": [
+            _process(spec, world, master, config.stdin) for spec in host.processes
+        ],
+    }
+
+
+def _process(
+    spec: ProcessSpec, world: Frame, master: dict[str, str], stdin: bool
+) -> Frame:
+    placement = spec.placement
+    welcome = {
+        **world,
+        "rank": placement.rank,
+        "size": placement.world_size,
+        "local_rank": placement.local_rank,
+        "local_size": placement.local_world_size,
+        "machine_rank": placement.machine_rank,
+        "machine_size": placement.machine_world_size,
+    }
+    return {
+        "rank": spec.rank,
+        "argv": list(spec.command),
+        "cwd": spec.cwd,
+        "env": {**master, **spec.environment},
+        "cpus": list(spec.cpus),
+        "stdin": stdin and spec.rank == 0,
+        "welcome": welcome,
+    }

@@ -1,0 +1,41 @@
+"""The driver's own standard input, on its way to rank 0."""
+
+from __future__ import annotations
+
+import os
+
+from bfrun.channel import Frame, bytes_to_text
+
+_WINDOW_NBYTES = 64 << 10
+
+
+class StdinSource:
+    """Reads standard input while rank 0 takes it.
+
+    Args:
+        fd: Descriptor to read; stays the caller's.
+    """
+
+    def __init__(self, fd: int = 0) -> None:
+        self.fd = fd
+        self.ended = False
+        self._untaken = 0
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether to poll the descriptor."""
+        return not self.ended and self._untaken < _WINDOW_NBYTES
+
+    def read(self) -> Frame:
+        """Return the frame for what can be read now, the end included."""
+        try:
+            data = os.read(self.fd, _WINDOW_NBYTES - self._untaken)
+        except OSError:
+            data = b""
+        self.ended = not data
+        self._untaken += len(data)
+        return {"type": "stdin", "data": bytes_to_text(data), "end": self.ended}
+
+    def taken(self, nbytes: int) -> None:
+        """Note that the rank has taken ``nbytes``."""
+        self._untaken -= nbytes
