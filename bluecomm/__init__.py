@@ -1,3 +1,238 @@
-"""Centralized and decentralized data-parallel training for PyTorch."""
+"""Centralized and decentralized data-parallel training for PyTorch.
 
-__version__ = "0.1.0"
+::
+
+    import bluecomm as bf
+
+    bf.init()
+    optimizer = bf.DistributedOptimizer(
+        optimizer, model, algorithm="neighbor_allreduce"
+    )
+
+Scripts written for BlueFog (``import bluefog.torch as bf``) and for Horovod
+(``import horovod.torch as hvd``) run with this import instead of theirs.
+"""
+
+from bluecomm import topology_util
+from bluecomm._version import __version__
+from bluecomm.basics import (
+    ProcessSet,
+    cross_rank,
+    cross_size,
+    get_skip_negotiate_stage,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    machine_rank,
+    machine_size,
+    nccl_built,
+    rank,
+    set_skip_negotiate_stage,
+    shutdown,
+    size,
+    stats,
+)
+from bluecomm.compression import Compression
+from bluecomm.errors import (
+    BluecommError,
+    CommunicationTimeout,
+    MismatchError,
+    NotInitializedError,
+    PeerLostError,
+    ShutdownError,
+)
+from bluecomm.horovod_names import (
+    allgather_async,
+    allreduce_async,
+    allreduce_async_,
+    alltoall_async,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allreduce_async,
+    reducescatter_async,
+)
+from bluecomm.ops.allgather import allgather, allgather_nonblocking
+from bluecomm.ops.allreduce import (
+    allreduce,
+    allreduce_,
+    allreduce_nonblocking,
+    allreduce_nonblocking_,
+    grouped_allreduce,
+    grouped_allreduce_nonblocking,
+)
+from bluecomm.ops.alltoall import alltoall, alltoall_nonblocking
+from bluecomm.ops.barrier import barrier
+from bluecomm.ops.broadcast import (
+    broadcast,
+    broadcast_,
+    broadcast_nonblocking,
+    broadcast_nonblocking_,
+)
+from bluecomm.ops.handles import poll, synchronize, wait
+from bluecomm.ops.hierarchical_neighbor_allreduce import (
+    hierarchical_neighbor_allreduce,
+    hierarchical_neighbor_allreduce_nonblocking,
+)
+from bluecomm.ops.infer_peers import (
+    InferDestinationFromSourceRanks,
+    InferSourceFromDestinationRanks,
+)
+from bluecomm.ops.neighbor_allgather import (
+    neighbor_allgather,
+    neighbor_allgather_nonblocking,
+)
+from bluecomm.ops.neighbor_allreduce import (
+    neighbor_allreduce,
+    neighbor_allreduce_,
+    neighbor_allreduce_nonblocking,
+    neighbor_allreduce_nonblocking_,
+)
+from bluecomm.ops.objects import allgather_object, broadcast_object
+from bluecomm.ops.pair_gossip import pair_gossip, pair_gossip_nonblocking
+from bluecomm.ops.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
+from bluecomm.ops.reducescatter import reducescatter, reducescatter_nonblocking
+from bluecomm.ops.tensor import shared_empty, shared_like
+from bluecomm.runtime import Handle
+from bluecomm.topologies import (
+    in_neighbor_machine_ranks,
+    in_neighbor_ranks,
+    is_machine_topo_weighted,
+    is_topo_weighted,
+    load_machine_topology,
+    load_topology,
+    out_neighbor_machine_ranks,
+    out_neighbor_ranks,
+    set_machine_topology,
+    set_topology,
+)
+from bluecomm.topology import (
+    ExponentialGraph,
+    ExponentialTwoGraph,
+    FullyConnectedGraph,
+    GetDynamicOnePeerSendRecvRanks,
+    GetExp2DynamicSendRecvMachineRanks,
+    GetInnerOuterExpo2DynamicSendRecvRanks,
+    GetInnerOuterRingDynamicSendRecvRanks,
+    GetRecvWeights,
+    GetSendWeights,
+    IsRegularGraph,
+    IsTopologyEquivalent,
+    MeshGrid2DGraph,
+    RingGraph,
+    StarGraph,
+    SymmetricExponentialGraph,
+    mixing_matrix,
+    spectral_gap,
+)
+
+Communicator = ProcessSet
+
+__all__ = [
+    "Average",
+    "BluecommError",
+    "CommunicationTimeout",
+    "Communicator",
+    "Compression",
+    "ExponentialGraph",
+    "ExponentialTwoGraph",
+    "FullyConnectedGraph",
+    "GetDynamicOnePeerSendRecvRanks",
+    "GetExp2DynamicSendRecvMachineRanks",
+    "GetInnerOuterExpo2DynamicSendRecvRanks",
+    "GetInnerOuterRingDynamicSendRecvRanks",
+    "GetRecvWeights",
+    "GetSendWeights",
+    "Handle",
+    "InferDestinationFromSourceRanks",
+    "InferSourceFromDestinationRanks",
+    "IsRegularGraph",
+    "IsTopologyEquivalent",
+    "Max",
+    "MeshGrid2DGraph",
+    "Min",
+    "MismatchError",
+    "NotInitializedError",
+    "PeerLostError",
+    "ProcessSet",
+    "Product",
+    "ReduceOp",
+    "RingGraph",
+    "ShutdownError",
+    "StarGraph",
+    "Sum",
+    "SymmetricExponentialGraph",
+    "__version__",
+    "allgather",
+    "allgather_async",
+    "allgather_nonblocking",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "allreduce_nonblocking",
+    "allreduce_nonblocking_",
+    "alltoall",
+    "alltoall_async",
+    "alltoall_nonblocking",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_nonblocking",
+    "broadcast_nonblocking_",
+    "broadcast_object",
+    "cross_rank",
+    "cross_size",
+    "get_skip_negotiate_stage",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "grouped_allreduce_nonblocking",
+    "hierarchical_neighbor_allreduce",
+    "hierarchical_neighbor_allreduce_nonblocking",
+    "in_neighbor_machine_ranks",
+    "in_neighbor_ranks",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "is_machine_topo_weighted",
+    "is_topo_weighted",
+    "load_machine_topology",
+    "load_topology",
+    "local_rank",
+    "local_size",
+    "machine_rank",
+    "machine_size",
+    "mixing_matrix",
+    "nccl_built",
+    "neighbor_allgather",
+    "neighbor_allgather_nonblocking",
+    "neighbor_allreduce",
+    "neighbor_allreduce_",
+    "neighbor_allreduce_nonblocking",
+    "neighbor_allreduce_nonblocking_",
+    "out_neighbor_machine_ranks",
+    "out_neighbor_ranks",
+    "pair_gossip",
+    "pair_gossip_nonblocking",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "reducescatter_nonblocking",
+    "set_machine_topology",
+    "set_skip_negotiate_stage",
+    "set_topology",
+    "shared_empty",
+    "shared_like",
+    "shutdown",
+    "size",
+    "spectral_gap",
+    "stats",
+    "synchronize",
+    "topology_util",
+    "wait",
+]

@@ -119,7 +119,7 @@ class Engine:
         """
 
     def output(self, handle: int) -> tuple[SharedBlock, list[int]]:
-        """Result allocated by the engine: memory, and rows that came from each source."""
+        """Result allocated by the engine: memory, and rows from each source."""
 
     def release(self, handle: int) -> None:
         """Forget a finished handle (its tensors may be freed)."""

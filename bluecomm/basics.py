@@ -1,0 +1,163 @@
+"""The process's place in its job: ``init``, ``rank``, ``size`` and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bluecomm.runtime import Communicator, current_communicator, current_process
+from bluecomm.runtime.process import TopologyFunction
+
+
+def init(
+    topology_fn: TopologyFunction | None = None, is_weighted: bool = False
+) -> None:
+    """Find this process's world and connect to it.
+
+    Under bfrun the world is the job's ranks; a script that no launcher started gets a
+    world of one. Collective. Called again, it only resets the topology. After
+    ``shutdown`` it starts anew. With the world comes its end: ``shutdown`` runs at the
+    exit of the interpreter.
+
+    Args:
+        topology_fn: Makes the topology from the number of ranks, the same on all
+            ranks. Default: ``ExponentialGraph``.
+        is_weighted: Whether the weights of its edges are in force; see
+            ``set_topology``.
+
+    Raises:
+        ValueError: A ``BLUECOMM_*`` variable is unknown or cannot be parsed.
+        MismatchError: The ranks start with differing topologies or settings.
+        CommunicationTimeout: Some ranks did not come within the start timeout.
+        BluecommError: The launcher cannot be reached, or refuses this process.
+    """
+    current_process().init(topology_fn, is_weighted)
+
+
+def shutdown() -> None:
+    """Leave the world: say goodbye to the peers and free what ``init`` made.
+
+    Outstanding operations fail with ``ShutdownError``. Does nothing without a world.
+    """
+    current_process().shutdown()
+
+
+def is_initialized() -> bool:
+    """Return whether there is a world, that is, ``init`` was called last."""
+    return current_process().is_initialized
+
+
+class ProcessSet(Communicator):
+    """Some ranks of the world, to be given to operations as ``process_set``.
+
+    Every rank of the world makes the same process sets in the same order, also those
+    that it is not in; ``included`` tells whether it is a member. Making one needs no
+    communication.
+
+    Args:
+        ranks: The members, in any order; they are numbered in ascending order.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+        ValueError: No rank, a rank twice, or one that is out of range.
+    """
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        process = current_process()
+        members, creation = process.register_members(ranks)
+        super().__init__(process.communicator.world, members, creation)
+
+
+def size(*, process_set: Communicator | None = None) -> int:
+    """Return the number of ranks.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    return current_communicator(process_set).size
+
+
+def rank(*, process_set: Communicator | None = None) -> int:
+    """Return the number of this rank, -1 if it is not in ``process_set``.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    return current_communicator(process_set).rank
+
+
+def local_size() -> int:
+    """Return the number of ranks on this machine.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    return current_communicator().local_size
+
+
+def local_rank() -> int:
+    """Return the number of this rank among the ranks of its machine.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    return current_communicator().local_rank
+
+
+def machine_size() -> int:
+    """Return the number of machines.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    return current_communicator().machine_size
+
+
+def machine_rank() -> int:
+    """Return the number of this machine among the machines.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    return current_communicator().machine_rank
+
+
+def is_homogeneous() -> bool:
+    """Return whether each machine has the same number of ranks.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    return current_communicator().layout.is_homogeneous
+
+
+def nccl_built() -> bool:
+    """Return whether operations on CUDA tensors are available; not yet."""
+    return False
+
+
+def stats() -> list[dict[str, Any]]:
+    """Return what this rank has exchanged with each peer.
+
+    Returns:
+        One dict per peer that a link was made to: ``rank``, ``transport``,
+        ``messages_sent``, ``bytes_sent``, ``messages_received``, ``bytes_received``,
+        and ``wait_s``, the seconds in which an operation waited for this peer alone.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    return [dict(peer) for peer in current_communicator().world.stats()]
+
+
+def set_skip_negotiate_stage(value: bool) -> None:
+    """Do nothing; BlueFog's scripts call it. There is no negotiation to skip."""
+
+
+def get_skip_negotiate_stage() -> bool:
+    """Return ``True``: there is no negotiation."""
+    return True
+
+
+cross_rank = machine_rank
+cross_size = machine_size

@@ -1,0 +1,1 @@
+"""Operations on tensors, one file each, blocking and nonblocking."""

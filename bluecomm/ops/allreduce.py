@@ -1,0 +1,246 @@
+"""Allreduce: every rank gets the reduction of all ranks' tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from bluecomm.compression import Compression, Compressor
+from bluecomm.ops.reduce_op import ReduceOp, choose
+from bluecomm.ops.start import start
+from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.runtime.handle import wait_all
+
+
+def allreduce_nonblocking(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    is_hierarchical_local: bool = False,
+    name: str | None = None,
+    *,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> Handle[torch.Tensor]:
+    """Start ``allreduce`` and return a handle at once.
+
+    ``tensor`` must not change before the handle has been waited for. Arguments, result
+    and errors are those of ``allreduce``.
+    """
+    return _start(
+        tensor,
+        average,
+        is_hierarchical_local,
+        name,
+        op,
+        (prescale_factor, postscale_factor),
+        process_set,
+        timeout_s,
+        in_place=False,
+    )
+
+
+def allreduce_nonblocking_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    is_hierarchical_local: bool = False,
+    name: str | None = None,
+    *,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> Handle[torch.Tensor]:
+    """Start ``allreduce_`` and return a handle at once.
+
+    ``tensor`` must not be used before the handle has been waited for. Arguments,
+    result and errors are those of ``allreduce``.
+    """
+    return _start(
+        tensor,
+        average,
+        is_hierarchical_local,
+        name,
+        op,
+        (prescale_factor, postscale_factor),
+        process_set,
+        timeout_s,
+        in_place=True,
+    )
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    is_hierarchical_local: bool = False,
+    name: str | None = None,
+    *,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> torch.Tensor:
+    """Return the reduction of ``tensor`` over all ranks; every rank gets the same bits.
+
+    Average: ``postscale * (1 / n) * sum_i (prescale * x_i)``; likewise for the other
+    reductions, without ``1 / n``. The sum runs in ascending order of ranks where one
+    rank reduces, so it does not depend on who comes first.
+
+    Args:
+        tensor: Any shape; shape and type must be the same on all ranks. Not modified.
+        average: ``True`` for the average (the default), ``False`` for the sum.
+        is_hierarchical_local: Reduce among the ranks of this machine only.
+        name: Name under which the ranks' calls find each other. Default: the order of
+            the calls without a name.
+        compression: ``Compression.fp16`` sends 16-bit numbers.
+        op: Reduction, instead of ``average``.
+        prescale_factor: Factor before the reduction (floating-point types).
+        postscale_factor: Factor after it (floating-point types).
+        process_set: Ranks that take part. Default: all.
+        timeout_s: Seconds until the operation fails. Default: the configured one.
+
+    Returns:
+        New tensor with the shape and type of ``tensor``.
+
+    Raises:
+        TypeError: Not a tensor, or of a type that is not supported.
+        ValueError: Average or factors with a type that is no floating-point type, or
+            both ``average`` and ``op``.
+        MismatchError: The ranks called it with differing arguments.
+        PeerLostError: A rank is gone.
+        CommunicationTimeout: Some ranks did not come in time; the text names them.
+    """
+    compressed, context = compression.compress(tensor)
+    result = allreduce_nonblocking(
+        compressed,
+        average,
+        is_hierarchical_local,
+        name,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+        timeout_s=timeout_s,
+    ).wait()
+    return compression.decompress(result, context)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    is_hierarchical_local: bool = False,
+    name: str | None = None,
+    *,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> torch.Tensor:
+    """Write the reduction of ``tensor`` over all ranks to ``tensor`` and return it.
+
+    Arguments and errors are those of ``allreduce``.
+    """
+    return allreduce_nonblocking_(
+        tensor,
+        average,
+        is_hierarchical_local,
+        name,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+        timeout_s=timeout_s,
+    ).wait()
+
+
+def _start(
+    tensor: torch.Tensor,
+    average: bool | None,
+    is_local: bool,
+    name: str | None,
+    op: ReduceOp | None,
+    factors: tuple[float, float],
+    process_set: Communicator | None,
+    timeout_s: float | None,
+    *,
+    in_place: bool,
+) -> Handle[torch.Tensor]:
+    comm = current_communicator(process_set)
+    dtype = getattr(tensor, "dtype", torch.float32)
+    reduction = choose("allreduce", average, op, dtype)
+    if factors != (1.0, 1.0) and not dtype.is_floating_point:
+        raise ValueError(
+            f"allreduce: factors need a floating-point type, got {dtype}; "
+            "convert with .float() first"
+        )
+    return start(
+        comm,
+        "allreduce",
+        tensor,
+        name=name,
+        timeout_s=timeout_s,
+        in_place=in_place,
+        op=reduction.value,
+        prescale=float(factors[0]),
+        postscale=float(factors[1]),
+        local_only=bool(is_local),
+    )
+
+
+def grouped_allreduce_nonblocking(
+    tensors: list[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    *,
+    op: ReduceOp | None = None,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> list[Handle[torch.Tensor]]:
+    """Start ``allreduce`` of several tensors and return their handles at once."""
+    return [
+        allreduce_nonblocking(
+            tensor,
+            average,
+            name=None if name is None else f"{name}.{position}",
+            op=op,
+            process_set=process_set,
+            timeout_s=timeout_s,
+        )
+        for position, tensor in enumerate(tensors)
+    ]
+
+
+def grouped_allreduce(
+    tensors: list[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    *,
+    op: ReduceOp | None = None,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> list[torch.Tensor]:
+    """Return the reductions of several tensors over all ranks.
+
+    Args:
+        tensors: As ``allreduce`` takes them, in the same order on all ranks.
+        average: As in ``allreduce``.
+        name: Common part of the tensors' names.
+        op: As in ``allreduce``.
+        process_set: As in ``allreduce``.
+        timeout_s: As in ``allreduce``, for each tensor.
+
+    Returns:
+        New tensors in the order of ``tensors``.
+
+    Raises:
+        ValueError: As ``allreduce``, and so are the other errors.
+    """
+    handles = grouped_allreduce_nonblocking(
+        tensors, average, name, op=op, process_set=process_set, timeout_s=timeout_s
+    )
+    return wait_all(handles)

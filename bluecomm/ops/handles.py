@@ -1,0 +1,38 @@
+"""Waiting for handles, in BlueFog's and Horovod's words."""
+
+from __future__ import annotations
+
+from bluecomm.runtime import Handle
+from bluecomm.runtime.handle import Result
+
+
+def poll(handle: Handle[Result]) -> bool:
+    """Return whether ``wait(handle)`` would return (or raise) at once.
+
+    Raises:
+        ValueError: The handle has been waited for already.
+    """
+    return handle.done()
+
+
+def wait(handle: Handle[Result], timeout_s: float | None = None) -> Result:
+    """Return the result of a nonblocking operation, as soon as it is there.
+
+    Args:
+        handle: What a ``*_nonblocking`` function returned. It is waited for once.
+        timeout_s: Seconds to wait at most; after that the handle can be waited for
+            again. Default: the operation's own deadline.
+
+    Returns:
+        What the blocking form of the operation returns.
+
+    Raises:
+        ValueError: The handle has been waited for already.
+        BluecommError: As the blocking form of the operation.
+    """
+    return handle.wait(timeout_s)
+
+
+def synchronize(handle: Handle[Result], timeout_s: float | None = None) -> Result:
+    """Return the result of a nonblocking operation; the same as ``wait``."""
+    return handle.wait(timeout_s)

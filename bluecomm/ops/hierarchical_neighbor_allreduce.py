@@ -1,0 +1,138 @@
+"""Hierarchical neighbor allreduce: machines average with neighboring machines."""
+
+from __future__ import annotations
+
+import torch
+
+from bluecomm.ops.neighbor_allreduce import require_floating_point
+from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, resolve
+from bluecomm.ops.start import start
+from bluecomm.ops.topology_check import check_machine_peers
+from bluecomm.runtime import Communicator, Handle, current_communicator
+
+_KIND = "hierarchical_neighbor_allreduce"
+
+
+def hierarchical_neighbor_allreduce_nonblocking(
+    tensor: torch.Tensor,
+    *,
+    self_weight: float | None = None,
+    src_machine_weights: SrcWeights | None = None,
+    dst_machine_weights: DstWeights | None = None,
+    enable_topo_check: bool = False,
+    name: str | None = None,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> Handle[torch.Tensor]:
+    """Start ``hierarchical_neighbor_allreduce`` and return a handle at once.
+
+    ``tensor`` must not change before the handle has been waited for. Arguments, result
+    and errors are those of ``hierarchical_neighbor_allreduce``.
+    """
+    return start_hierarchical(
+        tensor,
+        (self_weight, src_machine_weights, dst_machine_weights),
+        enable_topo_check,
+        name,
+        process_set,
+        timeout_s,
+        in_place=False,
+    )
+
+
+def hierarchical_neighbor_allreduce(
+    tensor: torch.Tensor,
+    *,
+    self_weight: float | None = None,
+    src_machine_weights: SrcWeights | None = None,
+    dst_machine_weights: DstWeights | None = None,
+    enable_topo_check: bool = False,
+    name: str | None = None,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> torch.Tensor:
+    """Return the weighted sum of this machine's and its in-neighbors' averages.
+
+    With ``m_a`` the average of ``x`` over the ranks of machine ``a``, each rank of
+    machine ``a`` gets ``self_weight * m_a + sum_b w_b * (d_b * m_b)``, where ``w_b`` is
+    ``src_machine_weights[b]`` and ``d_b`` the weight that machine ``b`` gave machine
+    ``a`` (1 when none).
+    All local ranks carry a share of the traffic between the machines.
+
+    Args:
+        tensor: Any shape, a floating-point type, the same on all ranks. Not modified.
+        self_weight: Weight of this machine's average; goes with
+            ``src_machine_weights``. The ranks of a machine give the same weights.
+        src_machine_weights: In-neighbor machine to weight. Default: the machine
+            topology's.
+        dst_machine_weights: Out-neighbor machine to weight applied before sending; a
+            list means weight 1. With it the call is dynamic: any machines may send to
+            any, and the other two must be given.
+        enable_topo_check: In a dynamic call, let all ranks compare their senders and
+            receivers first (a tiny all-gather).
+        name: Name under which the ranks' calls find each other. Default: the order of
+            the calls without a name.
+        process_set: Ranks that take part. Default: all.
+        timeout_s: Seconds until the operation fails. Default: the configured one.
+
+    Returns:
+        New tensor with the shape and type of ``tensor``, equal on the ranks of a
+        machine.
+
+    Raises:
+        TypeError: Not a tensor, or of a type that is not supported.
+        ValueError: An integer type, weights that do not go together, a machine that is
+            no neighbor, or (checked topology) senders and receivers that disagree.
+        MismatchError: A rank called it with another shape or type.
+        PeerLostError: A rank is gone.
+        CommunicationTimeout: Some ranks did not come in time; the text names them.
+    """
+    return hierarchical_neighbor_allreduce_nonblocking(
+        tensor,
+        self_weight=self_weight,
+        src_machine_weights=src_machine_weights,
+        dst_machine_weights=dst_machine_weights,
+        enable_topo_check=enable_topo_check,
+        name=name,
+        process_set=process_set,
+        timeout_s=timeout_s,
+    ).wait()
+
+
+def start_hierarchical(
+    tensor: torch.Tensor,
+    weights: tuple[float | None, SrcWeights | None, DstWeights | None],
+    enable_topo_check: bool,
+    name: str | None,
+    process_set: Communicator | None,
+    timeout_s: float | None,
+    *,
+    in_place: bool,
+) -> Handle[torch.Tensor]:
+    """Start the operation in either form; ``weights`` are self, src and dst."""
+    comm = current_communicator(process_set)
+    require_floating_point(_KIND, tensor)
+    static = comm.machine_topology.weights if comm.machine_topology else None
+    resolved = resolve(
+        _KIND,
+        static,
+        comm.machine_rank,
+        comm.machine_size,
+        self_weight=weights[0],
+        src_weights=weights[1],
+        dst_weights=weights[2],
+    )
+    name = comm.name_for(_KIND, name)
+    if resolved.is_dynamic and enable_topo_check:
+        check_machine_peers(comm, _KIND, name, resolved)
+    return start(
+        comm,
+        _KIND,
+        tensor,
+        name=name,
+        timeout_s=timeout_s,
+        in_place=in_place,
+        self_weight=resolved.self_weight,
+        sources=resolved.sources,
+        destinations=resolved.destinations,
+    )

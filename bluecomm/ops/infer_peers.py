@@ -1,0 +1,81 @@
+"""Who receives from whom, when each rank knows whom it sends to; and vice versa."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from bluecomm.ops.allgather import allgather_by_rank
+from bluecomm.runtime import Communicator, current_communicator
+from bluecomm.topology import (
+    check_peer_ranks,
+    invert_peer_ranks,
+    uniform_adjacency_matrix,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Inferred = list[int] | tuple[list[int], NDArray[np.float64]]
+
+
+def InferSourceFromDestinationRanks(  # noqa: N802
+    dst_ranks: Sequence[int],
+    construct_adjacency_matrix: bool = False,
+    *,
+    process_set: Communicator | None = None,
+) -> Inferred:
+    """Return the ranks that send to this one, given whom each rank sends to.
+
+    Collective.
+
+    Args:
+        dst_ranks: Ranks that this rank sends to, without itself.
+        construct_adjacency_matrix: Also return the adjacency matrix.
+        process_set: Ranks that take part. Default: all.
+
+    Returns:
+        Ascending list; with ``construct_adjacency_matrix`` a pair of it and the
+        ``(n, n)`` matrix ``A``, ``A[i, j]`` the uniform weight that rank ``j`` gives to
+        the tensor of rank ``i``: its columns sum to 1.
+
+    Raises:
+        TypeError: A rank is not an integer.
+        ValueError: A rank is out of range, twice there, or this rank itself; raised on
+            that rank before anything is sent.
+    """
+    comm = current_communicator(process_set)
+    lists = _gather(comm, dst_ranks, "dst_ranks")
+    inverse = invert_peer_ranks(lists, name="dst_ranks")
+    if construct_adjacency_matrix:
+        return inverse[comm.rank], uniform_adjacency_matrix(lists)
+    return inverse[comm.rank]
+
+
+def InferDestinationFromSourceRanks(  # noqa: N802
+    src_ranks: Sequence[int],
+    construct_adjacency_matrix: bool = False,
+    *,
+    process_set: Communicator | None = None,
+) -> Inferred:
+    """Return the ranks that receive from this one, given whom each rank receives from.
+
+    Collective. The mirror of ``InferSourceFromDestinationRanks``, with the same
+    arguments, result and errors.
+    """
+    comm = current_communicator(process_set)
+    lists = _gather(comm, src_ranks, "src_ranks")
+    inverse = invert_peer_ranks(lists, name="src_ranks")
+    if construct_adjacency_matrix:
+        return inverse[comm.rank], uniform_adjacency_matrix(inverse)
+    return inverse[comm.rank]
+
+
+def _gather(comm: Communicator, ranks: Sequence[int], name: str) -> list[list[int]]:
+    mine = check_peer_ranks(ranks, rank=comm.rank, size=comm.size, name=name)
+    tensor = torch.tensor(mine, dtype=torch.int32)
+    gathered = allgather_by_rank(comm, tensor, comm.name_for(f"infer_{name}", None))
+    return [entry.tolist() for entry in gathered]

@@ -1,0 +1,115 @@
+"""Neighbor allgather: every rank gets its in-neighbors' tensors, stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from bluecomm.ops.neighbor_weights import resolve
+from bluecomm.ops.start import start_gather
+from bluecomm.ops.topology_check import check_peers
+from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.runtime.handle import MappedHandle
+
+_KIND = "neighbor_allgather"
+
+
+def neighbor_allgather_nonblocking(
+    tensor: torch.Tensor,
+    *,
+    src_ranks: Sequence[int] | None = None,
+    dst_ranks: Sequence[int] | None = None,
+    enable_topo_check: bool = True,
+    name: str | None = None,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> Handle[torch.Tensor]:
+    """Start ``neighbor_allgather`` and return a handle at once.
+
+    ``tensor`` must not change before the handle has been waited for. The check of a
+    dynamic topology, where it is on, is done before this returns. Arguments, result
+    and errors are those of ``neighbor_allgather``.
+    """
+    comm = current_communicator(process_set)
+    if (src_ranks is None) != (dst_ranks is None):
+        raise ValueError(
+            f"{_KIND}: src_ranks and dst_ranks have to be given together, got "
+            f"src_ranks={src_ranks}, dst_ranks={dst_ranks}"
+        )
+    if src_ranks is not None and len(set(src_ranks)) != len(src_ranks):
+        raise ValueError(f"{_KIND}: src_ranks has a rank twice: {list(src_ranks)}")
+    resolved = resolve(
+        _KIND,
+        comm.topology.weights if comm.topology else None,
+        comm.rank,
+        comm.size,
+        self_weight=None if src_ranks is None else 0.0,
+        src_weights=None if src_ranks is None else dict.fromkeys(src_ranks, 1.0),
+        dst_weights=dst_ranks,
+    )
+    name = comm.name_for(_KIND, name)
+    sources = [rank for rank, _ in resolved.sources]
+    if src_ranks is not None:
+        sources = [int(rank) for rank in src_ranks]
+    if resolved.is_dynamic and enable_topo_check:
+        destinations = [rank for rank, _ in resolved.destinations]
+        check_peers(comm, _KIND, name, sources, destinations)
+    gathered = start_gather(
+        comm,
+        _KIND,
+        tensor,
+        name=name,
+        timeout_s=timeout_s,
+        sources=[(rank, 1.0) for rank in sources],
+        destinations=resolved.destinations,
+    )
+    return MappedHandle(gathered, lambda result: result[0])
+
+
+def neighbor_allgather(
+    tensor: torch.Tensor,
+    *,
+    src_ranks: Sequence[int] | None = None,
+    dst_ranks: Sequence[int] | None = None,
+    enable_topo_check: bool = True,
+    name: str | None = None,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> torch.Tensor:
+    """Return the in-neighbors' tensors stacked along dimension 0, without one's own.
+
+    Args:
+        tensor: At least one dimension; the first may differ between ranks, the others
+            and the type must match on all neighbors. Not modified.
+        src_ranks: Ranks to receive from, in the order of the result; goes with
+            ``dst_ranks``. Default: the topology's in-neighbors, ascending.
+        dst_ranks: Ranks to send to. Default: the topology's out-neighbors.
+        enable_topo_check: When ranks are given, let all ranks compare their senders
+            and receivers first (a tiny all-gather).
+        name: Name under which the ranks' calls find each other. Default: the order of
+            the calls without a name.
+        process_set: Ranks that take part. Default: all.
+        timeout_s: Seconds until the operation fails. Default: the configured one.
+
+    Returns:
+        New tensor; its first dimension is the sum of the in-neighbors' first
+        dimensions, 0 without in-neighbors.
+
+    Raises:
+        TypeError: Not a tensor, or of a type that is not supported.
+        ValueError: No dimension, only one list is given, a rank is out of range or
+            twice in it, or senders and receivers disagree.
+        MismatchError: A neighbor called it with other trailing dimensions or type.
+        PeerLostError: A neighbor is gone.
+        CommunicationTimeout: Some neighbors did not come in time; the text names them.
+    """
+    return neighbor_allgather_nonblocking(
+        tensor,
+        src_ranks=src_ranks,
+        dst_ranks=dst_ranks,
+        enable_topo_check=enable_topo_check,
+        name=name,
+        process_set=process_set,
+        timeout_s=timeout_s,
+    ).wait()

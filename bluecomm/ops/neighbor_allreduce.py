@@ -1,0 +1,208 @@
+"""Neighbor allreduce: every rank averages with its in-neighbors."""
+
+from __future__ import annotations
+
+import torch
+
+from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, resolve
+from bluecomm.ops.start import start
+from bluecomm.ops.topology_check import check_peers
+from bluecomm.runtime import Communicator, Handle, current_communicator
+
+_KIND = "neighbor_allreduce"
+
+
+def neighbor_allreduce_nonblocking(
+    tensor: torch.Tensor,
+    *,
+    self_weight: float | None = None,
+    src_weights: SrcWeights | None = None,
+    dst_weights: DstWeights | None = None,
+    enable_topo_check: bool = True,
+    name: str | None = None,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> Handle[torch.Tensor]:
+    """Start ``neighbor_allreduce`` and return a handle at once.
+
+    ``tensor`` must not change before the handle has been waited for. The check of a
+    dynamic topology, where it is on, is done before this returns. Arguments, result
+    and errors are those of ``neighbor_allreduce``.
+    """
+    return start_neighbor_allreduce(
+        tensor,
+        (self_weight, src_weights, dst_weights),
+        enable_topo_check,
+        name,
+        process_set,
+        timeout_s,
+        in_place=False,
+    )
+
+
+def neighbor_allreduce_nonblocking_(
+    tensor: torch.Tensor,
+    *,
+    self_weight: float | None = None,
+    src_weights: SrcWeights | None = None,
+    dst_weights: DstWeights | None = None,
+    enable_topo_check: bool = True,
+    name: str | None = None,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> Handle[torch.Tensor]:
+    """Start ``neighbor_allreduce_`` and return a handle at once.
+
+    ``tensor`` must not be used before the handle has been waited for. Arguments,
+    result and errors are those of ``neighbor_allreduce``.
+    """
+    return start_neighbor_allreduce(
+        tensor,
+        (self_weight, src_weights, dst_weights),
+        enable_topo_check,
+        name,
+        process_set,
+        timeout_s,
+        in_place=True,
+    )
+
+
+def neighbor_allreduce(
+    tensor: torch.Tensor,
+    *,
+    self_weight: float | None = None,
+    src_weights: SrcWeights | None = None,
+    dst_weights: DstWeights | None = None,
+    enable_topo_check: bool = True,
+    name: str | None = None,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> torch.Tensor:
+    """Return the weighted sum of ``tensor`` over this rank and its in-neighbors.
+
+    Rank ``i`` gets ``self_weight * x_i + sum_j src_weights[j] * (d_j * x_j)``, where
+    ``d_j`` is the weight that rank ``j`` gave rank ``i`` in its ``dst_weights`` (1 when
+    it gave none). The terms are added in ascending order of rank.
+
+    Args:
+        tensor: Any shape, a floating-point type; shape and type must match on all
+            neighbors. Not modified.
+        self_weight: Weight of this rank's own tensor; goes with ``src_weights``.
+        src_weights: In-neighbor to weight, applied on arrival. Default: the topology's.
+        dst_weights: Out-neighbor to weight, applied before sending; a list of ranks
+            means weight 1. With it the call is dynamic: its senders and receivers need
+            not be neighbors in the topology, and the other two must be given.
+        enable_topo_check: In a dynamic call, let all ranks compare their senders and
+            receivers first (a tiny all-gather).
+        name: Name under which the ranks' calls find each other. Default: the order of
+            the calls without a name.
+        process_set: Ranks that take part. Default: all.
+        timeout_s: Seconds until the operation fails. Default: the configured one.
+
+    Returns:
+        New tensor with the shape and type of ``tensor``; without in-neighbors
+        ``self_weight * x_i``.
+
+    Raises:
+        TypeError: Not a tensor, or of a type that is not supported.
+        ValueError: An integer type, weights that do not go together, a rank that is no
+            neighbor, or (checked topology) senders and receivers that disagree.
+        MismatchError: A neighbor called it with another shape or type.
+        PeerLostError: A neighbor is gone.
+        CommunicationTimeout: Some neighbors did not come in time; the text names them.
+    """
+    return neighbor_allreduce_nonblocking(
+        tensor,
+        self_weight=self_weight,
+        src_weights=src_weights,
+        dst_weights=dst_weights,
+        enable_topo_check=enable_topo_check,
+        name=name,
+        process_set=process_set,
+        timeout_s=timeout_s,
+    ).wait()
+
+
+def neighbor_allreduce_(
+    tensor: torch.Tensor,
+    *,
+    self_weight: float | None = None,
+    src_weights: SrcWeights | None = None,
+    dst_weights: DstWeights | None = None,
+    enable_topo_check: bool = True,
+    name: str | None = None,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> torch.Tensor:
+    """Write the weighted sum over the neighbors to ``tensor`` and return it.
+
+    Arguments and errors are those of ``neighbor_allreduce``.
+    """
+    return neighbor_allreduce_nonblocking_(
+        tensor,
+        self_weight=self_weight,
+        src_weights=src_weights,
+        dst_weights=dst_weights,
+        enable_topo_check=enable_topo_check,
+        name=name,
+        process_set=process_set,
+        timeout_s=timeout_s,
+    ).wait()
+
+
+def start_neighbor_allreduce(
+    tensor: torch.Tensor,
+    weights: tuple[float | None, SrcWeights | None, DstWeights | None],
+    enable_topo_check: bool,
+    name: str | None,
+    process_set: Communicator | None,
+    timeout_s: float | None,
+    *,
+    in_place: bool,
+) -> Handle[torch.Tensor]:
+    """Start the operation in either form; ``weights`` are self, src and dst."""
+    comm = current_communicator(process_set)
+    require_floating_point(_KIND, tensor)
+    static = comm.topology.weights if comm.topology else None
+    resolved = resolve(
+        _KIND,
+        static,
+        comm.rank,
+        comm.size,
+        self_weight=weights[0],
+        src_weights=weights[1],
+        dst_weights=weights[2],
+    )
+    name = comm.name_for(_KIND, name)
+    if resolved.is_dynamic and enable_topo_check:
+        check_peers(
+            comm,
+            _KIND,
+            name,
+            [rank for rank, _ in resolved.sources],
+            [rank for rank, _ in resolved.destinations],
+        )
+    return start(
+        comm,
+        _KIND,
+        tensor,
+        name=name,
+        timeout_s=timeout_s,
+        in_place=in_place,
+        self_weight=resolved.self_weight,
+        sources=resolved.sources,
+        destinations=resolved.destinations,
+    )
+
+
+def require_floating_point(operation: str, tensor: torch.Tensor) -> None:
+    """Raise unless weights can be applied to the tensor's elements.
+
+    Raises:
+        ValueError: The type of ``tensor`` is no floating-point type.
+    """
+    if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point():
+        raise ValueError(
+            f"{operation}: cannot take a weighted average of tensors of type "
+            f"{tensor.dtype}; convert with .float() first"
+        )

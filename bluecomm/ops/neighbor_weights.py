@@ -1,0 +1,125 @@
+"""The weights of a neighbor operation, from its arguments or from the topology."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+
+from bluecomm.topology import NeighborWeights
+from bluecomm.topology.graph import check_rank
+
+SrcWeights = Mapping[int, float]
+DstWeights = Mapping[int, float] | Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class ResolvedWeights:
+    """What one rank does in a neighbor operation; pairs are (member, weight)."""
+
+    self_weight: float
+    sources: list[tuple[int, float]]
+    destinations: list[tuple[int, float]]
+    is_dynamic: bool
+
+
+def resolve(
+    operation: str,
+    static: NeighborWeights | None,
+    member: int,
+    size: int,
+    *,
+    self_weight: float | None,
+    src_weights: SrcWeights | None,
+    dst_weights: DstWeights | None,
+) -> ResolvedWeights:
+    """Return the weights of one call.
+
+    Without arguments they are those of the topology. ``self_weight`` and
+    ``src_weights`` alone change the weights of its in-neighbors (one that is left out
+    has weight 0: it sends all the same). With ``dst_weights`` the call is dynamic: any
+    ranks may send to any, and the topology does not matter.
+
+    Raises:
+        TypeError: A rank is not an integer.
+        ValueError: Only one of ``self_weight`` and ``src_weights`` is given,
+            ``dst_weights`` without them, a weight is no number, a rank is out of
+            range, twice there, this rank itself, or (static) not an in-neighbor; or
+            there is no topology.
+    """
+    if (self_weight is None) != (src_weights is None):
+        raise ValueError(
+            f"{operation}: self_weight and src_weights have to be given together, got "
+            f"self_weight={self_weight}, src_weights={src_weights}"
+        )
+    if dst_weights is not None:
+        if self_weight is None or src_weights is None:
+            raise ValueError(
+                f"{operation}: dst_weights makes the topology of this call dynamic and "
+                "needs self_weight and src_weights too"
+            )
+        return ResolvedWeights(
+            _number(operation, "self_weight", self_weight),
+            sorted(_pairs(operation, "src_weights", src_weights, member, size)),
+            sorted(_pairs(operation, "dst_weights", dst_weights, member, size)),
+            is_dynamic=True,
+        )
+    if static is None:
+        raise ValueError(f"{operation}: no topology is set; call set_topology first")
+    destinations = [(rank, 1.0) for rank in static.dst_ranks]
+    if self_weight is None or src_weights is None:
+        sources = list(static.src_weights.items())
+        return ResolvedWeights(static.self_weight, sources, destinations, False)
+    given = dict(_pairs(operation, "src_weights", src_weights, member, size))
+    strangers = sorted(set(given) - set(static.src_weights))
+    if strangers:
+        raise ValueError(
+            f"{operation}: the keys of src_weights must be in-neighbors of rank "
+            f"{member}, which are {list(static.src_weights)}; got {strangers}"
+        )
+    sources = [(rank, given.get(rank, 0.0)) for rank in static.src_weights]
+    own = _number(operation, "self_weight", self_weight)
+    return ResolvedWeights(own, sources, destinations, is_dynamic=False)
+
+
+def _pairs(
+    operation: str,
+    argument: str,
+    weights: SrcWeights | DstWeights,
+    member: int,
+    size: int,
+) -> list[tuple[int, float]]:
+    items: Iterable[tuple[int, float]]
+    if isinstance(weights, Mapping):
+        items = weights.items()
+    elif argument == "dst_weights" and isinstance(weights, Sequence):
+        items = [(rank, 1.0) for rank in weights]
+    else:
+        raise ValueError(
+            f"{operation}: {argument} must map ranks to weights, "
+            f"got {type(weights).__name__}"
+        )
+    pairs = [
+        (
+            check_rank(rank, size, f"each rank of {argument}"),
+            _number(operation, argument, weight),
+        )
+        for rank, weight in items
+    ]
+    ranks = [rank for rank, _ in pairs]
+    if len(set(ranks)) != len(ranks):
+        raise ValueError(f"{operation}: {argument} has a rank twice: {sorted(ranks)}")
+    if member in ranks:
+        raise ValueError(
+            f"{operation}: {argument} must not contain rank {member} itself; "
+            "use self_weight"
+        )
+    return pairs
+
+
+def _number(operation: str, argument: str, weight: object) -> float:
+    if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
+        raise ValueError(
+            f"{operation}: the weights of {argument} must be numbers, got {weight!r}"
+        )
+    return float(weight)

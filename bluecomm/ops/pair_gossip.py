@@ -1,0 +1,96 @@
+"""Pair gossip: two ranks average with each other."""
+
+from __future__ import annotations
+
+import torch
+
+from bluecomm.ops.neighbor_allreduce import require_floating_point
+from bluecomm.ops.start import start
+from bluecomm.runtime import Communicator, Handle, current_communicator
+
+_KIND = "pair_gossip"
+
+
+def pair_gossip_nonblocking(
+    tensor: torch.Tensor,
+    target_rank: int,
+    self_weight: float | None = None,
+    pair_weight: float | None = None,
+    name: str | None = None,
+    *,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> Handle[torch.Tensor]:
+    """Start ``pair_gossip`` and return a handle at once.
+
+    ``tensor`` must not change before the handle has been waited for. Arguments, result
+    and errors are those of ``pair_gossip``.
+    """
+    comm = current_communicator(process_set)
+    require_floating_point(_KIND, tensor)
+    if (self_weight is None) != (pair_weight is None):
+        raise ValueError(
+            f"{_KIND}: self_weight and pair_weight have to be given together, got "
+            f"self_weight={self_weight}, pair_weight={pair_weight}"
+        )
+    others = [rank for rank in comm.ranks if rank != comm.world.rank]
+    if target_rank not in others:
+        raise ValueError(
+            f"{_KIND}: target_rank must be one of the other ranks {others}, "
+            f"got {target_rank}"
+        )
+    member = comm.ranks.index(target_rank)
+    return start(
+        comm,
+        _KIND,
+        tensor,
+        name=comm.pair_name_for(_KIND, name, member),
+        timeout_s=timeout_s,
+        in_place=False,
+        self_weight=0.5 if self_weight is None else float(self_weight),
+        sources=[(member, 0.5 if pair_weight is None else float(pair_weight))],
+        destinations=[(member, 1.0)],
+    )
+
+
+def pair_gossip(
+    tensor: torch.Tensor,
+    target_rank: int,
+    self_weight: float | None = None,
+    pair_weight: float | None = None,
+    name: str | None = None,
+    *,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> torch.Tensor:
+    """Return ``self_weight * x + pair_weight * x_target``; both ranks call it.
+
+    Args:
+        tensor: Any shape, a floating-point type, the same on both ranks. Not modified.
+        target_rank: The other rank, which names this one.
+        self_weight: Weight of the own tensor; goes with ``pair_weight``. Default: 1/2.
+        pair_weight: Weight of the other's tensor. Default: 1/2.
+        name: Name under which the two calls find each other. Default: the order of the
+            pair's calls without a name.
+        process_set: Ranks among which the pair is. Default: all.
+        timeout_s: Seconds until the operation fails. Default: the configured one.
+
+    Returns:
+        New tensor with the shape and type of ``tensor``.
+
+    Raises:
+        TypeError: Not a tensor, or of a type that is not supported.
+        ValueError: An integer type, only one weight, or no other rank as target.
+        MismatchError: The other rank called it with another shape or type.
+        PeerLostError: The other rank is gone.
+        CommunicationTimeout: The other rank did not come in time.
+    """
+    return pair_gossip_nonblocking(
+        tensor,
+        target_rank,
+        self_weight,
+        pair_weight,
+        name,
+        process_set=process_set,
+        timeout_s=timeout_s,
+    ).wait()

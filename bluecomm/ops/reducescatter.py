@@ -1,0 +1,83 @@
+"""Reducescatter: each rank gets its part of the reduction of all ranks' tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from bluecomm.ops.reduce_op import ReduceOp, choose
+from bluecomm.ops.tensor import as_input, dtype_word, new_output, span
+from bluecomm.runtime import Communicator, Handle, current_communicator
+
+
+def reducescatter_nonblocking(
+    tensor: torch.Tensor,
+    op: ReduceOp | None = None,
+    name: str | None = None,
+    *,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> Handle[torch.Tensor]:
+    """Start ``reducescatter`` and return a handle at once.
+
+    ``tensor`` must not change before the handle has been waited for. Arguments, result
+    and errors are those of ``reducescatter``.
+    """
+    kind = "reducescatter"
+    comm = current_communicator(process_set)
+    source = as_input(tensor, kind)
+    if source.dim() == 0:
+        raise ValueError(
+            f"{kind}: expected a tensor with at least one dimension, got a scalar"
+        )
+    reduction = choose(kind, None, op, source.dtype)
+    share, extra = divmod(source.shape[0], comm.size)
+    rows = share + (1 if comm.rank < extra else 0)
+    output = new_output((rows, *source.shape[1:]), source.dtype)
+    return comm.start(
+        kind,
+        name,
+        dtype_word(source.dtype, kind),
+        source.shape,
+        (*span(source), *span(output)),
+        keep=(source, output),
+        finish=lambda _: output,
+        timeout_s=timeout_s,
+        op=reduction.value,
+    )
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    op: ReduceOp | None = None,
+    name: str | None = None,
+    *,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> torch.Tensor:
+    """Return this rank's rows of the reduction of ``tensor`` over all ranks.
+
+    The rows (dimension 0) are dealt out in order of rank, as evenly as possible: with
+    ``m`` rows and ``n`` ranks, the first ``m % n`` ranks get one more.
+
+    Args:
+        tensor: At least one dimension; shape and type must be the same on all ranks.
+            Not modified.
+        op: Reduction. Default: the average.
+        name: Name under which the ranks' calls find each other. Default: the order of
+            the calls without a name.
+        process_set: Ranks that take part. Default: all.
+        timeout_s: Seconds until the operation fails. Default: the configured one.
+
+    Returns:
+        New tensor with the type and the trailing dimensions of ``tensor``.
+
+    Raises:
+        TypeError: Not a tensor, or of a type that is not supported.
+        ValueError: No dimension, or the average of an integer type.
+        MismatchError: The ranks called it with differing arguments.
+        PeerLostError: A rank is gone.
+        CommunicationTimeout: Some ranks did not come in time; the text names them.
+    """
+    return reducescatter_nonblocking(
+        tensor, op, name, process_set=process_set, timeout_s=timeout_s
+    ).wait()

@@ -1,0 +1,103 @@
+"""What operations on one tensor have in common: from tensors to a handle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bluecomm.ops.tensor import as_input, dtype_word, new_output, span
+from bluecomm.runtime import Communicator, Handle
+
+
+def start(
+    comm: Communicator,
+    kind: str,
+    tensor: torch.Tensor,
+    *,
+    name: str | None,
+    timeout_s: float | None,
+    in_place: bool,
+    **parameters: Any,
+) -> Handle[torch.Tensor]:
+    """Start an operation whose result is shaped as its input.
+
+    In place, the result is written to ``tensor`` itself (a tensor that is not
+    contiguous is copied on the way in and out).
+    """
+    source = as_input(tensor, kind)
+    output = source if in_place else new_output(source.shape, source.dtype)
+    return comm.start(
+        kind,
+        name,
+        dtype_word(source.dtype, kind),
+        source.shape,
+        (*span(source), *span(output)),
+        keep=(source, output, tensor),
+        finish=_written_back(tensor, output) if in_place else lambda _: output,
+        timeout_s=timeout_s,
+        **parameters,
+    )
+
+
+def start_gather(
+    comm: Communicator,
+    kind: str,
+    tensor: torch.Tensor,
+    *,
+    name: str | None,
+    timeout_s: float | None,
+    **parameters: Any,
+) -> Handle[tuple[torch.Tensor, list[int]]]:
+    """Start an operation that stacks tensors of unknown lengths along dimension 0.
+
+    The result is the stacked tensor and the rows that came from each source.
+
+    Raises:
+        ValueError: ``tensor`` has no dimension 0.
+    """
+    if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
+        raise ValueError(
+            f"{kind}: expected a tensor with at least one dimension, got a scalar; "
+            "use tensor.reshape(1)"
+        )
+    source = as_input(tensor, kind)
+
+    def finish(number: int) -> tuple[torch.Tensor, list[int]]:
+        block, rows = comm.world.output(number)
+        shape = (sum(rows), *source.shape[1:])
+        if 0 in shape:
+            return torch.empty(shape, dtype=source.dtype), rows
+        count = torch.Size(shape).numel()
+        flat = torch.frombuffer(block, dtype=source.dtype, count=count)
+        return flat.view(shape), rows
+
+    return comm.start(
+        kind,
+        name,
+        dtype_word(source.dtype, kind),
+        source.shape,
+        (*span(source), 0, 0),
+        keep=(source,),
+        finish=finish,
+        timeout_s=timeout_s,
+        **parameters,
+    )
+
+
+def _written_back(
+    tensor: torch.Tensor, output: torch.Tensor
+) -> Callable[[int], torch.Tensor]:
+    """Return the end of an in-place operation on ``tensor``."""
+
+    def finish(_: int) -> torch.Tensor:
+        if output.data_ptr() != tensor.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(output)
+        else:
+            # The engine wrote behind autograd's back: say so.
+            torch.autograd.graph.increment_version(tensor)
+        return tensor
+
+    return finish

@@ -1,0 +1,119 @@
+"""Tensors at the edge of the engine: what it accepts, and where results live."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from bluecomm.runtime import current_process
+
+# Results of at least this many bytes live in shared memory from a reuse pool: fresh
+# pages would cost more than the operation, and a result is often the next input.
+_POOLED_NBYTES = 1 << 16
+
+_DTYPES = {
+    torch.uint8: "uint8",
+    torch.int8: "int8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.bool: "bool",
+}
+
+
+def dtype_word(dtype: torch.dtype, operation: str) -> str:
+    """Return the engine's word for an element type.
+
+    Raises:
+        TypeError: The engine does not know the type.
+    """
+    if dtype not in _DTYPES:
+        raise TypeError(
+            f"{operation}: tensors of type {dtype} are not supported; "
+            f"supported are {', '.join(_DTYPES.values())}"
+        )
+    return _DTYPES[dtype]
+
+
+def as_input(tensor: torch.Tensor, operation: str) -> torch.Tensor:
+    """Return the values of a tensor as contiguous CPU memory.
+
+    Args:
+        tensor: Any dense CPU tensor; one that requires a gradient is used by value.
+        operation: For the text of errors.
+
+    Returns:
+        ``tensor`` detached, or a contiguous copy of it.
+
+    Raises:
+        TypeError: Not a tensor, or of a type that the engine does not know.
+        ValueError: Not a dense CPU tensor.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(
+            f"{operation}: expected a torch.Tensor, got {type(tensor).__name__}"
+        )
+    dtype_word(tensor.dtype, operation)
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise ValueError(
+            f"{operation}: expected a dense CPU tensor, got one on {tensor.device} "
+            f"with layout {tensor.layout}; move it with .cpu() or .to_dense() first"
+        )
+    return tensor.detach().contiguous()
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return address and bytes of a contiguous tensor."""
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def new_output(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return uninitialized memory for a result."""
+    if math.prod(shape) * dtype.itemsize >= _POOLED_NBYTES:
+        return shared_empty(shape, dtype)
+    return torch.empty(tuple(shape), dtype=dtype)
+
+
+def shared_empty(
+    shape: int | Sequence[int], dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Return an uninitialized tensor in shared memory.
+
+    Ranks on this machine read it in place, so operations on it copy nothing. It may be
+    made before ``init`` and outlives ``shutdown``.
+
+    Args:
+        shape: Its shape, or its length.
+        dtype: Its element type.
+
+    Returns:
+        New contiguous CPU tensor. Its memory is reused once the tensor is freed.
+
+    Raises:
+        TypeError: The element type is not supported.
+        ValueError: A dimension is negative.
+    """
+    dtype_word(dtype, "shared_empty")
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"shared_empty: dimensions must not be negative, got {sizes}")
+    count = math.prod(sizes)
+    if count == 0:
+        return torch.empty(sizes, dtype=dtype)
+    block = current_process().memory.allocate(count * dtype.itemsize)
+    return torch.frombuffer(block, dtype=dtype, count=count).view(sizes)
+
+
+def shared_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an uninitialized tensor in shared memory, shaped and typed as ``tensor``.
+
+    Raises:
+        TypeError: The element type is not supported.
+    """
+    return shared_empty(tensor.shape, tensor.dtype)

@@ -1,0 +1,99 @@
+"""Do senders and receivers of a dynamic topology agree? One tiny all-gather tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from bluecomm.ops.allgather import allgather_by_rank
+from bluecomm.ops.neighbor_weights import ResolvedWeights
+from bluecomm.runtime import Communicator
+
+
+def check_peers(
+    comm: Communicator,
+    operation: str,
+    name: str,
+    sources: Iterable[int],
+    destinations: Iterable[int],
+) -> None:
+    """Raise on every member unless every sender has its receiver and vice versa.
+
+    Collective among the members.
+
+    Args:
+        comm: The members.
+        operation: For the text of errors.
+        name: Name of the operation that is checked.
+        sources: Members that this one receives from.
+        destinations: Members that this one sends to.
+
+    Raises:
+        ValueError: Some pair disagrees; the text names both.
+    """
+    lists = _gather_lists(comm, name, sources, destinations)
+    _compare(operation, name, lists, "rank", comm.ranks)
+
+
+def check_machine_peers(
+    comm: Communicator, operation: str, name: str, weights: ResolvedWeights
+) -> None:
+    """Raise on every member unless the machines' senders and receivers agree.
+
+    Collective among the members, each of which gives the weights of its machine.
+
+    Raises:
+        ValueError: Some pair of machines disagrees, or the members of a machine do.
+    """
+    sources = sorted(machine for machine, _ in weights.sources)
+    destinations = sorted(machine for machine, _ in weights.destinations)
+    by_member = _gather_lists(comm, name, sources, destinations)
+    by_machine: dict[int, list[int]] = {}
+    for member, entry in enumerate(by_member):
+        machine = comm.layout.machine_of[member]
+        if by_machine.setdefault(machine, entry) != entry:
+            raise ValueError(
+                f"{operation} {name!r}: rank {comm.ranks[member]} names other machines "
+                f"than another rank of its machine {machine}"
+            )
+    lists = [by_machine[machine] for machine in range(comm.machine_size)]
+    _compare(operation, name, lists, "machine", range(comm.machine_size))
+
+
+def _gather_lists(
+    comm: Communicator, name: str, sources: Iterable[int], destinations: Iterable[int]
+) -> list[list[int]]:
+    """Return each member's lists: how many destinations, these, then its sources."""
+    send, receive = list(destinations), list(sources)
+    mine = torch.tensor([len(send), *send, *receive], dtype=torch.int32)
+    gathered = allgather_by_rank(comm, mine, f"{name}.topology_check")
+    return [entry.tolist() for entry in gathered]
+
+
+def _compare(
+    operation: str,
+    name: str,
+    lists: list[list[int]],
+    word: str,
+    labels: Sequence[int],
+) -> None:
+    sends = {(i, j) for i, entry in enumerate(lists) for j in entry[1 : 1 + entry[0]]}
+    receives = {(i, j) for j, entry in enumerate(lists) for i in entry[1 + entry[0] :]}
+    if sends == receives:
+        return
+    complaints = [
+        f"{word} {labels[i]} sends to {word} {labels[j]}, which does not receive from "
+        "it"
+        for i, j in sorted(sends - receives)
+    ] + [
+        f"{word} {labels[j]} receives from {word} {labels[i]}, which does not send to "
+        "it"
+        for i, j in sorted(receives - sends)
+    ]
+    shown = "; ".join(complaints[:4])
+    more = f"; and {len(complaints) - 4} more" if len(complaints) > 4 else ""
+    raise ValueError(
+        f"{operation} {name!r}: Src(recv from) and dst(send to) neighbor ranks do not "
+        f"match: {shown}{more}"
+    )

@@ -1,0 +1,171 @@
+"""Communicators: a set of ranks that operate together, and their topologies."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bluecomm.runtime.handle import Handle, Result
+from bluecomm.runtime.layout import MachineLayout
+from bluecomm.topology.weights import NeighborWeights, resolve_weights
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from bluecomm.runtime.world import World
+
+# Operations without a name are numbered by call order per kind, modulo this, so that
+# the tables of names stay small.
+_UNNAMED = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """A graph in force, and what one member does by it, resolved once."""
+
+    graph: nx.DiGraph[int]
+    is_weighted: bool
+    weights: NeighborWeights
+
+
+class Communicator:
+    """A set of ranks of the world; members are numbered 0 .. size - 1.
+
+    All operations take one as ``process_set`` and then act among its members. Every
+    rank of the world makes the same communicators in the same order; making one needs
+    no communication.
+
+    Args:
+        world: The world.
+        ranks: The members' ranks in the world.
+        creation: How many communicators of the same ranks were made before.
+    """
+
+    def __init__(self, world: World, ranks: Sequence[int], creation: int = 0) -> None:
+        self.world = world
+        self.ranks = tuple(ranks)
+        self._unnamed: dict[str, int] = {}
+        self._topology: Topology | None = None
+        self._machine_topology: Topology | None = None
+        self.layout: MachineLayout = world.layout.restrict(self.ranks)
+        self.group_id = _group_id(self.ranks, creation)
+        if world.rank in self.ranks:
+            self.rank = self.ranks.index(world.rank)
+            world.add_group(self.group_id, self.ranks, self.layout.machine_of)
+        else:
+            self.rank = -1
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return len(self.ranks)
+
+    @property
+    def included(self) -> bool:
+        """Whether this process is a member."""
+        return self.rank >= 0
+
+    @property
+    def local_rank(self) -> int:
+        """Position of this member on its machine."""
+        return self.layout.local_rank(self._me())
+
+    @property
+    def local_size(self) -> int:
+        """Number of members on this machine."""
+        return self.layout.local_size(self._me())
+
+    @property
+    def machine_rank(self) -> int:
+        """This machine's number."""
+        return self.layout.machine_of[self._me()]
+
+    @property
+    def machine_size(self) -> int:
+        """Number of machines."""
+        return self.layout.machine_size
+
+    @property
+    def topology(self) -> Topology | None:
+        """Topology of the members, or ``None`` while there is none."""
+        return self._topology
+
+    @property
+    def machine_topology(self) -> Topology | None:
+        """Topology of the machines, or ``None`` while there is none."""
+        return self._machine_topology
+
+    def use_topology(self, graph: nx.DiGraph[int], is_weighted: bool) -> None:
+        """Put a graph of the members in force on this rank (no communication)."""
+        self._topology = _in_force(graph, is_weighted, self._me())
+
+    def use_machine_topology(self, graph: nx.DiGraph[int], is_weighted: bool) -> None:
+        """Put a graph of the machines in force on this rank (no communication)."""
+        self._machine_topology = _in_force(graph, is_weighted, self.machine_rank)
+
+    def name_for(self, kind: str, name: str | None) -> str:
+        """Return the given name, or one derived from the order of calls per kind."""
+        if name is not None:
+            return name
+        number = self._unnamed.get(kind, 0)
+        self._unnamed[kind] = (number + 1) % _UNNAMED
+        return f"{kind}.noname.{number}"
+
+    def pair_name_for(self, kind: str, name: str | None, other: int) -> str:
+        """Return a name that is counted apart for each pair of members."""
+        low, high = sorted((self._me(), other))
+        pair = f"{kind}.{low}-{high}"
+        return self.name_for(pair, None) if name is None else f"{name}.{low}-{high}"
+
+    def start(
+        self,
+        kind: str,
+        name: str | None,
+        dtype: str,
+        shape: Sequence[int],
+        memory: tuple[int, int, int, int],
+        *,
+        keep: tuple[object, ...],
+        finish: Callable[[int], Result],
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> Handle[Result]:
+        """Start an operation among the members; see ``World.start``."""
+        self._me()
+        return self.world.start(
+            kind,
+            self.name_for(kind, name),
+            self.group_id,
+            dtype,
+            shape,
+            memory,
+            keep=keep,
+            finish=finish,
+            timeout_s=timeout_s,
+            **parameters,
+        )
+
+    def _me(self) -> int:
+        if self.rank < 0:
+            raise ValueError(
+                f"rank {self.world.rank} is not a member of this process set "
+                f"(ranks {list(self.ranks)}); only members may call its operations"
+            )
+        return self.rank
+
+    def __repr__(self) -> str:
+        return f"<Communicator of ranks {list(self.ranks)}>"
+
+
+def _in_force(graph: nx.DiGraph[int], is_weighted: bool, member: int) -> Topology:
+    weights = resolve_weights(graph, is_weighted=is_weighted, rank=member)
+    return Topology(graph, is_weighted, weights)
+
+
+def _group_id(ranks: Sequence[int], creation: int) -> int:
+    """Return a number that is equal on all members and differs between groups."""
+    text = f"{creation}:{','.join(map(str, ranks))}"
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

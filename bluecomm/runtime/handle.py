@@ -1,0 +1,139 @@
+"""Handles: the results of nonblocking operations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from bluecomm.errors import CommunicationTimeout
+from bluecomm.runtime.failure import raise_failure
+
+if TYPE_CHECKING:
+    from bluecomm.runtime.world import World
+
+Result = TypeVar("Result")
+
+
+class Handle(Generic[Result]):
+    """An operation that was started and may still run.
+
+    The tensors that it reads and writes are kept alive until it is over, also when the
+    handle is dropped without ``wait``. It is waited for once.
+
+    Args:
+        world: World whose engine runs the operation.
+        number: The engine's number of the operation.
+        label: Operation and name, for errors.
+        finish: Makes the result once the operation is over. Called once, by ``wait``.
+    """
+
+    __slots__ = ("_finish", "_label", "_number", "_waited", "_world")
+
+    def __init__(
+        self, world: World, number: int, label: str, finish: Callable[[], Result]
+    ) -> None:
+        self._world = world
+        self._number = number
+        self._label = label
+        self._finish: Callable[[], Result] | None = finish
+        self._waited = False
+
+    def done(self) -> bool:
+        """Return whether ``wait`` would return (or raise) at once.
+
+        Raises:
+            ValueError: The handle has been waited for already.
+        """
+        self._check_fresh()
+        return self._world.is_done(self._number)
+
+    def wait(self, timeout_s: float | None = None) -> Result:
+        """Return the result, as soon as it is there.
+
+        Args:
+            timeout_s: Seconds to wait at most; the operation goes on after that and the
+                handle can be waited for again. Default: the operation's own deadline.
+
+        Returns:
+            What the blocking form of the operation returns.
+
+        Raises:
+            ValueError: The handle has been waited for already.
+            MismatchError: The ranks called the operation with differing arguments.
+            PeerLostError: A rank that takes part is gone.
+            CommunicationTimeout: The deadline or ``timeout_s`` passed.
+            ShutdownError: ``shutdown`` cut the operation short.
+        """
+        self._check_fresh()
+        completion = self._world.wait(self._number, timeout_s)
+        if completion is None:
+            raise CommunicationTimeout(
+                f"{self._label} on rank {self._world.rank}: not finished within "
+                f"{timeout_s:g} s; the operation goes on, wait for it again",
+                rank=self._world.rank,
+                timeout_s=timeout_s,
+            )
+        self._waited = True
+        finish, self._finish = self._finish, None
+        assert finish is not None
+        try:
+            raise_failure(completion)
+            return finish()
+        finally:
+            self._world.release(self._number)
+
+    def _check_fresh(self) -> None:
+        if self._waited:
+            raise ValueError(
+                f"cannot find handle: {self._label} has been waited for already; "
+                "a handle is waited for once, keep the result"
+            )
+
+    def __del__(self) -> None:
+        if not self._waited:
+            self._world.forget(self._number)
+
+    def __repr__(self) -> str:
+        state = "waited for" if self._waited else "outstanding"
+        return f"<Handle of {self._label}, {state}>"
+
+
+class MappedHandle(Handle[Result]):
+    """A handle whose result is made from that of another one."""
+
+    __slots__ = ("_inner", "_map")
+
+    def __init__(self, inner: Handle[Any], map_result: Callable[[Any], Result]) -> None:
+        self._inner = inner
+        self._map = map_result
+
+    def done(self) -> bool:
+        return self._inner.done()
+
+    def wait(self, timeout_s: float | None = None) -> Result:
+        return self._map(self._inner.wait(timeout_s))
+
+    def __del__(self) -> None:
+        pass  # the inner handle takes care of itself
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+def wait_all(handles: list[Handle[Any]], timeout_s: float | None = None) -> list[Any]:
+    """Wait for all handles and return their results in order.
+
+    All are waited for even when one of them fails; then the first failure is raised.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    results, failures = [], []
+    for handle in handles:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            results.append(handle.wait(left))
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return results

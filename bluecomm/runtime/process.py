@@ -1,0 +1,179 @@
+"""The process's current world: what ``init`` makes and module functions forward to."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bluecomm.config import Config
+from bluecomm.errors import NotInitializedError, ShutdownError
+from bluecomm.runtime.communicator import Communicator
+from bluecomm.runtime.rendezvous import Rendezvous, find_rendezvous
+from bluecomm.runtime.world import World
+from bluecomm.topology.compare import topology_digest
+from bluecomm.topology.exponential import ExponentialGraph
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from bluecomm._native import SharedMemory
+
+TopologyFunction = Callable[[int], "nx.DiGraph[int]"]
+
+
+class Process:
+    """What of bluecomm belongs to the process and outlives a ``shutdown``."""
+
+    def __init__(self) -> None:
+        self._rendezvous: Rendezvous | None = None
+        self._memory: SharedMemory | None = None
+        self._communicator: Communicator | None = None
+        self._creations: dict[tuple[int, ...], int] = {}
+        self._was_shut_down = False
+        self._ends_with_interpreter = False
+        self._pid = os.getpid()
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether there is a world."""
+        return self._communicator is not None
+
+    @property
+    def communicator(self) -> Communicator:
+        """The communicator of all ranks.
+
+        Raises:
+            NotInitializedError: ``init`` has not been called.
+            ShutdownError: ``shutdown`` has been called since.
+        """
+        if self._communicator is None:
+            if self._was_shut_down:
+                raise ShutdownError(
+                    "bluecomm has been shut down; call bluecomm.init() again first"
+                )
+            raise NotInitializedError(
+                "bluecomm has not been initialized; call bluecomm.init() first"
+            )
+        return self._communicator
+
+    @property
+    def memory(self) -> SharedMemory:
+        """Allocator of shared memory."""
+        if self._memory is None:
+            from bluecomm._native import SharedMemory
+
+            self._memory = SharedMemory()
+        return self._memory
+
+    def init(
+        self, topology_fn: TopologyFunction | None = None, is_weighted: bool = False
+    ) -> None:
+        """See ``bluecomm.init``."""
+        if self._communicator is not None:
+            size = self._communicator.size
+            graph = (topology_fn or ExponentialGraph)(size)
+            self._communicator.use_topology(graph, is_weighted)
+            return
+        if self._rendezvous is None:
+            config = Config.from_environment(os.environ)
+            _set_log_level(config.log_level)
+            self._rendezvous = find_rendezvous(config)
+            if not self._ends_with_interpreter:
+                self._ends_with_interpreter = True
+                atexit.register(self._at_exit)
+        config = Config.from_environment(os.environ)
+        graph = (topology_fn or ExponentialGraph)(self._rendezvous.place.size)
+        digest = topology_digest(graph, is_weighted=is_weighted).hex()
+        world = World(config, self._rendezvous, self.memory, digest)
+        communicator = Communicator(world, range(world.size))
+        communicator.use_topology(graph, is_weighted)
+        communicator.use_machine_topology(
+            ExponentialGraph(communicator.machine_size), is_weighted=False
+        )
+        self._creations.clear()
+        self._communicator = communicator
+
+    def shutdown(self) -> None:
+        """See ``bluecomm.shutdown``."""
+        self._end(orderly=True)
+
+    def register_members(self, ranks: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """Return the members of a new process set and its number among equal ones.
+
+        Raises:
+            NotInitializedError: ``init`` has not been called.
+            ValueError: No rank, a rank twice, or one that is out of range.
+        """
+        size = self.communicator.size
+        members = tuple(sorted(int(rank) for rank in ranks))
+        if not members or len(set(members)) != len(members):
+            raise ValueError(
+                f"a process set needs one or more different ranks, got {list(ranks)}"
+            )
+        if members[0] < 0 or members[-1] >= size:
+            raise ValueError(
+                f"ranks of a process set must be in 0 .. {size - 1}, got {list(ranks)}"
+            )
+        # Counted from 1: number 0 of all ranks is the world's own communicator.
+        creation = self._creations.get(members, 0) + 1
+        self._creations[members] = creation
+        return members, creation
+
+    def _end(self, *, orderly: bool) -> None:
+        communicator, self._communicator = self._communicator, None
+        if communicator is not None:
+            self._was_shut_down = True
+            communicator.world.close(orderly=orderly)
+
+    def leave(self, *, orderly: bool = True) -> None:
+        """End the world and forget the launcher; the next ``init`` looks for one."""
+        self._end(orderly=orderly)
+        rendezvous, self._rendezvous = self._rendezvous, None
+        if rendezvous is not None:
+            rendezvous.close()
+
+    def _at_exit(self) -> None:
+        """Leave with the interpreter; without a goodbye when it ends by a crash."""
+        if os.getpid() == self._pid:
+            self.leave(orderly=getattr(sys, "last_value", None) is None)
+
+
+def _set_log_level(level: str) -> None:
+    names = {"trace": logging.DEBUG, "fatal": logging.CRITICAL}
+    log = logging.getLogger("bluecomm")
+    log.setLevel(names.get(level, getattr(logging, level.upper(), logging.WARNING)))
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("bluecomm %(levelname)s: %(message)s"))
+        log.addHandler(handler)
+        log.propagate = False
+
+
+_process = Process()
+
+
+def current_process() -> Process:
+    """Return the state of this process."""
+    return _process
+
+
+def current_communicator(process_set: Any = None) -> Communicator:
+    """Return the given communicator, or that of all ranks.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+        ShutdownError: ``shutdown`` has been called since.
+        TypeError: ``process_set`` is not a communicator.
+    """
+    if process_set is None:
+        return _process.communicator
+    if not isinstance(process_set, Communicator):
+        raise TypeError(
+            "process_set must be a bluecomm.ProcessSet, "
+            f"got {type(process_set).__name__}"
+        )
+    return process_set

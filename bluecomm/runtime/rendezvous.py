@@ -1,0 +1,176 @@
+"""How a process finds its world: its place, the job's secret, and its peers."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from typing import Any
+
+from bluecomm._version import __version__
+from bluecomm.config import Config
+from bluecomm.runtime.agent_link import AgentLink
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where this process stands in its job, and what it needs to reach the others.
+
+    ``machine`` is equal on the ranks that share a real machine; ``machine_rank`` and
+    the local ranks may be of simulated machines. ``addresses`` are this host's
+    addresses for data, best first. ``socket_dir`` is private to this user.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    machine_rank: int
+    machine_size: int
+    job: str
+    epoch: int
+    secret: bytes
+    host: str
+    machine: str
+    socket_dir: str
+    addresses: tuple[str, ...]
+    source: str
+
+
+class Rendezvous(abc.ABC):
+    """Meeting point of the ranks; one per process, used by every ``init`` in it."""
+
+    @property
+    @abc.abstractmethod
+    def place(self) -> Place:
+        """This process's place in the job."""
+
+    @abc.abstractmethod
+    def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
+        """Publish this rank's record and return the records of all ranks, by rank.
+
+        Collective. The n-th call on a rank meets the n-th call on the others.
+
+        Raises:
+            CommunicationTimeout: Some ranks have not published theirs in time.
+        """
+
+    @property
+    def link(self) -> AgentLink | None:
+        """The connection to the agent, where there is one."""
+        return None
+
+    @abc.abstractmethod
+    def goodbye(self) -> None:
+        """Tell the launcher that this rank has ended its communication in order."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Free what the meeting point holds. The process exits or was forked."""
+
+
+class SoloRendezvous(Rendezvous):
+    """A world of one, for a script that no launcher started."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.mkdtemp(prefix="bluecomm-")
+        self._owner = os.getpid()
+        self._place = Place(
+            rank=0,
+            size=1,
+            local_rank=0,
+            local_size=1,
+            machine_rank=0,
+            machine_size=1,
+            job=secrets.token_hex(8),
+            epoch=0,
+            secret=secrets.token_bytes(32),
+            host=socket.gethostname(),
+            machine="solo",
+            socket_dir=self._directory,
+            addresses=("127.0.0.1",),
+            source="no launcher: a world of one",
+        )
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
+        return [record]
+
+    def goodbye(self) -> None:
+        pass  # nobody listens
+
+    def close(self) -> None:
+        if os.getpid() == self._owner:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class AgentRendezvous(Rendezvous):
+    """The world that bfrun made; its agent passes records and news."""
+
+    def __init__(self, config: Config) -> None:
+        assert config.agent_socket is not None
+        self._round = 0
+        self._link = AgentLink(
+            config.agent_socket,
+            config.rank or 0,
+            __version__,
+            config.start_timeout_s,
+        )
+        told = self._link.welcome
+        self._place = Place(
+            rank=int(told["rank"]),
+            size=int(told["size"]),
+            local_rank=int(told["local_rank"]),
+            local_size=int(told["local_size"]),
+            machine_rank=int(told["machine_rank"]),
+            machine_size=int(told["machine_size"]),
+            job=str(told["job"]),
+            epoch=int(told["epoch"]),
+            secret=bytes.fromhex(told["secret"]),
+            host=str(told["host"]),
+            machine=str(told["machine"]),
+            socket_dir=str(told["socket_dir"]),
+            addresses=tuple(told["addresses"]),
+            source="bfrun",
+        )
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    @property
+    def link(self) -> AgentLink:
+        return self._link
+
+    def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
+        number, self._round = self._round, self._round + 1
+        return self._link.exchange(record, number, timeout_s)
+
+    def goodbye(self) -> None:
+        self._link.send({"type": "goodbye"})
+
+    def close(self) -> None:
+        if os.getpid() == self._link.pid:
+            self._link.close()
+        else:
+            self._link.abandon_after_fork()
+
+
+def find_rendezvous(config: Config) -> Rendezvous:
+    """Return the meeting point that the environment tells of.
+
+    bfrun's agent when there is one, else a world of one.
+
+    Raises:
+        BluecommError: The agent cannot be reached, or refuses this process.
+    """
+    if config.agent_socket is not None:
+        return AgentRendezvous(config)
+    return SoloRendezvous()

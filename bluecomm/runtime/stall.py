@@ -1,0 +1,149 @@
+"""What is known of an operation that waits for other ranks, as a table to print."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bluecomm._native import PendingOperation
+
+# An operation younger than this may be in a report by chance.
+_SETTLED_S = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RankState:
+    """One rank as the agents saw it, and the operations that it has outstanding."""
+
+    rank: int
+    host: str
+    pid: int
+    state: str
+    idle_s: float
+    operations: tuple[dict[str, Any], ...]
+
+    def blocked_in(self) -> dict[str, Any] | None:
+        """Return the operation in which the rank's program blocks, if it does."""
+        for operation in self.operations:
+            if operation.get("blocking") and operation["age_s"] > _SETTLED_S:
+                return operation
+        return None
+
+    def has(self, name: str) -> bool:
+        """Return whether an operation of that name is outstanding there."""
+        return any(operation["name"] == name for operation in self.operations)
+
+    def __str__(self) -> str:
+        where = f"  rank {self.rank} on {self.host} (pid {self.pid}, {self.state}"
+        if self.state == "running":
+            where += f", CPU last used {self.idle_s:.0f} s ago"
+        doing = ", ".join(
+            f"{operation['kind']} {operation['name']!r} for {operation['age_s']:.0f} s"
+            f" (waits for {_ranks(operation['waiting_for'])})"
+            for operation in self.operations
+        )
+        return f"{where}): {doing or 'in no operation'}"
+
+
+@dataclasses.dataclass(frozen=True)
+class StallReport:
+    """An operation that waits, and the states of the ranks."""
+
+    rank: int
+    kind: str
+    name: str
+    age_s: float
+    waiting_for: tuple[int, ...]
+    states: dict[int, RankState]
+
+    @classmethod
+    def alone(cls, rank: int, operation: PendingOperation) -> StallReport:
+        """Return the report of a rank that can ask nobody."""
+        return cls(
+            rank,
+            operation["kind"],
+            operation["name"],
+            operation["age_s"],
+            tuple(operation["waiting_for"]),
+            {},
+        )
+
+    @classmethod
+    def from_frame(
+        cls, rank: int, operation: PendingOperation, frame: dict[str, Any]
+    ) -> StallReport:
+        """Return the report that the driver has gathered from all ranks."""
+        states = {
+            int(number): RankState(
+                rank=int(number),
+                host=str(state["host"]),
+                pid=int(state["pid"]),
+                state=str(state["state"]),
+                idle_s=float(state["idle_s"]),
+                operations=tuple(state["ops"]),
+            )
+            for number, state in frame["ranks"].items()
+        }
+        return dataclasses.replace(cls.alone(rank, operation), states=states)
+
+    def all_busy(self, within_s: float) -> bool:
+        """Return whether all awaited ranks live and used their CPU recently."""
+        return all(
+            rank in self.states
+            and self.states[rank].state == "running"
+            and self.states[rank].idle_s <= within_s
+            for rank in self.waiting_for
+        )
+
+    def find_cycle(self) -> str | None:
+        """Return the error of blocking calls that wait for each other in a circle.
+
+        Rank a waits for b in 'x', which b has not called, because b blocks in 'y' and
+        waits there, perhaps by way of others, for a. No time will mend that.
+        """
+        path = [self.rank]
+        while True:
+            here = self.states.get(path[-1])
+            blocked = here.blocked_in() if here else None
+            if blocked is None:
+                return None
+            absent = [
+                rank
+                for rank in blocked["waiting_for"]
+                if rank in self.states
+                and not self.states[rank].has(blocked["name"])
+                and self.states[rank].blocked_in() is not None
+            ]
+            if not absent:
+                return None
+            if absent[0] in path:
+                return self._describe_cycle(path[path.index(absent[0]) :])
+            path.append(absent[0])
+
+    def _describe_cycle(self, ranks: list[int]) -> str:
+        calls = []
+        for rank, follower in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
+            blocked = self.states[rank].blocked_in()
+            assert blocked is not None
+            calls.append(
+                f"rank {rank} is in {blocked['kind']} {blocked['name']!r} and waits "
+                f"for rank {follower}"
+            )
+        return (
+            f"{self.kind} {self.name!r} on rank {self.rank}: blocking calls in crossed "
+            f"order, which can never meet: {'; '.join(calls)}. Call the operations in "
+            "one order on all ranks, or use their nonblocking forms."
+        )
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.kind} {self.name!r} on rank {self.rank} has waited "
+            f"{self.age_s:.0f} s for {_ranks(self.waiting_for)}"
+        )
+        shown = [self.states[rank] for rank in sorted(self.states)]
+        return "\n".join([head, *(str(state) for state in shown)])
+
+
+def _ranks(ranks: Any) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -1,0 +1,327 @@
+"""The world: one process's engine, its place among the ranks, and what runs there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bluecomm.config import Config
+from bluecomm.errors import MismatchError, ShutdownError
+from bluecomm.runtime.handle import Handle, Result
+from bluecomm.runtime.layout import MachineLayout, layout_of
+from bluecomm.runtime.monitor import Monitor
+from bluecomm.runtime.rendezvous import Rendezvous
+
+if TYPE_CHECKING:
+    from bluecomm._native import Completion, Engine, SharedMemory
+
+_log = logging.getLogger("bluecomm")
+
+# Completed operations that nobody waits for are noticed when so many are outstanding.
+_REAP_AT = 256
+
+_CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PeerRecord:
+    """What one rank told the others at rendezvous."""
+
+    rank: int
+    host: str
+    machine: str
+    pid: int
+    offers: dict[str, str]
+    ranks_per_machine: int | None
+    topology: str
+
+
+class World:
+    """The engine of this process and everything that belongs to one ``init``.
+
+    Args:
+        config: Settings.
+        rendezvous: Where to meet the other ranks.
+        memory: Allocator of shared memory; it outlives the world.
+        topology: Digest of the topology that this rank starts with; all must agree.
+
+    Raises:
+        CommunicationTimeout: Some ranks did not come.
+        MismatchError: The ranks were started with differing settings.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        rendezvous: Rendezvous,
+        memory: SharedMemory,
+        topology: str,
+    ) -> None:
+        self.config = config
+        self.rendezvous = rendezvous
+        self.place = rendezvous.place
+        self.memory = memory
+        self.pid = os.getpid()
+        self.rank = self.place.rank
+        self.size = self.place.size
+        self._lock = threading.Lock()
+        self._kept: dict[int, tuple[object, ...]] = {}
+        self._forgotten: set[int] = set()
+        self._hard_deadline: set[int] = set()
+        self._waiting: dict[int, int] = {}
+        self._closed = False
+        self._engine = self._make_engine()
+        self.peers = self._meet(topology)
+        self.layout = self._agree_on_layout()
+        self._engine.start(
+            [
+                {
+                    "rank": peer.rank,
+                    "host": peer.host,
+                    "machine": peer.machine,
+                    "pid": peer.pid,
+                    "offers": peer.offers,
+                }
+                for peer in self.peers
+            ]
+        )
+        self._monitor = Monitor(self)
+        self._report_links()
+
+    # -- starting ---------------------------------------------------------------------
+
+    def _make_engine(self) -> Engine:
+        from bluecomm._native import Engine
+
+        return Engine(
+            rank=self.rank,
+            size=self.size,
+            job=self.place.job,
+            epoch=self.place.epoch,
+            secret=self.place.secret,
+            socket_dir=self.place.socket_dir,
+            addresses=self.place.addresses,
+            machine=self.place.machine,
+            transport=self.config.transport,
+            tcp_streams=self.config.tcp_streams,
+            eager_bytes=self.config.eager_bytes,
+            staging_bytes=self.config.shm_staging_bytes,
+            memory=self.memory,
+        )
+
+    def _meet(self, topology: str) -> list[PeerRecord]:
+        mine = PeerRecord(
+            rank=self.rank,
+            host=self.place.host,
+            machine=self.place.machine,
+            pid=self.pid,
+            offers=self._engine.offers(),
+            ranks_per_machine=self.config.ranks_per_machine,
+            topology=topology,
+        )
+        records = self.rendezvous.exchange(
+            dataclasses.asdict(mine), self.config.start_timeout_s
+        )
+        peers = [PeerRecord(**record) for record in records]
+        self._check_agreement(peers, "topology", "init with differing topologies")
+        self._check_agreement(
+            peers, "ranks_per_machine", "BLUECOMM_RANKS_PER_MACHINE differs"
+        )
+        return peers
+
+    def _check_agreement(
+        self, peers: Sequence[PeerRecord], field: str, what: str
+    ) -> None:
+        mine = getattr(peers[self.rank], field)
+        others = [peer.rank for peer in peers if getattr(peer, field) != mine]
+        if others:
+            got = getattr(peers[others[0]], field)
+            raise MismatchError.describe(
+                f"{what}: rank {others[0]} disagrees with rank {self.rank}",
+                operation="init",
+                rank=self.rank,
+                peers=others,
+                expected=str(mine),
+                got=str(got),
+                remedy="All ranks must start with the same.",
+            )
+
+    def _agree_on_layout(self) -> MachineLayout:
+        return layout_of(
+            [peer.machine for peer in self.peers], self.config.ranks_per_machine
+        )
+
+    def _report_links(self) -> None:
+        links = {
+            peer.rank: self._engine.transport_of(peer.rank)
+            for peer in self.peers
+            if peer.rank != self.rank
+        }
+        _log.info(
+            "rank %d of %d on %s (%s); transports %s",
+            self.rank,
+            self.size,
+            self.place.host,
+            self.place.source,
+            links,
+        )
+
+    # -- groups and operations --------------------------------------------------------
+
+    def add_group(
+        self, group_id: int, ranks: Sequence[int], machine_of: Sequence[int]
+    ) -> None:
+        """Make a set of ranks known to the engine."""
+        self._engine.add_group(group_id, ranks, machine_of)
+
+    def transport_of(self, rank: int) -> str:
+        """Return the kind of the link to a peer: ``"self"``, ``"shm"`` or ``"tcp"``."""
+        return self._engine.transport_of(rank)
+
+    def stats(self) -> list[Any]:
+        """Return the engine's counters for each peer."""
+        return list(self._engine.stats())
+
+    def start(
+        self,
+        kind: str,
+        name: str,
+        group_id: int,
+        dtype: str,
+        shape: Sequence[int],
+        memory: tuple[int, int, int, int],
+        *,
+        keep: tuple[object, ...],
+        finish: Callable[[int], Result],
+        timeout_s: float | None,
+        **parameters: Any,
+    ) -> Handle[Result]:
+        """Start an operation.
+
+        Args:
+            kind: The engine's word for it.
+            name: Name under which the ranks' calls find each other.
+            group_id: Group that takes part.
+            dtype: The engine's word for the element type.
+            shape: Shape of the input.
+            memory: Address and bytes of the input, and of the output (0, 0 when the
+                engine allocates it).
+            keep: What must live until the operation is over.
+            finish: Makes the result, from the engine's number of the operation.
+            timeout_s: Deadline; ``None``: the configured one, which is extended while
+                the ranks waited for are alive and busy.
+            **parameters: What the kind needs besides.
+
+        Returns:
+            Handle of the operation.
+        """
+        self.check_usable()
+        limit_s = self.config.operation_timeout_s if timeout_s is None else timeout_s
+        number = self._engine.submit(
+            kind, name, group_id, dtype, shape, *memory, timeout_s=limit_s, **parameters
+        )
+        self._kept[number] = keep
+        if timeout_s is not None:
+            self._hard_deadline.add(number)
+        if len(self._kept) >= _REAP_AT:
+            self.reap()
+        return Handle(self, number, f"{kind} {name!r}", lambda: finish(number))
+
+    def output(self, number: int) -> tuple[Any, list[int]]:
+        """Return the result that the engine allocated: memory and rows per source."""
+        return self._engine.output(number)
+
+    def is_done(self, number: int) -> bool:
+        """Return whether an operation is over."""
+        return self._closed or self._engine.done(number)
+
+    def wait(self, number: int, timeout_s: float | None) -> Completion | None:
+        """Wait for the end of an operation; ``None`` when ``timeout_s`` passed."""
+        self.check_usable()
+        self._waiting[number] = threading.get_ident()
+        try:
+            limit_s = float("inf") if timeout_s is None else timeout_s
+            return self._engine.wait(number, limit_s)
+        finally:
+            del self._waiting[number]
+
+    def is_waited_for(self, number: int) -> bool:
+        """Return whether a thread of this process blocks on an operation."""
+        return number in self._waiting
+
+    def has_hard_deadline(self, number: int) -> bool:
+        """Return whether the caller gave an operation its deadline."""
+        return number in self._hard_deadline
+
+    def release(self, number: int) -> None:
+        """Drop an operation that has been waited for."""
+        self._kept.pop(number, None)
+        self._hard_deadline.discard(number)
+        if not self._closed:
+            self._engine.release(number)
+
+    def forget(self, number: int) -> None:
+        """Drop an operation that nobody will wait for, as soon as it is over."""
+        with self._lock:
+            self._forgotten.add(number)
+
+    def reap(self) -> None:
+        """Let go of the tensors of operations that are over."""
+        with self._lock:
+            for number in self._engine.finished():
+                self._kept.pop(number, None)
+            over = {n for n in self._forgotten if n not in self._kept}
+            self._forgotten -= over
+        for number in over:
+            self.release(number)
+
+    @property
+    def engine(self) -> Engine:
+        """The native engine, for the monitor."""
+        return self._engine
+
+    # -- ending -----------------------------------------------------------------------
+
+    def check_usable(self) -> None:
+        """Raise unless operations can run here.
+
+        Raises:
+            ShutdownError: After ``shutdown``, or in a forked child.
+        """
+        if self._closed:
+            raise ShutdownError(
+                "bluecomm has been shut down; call bluecomm.init() again first",
+                rank=self.rank,
+            )
+        if os.getpid() != self.pid:
+            raise ShutdownError(
+                f"this process ({os.getpid()}) is a fork of rank {self.rank} "
+                f"(pid {self.pid}); only the rank itself communicates",
+                rank=self.rank,
+            )
+
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        self._monitor.close()
+        yield
+        self._closed = True
+        self._kept.clear()
+
+    def close(self, *, orderly: bool = True) -> None:
+        """End the engine; outstanding operations fail with ``ShutdownError``.
+
+        Args:
+            orderly: Say goodbye to the peers and wait (at most 5 s) until they have
+                all that was sent to them. Otherwise just stop.
+        """
+        if self._closed or os.getpid() != self.pid:
+            return
+        with self._closing():
+            self._engine.close(_CLOSE_TIMEOUT_S if orderly else 0.0)
+            if orderly:
+                self.rendezvous.goodbye()

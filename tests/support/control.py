@@ -1,0 +1,155 @@
+"""The launcher's side of the control plane, in one thread, for ranks of a test."""
+
+from __future__ import annotations
+
+import secrets
+import selectors
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bfrun.channel import Frame, FrameParser, encode
+
+
+class ControlServer:
+    """Plays agent and driver for the ranks of one world.
+
+    Args:
+        world_size: Number of ranks.
+        machines: Real machine of each rank; ranks on different ones use TCP.
+    """
+
+    def __init__(self, world_size: int, machines: Sequence[str]) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="bluecomm-test-"))
+        self.path = str(self.directory / "agent")
+        self.news: list[Frame] = []
+        self._world_size = world_size
+        self._machines = machines
+        self._job = secrets.token_hex(8)
+        self._secret = secrets.token_hex(32)
+        self._records: dict[int, dict[int, Any]] = {}
+        self._connections: dict[int, socket.socket] = {}
+        self._parsers: dict[socket.socket, FrameParser] = {}
+        self._pending: dict[int, list[Any]] = {}
+        self._stall: Frame | None = None
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._waker, self._wakee = socket.socketpair()
+        self._selector.register(self._wakee, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """Return the variables with which ``init`` finds this server."""
+        return {
+            "BLUECOMM_AGENT_SOCKET": self.path,
+            "BLUECOMM_RANK": str(rank),
+            "BLUECOMM_SIZE": str(self._world_size),
+        }
+
+    def broadcast(self, frame: Frame) -> None:
+        """Send a frame to every connected rank."""
+        for connection in list(self._connections.values()):
+            connection.sendall(encode(frame))
+
+    def close(self) -> None:
+        """Stop serving and remove the folder."""
+        self._waker.send(b"x")
+        self._thread.join(timeout=5)
+        for peer in (*self._parsers, self._listener, self._waker, self._wakee):
+            peer.close()
+        self._selector.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._wakee:
+                    return
+                if key.fileobj is self._listener:
+                    connection, _ = self._listener.accept()
+                    self._parsers[connection] = FrameParser()
+                    self._selector.register(connection, selectors.EVENT_READ)
+                else:
+                    self._read(key.fileobj)
+
+    def _read(self, connection: Any) -> None:
+        try:
+            data = connection.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(connection)
+            return
+        for frame in self._parsers[connection].feed(data):
+            self._answer(connection, frame)
+
+    def _answer(self, connection: socket.socket, frame: Frame) -> None:
+        kind = frame["type"]
+        if kind == "hello":
+            self._connections[frame["rank"]] = connection
+            connection.sendall(encode(self._welcome(frame["rank"])))
+        elif kind == "publish":
+            rank = next(r for r, c in self._connections.items() if c is connection)
+            records = self._records.setdefault(frame["round"], {})
+            records[rank] = frame["record"]
+            if len(records) == self._world_size:
+                table = [records[rank] for rank in range(self._world_size)]
+                self.broadcast(
+                    {"type": "table", "round": frame["round"], "records": table}
+                )
+        elif kind == "stall":
+            self._stall = frame
+            self._pending.clear()
+            self.broadcast({"type": "query_pending", "id": 1})
+        elif kind == "pending":
+            rank = next(r for r, c in self._connections.items() if c is connection)
+            self._pending[rank] = frame["ops"]
+            if len(self._pending) == self._world_size and self._stall:
+                self.broadcast(self._report(self._stall))
+        else:
+            self.news.append(frame)
+
+    def _welcome(self, rank: int) -> Frame:
+        machine = self._machines[rank]
+        peers = [r for r in range(self._world_size) if self._machines[r] == machine]
+        machines = list(dict.fromkeys(self._machines))
+        return {
+            "type": "welcome",
+            "job": self._job,
+            "epoch": 0,
+            "secret": self._secret,
+            "rank": rank,
+            "size": self._world_size,
+            "local_rank": peers.index(rank),
+            "local_size": len(peers),
+            "machine_rank": machines.index(machine),
+            "machine_size": len(machines),
+            "host": f"host{machine}",
+            "machine": f"{self._job}-{machine}",
+            "socket_dir": str(self.directory),
+            "addresses": ["127.0.0.1"],
+            "failure_timeout_s": 120.0,
+            "start_timeout_s": 60.0,
+        }
+
+    def _report(self, stall: Frame) -> Frame:
+        ranks = {
+            str(rank): {
+                "host": f"host{self._machines[rank]}",
+                "pid": 0,
+                "state": "running",
+                "cpu_s": 0.0,
+                "idle_s": 0.0,
+                "ops": operations,
+            }
+            for rank, operations in self._pending.items()
+        }
+        return {"type": "stall_report", "op": stall["op"], "ranks": ranks}

@@ -1,0 +1,185 @@
+"""Runs a function on several ranks: real processes, from a pool that is reused.
+
+::
+
+    def body(x):
+        return bf.allreduce(x[bf.rank()])
+
+    results = run_ranks(4, body, x, limit_s=10)
+
+A rank is a forked child of a server that has imported torch and bluecomm, so that
+starting it takes milliseconds. It lives on for the next case; after a failure or a
+timeout the whole pool is made anew.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tests.support.control import ControlServer
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_PRELOADED = ["torch", "numpy", "networkx", "bluecomm", "tests.support.ranks"]
+
+
+class RankFailure(AssertionError):
+    """Some ranks failed or did not finish; the text has what each of them says."""
+
+
+def run_ranks(
+    world_size: int,
+    body: Callable[..., Any],
+    *args: Any,
+    transport: str = "auto",
+    machines: Sequence[int] | None = None,
+    ranks_per_machine: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    initialize: bool = True,
+    limit_s: float = 30.0,
+) -> list[Any]:
+    """Return what ``body(*args)`` returns on each rank of a fresh world.
+
+    Args:
+        world_size: Number of ranks.
+        body: Function of a module; ``bf.init`` has been called when it starts, and
+            ``bf.shutdown`` is called after it.
+        *args: Picklable.
+        transport: ``BLUECOMM_TRANSPORT``.
+        machines: Real machine of each rank, as the ranks are told: ranks on different
+            ones use TCP. Default: all on one.
+        ranks_per_machine: ``BLUECOMM_RANKS_PER_MACHINE``.
+        environment: More variables.
+        initialize: Whether to call ``init`` and ``shutdown`` around ``body``.
+        limit_s: Seconds after which the ranks are killed.
+
+    Raises:
+        RankFailure: Some ranks raised or were too late; has all their tracebacks.
+    """
+    where = [str(machine) for machine in machines or [0] * world_size]
+    server = ControlServer(world_size, where)
+    variables = {"BLUECOMM_TRANSPORT": transport, **(environment or {})}
+    if ranks_per_machine is not None:
+        variables["BLUECOMM_RANKS_PER_MACHINE"] = str(ranks_per_machine)
+    try:
+        workers = _pool.take(world_size)
+        for rank, worker in enumerate(workers):
+            own = {**variables, **server.environment(rank)}
+            worker.submit((own, body, args, initialize))
+        return _collect(workers, time.monotonic() + limit_s, limit_s)
+    except RankFailure:
+        _pool.close()
+        raise
+    finally:
+        server.close()
+
+
+def _collect(workers: Sequence[_Worker], deadline: float, limit_s: float) -> list[Any]:
+    results, failures = [], []
+    for rank, worker in enumerate(workers):
+        # Once one has failed, the others get little time to say what they saw.
+        left = deadline - time.monotonic() if not failures else 3.0
+        answer = worker.answer(max(0.0, left))
+        if answer is None:
+            failures.append(f"rank {rank}: no result within {limit_s:g} s")
+        elif answer[0]:
+            results.append(answer[1])
+        else:
+            failures.append(f"rank {rank}:\n{answer[1]}")
+    if failures:
+        raise RankFailure("\n".join(failures))
+    return results
+
+
+class _Worker:
+    """One process of the pool."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_work, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def submit(self, task: tuple[Any, ...]) -> None:
+        self._pipe.send(task)
+
+    def answer(self, timeout_s: float) -> tuple[bool, Any] | None:
+        try:
+            if not self._pipe.poll(timeout_s):
+                return None
+            answer: tuple[bool, Any] = self._pipe.recv()
+            return answer
+        except (EOFError, ConnectionError):
+            self._process.join(timeout=5)
+            return False, f"process ended, exit code {self._process.exitcode}"
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.kill()
+        self._process.join(timeout=5)
+        self._process.close()
+
+
+class _Pool:
+    """Worker processes, made when they are needed first."""
+
+    def __init__(self) -> None:
+        self._workers: list[_Worker] = []
+        self._owner = os.getpid()
+        atexit.register(self.close)
+
+    def take(self, count: int) -> list[_Worker]:
+        if not self._workers:
+            _CONTEXT.set_forkserver_preload(_PRELOADED)
+        while len(self._workers) < count:
+            self._workers.append(_Worker())
+        return self._workers[:count]
+
+    def close(self) -> None:
+        if os.getpid() != self._owner:
+            return
+        for worker in self._workers:
+            worker.close()
+        self._workers.clear()
+
+
+_pool = _Pool()
+
+
+def _work(pipe: Connection) -> None:
+    """Serve tasks until the pool goes away."""
+    import torch
+
+    torch.set_num_threads(1)
+    clean = dict(os.environ)
+    while True:
+        try:
+            variables, body, args, initialize = pipe.recv()
+        except (EOFError, ConnectionError):
+            return
+        os.environ.clear()
+        os.environ.update({**clean, **variables})
+        pipe.send(_run(body, args, initialize))
+
+
+def _run(body: Callable[..., Any], args: Any, initialize: bool) -> tuple[bool, Any]:
+    import bluecomm as bf
+    from bluecomm.runtime import current_process
+
+    orderly = False
+    try:
+        if initialize:
+            bf.init()
+        result = body(*args)
+        orderly = True
+        return True, result
+    except BaseException:
+        return False, traceback.format_exc()
+    finally:
+        current_process().leave(orderly=orderly)
