@@ -32,10 +32,19 @@ def describe_plan(plan: LaunchPlan) -> str:
         f"{_count(machines, 'machine')}"
     )
     common = [f"command: {shlex.join(first.command)}", f"directory: {first.cwd}"]
-    return "\n".join([heading, *common, *columns(rows)])
+    return "\n".join([heading, *common, *_columns(rows)])
 
 
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def describe_addresses(plan: LaunchPlan) -> str:
+    """Return a table of the addresses that carry data, best first."""
+    rows = [("host", "data addresses")]
+    for each in plan.hosts:
+        addresses = ", ".join(each.addresses) or "none needed, one machine"
+        rows.append((each.host.name, addresses))
+    return "\n".join(_columns(rows))
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return lines with the cells of ``rows`` below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,11 +20,13 @@ class HostFacts:
         cpus: Numbers of the CPUs that ranks may use there.
         numa: The same CPUs, grouped by NUMA domain.
         gpus: Identifiers of the visible GPUs, as ``CUDA_VISIBLE_DEVICES`` takes them.
+        python: Interpreter that can run the agent there; empty: not known.
     """
 
     cpus: tuple[int, ...]
     numa: tuple[tuple[int, ...], ...] = ()
     gpus: tuple[str, ...] = ()
+    python: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,15 @@ class HostPlan:
         host: The host.
         processes: Its ranks in order, at least one.
         addresses: Where ranks of other hosts reach its ranks, best first; empty in a
-            job on one host, which needs none beyond loopback.
+            job on one machine, which needs none beyond loopback.
+        python: Interpreter that runs the agent there.
     """
 
     index: int
     host: Host
     processes: tuple[ProcessSpec, ...]
     addresses: tuple[str, ...] = ()
+    python: str = sys.executable
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ def make_plan(
         counts = _fill(config, hosts, [_slots(host, facts) for host in hosts])
     else:
         counts = [_ranks_here(config, facts, notes)]
-    used = [(host, count) for host, count in zip(hosts, counts) if count]
+    used = [(host, count) for host, count in zip(hosts, counts, strict=True) if count]
     machines = _machine_sizes([count for _, count in used], config.ranks_per_machine)
     placements = _placements(machines)
     plans = []
@@ -175,7 +180,8 @@ def _fill(
 ) -> list[int]:
     wanted = sum(slots) if config.world_size is None else config.world_size
     if wanted > sum(slots) and not config.oversubscribe:
-        table = ", ".join(f"{host.name}: {n}" for host, n in zip(hosts, slots))
+        pairs = zip(hosts, slots, strict=True)
+        table = ", ".join(f"{host.name}: {count}" for host, count in pairs)
         raise LaunchError(
             f"-np {wanted}: the hosts have {sum(slots)} slots ({table}); lower -np, "
             "give more slots, or allow more ranks than slots with --oversubscribe"
@@ -244,7 +250,8 @@ def _plan_host(
                 cpus=_bind(config, host, facts, position, len(placements)),
             )
         )
-    return HostPlan(index, host, tuple(processes))
+    python = config.python or (facts.python if facts else "") or sys.executable
+    return HostPlan(index, host, tuple(processes), python=python)
 
 
 def _gpus(

@@ -1,6 +1,6 @@
 """Answers the questions of the pre-flight on one machine.
 
-The driver sends this file to ``python -c`` on every host and talks to it in lines of
+The driver sends this file to an interpreter on every host and talks to it in lines of
 JSON, so it is standard library only and runs on Python 3.8. It ends at the end of its
 standard input, and after ``LIFETIME_S`` in any case. For the time of a probe it
 listens on one port; whoever connects gets a fixed word and nothing is read from him.
@@ -136,7 +136,7 @@ def machine_facts(request: Mapping[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "hostname": socket.gethostname(),
         "system": platform.system(),
-        "agent_python": sys.executable,
+        "interpreter": sys.executable,
         "cpus": cpus,
         "numa": numa_domains(cpus),
         "gpus": visible_gpus(environ),
@@ -146,16 +146,19 @@ def machine_facts(request: Mapping[str, Any]) -> dict[str, Any]:
         "has_cwd": os.path.isdir(request["cwd"]),
     }
     interpreter = program if program and is_python else sys.executable
-    facts.update(_versions(interpreter, environ))
+    facts.update(_versions(interpreter, environ, request["cwd"]))
     return facts
 
 
-def _versions(interpreter: str, environ: Mapping[str, str]) -> dict[str, str | None]:
+def _versions(
+    interpreter: str, environ: Mapping[str, str], cwd: str
+) -> dict[str, str | None]:
     command = [interpreter, "-c", VERSIONS]
     try:
         output = subprocess.check_output(
             command,
             env=environ,
+            cwd=cwd if os.path.isdir(cwd) else None,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=VERSIONS_S,
@@ -204,19 +207,20 @@ def _dial_one(target: tuple[str, int, str]) -> str | None:
 
 
 def main() -> None:
-    """Answer requests until the end of standard input."""
+    """Answer requests until one says ``end``, or standard input ends."""
     signal.alarm(LIFETIME_S)
+    answer: dict[str, Any] = {}
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "facts":
             answer = machine_facts(request)
         elif request["do"] == "listen":
             answer = listen(request["word"])
-        else:
+        elif request["do"] == "dial":
             answer = dial(request["targets"])
-        answer["mark"] = request["mark"]
-        sys.stdout.write(request["mark"] + json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        print(request["mark"] + json.dumps(answer), flush=True)
+        if request["do"] == "end":
+            return
 
 
 if __name__ == "__main__":

@@ -1,40 +1,82 @@
-"""From settings to a running job: facts, pre-flight, plan, launcher, driver."""
+"""From settings to a running job: pre-flight, plan, launcher, driver."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 
 from bfrun.config import LaunchConfig
-from bfrun.describe import describe_plan
+from bfrun.describe import describe_addresses, describe_plan
 from bfrun.driver import run_job
-from bfrun.hosts import LOCALHOST
-from bfrun.launch.local import LocalLauncher
-from bfrun.plan import HostFacts, make_plan
+from bfrun.hosts import LOCALHOST, Host
+from bfrun.launch.per_host import PerHostLauncher, remote_hosts
+from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
+from bfrun.preflight import HostReport, run_preflight
 from bfrun.probe import numa_domains, visible_gpus
 
 
 def start(config: LaunchConfig) -> int:
     """Plan the job of ``config``, run it and return its exit code.
 
+    With ``config.check`` or ``config.dry_run`` nothing is started.
+
     Raises:
         LaunchError: The plan is impossible, a host did not pass the pre-flight, or
             the job could not start. Nothing is left running.
     """
-    facts = {LOCALHOST: local_facts()}
-    plan = make_plan(config, facts, os.environ)
-    for note in plan.notes:
-        print(f"bfrun: {note}", file=sys.stderr)
-    if config.dry_run:
-        print(describe_plan(plan))
-        return 0
-    if config.verbose:
-        print(describe_plan(plan), file=sys.stderr)
-    launcher = LocalLauncher()
+    hosts = config.hosts or (LOCALHOST,)
+    remote = remote_hosts(config)
+    launcher = PerHostLauncher(config, remote)
     try:
+        reports: Sequence[HostReport] = ()
+        if _needs_preflight(config, remote):
+            reports = run_preflight(config, hosts, launcher, os.environ)
+        if config.check:
+            # rich takes a tenth of a second to import.
+            from bfrun.check import print_check
+
+            return 0 if print_check(reports, sys.stdout) else 1
+        plan = _plan(config, hosts, remote, reports)
+        if config.dry_run:
+            print(describe_plan(plan))
+            return 0
         return run_job(plan, launcher, config)
     finally:
         launcher.close()
+
+
+def _needs_preflight(config: LaunchConfig, remote: frozenset[Host]) -> bool:
+    if config.check or not config.dry_run:
+        return config.check or bool(remote)
+    # A dry run connects only where the plan depends on what a host says of itself.
+    depends = config.bind_to != "none" or config.gpus_per_rank is not None
+    return any(depends or host.slots is None for host in remote)
+
+
+def _plan(
+    config: LaunchConfig,
+    hosts: Sequence[Host],
+    remote: frozenset[Host],
+    reports: Sequence[HostReport],
+) -> LaunchPlan:
+    facts: Mapping[Host, HostFacts]
+    if reports:
+        from bfrun.check import raise_failures
+
+        raise_failures(reports)
+        facts = {report.host: report.facts for report in reports}
+    else:
+        facts = {host: local_facts() for host in hosts if host not in remote}
+    plan = make_plan(config, facts, os.environ)
+    if reports:
+        plan = with_addresses(plan, {each.host: each.addresses for each in reports})
+    for note in plan.notes:
+        print(f"bfrun: {note}", file=sys.stderr)
+    if config.verbose and not config.dry_run:
+        print(describe_plan(plan), file=sys.stderr)
+        print(describe_addresses(plan), file=sys.stderr)
+    return plan
 
 
 def local_facts() -> HostFacts:

@@ -16,9 +16,10 @@ ROOT = Path(__file__).parents[2]
 
 BLUECOMM = [
     {"__init__", "__main__"},
-    {"topology_util"},
     {"integrations", "bench"},
     {"optim", "elastic", "data"},
+    # What users call on the module and no operation does.
+    {"basics", "horovod_names", "topologies", "topology_util"},
     {"window"},
     {"ops"},
     {"compression"},
@@ -30,6 +31,8 @@ BLUECOMM = [
 BFRUN = [
     {"__init__", "__main__", "cli"},
     {"start"},
+    # The pre-flight.
+    {"check", "preflight"},
     # The driver, and what it shows of the ranks' output.
     {"driver", "agent_session", "membership", "rendezvous", "stall"}
     | {"folding", "lines", "logs", "output", "report", "terminal"},

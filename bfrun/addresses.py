@@ -1,0 +1,113 @@
+"""Which addresses of a host carry data between ranks of different hosts."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from bfrun.errors import LaunchError
+
+# Interfaces of containers and virtual machines: the same address on many hosts.
+_VIRTUAL = ("docker*", "br-*", "virbr*", "cni*", "flannel*", "cali*", "lxc*", "podman*")
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address and the interface that has it."""
+
+    interface: str
+    ip: str
+
+    def __str__(self) -> str:
+        return f"{self.ip} ({self.interface})"
+
+
+def choose_interfaces(
+    addresses: Sequence[Address], pattern: str | None
+) -> tuple[Address, ...]:
+    """Return the addresses that ``--network-interface`` allows, best first.
+
+    Args:
+        addresses: All addresses of a host but loopback and link-local ones.
+        pattern: Interface names, globs or CIDR networks, separated by commas; an
+            entry with ``^`` before it excludes, and ``^`` before the first entry
+            makes all of them exclude. None: all, those of containers last.
+
+    Raises:
+        LaunchError: An entry is neither a name, a glob nor a network.
+    """
+    if pattern is None:
+        return tuple(sorted(addresses, key=_is_virtual))
+    words = [word.strip() for word in pattern.split(",") if word.strip()]
+    if not words:
+        raise LaunchError(f"--network-interface '{pattern}': names no interface")
+    all_exclude = words[0].startswith("^")
+    exclude = [word.lstrip("^") for word in words if all_exclude or word[0] == "^"]
+    include = [] if all_exclude else [word for word in words if word[0] != "^"]
+    return tuple(
+        address
+        for address in addresses
+        if (not include or any(_matches(word, address) for word in include))
+        and not any(_matches(word, address) for word in exclude)
+    )
+
+
+def _is_virtual(address: Address) -> bool:
+    return any(fnmatchcase(address.interface, glob) for glob in _VIRTUAL)
+
+
+def _matches(word: str, address: Address) -> bool:
+    if "/" in word or _is_ip(word):
+        try:
+            network = ipaddress.ip_network(word, strict=False)
+        except ValueError as error:
+            raise LaunchError(
+                f"--network-interface: '{word}' is no network: {error}"
+            ) from error
+        return ipaddress.ip_address(address.ip) in network
+    return fnmatchcase(address.interface, word)
+
+
+def _is_ip(word: str) -> bool:
+    try:
+        ipaddress.ip_address(word)
+    except ValueError:
+        return False
+    return True
+
+
+# For each host and address: the hosts that did not reach it, and why.
+Unreached = Mapping[Address, Mapping[str, str]]
+
+
+def reachable_addresses(
+    host: str, candidates: Sequence[Address], unreached: Unreached
+) -> tuple[str, ...]:
+    """Return the addresses of ``host`` that every other host has reached.
+
+    Args:
+        host: Name of the host, for the message.
+        candidates: Its addresses that may be used, best first.
+        unreached: Per address, the hosts that did not reach it with their reasons.
+
+    Raises:
+        LaunchError: There is none; says for each address who failed and why.
+    """
+    good = tuple(address.ip for address in candidates if not unreached.get(address))
+    if good:
+        return good
+    tried = "; ".join(
+        f"{address} not reached from {_who(unreached[address])}"
+        for address in candidates
+    )
+    raise LaunchError(
+        f"host '{host}': no address that every other host can reach: "
+        f"{tried or 'it has none that --network-interface allows'}; open the firewall "
+        "between the hosts, or choose with --network-interface"
+    )
+
+
+def _who(reasons: Mapping[str, str]) -> str:
+    return ", ".join(f"{host} ({reason})" for host, reason in reasons.items())

@@ -1,0 +1,61 @@
+"""Chooses for each host how its agent starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bfrun.config import LaunchConfig
+from bfrun.errors import LaunchError
+from bfrun.hosts import Host, is_local
+from bfrun.launch.base import AgentLink, Launcher
+from bfrun.launch.local import LocalLauncher
+from bfrun.probe import interface_addresses
+
+
+def remote_hosts(config: LaunchConfig) -> frozenset[Host]:
+    """Return the hosts of ``config`` whose agents start over SSH.
+
+    Raises:
+        LaunchError: ``--launcher local`` with a host that is not this machine.
+    """
+    if config.launcher == "ssh":
+        return frozenset(config.hosts)
+    own = [address for _, address in interface_addresses()]
+    remote = [host for host in config.hosts if not is_local(host, own)]
+    if remote and config.launcher == "local":
+        raise LaunchError(
+            f"--launcher local: host '{remote[0].name}' is not this machine; use "
+            "--launcher auto or ssh"
+        )
+    return frozenset(remote)
+
+
+class PerHostLauncher(Launcher):
+    """Starts agents of this machine as children, those of others over SSH."""
+
+    def __init__(self, config: LaunchConfig, remote: frozenset[Host]) -> None:
+        """Prepare for the hosts in ``remote`` to be reached over SSH.
+
+        Raises:
+            LaunchError: The SSH settings cannot be used.
+        """
+        self._remote = remote
+        self._local = LocalLauncher()
+        self._ssh: Launcher | None = None
+        if remote:
+            # paramiko takes a quarter of a second to import.
+            from bfrun.launch.ssh import SshLauncher
+
+            self._ssh = SshLauncher(config)
+
+    def start(self, host: Host, argv: Sequence[str], timeout_s: float) -> AgentLink:
+        """Start ``argv`` on ``host``; see :class:`Launcher`."""
+        if self._ssh is not None and host in self._remote:
+            return self._ssh.start(host, argv, timeout_s)
+        return self._local.start(host, argv, timeout_s)
+
+    def close(self) -> None:
+        """Close every connection."""
+        if self._ssh is not None:
+            self._ssh.close()
+        self._local.close()

@@ -1,0 +1,225 @@
+"""The command line: text to settings, exit codes, what --dry-run prints."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import bfrun.cli
+from bfrun.config import LaunchConfig
+from bfrun.errors import LaunchError
+from bfrun.hosts import Host
+
+
+@pytest.fixture
+def parse(monkeypatch):
+    """Return a function from arguments to the settings that the job would get."""
+
+    def parse(*arguments: str) -> LaunchConfig:
+        seen: list[LaunchConfig] = []
+
+        def start(config: LaunchConfig) -> int:
+            seen.append(config)
+            return 0
+
+        monkeypatch.setattr(bfrun.cli, "start", start)
+        assert bfrun.cli.main(arguments) == 0
+        (config,) = seen
+        return config
+
+    return parse
+
+
+def test_defaults(parse):
+    assert parse("-np", "4", "python", "x.py") == LaunchConfig(
+        command=("python", "x.py"), world_size=4
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--num-proc", "3"], {"world_size": 3}),
+        (["-H", "a:1,[::1]:2"], {"hosts": (Host("a", 1), Host("::1", 2))}),
+        (["--hosts", "ann@a"], {"hosts": (Host("a", user="ann"),)}),
+        (["--oversubscribe"], {"oversubscribe": True}),
+        (["--ranks-per-machine", "2"], {"ranks_per_machine": 2}),
+        (["--launcher", "ssh"], {"launcher": "ssh"}),
+        (["--gpus-per-rank", "1"], {"gpus_per_rank": 1}),
+        (["--bind-to", "numa"], {"bind_to": "numa"}),
+        (["-x", "A=1", "--env", "B=2"], {"environment": (("A", "1"), ("B", "2"))}),
+        (["--stdin"], {"stdin": True}),
+        (["--python", "/opt/py"], {"python": "/opt/py"}),
+        (["-p", "2222"], {"ssh_port": 2222}),
+        (["-i", "key"], {"ssh_identity_file": "key"}),
+        (["--ssh-config", "f"], {"ssh_config": "f"}),
+        (["--network-interface", "^lo"], {"network_interface": "^lo"}),
+        (["--start-timeout", "9.5"], {"start_timeout_s": 9.5}),
+        (["--failure-timeout", "20"], {"failure_timeout_s": 20.0}),
+        (["--output-dir", "out"], {"output_dir": "out"}),
+        (["--prefix-timestamp"], {"prefix_timestamp": True}),
+        (["--only-rank", "0,4-6"], {"only_rank": (0, 4, 5, 6)}),
+        (["-v"], {"verbose": True}),
+        (["--dry-run"], {"dry_run": True}),
+        (["--check"], {"check": True}),
+    ],
+)
+def test_each_option(parse, arguments, expected):
+    got = parse(*arguments, "cmd")
+    assert got == LaunchConfig(command=("cmd",), **expected)
+
+
+def test_options_after_the_command_belong_to_the_command(parse):
+    words = ("python", "x.py", "-np", "9", "--check", "-H", "a", "--", "-v")
+    config = parse("-np", "2", *words)
+    assert config.command == words
+    assert (config.world_size, config.check, config.hosts) == (2, False, ())
+
+
+def test_two_dashes_end_the_options(parse):
+    assert parse("-np", "2", "--", "-odd-name", "x").command == ("-odd-name", "x")
+
+
+def test_check_needs_no_command(parse):
+    assert parse("--check", "-H", "a:1").command == ()
+
+
+def test_hostfile(parse, tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("a slots=2 # one\n\nb:3\n")
+    assert parse("--hostfile", str(path), "x").hosts == (Host("a", 2), Host("b", 3))
+
+
+def test_assignments_override_the_env_file(parse, tmp_path, monkeypatch):
+    monkeypatch.setenv("FROM_HERE", "yes")
+    path = tmp_path / "env"
+    path.write_text("A=file\nB=file\n")
+    config = parse("-x", "A=option", "-x", "FROM_HERE", "--env-file", str(path), "x")
+    assert dict(config.environment) == {"A": "option", "B": "file", "FROM_HERE": "yes"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ([], "no command given"),
+        (["-np", "2"], "no command given"),
+        (["-np", "0", "x"], "at least 1, got '0'"),
+        (["-np", "two", "x"], "at least 1, got 'two'"),
+        (["-p", "70000", "x"], "1 to 65535, got '70000'"),
+        (["--start-timeout", "0", "x"], "seconds above 0, got '0'"),
+        (["--failure-timeout", "nan", "x"], "seconds above 0, got 'nan'"),
+        (["--only-rank", "a", "x"], "ranks such as 0 or 0,4-7, got 'a'"),
+        (["--bind-to", "socket", "x"], "invalid choice: 'socket'"),
+        (["-H", "a", "--hostfile", "f", "x"], "not allowed with argument"),
+        (["--nonsense", "x"], "unrecognized arguments|no command given"),
+        (["--over", "x"], "unrecognized arguments|no command given"),
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments, match, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        bfrun.cli.main(arguments)
+    assert any(part in capsys.readouterr().err for part in match.split("|"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["-H", "a:x", "cmd"], "slots must be a whole number"),
+        (["--hostfile", "/no/file", "cmd"], "cannot be read"),
+        (["-x", "NOT_SET_ANYWHERE", "cmd"], "write -x NOT_SET_ANYWHERE=VALUE"),
+    ],
+)
+def test_wrong_values_exit_with_2(arguments, match, capsys):
+    assert bfrun.cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("bfrun: error: ")
+    assert match in error
+
+
+def test_job_that_cannot_start_exits_with_1(monkeypatch, capsys):
+    def start(config: LaunchConfig) -> int:
+        raise LaunchError("host 'a': on fire; put it out")
+
+    monkeypatch.setattr(bfrun.cli, "start", start)
+    assert bfrun.cli.main(["-np", "1", "x"]) == 1
+    assert capsys.readouterr().err == "bfrun: error: host 'a': on fire; put it out\n"
+
+
+def test_exit_code_of_the_job_is_passed_on(monkeypatch):
+    monkeypatch.setattr(bfrun.cli, "start", lambda config: 137)
+    assert bfrun.cli.main(["-np", "1", "x"]) == 137
+
+
+def test_dry_run_prints_the_plan_and_starts_nothing(capsys):
+    arguments = ["-np", "3", "-H", "a.invalid:2,b.invalid:2", "--dry-run"]
+    assert bfrun.cli.main([*arguments, "python", "a b.py"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "3 ranks on 2 hosts, 2 machines"
+    assert lines[1] == "command: python 'a b.py'"
+    assert lines[2] == f"directory: {os.getcwd()}"
+    assert [line.split()[:5] for line in lines[4:]] == [
+        ["0", "a.invalid", "0", "of", "2"],
+        ["1", "a.invalid", "1", "of", "2"],
+        ["2", "b.invalid", "0", "of", "1"],
+    ]
+
+
+def test_dry_run_shows_threads_and_cpus(capsys):
+    cores = len(os.sched_getaffinity(0))
+    assert bfrun.cli.main(["-np", "1", "--bind-to", "core", "--dry-run", "x"]) == 0
+    row = capsys.readouterr().out.splitlines()[-1].split()
+    assert row[8] == str(cores)
+    assert row[9] != "any"
+
+
+def test_impossible_plan(capsys):
+    assert bfrun.cli.main(["-np", "9", "-H", "a.invalid:2", "--dry-run", "x"]) == 1
+    assert "2 slots (a.invalid: 2)" in capsys.readouterr().err
+
+
+def test_launcher_local_refuses_other_hosts(capsys):
+    arguments = ["--launcher", "local", "-H", "a.invalid:2", "--dry-run", "x"]
+    assert bfrun.cli.main(arguments) == 1
+    assert "host 'a.invalid' is not this machine" in capsys.readouterr().err
+
+
+def test_check_of_this_machine(capsys):
+    assert bfrun.cli.main(["--check", sys.executable]) == 0
+    output = capsys.readouterr().out
+    assert "localhost  ok" in output
+    assert "1 host is ready" in output
+
+
+def test_check_fails_for_a_missing_program(capsys):
+    assert bfrun.cli.main(["--check", "no-such-program"]) == 1
+    output = capsys.readouterr().out
+    assert "FAILED" in output
+    assert "host 'localhost': no program 'no-such-program' on its PATH" in output
+
+
+def test_help_states_units_and_defaults(capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        bfrun.cli.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert (
+        "seconds that a rank may be frozen before the job ends (default: 120)" in text
+    )
+    assert "(default: none)" in text
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        bfrun.cli.main(["--version"])
+    assert capsys.readouterr().out.startswith("bfrun ")
+
+
+def test_neither_torch_nor_bluecomm_nor_paramiko_is_imported():
+    program = (
+        "import sys, bfrun.cli; bfrun.cli.main(['-np', '1', '--dry-run', 'x']); "
+        "print({'torch', 'bluecomm', 'paramiko', 'rich'} & set(sys.modules))"
+    )
+    output = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert output.splitlines()[-1] == "set()"

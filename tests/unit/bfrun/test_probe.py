@@ -1,0 +1,168 @@
+"""What a machine says of itself, and reaching it."""
+
+from __future__ import annotations
+
+import ast
+import ipaddress
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bfrun.probe
+from bfrun.errors import LaunchError
+from bfrun.hosts import Host
+from bfrun.launch.local import LocalLauncher
+from bfrun.probe import (
+    dial,
+    interface_addresses,
+    listen,
+    machine_facts,
+    numa_domains,
+    parse_cpu_list,
+    visible_gpus,
+)
+from bfrun.probe_session import ProbeSession, interpreters
+
+HERE = Host("localhost")
+
+
+def question(program: str, **environment: str) -> dict[str, object]:
+    return {"environment": environment, "program": program, "cwd": os.getcwd()}
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("\n", []), ("2-2,4-5", [2, 4, 5])],
+)
+def test_cpu_lists(text, cpus):
+    assert parse_cpu_list(text) == cpus
+
+
+def test_numa_domains_hold_only_usable_cpus(tmp_path):
+    for name, text in {"node0": "0-3", "node1": "4-7", "node2": ""}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cpulist").write_text(text)
+    (tmp_path / "online").write_text("0-2")
+    assert numa_domains([1, 2, 5], str(tmp_path)) == [[1, 2], [5]]
+    assert numa_domains([1], str(tmp_path / "absent")) == []
+
+
+def test_visible_gpus(tmp_path):
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    root = str(tmp_path)
+    assert visible_gpus({}, root) == ["0", "1"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "1, GPU-ab"}, root) == ["1", "GPU-ab"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, root) == []
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, root + "/absent") == []
+
+
+def test_addresses_are_neither_loopback_nor_link_local():
+    names = {name for _, name in socket.if_nameindex()}
+    for interface, text in interface_addresses():
+        assert interface in names
+        address = ipaddress.ip_address(text)
+        assert not address.is_loopback
+        assert not address.is_link_local
+
+
+def test_facts_of_a_python_program():
+    facts = machine_facts(question(sys.executable))
+    assert facts["program"] == sys.executable
+    assert facts["is_python"]
+    assert facts["python"] == "{}.{}.{}".format(*sys.version_info[:3])
+    assert facts["cpus"] == sorted(os.sched_getaffinity(0))
+    assert facts["has_cwd"]
+
+
+def test_program_is_looked_up_on_the_forwarded_path(tmp_path):
+    tool = tmp_path / "my-tool"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    facts = machine_facts(question("my-tool", PATH=str(tmp_path)))
+    assert facts["program"] == str(tool)
+    assert not facts["is_python"]
+    assert machine_facts(question("my-tool"))["program"] is None
+
+
+def test_dial_tells_the_right_listener_from_a_stranger(monkeypatch):
+    monkeypatch.setattr(bfrun.probe, "DIAL_S", 0.3)
+    port = listen("right word")["port"]
+    silent = socket.create_server(("127.0.0.1", 0))
+    closed = socket.create_server(("127.0.0.1", 0))
+    closed_port = closed.getsockname()[1]
+    closed.close()
+    with silent:
+        reasons = dial(
+            [
+                ("127.0.0.1", port, "right word"),
+                ("127.0.0.1", port, "wrong word"),
+                ("127.0.0.1", closed_port, "right word"),
+                ("127.0.0.1", silent.getsockname()[1], "right word"),
+            ]
+        )["reasons"]
+    assert reasons[:3] == [None, "another machine answers there", "Connection refused"]
+    assert "timed out" in reasons[3]
+
+
+def test_session_asks_and_leaves_nothing():
+    session = ProbeSession(LocalLauncher(), HERE, None, 10)
+    facts = session.ask("facts", 30, **question("sh"))
+    assert facts["hostname"] == socket.gethostname()
+    session.close()
+    assert session._link.wait(0) == 0
+
+
+def test_session_with_a_missing_interpreter():
+    session = ProbeSession(LocalLauncher(), HERE, "/no/such/python", 10)
+    with pytest.raises(LaunchError, match=r"no such interpreter: /no/such/python; .*"):
+        session.ask("facts", 10, **question("sh"))
+    session.close()
+
+
+def test_session_ignores_what_a_login_script_prints(tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho Welcome\necho\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    session = ProbeSession(LocalLauncher(), HERE, str(python), 10)
+    assert session.ask("facts", 30, **question("sh"))["system"] == "Linux"
+    session.close()
+
+
+def test_session_has_a_deadline(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 30\n")
+    python.chmod(0o755)
+    session = ProbeSession(LocalLauncher(), HERE, str(python), 10)
+    with pytest.raises(LaunchError, match=r"no answer .* 'facts' within 0\.2 s"):
+        session.ask("facts", 0.2, **question("sh"))
+    session._link._process.kill()
+    session.close()
+
+
+def test_given_interpreter_is_the_only_one():
+    assert interpreters("/opt/python3") == ["/opt/python3"]
+    assert interpreters(None) == [sys.executable, "python3"]
+
+
+def test_probe_is_standard_library_only_and_ends_with_its_input():
+    source = Path(bfrun.probe.__file__).read_text()
+    modules = set()
+    for node in ast.walk(ast.parse(source, feature_version=(3, 8))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(str(node.module))
+    assert {name.partition(".")[0] for name in modules} <= sys.stdlib_module_names
+    command = [sys.executable, "-I", "-S", bfrun.probe.__file__]
+    line = json.dumps({"do": "listen", "word": "x", "mark": "M"}) + "\n"
+    done = subprocess.run(
+        command, input=line, capture_output=True, text=True, timeout=9
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith('M{"port": ')
