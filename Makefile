@@ -20,7 +20,7 @@ TORCH := torch==2.13.0
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test check lint format bench native-test clean
+.PHONY: build demo test check clang-check lint format bench native-test clean
 .DELETE_ON_ERROR:
 
 # --- Python environment: one stamp per step, kept inside the environment ------------
@@ -123,6 +123,25 @@ format: $(VENV)/.dev
 
 check: lint $(VENV)/.extension
 	$(BIN)/mypy
+	$(MAKE) --no-print-directory -j$(JOBS) clang-check
+
+# A second compiler's opinion: other warnings, and the thread annotations.
+CLANG := $(firstword $(foreach name,clang++ clang++-19 clang++-16,$(shell command -v $(name))))
+CLANG_CHECKED := $(patsubst native/%.cpp,build/clang/%.checked, \
+    $(filter-out native/bindings/% native/fuzz/%,$(filter %.cpp,$(NATIVE))))
+
+build/clang/%.checked: native/%.cpp
+	@mkdir -p $(@D)
+	$(CLANG) $(CXXFLAGS_ALL) -MF $(@:.checked=.d) -MT $@ -Wthread-safety -fsyntax-only $<
+	@touch $@
+
+ifeq ($(CLANG),)
+clang-check:
+	@echo "clang-check skipped: no clang++ here"
+else
+clang-check: $(CLANG_CHECKED)
+-include $(CLANG_CHECKED:.checked=.d)
+endif
 
 clean:
 	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so

@@ -15,14 +15,14 @@ constexpr std::size_t kFused = 2;
 struct Min {
   template <typename T>
   BLUECOMM_INLINE static T apply(T a, T b) {
-    return (a < b) | (a != a) ? a : b;
+    return ((a < b) | (a != a)) ? a : b;
   }
 };
 
 struct Max {
   template <typename T>
   BLUECOMM_INLINE static T apply(T a, T b) {
-    return (a > b) | (a != a) ? a : b;
+    return ((a > b) | (a != a)) ? a : b;
   }
 };
 
