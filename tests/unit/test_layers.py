@@ -34,7 +34,8 @@ BFRUN = [
     # The pre-flight.
     {"check", "preflight"},
     # The driver, and what it shows of the ranks' output.
-    {"driver", "agent_session", "membership", "rendezvous", "stall"}
+    {"driver", "job", "agent_session", "membership", "rendezvous", "stall"}
+    | {"shutdown", "signals", "start_frame", "stdin_source"}
     | {"folding", "lines", "logs", "output", "report", "terminal"},
     # What it plans, and how it starts an agent.
     {"addresses", "plan", "describe", "launch", "probe", "probe_session"},

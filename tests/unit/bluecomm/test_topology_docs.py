@@ -1,0 +1,51 @@
+"""The numbers and names in docs/topology.md."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bluecomm import topology
+
+TEXT = (Path(__file__).parents[3] / "docs" / "topology.md").read_text()
+ROW = re.compile(r"^\| `(\w+)` ((?:\| \d+ / [\d.]+ )+)\|$", re.MULTILINE)
+SIZES = (4, 8, 16, 64)
+
+
+@pytest.mark.parametrize(("name", "cells"), ROW.findall(TEXT))
+def test_degrees_and_gaps_are_as_computed(name, cells):
+    stated = [cell.split("/") for cell in cells.strip("| ").split("|")]
+    for size, (degree, gap) in zip(SIZES, stated, strict=True):
+        graph = getattr(topology, name)(size)
+        sends = [len(set(graph.successors(rank)) - {rank}) for rank in graph]
+        assert int(degree) == max(sends)
+        assert float(gap) == pytest.approx(topology.spectral_gap(graph), abs=6e-4)
+
+
+def test_each_graph_and_iterator_is_described():
+    assert "| n = 4 | n = 8 | n = 16 | n = 64 |" in TEXT
+    assert len(ROW.findall(TEXT)) == 6
+    for name in topology.__all__:
+        if name.endswith("Graph") and name != "IsRegularGraph":
+            assert f"| `{name}(" in TEXT
+        if "SendRecv" in name and name.startswith("Get"):
+            assert f"| `{name}(" in TEXT
+
+
+@pytest.mark.parametrize("name", ["RingGraph", "ExponentialTwoGraph"])
+def test_uniform_weights_are_doubly_stochastic_where_the_page_says_so(name):
+    matrix = topology.mixing_matrix(getattr(topology, name)(6), is_weighted=False)
+    assert matrix.sum(axis=0) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ["StarGraph", "MeshGrid2DGraph"])
+def test_uniform_weights_are_not_for_star_and_grid(name):
+    matrix = topology.mixing_matrix(getattr(topology, name)(6), is_weighted=False)
+    assert abs(matrix.sum(axis=0) - 1).max() > 0.05
+
+
+def test_each_picture_of_the_page_exists():
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", TEXT)
+    assert len(pictures) == 3
+    for picture in pictures:
+        assert (Path(__file__).parents[3] / "docs" / picture).is_file()
