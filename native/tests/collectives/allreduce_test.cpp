@@ -1,0 +1,236 @@
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "tests/check.h"
+#include "tests/collectives/simulator.h"
+#include "tests/collectives/values.h"
+
+namespace bluecomm::test {
+namespace {
+
+constexpr ReduceOp kEveryOp[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin,
+                                 ReduceOp::kMax, ReduceOp::kProduct};
+constexpr Algorithm kAmongEquals[] = {Algorithm::kFlat, Algorithm::kDoubling,
+                                      Algorithm::kDirect, Algorithm::kRing};
+
+// Thresholds that leave only `algorithm`, between machines too.
+Tuning only(Algorithm algorithm) {
+  constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
+  Tuning tuning;
+  tuning.flat_members = algorithm == Algorithm::kFlat ? 1000 : 0;
+  tuning.flat_bytes = kAny;
+  tuning.doubling_bytes = algorithm == Algorithm::kDoubling ? kAny : 0;
+  tuning.direct_members = algorithm == Algorithm::kDirect ? 1000 : 0;
+  return tuning;
+}
+
+struct Case {
+  std::vector<int> machine_of;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  std::int64_t count = 301;
+  bool in_place = false;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  bool local_only = false;
+};
+
+std::vector<Expected> expected_of(const Case& test, const World& world,
+                                  const std::vector<std::vector<double>>& inputs,
+                                  int member) {
+  std::vector<Expected> expected;
+  for (std::size_t k = 0; k < static_cast<std::size_t>(test.count); ++k) {
+    std::vector<double> values;
+    for (int i = 0; i < world.size(); ++i) {
+      if (test.local_only && test.machine_of[i] != test.machine_of[member]) continue;
+      values.push_back(test.prescale * inputs[i][k]);
+    }
+    expected.push_back(reduce(test.op, test.dtype, values, test.postscale));
+  }
+  return expected;
+}
+
+// Returns the algorithm that was used.
+Algorithm check_allreduce(const Case& test, const Tuning& tuning, unsigned seed = 1) {
+  World world(test.machine_of);
+  std::mt19937 random(seed);
+  std::vector<std::vector<double>> inputs;
+  for (int i = 0; i < world.size(); ++i) {
+    const std::size_t nbytes =
+        static_cast<std::size_t>(test.count) * item_size(test.dtype);
+    world.set_tensor(i, test.dtype, {test.count}, nbytes, test.in_place);
+    fill_random(world[i].input, test.dtype, test.op, random);
+    inputs.push_back(values_of(world[i].input, test.dtype));
+    Request& request = world[i].request;
+    request.kind = Kind::kAllreduce;
+    request.op = test.op;
+    request.prescale = test.prescale;
+    request.postscale = test.postscale;
+    request.local_only = test.local_only;
+  }
+  world.plan(tuning);
+  world.run(seed);
+
+  int wrong = 0;
+  for (int i = 0; i < world.size(); ++i) {
+    const std::vector<Expected> expected = expected_of(test, world, inputs, i);
+    const std::vector<double> got = values_of(world[i].result, test.dtype);
+    CHECK_EQ(got.size(), expected.size());
+    for (std::size_t k = 0; k < got.size(); ++k) {
+      if (!(std::abs(got[k] - expected[k].value) <= expected[k].tolerance)) ++wrong;
+    }
+    for (int j = 0; j < i; ++j) {
+      if (!test.local_only || test.machine_of[i] == test.machine_of[j]) {
+        CHECK(world[i].result == world[j].result);
+      }
+    }
+    if (!test.in_place) CHECK(values_of(world[i].input_after, test.dtype) == inputs[i]);
+  }
+  CHECK_EQ(wrong, 0);
+  return world[0].plan.algorithm;
+}
+
+TEST(allreduce, gives_all_members_the_same_bits_for_each_dtype_and_op) {
+  unsigned seed = 0;
+  for (Algorithm algorithm : kAmongEquals) {
+    for (int n : {2, 3, 5, 8, 17}) {
+      for (DType dtype : kEveryDType) {
+        for (ReduceOp op : kEveryOp) {
+          if (op == ReduceOp::kAverage && !is_floating(dtype)) continue;
+          ++seed;
+          Case test{.machine_of = one_machine(n), .dtype = dtype, .op = op};
+          test.in_place = seed % 2 == 0;
+          CHECK_EQ(check_allreduce(test, only(algorithm), seed), algorithm);
+        }
+      }
+    }
+  }
+}
+
+TEST(allreduce, takes_any_length) {
+  for (Algorithm algorithm : kAmongEquals) {
+    for (int n : {2, 5, 17}) {
+      for (std::int64_t count : {0, 1, 15, 16, 17, 4096}) {
+        for (bool in_place : {false, true}) {
+          Case test{.machine_of = one_machine(n), .count = count};
+          test.in_place = in_place;
+          check_allreduce(test, only(algorithm), 7);
+        }
+      }
+    }
+  }
+}
+
+TEST(allreduce, chooses_by_size_and_members) {
+  const Tuning tuning;
+  Case test{.machine_of = one_machine(4), .count = 0};
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kFlat);
+  test.count = 1024;
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kFlat);
+  test.count = 1025;
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kDoubling);
+  test.count = 8193;
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kDirect);
+  test.machine_of = one_machine(17);
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kRing);
+  test.machine_of = machines_of_one(3);
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kDirect);
+  test.machine_of = machines_of({2, 1});
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kHierarchical);
+  test.count = 1;
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kFlat);
+}
+
+TEST(allreduce, direct_takes_exactly_two_phases) {
+  for (int n : {2, 3, 16}) {
+    World world(one_machine(n));
+    for (int i = 0; i < n; ++i) {
+      world.set_tensor(i, DType::kFloat32, {1 << 16}, 0, /*in_place=*/true);
+      world[i].request.kind = Kind::kAllreduce;
+      world[i].request.op = ReduceOp::kAverage;
+      world[i].request.prescale = 0.5;
+    }
+    world.plan();
+    for (int i = 0; i < n; ++i) CHECK_EQ(world[i].plan.phases.size(), 2u);
+  }
+}
+
+TEST(allreduce, goes_over_even_and_uneven_machines) {
+  const std::vector<std::vector<int>> layouts{
+      {2, 2}, {1, 3}, {4, 4, 4}, {3, 2, 1}, {5, 3}, {1, 1, 2}, {2, 1, 1, 1, 1}};
+  unsigned seed = 0;
+  for (const std::vector<int>& sizes : layouts) {
+    for (Algorithm between : {Algorithm::kFlat, Algorithm::kDirect, Algorithm::kRing}) {
+      for (std::int64_t count : {1, 15, 33, 301}) {
+        for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kInt8}) {
+          ++seed;
+          Case test{.machine_of = machines_of(sizes), .dtype = dtype, .count = count};
+          test.in_place = seed % 2 == 0;
+          test.prescale = dtype == DType::kFloat32 ? 0.5 : 1.0;
+          test.op = is_floating(dtype) ? ReduceOp::kAverage : ReduceOp::kSum;
+          CHECK_EQ(check_allreduce(test, only(between), seed),
+                   Algorithm::kHierarchical);
+        }
+      }
+    }
+  }
+}
+
+TEST(allreduce, doubles_between_many_machines) {
+  // 19 machines of 2: pieces are short enough for doubling, the tensor is not.
+  Case test{.machine_of = machines_of(std::vector<int>(19, 2)), .count = 500};
+  Tuning tuning;
+  tuning.flat_members = 0;
+  tuning.doubling_bytes = 1500;
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kHierarchical);
+}
+
+TEST(allreduce, takes_members_of_a_machine_in_any_order) {
+  // Round robin over three machines, one of them short.
+  Case test{.machine_of = {0, 1, 2, 0, 1, 2, 0, 1}, .count = 1000};
+  for (bool in_place : {false, true}) {
+    test.in_place = in_place;
+    CHECK_EQ(check_allreduce(test, only(Algorithm::kDirect)), Algorithm::kHierarchical);
+  }
+}
+
+TEST(allreduce, scales_before_and_after) {
+  for (Algorithm algorithm : kAmongEquals) {
+    for (int n : {1, 2, 3, 8, 17}) {
+      for (ReduceOp op : kEveryOp) {
+        for (bool in_place : {false, true}) {
+          Case test{.machine_of = one_machine(n), .op = op};
+          test.in_place = in_place;
+          test.prescale = op == ReduceOp::kProduct ? 0.9 : -0.5;
+          test.postscale = 3.0;
+          check_allreduce(test, only(algorithm), 5);
+        }
+      }
+    }
+  }
+}
+
+TEST(allreduce, stays_inside_the_machine_when_local) {
+  for (Algorithm algorithm : kAmongEquals) {
+    for (bool in_place : {false, true}) {
+      Case test{.machine_of = machines_of({3, 1, 2}), .op = ReduceOp::kAverage};
+      test.in_place = in_place;
+      test.local_only = true;
+      check_allreduce(test, only(algorithm), 3);
+    }
+  }
+}
+
+TEST(allreduce, copies_in_a_world_of_one) {
+  for (std::int64_t count : {0, 1, 100}) {
+    for (bool in_place : {false, true}) {
+      Case test{.machine_of = {0}, .op = ReduceOp::kAverage, .count = count};
+      test.in_place = in_place;
+      check_allreduce(test, {});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bluecomm::test

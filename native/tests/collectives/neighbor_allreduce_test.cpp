@@ -1,0 +1,189 @@
+// Oracle: the mixing matrix. W[i][j] is the weight that member i gives to the tensor of
+// member j, so the result is W @ X.
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "tests/check.h"
+#include "tests/collectives/simulator.h"
+#include "tests/collectives/values.h"
+
+namespace bluecomm::test {
+namespace {
+
+using Matrix = std::vector<std::vector<double>>;
+
+// Each edge there with probability 1/2; weights from -1 to 1.
+Matrix random_matrix(int n, std::mt19937& random) {
+  std::uniform_real_distribution<double> weight(-1.0, 1.0);
+  Matrix matrix(static_cast<std::size_t>(n), std::vector<double>(n, 0.0));
+  for (int i = 0; i < n; ++i) {
+    for (int j = 0; j < n; ++j) {
+      if (i == j || random() % 2 == 0) matrix[i][j] = weight(random);
+    }
+  }
+  return matrix;
+}
+
+// Fills in the weights for row and column `me`: each edge's weight is split between
+// sender and receiver.
+void set_weights(Request& request, const Matrix& matrix, int me, std::mt19937& random) {
+  const int n = static_cast<int>(matrix.size());
+  const double at_sender = 0.5;
+  request.self_weight = matrix[me][me];
+  for (int j = 0; j < n; ++j) {
+    if (j == me) continue;
+    if (matrix[me][j] != 0.0) {
+      request.sources.emplace_back(j, matrix[me][j] / at_sender);
+    }
+    if (matrix[j][me] != 0.0) request.destinations.emplace_back(j, at_sender);
+  }
+  std::shuffle(request.sources.begin(), request.sources.end(), random);
+  std::shuffle(request.destinations.begin(), request.destinations.end(), random);
+}
+
+// Runs the plans and compares with matrix @ inputs.
+void check_mixes(World& world, const Matrix& matrix, bool in_place, unsigned seed) {
+  const DType dtype = world[0].request.dtype;
+  std::mt19937 random(seed);
+  std::vector<std::vector<double>> inputs;
+  for (int i = 0; i < world.size(); ++i) {
+    fill_random(world[i].input, dtype, ReduceOp::kSum, random);
+    inputs.push_back(values_of(world[i].input, dtype));
+  }
+  world.plan();
+  world.run(seed);
+  int wrong = 0;
+  for (int i = 0; i < world.size(); ++i) {
+    const std::vector<double> got = values_of(world[i].result, dtype);
+    CHECK_EQ(got.size(), inputs[i].size());
+    for (std::size_t k = 0; k < got.size(); ++k) {
+      double expected = 0.0;
+      for (int j = 0; j < world.size(); ++j) expected += matrix[i][j] * inputs[j][k];
+      if (!(std::abs(got[k] - expected) <= epsilon(dtype) * 2.0 * (world.size() + 2))) {
+        ++wrong;
+      }
+    }
+    if (!in_place) CHECK(values_of(world[i].input_after, dtype) == inputs[i]);
+  }
+  CHECK_EQ(wrong, 0);
+}
+
+void check_neighbor_allreduce(const Matrix& matrix, DType dtype, std::int64_t count,
+                              bool in_place, unsigned seed) {
+  World world(one_machine(static_cast<int>(matrix.size())));
+  std::mt19937 random(seed);
+  for (int i = 0; i < world.size(); ++i) {
+    const std::size_t nbytes = static_cast<std::size_t>(count) * item_size(dtype);
+    world.set_tensor(i, dtype, {count}, nbytes, in_place);
+    world[i].request.kind = Kind::kNeighborAllreduce;
+    set_weights(world[i].request, matrix, i, random);
+  }
+  check_mixes(world, matrix, in_place, seed);
+}
+
+TEST(neighbor_allreduce, multiplies_by_the_mixing_matrix) {
+  unsigned seed = 0;
+  for (int n : {1, 2, 3, 5, 8, 17}) {
+    for (DType dtype :
+         {DType::kFloat16, DType::kBfloat16, DType::kFloat32, DType::kFloat64}) {
+      for (std::int64_t count : {0, 1, 301, 3000}) {
+        for (bool in_place : {false, true}) {
+          std::mt19937 random(++seed);
+          check_neighbor_allreduce(random_matrix(n, random), dtype, count, in_place,
+                                   seed);
+        }
+      }
+    }
+  }
+}
+
+TEST(neighbor_allreduce, without_in_neighbors_scales_a_copy) {
+  // Member 0 only sends; member 1 only receives; member 2 does neither.
+  const Matrix matrix{{0.5, 0.0, 0.0}, {0.25, 0.5, 0.0}, {0.0, 0.0, 0.5}};
+  for (bool in_place : {false, true}) {
+    check_neighbor_allreduce(matrix, DType::kFloat32, 2000, in_place, 3);
+  }
+}
+
+TEST(neighbor_allreduce, sums_integers) {
+  const Matrix ring{{1, 0, 1}, {1, 1, 0}, {0, 1, 1}};
+  for (bool in_place : {false, true}) {
+    World world(one_machine(3));
+    for (int i = 0; i < 3; ++i) {
+      world.set_tensor(i, DType::kInt16, {100}, 200, in_place);
+      world[i].request.kind = Kind::kNeighborAllreduce;
+      world[i].request.sources.emplace_back((i + 2) % 3, 1.0);
+      world[i].request.destinations.emplace_back((i + 1) % 3, 1.0);
+    }
+    check_mixes(world, ring, in_place, 4);
+  }
+}
+
+TEST(pair_gossip, averages_two_members) {
+  const Matrix matrix{{0.5, 0.0, 0.5}, {0.0, 1.0, 0.0}, {0.25, 0.0, 0.75}};
+  for (bool in_place : {false, true}) {
+    World world(one_machine(3));
+    for (int i = 0; i < 3; ++i) {
+      Request& request = world[i].request;
+      world.set_tensor(i, DType::kFloat32, {1000}, 4000, in_place);
+      request.kind = i == 1 ? Kind::kNeighborAllreduce : Kind::kPairGossip;
+      request.self_weight = matrix[i][i];
+      if (i == 1) continue;
+      request.sources.emplace_back(2 - i, matrix[i][2 - i]);
+      request.destinations.emplace_back(2 - i, 1.0);
+    }
+    check_mixes(world, matrix, in_place, 5);
+  }
+}
+
+// W of members from W of machines: first the average within each machine.
+Matrix spread(const Matrix& machines, const std::vector<int>& sizes) {
+  const std::vector<int> machine_of = machines_of(sizes);
+  Matrix matrix;
+  for (int i : machine_of) {
+    std::vector<double> row;
+    for (int j : machine_of) row.push_back(machines[i][j] / sizes[j]);
+    matrix.push_back(row);
+  }
+  return matrix;
+}
+
+void check_hierarchical(const std::vector<int>& sizes, DType dtype, std::int64_t count,
+                        bool in_place, unsigned seed) {
+  std::mt19937 random(seed);
+  const Matrix between = random_matrix(static_cast<int>(sizes.size()), random);
+  const std::vector<int> machine_of = machines_of(sizes);
+  World world(machine_of);
+  for (int i = 0; i < world.size(); ++i) {
+    const std::size_t nbytes = static_cast<std::size_t>(count) * item_size(dtype);
+    world.set_tensor(i, dtype, {count}, nbytes, in_place);
+    world[i].request.kind = Kind::kHierarchicalNeighborAllreduce;
+    set_weights(world[i].request, between, machine_of[i], random);
+  }
+  check_mixes(world, spread(between, sizes), in_place, seed);
+  for (int i = 1; i < world.size(); ++i) {
+    if (machine_of[i] == machine_of[i - 1]) {
+      CHECK(world[i].result == world[i - 1].result);
+    }
+  }
+}
+
+TEST(hierarchical_neighbor_allreduce, averages_inside_and_mixes_between_machines) {
+  const std::vector<std::vector<int>> layouts{{1},          {4},       {1, 1, 1},
+                                              {2, 2},       {3, 2},    {1, 4},
+                                              {4, 3, 2, 1}, {5, 5, 3}, {1, 3, 1, 2}};
+  unsigned seed = 0;
+  for (const std::vector<int>& sizes : layouts) {
+    for (std::int64_t count : {0, 1, 33, 301, 3000}) {
+      for (DType dtype : {DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
+        for (bool in_place : {false, true}) {
+          check_hierarchical(sizes, dtype, count, in_place, ++seed);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bluecomm::test

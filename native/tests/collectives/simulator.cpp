@@ -1,0 +1,421 @@
+#include "tests/collectives/simulator.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <random>
+#include <tuple>
+#include <utility>
+
+#include "kernels/combine.h"
+
+namespace bluecomm::test {
+namespace {
+
+constexpr std::size_t kMaxEager = 4096;
+constexpr std::size_t kCut = 64;  // chunks are multiples of it, as in the transports
+constexpr std::byte kPoison{0xff};
+
+using Bytes = std::span<const std::byte>;
+
+bool overlap(Bytes a, Bytes b) {
+  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() &&
+         b.data() < a.data() + a.size();
+}
+
+bool holds(Bytes whole, Bytes part) {
+  return part.empty() || (part.data() >= whole.data() &&
+                          part.data() + part.size() <= whole.data() + whole.size());
+}
+
+bool equal(Bytes a, Bytes b) { return a.data() == b.data() && a.size() == b.size(); }
+
+// From, to, phase, slot.
+using Key = std::tuple<int, int, std::size_t, std::uint32_t>;
+
+struct Message {
+  Bytes payload;                 // the sender's memory, or `eager`
+  std::vector<std::byte> eager;  // a copy
+  std::size_t released = 0;      // the sender may overwrite this much
+  double scale = 1.0;
+  std::int64_t first_dim = 0;
+  bool is_received = false;
+};
+
+using Network = std::map<Key, Message>;
+
+// The executor's part for one rank.
+class Runner {
+ public:
+  Runner(Call& call, DType dtype, Network& network, std::mt19937& random)
+      : call_(call), dtype_(dtype), network_(network), random_(random) {
+    const Group& group = *call.request.group;
+    rank_ = group.ranks[group.me];
+  }
+
+  bool done() const { return phase_ == call_.plan.phases.size(); }
+
+  // Does one thing that can be done now. False: nothing can.
+  bool step() {
+    if (done()) return false;
+    if (!is_started_) {
+      start_phase();
+      return true;
+    }
+    if (!is_bound_ && !bind()) return false;
+    std::vector<std::size_t> order(phase().gathers.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::shuffle(order.begin(), order.end(), random_);
+    for (std::size_t i : order) {
+      if (combine_chunk(i) || write_back(i)) return true;
+    }
+    return end_phase();
+  }
+
+  std::string state() const {
+    return "rank " + std::to_string(rank_) + (done() ? " is done" : " is in phase ") +
+           (done() ? "" : std::to_string(phase_));
+  }
+
+ private:
+  // Of a gather in the phase that runs.
+  struct Progress {
+    std::vector<Message*> messages;  // of each source; null for own memory
+    bool is_accepted = false;
+    std::size_t combined = 0;
+    std::size_t written = 0;         // less than combined: waits for releases
+    std::vector<std::byte> scratch;  // with overwrites_sent
+  };
+
+  Phase& phase() { return call_.plan.phases[phase_]; }
+
+  [[noreturn]] void broken(const std::string& rule) const {
+    throw RuleBroken(rule + " (rank " + std::to_string(rank_) + ", phase " +
+                     std::to_string(phase_) + ")");
+  }
+
+  std::size_t chunk_length(std::size_t rest) {
+    const std::size_t blocks = (rest + kCut - 1) / kCut;
+    std::uniform_int_distribution<std::size_t> draw(1, blocks);
+    return std::min(rest, draw(random_) * kCut);
+  }
+
+  void start_phase() {
+    is_started_ = true;
+    for (const Send& send : phase().sends) post(send);
+    progress_.assign(phase().gathers.size(), {});
+    is_bound_ = !phase().bind;
+    if (is_bound_) check_and_poison();
+  }
+
+  void post(const Send& send) {
+    if (!holds(call_.input, send.bytes) && !holds(call_.output, send.bytes)) {
+      broken("a send leaves the caller's memory");
+    }
+    if (send.peer == rank_) broken("a rank sends to itself");
+    const Key key{rank_, send.peer, phase_, send.slot};
+    const auto [place, is_new] = network_.try_emplace(key);
+    if (!is_new) broken("two sends share peer, phase and slot");
+    Message& message = place->second;
+    message.scale = send.scale;
+    message.first_dim = send.first_dim;
+    message.payload = send.bytes;
+    if (send.bytes.size() <= kMaxEager && random_() % 2 == 0) {
+      message.eager.assign(send.bytes.begin(), send.bytes.end());
+      message.payload = message.eager;
+      message.released = message.eager.size();
+    }
+  }
+
+  // True when every awaited header is there, and so the gathers have their memory.
+  bool bind() {
+    std::vector<Arrival> arrivals;
+    for (const Gather& gather : phase().gathers) {
+      for (const Source& source : gather.sources) {
+        if (source.peer == kSelf) continue;
+        const auto found = network_.find({source.peer, rank_, phase_, source.slot});
+        if (found == network_.end()) return false;
+        const Message& message = found->second;
+        arrivals.push_back(
+            {source.peer, source.slot, message.payload.size(), message.first_dim});
+      }
+    }
+    phase().bind(arrivals, phase().gathers);
+    is_bound_ = true;
+    check_and_poison();
+    return true;
+  }
+
+  // The rules for one rank's memory within a phase.
+  void check_and_poison() {
+    std::vector<Gather>& gathers = phase().gathers;
+    for (std::size_t i = 0; i < gathers.size(); ++i) {
+      const Gather& gather = gathers[i];
+      if (gather.sources.empty()) broken("a gather has no source");
+      if (!holds(call_.output, gather.dst) && !holds(call_.allocated, gather.dst) &&
+          !(call_.output.empty() && holds(call_.input, gather.dst))) {
+        broken("a destination leaves the caller's memory");
+      }
+      for (const Send& send : phase().sends) {
+        if (overlap(gather.dst, send.bytes) && !gather.overwrites_sent) {
+          broken("a destination overlaps a send of the same phase");
+        }
+      }
+      for (std::size_t j = 0; j < gathers.size(); ++j) {
+        if (i != j && overlap(gather.dst, gathers[j].dst)) {
+          broken("two destinations overlap");
+        }
+        for (const Source& source : gathers[j].sources) {
+          if (source.peer != kSelf) continue;
+          if (source.own.size() != gathers[j].dst.size()) {
+            broken("an own source has another length than its destination");
+          }
+          if (overlap(gather.dst, source.own) &&
+              !(i == j && equal(gather.dst, source.own))) {
+            broken("an own source overlaps a destination in part");
+          }
+        }
+      }
+    }
+    for (const Gather& gather : gathers) {
+      const bool is_read = std::any_of(
+          gather.sources.begin(), gather.sources.end(),
+          [&](const Source& source) { return overlap(source.own, gather.dst); });
+      if (!is_read && !gather.overwrites_sent) {
+        std::fill(gather.dst.begin(), gather.dst.end(), kPoison);
+      }
+    }
+  }
+
+  // True when the headers of all sources have arrived.
+  bool accept(const Gather& gather, Progress& progress) {
+    if (progress.is_accepted) return true;
+    std::vector<Message*> messages;
+    for (const Source& source : gather.sources) {
+      if (source.peer == kSelf) {
+        messages.push_back(nullptr);
+        continue;
+      }
+      const auto found = network_.find({source.peer, rank_, phase_, source.slot});
+      if (found == network_.end()) return false;
+      messages.push_back(&found->second);
+    }
+    for (Message* message : messages) {
+      if (message == nullptr) continue;
+      if (message->payload.size() != gather.dst.size()) {
+        broken("a message of " + std::to_string(message->payload.size()) +
+               " bytes arrived for " + std::to_string(gather.dst.size()));
+      }
+      if (std::exchange(message->is_received, true)) {
+        broken("a message has two receivers");
+      }
+    }
+    progress.messages = std::move(messages);
+    progress.is_accepted = true;
+    if (gather.overwrites_sent) progress.scratch.resize(gather.dst.size());
+    return true;
+  }
+
+  bool combine_chunk(std::size_t index) {
+    const Gather& gather = phase().gathers[index];
+    Progress& progress = progress_[index];
+    if (!accept(gather, progress)) return false;
+    const std::size_t start = progress.combined;
+    if (start == gather.dst.size()) return false;
+    const std::size_t length = chunk_length(gather.dst.size() - start);
+
+    std::vector<Term> terms;
+    for (std::size_t s = 0; s < gather.sources.size(); ++s) {
+      const Source& source = gather.sources[s];
+      const Message* message = progress.messages[s];
+      const Bytes bytes = message == nullptr ? source.own : message->payload;
+      const double scale = message == nullptr ? 1.0 : message->scale;
+      terms.push_back({bytes.data() + start, source.weight * scale});
+    }
+    const std::span<std::byte> whole =
+        gather.overwrites_sent ? std::span(progress.scratch) : gather.dst;
+    const std::span<std::byte> dst = whole.subspan(start, length);
+    switch (gather.combine) {
+      case Combine::kCopy:
+        if (terms.size() != 1) broken("a copy has several sources");
+        std::copy_n(terms[0].data, length, dst.data());
+        break;
+      case Combine::kWeighted:
+        combine_weighted(dst, terms, gather.post_scale, dtype_);
+        break;
+      case Combine::kReduce:
+        combine_reduce(dst, terms, gather.op, gather.post_scale, dtype_);
+        break;
+    }
+    progress.combined += length;
+    if (!gather.overwrites_sent) progress.written = progress.combined;
+    for (Message* message : progress.messages) {
+      if (message == nullptr) continue;
+      message->released = std::max(message->released, progress.combined);
+    }
+    return true;
+  }
+
+  // Moves out of scratch memory what no send of this phase needs any more.
+  bool write_back(std::size_t index) {
+    const Gather& gather = phase().gathers[index];
+    Progress& progress = progress_[index];
+    if (progress.written == progress.combined) return false;
+    const std::size_t length = chunk_length(progress.combined - progress.written);
+    const std::span<std::byte> dst = gather.dst.subspan(progress.written, length);
+    const std::byte* const dst_end = dst.data() + dst.size();
+    for (const Send& send : phase().sends) {
+      if (!overlap(send.bytes, dst)) continue;
+      const std::byte* const send_end = send.bytes.data() + send.bytes.size();
+      const auto needed_end =
+          static_cast<std::size_t>(std::min(dst_end, send_end) - send.bytes.data());
+      if (released(send) < needed_end) return false;
+    }
+    std::copy_n(
+        progress.scratch.begin() + static_cast<std::ptrdiff_t>(progress.written),
+        length, dst.begin());
+    progress.written += length;
+    return true;
+  }
+
+  std::size_t released(const Send& send) const {
+    return network_.at({rank_, send.peer, phase_, send.slot}).released;
+  }
+
+  bool end_phase() {
+    for (std::size_t i = 0; i < progress_.size(); ++i) {
+      const Progress& progress = progress_[i];
+      if (!progress.is_accepted || progress.written < phase().gathers[i].dst.size()) {
+        return false;
+      }
+    }
+    for (const Send& send : phase().sends) {
+      if (released(send) < send.bytes.size()) return false;
+    }
+    ++phase_;
+    is_started_ = false;
+    return true;
+  }
+
+  Call& call_;
+  DType dtype_;
+  Network& network_;
+  std::mt19937& random_;
+  int rank_ = 0;
+  std::size_t phase_ = 0;
+  bool is_started_ = false;
+  bool is_bound_ = false;
+  std::vector<Progress> progress_;
+};
+
+void finish(Call& call) {
+  const bool in_place = call.output.empty() && call.allocated.empty();
+  call.input_after = call.input;
+  call.result = !call.request.output.empty() ? std::vector(call.request.output.begin(),
+                                                           call.request.output.end())
+                                             : call.allocated;
+  if (in_place) call.input_after.clear();
+  for (auto* memory : {&call.input, &call.output, &call.allocated}) {
+    std::fill(memory->begin(), memory->end(), kPoison);
+  }
+}
+
+}  // namespace
+
+World::World(const std::vector<int>& machine_of)
+    : calls_(machine_of.size()), done_(machine_of.size()) {
+  Group group;
+  group.id = 1;
+  group.machine_of = machine_of;
+  for (int i = 0; i < size(); ++i) group.ranks.push_back(100 + 3 * i);
+  for (int i = 0; i < size(); ++i) {
+    group.me = i;
+    calls_[i].request.group = std::make_shared<Group>(group);
+  }
+}
+
+void World::set_tensor(int member, DType dtype, std::vector<std::int64_t> shape,
+                       std::size_t output_nbytes, bool in_place) {
+  Call& call = calls_[member];
+  std::size_t nbytes = item_size(dtype);
+  for (std::int64_t dimension : shape) nbytes *= static_cast<std::size_t>(dimension);
+  call.input.assign(nbytes, std::byte{0});
+  call.output.assign(in_place ? 0 : output_nbytes, kPoison);
+  call.request.dtype = dtype;
+  call.request.shape = std::move(shape);
+  call.request.input = call.input;
+  call.request.output = in_place ? std::span(call.input) : std::span(call.output);
+  call.request.allocate = [&call](std::size_t length,
+                                  std::span<const std::int64_t> rows) {
+    call.allocated.assign(length, kPoison);
+    call.rows.assign(rows.begin(), rows.end());
+    return std::span(call.allocated);
+  };
+}
+
+void World::plan(const Tuning& tuning) {
+  for (Call& call : calls_) call.plan = make_plan(call.request, tuning);
+}
+
+void World::run(unsigned seed, int late, const std::function<void()>& before_late) {
+  std::mt19937 random(seed);
+  Network network;
+  std::vector<Runner> runners;
+  for (Call& call : calls_)
+    runners.emplace_back(call, call.request.dtype, network, random);
+  std::fill(done_.begin(), done_.end(), false);
+
+  const auto finish_if_done = [&](int member) {
+    if (done_[member] || !runners[member].done()) return;
+    done_[member] = true;
+    finish(calls_[member]);
+  };
+  bool is_late = late >= 0;
+  std::vector<int> order(calls_.size());
+  for (int i = 0; i < size(); ++i) order[i] = i;
+  while (true) {
+    // Some rank, drawn anew each time, does one thing.
+    std::shuffle(order.begin(), order.end(), random);
+    const bool any = std::any_of(order.begin(), order.end(), [&](int member) {
+      if (is_late && member == late) return false;
+      const bool did = runners[member].step();
+      finish_if_done(member);
+      return did;
+    });
+    if (any) continue;
+    if (!is_late) break;
+    before_late();
+    is_late = false;
+  }
+
+  std::string states;
+  for (int i = 0; i < size(); ++i) {
+    if (!done_[i]) states += runners[i].state() + "; ";
+  }
+  if (!states.empty()) throw RuleBroken("deadlock: " + states);
+  for (const auto& [key, message] : network) {
+    if (message.is_received) continue;
+    throw RuleBroken("the message from rank " + std::to_string(std::get<0>(key)) +
+                     " to " + std::to_string(std::get<1>(key)) + " in phase " +
+                     std::to_string(std::get<2>(key)) + " has no receiver");
+  }
+}
+
+std::vector<int> one_machine(int members) {
+  return std::vector<int>(static_cast<std::size_t>(members), 0);
+}
+
+std::vector<int> machines_of_one(int members) {
+  return machines_of(std::vector<int>(static_cast<std::size_t>(members), 1));
+}
+
+std::vector<int> machines_of(const std::vector<int>& sizes) {
+  std::vector<int> machine_of;
+  for (std::size_t machine = 0; machine < sizes.size(); ++machine) {
+    machine_of.insert(machine_of.end(), static_cast<std::size_t>(sizes[machine]),
+                      static_cast<int>(machine));
+  }
+  return machine_of;
+}
+
+}  // namespace bluecomm::test
