@@ -54,8 +54,9 @@ class Agent:
         self._folder = folder
         self._selector = selectors.DefaultSelector()
         self._link = DriverLink(marker, beat_fd, self._selector, self._on_driver)
+        self._task: list[str] = []
         self._server = RankServer(
-            folder, self._selector, self._welcome, self._on_rank_frame
+            folder, self._selector, self._welcome, self._on_rank_frame, self._task
         )
         self._output = OutputPump(self._selector, self._link)
         self._nonce = secrets.token_hex(8)
@@ -74,6 +75,7 @@ class Agent:
         self._done = False
         self._handlers: dict[str, Callable[[Frame], None]] = {
             "start": self._start,
+            "task_part": self._take_task,
             "to_rank": self._to_rank,
             "ack": self._ack,
             "stdin": self._feed_stdin,
@@ -164,6 +166,9 @@ class Agent:
         environment["BLUECOMM_JOB"] = self._job["job"]
         return environment
 
+    def _take_task(self, frame: Frame) -> None:
+        self._task.append(frame["data"])
+
     def _to_rank(self, frame: Frame) -> None:
         for rank in frame.get("ranks") or self._ranks:
             self._server.send(rank, frame["frame"])
@@ -221,6 +226,8 @@ class Agent:
         return welcome
 
     def _on_rank_frame(self, number: int, frame: Frame) -> None:
+        if number not in self._ranks:
+            return
         if frame["type"] == "goodbye":
             self._ranks[number].said_goodbye = True
         self._link.send({"type": "rank", "rank": number, "frame": frame})

@@ -20,6 +20,7 @@ from bfrun.output import Printer
 from bfrun.plan import LaunchPlan
 from bfrun.report import Verdict, make_verdict
 from bfrun.signals import SignalWatch
+from bfrun.task import Task
 
 AGENT_START_LIMIT_S = 30.0
 _PARALLEL_STARTS = 32
@@ -46,12 +47,25 @@ def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
     return verdict.exit_code
 
 
-def judge_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> Verdict:
-    """Run a job as ``run_job`` does, and return the verdict instead of printing it."""
+def judge_job(
+    plan: LaunchPlan,
+    launcher: Launcher,
+    config: LaunchConfig,
+    *,
+    task: Task | None = None,
+) -> Verdict:
+    """Run a job as ``run_job`` does, and return the verdict instead of printing it.
+
+    Args:
+        plan: As for ``run_job``.
+        launcher: As for ``run_job``.
+        config: As for ``run_job``.
+        task: The call that ranks make; gets their results.
+    """
     with SignalWatch() as signals:
         sessions = start_agents(plan, launcher, config, signals)
         try:
-            return _drive(plan, config, sessions, signals)
+            return _drive(plan, config, sessions, signals, task)
         finally:
             for session in sessions:
                 session.close()
@@ -62,6 +76,7 @@ def _drive(
     config: LaunchConfig,
     sessions: list[AgentSession],
     signals: SignalWatch,
+    task: Task | None,
 ) -> Verdict:
     logs = None
     if config.output_dir is not None:
@@ -78,6 +93,7 @@ def _drive(
             logs=logs,
             prompts=config.stdin,
         ),
+        task,
     )
     if config.verbose:
         for session in sessions:

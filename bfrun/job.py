@@ -22,6 +22,7 @@ from bfrun.signals import SignalWatch, stop_myself
 from bfrun.stall import StallDesk
 from bfrun.start_frame import start_frame
 from bfrun.stdin_source import StdinSource
+from bfrun.task import Task
 
 _TICK_S = 0.25
 _BACKLOG_TICK_S = 0.01
@@ -41,6 +42,7 @@ class Job:
         sessions: One for each host of the plan, in order; closed by the caller.
         signals: Entered by the caller.
         make_printer: Called with the function that takes acknowledgements.
+        task: The call that ranks make, if they run no program.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class Job:
         sessions: Sequence[AgentSession],
         signals: SignalWatch,
         make_printer: Callable[[Callable[[int, int], None]], Printer],
+        task: Task | None = None,
     ) -> None:
         self._plan = plan
         self._config = config
         self._sessions = sessions
         self._signals = signals
+        self._task = task
         self._shown: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self.printer = make_printer(self._on_shown)
         hosts = {
@@ -105,6 +109,8 @@ class Job:
         ready = self._sessions[0].ready or {}
         job, secret = secrets.token_hex(8), secrets.token_hex(32)
         for host, session in zip(self._plan.hosts, self._sessions, strict=True):
+            for part in self._task.frames() if self._task is not None else ():
+                session.send(part)
             frame = start_frame(
                 self._plan,
                 host,
@@ -295,6 +301,8 @@ class Job:
                 self._tell_agents({"type": "inspect", "id": query})
         elif said["type"] == "pending":
             self._stalls.pending(rank, said["id"], said["ops"])
+        elif said["type"] == "result" and self._task is not None:
+            self._task.take(rank, said)
         else:
             raise ValueError("unknown type")
 
@@ -307,8 +315,10 @@ class Job:
             text = frame.get("text", "")
             if frame["type"] == "lost":
                 self._shutdown.fail(time.monotonic())
-            if frame["type"] == "frozen" or len(self.membership.failures) == 1:
+            if frame["type"] == "frozen":
                 self.printer.say(f"bfrun: {text}")
+            elif frame["type"] == "lost" and len(self.membership.failures) == 1:
+                self.printer.say(f"bfrun: {text}; ending the other ranks")
             if frame["type"] in ("lost", "finished"):
                 why = text or f"rank {frame['rank']} on {frame['host']} had finished"
                 self._answer(self._rendezvous.gone(frame["rank"], why))

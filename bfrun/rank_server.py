@@ -41,6 +41,7 @@ class RankServer:
         selector: The agent's; the data of each entry is a callable for its events.
         on_hello: Called with (rank, pid); returns the welcome, or a text to refuse.
         on_frame: Called with (rank, frame) for every later frame.
+        task: Parts of the call that ranks may fetch, filled by the owner.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class RankServer:
         selector: selectors.BaseSelector,
         on_hello: Callable[[int, int], Any],
         on_frame: Callable[[int, Frame], None],
+        task: list[str],
     ) -> None:
         self.path = os.path.join(folder, "agent")
         self._selector = selector
         self._on_hello = on_hello
         self._on_frame = on_frame
+        self._task = task
         self._by_rank: dict[int, RankConnection] = {}
         self._open: list[RankConnection] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -71,10 +74,9 @@ class RankServer:
 
     def drop_rank(self, rank: int) -> None:
         """Take the last frames of a rank whose process has ended, and hang up."""
-        connection = self._by_rank.get(rank)
-        while connection is not None and self._receive(connection):
-            pass
-        if connection is not None:
+        for connection in [c for c in self._open if c.rank == rank]:
+            while self._receive(connection):
+                pass
             self._close(connection)
 
     def close(self) -> None:
@@ -125,6 +127,9 @@ class RankServer:
 
     def _hello(self, connection: RankConnection, frame: Frame) -> None:
         rank = frame.get("rank")
+        if frame["type"] == "fetch_task" and isinstance(rank, int):
+            self._give_task(connection, rank)
+            return
         if frame["type"] != "hello" or not isinstance(rank, int):
             self._refuse(connection, "the first frame must be a hello with a rank")
             return
@@ -145,6 +150,14 @@ class RankServer:
         connection.rank = rank
         self._by_rank[rank] = connection
         connection.queue.put(answer)
+        self._flush(connection)
+
+    def _give_task(self, connection: RankConnection, rank: int) -> None:
+        """Send the call to a rank; its result comes over the same connection."""
+        connection.rank = rank
+        connection.queue.put({"type": "task", "parts": len(self._task)})
+        for part in self._task:
+            connection.queue.put({"type": "task_part", "data": part})
         self._flush(connection)
 
     def _refuse(self, connection: RankConnection, text: str) -> None:

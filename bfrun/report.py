@@ -79,7 +79,7 @@ def make_verdict(
             return Verdict(0, f"bfrun: {leftovers}" if unclean or verbose else "")
         text = f"bfrun: ended by {interrupted_by}; {leftovers}"
         return Verdict(interrupted_code, text)
-    lines = [f"bfrun: first failure, {first.at_s:.1f} s after the start: {first.text}"]
+    lines = []
     if first.hint:
         lines.append(f"  cause: {first.hint}")
     tail = tails.get(first.rank, ())
@@ -91,7 +91,10 @@ def make_verdict(
     later = [failure for failure in failures if failure is not first]
     if later:
         lines.append(f"  later failures: {_fold(later)}")
-    lines.append(f"bfrun: {first.text}; {leftovers}")
+    if lines:
+        head = f"bfrun: first failure, {first.at_s:.1f} s after the start: {first.text}"
+        lines.insert(0, head)
+    lines.append(f"bfrun: job failed: {first.text}; {leftovers}")
     return Verdict(first.exit_code, "\n".join(lines))
 
 

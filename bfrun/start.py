@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bfrun.config import LaunchConfig
 from bfrun.describe import describe_addresses, describe_plan
 from bfrun.driver import run_job
 from bfrun.hosts import LOCALHOST, Host
+from bfrun.launch.base import Launcher
 from bfrun.launch.per_host import PerHostLauncher, remote_hosts
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
 from bfrun.preflight import HostReport, run_preflight
 from bfrun.probe import numa_domains, visible_gpus
 
+RunJob = Callable[[LaunchPlan, Launcher, LaunchConfig], int]
 
-def start(config: LaunchConfig) -> int:
+
+def start(config: LaunchConfig, run: RunJob = run_job) -> int:
     """Plan the job of ``config``, run it and return its exit code.
 
     With ``config.check`` or ``config.dry_run`` nothing is started.
+
+    Args:
+        config: What the user asked for.
+        run: What runs the plan.
 
     Raises:
         LaunchError: The plan is impossible, a host did not pass the pre-flight, or
@@ -41,7 +48,7 @@ def start(config: LaunchConfig) -> int:
         if config.dry_run:
             print(describe_plan(plan))
             return 0
-        return run_job(plan, launcher, config)
+        return run(plan, launcher, config)
     finally:
         launcher.close()
 

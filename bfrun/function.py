@@ -1,0 +1,98 @@
+"""``bfrun.run``: call a Python function on every rank of a fresh job."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bfrun.config import LaunchConfig
+from bfrun.driver import judge_job
+from bfrun.errors import JobFailed
+from bfrun.hosts import Host, parse_hosts
+from bfrun.launch.base import Launcher
+from bfrun.plan import LaunchPlan
+from bfrun.report import Verdict
+from bfrun.start import start
+from bfrun.task import Task
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    np: int = 4,
+    hosts: str | Sequence[Host] | None = None,
+    **settings: Any,
+) -> list[Any]:
+    """Call ``fn(*args, **kwargs)`` on ``np`` ranks and return their results.
+
+    Function, arguments and results are pickled with cloudpickle, so closures and
+    functions of a notebook work. What the ranks print is shown as by ``bfrun``.
+
+    Args:
+        fn: Called once on each rank; call ``bluecomm.init`` in it.
+        args: Positional arguments, the same on all ranks.
+        kwargs: Keyword arguments, the same on all ranks.
+        np: Number of ranks.
+        hosts: As ``-H`` takes them, or parsed; default: this machine.
+        **settings: Further fields of ``bfrun.config.LaunchConfig``, such as
+            ``ranks_per_machine=2`` or ``failure_timeout_s=30``.
+
+    Returns:
+        The results in rank order.
+
+    Raises:
+        JobFailed: A rank failed; carries exit code and report.
+        LaunchError: The job could not start.
+        TypeError: A setting is unknown, or the call cannot be pickled.
+    """
+    known = {field.name for field in dataclasses.fields(LaunchConfig)}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise TypeError(
+            f"bfrun.run: unknown settings {unknown}; known: {sorted(known)}"
+        )
+    config = LaunchConfig(
+        command=(sys.executable, "-m", "bfrun.task"),
+        world_size=np,
+        hosts=parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts or ()),
+        **settings,
+    )
+    task = Task(_pickle_call(fn, args, kwargs or {}))
+    verdicts: list[Verdict] = []
+
+    def judge(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
+        verdicts.append(judge_job(plan, launcher, config, task=task))
+        return verdicts[0].exit_code
+
+    start(config, judge)
+    if verdicts[0].exit_code != 0:
+        raise JobFailed(verdicts[0].exit_code, verdicts[0].report)
+    return [_result(task, rank) for rank in range(np)]
+
+
+def _pickle_call(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bytes:
+    import cloudpickle  # type: ignore[import-untyped]
+
+    try:
+        call = cloudpickle.dumps((fn, tuple(args), dict(kwargs)))
+    except Exception as error:
+        raise TypeError(
+            f"bfrun.run: the call of {getattr(fn, '__name__', fn)} cannot be pickled: "
+            f"{error}"
+        ) from error
+    # The ranks must find the caller's modules before they unpickle the call.
+    return pickle.dumps((list(sys.path), call))
+
+
+def _result(task: Task, rank: int) -> Any:
+    data = task.result(rank)
+    if data is None:
+        raise JobFailed(1, f"bfrun.run: rank {rank} ended without a result (exit 0)")
+    return pickle.loads(data)
