@@ -3,6 +3,10 @@
 ``from bluecomm import topology_util`` and ``bf.topology_util`` both give this module.
 """
 
+from bluecomm.ops.infer_peers import (
+    InferDestinationFromSourceRanks,
+    InferSourceFromDestinationRanks,
+)
 from bluecomm.topology import (
     ExponentialGraph,
     ExponentialTwoGraph,
@@ -34,6 +38,8 @@ __all__ = [
     "GetInnerOuterRingDynamicSendRecvRanks",
     "GetRecvWeights",
     "GetSendWeights",
+    "InferDestinationFromSourceRanks",
+    "InferSourceFromDestinationRanks",
     "IsRegularGraph",
     "IsTopologyEquivalent",
     "MeshGrid2DGraph",

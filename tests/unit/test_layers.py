@@ -30,12 +30,12 @@ BLUECOMM = [
 ]
 BFRUN = [
     {"__init__", "__main__", "cli"},
-    {"start"},
+    {"function", "start"},
     # The pre-flight.
     {"check", "preflight"},
     # The driver, and what it shows of the ranks' output.
     {"driver", "job", "agent_session", "membership", "rendezvous", "stall"}
-    | {"shutdown", "signals", "start_frame", "stdin_source"}
+    | {"shutdown", "signals", "start_frame", "stdin_source", "task"}
     | {"folding", "lines", "logs", "output", "report", "terminal"},
     # What it plans, and how it starts an agent.
     {"addresses", "plan", "describe", "launch", "probe", "probe_session"},
@@ -231,7 +231,7 @@ def test_the_extension_is_reached_in_few_places():
 
 
 def test_the_base_does_not_know_torch():
-    base = {"errors", "config", "topology", "topology_util"}
+    base = {"errors", "config", "topology"}
     wrong = [
         str(item)
         for item in IMPORTS

@@ -1,5 +1,6 @@
 """The module that BlueFog's scripts import."""
 
+import bluecomm
 from bluecomm import topology, topology_util
 
 BLUEFOG_NAMES = {
@@ -19,6 +20,8 @@ BLUEFOG_NAMES = {
     "GetExp2DynamicSendRecvMachineRanks",
     "GetInnerOuterExpo2DynamicSendRecvRanks",
     "GetInnerOuterRingDynamicSendRecvRanks",
+    "InferDestinationFromSourceRanks",
+    "InferSourceFromDestinationRanks",
 }
 
 
@@ -26,6 +29,11 @@ def test_has_the_names_and_meanings_of_the_package():
     assert BLUEFOG_NAMES.issubset(topology_util.__all__)
     for name in set(topology_util.__all__) & set(topology.__all__):
         assert getattr(topology_util, name) is getattr(topology, name)
+
+
+def test_all_but_is_power_of_are_at_top_level_too():
+    for name in BLUEFOG_NAMES - {"isPowerOf"}:
+        assert getattr(bluecomm, name) is getattr(topology_util, name)
 
 
 def test_every_listed_name_exists():
