@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bfrun.config import LaunchConfig
@@ -17,6 +18,12 @@ from bfrun.plan import LaunchPlan
 from bfrun.report import Verdict
 from bfrun.start import start
 from bfrun.task import Task
+
+# Finds this very bfrun, installed or not.
+_PROGRAM = (
+    f"import sys; sys.path.append({str(Path(__file__).parents[1])!r}); "
+    "from bfrun.task import main; main()"
+)
 
 
 def run(
@@ -53,11 +60,10 @@ def run(
     known = {field.name for field in dataclasses.fields(LaunchConfig)}
     unknown = sorted(set(settings) - known)
     if unknown:
-        raise TypeError(
-            f"bfrun.run: unknown settings {unknown}; known: {sorted(known)}"
-        )
+        names = ", ".join(sorted(known))
+        raise TypeError(f"bfrun.run: unknown settings {unknown}; there are: {names}")
     config = LaunchConfig(
-        command=(sys.executable, "-m", "bfrun.task"),
+        command=(sys.executable, "-c", _PROGRAM),
         world_size=np,
         hosts=parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts or ()),
         **settings,

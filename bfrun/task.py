@@ -2,7 +2,7 @@
 
 The pickled call travels over the control plane and is kept by each agent; a rank
 fetches it over the agent's socket and sends its result the same way, so no file and
-no port is involved. ``python -m bfrun.task`` is the program that ranks run.
+no port is involved. ``main`` is the program that ranks run.
 """
 
 from __future__ import annotations
@@ -100,7 +100,3 @@ def _fetch(agent: socket.socket) -> bytes:
             else:
                 raise ConnectionError(f"bfrun.run: the agent refused: {frame}")
     return b"".join(parts)
-
-
-if __name__ == "__main__":
-    main()
