@@ -33,7 +33,7 @@ $(VENV)/.torch: | $(BIN)/python
 	touch $@
 
 $(VENV)/.build-tools: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install -q "setuptools>=77" "pybind11>=2.11"
+	$(BIN)/pip install -q "setuptools>=70.1" "pybind11>=2.11"
 	touch $@
 
 # Editable, so that Python sources need no second install. $(1) is a list of extras.
