@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,13 +19,11 @@ class HostFacts:
         cpus: Numbers of the CPUs that ranks may use there.
         numa: The same CPUs, grouped by NUMA domain.
         gpus: Identifiers of the visible GPUs, as ``CUDA_VISIBLE_DEVICES`` takes them.
-        python: Interpreter that can run the agent there; empty: not known.
     """
 
     cpus: tuple[int, ...]
     numa: tuple[tuple[int, ...], ...] = ()
     gpus: tuple[str, ...] = ()
-    python: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,14 +66,12 @@ class HostPlan:
         processes: Its ranks in order, at least one.
         addresses: Where ranks of other hosts reach its ranks, best first; empty in a
             job on one machine, which needs none beyond loopback.
-        python: Interpreter that runs the agent there.
     """
 
     index: int
     host: Host
     processes: tuple[ProcessSpec, ...]
     addresses: tuple[str, ...] = ()
-    python: str = sys.executable
 
 
 @dataclass(frozen=True)
@@ -250,8 +245,7 @@ def _plan_host(
                 cpus=_bind(config, host, facts, position, len(placements)),
             )
         )
-    python = config.python or (facts.python if facts else "") or sys.executable
-    return HostPlan(index, host, tuple(processes), python=python)
+    return HostPlan(index, host, tuple(processes))
 
 
 def _gpus(

@@ -48,7 +48,6 @@ class HostReport:
             cpus=tuple(self.answer["cpus"]),
             numa=tuple(tuple(domain) for domain in self.answer["numa"]),
             gpus=tuple(self.answer["gpus"]),
-            python=self.answer["interpreter"],
         )
 
 

@@ -136,7 +136,6 @@ def machine_facts(request: Mapping[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "hostname": socket.gethostname(),
         "system": platform.system(),
-        "interpreter": sys.executable,
         "cpus": cpus,
         "numa": numa_domains(cpus),
         "gpus": visible_gpus(environ),
