@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from bluecomm.topology.graph import check_topology, weight_given
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def IsTopologyEquivalent(  # noqa: N802

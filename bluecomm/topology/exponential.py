@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from bluecomm.topology.graph import check_integer, circulant_graph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def isPowerOf(x: int, base: int) -> bool:  # noqa: N802

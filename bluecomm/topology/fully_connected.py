@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from bluecomm.topology.graph import check_integer, circulant_graph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def FullyConnectedGraph(size: int) -> nx.DiGraph[int]:  # noqa: N802

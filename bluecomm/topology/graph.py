@@ -13,8 +13,10 @@ import math
 import numbers
 import operator
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import networkx as nx
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def weight_given(graph: nx.DiGraph[int], *, by: int, to: int) -> float:
@@ -36,6 +38,9 @@ def graph_from_edges(
     size: int, edges: Iterable[tuple[int, int, float]]
 ) -> nx.DiGraph[int]:
     """Return the topology on ``size`` ranks with (sender, receiver, weight) edges."""
+    # Here and below: networkx takes 0.1 s to import, which `import bluecomm` spares.
+    import networkx as nx
+
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(size))
     graph.add_weighted_edges_from(sorted(edges))
@@ -114,6 +119,8 @@ def check_topology(
             a weight is not a number.
         ValueError: The nodes are not ``0 .. n-1``, or a weight is not finite.
     """
+    import networkx as nx
+
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise TypeError(
             f"a topology must be a networkx.DiGraph, got {type(graph).__name__}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from bluecomm.topology.graph import check_integer, graph_from_edges
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def MeshGrid2DGraph(  # noqa: N802

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import networkx as nx
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from bluecomm.topology.graph import check_topology
 from bluecomm.topology.weights import receive_weights
+
+if TYPE_CHECKING:
+    import networkx as nx
+
 
 # Row sums of a stochastic matrix may be off by rounding, not by more.
 _ROUNDING = 1e-6

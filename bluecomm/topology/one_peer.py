@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from bluecomm.topology.exponential import powers_below
 from bluecomm.topology.graph import (
@@ -20,6 +19,10 @@ from bluecomm.topology.graph import (
     out_neighbors,
 )
 from bluecomm.topology.layout import check_layout
+
+if TYPE_CHECKING:
+    import networkx as nx
+
 
 SendRecvRanks = tuple[list[int], list[int]]
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from bluecomm.topology.graph import check_integer, circulant_graph
+
+if TYPE_CHECKING:
+    import networkx as nx
+
 
 _OFFSETS = {0: (0, -1, 1), 1: (0, -1), 2: (0, 1)}
 

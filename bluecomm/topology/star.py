@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from bluecomm.topology.graph import check_integer, check_rank, graph_from_edges
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def StarGraph(size: int, center_rank: int = 0) -> nx.DiGraph[int]:  # noqa: N802

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from bluecomm.topology.graph import (
     check_rank,
@@ -14,6 +13,9 @@ from bluecomm.topology.graph import (
     out_neighbors,
     weight_given,
 )
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclasses.dataclass(frozen=True)
