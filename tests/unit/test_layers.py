@@ -242,6 +242,18 @@ def test_the_base_does_not_know_torch():
     assert not wrong, "\n".join(wrong)
 
 
+def test_importing_bluecomm_loads_nothing_slow():
+    slow = {"matplotlib", "networkx", "numba", "paramiko", "rich", "scipy", "sklearn"}
+    wrong = [
+        str(item)
+        for item in IMPORTS
+        if item.importer.startswith("bluecomm")
+        and item.at_start
+        and item.imported.split(".")[0] in slow
+    ]
+    assert not wrong, "import these where they are used:\n" + "\n".join(wrong)
+
+
 def test_the_agent_needs_the_standard_library_only():
     reached = set()
     waiting = AGENT_ROOTS & set(MODULES["bfrun"])
