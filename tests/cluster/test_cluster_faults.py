@@ -1,0 +1,110 @@
+"""Whatever is killed or cut, nothing is left on any host within six seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.job import Job, bfrun_job
+
+pytestmark = [pytest.mark.cluster, pytest.mark.faults]
+LIMIT_S = 6.0
+
+# A rank with a child of its own, both of which ignore a polite end.
+STUBBORN = "trap '' TERM HUP; echo $$; sleep 61 & wait; wait; sleep 62"
+
+
+@pytest.fixture
+def job(cluster, tmp_path) -> Iterator[Job]:
+    """A job with two ranks on each of two hosts, all running."""
+    options = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:2,node2:2"]
+    with bfrun_job(tmp_path, *options, "sh", "-c", STUBBORN) as made:
+        made.wait_for_lines(4)
+        assert set(cluster.processes()) == {"node1", "node2"}
+        yield made
+
+
+def pids_of(cluster: Cluster, number: int, word: str) -> list[int]:
+    """Return the processes of one host whose command line holds ``word``."""
+    found = cluster.hosts[number].processes()
+    pids = [pid for pid, command in found.items() if word in command]
+    assert pids, f"no process with '{word}' among {found}"
+    return pids
+
+
+def test_rank_killed(cluster, job):
+    lines = job.wait_for_lines(4)
+    pid = int(next(line.split()[1] for line in lines if line.startswith("[3]")))
+    os.kill(pid, signal.SIGKILL)
+    start = time.monotonic()
+    assert job.wait(LIMIT_S) == 128 + signal.SIGKILL
+    cluster.wait_until_empty(LIMIT_S - (time.monotonic() - start))
+    assert "rank 3 on node2" in job.errors
+    assert "SIGKILL" in job.errors
+
+
+def test_agent_killed(cluster, job):
+    agent = max(pids_of(cluster, 1, "bfrun"))
+    os.kill(agent, signal.SIGKILL)
+    start = time.monotonic()
+    cluster.wait_until_empty(LIMIT_S)
+    assert job.wait(LIMIT_S - (time.monotonic() - start)) != 0
+    assert "agent on node2" in job.errors
+
+
+def test_driver_killed(cluster, job):
+    job.process.send_signal(signal.SIGKILL)
+    cluster.wait_until_empty(LIMIT_S)
+
+
+def test_driver_interrupted(cluster, job):
+    job.process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    assert job.wait(LIMIT_S) == 128 + signal.SIGINT
+    cluster.wait_until_empty(LIMIT_S - (time.monotonic() - start))
+
+
+def test_driver_terminated(cluster, job):
+    job.process.send_signal(signal.SIGTERM)
+    start = time.monotonic()
+    assert job.wait(LIMIT_S) == 128 + signal.SIGTERM
+    cluster.wait_until_empty(LIMIT_S - (time.monotonic() - start))
+
+
+def test_link_of_one_host_cut(cluster, job):
+    cluster.hosts[1].cut_link()
+    start = time.monotonic()
+    cluster.wait_until_empty(LIMIT_S)
+    assert job.wait(LIMIT_S + 2 - (time.monotonic() - start)) != 0
+    assert "node2" in job.errors
+    assert "nothing heard of it for 4 s" in job.errors
+
+
+def test_sshd_session_killed(cluster, job):
+    """The SSH connection breaks while both ends and the network live."""
+    sshd = cluster.hosts[1].sshd.pid
+    children = f"/proc/{sshd}/task/{sshd}/children"
+    with open(children) as file:
+        for pid in file.read().split():
+            os.kill(int(pid), signal.SIGKILL)
+    start = time.monotonic()
+    cluster.wait_until_empty(LIMIT_S)
+    assert job.wait(LIMIT_S - (time.monotonic() - start)) != 0
+    assert "agent on node2 is lost" in job.errors
+
+
+def test_driver_stopped_for_a_while_keeps_the_job(cluster, job):
+    """Ctrl-Z and fg: a driver that says that it stops is not taken for dead."""
+    job.process.send_signal(signal.SIGTSTP)
+    time.sleep(5.5)
+    assert set(cluster.processes()) == {"node1", "node2"}
+    job.process.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    assert job.process.poll() is None
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait(LIMIT_S) == 128 + signal.SIGINT
