@@ -16,8 +16,19 @@ FOREIGN_PREFIXES = ("OMPI_", "PMI", "SLURM_", "TORCHELASTIC_")
 # Forwarded to every host without being asked for: where programs and libraries are,
 # language, and the settings of the libraries that a training script uses.
 FORWARDED_NAMES = frozenset(
-    "PATH LD_LIBRARY_PATH LIBRARY_PATH VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV "
-    "LANG LANGUAGE TZ MASTER_ADDR MASTER_PORT".split()
+    (
+        "PATH",
+        "LD_LIBRARY_PATH",
+        "LIBRARY_PATH",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "CONDA_DEFAULT_ENV",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    )
 )
 FORWARDED_PREFIXES = (
     "BLUECOMM_",
@@ -32,10 +43,21 @@ FORWARDED_PREFIXES = (
 
 # Set by bfrun for each rank, so neither forwarded nor accepted from the user.
 LAUNCH_NAMES = frozenset(
-    "BLUECOMM_RANK BLUECOMM_SIZE BLUECOMM_LOCAL_RANK BLUECOMM_LOCAL_SIZE "
-    "BLUECOMM_MACHINE_RANK BLUECOMM_MACHINE_SIZE BLUECOMM_RANKS_PER_MACHINE "
-    "BLUECOMM_AGENT_SOCKET BLUECOMM_JOB "
-    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE".split()
+    (
+        "BLUECOMM_RANK",
+        "BLUECOMM_SIZE",
+        "BLUECOMM_LOCAL_RANK",
+        "BLUECOMM_LOCAL_SIZE",
+        "BLUECOMM_MACHINE_RANK",
+        "BLUECOMM_MACHINE_SIZE",
+        "BLUECOMM_RANKS_PER_MACHINE",
+        "BLUECOMM_AGENT_SOCKET",
+        "BLUECOMM_JOB",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+    )
 )
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
