@@ -1,0 +1,318 @@
+#include "engine/dispatcher.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "engine/planner.h"
+
+namespace bluecomm {
+
+Dispatcher::Dispatcher(EngineConfig config,
+                       std::vector<std::unique_ptr<Transport>> transports)
+    : config_(std::move(config)),
+      job_(hash_bytes(config_.job)),
+      transports_(std::move(transports)),
+      peers_(config_.rank, config_.size, config_.machine) {}
+
+std::map<std::string, std::string> Dispatcher::offers() const {
+  std::map<std::string, std::string> offers;
+  for (const auto& transport : transports_) {
+    offers.emplace(transport->name(), transport->offer());
+  }
+  return offers;
+}
+
+void Dispatcher::connect(std::vector<Peer> peers) {
+  peers_.connect(std::move(peers), transports_);
+}
+
+void Dispatcher::add_group(Group group) {
+  const std::uint64_t id = group.id;
+  if (!groups_.emplace(id, std::make_shared<const Group>(std::move(group))).second) {
+    throw std::invalid_argument("group " + std::to_string(id) + " exists already");
+  }
+}
+
+std::shared_ptr<const Group> Dispatcher::group(std::uint64_t id) const {
+  const auto found = groups_.find(id);
+  if (found == groups_.end()) {
+    throw std::invalid_argument("there is no group " + std::to_string(id));
+  }
+  return found->second;
+}
+
+Dispatcher::Entry& Dispatcher::entry(Handle handle) {
+  return const_cast<Entry&>(std::as_const(*this).entry(handle));
+}
+
+const Dispatcher::Entry& Dispatcher::entry(Handle handle) const {
+  const auto found = entries_.find(handle);
+  if (found == entries_.end()) {
+    throw std::invalid_argument("handle " + std::to_string(handle) +
+                                " is unknown: it was released, or never given out");
+  }
+  return found->second;
+}
+
+// --- Submitting
+// -----------------------------------------------------------------------
+
+Handle Dispatcher::submit(Request request) {
+  const Handle handle = last_handle_ + 1;
+  request.allocate = [this, handle](std::size_t nbytes,
+                                    std::span<const std::int64_t> rows) {
+    Result& result = entry(handle).result;
+    result = config_.allocate(nbytes);
+    result.rows.assign(rows.begin(), rows.end());
+    return result.bytes;
+  };
+  Plan plan = make_plan(request, config_.tuning);
+  const std::uint32_t sequence =
+      matching_.next_sequence(request.group->id, name_hash(request));
+  const Envelope call =
+      make_envelope(request, plan.algorithm, job_, config_.epoch, sequence);
+  auto operation =
+      std::make_shared<Operation>(handle, std::move(request), std::move(plan), call);
+  last_handle_ = handle;
+  entries_[handle].operation = operation;
+  active_.push_back(operation);
+  const bool must_wait = matching_.add(operation);
+
+  for (Unmatched& one : matching_.take(call.key)) {
+    match(one.peer, one.envelope, std::move(one.message));
+  }
+  if (!must_wait && operation->state() == Operation::State::kQueued) start(*operation);
+  return handle;
+}
+
+void Dispatcher::start(Operation& operation) {
+  const Key key = operation.key();
+  if (closing_) {
+    fail_operation(operation,
+                   {Code::kClosed, operation.label() + ": the engine is closed", -1});
+    return;
+  }
+  if (const auto late = late_failures_.extract(key.group)) {
+    fail_operation(operation, late.mapped());
+    return;
+  }
+  if (const std::optional<Status> abort = matching_.abort_of(key)) {
+    fail_operation(operation, *abort);
+    return;
+  }
+  operation.start(peers_.channels());
+  advance(operation);
+}
+
+// --- Receiving
+// ------------------------------------------------------------------------
+
+void Dispatcher::on_message(int peer, std::unique_ptr<Incoming> message) {
+  const std::optional<Envelope> envelope = read_envelope(message->header());
+  if (!envelope || envelope->job != job_ || envelope->key.epoch != config_.epoch) {
+    peers_.lose(peer,
+                "it sent a message that this version of bluecomm, or this job, "
+                "does not know");
+    return;
+  }
+  if (envelope->type == MessageType::kAbort) {
+    message->accept({});
+    aborts_.push_back({peer, *envelope, std::move(message), ""});
+    return;
+  }
+  match(peer, *envelope, std::move(message));
+}
+
+void Dispatcher::match(int peer, const Envelope& envelope,
+                       std::unique_ptr<Incoming> message) {
+  Operation* const operation = matching_.find(envelope.key);
+  if (operation != nullptr) {
+    if (!agree(operation->call(), envelope)) {
+      fail_mismatch(*operation, peer, envelope);
+    } else if (operation->deliver(peer, envelope, std::move(message)) ==
+               Operation::Delivery::kUnexpected) {
+      fail_unexpected(peer, envelope);
+    }
+    return;
+  }
+  switch (matching_.progress(envelope.key)) {
+    case Matching::Progress::kFuture:
+      matching_.keep({peer, envelope, std::move(message)});
+      return;
+    case Matching::Progress::kUnfinished:
+    case Matching::Progress::kPast:
+      if (!matching_.has_failed(envelope.key)) fail_unexpected(peer, envelope);
+      return;
+  }
+}
+
+void Dispatcher::on_lost(int peer, Status status) {
+  peers_.lose(peer, std::move(status.text));
+}
+
+void Dispatcher::on_goodbye(int peer) { peers_.finish(peer); }
+
+// --- Moving on
+// ------------------------------------------------------------------------
+
+bool Dispatcher::poll() {
+  bool changed = false;
+  for (const auto& transport : transports_) {
+    if (transport->poll(*this)) changed = true;
+  }
+  if (read_aborts()) changed = true;
+  for (std::size_t i = 0; i < active_.size();) {
+    const std::shared_ptr<Operation> operation = active_[i];
+    if (advance(*operation)) changed = true;
+    if (i < active_.size() && active_[i] == operation) ++i;
+  }
+  const Clock::time_point now = Clock::now();
+  if (fail_expired(now)) changed = true;
+  if (!peers_.gone().empty() && fail_gone(now)) changed = true;
+  return changed;
+}
+
+bool Dispatcher::advance(Operation& operation) {
+  const bool changed = operation.advance(kBudget);
+  if (operation.error()) {
+    fail_operation(operation, *operation.error());
+    return true;
+  }
+  if (operation.state() == Operation::State::kDone) {
+    end(operation);
+    return true;
+  }
+  note_blocker(operation);
+  return changed;
+}
+
+void Dispatcher::note_blocker(Operation& operation) {
+  Entry& noted = entry(operation.handle());
+  const int blocker =
+      operation.state() == Operation::State::kDone ? -1 : operation.lone_blocker();
+  if (blocker == noted.blocker) return;
+  const Clock::time_point now = Clock::now();
+  if (noted.blocker >= 0) peers_.add_wait(noted.blocker, now - noted.blocked_since);
+  noted.blocker = blocker;
+  noted.blocked_since = now;
+}
+
+// Takes an operation that is done out of all lists but entries_.
+void Dispatcher::end(Operation& operation) {
+  note_blocker(operation);
+  finished_.push_back(operation.handle());
+  ++completions_;
+  const auto active = std::find_if(
+      active_.begin(), active_.end(),
+      [&](const std::shared_ptr<Operation>& one) { return one.get() == &operation; });
+  const std::shared_ptr<Operation> keep = *active;
+  active_.erase(active);
+  if (const std::shared_ptr<Operation> next = matching_.remove(operation)) start(*next);
+}
+
+Clock::time_point Dispatcher::next_timer() const {
+  Clock::time_point next = Clock::time_point::max();
+  for (const auto& transport : transports_) {
+    next = std::min(next, transport->next_timer());
+  }
+  for (const auto& operation : active_) next = std::min(next, operation->deadline());
+  if (active_.empty()) return next;
+  const Clock::time_point now = Clock::now();
+  for (const int rank : peers_.gone()) {
+    const Clock::time_point grace = peers_.grace_until(rank);
+    next = std::min(next, grace > now ? grace : now + Peers::kGrace);
+  }
+  return next;
+}
+
+// --- Handles
+// --------------------------------------------------------------------------
+
+std::shared_ptr<const Operation> Dispatcher::operation(Handle handle) const {
+  return entry(handle).operation;
+}
+
+const Result& Dispatcher::result(Handle handle) const {
+  const Entry& found = entry(handle);
+  if (!found.operation->succeeded() || !found.result.owner) {
+    throw std::invalid_argument("handle " + std::to_string(handle) +
+                                " has no result of its own");
+  }
+  return found.result;
+}
+
+void Dispatcher::release(Handle handle) {
+  if (entry(handle).operation->state() != Operation::State::kDone) {
+    throw std::invalid_argument("handle " + std::to_string(handle) +
+                                " cannot be released before its operation has ended");
+  }
+  entries_.erase(handle);
+  const auto listed = std::find(finished_.rbegin(), finished_.rend(), handle);
+  if (listed != finished_.rend()) finished_.erase(std::next(listed).base());
+}
+
+std::vector<Handle> Dispatcher::take_finished() { return std::exchange(finished_, {}); }
+
+void Dispatcher::extend_deadline(Handle handle, Clock::duration time) {
+  Operation& operation = *entry(handle).operation;
+  operation.set_deadline(std::max(operation.deadline(), Clock::now() + time));
+}
+
+std::vector<PendingOperation> Dispatcher::pending() const {
+  std::vector<PendingOperation> list;
+  const Clock::time_point now = Clock::now();
+  for (const auto& operation : active_) {
+    PendingOperation one;
+    one.handle = operation->handle();
+    one.kind = kind_name(operation->request().kind);
+    one.name = operation->request().name;
+    one.age_s = std::chrono::duration<double>(now - operation->started()).count();
+    Operation::Lack lack = operation->lack();
+    one.waiting_for = std::move(lack.not_taken);
+    for (const Missing& missing : lack.missing) one.waiting_for.push_back(missing.peer);
+    std::sort(one.waiting_for.begin(), one.waiting_for.end());
+    one.waiting_for.erase(std::unique(one.waiting_for.begin(), one.waiting_for.end()),
+                          one.waiting_for.end());
+    one.received_bytes = lack.received;
+    one.expected_bytes = lack.expected;
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+std::vector<PeerStats> Dispatcher::stats() const {
+  std::vector<PeerStats> list;
+  for (int rank = 0; rank < config_.size; ++rank) {
+    const Channel* const channel = peers_.channels()[static_cast<std::size_t>(rank)];
+    if (channel == nullptr) continue;
+    list.push_back({rank, std::string(peers_.transport_of(rank)), channel->stats(),
+                    peers_.waited_for(rank).count()});
+  }
+  return list;
+}
+
+// --- Closing
+// --------------------------------------------------------------------------
+
+void Dispatcher::close() {
+  closing_ = true;
+  fail_all(Code::kClosed,
+           "cut short, because rank " + std::to_string(config_.rank) + " shut down",
+           config_.rank);
+  for (const auto& transport : transports_) transport->close();
+}
+
+void Dispatcher::free() {
+  matching_ = Matching();
+  aborts_.clear();
+  peers_.disconnect();
+  transports_.clear();
+}
+
+bool Dispatcher::closed() const {
+  return std::all_of(transports_.begin(), transports_.end(),
+                     [](const auto& transport) { return transport->closed(); });
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/status.h"
+#include "engine/collectives/tuning.h"
+#include "engine/matching.h"
+#include "engine/operation.h"
+#include "engine/peers.h"
+#include "transport/channel.h"
+
+namespace bluecomm {
+
+// Memory of a result that the engine allocated, and the rows that came from each
+// source.
+struct Result {
+  std::shared_ptr<void> owner;
+  std::span<std::byte> bytes;
+  std::vector<std::int64_t> rows;
+};
+
+struct PendingOperation {
+  Handle handle = 0;
+  std::string kind;
+  std::string name;
+  double age_s = 0;
+  std::vector<int> waiting_for;
+  std::size_t received_bytes = 0;
+  std::size_t expected_bytes = 0;
+};
+
+struct PeerStats {
+  int rank = 0;
+  std::string transport;
+  ChannelStats channel;
+  double wait_s = 0;
+};
+
+struct EngineConfig {
+  int rank = 0;
+  int size = 1;
+  std::string job;
+  std::uint32_t epoch = 0;
+  std::string machine;
+  Tuning tuning;
+  // Memory for results whose length only the peers know.
+  std::function<Result(std::size_t nbytes)> allocate;
+};
+
+// All operations of one rank: starts them, hands them what arrives, ends them.
+//
+// The part of the engine without threads and without waiting: each call does what can
+// be done now. One thread at a time (the engine's progress lock).
+class Dispatcher final : private Receiver {
+ public:
+  Dispatcher(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports);
+
+  std::map<std::string, std::string> offers() const;
+  void connect(std::vector<Peer> peers);
+  const Peers& peers() const { return peers_; }
+  void add_group(Group group);
+  // Throws std::invalid_argument for an unknown id.
+  std::shared_ptr<const Group> group(std::uint64_t id) const;
+
+  // Starts `request`. Throws std::invalid_argument for one that makes no sense; every
+  // other failure shows at the handle.
+  Handle submit(Request request);
+  std::shared_ptr<const Operation> operation(Handle handle) const;
+  const Result& result(Handle handle) const;
+  void release(Handle handle);
+  std::vector<Handle> take_finished();
+  void fail(Handle handle, Status status);
+  // As `label: text` for each.
+  void fail_all(Code code, const std::string& text, int rank);
+  void extend_deadline(Handle handle, Clock::duration time);
+  void peer_lost(int rank, std::string text);
+  std::vector<PendingOperation> pending() const;
+  std::vector<PeerStats> stats() const;
+
+  // Moves what can be moved now, at most about kBudget bytes of each operation. True
+  // when anything changed, so that it should be called again.
+  bool poll();
+  bool outstanding() const { return !active_.empty(); }
+  // Grows by one with each operation that ends.
+  std::uint64_t completions() const { return completions_; }
+  // When poll() has to be called even if no transport asks for it.
+  Clock::time_point next_timer() const;
+  std::span<const std::unique_ptr<Transport>> transports() const { return transports_; }
+
+  // Ends all operations and says goodbye; submit() fails from now on.
+  void close();
+  bool closed() const;
+  // Drops all messages and transports.
+  void free();
+
+ private:
+  static constexpr std::size_t kBudget = 1 << 20;
+
+  struct Entry {
+    std::shared_ptr<Operation> operation;
+    Result result;
+    // Who it has been waiting for alone, and since when.
+    int blocker = -1;
+    Clock::time_point blocked_since;
+  };
+
+  void on_message(int peer, std::unique_ptr<Incoming> message) override;
+  void on_lost(int peer, Status status) override;
+  void on_goodbye(int peer) override;
+
+  Entry& entry(Handle handle);
+  const Entry& entry(Handle handle) const;
+  void start(Operation& operation);
+  void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
+  bool advance(Operation& operation);
+  void note_blocker(Operation& operation);
+  void end(Operation& operation);
+
+  // dispatcher_failures.cpp
+  void fail_operation(Operation& operation, Status status);
+  void send_abort(int peer, const Envelope& call, const Status& status);
+  void fail_mismatch(Operation& operation, int peer, const Envelope& theirs);
+  void fail_unexpected(int peer, const Envelope& theirs);
+  void handle_abort(int peer, const Envelope& envelope, std::string text);
+  bool read_aborts();
+  bool fail_expired(Clock::time_point now);
+  bool fail_gone(Clock::time_point now);
+  std::vector<int> participants(const Operation& operation) const;
+  Status timeout_status(const Operation& operation) const;
+
+  const EngineConfig config_;
+  const std::uint64_t job_;
+  std::vector<std::unique_ptr<Transport>> transports_;
+  Peers peers_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
+  Matching matching_;
+  std::unordered_map<Handle, Entry> entries_;
+  std::vector<std::shared_ptr<Operation>> active_;  // started or queued, not ended
+  std::vector<Handle> finished_;
+  // Failures of calls that had ended here, by group: the next call raises them.
+  std::unordered_map<std::uint64_t, Status> late_failures_;
+  struct Abort {
+    int peer;
+    Envelope envelope;
+    std::unique_ptr<Incoming> message;
+    std::string text;
+  };
+  std::vector<Abort> aborts_;  // whose text is still arriving
+  Handle last_handle_ = 0;
+  std::uint64_t completions_ = 0;
+  bool closing_ = false;
+};
+
+}  // namespace bluecomm

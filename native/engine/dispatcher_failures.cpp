@@ -1,0 +1,238 @@
+// How operations fail, and how the others learn of it.
+//
+// Whoever finds a failure ends its own operation and sends ABORT(key, code, text) to
+// all that take part in it, so that all raise the same error. An ABORT that comes
+// before the call is kept for it; one that comes after the call has ended is raised by
+// the next call on the group. In neighbor operations an ABORT travels on, because the
+// ranks that wait for an aborted one are not those that take part with the first.
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "engine/describe.h"
+#include "engine/dispatcher.h"
+
+namespace bluecomm {
+namespace {
+
+// Cuts no UTF-8 character.
+std::string_view shorten(std::string_view text, std::size_t limit) {
+  if (text.size() <= limit) return text;
+  std::size_t length = limit;
+  while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80) {
+    --length;
+  }
+  return text.substr(0, length);
+}
+
+bool spares_the_group(Kind kind) {
+  return kind == Kind::kNeighborAllgather || kind == Kind::kNeighborAllreduce ||
+         kind == Kind::kPairGossip;
+}
+
+}  // namespace
+
+void Dispatcher::fail(Handle handle, Status status) {
+  Operation& operation = *entry(handle).operation;
+  if (operation.state() == Operation::State::kDone) return;
+  fail_operation(operation, std::move(status));
+}
+
+void Dispatcher::fail_all(Code code, const std::string& text, int rank) {
+  while (!active_.empty()) {
+    Operation& operation = *active_.front();
+    fail_operation(operation, {code, operation.label() + ": " + text, rank});
+  }
+}
+
+std::vector<int> Dispatcher::participants(const Operation& operation) const {
+  const Request& request = operation.request();
+  if (spares_the_group(request.kind) || request.local_only) return operation.peers();
+  std::vector<int> ranks = request.group->ranks;
+  std::erase(ranks, config_.rank);
+  return ranks;
+}
+
+void Dispatcher::fail_operation(Operation& operation, Status status) {
+  matching_.remember_failure(operation.key());
+  const std::vector<int> ranks = participants(operation);
+  operation.finish(status);
+  for (const int rank : ranks) send_abort(rank, operation.call(), status);
+  end(operation);
+}
+
+void Dispatcher::send_abort(int peer, const Envelope& call, const Status& status) {
+  if (!peers_.alive(peer)) return;
+  Envelope abort = call;
+  abort.type = MessageType::kAbort;
+  abort.code = static_cast<std::int32_t>(status.code);
+  abort.blamed = status.rank;
+  const std::string_view text = shorten(status.text, Channel::kMaxPost);
+  peers_.channels()[static_cast<std::size_t>(peer)]->post(
+      to_header(abort, text.size()), std::as_bytes(std::span(text)));
+}
+
+// --- Disagreement
+// ---------------------------------------------------------------------
+
+void Dispatcher::fail_mismatch(Operation& operation, int peer, const Envelope& theirs) {
+  const Envelope ours = operation.call();
+  Status status{Code::kMismatch,
+                describe_mismatch(operation.request().name,
+                                  {config_.rank, peers_.place(config_.rank), ours},
+                                  {peer, peers_.place(peer), theirs}),
+                peer};
+  fail_operation(operation, status);
+  // It need not be one of those that this rank's call exchanges with.
+  status.rank = config_.rank;
+  send_abort(peer, ours, status);
+}
+
+// A message that this rank's call has no use for.
+void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
+  const std::string call = describe_operation(theirs, theirs.name_text());
+  const std::string here = peers_.place(config_.rank);
+  const std::string there = peers_.place(peer);
+  Status status{Code::kMismatch,
+                call + ": " + there + " sends to " + here + ", but " + here +
+                    " does not receive from " + there +
+                    " in this call. The destinations of one and the sources of the "
+                    "other must agree.",
+                peer};
+  Operation* const operation = matching_.find(theirs.key);
+  if (operation != nullptr) {
+    fail_operation(*operation, status);
+  } else {
+    matching_.remember_failure(theirs.key);
+    late_failures_.try_emplace(theirs.key.group, status);
+  }
+  status.rank = config_.rank;
+  send_abort(peer, theirs, status);
+}
+
+// --- Failures that peers report
+// -------------------------------------------------------
+
+bool Dispatcher::read_aborts() {
+  bool changed = false;
+  for (std::size_t i = 0; i < aborts_.size();) {
+    Abort& abort = aborts_[i];
+    const std::span<const std::byte> part = abort.message->readable();
+    abort.text.append(reinterpret_cast<const char*>(part.data()), part.size());
+    abort.message->consume(part.size());
+    if (abort.message->consumed() < abort.message->header().nbytes) {
+      ++i;
+      continue;
+    }
+    const Abort whole = std::move(abort);
+    aborts_.erase(aborts_.begin() + static_cast<std::ptrdiff_t>(i));
+    handle_abort(whole.peer, whole.envelope, whole.text);
+    changed = true;
+  }
+  return changed;
+}
+
+void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string text) {
+  const Key& key = envelope.key;
+  if (matching_.has_failed(key)) return;
+  const int blamed = envelope.blamed >= 0 ? envelope.blamed : peer;
+  Status status{static_cast<Code>(envelope.code), std::move(text), blamed};
+  if (status.ok()) status.code = Code::kInternal;
+  Operation* const operation = matching_.find(key);
+  if (operation != nullptr) {
+    fail_operation(*operation, std::move(status));
+    return;
+  }
+  switch (matching_.progress(key)) {
+    case Matching::Progress::kFuture:
+      matching_.keep_abort(key, std::move(status));
+      return;
+    case Matching::Progress::kUnfinished:
+    case Matching::Progress::kPast:
+      matching_.remember_failure(key);
+      // A peer that shut down after this rank had all it wanted from it does no harm.
+      if (status.code != Code::kClosed) {
+        late_failures_.try_emplace(key.group, std::move(status));
+      }
+      return;
+  }
+}
+
+// --- Time and loss
+// --------------------------------------------------------------------
+
+Status Dispatcher::timeout_status(const Operation& operation) const {
+  const std::string label = operation.label();
+  if (operation.state() == Operation::State::kQueued) {
+    return {Code::kTimedOut,
+            label + ": an earlier call of the same name has not ended in time", -1};
+  }
+  const Operation::Lack lack = operation.lack();
+  const auto waited = operation.deadline() - operation.started();
+  std::string text =
+      label + ": " + describe_missing(lack.missing, lack.not_taken, waited);
+  int blamed = -1;
+  if (!lack.missing.empty()) {
+    blamed = lack.missing.front().peer;
+  } else if (!lack.not_taken.empty()) {
+    blamed = lack.not_taken.front();
+  }
+  if (blamed >= 0) {
+    for (const Envelope& call : matching_.announced_by(blamed, 1)) {
+      text += "; " + peers_.place(blamed) + " has called " +
+              describe_operation(call, call.name_text()) +
+              ", which this rank has not called yet";
+    }
+  }
+  return {Code::kTimedOut, text, blamed};
+}
+
+bool Dispatcher::fail_expired(Clock::time_point now) {
+  bool changed = false;
+  for (std::size_t i = 0; i < active_.size();) {
+    const std::shared_ptr<Operation> operation = active_[i];
+    if (operation->deadline() > now) {
+      ++i;
+      continue;
+    }
+    fail_operation(*operation, timeout_status(*operation));
+    changed = true;
+  }
+  return changed;
+}
+
+bool Dispatcher::fail_gone(Clock::time_point now) {
+  bool changed = false;
+  for (const int rank : peers_.gone()) {
+    // What a finished peer sent before may still be on its way through the transport.
+    const bool finished = peers_.state(rank) == Peers::State::kFinished;
+    for (std::size_t i = 0; i < active_.size();) {
+      const std::shared_ptr<Operation> operation = active_[i];
+      const Clock::time_point grace =
+          finished
+              ? std::max(peers_.grace_until(rank), operation->started() + Peers::kGrace)
+              : peers_.grace_until(rank);
+      if (now < grace || operation->state() == Operation::State::kQueued ||
+          !operation->needs(rank)) {
+        ++i;
+        continue;
+      }
+      fail_operation(
+          *operation,
+          {Code::kPeerLost, operation->label() + ": " + peers_.reason(rank), rank});
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+void Dispatcher::peer_lost(int rank, std::string text) {
+  if (!peers_.is_peer(rank)) {
+    throw std::invalid_argument("rank " + std::to_string(rank) +
+                                " is no peer of rank " + std::to_string(config_.rank));
+  }
+  peers_.explain(rank, std::move(text));
+  for (const auto& transport : transports_) transport->forget(rank);
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,175 @@
+#include "engine/engine.h"
+
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+namespace bluecomm {
+namespace {
+
+// Polling before sleeping pays only where each rank has a core of its own and one is
+// left for the rest of the machine.
+constexpr std::chrono::microseconds kSpin{20};
+
+std::chrono::microseconds spin_for(int ranks_here) {
+  const unsigned cores = std::thread::hardware_concurrency();
+  return static_cast<unsigned>(ranks_here) < cores ? kSpin
+                                                   : std::chrono::microseconds{0};
+}
+
+}  // namespace
+
+Engine::Engine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports)
+    : dispatcher_(std::move(config), std::move(transports)),
+      progress_(*this, std::chrono::microseconds{0}) {
+  for (const auto& transport : dispatcher_.transports()) {
+    if (transport->wait_fd() >= 0) wait_fds_.push_back(transport->wait_fd());
+  }
+  if (wait_fds_.size() > kMaxWaitFds)
+    throw std::invalid_argument("too many transports");
+}
+
+Engine::~Engine() { progress_.stop_thread(); }
+
+std::map<std::string, std::string> Engine::offers() {
+  return progress_.look([&] { return dispatcher_.offers(); });
+}
+
+void Engine::start(std::vector<Peer> peers) {
+  progress_.look([&] {
+    if (started_) throw std::invalid_argument("the engine has been started already");
+    dispatcher_.connect(std::move(peers));
+    started_ = true;
+    progress_.set_spin(spin_for(dispatcher_.peers().ranks_here()));
+  });
+  progress_.start_thread();
+}
+
+std::string Engine::transport_of(int rank) {
+  return progress_.look([&] {
+    const Peers& peers = dispatcher_.peers();
+    if (rank < 0 || rank >= peers.size()) {
+      throw std::invalid_argument("rank " + std::to_string(rank) + " is not in 0 .. " +
+                                  std::to_string(peers.size() - 1));
+    }
+    return std::string(peers.transport_of(rank));
+  });
+}
+
+void Engine::add_group(Group group) {
+  progress_.look([&] { dispatcher_.add_group(std::move(group)); });
+}
+
+std::shared_ptr<const Group> Engine::group(std::uint64_t id) {
+  return progress_.look([&] { return dispatcher_.group(id); });
+}
+
+Handle Engine::submit(Request request, bool waits_next) {
+  return progress_.run(
+      [&] {
+        if (!started_) throw std::invalid_argument("the engine has not been started");
+        const Handle handle = dispatcher_.submit(std::move(request));
+        if (!waits_next && !closed_) poll();
+        return handle;
+      },
+      waits_next);
+}
+
+bool Engine::done(Handle handle) {
+  return progress_.look([&] {
+    return dispatcher_.operation(handle)->state() == Operation::State::kDone;
+  });
+}
+
+std::optional<Status> Engine::wait(Handle handle, Clock::time_point deadline,
+                                   const std::function<bool()>& interrupted) {
+  const std::shared_ptr<const Operation> operation =
+      progress_.look([&] { return dispatcher_.operation(handle); });
+  const bool done = progress_.drive_until(
+      [&] { return operation->state() == Operation::State::kDone; }, deadline,
+      interrupted);
+  // It does not change any more once it is done.
+  return done ? std::optional<Status>(operation->status()) : std::nullopt;
+}
+
+Result Engine::result(Handle handle) {
+  return progress_.look([&] { return dispatcher_.result(handle); });
+}
+
+void Engine::release(Handle handle) {
+  progress_.look([&] { dispatcher_.release(handle); });
+}
+
+std::vector<Handle> Engine::finished() {
+  return progress_.look([&] { return dispatcher_.take_finished(); });
+}
+
+void Engine::fail(Handle handle, Status status) {
+  progress_.run([&] { dispatcher_.fail(handle, std::move(status)); });
+}
+
+void Engine::extend_deadline(Handle handle, Clock::duration time) {
+  progress_.run([&] { dispatcher_.extend_deadline(handle, time); });
+}
+
+std::vector<PendingOperation> Engine::pending() {
+  return progress_.look([&] { return dispatcher_.pending(); });
+}
+
+void Engine::peer_lost(int rank, std::string text) {
+  progress_.run([&] {
+    dispatcher_.peer_lost(rank, std::move(text));
+    poll();
+  });
+}
+
+std::vector<PeerStats> Engine::stats() {
+  return progress_.look([&] { return dispatcher_.stats(); });
+}
+
+void Engine::close(Clock::duration limit) {
+  progress_.run([&] {
+    if (!closed_) dispatcher_.close();
+    closed_ = true;
+  });
+  progress_.drive_until([&] { return dispatcher_.closed(); }, Clock::now() + limit, {});
+  progress_.stop_thread();
+  progress_.look([&] {
+    dispatcher_.free();
+    wait_fds_.clear();
+  });
+}
+
+void Engine::abandon_after_fork() noexcept {
+  for (const auto& transport : dispatcher_.transports()) {
+    transport->abandon_after_fork();
+  }
+  progress_.abandon_after_fork();
+}
+
+bool Engine::poll() {
+  try {
+    return dispatcher_.poll();
+  } catch (const std::exception& error) {
+    // Nothing is known about the state of the transports any more.
+    dispatcher_.fail_all(Code::kInternal, error.what(), -1);
+    return true;
+  }
+}
+
+bool Engine::prepare_sleep() {
+  const auto transports = dispatcher_.transports();
+  for (std::size_t i = 0; i < transports.size(); ++i) {
+    if (transports[i]->prepare_sleep()) continue;
+    // Each call is followed by finish_sleep(), also the one that said no.
+    for (std::size_t j = 0; j <= i; ++j) transports[j]->finish_sleep();
+    return false;
+  }
+  return true;
+}
+
+void Engine::finish_sleep() {
+  for (const auto& transport : dispatcher_.transports()) transport->finish_sleep();
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/dispatcher.h"
+#include "engine/progress.h"
+
+namespace bluecomm {
+
+// One rank's data plane: the operations, the transports they run on, and the thread
+// that moves them on while no caller does. All methods are thread-safe; only wait() and
+// close() block.
+class Engine final : private Work {
+ public:
+  Engine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports);
+  // Frees everything at once; close() is the way to end in order.
+  ~Engine() override;
+
+  std::map<std::string, std::string> offers();
+  // Opens the channels and starts the progress thread; once.
+  void start(std::vector<Peer> peers);
+  std::string transport_of(int rank);
+  void add_group(Group group);
+  std::shared_ptr<const Group> group(std::uint64_t id);
+
+  // See Dispatcher. `waits_next`: wait() follows at once.
+  Handle submit(Request request, bool waits_next = false);
+  bool done(Handle handle);
+  // Nothing when the time was up, or `interrupted` said so, before the operation ended.
+  std::optional<Status> wait(Handle handle, Clock::time_point deadline,
+                             const std::function<bool()>& interrupted = {});
+  Result result(Handle handle);
+  void release(Handle handle);
+  std::vector<Handle> finished();
+  void fail(Handle handle, Status status);
+  void extend_deadline(Handle handle, Clock::duration time);
+  std::vector<PendingOperation> pending();
+  void peer_lost(int rank, std::string text);
+  std::vector<PeerStats> stats();
+
+  // Ends all operations, says goodbye, delivers what was sent for at most `limit`, and
+  // stops the thread.
+  void close(Clock::duration limit);
+
+  // Around fork(): keeps the other threads out, so that the child can free its copy.
+  std::unique_lock<std::mutex> hold() { return progress_.hold(); }
+  // In the child, under hold(): gives up all fds. The object must then be leaked.
+  void abandon_after_fork() noexcept;
+
+ private:
+  bool poll() override;
+  bool outstanding() const override { return dispatcher_.outstanding(); }
+  std::uint64_t completions() const override { return dispatcher_.completions(); }
+  Clock::time_point next_timer() const override { return dispatcher_.next_timer(); }
+  std::span<const int> wait_fds() const override { return wait_fds_; }
+  bool prepare_sleep() override;
+  void finish_sleep() override;
+
+  Dispatcher dispatcher_;
+  std::vector<int> wait_fds_;
+  Progress progress_;
+  bool started_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace bluecomm

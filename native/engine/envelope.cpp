@@ -1,0 +1,155 @@
+#include "engine/envelope.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+namespace bluecomm {
+namespace {
+
+static_assert(std::is_trivially_copyable_v<Envelope>);
+
+template <typename T>
+std::uint64_t mix(std::uint64_t hash, const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return hash_bytes({reinterpret_cast<const char*>(&value), sizeof value}, hash);
+}
+
+// How much of the shape all ranks share.
+enum class ShapeRule { kNone, kAll, kAllButFirst };
+
+ShapeRule shape_rule(Kind kind) {
+  switch (kind) {
+    case Kind::kBarrier:
+      return ShapeRule::kNone;
+    case Kind::kAllgather:
+    case Kind::kAlltoall:
+    case Kind::kNeighborAllgather:
+      return ShapeRule::kAllButFirst;
+    case Kind::kAllreduce:
+    case Kind::kBroadcast:
+    case Kind::kReducescatter:
+    case Kind::kNeighborAllreduce:
+    case Kind::kHierarchicalNeighborAllreduce:
+    case Kind::kPairGossip:
+      return ShapeRule::kAll;
+  }
+  return ShapeRule::kAll;
+}
+
+bool is_reduction(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kReducescatter;
+}
+
+std::uint64_t hash_shape(const Request& request) {
+  const ShapeRule rule = shape_rule(request.kind);
+  if (rule == ShapeRule::kNone) return 0;
+  std::uint64_t hash = mix(1, request.shape.size());
+  const std::size_t first = rule == ShapeRule::kAllButFirst ? 1 : 0;
+  for (std::size_t i = first; i < request.shape.size(); ++i) {
+    hash = mix(hash, request.shape[i]);
+  }
+  return hash;
+}
+
+std::uint64_t hash_details(const Request& request) {
+  std::uint64_t hash = 2;
+  for (const int rank : request.group->ranks) hash = mix(hash, rank);
+  if (is_reduction(request.kind)) {
+    hash = mix(hash, request.prescale);
+    hash = mix(hash, request.postscale);
+  }
+  return hash;
+}
+
+// Cuts no UTF-8 character.
+std::size_t shown_length(std::string_view name) {
+  if (name.size() <= Envelope::kMaxName) return name.size();
+  std::size_t length = Envelope::kMaxName;
+  while (length > 0 && (static_cast<unsigned char>(name[length]) & 0xC0) == 0x80) {
+    --length;
+  }
+  return length;
+}
+
+}  // namespace
+
+std::size_t KeyHash::operator()(const Key& key) const noexcept {
+  std::uint64_t hash = key.group * 0x9E3779B97F4A7C15ULL;
+  hash ^= key.name + (static_cast<std::uint64_t>(key.sequence) << 17) + key.epoch;
+  hash *= 0xBF58476D1CE4E5B9ULL;
+  return static_cast<std::size_t>(hash ^ (hash >> 31));
+}
+
+std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed) {
+  std::uint64_t hash = 0xCBF29CE484222325ULL ^ (seed * 0x9E3779B97F4A7C15ULL);
+  for (const char byte : bytes) {
+    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001B3ULL;
+  }
+  return hash;
+}
+
+std::uint64_t name_hash(const Request& request) {
+  std::uint64_t hash = hash_bytes(request.name);
+  if (request.name.empty()) hash = mix(hash, request.kind);
+  if (request.kind == Kind::kPairGossip && !request.sources.empty()) {
+    const auto [low, high] =
+        std::minmax(request.group->me, request.sources.front().first);
+    hash = mix(mix(hash, low), high);
+  }
+  return hash;
+}
+
+Envelope make_envelope(const Request& request, Algorithm algorithm, std::uint64_t job,
+                       std::uint32_t epoch, std::uint32_t sequence) {
+  Envelope envelope;
+  envelope.job = job;
+  envelope.key = {request.group->id, name_hash(request), epoch, sequence};
+  envelope.kind = request.kind;
+  envelope.algorithm = algorithm;
+  if (request.kind != Kind::kBarrier) envelope.dtype = request.dtype;
+  if (is_reduction(request.kind)) envelope.op = request.op;
+  if (request.kind == Kind::kBroadcast) envelope.root = request.root;
+  envelope.local_only = request.local_only ? 1 : 0;
+  envelope.shape_hash = hash_shape(request);
+  envelope.detail_hash = hash_details(request);
+  envelope.ndim =
+      static_cast<std::uint8_t>(std::min<std::size_t>(request.shape.size(), 255));
+  std::copy_n(request.shape.begin(), std::min(request.shape.size(), Envelope::kMaxDims),
+              envelope.dims.begin());
+  envelope.name_length = static_cast<std::uint8_t>(shown_length(request.name));
+  std::copy_n(request.name.begin(), envelope.name_length, envelope.name.begin());
+  return envelope;
+}
+
+bool agree(const Envelope& a, const Envelope& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op &&
+         a.algorithm == b.algorithm && a.local_only == b.local_only &&
+         a.root == b.root && a.shape_hash == b.shape_hash &&
+         a.detail_hash == b.detail_hash;
+}
+
+Header to_header(const Envelope& envelope, std::size_t nbytes) {
+  Header header;
+  header.nbytes = nbytes;
+  std::memcpy(header.envelope.data(), &envelope, sizeof envelope);
+  return header;
+}
+
+std::optional<Envelope> read_envelope(const Header& header) {
+  Envelope envelope;
+  std::memcpy(static_cast<void*>(&envelope), header.envelope.data(), sizeof envelope);
+  const bool known_type =
+      envelope.type == MessageType::kData || envelope.type == MessageType::kAbort;
+  if (!known_type || envelope.kind > Kind::kPairGossip ||
+      !dtype_from_value(static_cast<std::uint8_t>(envelope.dtype)) ||
+      envelope.op > ReduceOp::kProduct || envelope.algorithm > Algorithm::kScatter ||
+      envelope.local_only > 1 || envelope.name_length > Envelope::kMaxName ||
+      envelope.code < static_cast<int>(Code::kOk) ||
+      envelope.code > static_cast<int>(Code::kInternal)) {
+    return std::nullopt;
+  }
+  return envelope;
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,203 @@
+#include "engine/filling.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace bluecomm {
+namespace {
+
+// Sources are given back, and the ring is written back, in steps of this.
+constexpr std::size_t kChunk = 256 << 10;
+constexpr std::size_t kRingChunks = 4;
+
+static_assert(kChunk % kChunkAlignment == 0);
+
+}  // namespace
+
+Filling::Filling(const Gather& gather, DType dtype)
+    : gather_(gather), dtype_(dtype), inputs_(gather.sources.size()) {
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    inputs_[i].weight = gather.sources[i].weight;
+  }
+  terms_.resize(inputs_.size());
+}
+
+bool Filling::put(std::size_t index, std::unique_ptr<Incoming> message, double scale) {
+  inputs_[index].message = std::move(message);
+  inputs_[index].weight *= scale;
+  return !open_ || accept(index);
+}
+
+bool Filling::has(std::size_t index) const {
+  return gather_.sources[index].peer == kSelf || inputs_[index].message != nullptr;
+}
+
+const Header& Filling::header(std::size_t index) const {
+  return inputs_[index].message->header();
+}
+
+std::optional<std::size_t> Filling::open() {
+  open_ = true;
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    if (inputs_[i].message && !accept(i)) return i;
+  }
+  return std::nullopt;
+}
+
+bool Filling::accept(std::size_t index) {
+  Incoming& message = *inputs_[index].message;
+  if (message.header().nbytes != gather_.dst.size()) return false;
+  const bool straight = gather_.combine == Combine::kCopy && !gather_.overwrites_sent;
+  message.accept(straight ? gather_.dst : std::span<std::byte>{});
+  return true;
+}
+
+std::size_t Filling::available(std::size_t index) const {
+  const Input& input = inputs_[index];
+  if (gather_.sources[index].peer == kSelf) return gather_.dst.size() - combined_;
+  if (!input.message) return 0;
+  return input.message->consumed() + input.message->readable().size() - combined_;
+}
+
+const std::byte* Filling::data(std::size_t index) const {
+  if (gather_.sources[index].peer == kSelf) {
+    return gather_.sources[index].own.data() + combined_;
+  }
+  const Incoming& message = *inputs_[index].message;
+  return message.readable().data() + (combined_ - message.consumed());
+}
+
+// Ends at a chunk's end at most, so that a block lies in one chunk of the ring.
+std::size_t Filling::next_block(std::size_t budget) const {
+  const std::size_t left = gather_.dst.size() - combined_;
+  std::size_t nbytes = std::min(left, kChunk - combined_ % kChunk);
+  nbytes = std::min(nbytes, std::max(budget, kChunkAlignment));
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    nbytes = std::min(nbytes, available(i));
+  }
+  return nbytes == left ? nbytes : nbytes - nbytes % kChunkAlignment;
+}
+
+// Where the next block may be computed, or null while the ring is full.
+std::byte* Filling::place(std::size_t nbytes, const Sends& sends) {
+  std::byte* const dst = gather_.dst.data() + combined_;
+  if (!gather_.overwrites_sent) return dst;
+  if (written_ == combined_ && sends.released({dst, nbytes})) return dst;
+  if (combined_ / kChunk - written_ / kChunk >= kRingChunks) return nullptr;
+  if (!ring_) {
+    const std::size_t whole = (gather_.dst.size() + kChunk - 1) / kChunk * kChunk;
+    ring_.reset(new std::byte[std::min(whole, kRingChunks * kChunk)]);
+  }
+  return ring_.get() + combined_ % (kRingChunks * kChunk);
+}
+
+void Filling::combine(std::byte* out, std::size_t nbytes) {
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    terms_[i] = {data(i), inputs_[i].weight};
+  }
+  const std::span<std::byte> block(out, nbytes);
+  switch (gather_.combine) {
+    case Combine::kCopy:
+      if (terms_[0].data != out) std::memcpy(out, terms_[0].data, nbytes);
+      return;
+    case Combine::kWeighted:
+      combine_weighted(block, terms_, gather_.post_scale, dtype_);
+      return;
+    case Combine::kReduce:
+      combine_reduce(block, terms_, gather_.op, gather_.post_scale, dtype_);
+      return;
+  }
+}
+
+// In steps of kChunk, at the end, and whenever a source has nothing left to show.
+void Filling::give_back() {
+  const std::size_t whole = gather_.dst.size();
+  for (Input& input : inputs_) {
+    if (!input.message) continue;
+    const std::size_t used = combined_ - input.message->consumed();
+    if (used == 0) continue;
+    if (combined_ == whole || used >= kChunk ||
+        used == input.message->readable().size()) {
+      input.message->consume(used);
+    }
+  }
+}
+
+bool Filling::write_back(const Sends& sends) {
+  bool changed = false;
+  while (written_ < combined_) {
+    const std::size_t end =
+        std::min((written_ / kChunk + 1) * kChunk, gather_.dst.size());
+    if (end > combined_) break;
+    const std::span<std::byte> chunk = gather_.dst.subspan(written_, end - written_);
+    if (!sends.released(chunk)) break;
+    std::memcpy(chunk.data(), ring_.get() + written_ % (kRingChunks * kChunk),
+                chunk.size());
+    written_ = end;
+    changed = true;
+  }
+  return changed;
+}
+
+bool Filling::advance(std::size_t& budget, const Sends& sends) {
+  if (done_ || !open_) return false;
+  bool changed = write_back(sends);
+  while (budget > 0 && combined_ < gather_.dst.size()) {
+    const std::size_t nbytes = next_block(budget);
+    if (nbytes == 0) break;
+    std::byte* const out = place(nbytes, sends);
+    if (out == nullptr) break;
+    combine(out, nbytes);
+    combined_ += nbytes;
+    if (out == gather_.dst.data() + written_) written_ = combined_;
+    budget -= std::min(budget, nbytes);
+    give_back();
+    write_back(sends);
+    changed = true;
+  }
+  if (is_complete()) {
+    for (Input& input : inputs_) input.message.reset();
+    done_ = true;
+    changed = true;
+  }
+  return changed;
+}
+
+bool Filling::is_complete() const {
+  if (combined_ < gather_.dst.size() || written_ < combined_) return false;
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    if (!has(i)) return false;  // a message of no bytes has not come yet
+  }
+  return true;
+}
+
+void Filling::collect_missing(std::vector<Missing>& missing) const {
+  if (done_) return;
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    if (gather_.sources[i].peer == kSelf) continue;
+    const Incoming* message = inputs_[i].message.get();
+    if (message == nullptr) {
+      missing.push_back({gather_.sources[i].peer, 0, gather_.dst.size(), false});
+      continue;
+    }
+    const std::size_t expected = message->header().nbytes;
+    const std::size_t received =
+        open_ ? message->consumed() + message->readable().size() : 0;
+    if (received < expected) {
+      missing.push_back({gather_.sources[i].peer, received, expected, true});
+    }
+  }
+}
+
+void Filling::collect_blockers(std::vector<int>& peers) const {
+  if (done_) return;
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    if (gather_.sources[i].peer == kSelf) continue;
+    const bool shows_more =
+        open_ && inputs_[i].message && combined_ < gather_.dst.size() ? available(i) > 0
+                                                                      : has(i);
+    if (!shows_more) peers.push_back(gather_.sources[i].peer);
+  }
+}
+
+}  // namespace bluecomm

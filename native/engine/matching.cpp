@@ -1,0 +1,89 @@
+#include "engine/matching.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bluecomm {
+
+std::uint32_t Matching::next_sequence(std::uint64_t group, std::uint64_t name) const {
+  const auto line = lines_.find(Key{group, name, 0, 0});
+  return line == lines_.end() ? 0 : line->second.next;
+}
+
+bool Matching::add(std::shared_ptr<Operation> operation) {
+  Line& line = lines_[line_key(operation->key())];
+  ++line.next;
+  // Unnamed calls match by their order and need no line.
+  const bool must_wait = !line.unfinished.empty() && !operation->request().name.empty();
+  line.unfinished.push_back(std::move(operation));
+  return must_wait;
+}
+
+std::shared_ptr<Operation> Matching::remove(const Operation& operation) {
+  std::vector<std::shared_ptr<Operation>>& line =
+      lines_.at(line_key(operation.key())).unfinished;
+  std::erase_if(line, [&](const std::shared_ptr<Operation>& one) {
+    return one.get() == &operation;
+  });
+  if (line.empty() || line.front()->state() != Operation::State::kQueued) return {};
+  return line.front();
+}
+
+Operation* Matching::find(const Key& key) const {
+  const auto line = lines_.find(line_key(key));
+  if (line == lines_.end()) return nullptr;
+  for (const std::shared_ptr<Operation>& one : line->second.unfinished) {
+    if (one->key() == key) return one.get();
+  }
+  return nullptr;
+}
+
+Operation* Matching::find_earlier(const Key& key) const {
+  const auto line = lines_.find(line_key(key));
+  if (line == lines_.end() || line->second.unfinished.empty()) return nullptr;
+  Operation* const first = line->second.unfinished.front().get();
+  return first->key().sequence < key.sequence ? first : nullptr;
+}
+
+Matching::Progress Matching::progress(const Key& key) const {
+  if (find(key) != nullptr) return Progress::kUnfinished;
+  return key.sequence < next_sequence(key.group, key.name) ? Progress::kPast
+                                                           : Progress::kFuture;
+}
+
+void Matching::keep(Unmatched message) {
+  unmatched_[message.envelope.key].push_back(std::move(message));
+}
+
+std::vector<Unmatched> Matching::take(const Key& key) {
+  const auto found = unmatched_.find(key);
+  if (found == unmatched_.end()) return {};
+  std::vector<Unmatched> messages = std::move(found->second);
+  unmatched_.erase(found);
+  return messages;
+}
+
+std::vector<Envelope> Matching::announced_by(int peer, std::size_t limit) const {
+  std::vector<Envelope> calls;
+  for (const auto& [key, messages] : unmatched_) {
+    for (const Unmatched& one : messages) {
+      if (one.peer != peer || calls.size() == limit) continue;
+      calls.push_back(one.envelope);
+      break;
+    }
+  }
+  return calls;
+}
+
+void Matching::keep_abort(const Key& key, Status status) {
+  aborts_.insert(key, std::move(status));
+}
+
+std::optional<Status> Matching::abort_of(const Key& key) const {
+  const Status* const status = aborts_.find(key);
+  return status == nullptr ? std::nullopt : std::optional<Status>(*status);
+}
+
+void Matching::remember_failure(const Key& key) { failed_.insert(key, true); }
+
+}  // namespace bluecomm

@@ -1,0 +1,253 @@
+#include "engine/operation.h"
+
+#include <algorithm>
+#include <exception>
+#include <stdexcept>
+#include <utility>
+
+namespace bluecomm {
+
+Operation::Operation(Handle handle, Request request, Plan plan, const Envelope& call)
+    : handle_(handle),
+      request_(std::move(request)),
+      plan_(std::move(plan)),
+      call_(call) {}
+
+std::string Operation::label() const {
+  const Group& group = *request_.group;
+  return describe_operation(call_, request_.name) + " on rank " +
+         std::to_string(group.ranks[static_cast<std::size_t>(group.me)]);
+}
+
+void Operation::start(std::span<Channel* const> channels) {
+  channels_ = channels;
+  state_ = State::kRunning;
+  if (plan_.phases.empty()) {
+    state_ = State::kDone;
+    return;
+  }
+  begin_phase();
+}
+
+void Operation::begin_phase() {
+  fillings_.clear();
+  fillings_.reserve(phase().gathers.size());
+  for (const Gather& gather : phase().gathers) {
+    fillings_.emplace_back(gather, request_.dtype);
+  }
+  open_ = false;
+  sends_ = std::make_unique<Sends>(phase().sends, call_, phase_, channels_);
+  if (!phase().bind) open_phase();
+
+  std::vector<Held> held = std::exchange(held_, {});
+  for (Held& one : held) {
+    if (one.envelope.phase != phase_) {
+      held_.push_back(std::move(one));
+      continue;
+    }
+    const std::optional<Place> place = find_source(phase_, one.peer, one.envelope.slot);
+    put(*place, one.peer, one.envelope, std::move(one.message));
+  }
+}
+
+std::optional<Operation::Place> Operation::find_source(std::uint32_t phase, int peer,
+                                                       std::uint32_t slot) const {
+  const std::vector<Gather>& gathers = plan_.phases[phase].gathers;
+  for (std::size_t g = 0; g < gathers.size(); ++g) {
+    for (std::size_t s = 0; s < gathers[g].sources.size(); ++s) {
+      const Source& source = gathers[g].sources[s];
+      if (source.peer == peer && source.slot == slot) return Place{g, s};
+    }
+  }
+  return std::nullopt;
+}
+
+Operation::Delivery Operation::deliver(int peer, const Envelope& envelope,
+                                       std::unique_ptr<Incoming> message) {
+  if (envelope.phase >= plan_.phases.size() || state_ == State::kDone ||
+      (state_ == State::kRunning && envelope.phase < phase_)) {
+    return Delivery::kUnexpected;
+  }
+  const std::optional<Place> place = find_source(envelope.phase, peer, envelope.slot);
+  if (!place) return Delivery::kUnexpected;
+  if (state_ == State::kRunning && envelope.phase == phase_) {
+    if (fillings_[place->gather].has(place->source)) return Delivery::kUnexpected;
+    put(*place, peer, envelope, std::move(message));
+    return Delivery::kTaken;
+  }
+  for (const Held& one : held_) {
+    if (one.peer == peer && one.envelope.phase == envelope.phase &&
+        one.envelope.slot == envelope.slot) {
+      return Delivery::kUnexpected;
+    }
+  }
+  held_.push_back({peer, envelope, std::move(message)});
+  return Delivery::kTaken;
+}
+
+void Operation::put(const Place& place, int peer, const Envelope& envelope,
+                    std::unique_ptr<Incoming> message) {
+  const std::size_t announced = message->header().nbytes;
+  if (!fillings_[place.gather].put(place.source, std::move(message), envelope.scale)) {
+    fail_length(peer, announced, phase().gathers[place.gather].dst.size());
+  }
+}
+
+void Operation::fail_length(int peer, std::size_t announced, std::size_t expected) {
+  if (error_) return;
+  error_ =
+      Status{Code::kMismatch,
+             label() + ": rank " + std::to_string(peer) + " announced " +
+                 std::to_string(announced) + " bytes where " +
+                 std::to_string(expected) + " were expected (phase " +
+                 std::to_string(phase_) + "). All ranks must pass the same arguments.",
+             peer};
+}
+
+// True once the destinations are known.
+bool Operation::open_phase() {
+  if (open_) return true;
+  if (phase().bind) {
+    for (std::size_t g = 0; g < fillings_.size(); ++g) {
+      for (std::size_t s = 0; s < phase().gathers[g].sources.size(); ++s) {
+        if (!fillings_[g].has(s)) return false;
+      }
+    }
+    bind();
+    if (error_) return false;
+  }
+  open_ = true;
+  for (std::size_t g = 0; g < fillings_.size(); ++g) {
+    const std::optional<std::size_t> wrong = fillings_[g].open();
+    if (wrong) {
+      const Gather& gather = phase().gathers[g];
+      fail_length(gather.sources[*wrong].peer, fillings_[g].header(*wrong).nbytes,
+                  gather.dst.size());
+    }
+  }
+  return !error_;
+}
+
+void Operation::bind() {
+  std::vector<Arrival> arrivals;
+  Phase& phase = plan_.phases[phase_];
+  for (std::size_t g = 0; g < fillings_.size(); ++g) {
+    for (std::size_t s = 0; s < phase.gathers[g].sources.size(); ++s) {
+      const Source& source = phase.gathers[g].sources[s];
+      if (source.peer == kSelf) continue;
+      const Header& header = fillings_[g].header(s);
+      arrivals.push_back(
+          {source.peer, source.slot, header.nbytes, read_envelope(header)->first_dim});
+    }
+  }
+  try {
+    phase.bind(arrivals, phase.gathers);
+  } catch (const std::invalid_argument& error) {
+    error_ = Status{Code::kMismatch, error.what(), -1};
+  } catch (const std::exception& error) {
+    error_ = Status{Code::kInternal,
+                    label() + ": no memory for the result: " + error.what(), -1};
+  }
+}
+
+bool Operation::advance(std::size_t budget) {
+  bool changed = false;
+  while (state_ == State::kRunning && !error_ && open_phase()) {
+    for (Filling& filling : fillings_) {
+      if (filling.advance(budget, *sends_)) changed = true;
+    }
+    if (!phase_done()) break;
+    changed = true;
+    if (phase_ + 1 == plan_.phases.size()) {
+      finish({});
+    } else {
+      ++phase_;
+      begin_phase();
+    }
+  }
+  return changed;
+}
+
+bool Operation::phase_done() {
+  for (const Filling& filling : fillings_) {
+    if (!filling.done()) return false;
+  }
+  return sends_->released();
+}
+
+void Operation::finish(Status status) {
+  state_ = State::kDone;
+  status_ = std::move(status);
+  held_.clear();
+  fillings_.clear();
+  sends_.reset();
+}
+
+Operation::Lack Operation::lack() const {
+  Lack lack;
+  if (state_ != State::kRunning) return lack;
+  for (std::size_t g = 0; g < fillings_.size(); ++g) {
+    fillings_[g].collect_missing(lack.missing);
+    for (const Source& source : phase().gathers[g].sources) {
+      if (source.peer != kSelf) lack.expected += phase().gathers[g].dst.size();
+    }
+  }
+  lack.received = lack.expected;
+  for (const Missing& one : lack.missing) {
+    const std::size_t left = one.expected - one.received;
+    lack.received -= std::min(left, lack.received);
+  }
+  sends_->collect_readers(lack.not_taken);
+  return lack;
+}
+
+bool Operation::needs(int peer) const {
+  if (state_ == State::kDone) return false;
+  const std::uint32_t first_unstarted = state_ == State::kRunning ? phase_ + 1 : 0;
+  for (std::size_t p = first_unstarted; p < plan_.phases.size(); ++p) {
+    for (const Send& send : plan_.phases[p].sends) {
+      if (send.peer == peer) return true;
+    }
+    for (const Gather& gather : plan_.phases[p].gathers) {
+      for (const Source& source : gather.sources) {
+        if (source.peer == peer) return true;
+      }
+    }
+  }
+  const Lack now = lack();
+  for (const Missing& one : now.missing) {
+    if (one.peer == peer) return true;
+  }
+  return std::find(now.not_taken.begin(), now.not_taken.end(), peer) !=
+         now.not_taken.end();
+}
+
+int Operation::lone_blocker() {
+  if (state_ != State::kRunning) return -1;
+  scratch_peers_.clear();
+  for (const Filling& filling : fillings_) filling.collect_blockers(scratch_peers_);
+  sends_->collect_readers(scratch_peers_);
+  if (scratch_peers_.empty()) return -1;
+  const int first = scratch_peers_.front();
+  for (const int peer : scratch_peers_) {
+    if (peer != first) return -1;
+  }
+  return first;
+}
+
+std::vector<int> Operation::peers() const {
+  std::vector<int> peers;
+  for (const Phase& phase : plan_.phases) {
+    for (const Send& send : phase.sends) peers.push_back(send.peer);
+    for (const Gather& gather : phase.gathers) {
+      for (const Source& source : gather.sources) {
+        if (source.peer != kSelf) peers.push_back(source.peer);
+      }
+    }
+  }
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  return peers;
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "engine/envelope.h"
+#include "engine/filling.h"
+#include "engine/plan.h"
+#include "engine/request.h"
+#include "engine/sends.h"
+
+// The executor of plans.
+
+namespace bluecomm {
+
+using Handle = std::uint64_t;
+using Clock = std::chrono::steady_clock;
+
+// One call of an operation on this rank, from submit to release. See
+// docs/data-plane.md for its states.
+class Operation {
+ public:
+  enum class State { kQueued, kRunning, kDone };
+
+  // What happened to a message handed to deliver().
+  enum class Delivery { kTaken, kUnexpected };
+
+  // `request` is complete, `plan` was made from it and may refer to its memory only.
+  Operation(Handle handle, Request request, Plan plan, const Envelope& call);
+
+  Handle handle() const { return handle_; }
+  const Request& request() const { return request_; }
+  const Envelope& call() const { return call_; }
+  const Key& key() const { return call_.key; }
+  // allreduce 'x' on rank 3
+  std::string label() const;
+  State state() const { return state_; }
+  const Status& status() const { return status_; }
+  bool succeeded() const { return state_ == State::kDone && status_.ok(); }
+  Clock::time_point started() const { return started_; }
+  Clock::time_point deadline() const { return request_.deadline; }
+  void set_deadline(Clock::time_point deadline) { request_.deadline = deadline; }
+
+  // Sends what the first phase sends. `channels` is indexed by global rank.
+  void start(std::span<Channel* const> channels);
+
+  // Takes a message of this call, for the running phase or a later one.
+  Delivery deliver(int peer, const Envelope& envelope,
+                   std::unique_ptr<Incoming> message);
+
+  // Goes on as far as it can, moving about `budget` bytes at most; true when anything
+  // changed. Ends with state kDone, or with an error() that the caller spreads.
+  bool advance(std::size_t budget);
+
+  // Why this call cannot go on, found by deliver() or advance().
+  const std::optional<Status>& error() const { return error_; }
+
+  // Ends the call and cancels its messages.
+  void finish(Status status);
+
+  // What the phase now running lacks.
+  struct Lack {
+    std::vector<Missing> missing;
+    std::vector<int> not_taken;  // peers that still read what was sent
+    std::size_t received = 0;
+    std::size_t expected = 0;
+  };
+  Lack lack() const;
+  // True while this call cannot end without `peer`.
+  bool needs(int peer) const;
+  // The only peer that the call waits for right now, or -1.
+  int lone_blocker();
+  // All peers that the plan sends to or receives from, in ascending order.
+  std::vector<int> peers() const;
+
+ private:
+  struct Place {
+    std::size_t gather;
+    std::size_t source;
+  };
+  struct Held {  // message of a later phase
+    int peer;
+    Envelope envelope;
+    std::unique_ptr<Incoming> message;
+  };
+
+  const Phase& phase() const { return plan_.phases[phase_]; }
+  std::optional<Place> find_source(std::uint32_t phase, int peer,
+                                   std::uint32_t slot) const;
+  void begin_phase();
+  void put(const Place& place, int peer, const Envelope& envelope,
+           std::unique_ptr<Incoming> message);
+  bool open_phase();
+  void bind();
+  bool phase_done();
+  void fail_length(int peer, std::size_t announced, std::size_t expected);
+
+  const Handle handle_;
+  Request request_;
+  Plan plan_;
+  const Envelope call_;
+  const Clock::time_point started_ = Clock::now();
+
+  State state_ = State::kQueued;
+  Status status_;
+  std::optional<Status> error_;
+
+  std::span<Channel* const> channels_;
+  std::uint32_t phase_ = 0;
+  std::vector<Filling> fillings_;  // of the running phase
+  std::unique_ptr<Sends> sends_;
+  bool open_ = false;  // fillings know their destinations
+  std::vector<Held> held_;
+  std::vector<int> scratch_peers_;
+};
+
+}  // namespace bluecomm

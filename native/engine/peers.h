@@ -1,0 +1,103 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/channel.h"
+
+namespace bluecomm {
+
+// A rank as the rendezvous describes it.
+struct Peer {
+  int rank = 0;
+  std::string host;
+  std::string machine;  // ranks with equal strings share one machine
+  int pid = 0;
+  std::map<std::string, std::string> offers;  // transport name to offer
+};
+
+// Who the other ranks are, how they are reached, and which of them are gone.
+class Peers {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // How long a broken link waits for the control plane, which knows why.
+  static constexpr std::chrono::seconds kGrace{1};
+
+  Peers(int rank, int size, std::string machine);
+
+  // Opens a channel to each peer, over the first of `transports` that reaches it.
+  // Throws std::invalid_argument for a peer that none of them reaches.
+  void connect(std::vector<Peer> peers,
+               std::span<const std::unique_ptr<Transport>> transports);
+
+  // Forgets the channels, which their transports are about to free.
+  void disconnect();
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(entries_.size()); }
+  bool is_peer(int rank) const;
+  // Indexed by rank; null for this rank.
+  std::span<Channel* const> channels() const { return channels_; }
+  std::string_view transport_of(int rank) const;
+  // This rank and its peers on one machine.
+  int ranks_here() const;
+
+  // rank 1 (hostB)
+  std::string place(int rank) const;
+  // rank 1 on hostB (pid 4711)
+  std::string person(int rank) const;
+
+  enum class State { kAlive, kLost, kFinished };
+  State state(int rank) const { return entry(rank).state; }
+  bool alive(int rank) const { return state(rank) == State::kAlive; }
+
+  // The link broke, or the peer said goodbye: why, as a sentence about the peer. True
+  // when that is news.
+  bool lose(int rank, std::string text);
+  bool finish(int rank);
+  // The control plane's sentence: takes the place of what the link told.
+  void explain(int rank, std::string text);
+
+  // When operations that need a peer that is gone give up, and why.
+  Clock::time_point grace_until(int rank) const { return entry(rank).grace_until; }
+  const std::string& reason(int rank) const { return entry(rank).reason; }
+  std::span<const int> gone() const { return gone_; }
+
+  std::chrono::duration<double> waited_for(int rank) const {
+    return entry(rank).waited;
+  }
+  void add_wait(int rank, std::chrono::duration<double> time) {
+    entry(rank).waited += time;
+  }
+
+ private:
+  struct Entry {
+    Peer peer;
+    const Transport* transport = nullptr;
+    State state = State::kAlive;
+    std::string reason;
+    bool explained = false;
+    Clock::time_point grace_until = Clock::time_point::max();
+    std::chrono::duration<double> waited{0};
+  };
+
+  Entry& entry(int rank) { return entries_[static_cast<std::size_t>(rank)]; }
+  const Entry& entry(int rank) const {
+    return entries_[static_cast<std::size_t>(rank)];
+  }
+  bool mark_gone(int rank, State state);
+
+  const int rank_;
+  const std::string machine_;
+  std::vector<Entry> entries_;
+  std::vector<Channel*> channels_;
+  std::vector<int> gone_;
+};
+
+}  // namespace bluecomm

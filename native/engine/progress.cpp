@@ -1,0 +1,284 @@
+#include "engine/progress.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+namespace bluecomm {
+namespace {
+
+// The progress thread takes the lead when no caller has had it for so long.
+constexpr std::chrono::milliseconds kNap{1};
+constexpr std::chrono::hours kForever{1};
+
+UniqueFd make_doorbell() {
+  UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd) throw std::system_error(errno, std::generic_category(), "eventfd");
+  return fd;
+}
+
+void drain(int fd) {
+  std::uint64_t count = 0;
+  while (::read(fd, &count, sizeof count) < 0 && errno == EINTR) {
+  }
+}
+
+timespec to_timespec(Progress::Clock::duration time) {
+  using std::chrono::nanoseconds;
+  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(time);
+  return {
+      static_cast<time_t>(whole.count()),
+      static_cast<long>(std::chrono::duration_cast<nanoseconds>(time - whole).count())};
+}
+
+}  // namespace
+
+Progress::Progress(Work& work, std::chrono::microseconds spin)
+    : work_(work),
+      spin_(spin),
+      caller_doorbell_(make_doorbell()),
+      thread_doorbell_(make_doorbell()) {}
+
+Progress::~Progress() { stop_thread(); }
+
+void Progress::start_thread() {
+  const Lock lock = turnstile_.enter();
+  if (thread_.joinable()) return;
+  stopping_ = false;
+  thread_state_ = ThreadState::kRuns;
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run_thread(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Progress::stop_thread() {
+  {
+    const Lock lock = turnstile_.enter();
+    stopping_ = true;
+    thread_wakes_.notify_all();
+    kick(Leader::kThread);
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Progress::abandon_after_fork() noexcept {
+  caller_doorbell_.reset();
+  thread_doorbell_.reset();
+  announced_ = false;
+  leader_ = Leader::kNone;
+  thread_state_ = ThreadState::kEnded;
+}
+
+// --- Visits
+// ---------------------------------------------------------------------------
+
+Progress::Visit::Visit(Progress& progress, bool waits_next)
+    : progress_(progress),
+      waits_next_(waits_next),
+      was_announced_(progress.announced_) {
+  progress.retract();
+}
+
+Progress::Visit::~Visit() {
+  progress_.notify_followers();
+  if (progress_.leader_ == Leader::kNone) {
+    // A leader is needed for what is left, unless the caller takes the lead at once.
+    if (!waits_next_ && progress_.work_.outstanding()) progress_.step_down();
+    return;
+  }
+  if (!was_announced_) return;
+  if (progress_.work_.next_timer() < progress_.wakes_at_ || !progress_.announce()) {
+    progress_.kick(progress_.leader_);
+  }
+}
+
+// --- Callers
+// --------------------------------------------------------------------------
+
+bool Progress::drive_until(const std::function<bool()>& done,
+                           Clock::time_point deadline,
+                           const std::function<bool()>& interrupted) {
+  Lock lock = turnstile_.enter();
+  Clock::time_point next_check = Clock::now() + kInterruptCheck;
+  bool leads = false;
+  bool stop = false;
+  while (!stop && !done()) {
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline) {
+      stop = true;
+    } else if (now >= next_check) {
+      if (leads) step_down();
+      leads = false;
+      stop = check_interrupt(lock, interrupted);
+      next_check = Clock::now() + kInterruptCheck;
+    } else if (!leads && leader_ == Leader::kCaller) {
+      ++followers_;
+      followers_wake_.wait_until(lock, std::min(deadline, next_check));
+      --followers_;
+    } else {
+      if (!leads) take_lead();
+      leads = true;
+      if (work_.poll() || spin()) {
+        notify_followers();
+        turnstile_.let_others(lock);
+      } else if (!sleep(lock, Leader::kCaller, std::min(deadline, next_check))) {
+        next_check = Clock::now();
+      }
+    }
+  }
+  if (leads) step_down();
+  return done();
+}
+
+bool Progress::check_interrupt(Lock& lock, const std::function<bool()>& interrupted) {
+  lock.unlock();
+  const bool stop = interrupted && interrupted();
+  lock = turnstile_.enter();
+  return stop;
+}
+
+void Progress::take_lead() {
+  retract();  // of the progress thread
+  leader_ = Leader::kCaller;
+  ++tenures_;
+}
+
+// Leaves the lead, and sees to it that somebody takes it if there is work.
+void Progress::step_down() {
+  leader_ = Leader::kNone;
+  if (followers_ > 0) followers_wake_.notify_all();
+  switch (thread_state_) {
+    case ThreadState::kSleeps:
+      kick(Leader::kThread);  // it sleeps without announcement since a caller took the
+                              // lead
+      return;
+    case ThreadState::kParks:
+      thread_wakes_.notify_one();
+      return;
+    case ThreadState::kNaps:
+      if (work_.outstanding()) thread_wakes_.notify_one();
+      return;
+    case ThreadState::kRuns:
+    case ThreadState::kEnded:
+      return;
+  }
+}
+
+void Progress::notify_followers() {
+  if (work_.completions() == completions_seen_) return;
+  completions_seen_ = work_.completions();
+  if (followers_ > 0) followers_wake_.notify_all();
+}
+
+// --- Sleeping
+// -------------------------------------------------------------------------
+
+bool Progress::announce() {
+  announced_ = work_.prepare_sleep();
+  return announced_;
+}
+
+void Progress::retract() {
+  if (!announced_) return;
+  announced_ = false;
+  work_.finish_sleep();
+}
+
+void Progress::kick(Leader sleeper) {
+  const int fd =
+      (sleeper == Leader::kThread ? thread_doorbell_ : caller_doorbell_).get();
+  const std::uint64_t one = 1;
+  while (::write(fd, &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+// Polls for a while; true when that changed anything.
+bool Progress::spin() {
+  if (spin_.count() == 0) return false;
+  const Clock::time_point end = Clock::now() + spin_;
+  while (Clock::now() < end) {
+    if (work_.poll()) return true;
+  }
+  return false;
+}
+
+// Sleeps as the leader. False when a signal interrupted it.
+bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
+  wakes_at_ = std::min(until, work_.next_timer());
+  const Clock::duration time = wakes_at_ - Clock::now();
+  if (time <= Clock::duration::zero() || !announce()) return true;
+
+  const bool is_thread = role == Leader::kThread;
+  const int doorbell = (is_thread ? thread_doorbell_ : caller_doorbell_).get();
+  std::array<pollfd, 1 + Work::kMaxWaitFds> polled{{{doorbell, POLLIN, 0}}};
+  nfds_t count = 1;
+  for (const int fd : work_.wait_fds()) polled[count++] = {fd, POLLIN, 0};
+  const timespec timeout = to_timespec(std::min<Clock::duration>(time, kForever));
+  if (is_thread) thread_state_ = ThreadState::kSleeps;
+  lock.unlock();
+  const int ready = ::ppoll(polled.data(), count, &timeout, nullptr);
+  const bool interrupted = ready < 0 && errno == EINTR;
+  lock = turnstile_.enter();
+  if (is_thread) thread_state_ = ThreadState::kRuns;
+  if (polled[0].revents != 0) drain(doorbell);
+  if (leader_ == role) retract();  // else a caller took the lead meanwhile
+  return !interrupted;
+}
+
+// --- Progress thread
+// ------------------------------------------------------------------
+
+void Progress::run_thread() {
+  Lock lock = turnstile_.enter();
+  while (!stopping_) {
+    if (leader_ == Leader::kNone &&
+        (work_.outstanding() || tenures_ == tenures_seen_)) {
+      lead_as_thread(lock);
+    } else {
+      rest(lock);
+    }
+  }
+  thread_state_ = ThreadState::kEnded;
+}
+
+void Progress::lead_as_thread(Lock& lock) {
+  leader_ = Leader::kThread;
+  while (!stopping_ && leader_ == Leader::kThread) {
+    const bool changed = work_.poll() || spin();
+    notify_followers();
+    if (changed) {
+      turnstile_.let_others(lock);
+    } else {
+      sleep(lock, Leader::kThread, Clock::now() + kForever);
+    }
+  }
+  if (leader_ == Leader::kThread) leader_ = Leader::kNone;
+}
+
+// Lets callers drive. Naps while they come and go; parks, to be woken, while one of
+// them stays.
+void Progress::rest(Lock& lock) {
+  if (leader_ == Leader::kCaller && tenures_ == tenures_seen_) {
+    thread_state_ = ThreadState::kParks;
+    thread_wakes_.wait(lock);
+    tenures_seen_ = 0;  // a nap comes next, unless work is left
+  } else {
+    tenures_seen_ = tenures_;
+    thread_state_ = ThreadState::kNaps;
+    thread_wakes_.wait_for(lock, kNap);
+  }
+  thread_state_ = ThreadState::kRuns;
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,144 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "common/fd.h"
+#include "engine/turnstile.h"
+
+namespace bluecomm {
+
+// What Progress moves on. Called under the progress lock only.
+class Work {
+ public:
+  virtual ~Work() = default;
+
+  // Does what can be done now; true when anything changed.
+  virtual bool poll() = 0;
+  // Something is left to do when no caller drives.
+  virtual bool outstanding() const = 0;
+  // Grows whenever a caller that waits may find what it waits for.
+  virtual std::uint64_t completions() const = 0;
+  virtual std::chrono::steady_clock::time_point next_timer() const = 0;
+  // At most kMaxWaitFds, the same ones always.
+  static constexpr std::size_t kMaxWaitFds = 6;
+  virtual std::span<const int> wait_fds() const = 0;
+  // As Transport's, for all transports: false, with nothing prepared, when there is
+  // work already.
+  virtual bool prepare_sleep() = 0;
+  virtual void finish_sleep() = 0;
+};
+
+// Decides which thread drives the engine.
+//
+// At most one thread, the leader, polls and sleeps on the transports. A caller that
+// waits takes the lead, also from the progress thread while that sleeps, so that a
+// blocking call is served by the thread that wants its result. Callers that find
+// another caller in the lead sleep until it has completed something or leaves. The
+// progress thread leads when no caller does: at once if work is outstanding, else once
+// no caller has driven for about a millisecond, so that frequent blocking calls wake no
+// second thread. See docs/data-plane.md for the states.
+class Progress {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // How often a waiting caller looks whether it was interrupted.
+  static constexpr std::chrono::milliseconds kInterruptCheck{100};
+
+  // A leader polls for `spin` before it sleeps.
+  Progress(Work& work, std::chrono::microseconds spin);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void start_thread();
+  void stop_thread();
+  void set_spin(std::chrono::microseconds spin) { spin_ = spin; }
+
+  // Runs `body` under the progress lock. `waits_next`: the caller is about to call
+  // drive_until(), so the progress thread need not be woken for what body leaves
+  // behind.
+  template <typename Body>
+  auto run(Body&& body, bool waits_next = false) {
+    const Lock lock = turnstile_.enter();
+    const Visit visit(*this, waits_next);
+    return std::forward<Body>(body)();
+  }
+
+  // Runs `body`, which leaves nothing to do behind, under the progress lock.
+  template <typename Body>
+  auto look(Body&& body) {
+    const Lock lock = turnstile_.enter();
+    return std::forward<Body>(body)();
+  }
+
+  // Drives until `done` (called under the lock) is true; false at `deadline`, or when
+  // `interrupted` (called without the lock, at least every kInterruptCheck) is true.
+  bool drive_until(const std::function<bool()>& done, Clock::time_point deadline,
+                   const std::function<bool()>& interrupted);
+
+  // Keeps everyone out, across a fork.
+  std::unique_lock<std::mutex> hold() { return turnstile_.enter(); }
+  // In the forked child, which has no progress thread.
+  void abandon_after_fork() noexcept;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  enum class Leader { kNone, kThread, kCaller };
+  enum class ThreadState { kRuns, kSleeps, kNaps, kParks, kEnded };
+
+  // Takes back the announcement of a sleeping leader while its holder changes things.
+  class Visit {
+   public:
+    Visit(Progress& progress, bool waits_next);
+    ~Visit();
+
+   private:
+    Progress& progress_;
+    const bool waits_next_;
+    const bool was_announced_;
+  };
+
+  void run_thread();
+  void lead_as_thread(Lock& lock);
+  void rest(Lock& lock);
+  bool check_interrupt(Lock& lock, const std::function<bool()>& interrupted);
+  void take_lead();
+  void step_down();
+  bool sleep(Lock& lock, Leader role, Clock::time_point until);
+  bool spin();
+  bool announce();
+  void retract();
+  void kick(Leader sleeper);
+  void notify_followers();
+
+  Work& work_;
+  std::chrono::microseconds spin_;
+  Turnstile turnstile_;
+  UniqueFd caller_doorbell_;  // wakes a caller that leads and sleeps
+  UniqueFd thread_doorbell_;  // wakes the progress thread, in the lead or not
+
+  // All below: under turnstile_.
+  Leader leader_ = Leader::kNone;
+  ThreadState thread_state_ = ThreadState::kEnded;
+  bool announced_ = false;  // the sleeping leader is woken by the transports
+  Clock::time_point wakes_at_{};
+  std::uint64_t tenures_ = 0;       // of callers
+  std::uint64_t tenures_seen_ = 0;  // by the thread; 0: none
+  std::uint64_t completions_seen_ = 0;
+  int followers_ = 0;
+  bool stopping_ = false;
+  std::condition_variable followers_wake_;
+  std::condition_variable thread_wakes_;
+  std::thread thread_;
+};
+
+}  // namespace bluecomm

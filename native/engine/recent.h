@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <unordered_map>
+#include <utility>
+
+namespace bluecomm {
+
+// A map that forgets its oldest entries beyond `limit`, so that what peers make this
+// rank remember stays bounded.
+template <typename Key, typename Value, typename Hash>
+class RecentMap {
+ public:
+  explicit RecentMap(std::size_t limit) : limit_(limit) {}
+
+  // Keeps the value that is there.
+  void insert(const Key& key, Value value) {
+    if (!map_.try_emplace(key, std::move(value)).second) return;
+    order_.push_back(key);
+    if (order_.size() <= limit_) return;
+    map_.erase(order_.front());
+    order_.pop_front();
+  }
+
+  const Value* find(const Key& key) const {
+    const auto found = map_.find(key);
+    return found == map_.end() ? nullptr : &found->second;
+  }
+
+  bool contains(const Key& key) const { return map_.contains(key); }
+
+ private:
+  std::size_t limit_;
+  std::unordered_map<Key, Value, Hash> map_;
+  std::deque<Key> order_;
+};
+
+}  // namespace bluecomm

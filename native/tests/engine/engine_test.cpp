@@ -1,0 +1,168 @@
+#include "engine/engine.h"
+
+#include <numeric>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/engine/engine_world.h"
+
+namespace bluecomm::test {
+namespace {
+
+constexpr int kSizes[] = {1, 2, 3, 5, 8};
+
+std::vector<float> values_of(int rank, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = static_cast<float>((static_cast<std::size_t>(rank) * 7 + i) % 13);
+  }
+  return values;
+}
+
+std::vector<float> sum_of(int size, std::size_t count) {
+  std::vector<float> sum(count, 0.0F);
+  for (int rank = 0; rank < size; ++rank) {
+    const std::vector<float> values = values_of(rank, count);
+    for (std::size_t i = 0; i < count; ++i) sum[i] += values[i];
+  }
+  return sum;
+}
+
+TEST(engine, allreduces_in_place_and_out_of_place) {
+  for (const int size : kSizes) {
+    for (const std::size_t count : {0UL, 1UL, 1000UL, 300000UL}) {
+      EngineWorld world(size);
+      world.run([&](int rank, Engine& engine) {
+        std::vector<float> input = values_of(rank, count);
+        std::vector<float> output(count);
+        const Status status =
+            call(engine, make_request(engine, Kind::kAllreduce, "x", input, output));
+        CHECK_EQ(status.text, "");
+        CHECK(output == sum_of(size, count));
+        CHECK_EQ(call(engine, make_request(engine, Kind::kAllreduce, "x", input, input))
+                     .text,
+                 "");
+        CHECK(input == sum_of(size, count));
+      });
+    }
+  }
+}
+
+TEST(engine, averages_with_ring_neighbors) {
+  for (const int size : {2, 3, 5}) {
+    EngineWorld world(size);
+    const std::size_t count = 500000;
+    world.run([&](int rank, Engine& engine) {
+      std::vector<float> tensor = values_of(rank, count);
+      Request request =
+          make_request(engine, Kind::kNeighborAllreduce, "w", tensor, tensor);
+      const int left = (rank + size - 1) % size;
+      request.self_weight = 0.5;
+      request.sources = {{left, 0.25}};
+      request.destinations = {{(rank + 1) % size, 2.0}};
+      CHECK_EQ(call(engine, std::move(request)).text, "");
+      const std::vector<float> own = values_of(rank, count);
+      const std::vector<float> other = values_of(left, count);
+      for (std::size_t i = 0; i < count; ++i) {
+        if (tensor[i] == 0.5F * own[i] + 0.5F * other[i]) continue;
+        CHECK_EQ(tensor[i], 0.5F * own[i] + 0.5F * other[i]);
+        break;
+      }
+    });
+  }
+}
+
+TEST(engine, gathers_into_memory_of_its_own) {
+  EngineWorld world(3);
+  world.run([&](int rank, Engine& engine) {
+    const std::vector<float> input = values_of(rank, static_cast<std::size_t>(rank));
+    const Handle handle =
+        engine.submit(make_request(engine, Kind::kAllgather, "g", input, {}));
+    REQUIRE(engine.wait(handle, Clock::now() + 10s)->ok());
+    const Result result = engine.result(handle);
+    CHECK(result.rows == std::vector<std::int64_t>({0, 1, 2}));
+    CHECK_EQ(result.bytes.size(), 3 * sizeof(float));
+    engine.release(handle);
+    CHECK_THROWS(engine.result(handle), std::invalid_argument, "was released");
+  });
+}
+
+TEST(engine, matches_by_name_in_any_order) {
+  EngineWorld world(3);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<std::vector<float>> tensors;
+    for (int i = 0; i < 20; ++i) tensors.push_back(values_of(rank + i, 100));
+    std::vector<Request> requests;
+    for (int i = 0; i < 20; ++i) {
+      const int which = rank == 0 ? i : 19 - i;
+      std::vector<float>& tensor = tensors[static_cast<std::size_t>(which)];
+      requests.push_back(make_request(engine, Kind::kAllreduce,
+                                      "t" + std::to_string(which), tensor, tensor));
+    }
+    CHECK_EQ(call_all(engine, std::move(requests)).text, "");
+    CHECK_EQ(tensors[4][5], static_cast<float>((4 * 7 + 5) % 13 + (5 * 7 + 5) % 13 +
+                                               (6 * 7 + 5) % 13));
+  });
+}
+
+TEST(engine, queues_the_second_use_of_a_name) {
+  EngineWorld world(2);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(1000, rank == 0 ? 1.0F : 2.0F);
+    std::vector<Request> requests;
+    for (int i = 0; i < 3; ++i) {
+      requests.push_back(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+    }
+    CHECK_EQ(call_all(engine, std::move(requests)).text, "");
+    CHECK_EQ(tensor[999], 12.0F);
+  });
+}
+
+TEST(engine, lists_what_is_outstanding_and_what_has_finished) {
+  EngineWorld world(2);
+  std::vector<float> a(4, 1.0F);
+  std::vector<float> b(4, 2.0F);
+  Engine& first = world.engine(0);
+  const Handle handle =
+      first.submit(make_request(first, Kind::kAllreduce, "late", a, a));
+  const std::vector<PendingOperation> pending = first.pending();
+  REQUIRE(pending.size() == 1);
+  CHECK_EQ(pending[0].handle, handle);
+  CHECK_EQ(pending[0].kind, "allreduce");
+  CHECK_EQ(pending[0].name, "late");
+  CHECK(pending[0].waiting_for == std::vector<int>({1}));
+  CHECK_EQ(pending[0].received_bytes, 0U);
+  CHECK_EQ(pending[0].expected_bytes, 16U);
+  CHECK(!first.done(handle));
+  CHECK(first.finished().empty());
+  CHECK_THROWS(first.release(handle), std::invalid_argument, "cannot be released");
+
+  Engine& second = world.engine(1);
+  CHECK_EQ(call(second, make_request(second, Kind::kAllreduce, "late", b, b)).text, "");
+  REQUIRE(first.wait(handle, Clock::now() + 10s).has_value());
+  CHECK(first.finished() == std::vector<Handle>({handle}));
+  CHECK(first.finished().empty());
+  first.release(handle);
+  CHECK_EQ(b[0], 3.0F);
+  CHECK(first.stats()[0].wait_s > 0);
+  CHECK(first.stats()[0].channel.messages_sent > 0);
+}
+
+TEST(engine, gives_up_waiting_without_ending_the_operation) {
+  EngineWorld world(2);
+  std::vector<float> a(4, 1.0F);
+  Engine& engine = world.engine(0);
+  const Handle handle =
+      engine.submit(make_request(engine, Kind::kBarrier, "b", {}, {}));
+  CHECK(!engine.wait(handle, Clock::now() + 10ms).has_value());
+  int asked = 0;
+  const Clock::time_point before = Clock::now();
+  CHECK(!engine.wait(handle, Clock::now() + 10s, [&] { return ++asked == 2; }));
+  CHECK(Clock::now() - before < 2s);
+  Engine& other = world.engine(1);
+  CHECK_EQ(call(other, make_request(other, Kind::kBarrier, "b", {}, {})).text, "");
+  CHECK(engine.wait(handle, Clock::now() + 10s)->ok());
+}
+
+}  // namespace
+}  // namespace bluecomm::test

@@ -1,0 +1,111 @@
+#include "tests/engine/engine_world.h"
+
+#include <numeric>
+#include <optional>
+#include <thread>
+
+namespace bluecomm::test {
+namespace {
+
+Result allocate(std::size_t nbytes) {
+  auto memory = std::make_shared<std::vector<std::byte>>(nbytes);
+  Result result;
+  result.bytes = *memory;
+  result.owner = std::move(memory);
+  return result;
+}
+
+std::vector<Peer> describe_peers(int size) {
+  std::vector<Peer> peers;
+  for (int rank = 0; rank < size; ++rank) {
+    peers.push_back(
+        {rank, "host" + std::to_string(rank), "here", 1000 + rank, {{"inproc", ""}}});
+  }
+  return peers;
+}
+
+}  // namespace
+
+EngineWorld::EngineWorld(int size, const InprocOptions& options) : hub_(size, options) {
+  Group world;
+  world.id = kWorld;
+  world.ranks.resize(static_cast<std::size_t>(size));
+  std::iota(world.ranks.begin(), world.ranks.end(), 0);
+  world.machine_of.assign(world.ranks.size(), 0);
+  for (int rank = 0; rank < size; ++rank) {
+    EngineConfig config;
+    config.rank = rank;
+    config.size = size;
+    config.job = "test";
+    config.machine = "here";
+    config.allocate = allocate;
+    std::vector<std::unique_ptr<Transport>> transports;
+    transports.push_back(hub_.make_transport(rank));
+    engines_.push_back(
+        std::make_unique<Engine>(std::move(config), std::move(transports)));
+  }
+  std::vector<Peer> peers = describe_peers(size);
+  for (int rank = 0; rank < size; ++rank) {
+    peers[static_cast<std::size_t>(rank)].offers["inproc"] =
+        engine(rank).offers().at("inproc");
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    engine(rank).start(peers);
+    world.me = rank;
+    engine(rank).add_group(world);
+  }
+}
+
+void EngineWorld::kill(int rank) {
+  for (int other = 0; other < size(); ++other) {
+    if (other != rank) hub_.cut(rank, other);
+  }
+}
+
+void EngineWorld::run(const std::function<void(int rank, Engine& engine)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size(); ++rank) {
+    threads.emplace_back([&, rank] { body(rank, engine(rank)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+Request make_request(Engine& engine, Kind kind, std::string name,
+                     std::span<const float> input, std::span<float> output,
+                     std::uint64_t group) {
+  Request request;
+  request.kind = kind;
+  request.name = std::move(name);
+  request.group = engine.group(group);
+  request.dtype = DType::kFloat32;
+  request.shape = {static_cast<std::int64_t>(input.size())};
+  request.input = std::as_bytes(input);
+  request.output = std::as_writable_bytes(output);
+  request.deadline = Clock::now() + 20s;
+  return request;
+}
+
+Status call(Engine& engine, Request request) {
+  const Clock::time_point limit = request.deadline + 5s;
+  const Handle handle = engine.submit(std::move(request), true);
+  const std::optional<Status> status = engine.wait(handle, limit);
+  if (!status) return {Code::kInternal, "wait() gave up after the deadline", -1};
+  engine.release(handle);
+  return *status;
+}
+
+Status call_all(Engine& engine, std::vector<Request> requests) {
+  std::vector<Handle> handles;
+  for (Request& request : requests)
+    handles.push_back(engine.submit(std::move(request)));
+  Status first;
+  for (const Handle handle : handles) {
+    const std::optional<Status> status = engine.wait(handle, Clock::now() + 30s);
+    if (!status) return {Code::kInternal, "wait() gave up after the deadline", -1};
+    if (first.ok()) first = *status;
+    engine.release(handle);
+  }
+  return first;
+}
+
+}  // namespace bluecomm::test

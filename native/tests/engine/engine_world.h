@@ -1,0 +1,53 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "transport/inproc/inproc_transport.h"
+
+// Engines of several ranks in one process, over the inproc transport.
+
+namespace bluecomm::test {
+
+using namespace std::chrono_literals;
+
+inline constexpr std::uint64_t kWorld = 1;  // id of the group of all ranks
+
+class EngineWorld {
+ public:
+  explicit EngineWorld(int size, const InprocOptions& options = {});
+
+  int size() const { return static_cast<int>(engines_.size()); }
+  Engine& engine(int rank) { return *engines_[static_cast<std::size_t>(rank)]; }
+  InprocHub& hub() { return hub_; }
+  // Ends a rank without a word.
+  void kill(int rank);
+
+  // Runs `body` for each rank in a thread of its own and waits for all.
+  void run(const std::function<void(int rank, Engine& engine)>& body);
+
+ private:
+  InprocHub hub_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+};
+
+// A request on `group` whose memory is `input` and `output`.
+Request make_request(Engine& engine, Kind kind, std::string name,
+                     std::span<const float> input, std::span<float> output,
+                     std::uint64_t group = kWorld);
+
+// Submits and waits.
+Status call(Engine& engine, Request request);
+
+// Starts all of `requests`, then waits for them in that order; the first failure.
+Status call_all(Engine& engine, std::vector<Request> requests);
+
+}  // namespace bluecomm::test
