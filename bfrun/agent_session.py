@@ -24,6 +24,7 @@ class AgentSession:
         ready: Its first frame, once that has come.
         ended: It said that all is over on its host.
         lost: Why it is lost, or "".
+        silent: It is lost because nothing was heard of it.
     """
 
     def __init__(self, host: Host, link: AgentLink, marker: bytes, archive: bytes):
@@ -32,6 +33,7 @@ class AgentSession:
         self.ready: Frame | None = None
         self.ended = False
         self.lost = ""
+        self.silent = False
         self._archive = memoryview(archive)
         self._filter = MarkerFilter(marker)
         self._parser = FrameParser()
@@ -118,6 +120,7 @@ class AgentSession:
     def check(self) -> None:
         """Note a silent agent as lost."""
         if self.ready and not self.lost and not self.ended and self._silence.expired():
+            self.silent = True
             self._lose(f"nothing heard of it for {AGENT_SILENCE_LIMIT_S:g} s")
 
     def _lose(self, reason: str) -> None:

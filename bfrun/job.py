@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
-from bfrun.agent_session import AgentSession
+from bfrun.agent_session import AGENT_SILENCE_LIMIT_S, AgentSession
 from bfrun.channel import Frame, text_to_bytes
 from bfrun.config import LaunchConfig
 from bfrun.membership import Membership
@@ -166,6 +166,9 @@ class Job:
                 ranks = [spec.rank for spec in host.processes]
                 if any(not self.membership.members[rank].over for rank in ranks):
                     reason = session.why_lost()
+                    if session.silent:
+                        now = time.monotonic()
+                        self._shutdown.fail(now, AGENT_SILENCE_LIMIT_S)
                     self._announce(self.membership.agent_lost(ranks, reason))
 
     def _step(self, now: float) -> None:
@@ -198,8 +201,10 @@ class Job:
         for session in self._sessions:
             if session.ended:
                 continue
-            # A guard that has exited has ended every process below it.
-            if session.link.wait(max(0.0, deadline - time.monotonic())) is None:
+            # A guard that has exited has ended every process below it; that of a
+            # silent host has had its time, and cannot tell.
+            left_s = 0.0 if session.silent else deadline - time.monotonic()
+            if session.link.wait(max(0.0, left_s)) is None:
                 silent.append(session.host.name)
             else:
                 self._left[session.host.name] = 0

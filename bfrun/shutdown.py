@@ -10,6 +10,8 @@ GRACE_S = 2.0
 # From SIGTERM to SIGKILL, after a failure and when the user ends the job.
 TERM_S = 2.0
 USER_TERM_S = 4.0
+# Both together end this long after the failure itself, however late it was noticed.
+_ALL_S = 5.2
 
 
 class Action(enum.Enum):
@@ -40,11 +42,18 @@ class Shutdown:
         """Whether ``Action.END`` has been returned."""
         return self._phase is _Phase.ENDED
 
-    def fail(self, now: float) -> None:
-        """Note a failure: the grace of the others begins."""
+    def fail(self, now: float, noticed_after_s: float = 0.0) -> None:
+        """Note a failure: the grace of the others begins.
+
+        Args:
+            now: Seconds on a clock.
+            noticed_after_s: How long ago it happened; shortens grace and SIGTERM.
+        """
         if self._phase is _Phase.RUNNING:
+            half = (_ALL_S - noticed_after_s) / 2
             self._phase = _Phase.GRACE
-            self._deadline = now + GRACE_S
+            self._deadline = now + min(GRACE_S, half)
+            self._term_s = min(TERM_S, half)
 
     def interrupt(self, now: float) -> None:
         """Note that the user wants the end; a second time, at once."""
