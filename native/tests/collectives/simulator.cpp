@@ -153,7 +153,7 @@ class Runner {
       const Gather& gather = gathers[i];
       if (gather.sources.empty()) broken("a gather has no source");
       if (!holds(call_.output, gather.dst) && !holds(call_.allocated, gather.dst) &&
-          !(call_.output.empty() && holds(call_.input, gather.dst))) {
+          !(call_.in_place && holds(call_.input, gather.dst))) {
         broken("a destination leaves the caller's memory");
       }
       for (const Send& send : phase().sends) {
@@ -309,12 +309,10 @@ class Runner {
 };
 
 void finish(Call& call) {
-  const bool in_place = call.output.empty() && call.allocated.empty();
   call.input_after = call.input;
   call.result = !call.request.output.empty() ? std::vector(call.request.output.begin(),
                                                            call.request.output.end())
                                              : call.allocated;
-  if (in_place) call.input_after.clear();
   for (auto* memory : {&call.input, &call.output, &call.allocated}) {
     std::fill(memory->begin(), memory->end(), kPoison);
   }
@@ -340,6 +338,7 @@ void World::set_tensor(int member, DType dtype, std::vector<std::int64_t> shape,
   std::size_t nbytes = item_size(dtype);
   for (std::int64_t dimension : shape) nbytes *= static_cast<std::size_t>(dimension);
   call.input.assign(nbytes, std::byte{0});
+  call.in_place = in_place;
   call.output.assign(in_place ? 0 : output_nbytes, kPoison);
   call.request.dtype = dtype;
   call.request.shape = std::move(shape);

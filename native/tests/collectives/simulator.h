@@ -30,6 +30,7 @@ struct Call {
   Request request;
   std::vector<std::byte> input;
   std::vector<std::byte> output;     // unused in place
+  bool in_place = false;             // output is input
   std::vector<std::byte> allocated;  // through Request::allocate
   std::vector<std::int64_t> rows;    // as told to Request::allocate
   Plan plan;

@@ -1,0 +1,120 @@
+// The simulator must notice what it is for: plans that break the rules of
+// engine/plan.h.
+#include "tests/collectives/simulator.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "tests/check.h"
+
+namespace bluecomm::test {
+namespace {
+
+// Spoils a good ring allreduce of three members in place, which moves long messages.
+void check_broken(const std::function<void(World&)>& spoil, std::string_view rule) {
+  World world(one_machine(3));
+  for (int i = 0; i < 3; ++i) {
+    world.set_tensor(i, DType::kFloat32, {30'000}, 0, /*in_place=*/true);
+    world[i].request.kind = Kind::kAllreduce;
+  }
+  Tuning ring;
+  ring.direct_members = 0;
+  world.plan(ring);
+  spoil(world);
+  CHECK_THROWS(world.run(1), RuleBroken, rule);
+}
+
+Phase& first_phase(World& world) { return world[0].plan.phases[0]; }
+
+TEST(simulator, notices_messages_that_do_not_fit_together) {
+  check_broken([](World& world) { first_phase(world).sends[0].slot = 5; }, "deadlock");
+  check_broken([](World& world) { first_phase(world).sends.clear(); }, "deadlock");
+  check_broken([](World& world) { world[0].plan.phases.pop_back(); }, "deadlock");
+  check_broken([](World& world) { first_phase(world).sends[0].peer = 106; },
+               "deadlock");
+  check_broken(
+      [](World& world) {
+        Send& send = first_phase(world).sends[0];
+        send.bytes = send.bytes.first(send.bytes.size() - 64);
+      },
+      "bytes arrived for");
+  check_broken(
+      [](World& world) {
+        Phase& phase = first_phase(world);
+        phase.sends.push_back(phase.sends[0]);
+      },
+      "two sends share peer, phase and slot");
+  check_broken(
+      [](World& world) {
+        Send empty = first_phase(world).sends[0];
+        empty.slot = 7;
+        empty.bytes = {};
+        first_phase(world).sends.push_back(empty);
+      },
+      "has no receiver");
+}
+
+TEST(simulator, notices_two_receivers_of_a_message) {
+  check_broken(
+      [](World& world) {
+        Gather& gather = first_phase(world).gathers[0];
+        gather.sources.push_back(gather.sources[0]);
+      },
+      "two receivers");
+}
+
+TEST(simulator, notices_memory_that_is_still_needed) {
+  check_broken(
+      [](World& world) {
+        Gather& gather = first_phase(world).gathers[0];
+        gather.dst = std::span(world[1].input).first(gather.dst.size());
+      },
+      "a destination leaves the caller's memory");
+  check_broken([](World& world) { first_phase(world).sends[0].bytes = world[1].input; },
+               "a send leaves the caller's memory");
+  check_broken(
+      [](World& world) {
+        Phase& phase = first_phase(world);
+        phase.sends[0].bytes = phase.gathers[0].dst;
+      },
+      "a destination overlaps a send of the same phase");
+  check_broken(
+      [](World& world) {
+        Phase& phase = first_phase(world);
+        phase.gathers.push_back(phase.gathers[0]);
+      },
+      "two destinations overlap");
+  check_broken(
+      [](World& world) {
+        Gather& gather = first_phase(world).gathers[0];
+        const std::span<const std::byte> input = world[0].input;
+        const std::size_t start = gather.dst.data() - input.data();
+        gather.sources[1].own = input.subspan(start - 64, gather.dst.size());
+      },
+      "an own source overlaps a destination in part");
+  check_broken(
+      [](World& world) {
+        Gather& gather = first_phase(world).gathers[0];
+        gather.dst = gather.dst.first(64);
+      },
+      "an own source has another length than its destination");
+}
+
+// So a result that were read later than the rules allow would be wrong.
+TEST(simulator, scribbles_over_the_memory_of_who_is_done) {
+  World world(one_machine(2));
+  for (int i = 0; i < 2; ++i) {
+    world.set_tensor(i, DType::kUInt8, {10'000}, 10'000);
+    world[i].request.kind = Kind::kBroadcast;
+    world[i].request.root = 1;
+    std::fill(world[i].input.begin(), world[i].input.end(), std::byte{1});
+  }
+  world.plan();
+  world.run(1);
+  CHECK(world[0].result == std::vector<std::byte>(10'000, std::byte{1}));
+  CHECK(world[1].input == std::vector<std::byte>(10'000, std::byte{0xff}));
+  CHECK(world[1].output == std::vector<std::byte>(10'000, std::byte{0xff}));
+}
+
+}  // namespace
+}  // namespace bluecomm::test

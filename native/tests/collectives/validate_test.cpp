@@ -1,0 +1,215 @@
+#include "engine/collectives/validate.h"
+
+#include <stdexcept>
+
+#include "tests/check.h"
+#include "tests/collectives/simulator.h"
+
+namespace bluecomm::test {
+namespace {
+
+// A good request of member 0 of `n`, for a float32 tensor of four elements.
+class Good {
+ public:
+  explicit Good(Kind kind, int n = 2) : world_(one_machine(n)) {
+    world_.set_tensor(0, DType::kFloat32, {4}, 16);
+    Request& request = world_[0].request;
+    request.kind = kind;
+    request.name = "x";
+    if (kind == Kind::kAllgather || kind == Kind::kAlltoall ||
+        kind == Kind::kNeighborAllgather) {
+      request.output = {};
+    }
+  }
+
+  Request& request() { return world_[0].request; }
+  void set_dtype(DType dtype) {
+    world_.set_tensor(0, dtype, {4}, 4 * item_size(dtype));
+  }
+
+ private:
+  World world_;
+};
+
+template <typename Spoil>
+void check_refused(Kind kind, Spoil spoil, std::string_view why, int n = 2) {
+  Good good(kind, n);
+  spoil(good.request());
+  CHECK_THROWS(make_plan(good.request()), std::invalid_argument, why);
+}
+
+TEST(validate, names_operation_name_and_rank) {
+  check_refused(
+      Kind::kBroadcast, [](Request& r) { r.root = 2; },
+      "broadcast 'x' on rank 100: expected a root from 0 to 1, got 2");
+  check_refused(Kind::kBroadcast, [](Request& r) { r.root = -1; }, "got -1");
+}
+
+TEST(validate, needs_a_complete_group) {
+  const auto change = [](auto edit) {
+    return [edit](Request& request) {
+      auto group = std::make_shared<Group>(*request.group);
+      edit(*group);
+      request.group = group;
+    };
+  };
+  check_refused(
+      Kind::kBarrier, [](Request& r) { r.group = nullptr; },
+      "barrier 'x': expected a group of ranks, got none");
+  check_refused(Kind::kBarrier, change([](Group& g) { g.me = 2; }),
+                "expected this rank to be one of the group's 2 members, got index 2");
+  check_refused(Kind::kBarrier, change([](Group& g) { g.machine_of.pop_back(); }),
+                "expected the machine of each of 2 members, got 1");
+  check_refused(
+      Kind::kBarrier, change([](Group& g) { g.machine_of = {0, 2}; }),
+      "expected machines numbered from 0 without a gap, got 2 machines from 0 to 2");
+}
+
+TEST(validate, compares_memory_with_the_shape) {
+  for (Kind kind : {Kind::kAllreduce, Kind::kBroadcast, Kind::kReducescatter,
+                    Kind::kNeighborAllreduce, Kind::kHierarchicalNeighborAllreduce,
+                    Kind::kAllgather, Kind::kAlltoall, Kind::kNeighborAllgather}) {
+    check_refused(
+        kind, [](Request& r) { r.shape = {6}; },
+        "the input must have 24 bytes (float32 [6]), got 16");
+  }
+  check_refused(
+      Kind::kAllreduce, [](Request& r) { r.shape = {2, -2}; },
+      "dimensions must be at least 0, got shape [2, -2]");
+  check_refused(
+      Kind::kAllreduce, [](Request& r) { r.shape = {1L << 40, 1L << 40}; },
+      "exceeds all memory");
+  check_refused(
+      Kind::kAllreduce, [](Request& r) { r.output = r.output.first(8); },
+      "the output must have 16 bytes, got 8");
+  check_refused(
+      Kind::kReducescatter, [](Request&) {}, "the output must have 8 bytes, got 16");
+}
+
+TEST(validate, refuses_an_output_that_overlaps_in_part) {
+  std::vector<std::byte> memory(20);
+  for (Kind kind : {Kind::kAllreduce, Kind::kBroadcast, Kind::kNeighborAllreduce}) {
+    check_refused(
+        kind,
+        [&](Request& r) {
+          r.input = std::span(memory).first(16);
+          r.output = std::span(memory).last(16);
+        },
+        "the output must be the input itself or apart from it");
+  }
+}
+
+TEST(validate, needs_rows_and_a_way_to_allocate_them) {
+  for (Kind kind : {Kind::kAllgather, Kind::kAlltoall, Kind::kNeighborAllgather}) {
+    const auto make_scalar = [](Request& r) {
+      r.shape = {};
+      r.input = r.input.first(4);
+    };
+    check_refused(kind, make_scalar, "expected a tensor with at least one dimension");
+    check_refused(
+        kind, [](Request& r) { r.allocate = nullptr; },
+        "expected a way to allocate the result");
+    std::byte memory[16];
+    check_refused(
+        kind, [&](Request& r) { r.output = memory; },
+        "expected no output, since its length is not known before, got 16 bytes");
+  }
+  check_refused(
+      Kind::kReducescatter, [](Request& r) { r.shape = {}; },
+      "expected a tensor with at least one dimension");
+}
+
+TEST(validate, averages_floating_dtypes_only) {
+  const auto make_integer = [](Request& r) { r.dtype = DType::kInt32; };
+  for (Kind kind : {Kind::kAllreduce, Kind::kHierarchicalNeighborAllreduce}) {
+    check_refused(
+        kind,
+        [&](Request& r) {
+          make_integer(r);
+          r.op = ReduceOp::kAverage;
+        },
+        "expected a floating dtype for an average, got int32");
+  }
+  check_refused(
+      Kind::kAllreduce,
+      [&](Request& r) {
+        make_integer(r);
+        r.prescale = 0.5;
+      },
+      "expected scales of 1 for int32, got prescale 0.5");
+  check_refused(
+      Kind::kAllreduce,
+      [&](Request& r) {
+        make_integer(r);
+        r.postscale = 2.0;
+      },
+      "postscale 2.0");
+  check_refused(
+      Kind::kNeighborAllreduce,
+      [&](Request& r) {
+        make_integer(r);
+        r.self_weight = 0.5;
+      },
+      "expected weights of 1 for int32, got 0.5");
+  check_refused(
+      Kind::kNeighborAllreduce,
+      [&](Request& r) {
+        make_integer(r);
+        r.destinations = {{1, 0.25}};
+      },
+      "got 0.25");
+}
+
+TEST(validate, checks_each_neighbor) {
+  for (Kind kind : {Kind::kNeighborAllreduce, Kind::kNeighborAllgather}) {
+    check_refused(
+        kind, [](Request& r) { r.sources = {{2, 1.0}}; },
+        "expected each source to be a member from 0 to 1, got 2");
+    check_refused(
+        kind, [](Request& r) { r.destinations = {{-1, 1.0}}; },
+        "expected each destination to be a member from 0 to 1, got -1");
+    check_refused(
+        kind, [](Request& r) { r.sources = {{0, 1.0}}; },
+        "expected each source to be another member than this one, got 0");
+    check_refused(
+        kind, [](Request& r) { r.sources = {{1, 1.0}, {1, 1.0}}; },
+        "expected each source once, got member 1 twice");
+  }
+  check_refused(
+      Kind::kHierarchicalNeighborAllreduce, [](Request& r) { r.sources = {{1, 1.0}}; },
+      "expected each source to be a machine from 0 to 0, got 1");
+}
+
+TEST(validate, pairs_one_member_with_one) {
+  check_refused(
+      Kind::kPairGossip, [](Request&) {},
+      "expected one member as only source and only destination, got 0 sources and 0 "
+      "destinations");
+  check_refused(
+      Kind::kPairGossip,
+      [](Request& r) {
+        r.sources = {{1, 1.0}};
+        r.destinations = {{2, 1.0}};
+      },
+      "expected one member", 3);
+}
+
+TEST(validate, checks_splits) {
+  check_refused(
+      Kind::kAlltoall, [](Request&) {},
+      "expected a first dimension that 3 members can share equally, got 4", 3);
+  check_refused(
+      Kind::kAlltoall, [](Request& r) { r.splits = {4}; },
+      "expected one split for each of 2 members, got 1");
+  check_refused(
+      Kind::kAlltoall, [](Request& r) { r.splits = {5, -1}; },
+      "got one of 5 where 4 rows are left");
+  check_refused(
+      Kind::kAlltoall, [](Request& r) { r.splits = {-1, 5}; }, "got one of -1");
+  check_refused(
+      Kind::kAlltoall, [](Request& r) { r.splits = {1, 1}; },
+      "expected splits that add up to the 4 rows, got 2");
+}
+
+}  // namespace
+}  // namespace bluecomm::test
