@@ -18,8 +18,8 @@
 // right.
 //
 // Rules
-// - The message of phase p with slot s from rank a to rank b is Send{b, s} in phase p of
-//   a's plan and Source{a, s} in phase p of b's plan; both name the same length.
+// - The message of phase p with slot s from rank a to rank b is Send{b, s} in phase p
+//   of a's plan and Source{a, s} in phase p of b's; both name the same length.
 // - A phase ends when its gathers are filled and its sends are released. So a later
 //   phase may overwrite what an earlier one has sent.
 // - Within a phase a gather may overwrite memory that the same phase sends only when
