@@ -15,6 +15,7 @@ import os
 import platform
 import secrets
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -99,6 +100,7 @@ class Agent:
             for rank in self._ranks.values():
                 rank.reap()
             self._server.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _catch_signals(self) -> None:
         for fd in (self._wake_read, self._wake_write):
@@ -253,6 +255,8 @@ class Agent:
         return any(rank.streams for rank in self._ranks.values())
 
     def _poll_ranks(self) -> None:
+        if self._orphaned:
+            return  # What ends now is ended by this agent; no rank is to blame.
         for rank in self._ranks.values():
             if not rank.poll_exit():
                 continue
@@ -310,6 +314,8 @@ class Agent:
         now = time.monotonic()
         if not self._orphaned and (self._terminated or self._link.lost()):
             self._orphaned = True
+            if self._terminated:
+                print("bfrun's agent: SIGTERM (is its guard dead?)", file=sys.stderr)
             send_signal(self._alive(), signal.SIGTERM)
             self._kill_at = now + ORPHAN_GRACE_S
         self._done = (

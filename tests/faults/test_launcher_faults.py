@@ -1,0 +1,240 @@
+"""Kills, stops and interrupts parts of a job: who is blamed, and what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.support.launch import launched, python, run_bfrun
+
+pytestmark = pytest.mark.faults
+
+CLIENT = "from tests.support.rank_client import RankClient; client = RankClient(); "
+SLEEP = "import time; print('up', flush=True); time.sleep(300)"
+# Each rank is a shell that waits for two grandchildren, one in a session of its own.
+FAMILY = ("bash", "-c", "sleep 300 & setsid sleep 301 & echo up; sleep 302; true")
+
+
+def wait_until_up(job, ranks):
+    for rank in range(ranks):
+        job.wait_for(rf"^\[{rank}\] up$")
+
+
+def test_a_killed_rank_is_named_and_ends_the_job(tmp_path):
+    body = CLIENT + (
+        "import os, signal, sys\n"
+        "client.publish(0)\n"
+        "if client.rank == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "lost = client.receive('lost')\n"
+        "sys.exit('PeerLostError: ' + lost['text'])\n"
+    )
+    with launched(tmp_path, "-np", "4", *python(body)) as job:
+        assert job.wait(6) == 137
+        assert job.left() == {}
+        assert "rank 2 on localhost" in job.err.splitlines()[-1]
+        assert "was killed by SIGKILL" in job.err.splitlines()[-1]
+        assert "0 processes left on 1 host" in job.err.splitlines()[-1]
+        assert "later failures: ranks 0-1, 3: exit 1" in job.err
+        for rank in (0, 1, 3):
+            assert f"[{rank}] PeerLostError: rank 2 on localhost (pid" in job.err
+
+
+def test_ranks_that_ignore_a_failure_are_ended(tmp_path):
+    body = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "if os.environ['RANK'] == '1': sys.exit(7)\n"
+        "time.sleep(300)\n"
+    )
+    with launched(tmp_path, "-np", "2", *python(body)) as job:
+        assert job.wait(7) == 7
+        assert job.left() == {}
+        assert "rank 1 on localhost" in job.err.splitlines()[-1]
+        assert "ended with exit code 7" in job.err.splitlines()[-1]
+
+
+def test_the_report_shows_the_end_of_stderr_and_the_log(tmp_path):
+    body = "import sys\nfor i in range(30): print('line', i, file=sys.stderr)\n1 / 0"
+    options = ["-np", "1", "--output-dir", "logs"]
+    job = run_bfrun(tmp_path, *options, *python(body))
+    assert job.process.returncode == 1
+    assert "\n    line 29\n" in job.err
+    assert "\n    line 9\n" not in job.err
+    assert "\n    ZeroDivisionError: division by zero\n" in job.err
+    assert "full stderr: logs/rank0.stderr" in job.err
+
+
+def test_equal_tracebacks_are_shown_once(tmp_path):
+    job = run_bfrun(tmp_path, "-np", "4", *python("raise ValueError('no luck')"))
+    shown = [line for line in job.err.splitlines() if line.startswith("[")]
+    assert sum("Traceback" in line for line in shown) == 1
+    assert any("same traceback as rank" in line for line in shown)
+
+
+def test_a_command_that_does_not_exist(tmp_path):
+    job = run_bfrun(tmp_path, "-np", "2", "no-such-command")
+    assert job.process.returncode == 127
+    assert "command 'no-such-command' was not found" in job.err
+
+
+@pytest.mark.parametrize("victim", ["driver", "agent", "guard"])
+def test_nothing_outlives_a_killed(victim, tmp_path):
+    with launched(tmp_path, "-v", "-np", "2", *FAMILY) as job:
+        agent, guard = job.agent()
+        wait_until_up(job, 2)
+        job.wait_for_pids("^sleep 30[012]", 6)
+        pid = {"driver": job.process.pid, "agent": agent, "guard": guard}[victim]
+        os.kill(pid, signal.SIGKILL)
+        job.wait_until_empty(6.0)
+        job.wait(6)
+        if victim != "driver":
+            assert "lost with its agent" in job.err
+            assert job.process.returncode == 1
+        assert list(tmp_path.glob("bfrun-*")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["driver", "agent"])
+def test_nothing_outlives_a_silent(victim, tmp_path):
+    with launched(tmp_path, "-v", "-np", "2", *FAMILY) as job:
+        agent, _ = job.agent()
+        wait_until_up(job, 2)
+        os.kill(job.process.pid if victim == "driver" else agent, signal.SIGSTOP)
+        assert job.wait_until_empty(6.5) > 3.0
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_the_user_ends_the_job(number, code, tmp_path):
+    with launched(tmp_path, "-np", "2", *FAMILY) as job:
+        wait_until_up(job, 2)
+        job.signal(number)
+        assert job.wait(6) == code
+        assert job.left() == {}
+        assert f"ended by {signal.Signals(number).name}" in job.err.splitlines()[-1]
+        assert "0 processes left on 1 host" in job.err
+
+
+def test_ranks_may_clean_up_on_sigterm(tmp_path):
+    body = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *a: (print('saved'), sys.exit(0)))\n"
+        + SLEEP
+    )
+    with launched(tmp_path, "-np", "1", *python(body)) as job:
+        wait_until_up(job, 1)
+        job.signal(signal.SIGTERM)
+        assert job.wait(6) == 143
+        assert "[0] saved" in job.out
+
+
+def test_a_second_interrupt_kills_at_once(tmp_path):
+    body = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
+    with launched(tmp_path, "-np", "1", *python(body)) as job:
+        wait_until_up(job, 1)
+        job.signal(signal.SIGINT)
+        job.wait_for("SIGINT: ending all ranks")
+        start = time.monotonic()
+        job.signal(signal.SIGINT)
+        assert job.wait(6) == 130
+        assert time.monotonic() - start < 3.0
+        assert job.left() == {}
+
+
+@pytest.mark.slow
+def test_a_suspended_driver_is_not_taken_for_dead(tmp_path):
+    body = "import time; print('up', flush=True); time.sleep(7); print('done')"
+    with launched(tmp_path, "-np", "2", *python(body)) as job:
+        wait_until_up(job, 2)
+        job.signal(signal.SIGTSTP)
+        time.sleep(6)
+        assert len(job.left()) == 4
+        job.signal(signal.SIGCONT)
+        assert job.wait() == 0
+        assert job.out.count("done") == 2
+
+
+def test_a_stopped_rank_is_named(tmp_path):
+    options = ["-np", "2", "--failure-timeout", "2"]
+    with launched(tmp_path, *options, *python(SLEEP)) as job:
+        wait_until_up(job, 2)
+        victim = min(job.pids("time.sleep"))
+        os.kill(victim, signal.SIGSTOP)
+        assert job.wait(12) == 1
+        assert job.left() == {}
+        last = job.err.splitlines()[-1]
+        assert f"(pid {victim}) was stopped (state T) for" in last
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_warned_of(tmp_path):
+    body = CLIENT + (
+        "import os, signal\n"
+        "client.publish(0)\n"
+        "if client.rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "else:\n"
+        "    frozen = client.receive('frozen'); print(frozen)\n"
+        "    pid = int(frozen['text'].split('kill -CONT ')[1].split()[0])\n"
+        "    os.kill(pid, signal.SIGCONT)\n"
+    )
+    job = run_bfrun(tmp_path, "-np", "2", *python(body))
+    assert job.process.returncode == 0
+    assert "'type': 'frozen', 'rank': 1" in job.out
+    assert "rank 1 on localhost (pid" in job.err
+
+
+def test_children_that_hold_the_output_delay_nothing(tmp_path):
+    """As DataLoader workers that outlive their parent for a while."""
+    body = (
+        "import os, multiprocessing as mp, time\n"
+        "ctx = mp.get_context('fork')\n"
+        "for _ in range(2): ctx.Process(target=time.sleep, args=(300,)).start()\n"
+        "print('bye', flush=True)\n"
+        "os._exit(0)\n"
+    )
+    start = time.monotonic()
+    job = run_bfrun(tmp_path, "-np", "2", *python(body))
+    assert job.process.returncode == 0
+    assert job.out.count("bye") == 2
+    assert time.monotonic() - start < 5.0
+
+
+def test_a_process_that_dies_below_a_shell_is_noticed(tmp_path):
+    client = CLIENT.replace('"', "'") + "import os; client.publish(0); os._exit(5)"
+    body = f'{python("")[0]} -c "{client}"; sleep 300'
+    with launched(tmp_path, "-np", "1", "bash", "-c", body) as job:
+        assert job.wait(12) == 1
+        assert "ended without bluecomm.shutdown" in job.err
+        assert job.left() == {}
+
+
+def test_nobody_reads_the_output_any_more(tmp_path):
+    body = "import time\nwhile True: print('x' * 100); time.sleep(0.001)"
+    read_end, write_end = os.pipe()
+    command = ["-m", "bfrun", "-np", "2", *python(body)]
+    with subprocess.Popen([python("")[0], *command], stdout=write_end) as process:
+        os.close(write_end)
+        assert os.read(read_end, 10)
+        os.close(read_end)
+        assert process.wait(10) == 141
+
+
+def test_output_that_nobody_takes_does_not_harm_the_job(tmp_path):
+    """As `bfrun ... | less`: the terminal waits, heartbeats go on."""
+    body = "for i in range(20000): print('x' * 100)"
+    read_end, write_end = os.pipe()
+    command = ["-m", "bfrun", "-np", "2", *python(body)]
+    with subprocess.Popen([python("")[0], *command], stdout=write_end) as process:
+        os.close(write_end)
+        time.sleep(6)
+        nbytes = 0
+        while data := os.read(read_end, 1 << 20):
+            nbytes += len(data)
+        os.close(read_end)
+        assert process.wait(10) == 0
+        assert nbytes == 2 * 20000 * 105

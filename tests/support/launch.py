@@ -1,0 +1,155 @@
+"""Runs bfrun as a user does, and finds every process that a job has left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Every process of a job inherits it, whatever it does to its parents and sessions.
+_MARK = "BFRUN_TEST_MARK"
+
+
+class Launched:
+    """One running bfrun, its output in files, its processes marked."""
+
+    def __init__(
+        self, folder: Path, arguments: list[str], stdin: int = subprocess.DEVNULL
+    ) -> None:
+        self.mark = uuid.uuid4().hex
+        self._out, self._err = folder / "stdout", folder / "stderr"
+        environment = {
+            **os.environ,
+            _MARK: self.mark,
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(folder),
+            "PYTHONUNBUFFERED": "1",
+        }
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "bfrun", *arguments],
+                stdin=stdin,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    @property
+    def out(self) -> str:
+        """What it has written to stdout."""
+        return self._out.read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        """What it has written to stderr."""
+        return self._err.read_text(errors="replace")
+
+    def wait(self, limit_s: float = 20.0) -> int:
+        """Wait for its end and return the exit code."""
+        try:
+            return self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"bfrun still runs after {limit_s} s\n{self.out}\n{self.err}")
+
+    def wait_for(self, pattern: str, limit_s: float = 15.0) -> re.Match[str]:
+        """Wait until its output matches ``pattern``."""
+
+        def look() -> re.Match[str] | None:
+            return re.search(pattern, self.out + self.err, re.MULTILINE)
+
+        self._until(lambda: look() is not None, limit_s, f"no '{pattern}'")
+        found = look()
+        assert found is not None
+        return found
+
+    def _until(self, done: Callable[[], bool], limit_s: float, what: str) -> float:
+        start = time.monotonic()
+        while not done():
+            if time.monotonic() - start > limit_s:
+                pytest.fail(f"{what} after {limit_s} s\n{self.out}\n{self.err}")
+            time.sleep(0.02)
+        return time.monotonic() - start
+
+    def left(self) -> dict[int, str]:
+        """Return pid and command of every process of this job but bfrun itself."""
+        found = {}
+        wanted = f"{_MARK}={self.mark}".encode()
+        for name in os.listdir("/proc"):
+            if not name.isdigit() or int(name) == self.process.pid:
+                continue
+            with contextlib.suppress(OSError):
+                if wanted in Path(f"/proc/{name}/environ").read_bytes():
+                    command = Path(f"/proc/{name}/cmdline").read_bytes()
+                    found[int(name)] = command.replace(b"\0", b" ").decode()[:200]
+        return found
+
+    def wait_until_empty(self, limit_s: float = 6.0) -> float:
+        """Demand that nothing of the job runs any more within ``limit_s``."""
+        seconds = self._until(lambda: not self.left(), limit_s, "processes left")
+        return seconds
+
+    def pids(self, pattern: str) -> list[int]:
+        """Return the processes whose command matches."""
+        return [
+            pid for pid, command in self.left().items() if re.search(pattern, command)
+        ]
+
+    def wait_for_pids(self, pattern: str, count: int) -> None:
+        """Wait until ``count`` processes match."""
+        self._until(lambda: len(self.pids(pattern)) == count, 10, f"not {count} pids")
+
+    def agent(self) -> tuple[int, int]:
+        """Return the pids of agent and guard. Needs ``-v``."""
+        found = self.wait_for(r"agent on \S+: pid (\d+), guard (\d+)")
+        return int(found[1]), int(found[2])
+
+    def signal(self, number: int) -> None:
+        """Signal bfrun itself."""
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        """End everything, whatever state it is in."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def launched(
+    folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL
+) -> Iterator[Launched]:
+    """Start ``bfrun`` with ``arguments``; at the end nothing of it is left."""
+    job = Launched(folder, list(arguments), stdin)
+    try:
+        yield job
+    finally:
+        job.end()
+
+
+def run_bfrun(folder: Path, *arguments: str, limit_s: float = 20.0) -> Launched:
+    """Run ``bfrun`` to its end, and demand that it left no process and no folder."""
+    with launched(folder, *arguments) as job:
+        job.wait(limit_s)
+        assert job.left() == {}
+        assert list(folder.glob("bfrun-*")) == []
+        return job
+
+
+def python(body: str) -> tuple[str, ...]:
+    """Return the command that runs ``body`` with a ``client`` module at hand."""
+    return (sys.executable, "-c", body)

@@ -1,0 +1,48 @@
+"""The rank's side of the control plane in a few lines, for ranks without bluecomm."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from bfrun.channel import Frame, FrameParser, encode
+
+
+class RankClient:
+    """One connection to the agent, made and welcomed."""
+
+    def __init__(self, rank: int | None = None) -> None:
+        self.rank = int(os.environ["BLUECOMM_RANK"]) if rank is None else rank
+        self._frames: list[Frame] = []
+        self._parser = FrameParser()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(30)
+        self._socket.connect(os.environ["BLUECOMM_AGENT_SOCKET"])
+        self.send("hello", rank=self.rank, pid=os.getpid(), version="0.1.0")
+        self.welcome = self.receive("welcome", "refused")
+
+    def send(self, kind: str, /, **fields: Any) -> None:
+        """Send one frame."""
+        self._socket.sendall(encode({"type": kind, **fields}))
+
+    def receive(self, *kinds: str) -> Frame:
+        """Return the next frame of one of ``kinds``; earlier others are kept."""
+        while True:
+            for frame in self._frames:
+                if frame["type"] in kinds:
+                    self._frames.remove(frame)
+                    return frame
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise ConnectionError("the agent hung up")
+            self._frames += self._parser.feed(data)
+
+    def publish(self, record: Any, number: int = 0) -> Frame:
+        """Publish a record and return the table, or who is missing."""
+        self.send("publish", round=number, record=record)
+        return self.receive("table", "missing")
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
