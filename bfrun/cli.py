@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 
+from bfrun import __version__
 from bfrun.config import LaunchConfig
 from bfrun.env import parse_assignments, read_env_file
 from bfrun.errors import LaunchError
@@ -30,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 when every rank ended well, the exit code of the first rank that failed
-        (128 + signal), 1 when the job could not start, 2 for a wrong command line.
+        (128 + signal), 1 when the job could not start, 2 for a wrong command line,
+        130 for Ctrl-C before that.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
@@ -46,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         print(f"bfrun: error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        # While ranks run the driver handles Ctrl-C; this is before or after.
+        print("bfrun: interrupted; no rank is running", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def _config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LaunchConfig:
@@ -73,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"bfrun {_version()}")
+    parser.add_argument("--version", action="version", version=f"bfrun {__version__}")
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, help="program that every rank runs"
     )
@@ -83,13 +89,6 @@ def _parser() -> argparse.ArgumentParser:
     _add_output(parser.add_argument_group("output"))
     _add_modes(parser.add_argument_group("look before starting"))
     return parser
-
-
-def _version() -> str:
-    try:
-        return metadata.version("bluecomm")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 def _add_placement(group: argparse._ArgumentGroup) -> None:

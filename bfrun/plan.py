@@ -114,7 +114,8 @@ def make_plan(
         environ: The environment to forward from, usually ``os.environ``.
 
     Raises:
-        LaunchError: No ranks, more ranks than slots, or more GPUs than there are.
+        LaunchError: No ranks, more ranks than slots, more GPUs than there are, or
+            ``--only-rank`` beyond the last.
     """
     notes: list[str] = []
     hosts = config.hosts or (LOCALHOST,)
@@ -123,6 +124,7 @@ def make_plan(
     else:
         counts = [_ranks_here(config, facts, notes)]
     used = [(host, count) for host, count in zip(hosts, counts, strict=True) if count]
+    _check_only_rank(config.only_rank, sum(counts))
     machines = _machine_sizes([count for _, count in used], config.ranks_per_machine)
     placements = _placements(machines)
     plans = []
@@ -156,6 +158,14 @@ def _ranks_here(
             "take turns"
         )
     return count
+
+
+def _check_only_rank(ranks: Sequence[int], world_size: int) -> None:
+    beyond = [rank for rank in ranks if rank >= world_size]
+    if beyond:
+        raise LaunchError(
+            f"--only-rank {beyond[0]}: the job has ranks 0 to {world_size - 1}"
+        )
 
 
 def _slots(host: Host, facts: Mapping[Host, HostFacts]) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,7 +19,6 @@ from bfrun.probe_session import ProbeSession
 
 _CONNECT_S = 15.0
 _ANSWER_S = 60.0
-_MAX_THREADS = 64
 
 T = TypeVar("T")
 
@@ -50,6 +49,11 @@ class HostReport:
             gpus=tuple(self.answer["gpus"]),
         )
 
+    def add(self, error: LaunchError) -> None:
+        """Note a problem; the host's name, which others say too, is left out."""
+        text = str(error).removeprefix(f"host '{self.host.name}': ")
+        self.problems.append(text)
+
 
 def run_preflight(
     config: LaunchConfig,
@@ -78,8 +82,10 @@ def run_preflight(
         compare_hosts(reports, config)
         if len(reports) > 1 and all(report.answer for report in reports):
             flight.probe_addresses(reports)
-    finally:
-        flight.close()
+    except BaseException:
+        flight.abort()
+        raise
+    flight.close()
     return reports
 
 
@@ -132,9 +138,25 @@ def _program(config: LaunchConfig) -> str:
 
 
 def _for_each(items: Sequence[T], body: Callable[[T], None]) -> None:
-    with ThreadPoolExecutor(min(_MAX_THREADS, len(items))) as pool:
-        for done in pool.map(body, items):
-            assert done is None
+    """Call ``body`` for all items at once; the first error is raised at the end.
+
+    The threads are daemons, so that Ctrl-C need not wait for a host that is silent.
+    """
+    errors: list[BaseException] = []
+
+    def call(item: T) -> None:
+        try:
+            body(item)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=[it], daemon=True) for it in items]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 class _Preflight:
@@ -155,23 +177,30 @@ class _Preflight:
         """Fill ``report.answer``, or say in ``report.problems`` why not."""
         timeout_s = min(_CONNECT_S, self._config.start_timeout_s)
         try:
-            session = ProbeSession(
+            self._sessions[report.host] = ProbeSession(
                 self._launcher, report.host, self._config.python, timeout_s
             )
-            self._sessions[report.host] = session
-            report.answer = session.ask(
-                "facts",
-                _ANSWER_S,
-                environment=self._environment,
-                program=_program(self._config),
-                cwd=self._config.cwd,
-            )
-        except (LaunchError, ConnectionError) as error:
-            prefix = f"host '{report.host.name}': "
-            report.problems.append(str(error).removeprefix(prefix))
+        except LaunchError as error:
+            report.add(error)
+            return
+        report.answer = self._ask(
+            report,
+            "facts",
+            environment=self._environment,
+            program=_program(self._config),
+            cwd=self._config.cwd,
+        )
 
     def probe_addresses(self, reports: Sequence[HostReport]) -> None:
         """Let every host dial every address of every other; keep what all reached."""
+        words = {report.host: secrets.token_hex(8) for report in reports}
+        ports: dict[Host, int] = {}
+
+        def listen(report: HostReport) -> None:
+            answer = self._ask(report, "listen", word=words[report.host])
+            ports[report.host] = answer.get("port", 0)
+
+        _for_each(reports, listen)
         candidates = {
             report.host: choose_interfaces(
                 [Address(name, ip) for name, ip in report.answer["addresses"]],
@@ -179,17 +208,9 @@ class _Preflight:
             )
             for report in reports
         }
-        words = {report.host: secrets.token_hex(8) for report in reports}
-        ports: dict[Host, int] = {}
         unreached: dict[Host, dict[Address, dict[str, str]]] = {
             host: {address: {} for address in mine} for host, mine in candidates.items()
         }
-
-        def listen(report: HostReport) -> None:
-            answer = self._sessions[report.host].ask(
-                "listen", _ANSWER_S, word=words[report.host]
-            )
-            ports[report.host] = answer["port"]
 
         def dial(report: HostReport) -> None:
             others = [
@@ -198,15 +219,13 @@ class _Preflight:
                 if host != report.host
                 for address in mine
             ]
-            targets = [
-                (address.ip, ports[host], words[host]) for host, address in others
-            ]
-            answer = self._sessions[report.host].ask("dial", _ANSWER_S, targets=targets)
-            for (host, address), reason in zip(others, answer["reasons"], strict=True):
+            targets = [(each.ip, ports[host], words[host]) for host, each in others]
+            answer = self._ask(report, "dial", targets=targets)
+            reasons = answer.get("reasons", ["not asked"] * len(others))
+            for (host, address), reason in zip(others, reasons, strict=True):
                 if reason is not None:
                     unreached[host][address][report.host.name] = reason
 
-        _for_each(reports, listen)
         _for_each(reports, dial)
         for report in reports:
             host = report.host
@@ -215,10 +234,21 @@ class _Preflight:
                     host.name, candidates[host], unreached[host]
                 )
             except LaunchError as error:
-                report.problems.append(str(error).removeprefix(f"host '{host.name}': "))
+                report.add(error)
 
     def close(self) -> None:
-        """End every probe."""
-        sessions = list(self._sessions.values())
-        if sessions:
-            _for_each(sessions, ProbeSession.close)
+        """Let every probe end."""
+        _for_each(list(self._sessions.values()), ProbeSession.close)
+
+    def abort(self) -> None:
+        """Drop every probe, also in the middle of a question."""
+        for session in list(self._sessions.values()):
+            session.abort()
+
+    def _ask(self, report: HostReport, what: str, **question: Any) -> Mapping[str, Any]:
+        """Return the answer of one host; empty, with a problem noted, if none came."""
+        try:
+            return self._sessions[report.host].ask(what, _ANSWER_S, **question)
+        except LaunchError as error:
+            report.add(error)
+            return {}

@@ -43,7 +43,7 @@ def interpreters(python: str | None) -> Sequence[str]:
 
 
 class ProbeSession:
-    """One running probe. Owns its link; used by one thread."""
+    """One running probe. Owns its link; used by one thread at a time."""
 
     def __init__(
         self, launcher: Launcher, host: Host, python: str | None, timeout_s: float
@@ -97,6 +97,10 @@ class ProbeSession:
         finally:
             self._link.close()
 
+    def abort(self) -> None:
+        """Drop the probe at once. May be called while another thread asks."""
+        self._link.close()
+
     def _move(self, timeout_s: float) -> None:
         """Send and receive what is possible now, else wait a little for input."""
         try:
@@ -106,8 +110,14 @@ class ProbeSession:
         self._unsent = self._unsent[taken:]
         # No descriptor tells when the link takes more, so then it is asked often.
         wait_s = 0.01 if self._unsent else timeout_s
-        select.select([self._link], [], [], min(wait_s, timeout_s))
-        data = self._link.receive(65536)
+        try:
+            # Not select(), which knows no descriptor above 1023.
+            poll = select.poll()
+            poll.register(self._link, select.POLLIN)
+            poll.poll(min(wait_s, timeout_s) * 1000)
+            data = self._link.receive(65536)
+        except (OSError, ValueError):
+            data = b""  # Aborted by another thread.
         if data == b"":
             self._link.wait(1.0)
             raise LaunchError(

@@ -16,7 +16,7 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import AgentLink, Launcher
 from bfrun.launch.ssh_connection import SshConnection
-from bfrun.launch.ssh_settings import read_ssh_config, ssh_settings
+from bfrun.launch.ssh_settings import SshSettings, read_ssh_config, ssh_settings
 
 _CHUNK = 64 * 1024
 _STDERR_KEPT = 4 * 1024
@@ -116,7 +116,11 @@ class SshLink(AgentLink):
 
 
 class SshLauncher(Launcher):
-    """Starts agents over SSH; keeps a host's connection for the next start there."""
+    """Starts agents over SSH.
+
+    A host's connection is kept for the next start there, a jump host's is shared by
+    all hosts behind it: its SSH server may drop many that log in at once.
+    """
 
     def __init__(self, config: LaunchConfig) -> None:
         """Read the SSH settings.
@@ -128,13 +132,14 @@ class SshLauncher(Launcher):
         self._ssh_config = read_ssh_config(config.ssh_config)
         self._lock = threading.Lock()
         self._connections: dict[Host, SshConnection] = {}
+        self._jump_lock = threading.Lock()
+        self._jumps: dict[tuple[SshSettings, ...], SshConnection] = {}
 
     def start(self, host: Host, argv: Sequence[str], timeout_s: float) -> AgentLink:
         """Start ``argv`` on ``host``; see :class:`Launcher`."""
         deadline = time.monotonic() + timeout_s
-        connection = self._connection(host, timeout_s)
-        left = max(0.1, deadline - time.monotonic())
-        channel = connection.open(left)
+        connection = self._connection(host, deadline)
+        channel = connection.open(_left_s(deadline))
         try:
             # The only place where a command line is quoted.
             channel.exec_command("exec " + shlex.join(argv))
@@ -151,16 +156,44 @@ class SshLauncher(Launcher):
         with self._lock:
             connections = list(self._connections.values())
             self._connections.clear()
+        with self._jump_lock:
+            # Those behind a jump host first.
+            jumps = sorted(self._jumps, key=len, reverse=True)
+            connections += [self._jumps.pop(route) for route in jumps]
         for connection in connections:
             connection.close()
 
-    def _connection(self, host: Host, timeout_s: float) -> SshConnection:
+    def _connection(self, host: Host, deadline: float) -> SshConnection:
         with self._lock:
             known = self._connections.get(host)
         if known is not None and known.is_active():
             return known
         settings = ssh_settings(self._config, self._ssh_config, host)
-        connection = SshConnection(settings, timeout_s)
+        through = None
+        for count in range(1, len(settings.jumps) + 1):
+            through = self._jump(settings, count, through, deadline)
+        connection = SshConnection(settings, settings, through, _left_s(deadline))
         with self._lock:
             self._connections[host] = connection
         return connection
+
+    def _jump(
+        self,
+        target: SshSettings,
+        count: int,
+        through: SshConnection | None,
+        deadline: float,
+    ) -> SshConnection:
+        """Return the connection to the last of the first ``count`` jump hosts."""
+        route = target.jumps[:count]
+        with self._jump_lock:
+            known = self._jumps.get(route)
+            if known is None or not known.is_active():
+                left_s = _left_s(deadline)
+                known = SshConnection(target, route[-1], through, left_s)
+                self._jumps[route] = known
+            return known
+
+
+def _left_s(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())

@@ -1,11 +1,10 @@
-"""One SSH connection to a host, through its jump hosts, never asking a question."""
+"""One SSH connection to a host, perhaps through another; it never asks a question."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import time
 
 import paramiko
 
@@ -32,24 +31,36 @@ class _AcceptUnknownKey(paramiko.MissingHostKeyPolicy):
 
 
 class SshConnection:
-    """A logged-in connection. Owns its socket, its thread and those of its jumps."""
+    """A logged-in connection. Owns its socket and its thread."""
 
-    def __init__(self, settings: SshSettings, timeout_s: float) -> None:
+    def __init__(
+        self,
+        target: SshSettings,
+        hop: SshSettings,
+        through: SshConnection | None,
+        timeout_s: float,
+    ) -> None:
         """Connect and log in.
 
         Args:
-            settings: Where and how.
+            target: The host that is wanted in the end, for messages.
+            hop: Where and how: the target, or a jump host on the way.
+            through: Connection to the jump host before; not owned.
             timeout_s: Seconds for all of it.
 
         Raises:
             LaunchError: Names host, reason and remedy.
         """
-        self._settings = settings
-        self._clients: list[paramiko.SSHClient] = []
-        deadline = time.monotonic() + timeout_s
+        self._target = target
+        self._hop = hop
+        self._client = paramiko.SSHClient()
         try:
-            for hop in (*settings.jumps, settings):
-                self._connect(hop, deadline)
+            self._connect(
+                hop, through, min(timeout_s, hop.connect_timeout_s or timeout_s)
+            )
+        except (OSError, EOFError, paramiko.SSHException, UnknownHostKey) as error:
+            self.close()
+            raise LaunchError(explain(target, hop, error)) from error
         except BaseException:
             self.close()
             raise
@@ -63,60 +74,52 @@ class SshConnection:
         try:
             return self._transport().open_session(timeout=timeout_s)
         except (OSError, EOFError, paramiko.SSHException) as error:
-            raise LaunchError(explain(self._settings, self._settings, error)) from error
+            raise LaunchError(explain(self._target, self._hop, error)) from error
 
     def is_active(self) -> bool:
         """Say whether the connection still stands, as far as is known."""
-        transport = self._clients[-1].get_transport() if self._clients else None
+        transport = self._client.get_transport()
         return transport is not None and transport.is_active()
 
     def close(self) -> None:
-        """Cut the connection at once and end its threads."""
-        while self._clients:
-            with contextlib.suppress(OSError, EOFError):
-                self._clients.pop().close()
+        """Cut the connection at once and end its thread."""
+        with contextlib.suppress(OSError, EOFError):
+            self._client.close()
 
     def _transport(self) -> paramiko.Transport:
-        transport = self._clients[-1].get_transport() if self._clients else None
+        transport = self._client.get_transport()
         if transport is None:
             raise EOFError("the connection is closed")
         return transport
 
-    def _connect(self, hop: SshSettings, deadline: float) -> None:
-        left = max(0.1, deadline - time.monotonic())
-        timeout_s = min(left, hop.connect_timeout_s or left)
-        client = paramiko.SSHClient()
+    def _connect(
+        self, hop: SshSettings, through: SshConnection | None, timeout_s: float
+    ) -> None:
         policy = _AcceptUnknownKey if hop.accepts_unknown_key else _RefuseUnknownKey
-        client.set_missing_host_key_policy(policy())
+        self._client.set_missing_host_key_policy(policy())
         for file in hop.known_hosts:
             if os.path.exists(file):
-                _load_host_keys(client, file)
-        try:
-            client.connect(
-                hop.address,
-                port=hop.port,
-                username=hop.user,
-                # The stub knows one file only, paramiko takes a list.
-                key_filename=list(hop.identity_files),  # type: ignore[arg-type]
-                look_for_keys=not hop.identity_files,
+                _load_host_keys(self._client, file)
+        sock = None
+        if through is not None:
+            sock = through._transport().open_channel(
+                "direct-tcpip",
+                (hop.address, hop.port),
+                ("127.0.0.1", 0),
                 timeout=timeout_s,
-                banner_timeout=timeout_s,
-                auth_timeout=timeout_s,
-                channel_timeout=timeout_s,
-                sock=self._through(hop, timeout_s),
             )
-        except (OSError, EOFError, paramiko.SSHException, UnknownHostKey) as error:
-            client.close()
-            raise LaunchError(explain(self._settings, hop, error)) from error
-        self._clients.append(client)
-
-    def _through(self, hop: SshSettings, timeout_s: float) -> paramiko.Channel | None:
-        """Return a link to ``hop`` through the jump host before it, if there is one."""
-        if not self._clients:
-            return None
-        target = (hop.address, hop.port)
-        return self._transport().open_channel(
-            "direct-tcpip", target, ("127.0.0.1", 0), timeout=timeout_s
+        self._client.connect(
+            hop.address,
+            port=hop.port,
+            username=hop.user,
+            # The stub knows one file only, paramiko takes a list.
+            key_filename=list(hop.identity_files),  # type: ignore[arg-type]
+            look_for_keys=not hop.identity_files,
+            timeout=timeout_s,
+            banner_timeout=timeout_s,
+            auth_timeout=timeout_s,
+            channel_timeout=timeout_s,
+            sock=sock,
         )
 
 

@@ -230,3 +230,17 @@ def test_jump_host_that_cannot_go_on_is_named(cluster, tmp_path):
     with pytest.raises(LaunchError, match="host 'node3', jump host 'node1': no conn"):
         launcher.start(NODE3, ["true"], 10)
     launcher.close()
+
+
+def test_hosts_behind_one_jump_host_share_its_connection(cluster, tmp_path):
+    settings = tmp_path / "ssh_config"
+    jump = "Host node2 node3\n  ProxyJump node1\n"
+    settings.write_text(jump + cluster.ssh_config.read_text())
+    launcher = make_launcher(settings)
+    before = threading.active_count()
+    links = [launcher.start(host, ["cat"], 20) for host in (NODE2, NODE3)]
+    # Three connections with a thread each, and three threads for each link.
+    assert threading.active_count() - before == 3 + 2 * 3
+    for link in links:
+        link.close()
+    launcher.close()

@@ -223,3 +223,17 @@ def test_neither_torch_nor_bluecomm_nor_paramiko_is_imported():
     )
     output = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert output.splitlines()[-1] == "set()"
+
+
+def test_interrupt_before_the_start_is_no_traceback(monkeypatch, capsys):
+    def start(config: LaunchConfig) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bfrun.cli, "start", start)
+    assert bfrun.cli.main(["-np", "1", "x"]) == 130
+    assert capsys.readouterr().err == "bfrun: interrupted; no rank is running\n"
+
+
+def test_only_rank_beyond_the_last(capsys):
+    assert bfrun.cli.main(["-np", "2", "--only-rank", "1,5", "--dry-run", "x"]) == 1
+    assert "--only-rank 5: the job has ranks 0 to 1" in capsys.readouterr().err

@@ -75,8 +75,13 @@ def test_given_variables_override_forwarded_ones():
 
 @pytest.mark.parametrize(
     "name",
-    ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]
-    + ["TORCHELASTIC_RUN_ID"],
+    [
+        "OMPI_COMM_WORLD_RANK",
+        "PMI_RANK",
+        "PMIX_RANK",
+        "SLURM_PROCID",
+        "TORCHELASTIC_RUN_ID",
+    ],
 )
 def test_foreign_launch_variables(name):
     assert is_foreign(name)

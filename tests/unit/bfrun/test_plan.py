@@ -16,7 +16,7 @@ EIGHT = HostFacts(tuple(range(8)), (tuple(range(4)), tuple(range(4, 8))))
 
 def plan(*hosts: Host, facts=None, environ=None, **options) -> LaunchPlan:
     config = LaunchConfig(command=("python", "x.py"), hosts=hosts, **options)
-    facts = {host: EIGHT for host in hosts} if facts is None else facts
+    facts = dict.fromkeys(hosts, EIGHT) if facts is None else facts
     return make_plan(config, facts, environ or {})
 
 
@@ -75,7 +75,7 @@ def test_host_without_slots_takes_its_gpus_else_its_cores():
 
 
 def test_host_without_slots_and_not_asked_is_an_error():
-    with pytest.raises(LaunchError, match="slots are not given.*write a:SLOTS"):
+    with pytest.raises(LaunchError, match=r"slots are not given.*write a:SLOTS"):
         plan(Host("a"), facts={})
 
 
