@@ -1,0 +1,146 @@
+#include "transport/tcp/listener.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "transport/tcp/socket.h"
+
+namespace bluecomm::tcp {
+namespace {
+
+// While strangers fill all places, the oldest one keeps its place at least so long.
+constexpr std::chrono::milliseconds kMinStay{500};
+// Pause after accept() failed for want of descriptors or memory.
+constexpr std::chrono::milliseconds kPause{100};
+
+}  // namespace
+
+Listener::Listener(Poller& poller, const TcpOptions& options, const Hello& me)
+    : poller_(poller), options_(options), me_(me) {
+  std::string failures;
+  for (const std::string& host : options.addresses) {
+    const Address wanted(host, 0);
+    if (options.listen_everywhere) {
+      const auto same_family = [&](const Address& other) {
+        return other.family() == wanted.family();
+      };
+      const auto open = std::find_if(addresses_.begin(), addresses_.end(), same_family);
+      if (open != addresses_.end()) {
+        addresses_.push_back(wanted);
+        addresses_.back().set_port(open->port());
+        continue;
+      }
+    }
+    try {
+      UniqueFd fd =
+          listen_on(options.listen_everywhere ? Address::any(wanted.family()) : wanted);
+      addresses_.push_back(wanted);
+      addresses_.back().set_port(local_address(fd.get()).port());
+      doors_.push_back({std::move(fd), {}});
+    } catch (const std::system_error& error) {
+      failures += failures.empty() ? "" : "; ";
+      failures += error.what();
+    }
+  }
+  if (doors_.empty()) {
+    throw std::runtime_error("tcp: cannot listen on any address of this rank: " +
+                             (failures.empty() ? "none was given" : failures));
+  }
+  watch_doors(true);
+}
+
+void Listener::watch_doors(bool on) {
+  if (watching_ == on) return;
+  watching_ = on;
+  for (Door& door : doors_) {
+    door.watch = on ? Watch(poller_, door.fd.get(), EPOLLIN) : Watch();
+  }
+}
+
+std::size_t Listener::strangers() const {
+  return static_cast<std::size_t>(
+      std::count_if(guests_.begin(), guests_.end(),
+                    [](const Guest& guest) { return !guest.handshake.greeted(); }));
+}
+
+void Listener::advance(Clock::time_point now, std::vector<Admitted>& admitted) {
+  if (now >= resume_at_) {
+    resume_at_ = Clock::time_point::max();
+    make_room(now);
+    watch_doors(true);
+  }
+  for (Door& door : doors_) {
+    if (door.watch.take_events() == 0) continue;
+    while (accept_from(door, now)) {
+    }
+  }
+  for (auto guest = guests_.begin(); guest != guests_.end();) {
+    if (guest->watch.take_events() != 0) {
+      const bool useless = drive(guest->fd.get(), guest->handshake).has_value();
+      if (!useless && guest->handshake.state() == Handshake::State::kDone) {
+        guest->watch = {};
+        admitted.push_back({guest->handshake.hello(), std::move(guest->fd)});
+        guest = guests_.erase(guest);
+        continue;
+      }
+      if (useless) guest->since = Clock::time_point::min();
+    }
+    if (guest->since == Clock::time_point::min() ||
+        now - guest->since >= options_.handshake_timeout) {
+      ++rejected_;
+      guest = guests_.erase(guest);
+    } else {
+      ++guest;
+    }
+  }
+  if (resume_at_ == Clock::time_point::max()) {
+    watch_doors(strangers() < options_.max_half_open);
+    if (!watching_) resume_at_ = now + kMinStay;
+  }
+}
+
+// False when nobody is waiting, or there is no room.
+bool Listener::accept_from(Door& door, Clock::time_point now) {
+  if (strangers() >= options_.max_half_open) return false;
+  UniqueFd fd(accept4(door.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!fd) {
+    if (errno == EAGAIN) return false;
+    if (errno == EINTR || errno == ECONNABORTED) return true;
+    resume_at_ = now + kPause;
+    watch_doors(false);
+    return false;
+  }
+  prepare_stream(fd.get(), options_.silence_timeout);
+  Watch watch(poller_, fd.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+  guests_.push_back({std::move(fd), std::move(watch),
+                     Handshake::accept(options_.key, me_, random_nonce()), now});
+  return true;
+}
+
+void Listener::make_room(Clock::time_point now) {
+  if (strangers() < options_.max_half_open) return;
+  const auto oldest =
+      std::find_if(guests_.begin(), guests_.end(),
+                   [](const Guest& guest) { return !guest.handshake.greeted(); });
+  if (now - oldest->since < kMinStay) return;
+  ++rejected_;
+  guests_.erase(oldest);
+}
+
+Clock::time_point Listener::next_timer() const {
+  if (guests_.empty()) return resume_at_;
+  return std::min(resume_at_, guests_.front().since + options_.handshake_timeout);
+}
+
+void Listener::abandon() noexcept {
+  for (Door& door : doors_) door.fd.reset();
+  for (Guest& guest : guests_) guest.fd.reset();
+}
+
+}  // namespace bluecomm::tcp
