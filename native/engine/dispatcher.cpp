@@ -29,6 +29,12 @@ void Dispatcher::connect(std::vector<Peer> peers) {
 
 void Dispatcher::add_group(Group group) {
   const std::uint64_t id = group.id;
+  for (const int rank : group.ranks) {
+    if (rank != config_.rank && !peers_.is_peer(rank)) {
+      throw std::invalid_argument("rank " + std::to_string(rank) + " is not in 0 .. " +
+                                  std::to_string(config_.size - 1));
+    }
+  }
   if (!groups_.emplace(id, std::make_shared<const Group>(std::move(group))).second) {
     throw std::invalid_argument("group " + std::to_string(id) + " exists already");
   }

@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -56,23 +57,34 @@ std::string Engine::transport_of(int rank) {
   });
 }
 
-void Engine::add_group(Group group) {
-  progress_.look([&] { dispatcher_.add_group(std::move(group)); });
+void Engine::add_group(std::uint64_t id, std::vector<int> ranks,
+                       std::vector<int> machine_of) {
+  progress_.look([&] {
+    Group group;
+    group.id = id;
+    const int rank = dispatcher_.peers().rank();
+    const auto me = std::find(ranks.begin(), ranks.end(), rank);
+    if (me == ranks.end()) {
+      throw std::invalid_argument("the group lacks rank " + std::to_string(rank));
+    }
+    group.me = static_cast<int>(me - ranks.begin());
+    group.ranks = std::move(ranks);
+    group.machine_of = std::move(machine_of);
+    dispatcher_.add_group(std::move(group));
+  });
 }
 
 std::shared_ptr<const Group> Engine::group(std::uint64_t id) {
   return progress_.look([&] { return dispatcher_.group(id); });
 }
 
-Handle Engine::submit(Request request, bool waits_next) {
-  return progress_.run(
-      [&] {
-        if (!started_) throw std::invalid_argument("the engine has not been started");
-        const Handle handle = dispatcher_.submit(std::move(request));
-        if (!waits_next && !closed_) poll();
-        return handle;
-      },
-      waits_next);
+Handle Engine::submit(Request request) {
+  return progress_.run([&] {
+    if (!started_) throw std::invalid_argument("the engine has not been started");
+    const Handle handle = dispatcher_.submit(std::move(request));
+    poll();
+    return handle;
+  });
 }
 
 bool Engine::done(Handle handle) {

@@ -27,11 +27,13 @@ class Engine final : private Work {
   // Opens the channels and starts the progress thread; once.
   void start(std::vector<Peer> peers);
   std::string transport_of(int rank);
-  void add_group(Group group);
+  // `machine_of` as in Group. Throws std::invalid_argument for a list that makes no
+  // sense, or lacks this rank.
+  void add_group(std::uint64_t id, std::vector<int> ranks, std::vector<int> machine_of);
   std::shared_ptr<const Group> group(std::uint64_t id);
 
-  // See Dispatcher. `waits_next`: wait() follows at once.
-  Handle submit(Request request, bool waits_next = false);
+  // See Dispatcher.
+  Handle submit(Request request);
   bool done(Handle handle);
   // Nothing when the time was up, or `interrupted` said so, before the operation ended.
   std::optional<Status> wait(Handle handle, Clock::time_point deadline,

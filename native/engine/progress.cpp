@@ -83,20 +83,13 @@ void Progress::abandon_after_fork() noexcept {
 // --- Visits
 // ---------------------------------------------------------------------------
 
-Progress::Visit::Visit(Progress& progress, bool waits_next)
-    : progress_(progress),
-      waits_next_(waits_next),
-      was_announced_(progress.announced_) {
+Progress::Visit::Visit(Progress& progress)
+    : progress_(progress), was_announced_(progress.announced_) {
   progress.retract();
 }
 
 Progress::Visit::~Visit() {
   progress_.notify_followers();
-  if (progress_.leader_ == Leader::kNone) {
-    // A leader is needed for what is left, unless the caller takes the lead at once.
-    if (!waits_next_ && progress_.work_.outstanding()) progress_.step_down();
-    return;
-  }
   if (!was_announced_) return;
   if (progress_.work_.next_timer() < progress_.wakes_at_ || !progress_.announce()) {
     progress_.kick(progress_.leader_);

@@ -62,13 +62,12 @@ class Progress {
   void stop_thread();
   void set_spin(std::chrono::microseconds spin) { spin_ = spin; }
 
-  // Runs `body` under the progress lock. `waits_next`: the caller is about to call
-  // drive_until(), so the progress thread need not be woken for what body leaves
-  // behind.
+  // Runs `body`, which may leave something to do behind, under the progress lock. Wakes
+  // nobody for that: most callers wait next, and else the progress thread looks soon.
   template <typename Body>
-  auto run(Body&& body, bool waits_next = false) {
+  auto run(Body&& body) {
     const Lock lock = turnstile_.enter();
-    const Visit visit(*this, waits_next);
+    const Visit visit(*this);
     return std::forward<Body>(body)();
   }
 
@@ -98,12 +97,11 @@ class Progress {
   // Takes back the announcement of a sleeping leader while its holder changes things.
   class Visit {
    public:
-    Visit(Progress& progress, bool waits_next);
+    explicit Visit(Progress& progress);
     ~Visit();
 
    private:
     Progress& progress_;
-    const bool waits_next_;
     const bool was_announced_;
   };
 

@@ -27,11 +27,8 @@ std::vector<Peer> describe_peers(int size) {
 }  // namespace
 
 EngineWorld::EngineWorld(int size, const InprocOptions& options) : hub_(size, options) {
-  Group world;
-  world.id = kWorld;
-  world.ranks.resize(static_cast<std::size_t>(size));
-  std::iota(world.ranks.begin(), world.ranks.end(), 0);
-  world.machine_of.assign(world.ranks.size(), 0);
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
   for (int rank = 0; rank < size; ++rank) {
     EngineConfig config;
     config.rank = rank;
@@ -51,8 +48,7 @@ EngineWorld::EngineWorld(int size, const InprocOptions& options) : hub_(size, op
   }
   for (int rank = 0; rank < size; ++rank) {
     engine(rank).start(peers);
-    world.me = rank;
-    engine(rank).add_group(world);
+    engine(rank).add_group(kWorld, ranks, std::vector<int>(ranks.size(), 0));
   }
 }
 
@@ -87,7 +83,7 @@ Request make_request(Engine& engine, Kind kind, std::string name,
 
 Status call(Engine& engine, Request request) {
   const Clock::time_point limit = request.deadline + 5s;
-  const Handle handle = engine.submit(std::move(request), true);
+  const Handle handle = engine.submit(std::move(request));
   const std::optional<Status> status = engine.wait(handle, limit);
   if (!status) return {Code::kInternal, "wait() gave up after the deadline", -1};
   engine.release(handle);

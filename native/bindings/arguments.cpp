@@ -1,0 +1,89 @@
+#include "bindings/arguments.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace bluecomm::bindings {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::array kOps = {
+    std::pair{"sum", ReduceOp::kSum}, std::pair{"average", ReduceOp::kAverage},
+    std::pair{"min", ReduceOp::kMin}, std::pair{"max", ReduceOp::kMax},
+    std::pair{"product", ReduceOp::kProduct}};
+
+[[noreturn]] void refuse_word(std::string_view what, std::string_view word,
+                              std::string_view known) {
+  std::string text(what);
+  text.append(" must be one of").append(known);
+  throw std::invalid_argument(text.append("; got '").append(word).append("'"));
+}
+
+}  // namespace
+
+Kind parse_kind(std::string_view word) {
+  std::string known;
+  for (int value = 0; value <= static_cast<int>(Kind::kPairGossip); ++value) {
+    const auto kind = static_cast<Kind>(value);
+    if (kind_name(kind) == word) return kind;
+    known.append(" ").append(kind_name(kind));
+  }
+  refuse_word("kind", word, known);
+}
+
+ReduceOp parse_op(std::string_view word) {
+  std::string known;
+  for (const auto& [name, op] : kOps) {
+    if (name == word) return op;
+    known.append(" ").append(name);
+  }
+  refuse_word("op", word, known);
+}
+
+DType parse_dtype(std::string_view word) {
+  if (const auto dtype = dtype_from_name(word)) return *dtype;
+  std::string known;
+  for (int value = 0; value < kDTypeCount; ++value) {
+    known.append(" ").append(dtype_name(static_cast<DType>(value)));
+  }
+  refuse_word("dtype", word, known);
+}
+
+Clock::duration to_duration(double seconds) {
+  if (std::isnan(seconds)) throw std::invalid_argument("a time must not be NaN");
+  // A hundred years stand for ever, and cannot overflow.
+  constexpr double kForever = 3e9;
+  const double bounded = std::clamp(seconds, 0.0, kForever);
+  return std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(bounded));
+}
+
+Clock::time_point deadline_after(double seconds) {
+  return Clock::now() + to_duration(seconds);
+}
+
+std::vector<Peer> parse_peers(const py::sequence& peers) {
+  std::vector<Peer> parsed;
+  for (const py::handle one : peers) {
+    Peer peer;
+    peer.rank = one["rank"].cast<int>();
+    peer.host = one["host"].cast<std::string>();
+    peer.machine = one["machine"].cast<std::string>();
+    peer.pid = one["pid"].cast<int>();
+    peer.offers = one["offers"].cast<std::map<std::string, std::string>>();
+    parsed.push_back(std::move(peer));
+  }
+  return parsed;
+}
+
+}  // namespace bluecomm::bindings

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "common/dtype.h"
+#include "engine/peers.h"
+#include "engine/request.h"
+
+// From Python's words to the engine's types.
+
+namespace bluecomm::bindings {
+
+// Throw std::invalid_argument that lists the known words.
+Kind parse_kind(std::string_view word);
+ReduceOp parse_op(std::string_view word);
+DType parse_dtype(std::string_view word);
+
+// That many seconds from now; never, for infinity.
+std::chrono::steady_clock::time_point deadline_after(double seconds);
+std::chrono::steady_clock::duration to_duration(double seconds);
+
+inline std::span<std::byte> memory_at(std::uintptr_t address, std::size_t nbytes) {
+  return {reinterpret_cast<std::byte*>(address), nbytes};
+}
+
+std::vector<Peer> parse_peers(const pybind11::sequence& peers);
+
+}  // namespace bluecomm::bindings

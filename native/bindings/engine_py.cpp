@@ -1,0 +1,265 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bindings/arguments.h"
+#include "bindings/fork_guard.h"
+#include "bindings/register.h"
+#include "bindings/transports.h"
+#include "common/shared_memory.h"
+#include "engine/engine.h"
+
+namespace py = pybind11;
+
+namespace bluecomm::bindings {
+namespace {
+
+using ReleaseGil = py::gil_scoped_release;
+
+// An Engine, with the checks that Python callers need.
+class PyEngine {
+ public:
+  PyEngine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports)
+      : rank_(config.rank),
+        engine_(std::make_unique<Engine>(std::move(config), std::move(transports))),
+        guard_(*engine_) {}
+
+  ~PyEngine() {
+    // A fork has neither the thread nor the fds that the destructor would end.
+    if (guard_.in_child()) static_cast<void>(engine_.release());
+  }
+
+  Engine& use() const {
+    if (guard_.in_child()) {
+      throw std::runtime_error("this is a fork of rank " + std::to_string(rank_) +
+                               " (pid " + std::to_string(guard_.owner()) +
+                               "); only the rank itself communicates");
+    }
+    return *engine_;
+  }
+
+  bool in_child() const { return guard_.in_child(); }
+
+ private:
+  const int rank_;
+  std::unique_ptr<Engine> engine_;
+  ForkGuard guard_;
+};
+
+std::unique_ptr<PyEngine> make_engine(
+    int rank, int size, const std::string& job, std::uint32_t epoch,
+    const py::bytes& secret, const std::string& socket_dir,
+    std::vector<std::string> addresses, const std::string& machine,
+    const std::string& transport, int tcp_streams, std::size_t eager_bytes,
+    std::size_t staging_bytes, std::shared_ptr<SharedMemory> memory) {
+  if (rank < 0 || rank >= size) {
+    throw std::invalid_argument("rank must be in 0 .. size - 1, got rank " +
+                                std::to_string(rank) + " of " + std::to_string(size));
+  }
+  TransportOptions options{
+      rank,        job,         epoch,         secret, socket_dir, std::move(addresses),
+      tcp_streams, eager_bytes, staging_bytes, memory};
+  EngineConfig config;
+  config.rank = rank;
+  config.size = size;
+  config.job = job;
+  config.epoch = epoch;
+  config.machine = machine;
+  config.allocate = [memory = std::move(memory)](std::size_t nbytes) {
+    auto block = std::make_shared<SharedBlock>(memory->allocate(nbytes));
+    Result result;
+    result.bytes = block->bytes();
+    result.owner = std::move(block);
+    return result;
+  };
+  const ReleaseGil unlocked;
+  std::vector<std::unique_ptr<Transport>> transports;
+  if (size > 1) transports = make_transports(transport, options);
+  return std::make_unique<PyEngine>(std::move(config), std::move(transports));
+}
+
+void start(PyEngine& self, const py::sequence& peers) {
+  std::vector<Peer> parsed = parse_peers(peers);
+  const ReleaseGil unlocked;
+  self.use().start(std::move(parsed));
+}
+
+void add_group(PyEngine& self, std::uint64_t group_id, std::vector<int> ranks,
+               std::vector<int> machine_of) {
+  const ReleaseGil unlocked;
+  self.use().add_group(group_id, std::move(ranks), std::move(machine_of));
+}
+
+Handle submit(PyEngine& self, std::string_view kind, std::string name,
+              std::uint64_t group_id, std::string_view dtype,
+              std::vector<std::int64_t> shape, std::uintptr_t input_address,
+              std::size_t input_nbytes, std::uintptr_t output_address,
+              std::size_t output_nbytes, std::string_view op, double prescale,
+              double postscale, int root, std::vector<std::int64_t> splits,
+              bool local_only, double self_weight, std::vector<Weight> sources,
+              std::vector<Weight> destinations, double timeout_s) {
+  Engine& engine = self.use();
+  Request request;
+  request.kind = parse_kind(kind);
+  request.name = std::move(name);
+  request.dtype = parse_dtype(dtype);
+  request.shape = std::move(shape);
+  request.input = memory_at(input_address, input_nbytes);
+  request.output = memory_at(output_address, output_nbytes);
+  request.op = parse_op(op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.root = root;
+  request.splits = std::move(splits);
+  request.local_only = local_only;
+  request.self_weight = self_weight;
+  request.sources = std::move(sources);
+  request.destinations = std::move(destinations);
+  request.deadline = deadline_after(timeout_s);
+  const ReleaseGil unlocked;
+  request.group = engine.group(group_id);
+  return engine.submit(std::move(request));
+}
+
+std::optional<Status> wait(PyEngine& self, Handle handle, double timeout_s) {
+  Engine& engine = self.use();
+  std::optional<Status> status;
+  {
+    const ReleaseGil unlocked;
+    status = engine.wait(handle, deadline_after(timeout_s), [] {
+      const py::gil_scoped_acquire locked;
+      return PyErr_CheckSignals() != 0;
+    });
+  }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return status;
+}
+
+py::tuple output(PyEngine& self, Handle handle) {
+  Result result;
+  {
+    const ReleaseGil unlocked;
+    result = self.use().result(handle);
+  }
+  return py::make_tuple(std::static_pointer_cast<SharedBlock>(result.owner),
+                        result.rows);
+}
+
+py::list pending(PyEngine& self) {
+  std::vector<PendingOperation> operations;
+  {
+    const ReleaseGil unlocked;
+    operations = self.use().pending();
+  }
+  py::list list;
+  for (const PendingOperation& one : operations) {
+    list.append(py::dict(py::arg("handle") = one.handle, py::arg("kind") = one.kind,
+                         py::arg("name") = one.name, py::arg("age_s") = one.age_s,
+                         py::arg("waiting_for") = one.waiting_for,
+                         py::arg("received_bytes") = one.received_bytes,
+                         py::arg("expected_bytes") = one.expected_bytes));
+  }
+  return list;
+}
+
+py::list stats(PyEngine& self) {
+  std::vector<PeerStats> peers;
+  {
+    const ReleaseGil unlocked;
+    peers = self.use().stats();
+  }
+  py::list list;
+  for (const PeerStats& one : peers) {
+    list.append(py::dict(py::arg("rank") = one.rank,
+                         py::arg("transport") = one.transport,
+                         py::arg("messages_sent") = one.channel.messages_sent,
+                         py::arg("bytes_sent") = one.channel.bytes_sent,
+                         py::arg("messages_received") = one.channel.messages_received,
+                         py::arg("bytes_received") = one.channel.bytes_received,
+                         py::arg("wait_s") = one.wait_s));
+  }
+  return list;
+}
+
+void fail(PyEngine& self, Handle handle, int code, std::string text) {
+  if (code <= static_cast<int>(Code::kOk) || code > static_cast<int>(Code::kInternal)) {
+    throw std::invalid_argument("code must be in 1 .. 6, got " + std::to_string(code));
+  }
+  const ReleaseGil unlocked;
+  self.use().fail(handle, {static_cast<Code>(code), std::move(text), -1});
+}
+
+void close(PyEngine& self, double timeout_s) {
+  if (self.in_child()) return;
+  const ReleaseGil unlocked;
+  self.use().close(to_duration(timeout_s));
+}
+
+// Calls `method` of the engine without the GIL.
+template <typename Result, typename... Args>
+auto unlocked(Result (Engine::*method)(Args...)) {
+  return [method](PyEngine& self, Args... args) {
+    const ReleaseGil unlocked;
+    return (self.use().*method)(std::move(args)...);
+  };
+}
+
+}  // namespace
+
+void register_engine(py::module_& module) {
+  using py::arg;
+  py::class_<Status>(module, "Completion")
+      .def_property_readonly(
+          "code", [](const Status& self) { return static_cast<int>(self.code); })
+      .def_readonly("text", &Status::text)
+      .def_readonly("rank", &Status::rank);
+
+  py::class_<PyEngine>(module, "Engine")
+      .def(py::init(&make_engine), py::kw_only(), arg("rank"), arg("size"), arg("job"),
+           arg("epoch"), arg("secret"), arg("socket_dir"), arg("addresses"),
+           arg("machine"), arg("transport") = "auto", arg("tcp_streams") = 2,
+           arg("eager_bytes") = 4096, arg("staging_bytes") = std::size_t{8} << 20,
+           arg("memory"))
+      .def("offers", unlocked(&Engine::offers))
+      .def("start", &start, arg("peers"))
+      .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))
+      .def("add_group", &add_group, arg("group_id"), arg("ranks"), arg("machine_of"))
+      .def("submit", &submit, arg("kind"), arg("name"), arg("group_id"), arg("dtype"),
+           arg("shape"), arg("input_address"), arg("input_nbytes"),
+           arg("output_address"), arg("output_nbytes"), py::kw_only(),
+           arg("op") = "sum", arg("prescale") = 1.0, arg("postscale") = 1.0,
+           arg("root") = 0, arg("splits") = std::vector<std::int64_t>(),
+           arg("local_only") = false, arg("self_weight") = 1.0,
+           arg("sources") = std::vector<Weight>(),
+           arg("destinations") = std::vector<Weight>(), arg("timeout_s") = 600.0)
+      .def("done", unlocked(&Engine::done), arg("handle"))
+      .def("wait", &wait, arg("handle"), arg("timeout_s"))
+      .def("output", &output, arg("handle"))
+      .def("release", unlocked(&Engine::release), arg("handle"))
+      .def("finished", unlocked(&Engine::finished))
+      .def("fail", &fail, arg("handle"), arg("code"), arg("text"))
+      .def(
+          "extend_deadline",
+          [](PyEngine& self, Handle handle, double seconds) {
+            const ReleaseGil unlocked;
+            self.use().extend_deadline(handle, to_duration(seconds));
+          },
+          arg("handle"), arg("seconds"))
+      .def("pending", &pending)
+      .def("peer_lost", unlocked(&Engine::peer_lost), arg("rank"), arg("text"))
+      .def("stats", &stats)
+      .def("close", &close, arg("timeout_s"));
+}
+
+}  // namespace bluecomm::bindings

@@ -1,0 +1,57 @@
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "bindings/register.h"
+#include "common/shared_memory.h"
+
+namespace py = pybind11;
+
+namespace bluecomm::bindings {
+namespace {
+
+std::uintptr_t address_of(const SharedBlock& block) {
+  return reinterpret_cast<std::uintptr_t>(block.bytes().data());
+}
+
+py::buffer_info buffer_of(SharedBlock& block) {
+  return {block.bytes().data(),
+          1,
+          py::format_descriptor<std::uint8_t>::format(),
+          1,
+          {static_cast<py::ssize_t>(block.bytes().size())},
+          {1}};
+}
+
+}  // namespace
+
+void register_shared_memory(py::module_& module) {
+  // A block holds on to its allocator by itself.
+  py::class_<SharedBlock, std::shared_ptr<SharedBlock>>(module, "SharedBlock",
+                                                        py::buffer_protocol())
+      .def_property_readonly("address", &address_of)
+      .def_property_readonly(
+          "nbytes", [](const SharedBlock& block) { return block.bytes().size(); })
+      .def_buffer(&buffer_of);
+
+  py::class_<SharedMemory, std::shared_ptr<SharedMemory>>(module, "SharedMemory")
+      .def(py::init<>())
+      .def(
+          "allocate",
+          [](SharedMemory& memory, std::size_t nbytes) {
+            return std::make_shared<SharedBlock>(memory.allocate(nbytes));
+          },
+          py::arg("nbytes"), py::call_guard<py::gil_scoped_release>())
+      .def(
+          "contains",
+          [](const SharedMemory& memory, std::uintptr_t address, std::size_t nbytes) {
+            const auto* data = reinterpret_cast<const std::byte*>(address);
+            return memory.find({data, nbytes}).has_value();
+          },
+          py::arg("address"), py::arg("nbytes"));
+}
+
+}  // namespace bluecomm::bindings

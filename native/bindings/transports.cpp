@@ -1,0 +1,42 @@
+#include "bindings/transports.h"
+
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include "transport/tcp/tcp_transport.h"
+
+namespace bluecomm::bindings {
+namespace {
+
+std::vector<std::byte> to_key(const std::string& secret) {
+  const auto bytes = std::as_bytes(std::span(secret));
+  return {bytes.begin(), bytes.end()};
+}
+
+std::unique_ptr<Transport> make_tcp(const TransportOptions& options) {
+  TcpOptions tcp;
+  tcp.rank = options.rank;
+  tcp.job = options.job;
+  tcp.epoch = options.epoch;
+  tcp.key = to_key(options.secret);
+  tcp.addresses = options.addresses;
+  tcp.streams = options.tcp_streams;
+  tcp.eager_bytes = options.eager_bytes;
+  return std::make_unique<TcpTransport>(std::move(tcp));
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Transport>> make_transports(
+    const std::string& choice, const TransportOptions& options) {
+  if (choice != "auto" && choice != "shm" && choice != "tcp") {
+    throw std::invalid_argument("transport must be one of auto shm tcp; got '" +
+                                choice + "'");
+  }
+  std::vector<std::unique_ptr<Transport>> transports;
+  if (choice != "shm") transports.push_back(make_tcp(options));
+  return transports;
+}
+
+}  // namespace bluecomm::bindings
