@@ -53,13 +53,14 @@ def _find_counter(proc: str, root: str) -> str | None:
         for base, name in _places(controllers, root):
             # Inside a container the path may be that of the host: go up until a
             # folder exists here.
+            folder = path
             while True:
-                candidate = os.path.join(base, path.lstrip("/"), name)
+                candidate = os.path.join(base, folder.lstrip("/"), name)
                 if os.path.exists(candidate):
                     return candidate
-                if path in ("", "/"):
+                if folder in ("", "/"):
                     break
-                path = os.path.dirname(path)
+                folder = os.path.dirname(folder)
     return None
 
 

@@ -182,7 +182,7 @@ class FreezeWatch:
         self.cpu_s = 0.0
         self.idle_s = 0.0
         self.state = "running"
-        self._reported = 0.0
+        self._reported = ""
 
     def sample(self, pid: int, step_s: float, limit_s: float) -> str | None:
         """Look at the process.
@@ -208,13 +208,15 @@ class FreezeWatch:
             return self._thaw()
         self.state = "stopped"
         self.stopped_s += step_s
-        for event, after_s in (("failed", limit_s), ("frozen", self.WARN_AFTER_S)):
-            if self.stopped_s >= after_s > self._reported:
-                self._reported = after_s
-                return event
-        return None
+        if self.stopped_s >= limit_s and self._reported != "failed":
+            self._reported = "failed"
+        elif self.stopped_s >= self.WARN_AFTER_S and not self._reported:
+            self._reported = "frozen"
+        else:
+            return None
+        return self._reported
 
     def _thaw(self) -> str | None:
         self.stopped_s = 0.0
-        reported, self._reported = self._reported, 0.0
+        reported, self._reported = self._reported, ""
         return "thawed" if reported else None

@@ -165,8 +165,8 @@ def test_a_stall_gathers_what_every_rank_waits_for(tmp_path):
 
 def test_nonsense_of_a_rank_harms_nobody(tmp_path):
     body = CLIENT + (
-        "client.send('publish'); client.send('nonsense'); client.send('pending', id=[]);"
-        "print(client.publish(1)['records'])"
+        "client.send('publish'); client.send('nonsense'); client.send('pending', id=[])"
+        "; print(client.publish(1)['records'])"
     )
     job = run_bfrun(tmp_path, "-np", "2", *python(body))
     assert lines_of(job.out) == ["[0] [1, 1]", "[1] [1, 1]"]
@@ -245,7 +245,7 @@ def test_run_says_when_a_rank_gives_no_result():
 
 
 def test_run_says_when_the_call_or_the_result_cannot_be_pickled():
-    with pytest.raises(TypeError, match="the call of .* cannot be pickled"):
+    with pytest.raises(TypeError, match=r"the call of .* cannot be pickled"):
         bfrun.run(print, (sys._getframe(),), np=1)
     with pytest.raises(JobFailed, match="result of rank 0, of type frame"):
         bfrun.run(lambda: sys._getframe(), np=1)

@@ -97,8 +97,7 @@ class Launched:
 
     def wait_until_empty(self, limit_s: float = 6.0) -> float:
         """Demand that nothing of the job runs any more within ``limit_s``."""
-        seconds = self._until(lambda: not self.left(), limit_s, "processes left")
-        return seconds
+        return self._until(lambda: not self.left(), limit_s, "processes left")
 
     def pids(self, pattern: str) -> list[int]:
         """Return the processes whose command matches."""
@@ -151,5 +150,5 @@ def run_bfrun(folder: Path, *arguments: str, limit_s: float = 20.0) -> Launched:
 
 
 def python(body: str) -> tuple[str, ...]:
-    """Return the command that runs ``body`` with a ``client`` module at hand."""
+    """Return the command that runs ``body`` in this interpreter."""
     return (sys.executable, "-c", body)
