@@ -1,8 +1,20 @@
 #include "engine/layout.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 namespace bluecomm {
+namespace {
+
+[[noreturn]] void refuse_machines(int got) {
+  throw std::invalid_argument(
+      "expected the machines of a group to be numbered from 0 without a gap, got "
+      "number " +
+      std::to_string(got) + " where another has no member");
+}
+
+}  // namespace
 
 std::vector<std::int64_t> share_rows(std::int64_t rows, int parts) {
   std::vector<std::int64_t> shares(static_cast<std::size_t>(parts), rows / parts);
@@ -28,12 +40,17 @@ std::vector<Range> cut(std::size_t nbytes, int parts) {
 Machines::Machines(const Group& group) {
   for (int member = 0; member < group.size(); ++member) {
     const auto machine = static_cast<std::size_t>(group.machine_of[member]);
+    // There are no more machines than members; a negative number has become a huge one.
+    if (machine >= group.ranks.size()) refuse_machines(group.machine_of[member]);
     if (machine >= members.size()) members.resize(machine + 1);
     if (member == group.me) {
       mine = static_cast<int>(machine);
       local = static_cast<int>(members[machine].size());
     }
     members[machine].push_back(member);
+  }
+  for (const std::vector<int>& on_it : members) {
+    if (on_it.empty()) refuse_machines(size() - 1);
   }
 }
 

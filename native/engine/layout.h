@@ -37,6 +37,7 @@ std::vector<std::int64_t> share_rows(std::int64_t rows, int parts);
 
 // The members of a group, machine by machine.
 struct Machines {
+  // Throws std::invalid_argument where the numbers of machines leave a gap.
   explicit Machines(const Group& group);
 
   std::vector<std::vector<int>> members;  // of each machine: member indices, ascending

@@ -78,9 +78,8 @@ Plan plan_allreduce(const Request& request, const Tuning& tuning) {
   check_output(request, request.input);
   check_reduction(request);
   const Group& group = *request.group;
-  const Machines machines(group);
-  const Team team =
-      request.local_only ? team_of(group, machines.local_members()) : team_of(group);
+  const Team team = request.local_only ? team_of(group, Machines(group).local_members())
+                                       : team_of(group);
   const Reduction reduction = reduction_of(request, team.size());
   const Buffers buffers{request.input, request.output};
   const std::size_t nbytes = buffers.input.size();
@@ -88,8 +87,8 @@ Plan plan_allreduce(const Request& request, const Tuning& tuning) {
   Plan plan;
   if (team.size() == 1) {
     add_own_result(plan, reduction, buffers);
-  } else if (!request.local_only && machines.is_hierarchy() &&
-             nbytes > tuning.doubling_bytes) {
+  } else if (!request.local_only && nbytes > tuning.doubling_bytes &&
+             Machines(group).is_hierarchy()) {
     plan.algorithm = Algorithm::kHierarchical;
     add_hierarchical_allreduce(plan, 0, group, reduction, buffers, tuning);
   } else {

@@ -1,6 +1,5 @@
 #include "engine/collectives/validate.h"
 
-#include <algorithm>
 #include <functional>
 #include <stdexcept>
 #include <string_view>
@@ -70,16 +69,6 @@ void check_group(const Request& request) {
   if (group->machine_of.size() != group->ranks.size()) {
     refuse(request, "expected the machine of each of " + std::to_string(group->size()) +
                         " members, got " + std::to_string(group->machine_of.size()));
-  }
-  std::vector<int> machines = group->machine_of;
-  std::sort(machines.begin(), machines.end());
-  machines.erase(std::unique(machines.begin(), machines.end()), machines.end());
-  if (machines.front() != 0 ||
-      machines.back() != static_cast<int>(machines.size()) - 1) {
-    refuse(request, "expected machines numbered from 0 without a gap, got " +
-                        std::to_string(machines.size()) + " machines from " +
-                        std::to_string(machines.front()) + " to " +
-                        std::to_string(machines.back()));
   }
 }
 

@@ -13,7 +13,7 @@ namespace bluecomm {
 
 [[noreturn]] void refuse(const Request& request, const std::string& why);
 
-// The group is complete, this rank is in it, machines are numbered without a gap.
+// The group is complete and this rank is in it.
 void check_group(const Request& request);
 
 // `input` is as long as shape and dtype say.

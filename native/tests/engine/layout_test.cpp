@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <numeric>
+#include <stdexcept>
 
 #include "tests/check.h"
 
@@ -52,6 +53,14 @@ TEST(layout, lists_the_members_of_each_machine) {
   CHECK(machines.is_hierarchy());
   CHECK(!Machines(group_on({0, 0})).is_hierarchy());
   CHECK(!Machines(group_on({0, 1})).is_hierarchy());
+}
+
+TEST(layout, refuses_a_gap_between_machines) {
+  CHECK_THROWS(
+      Machines(group_on({0, 2, 2})), std::invalid_argument,
+      "numbered from 0 without a gap, got number 2 where another has no member");
+  CHECK_THROWS(Machines(group_on({1})), std::invalid_argument, "got number 1");
+  CHECK_THROWS(Machines(group_on({0, -1})), std::invalid_argument, "got number -1");
 }
 
 TEST(layout, cuts_pieces_that_one_member_of_each_machine_owns) {
