@@ -109,6 +109,11 @@ def compare_hosts(reports: Sequence[HostReport], config: LaunchConfig) -> None:
             )
         elif answer["is_python"]:
             report.problems += _version_differences(answered[0], report)
+            if answer["bluecomm"] is not None and not answer["native"]:
+                add(
+                    "bluecomm is there without its native extension for Python "
+                    f"{answer['python']}; install it again with this interpreter"
+                )
 
 
 def _version_differences(first: HostReport, report: HostReport) -> list[str]:

@@ -27,21 +27,31 @@ LIFETIME_S = 120
 DIAL_S = 3.0
 VERSIONS_S = 30.0
 
-# Reads metadata instead of importing: importing torch takes more than a second.
+# Reads files instead of importing: importing torch takes more than a second. What
+# would be imported counts, which need not be what package metadata says.
 VERSIONS = r"""
-import importlib.util, json, re, sys
-from importlib import metadata
+import importlib.machinery, importlib.util, json, os, re, sys
+def folder(name):
+    spec = importlib.util.find_spec(name)
+    return list(spec.submodule_search_locations)[0] if spec else None
 def version(name):
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        spec = importlib.util.find_spec(name)
-    if spec is None or not spec.origin:
+    if folder(name) is None:
         return None
-    found = re.search(r'^__version__ = "(.+)"', open(spec.origin).read(), re.M)
-    return found.group(1) if found else "unknown"
+    for file in ("version.py", "_version.py", "__init__.py"):
+        path = os.path.join(folder(name), file)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as source:
+                line = r"^__version__.* = ['\"](.+)['\"]"
+                found = re.search(line, source.read(), re.M)
+            if found:
+                return found.group(1)
+    return "unknown"
 python = "%d.%d.%d" % sys.version_info[:3]
-print(json.dumps([python, version("torch"), version("bluecomm")]))
+native = folder("bluecomm") is not None and any(
+    os.path.exists(os.path.join(folder("bluecomm"), "_native" + suffix))
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES
+)
+print(json.dumps([python, version("torch"), version("bluecomm"), native]))
 """
 
 
@@ -149,9 +159,7 @@ def machine_facts(request: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _versions(
-    interpreter: str, environ: Mapping[str, str], cwd: str
-) -> dict[str, str | None]:
+def _versions(interpreter: str, environ: Mapping[str, str], cwd: str) -> dict[str, Any]:
     command = [interpreter, "-c", VERSIONS]
     try:
         output = subprocess.check_output(
@@ -162,10 +170,10 @@ def _versions(
             stderr=subprocess.DEVNULL,
             timeout=VERSIONS_S,
         )
-        python, torch, bluecomm = json.loads(output)
+        answers = json.loads(output)
     except (OSError, subprocess.SubprocessError, ValueError):
-        return {"python": None, "torch": None, "bluecomm": None}
-    return {"python": python, "torch": torch, "bluecomm": bluecomm}
+        answers = [None, None, None, False]
+    return dict(zip(("python", "torch", "bluecomm", "native"), answers))  # noqa: B905
 
 
 def listen(word: str) -> dict[str, Any]:

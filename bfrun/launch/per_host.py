@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
@@ -21,7 +22,13 @@ def remote_hosts(config: LaunchConfig) -> frozenset[Host]:
     if config.launcher == "ssh":
         return frozenset(config.hosts)
     own = [address for _, address in interface_addresses()]
-    remote = [host for host in config.hosts if not is_local(host, own)]
+    if not config.hosts:
+        return frozenset()
+    # A name that only the SSH settings know may cost the resolver seconds.
+    with ThreadPoolExecutor(min(32, len(config.hosts))) as pool:
+        local = pool.map(lambda host: is_local(host, own), config.hosts)
+        answers = zip(config.hosts, local, strict=True)
+        remote = [host for host, here in answers if not here]
     if remote and config.launcher == "local":
         raise LaunchError(
             f"--launcher local: host '{remote[0].name}' is not this machine; use "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import select
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -243,4 +245,32 @@ def test_hosts_behind_one_jump_host_share_its_connection(cluster, tmp_path):
     assert threading.active_count() - before == 3 + 2 * 3
     for link in links:
         link.close()
+    launcher.close()
+
+
+@pytest.fixture
+def ssh_agent(cluster, tmp_path, monkeypatch):
+    """Run an agent that holds the cluster's key under another name."""
+    path = str(tmp_path / "agent")
+    with subprocess.Popen(["ssh-agent", "-D", "-a", path]) as process:
+        while not os.path.exists(path):
+            assert process.poll() is None
+            time.sleep(0.01)
+        monkeypatch.setenv("SSH_AUTH_SOCK", path)
+        key = tmp_path / "key"
+        key.write_bytes(cluster.identity.read_bytes())
+        key.chmod(0o600)
+        subprocess.run(["ssh-add", "-q", str(key)], check=True)
+        yield
+        process.terminate()
+
+
+def test_key_of_the_ssh_agent_is_used(cluster, tmp_path, ssh_agent):
+    settings = tmp_path / "ssh_config"
+    text = cluster.ssh_config.read_text()
+    settings.write_text(text.replace(f"IdentityFile {cluster.identity}", ""))
+    launcher = make_launcher(settings)
+    link = launcher.start(NODE1, ["true"], 10)
+    assert link.wait(5) == 0
+    link.close()
     launcher.close()

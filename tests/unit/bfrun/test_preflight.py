@@ -31,6 +31,7 @@ def report(name: str, **differences: Any) -> HostReport:
         "python": "3.11.7",
         "torch": "2.13.0+cpu",
         "bluecomm": "0.1.0",
+        "native": True,
     }
     return HostReport(Host(name), {**answer, **differences})
 
@@ -62,6 +63,7 @@ def test_these_fit(differences):
         ({"torch": None}, "torch is not installed, on host 'a' it is 2.13.0+cpu"),
         ({"torch": "2.4.0"}, "torch is 2.4.0, on host 'a' it is 2.13.0+cpu"),
         ({"bluecomm": "0.2.0"}, "bluecomm is 0.2.0, on host 'a' it is 0.1.0"),
+        ({"native": False}, "without its native extension for Python 3.11.7"),
         ({"system": "Darwin"}, "it runs Darwin; ranks need Linux"),
         ({"has_cwd": False}, "no directory /job; start bfrun in a directory that"),
         ({"program": None}, "no program 'python' on its PATH; install it there"),

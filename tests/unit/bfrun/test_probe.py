@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,23 @@ def test_probe_is_standard_library_only_and_ends_with_its_input():
     )
     assert done.returncode == 0
     assert done.stdout.startswith('M{"port": ')
+
+
+def test_versions_are_read_without_importing(tmp_path):
+    package = tmp_path / "bluecomm"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit(1)\n")
+    (package / "_version.py").write_text('__version__ = "9.9"\n')
+    asked = {"environment": {}, "program": sys.executable, "cwd": str(tmp_path)}
+    facts = machine_facts(asked)
+    assert (facts["bluecomm"], facts["native"]) == ("9.9", False)
+    (package / f"_native{EXTENSION_SUFFIXES[0]}").touch()
+    assert machine_facts(asked)["native"] is True
+
+
+def test_interpreter_that_does_not_work_has_no_versions(tmp_path):
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    facts = machine_facts(question(str(python)))
+    assert (facts["python"], facts["torch"], facts["bluecomm"]) == (None, None, None)
