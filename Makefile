@@ -86,13 +86,16 @@ MODES := native native-asan native-tsan
 define mode_rules
 build/$(1)/obj/%.o: native/%.cpp
 	@mkdir -p $$(@D)
-	$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -c $$< -o $$@
+	@echo "compile $$@"
+	@$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -c $$< -o $$@
 build/$(1)/tests: $$(TEST_SOURCES:native/%.cpp=build/$(1)/obj/%.o)
-	$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
+	@echo "link $$@"
+	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
 build/$(1)/%_bench: build/$(1)/obj/tests/%_bench.o \
     $$(LIBRARY_SOURCES:native/%.cpp=build/$(1)/obj/%.o)
 	@mkdir -p $$(@D)
-	$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
+	@echo "link $$@"
+	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
 -include $$(patsubst native/%.cpp,build/$(1)/obj/%.d,$$(TEST_SOURCES))
 endef
 $(foreach mode,$(MODES),$(eval $(call mode_rules,$(mode))))
@@ -132,7 +135,8 @@ CLANG_CHECKED := $(patsubst native/%.cpp,build/clang/%.checked, \
 
 build/clang/%.checked: native/%.cpp
 	@mkdir -p $(@D)
-	$(CLANG) $(CXXFLAGS_ALL) -MF $(@:.checked=.d) -MT $@ -Wthread-safety -fsyntax-only $<
+	@echo "clang $<"
+	@$(CLANG) $(CXXFLAGS_ALL) -MF $(@:.checked=.d) -MT $@ -Wthread-safety -fsyntax-only $<
 	@touch $@
 
 ifeq ($(CLANG),)

@@ -46,19 +46,19 @@ void reduce(CpuLevel level, std::span<std::byte> dst, std::span<const Term> term
   switch (dtype) {
     case DType::kUInt8:
     case DType::kBool:  // 0 or 1: the minimum is `and`, the maximum is `or`
-      return fold_unscaled<Plain<std::uint8_t>, Op, kFused>(level, dst, terms);
+      return fold<Plain<std::uint8_t>, Op, kFused>(level, dst, terms, 1.0);
     case DType::kInt8:
-      return fold_unscaled<Plain<std::int8_t>, Op, kFused>(level, dst, terms);
+      return fold<Plain<std::int8_t>, Op, kFused>(level, dst, terms, 1.0);
     case DType::kInt16:
-      return fold_unscaled<Plain<std::int16_t>, Op, kFused>(level, dst, terms);
+      return fold<Plain<std::int16_t>, Op, kFused>(level, dst, terms, 1.0);
     case DType::kInt32:
-      return fold_unscaled<Plain<std::int32_t>, Op, kFused>(level, dst, terms);
+      return fold<Plain<std::int32_t>, Op, kFused>(level, dst, terms, 1.0);
     case DType::kInt64:
-      return fold_unscaled<Plain<std::int64_t>, Op, kFused>(level, dst, terms);
+      return fold<Plain<std::int64_t>, Op, kFused>(level, dst, terms, 1.0);
     case DType::kFloat16:
-      return fold<Float16, Op, kFused>(level, dst, terms, post_scale);
+      return fold_many<Float16, Op, kFused>(level, dst, terms, post_scale);
     case DType::kBfloat16:
-      return fold<Bfloat16, Op, kFused>(level, dst, terms, post_scale);
+      return fold_many<Bfloat16, Op, kFused>(level, dst, terms, post_scale);
     case DType::kFloat32:
       return fold<Plain<float>, Op, kFused>(level, dst, terms, post_scale);
     case DType::kFloat64:

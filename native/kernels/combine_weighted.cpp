@@ -8,8 +8,10 @@
 namespace bluecomm {
 namespace {
 
-// More streams than this gain nothing over blocks.
-constexpr std::size_t kFused = 8;
+// How many terms are read side by side. float32 gains up to 8; the others are rarer,
+// and each number costs a loop per CPU level.
+constexpr std::size_t kFusedFloat32 = 8;
+constexpr std::size_t kFused = 4;
 
 struct Add {
   template <typename T>
@@ -32,25 +34,25 @@ void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,
   switch (dtype) {
     case DType::kUInt8:
     case DType::kInt8:
-      return fold_unscaled<Plain<std::uint8_t>, Add, kFused>(level, dst, terms);
+      return fold<Plain<std::uint8_t>, Add, kFused>(level, dst, terms, 1.0);
     case DType::kInt16:
-      return fold_unscaled<Plain<std::uint16_t>, Add, kFused>(level, dst, terms);
+      return fold<Plain<std::uint16_t>, Add, kFused>(level, dst, terms, 1.0);
     case DType::kInt32:
-      return fold_unscaled<Plain<std::uint32_t>, Add, kFused>(level, dst, terms);
+      return fold<Plain<std::uint32_t>, Add, kFused>(level, dst, terms, 1.0);
     case DType::kInt64:
-      return fold_unscaled<Plain<std::uint64_t>, Add, kFused>(level, dst, terms);
+      return fold<Plain<std::uint64_t>, Add, kFused>(level, dst, terms, 1.0);
     case DType::kBool:
-      return fold_unscaled<Plain<std::uint8_t>, Or, kFused>(level, dst, terms);
+      return fold<Plain<std::uint8_t>, Or, kFused>(level, dst, terms, 1.0);
     case DType::kFloat16:
       if (terms.size() <= kFusedFloat16 &&
           combine_float16(level, dst, terms, post_scale)) {
         return;
       }
-      return fold<Float16, Add, kFused>(level, dst, terms, post_scale);
+      return fold_many<Float16, Add, kFusedFloat32>(level, dst, terms, post_scale);
     case DType::kBfloat16:
-      return fold<Bfloat16, Add, kFused>(level, dst, terms, post_scale);
+      return fold<Bfloat16, Add, kFusedFloat32>(level, dst, terms, post_scale);
     case DType::kFloat32:
-      return fold<Plain<float>, Add, kFused>(level, dst, terms, post_scale);
+      return fold<Plain<float>, Add, kFusedFloat32>(level, dst, terms, post_scale);
     case DType::kFloat64:
       return fold<Plain<double>, Add, kFused>(level, dst, terms, post_scale);
   }

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/at_level.h"
@@ -46,20 +47,14 @@ struct Float16 {
   BLUECOMM_INLINE static Item narrow(float value) { return float32_to_float16(value); }
 };
 
-// True where weights and post_scale change nothing.
-inline bool unscaled(std::span<const Term> terms, double post_scale) {
-  return post_scale == 1.0 &&
-         std::all_of(terms.begin(), terms.end(),
-                     [](const Term& t) { return t.weight == 1.0; });
-}
-
-// Folds exactly kTerms terms of `count` items. With kScaled, weights and post_scale are
-// applied; without, they are all 1.
-template <typename Format, typename Op, bool kScaled, std::size_t kTerms>
+// Folds exactly kTerms terms of `count` items. Weights and post_scale are for floating
+// types; there, a factor of 1 changes no bit and costs no time beside the loads.
+template <typename Format, typename Op, std::size_t kTerms>
 void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, double post_scale,
                std::size_t count) {
   using Item = typename Format::Item;
   using Value = typename Format::Value;
+  constexpr bool kScaled = std::is_floating_point_v<Value>;
   std::array<const Loose<Item>*, kTerms> in;
   std::array<Value, kTerms> weight;
   for (std::size_t t = 0; t < kTerms; ++t) {
@@ -85,14 +80,13 @@ void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, double post_sc
 }
 
 // Folds 1 to kFused terms.
-template <typename Format, typename Op, bool kScaled, std::size_t kFused>
+template <typename Format, typename Op, std::size_t kFused>
 void fold_few(CpuLevel level, std::byte* dst, std::span<const Term> terms,
               double post_scale, std::size_t count) {
   // One comparison per possible size; the compiler makes a jump table of it.
   const auto try_size = [&]<std::size_t kIndex>() {
     if (terms.size() != kIndex + 1) return;
-    fold_loop<Format, Op, kScaled, kIndex + 1>(level, dst, terms.data(), post_scale,
-                                               count);
+    fold_loop<Format, Op, kIndex + 1>(level, dst, terms.data(), post_scale, count);
   };
   [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
     (try_size.template operator()<kIndex>(), ...);
@@ -107,7 +101,7 @@ inline constexpr bool kIsHalf =
 
 // Folds any number of terms over one block, `offset` and `count` in items. Partial
 // results are kept out of `dst`, which may be a term that comes later.
-template <typename Format, typename Op, bool kScaled, std::size_t kFused>
+template <typename Format, typename Op, std::size_t kFused>
 void fold_block(CpuLevel level, std::byte* dst, std::span<const Term> terms,
                 double post_scale, std::size_t offset, std::size_t count) {
   using Value = typename Format::Value;
@@ -132,8 +126,8 @@ void fold_block(CpuLevel level, std::byte* dst, std::span<const Term> terms,
     const bool last = next == terms.size();
     std::byte* const out =
         last && !kIsHalf<Format> ? dst + offset * kItem : partial.data();
-    fold_few<Plain<Value>, Op, kScaled, kFused>(level, out, {group.data(), size},
-                                                last ? post_scale : 1.0, count);
+    fold_few<Plain<Value>, Op, kFused>(level, out, {group.data(), size},
+                                       last ? post_scale : 1.0, count);
   }
   if constexpr (kIsHalf<Format>) {
     narrow({dst + offset * kItem, count * kItem}, {wide[0].data(), count},
@@ -141,40 +135,25 @@ void fold_block(CpuLevel level, std::byte* dst, std::span<const Term> terms,
   }
 }
 
-template <typename Format, typename Op, bool kScaled, std::size_t kFused>
+template <typename Format, typename Op, std::size_t kFused>
 void fold_many(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
                double post_scale) {
   const std::size_t count = dst.size() / sizeof(typename Format::Item);
   for (std::size_t offset = 0; offset < count; offset += kFoldBlock) {
-    fold_block<Format, Op, kScaled, kFused>(level, dst.data(), terms, post_scale,
-                                            offset,
-                                            std::min(kFoldBlock, count - offset));
+    fold_block<Format, Op, kFused>(level, dst.data(), terms, post_scale, offset,
+                                   std::min(kFoldBlock, count - offset));
   }
 }
 
-// Folds any number of terms; weights and post_scale must be 1.
-template <typename Format, typename Op, std::size_t kFused>
-void fold_unscaled(CpuLevel level, std::span<std::byte> dst,
-                   std::span<const Term> terms) {
-  if (terms.size() > kFused) {
-    return fold_many<Format, Op, false, kFused>(level, dst, terms, 1.0);
-  }
-  fold_few<Format, Op, false, kFused>(level, dst.data(), terms, 1.0,
-                                      dst.size() / sizeof(typename Format::Item));
-}
-
-// Folds any number of floating-point terms.
+// Folds any number of terms.
 template <typename Format, typename Op, std::size_t kFused>
 void fold(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
           double post_scale) {
-  if (unscaled(terms, post_scale)) {
-    return fold_unscaled<Format, Op, kFused>(level, dst, terms);
-  }
   if (terms.size() > kFused) {
-    return fold_many<Format, Op, true, kFused>(level, dst, terms, post_scale);
+    return fold_many<Format, Op, kFused>(level, dst, terms, post_scale);
   }
-  fold_few<Format, Op, true, kFused>(level, dst.data(), terms, post_scale,
-                                     dst.size() / sizeof(typename Format::Item));
+  fold_few<Format, Op, kFused>(level, dst.data(), terms, post_scale,
+                               dst.size() / sizeof(typename Format::Item));
 }
 
 }  // namespace bluecomm
