@@ -129,7 +129,7 @@ class AgentSession:
     def why_lost(self) -> str:
         """Return why the agent is lost, with what it said itself."""
         status = self.link.wait(0.0)
-        parts = [f"the agent on {self.host.name} is lost: {self.lost}"]
+        parts = [self.lost]
         if status is not None:
             parts.append(f"exit status {status}")
         said = self.link.diagnosis()

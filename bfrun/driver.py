@@ -5,14 +5,10 @@ from __future__ import annotations
 import functools
 import signal
 import sys
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from bfrun.agent_session import AgentSession
+from bfrun.agent_start import Interrupted, start_agents
 from bfrun.config import LaunchConfig
-from bfrun.errors import LaunchError
-from bfrun.hosts import Host
 from bfrun.job import Job
 from bfrun.launch.base import Launcher
 from bfrun.logs import LogFiles
@@ -21,9 +17,6 @@ from bfrun.plan import LaunchPlan
 from bfrun.report import Verdict, make_verdict
 from bfrun.signals import SignalWatch
 from bfrun.task import Task
-
-AGENT_START_LIMIT_S = 30.0
-_PARALLEL_STARTS = 32
 
 
 def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
@@ -63,7 +56,13 @@ def judge_job(
         task: The call that ranks make; gets their results.
     """
     with SignalWatch() as signals:
-        sessions = start_agents(plan, launcher, config, signals)
+        hosts = [host.host for host in plan.hosts]
+        try:
+            sessions = start_agents(hosts, launcher, config, signals)
+        except Interrupted as error:
+            name = signal.Signals(error.number).name
+            text = f"bfrun: ended by {name} while the agents were starting"
+            return Verdict(128 + error.number, text)
         try:
             return _drive(plan, config, sessions, signals, task)
         finally:
@@ -112,64 +111,6 @@ def _drive(
         log_paths=logs.stderr_paths() if logs is not None else {},
         verbose=config.verbose,
     )
-
-
-def start_agents(
-    plan: LaunchPlan, launcher: Launcher, config: LaunchConfig, signals: SignalWatch
-) -> list[AgentSession]:
-    """Start an agent on every host of the plan, all at once.
-
-    Returns:
-        Sessions in the order of the hosts, each ready.
-
-    Raises:
-        LaunchError: At least one did not start; names each. The others are closed.
-    """
-    pythons = [config.python] if config.python else [sys.executable, "python3"]
-    limit_s = min(AGENT_START_LIMIT_S, config.start_timeout_s)
-
-    def start(host: Host) -> AgentSession | LaunchError:
-        try:
-            return AgentSession.start(launcher, host, pythons, limit_s)
-        except LaunchError as error:
-            return error
-
-    hosts = [host.host for host in plan.hosts]
-    if len(hosts) == 1:
-        results = [start(hosts[0])]
-    else:
-        with ThreadPoolExecutor(min(len(hosts), _PARALLEL_STARTS)) as pool:
-            results = list(pool.map(start, hosts))
-    sessions = [result for result in results if isinstance(result, AgentSession)]
-    errors = [result for result in results if isinstance(result, LaunchError)]
-    try:
-        if not errors:
-            errors = _await_ready(sessions, limit_s, lambda: bool(signals.take()))
-        if errors:
-            raise LaunchError("\n".join(str(error) for error in errors))
-    except BaseException:
-        for session in sessions:
-            session.close()
-        raise
-    return sessions
-
-
-def _await_ready(
-    sessions: list[AgentSession], limit_s: float, interrupted: Callable[[], bool]
-) -> list[LaunchError]:
-    """Wait until every agent has spoken; return the errors of those that have not."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        waiting = [s for s in sessions if s.ready is None and not s.lost]
-        if not waiting:
-            break
-        for session in waiting:
-            session.flush()
-            session.receive()
-        if interrupted():
-            return [LaunchError("interrupted while the agents were starting")]
-        time.sleep(0.002)
-    return [s.start_error(limit_s) for s in sessions if s.ready is None]
 
 
 def describe_agent(session: AgentSession) -> str:

@@ -32,7 +32,8 @@ class _Shown:
 class TracebackFolder:
     """Holds back each traceback until it is complete, and compares it with others.
 
-    Two are equal if they differ only in the number of their own rank.
+    Two are equal if they differ only in the number of their own rank, or in "on rank N"
+    (an error that one rank found and passed on).
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,8 @@ class TracebackFolder:
         current = self._open.pop(rank, None)
         if current is None:
             return []
-        key = re.sub(rf"\brank {rank}\b", "rank *", "\n".join(current.lines))
+        text = "\n".join(current.lines)
+        key = re.sub(rf"\brank {rank}\b|(?<=\bon )rank \d+", "rank *", text)
         shown = self._shown.get(key)
         if shown is None:
             last_line = next((text for text in reversed(current.lines) if text), "")

@@ -47,6 +47,7 @@ def main(marker: bytes) -> None:
     with contextlib.suppress(PermissionError):
         os.setsid()
     kernel.become_subreaper()
+    kernel.set_name("bfrun-guard")
     folder = tempfile.mkdtemp(prefix="bfrun-", dir=_short_folder())
     read_fd, write_fd = os.pipe()
     guard_pid = os.getpid()
@@ -71,6 +72,7 @@ def _short_folder() -> str:
 def _run_agent(marker: bytes, folder: str, beat_fd: int, guard_pid: int) -> int:
     try:
         kernel.set_parent_death_signal(signal.SIGTERM)
+        kernel.set_name("bfrun-agent")
         return agent.main(marker, folder, beat_fd, guard_pid)
     except BaseException:
         traceback.print_exc()

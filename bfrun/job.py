@@ -214,7 +214,7 @@ class Job:
 
     def _on_signals(self) -> None:
         for number in self._signals.take():
-            if number == signal.SIGTSTP:
+            if number == self._signals.SUSPEND:
                 self._suspend()
             else:
                 self._interrupt(number)

@@ -1,11 +1,13 @@
-"""The two prctl calls that Python lacks. Part of the agent: Python 3.8."""
+"""The prctl calls that Python lacks. Part of the agent: Python 3.8."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 # Loaded at import, not in a child between fork and exec.
@@ -14,15 +16,20 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def set_parent_death_signal(signum: int) -> None:
     """Have the kernel signal this process when the thread that forked it ends."""
-    _prctl(_PR_SET_PDEATHSIG, signum)
+    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signum))
 
 
 def become_subreaper() -> None:
     """Become the parent of every descendant whose own parent ends."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
 
 
-def _prctl(option: int, argument: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+def set_name(name: str) -> None:
+    """Set what ``ps -o comm`` and ``top`` call this process, at most 15 letters."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode("ascii")))
+
+
+def _prctl(option: int, argument: Any) -> None:
+    if _libc.prctl(option, argument, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}, {argument}): {os.strerror(number)}")

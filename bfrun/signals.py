@@ -22,6 +22,8 @@ class SignalWatch:
         fd: Polls readable after a signal or a ``wake``.
     """
 
+    SUSPEND = signal.SIGTSTP
+
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe()
         for fd in (self.fd, self._write_fd):
@@ -35,7 +37,7 @@ class SignalWatch:
             self._old_wakeup = signal.set_wakeup_fd(
                 self._write_fd, warn_on_full_buffer=False
             )
-            for number in (*_ENDING, signal.SIGTSTP):
+            for number in (*_ENDING, self.SUSPEND):
                 # nohup and `&` in scripts ignore signals on purpose.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._old[number] = signal.signal(number, self._note)
