@@ -132,6 +132,7 @@ class Process:
     def leave(self, *, orderly: bool = True) -> None:
         """End the world and forget the launcher; the next ``init`` looks for one."""
         self._end(orderly=orderly)
+        self._was_shut_down = False
         rendezvous, self._rendezvous = self._rendezvous, None
         if rendezvous is not None:
             rendezvous.close()
