@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.cluster import Cluster
-from tests.support.job import Job, bfrun_job
+from tests.support.launch import Launched, launched
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 LIMIT_S = 6.0
@@ -20,11 +20,11 @@ STUBBORN = "trap '' TERM HUP; echo $$; sleep 61 & wait; wait; sleep 62"
 
 
 @pytest.fixture
-def job(cluster, tmp_path) -> Iterator[Job]:
+def job(cluster, tmp_path) -> Iterator[Launched]:
     """A job with two ranks on each of two hosts, all running."""
     options = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:2,node2:2"]
-    with bfrun_job(tmp_path, *options, "sh", "-c", STUBBORN) as made:
-        made.wait_for_lines(4)
+    with launched(tmp_path, *options, "sh", "-c", STUBBORN) as made:
+        made.wait_for(r"(\[\d\] \d+\n){4}")
         assert set(cluster.processes()) == {"node1", "node2"}
         yield made
 
@@ -38,14 +38,12 @@ def pids_of(cluster: Cluster, number: int, word: str) -> list[int]:
 
 
 def test_rank_killed(cluster, job):
-    lines = job.wait_for_lines(4)
-    pid = int(next(line.split()[1] for line in lines if line.startswith("[3]")))
-    os.kill(pid, signal.SIGKILL)
+    os.kill(int(job.wait_for(r"^\[3\] (\d+)$")[1]), signal.SIGKILL)
     start = time.monotonic()
     assert job.wait(LIMIT_S) == 128 + signal.SIGKILL
     cluster.wait_until_empty(LIMIT_S - (time.monotonic() - start))
-    assert "rank 3 on node2" in job.errors
-    assert "SIGKILL" in job.errors
+    assert "rank 3 on node2" in job.err
+    assert "SIGKILL" in job.err
 
 
 def test_agent_killed(cluster, job):
@@ -54,23 +52,23 @@ def test_agent_killed(cluster, job):
     start = time.monotonic()
     cluster.wait_until_empty(LIMIT_S)
     assert job.wait(LIMIT_S - (time.monotonic() - start)) != 0
-    assert "agent on node2" in job.errors
+    assert "rank 2 on node2 is lost with its agent" in job.err
 
 
 def test_driver_killed(cluster, job):
-    job.process.send_signal(signal.SIGKILL)
+    job.signal(signal.SIGKILL)
     cluster.wait_until_empty(LIMIT_S)
 
 
 def test_driver_interrupted(cluster, job):
-    job.process.send_signal(signal.SIGINT)
+    job.signal(signal.SIGINT)
     start = time.monotonic()
     assert job.wait(LIMIT_S) == 128 + signal.SIGINT
     cluster.wait_until_empty(LIMIT_S - (time.monotonic() - start))
 
 
 def test_driver_terminated(cluster, job):
-    job.process.send_signal(signal.SIGTERM)
+    job.signal(signal.SIGTERM)
     start = time.monotonic()
     assert job.wait(LIMIT_S) == 128 + signal.SIGTERM
     cluster.wait_until_empty(LIMIT_S - (time.monotonic() - start))
@@ -81,8 +79,8 @@ def test_link_of_one_host_cut(cluster, job):
     start = time.monotonic()
     cluster.wait_until_empty(LIMIT_S)
     assert job.wait(LIMIT_S - (time.monotonic() - start)) != 0
-    assert "node2" in job.errors
-    assert "nothing heard of it for 4 s" in job.errors
+    assert "node2" in job.err
+    assert "nothing heard of it for 4 s" in job.err
 
 
 def test_sshd_session_killed(cluster, job):
@@ -95,16 +93,16 @@ def test_sshd_session_killed(cluster, job):
     start = time.monotonic()
     cluster.wait_until_empty(LIMIT_S)
     assert job.wait(LIMIT_S - (time.monotonic() - start)) != 0
-    assert "agent on node2 is lost" in job.errors
+    assert "rank 2 on node2 is lost with its agent" in job.err
 
 
 def test_driver_stopped_for_a_while_keeps_the_job(cluster, job):
     """Ctrl-Z and fg: a driver that says that it stops is not taken for dead."""
-    job.process.send_signal(signal.SIGTSTP)
+    job.signal(signal.SIGTSTP)
     time.sleep(5.5)
     assert set(cluster.processes()) == {"node1", "node2"}
-    job.process.send_signal(signal.SIGCONT)
+    job.signal(signal.SIGCONT)
     time.sleep(0.5)
     assert job.process.poll() is None
-    job.process.send_signal(signal.SIGINT)
+    job.signal(signal.SIGINT)
     assert job.wait(LIMIT_S) == 128 + signal.SIGINT

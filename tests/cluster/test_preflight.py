@@ -14,7 +14,7 @@ from bfrun.config import LaunchConfig
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.per_host import PerHostLauncher
 from bfrun.preflight import HostReport, run_preflight
-from tests.support.job import bfrun_job
+from tests.support.launch import launched
 
 pytestmark = pytest.mark.cluster
 HOSTS = tuple(Host(f"node{number}", 1) for number in (1, 2, 3))
@@ -149,9 +149,9 @@ def test_dry_run_asks_hosts_without_slots_for_their_cores(cluster, capsys):
 def test_interrupt_need_not_wait_for_a_silent_host(cluster, tmp_path):
     cluster.hosts[1].cut_link()
     options = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:1,node2:1"]
-    with bfrun_job(tmp_path, *options, "true") as job:
+    with launched(tmp_path, *options, "true") as job:
         time.sleep(1.5)
         assert job.process.poll() is None
-        job.process.send_signal(signal.SIGINT)
+        job.signal(signal.SIGINT)
         assert job.wait(limit_s=3) == 128 + signal.SIGINT
-        assert job.errors == "bfrun: interrupted; no rank is running\n"
+        assert job.err == "bfrun: interrupted; no rank is running\n"

@@ -11,32 +11,32 @@ from typing import Any
 
 import pytest
 
-from tests.support.job import Job, bfrun_job
+from tests.support.launch import Launched, launched
 
 pytestmark = pytest.mark.cluster
 TELL = "echo $BLUECOMM_RANK $(uname -n)"
 
 
 @pytest.fixture
-def launch(cluster, tmp_path) -> Iterator[Callable[..., Job]]:
+def launch(cluster, tmp_path) -> Iterator[Callable[..., Launched]]:
     """Return a function that starts ``bfrun`` with the cluster's SSH settings."""
     with ExitStack() as stack:
 
-        def launch(*arguments: str, **more: Any) -> Job:
+        def launch(*arguments: str, **more: Any) -> Launched:
             options = ["--ssh-config", str(cluster.ssh_config)]
             if "--ssh-config" in arguments:
                 options = []
-            job = bfrun_job(tmp_path, *options, *arguments, **more)
+            job = launched(tmp_path, *options, *arguments, **more)
             return stack.enter_context(job)
 
         yield launch
 
 
-def finished(job: Job) -> list[str]:
+def finished(job: Launched) -> list[str]:
     """Return the sorted lines of a job that must end well."""
     code = job.wait()
-    assert code == 0, job.errors
-    return sorted(job.output.splitlines())
+    assert code == 0, job.err
+    return sorted(job.out.splitlines())
 
 
 def test_ranks_run_on_their_hosts(launch):
@@ -76,8 +76,8 @@ def test_chosen_addresses_are_shown(launch, cluster):
     job = launch("-v", "-H", "node1:1,node2:1", "true")
     assert finished(job) == []
     for host in cluster.hosts[:2]:
-        assert f"{host.name}  {host.address}" in job.errors
-    assert "0 processes left on 2 hosts" in job.errors
+        assert f"{host.name}  {host.address}" in job.err
+    assert "0 processes left on 2 hosts" in job.err
 
 
 def test_environment_reaches_every_rank_but_no_command_line(launch, tmp_path):
@@ -107,13 +107,13 @@ def test_environment_reaches_every_rank_but_no_command_line(launch, tmp_path):
         assert secret not in commands
 
 
-def test_working_directory_and_words_of_the_command_stay(launch, tmp_path, monkeypatch):
+def test_working_directory_and_words_of_the_command_stay(launch, tmp_path):
     folder = tmp_path / "a folder"
     folder.mkdir()
-    monkeypatch.chdir(folder)
-    job = launch("-H", "node1:1,node2:1", "printf", "%s|%s\n", "$HOME 'x'", "a  b")
+    hosts = ("-H", "node1:1,node2:1")
+    job = launch(*hosts, "printf", "%s|%s\n", "$HOME 'x'", "a  b")
     assert finished(job) == ["[0] $HOME 'x'|a  b", "[1] $HOME 'x'|a  b"]
-    assert finished(launch("-H", "node1:1,node2:1", "pwd")) == [
+    assert finished(launch(*hosts, "pwd", cwd=folder)) == [
         f"[0] {folder}",
         f"[1] {folder}",
     ]
@@ -123,8 +123,8 @@ def test_first_failure_is_named_with_its_host(launch):
     script = '[ "$RANK" = 2 ] && { echo no luck >&2; exit 7; }; sleep 60'
     job = launch("-H", "node1:2,node2:2", "sh", "-c", script)
     assert job.wait() == 7
-    assert "rank 2 on node2" in job.errors
-    assert "no luck" in job.errors
+    assert "rank 2 on node2" in job.err
+    assert "no luck" in job.err
 
 
 def test_agent_needs_no_installed_bfrun(launch, tmp_path):
@@ -146,17 +146,17 @@ def test_unknown_host_key_starts_nothing(launch, cluster, tmp_path):
         "--ssh-config", str(settings), "-H", "node1:1,localhost:1", "echo", "x"
     )
     assert job.wait() == 1
-    assert job.output == ""
-    assert "host 'node1': its SSH host key is not known" in job.errors
-    assert "compare the fingerprint" in job.errors
+    assert job.out == ""
+    assert "host 'node1': its SSH host key is not known" in job.err
+    assert "compare the fingerprint" in job.err
 
 
 def test_wrong_port_starts_nothing(launch):
     job = launch("-p", "2222", "-H", "node1:1,node2:1", "echo", "x")
     assert job.wait() == 1
-    assert job.output == ""
+    assert job.out == ""
     for name in ("node1", "node2"):
-        assert f"host '{name}': no connection: Connection refused" in job.errors
+        assert f"host '{name}': no connection: Connection refused" in job.err
 
 
 def test_job_through_a_jump_host(launch, cluster, tmp_path):
@@ -181,6 +181,9 @@ def test_much_output_from_several_hosts_is_whole(launch):
     assert lines == sorted(expected)
 
 
-def test_standard_input_reaches_rank_0_on_its_host(launch):
-    job = launch("--stdin", "-H", "node1:1,node2:1", "cat", stdin=b"a\nb\n")
-    assert finished(job) == ["[0] a", "[0] b"]
+def test_standard_input_reaches_rank_0_on_its_host(launch, tmp_path):
+    path = tmp_path / "input"
+    path.write_text("a\nb\n")
+    with path.open("rb") as file:
+        job = launch("--stdin", "-H", "node1:1,node2:1", "cat", stdin=file.fileno())
+        assert finished(job) == ["[0] a", "[0] b"]

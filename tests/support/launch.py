@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,13 @@ class Launched:
     """One running bfrun, its output in files, its processes marked."""
 
     def __init__(
-        self, folder: Path, arguments: list[str], stdin: int = subprocess.DEVNULL
+        self,
+        folder: Path,
+        arguments: list[str],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        environ: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> None:
         self.mark = uuid.uuid4().hex
         self._out, self._err = folder / "stdout", folder / "stderr"
@@ -34,6 +40,7 @@ class Launched:
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(folder),
             "PYTHONUNBUFFERED": "1",
+            **(environ or {}),
         }
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -42,7 +49,7 @@ class Launched:
                 stdout=out,
                 stderr=err,
                 env=environment,
-                cwd=folder,
+                cwd=cwd or folder,
                 start_new_session=True,
             )
 
@@ -130,10 +137,22 @@ class Launched:
 
 @contextlib.contextmanager
 def launched(
-    folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL
+    folder: Path,
+    *arguments: str,
+    stdin: int = subprocess.DEVNULL,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> Iterator[Launched]:
-    """Start ``bfrun`` with ``arguments``; at the end nothing of it is left."""
-    job = Launched(folder, list(arguments), stdin)
+    """Start ``bfrun`` with ``arguments``; at the end nothing of it is left.
+
+    Args:
+        folder: For its output and temporary files.
+        *arguments: Its command line.
+        stdin: Descriptor of its standard input.
+        environ: More variables.
+        cwd: Where it runs; default: ``folder``.
+    """
+    job = Launched(folder, list(arguments), stdin=stdin, environ=environ, cwd=cwd)
     try:
         yield job
     finally:
