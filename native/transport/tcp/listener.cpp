@@ -63,18 +63,14 @@ void Listener::watch_doors(bool on) {
   }
 }
 
-std::size_t Listener::strangers() const {
-  return static_cast<std::size_t>(
-      std::count_if(guests_.begin(), guests_.end(),
-                    [](const Guest& guest) { return !guest.handshake.greeted(); }));
+bool Listener::is_stranger(const Guest& guest) { return !guest.handshake.greeted(); }
+
+bool Listener::full() const {
+  const auto strangers = std::count_if(guests_.begin(), guests_.end(), is_stranger);
+  return static_cast<std::size_t>(strangers) >= options_.max_half_open;
 }
 
 void Listener::advance(Clock::time_point now, std::vector<Admitted>& admitted) {
-  if (now >= resume_at_) {
-    resume_at_ = Clock::time_point::max();
-    make_room(now);
-    watch_doors(true);
-  }
   for (Door& door : doors_) {
     if (door.watch.take_events() == 0) continue;
     while (accept_from(door, now)) {
@@ -99,21 +95,18 @@ void Listener::advance(Clock::time_point now, std::vector<Admitted>& admitted) {
       ++guest;
     }
   }
-  if (resume_at_ == Clock::time_point::max()) {
-    watch_doors(strangers() < options_.max_half_open);
-    if (!watching_) resume_at_ = now + kMinStay;
-  }
+  make_room(now);
+  watch_doors(!full() && now >= paused_until_);
 }
 
 // False when nobody is waiting, or there is no room.
 bool Listener::accept_from(Door& door, Clock::time_point now) {
-  if (strangers() >= options_.max_half_open) return false;
+  if (full()) return false;
   UniqueFd fd(accept4(door.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!fd) {
     if (errno == EAGAIN) return false;
     if (errno == EINTR || errno == ECONNABORTED) return true;
-    resume_at_ = now + kPause;
-    watch_doors(false);
+    paused_until_ = now + kPause;
     return false;
   }
   prepare_stream(fd.get(), options_.silence_timeout);
@@ -124,18 +117,24 @@ bool Listener::accept_from(Door& door, Clock::time_point now) {
 }
 
 void Listener::make_room(Clock::time_point now) {
-  if (strangers() < options_.max_half_open) return;
-  const auto oldest =
-      std::find_if(guests_.begin(), guests_.end(),
-                   [](const Guest& guest) { return !guest.handshake.greeted(); });
+  if (!full()) return;
+  const auto oldest = std::find_if(guests_.begin(), guests_.end(), is_stranger);
   if (now - oldest->since < kMinStay) return;
   ++rejected_;
   guests_.erase(oldest);
 }
 
 Clock::time_point Listener::next_timer() const {
-  if (guests_.empty()) return resume_at_;
-  return std::min(resume_at_, guests_.front().since + options_.handshake_timeout);
+  Clock::time_point next = Clock::time_point::max();
+  if (!watching_ && !full()) next = paused_until_;
+  if (!guests_.empty()) {
+    next = std::min(next, guests_.front().since + options_.handshake_timeout);
+  }
+  if (full()) {
+    const auto oldest = std::find_if(guests_.begin(), guests_.end(), is_stranger);
+    next = std::min(next, oldest->since + kMinStay);
+  }
+  return next;
 }
 
 void Listener::abandon() noexcept {

@@ -56,7 +56,8 @@ class Listener {
 
   bool accept_from(Door& door, Clock::time_point now);
   void make_room(Clock::time_point now);
-  std::size_t strangers() const;
+  static bool is_stranger(const Guest& guest);
+  bool full() const;
   void watch_doors(bool on);
 
   Poller& poller_;
@@ -66,7 +67,7 @@ class Listener {
   std::vector<Door> doors_;
   std::list<Guest> guests_;  // oldest first
   bool watching_ = false;
-  Clock::time_point resume_at_ = Clock::time_point::max();
+  Clock::time_point paused_until_ = Clock::time_point::min();
   std::uint64_t rejected_ = 0;
 };
 

@@ -80,7 +80,7 @@ std::size_t Stream::write_some(Outbox& outbox, std::size_t max_chunk) {
   // waiting.
   if (n < 0) {
     if (errno == EINTR) return 0;
-    if (errno != EAGAIN) readable = true;
+    if (errno != EAGAIN) readable = hung_up = true;
     writable = false;
     return 0;
   }
@@ -123,8 +123,9 @@ std::size_t Stream::read_some(FrameSink& sink) {
     return 0;
   }
   const auto moved = static_cast<std::size_t>(n);
-  if (moved < vector.nbytes()) readable = false;
+  if (moved < vector.nbytes() && !hung_up) readable = false;
   if (moved == 0) {
+    readable = false;
     end("closed by the peer without a goodbye");
     return 0;
   }

@@ -46,6 +46,8 @@ class Stream {
   // The kernel said so, or the last call did not find out otherwise.
   bool readable = true;
   bool writable = true;
+  // The peer has hung up: read until the end, for no event will tell of it again.
+  bool hung_up = false;
   // The peer's goodbye has arrived on this stream.
   bool goodbye = false;
   // Set by read_some() when nothing more will come: why; "" if that is in order.

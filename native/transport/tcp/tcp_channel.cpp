@@ -79,6 +79,7 @@ bool TcpChannel::advance_link() {
     const std::uint32_t events = watches_[i].take_events();
     if (events == 0) continue;
     Stream& stream = link_.streams()[i];
+    stream.hung_up |= (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
     stream.readable |= (events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0;
     stream.writable |= (events & EPOLLOUT) != 0;
   }

@@ -1,0 +1,155 @@
+// Whoever does not belong to the job disturbs nobody and learns nothing.
+#include <string>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/transport/tcp_support.h"
+
+namespace bluecomm::test {
+namespace {
+
+// Two ranks at work, while strangers come.
+struct Job {
+  explicit Job(const Adjust& adjust = {}) : ranks(tcp_scheme(adjust), 3, findings) {}
+  ~Job() {
+    for (const std::string& finding : findings) {
+      record_failure("strangers", 0, finding);
+    }
+  }
+
+  std::string offer() { return ranks[0].transport().offer(); }
+  std::uint64_t rejected() {
+    return dynamic_cast<TcpTransport&>(ranks[0].transport()).rejected();
+  }
+
+  void work() {
+    const std::uint64_t tag = next_tag++;
+    const Sending sending = ranks[0].send(1, tag, 600'000);
+    if (Reader* reader = ranks.await(1, tag)) ranks.read_all(*reader);
+  }
+
+  // The stranger is put out, having heard nothing but `said` bytes.
+  void expect_silence(int fd, std::size_t said = 0) {
+    std::string heard;
+    ranks.drive("end of a stranger's connection", [&] {
+      const bool ended = has_ended(fd, heard);
+      if (!ended) ranks.drive_for(5ms);
+      return ended;
+    });
+    CHECK_EQ(heard.size(), said);
+  }
+
+  Findings findings;
+  Ranks ranks;
+  std::uint64_t next_tag = 1;
+};
+
+void quick(TcpOptions& options) { options.handshake_timeout = 300ms; }
+
+TEST(tcp_strangers, garbage_is_put_out_at_once) {
+  Job job;
+  job.work();
+  for (const std::string& text :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\x16\x03\x01"),
+        std::string(100'000, 'x'), std::string(5, '\0')}) {
+    const UniqueFd fd = connect_to(job.offer());
+    write_all(fd.get(), text);
+    job.expect_silence(fd.get());
+  }
+  CHECK_EQ(job.rejected(), 4u);
+  job.work();
+}
+
+TEST(tcp_strangers, port_scanners_are_nothing) {
+  Job job;
+  job.work();
+  for (int i = 0; i < 200; ++i) {
+    connect_to(job.offer());
+    if (i % 50 == 0) job.work();
+  }
+  job.work();
+}
+
+TEST(tcp_strangers, half_handshakes_end_by_the_deadline) {
+  Job job(&quick);
+  job.work();
+  const std::string hello(tcp::kMagic.begin(), tcp::kMagic.end());
+  const UniqueFd silent = connect_to(job.offer());
+  const UniqueFd started = connect_to(job.offer());
+  write_all(started.get(), hello);
+  // One that knows the key, and then stops.
+  HandMadePeer half(job.offer(), 1);
+  half.greet();
+  job.expect_silence(silent.get());
+  job.expect_silence(started.get());
+  job.work();
+}
+
+TEST(tcp_strangers, a_wrong_hello_gets_no_reply) {
+  const std::vector<std::function<void(tcp::Hello&, TcpOptions&)>> spoilers{
+      [](tcp::Hello&, TcpOptions& options) { options.key.assign(32, std::byte{8}); },
+      [](tcp::Hello&, TcpOptions& options) { options.key.clear(); },
+      [](tcp::Hello& hello, TcpOptions&) { hello.epoch = 2; },
+      [](tcp::Hello& hello, TcpOptions&) { hello.job[0] ^= std::byte{1}; },
+      [](tcp::Hello& hello, TcpOptions&) { hello.to = 2; },
+      [](tcp::Hello& hello, TcpOptions&) { hello.from = 0; },
+      [](tcp::Hello& hello, TcpOptions&) { hello.from = -1; },
+      [](tcp::Hello& hello, TcpOptions&) { hello.streams = 65; },
+      [](tcp::Hello& hello, TcpOptions&) { hello.streams = 0; }};
+  Job job;
+  job.work();
+  for (const auto& spoil : spoilers) {
+    HandMadePeer peer(job.offer(), 1, spoil);
+    peer.greet();
+    job.expect_silence(peer.fd());
+  }
+  CHECK_EQ(job.rejected(), spoilers.size());
+  job.work();
+}
+
+TEST(tcp_strangers, ranks_that_do_not_exist_or_are_connected_are_put_out) {
+  Job job;
+  job.work();
+  for (const int from : {1, 77}) {
+    HandMadePeer peer(job.offer(), 1,
+                      [&](tcp::Hello& hello, TcpOptions&) { hello.from = from; });
+    job.ranks.spin("a handshake", [&] { return peer.greet(); });
+    job.expect_silence(peer.fd());
+  }
+  job.work();
+}
+
+TEST(tcp_strangers, many_half_open_ones_keep_nobody_out) {
+  Job job([](TcpOptions& options) { options.max_half_open = 50; });
+  job.work();
+  std::vector<UniqueFd> crowd;
+  for (int i = 0; i < 120; ++i) crowd.push_back(connect_to(job.offer()));
+  job.work();
+  // Rank 2 has not been connected to rank 0 so far; it queues behind the crowd.
+  const Sending sending = job.ranks[2].send(0, 1000, 10);
+  if (Reader* reader = job.ranks.await(0, 1000)) job.ranks.read_all(*reader);
+  CHECK(job.rejected() >= 1);
+}
+
+TEST(tcp_strangers, ranks_with_different_keys_cannot_connect) {
+  Findings findings;
+  const Scheme scheme = tcp_scheme([](TcpOptions& options) {
+    if (options.rank == 1) options.key.assign(32, std::byte{8});
+    options.connect_timeout = 500ms;
+  });
+  Ranks ranks(scheme, 2, findings);
+  const Sending sending = ranks[0].send(1, 1, 10);
+  ranks.drive("loss", [&] { return ranks[0].lost.contains(1); });
+  const Status& status = ranks[0].lost[1];
+  CHECK_EQ(status.code, Code::kPeerLost);
+  CHECK_EQ(status.rank, 1);
+  CHECK_EQ(status.text,
+           "cannot connect to rank 1 within 0.5 s: " + ranks[1].transport().offer() +
+               " (closed the connection during the handshake (another "
+               "job?))");
+  CHECK(ranks[1].lost.empty());
+  CHECK_EQ(findings.size(), 0u);
+}
+
+}  // namespace
+}  // namespace bluecomm::test

@@ -1,0 +1,119 @@
+#include "tests/transport/tcp_support.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <stdexcept>
+
+#include "common/sha256.h"
+#include "transport/tcp/socket.h"
+
+namespace bluecomm::test {
+
+TcpOptions tcp_options(int rank) {
+  TcpOptions options;
+  options.rank = rank;
+  options.job = "tests";
+  options.epoch = 1;
+  options.key.assign(32, std::byte{7});
+  options.addresses = {"127.0.0.1"};
+  options.streams = 1;
+  return options;
+}
+
+Scheme tcp_scheme(const Adjust& adjust) {
+  return {[adjust](int size) {
+            World world;
+            for (int rank = 0; rank < size; ++rank) {
+              TcpOptions options = tcp_options(rank);
+              if (adjust) adjust(options);
+              world.transports.push_back(std::make_unique<TcpTransport>(options));
+            }
+            connect(world);
+            return world;
+          },
+          TcpOptions{}.eager_bytes};
+}
+
+Scheme tcp_alone(const Adjust& adjust, const std::string& offer) {
+  return {[adjust, offer](int) {
+            World world;
+            TcpOptions options = tcp_options(0);
+            if (adjust) adjust(options);
+            world.transports.push_back(std::make_unique<TcpTransport>(options));
+            world.channels = {{nullptr, &world.transports[0]->channel(1, offer)}};
+            return world;
+          },
+          TcpOptions{}.eager_bytes};
+}
+
+UniqueFd connect_to(std::string_view offer) {
+  const tcp::Address address = tcp::parse_offer(offer).front();
+  UniqueFd fd;
+  const int error = tcp::start_connecting(address, fd);
+  pollfd wait{fd.get(), POLLOUT, 0};
+  if (error != 0 || ::poll(&wait, 1, 5000) != 1 || tcp::connect_error(fd.get()) != 0) {
+    throw std::runtime_error("cannot connect to " + address.text());
+  }
+  return fd;
+}
+
+void write_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN) return;  // put out meanwhile
+    if (n > 0) bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+bool has_ended(int fd, std::string& said) {
+  char buffer[4096];
+  const ssize_t n = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
+  if (n > 0) said.append(buffer, static_cast<std::size_t>(n));
+  return n == 0 || (n < 0 && errno == ECONNRESET);
+}
+
+HandMadePeer::HandMadePeer(std::string_view offer, std::uint32_t streams,
+                           const std::function<void(tcp::Hello&, TcpOptions&)>& spoil) {
+  TcpOptions options = tcp_options(1);
+  tcp::Hello hello;
+  hello.from = 1;
+  hello.to = 0;
+  hello.epoch = options.epoch;
+  hello.job = sha256(std::as_bytes(std::span(options.job)));
+  hello.streams = streams;
+  hello.group = tcp::random_nonce();
+  if (spoil) spoil(hello, options);
+  for (std::uint32_t stream = 0; stream < streams; ++stream) {
+    hello.stream = stream;
+    hello.nonce = tcp::random_nonce();
+    streams_.push_back({connect_to(offer), tcp::Handshake::dial(options.key, hello)});
+  }
+}
+
+bool HandMadePeer::greet() {
+  bool done = true;
+  for (Stream& stream : streams_) {
+    static_cast<void>(tcp::drive(stream.fd.get(), stream.handshake));
+    done &= stream.handshake.state() == tcp::Handshake::State::kDone;
+  }
+  return done;
+}
+
+void HandMadePeer::send(const tcp::Frame& frame, std::size_t payload_sent,
+                        std::size_t stream) {
+  write_all(fd(stream), std::as_bytes(std::span(&frame, 1)));
+  write_all(fd(stream), std::vector<std::byte>(payload_sent, std::byte{42}));
+}
+
+void HandMadePeer::announce(std::uint64_t message, std::uint64_t tag,
+                            std::size_t nbytes) {
+  const tcp::Frame frame{
+      .kind = tcp::FrameKind::kMessage, .length = sizeof(Header), .message = message};
+  const Header header = make_header(tag, nbytes);
+  send(frame, 0);
+  write_all(fd(), std::as_bytes(std::span(&header, 1)));
+}
+
+}  // namespace bluecomm::test

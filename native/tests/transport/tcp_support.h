@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/fd.h"
+#include "tests/transport/ranks.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/tcp_transport.h"
+#include "transport/tcp/wire.h"
+
+// What the tests of the tcp transport share.
+
+namespace bluecomm::test {
+
+using Adjust = std::function<void(TcpOptions& options)>;
+
+TcpOptions tcp_options(int rank);
+Scheme tcp_scheme(const Adjust& adjust = {});
+
+// Rank 0 alone; whatever it takes for rank 1 is reached at `offer`.
+Scheme tcp_alone(const Adjust& adjust = {}, const std::string& offer = "127.0.0.1:1");
+
+// A connected, non-blocking socket.
+UniqueFd connect_to(std::string_view offer);
+void write_all(int fd, std::span<const std::byte> bytes);
+inline void write_all(int fd, std::string_view text) {
+  write_all(fd, std::as_bytes(std::span(text)));
+}
+// The other end has closed. What it said before is appended to `said`.
+bool has_ended(int fd, std::string& said);
+
+// Plays rank 1 towards a transport of rank 0, stream by stream, by hand.
+class HandMadePeer {
+ public:
+  // Dials `offer`. The hello and the key may be spoilt first.
+  HandMadePeer(std::string_view offer, std::uint32_t streams,
+               const std::function<void(tcp::Hello&, TcpOptions&)>& spoil = {});
+
+  int fd(std::size_t stream = 0) const { return streams_[stream].fd.get(); }
+  // Goes on with the handshakes; true when all are done.
+  bool greet();
+  void send(const tcp::Frame& frame, std::size_t payload_sent, std::size_t stream = 0);
+  void announce(std::uint64_t message, std::uint64_t tag, std::size_t nbytes);
+  void close(std::size_t stream) { streams_[stream].fd.reset(); }
+
+ private:
+  struct Stream {
+    UniqueFd fd;
+    tcp::Handshake handshake;
+  };
+  std::vector<Stream> streams_;
+};
+
+}  // namespace bluecomm::test
