@@ -115,6 +115,19 @@ class SshLink(AgentLink):
             self._far.shutdown(socket.SHUT_RD)
 
 
+def quote_for_any_shell(argv: Sequence[str]) -> str:
+    """Return a command line that runs ``argv`` whatever the user's login shell is.
+
+    The only place where a command line is quoted. csh ends a string at a newline and
+    fish has its own escapes, so the line for /bin/sh travels as octal numbers.
+    """
+    line = ("exec " + shlex.join(argv)).encode()
+    octal = "".join(
+        chr(b) if chr(b).isalnum() and b < 128 else f"\\0{b:03o}" for b in line
+    )
+    return f'exec /bin/sh -c \'eval "$(printf %b "{octal}")"\''
+
+
 class SshLauncher(Launcher):
     """Starts agents over SSH.
 
@@ -141,8 +154,7 @@ class SshLauncher(Launcher):
         connection = self._connection(host, deadline)
         channel = connection.open(_left_s(deadline))
         try:
-            # The only place where a command line is quoted.
-            channel.exec_command("exec " + shlex.join(argv))
+            channel.exec_command(quote_for_any_shell(argv))
         except (OSError, EOFError, paramiko.SSHException) as error:
             channel.close()
             raise LaunchError(
