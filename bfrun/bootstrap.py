@@ -33,7 +33,8 @@ AGENT_MODULES = (
 _PROGRAM = """\
 import os, sys
 if sys.version_info < (3, 8):
-    sys.exit("bfrun's agent needs Python 3.8, %s is %s" % (sys.executable, sys.version))
+    version = sys.executable, sys.version_info[0], sys.version_info[1]
+    sys.exit("bfrun's agent needs Python 3.8 or newer, %s is %d.%d" % version)
 marker, left = sys.argv[1].encode("ascii"), int(sys.argv[2])
 fd = os.memfd_create("bfrun-agent")
 while left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
 import sys
@@ -36,7 +37,9 @@ def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
     """
     verdict = judge_job(plan, launcher, config)
     if verdict.report:
-        print(verdict.report, file=sys.stderr, flush=True)
+        # Nobody may be reading any more; the exit code still says it.
+        with contextlib.suppress(OSError):
+            print(verdict.report, file=sys.stderr, flush=True)
     return verdict.exit_code
 
 

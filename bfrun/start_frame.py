@@ -69,7 +69,8 @@ def _process(
         "rank": spec.rank,
         "argv": list(spec.command),
         "cwd": spec.cwd,
-        "env": {**master, **spec.environment},
+        # Unbuffered: what a rank has printed must not die with it in its buffers.
+        "env": {"PYTHONUNBUFFERED": "1", **master, **spec.environment},
         "cpus": list(spec.cpus),
         "stdin": stdin and spec.rank == 0,
         "welcome": welcome,
