@@ -39,12 +39,11 @@ struct Bfloat16 {
   BLUECOMM_INLINE static Item narrow(float value) { return float32_to_bfloat16(value); }
 };
 
+// Only for fold_many(), which widens whole blocks.
 struct Float16 {
   using Item = std::uint16_t;
   using Value = float;
   static constexpr DType kDType = DType::kFloat16;
-  BLUECOMM_INLINE static float widen(Item item) { return float16_to_float32(item); }
-  BLUECOMM_INLINE static Item narrow(float value) { return float32_to_float16(value); }
 };
 
 // Folds exactly kTerms terms of `count` items. Weights and post_scale are for floating
@@ -83,7 +82,7 @@ void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, double post_sc
 template <typename Format, typename Op, std::size_t kFused>
 void fold_few(CpuLevel level, std::byte* dst, std::span<const Term> terms,
               double post_scale, std::size_t count) {
-  // One comparison per possible size; the compiler makes a jump table of it.
+  // Of the loops for 1 to kFused terms, the one of that size runs.
   const auto try_size = [&]<std::size_t kIndex>() {
     if (terms.size() != kIndex + 1) return;
     fold_loop<Format, Op, kIndex + 1>(level, dst, terms.data(), post_scale, count);
