@@ -253,7 +253,7 @@ Scheme with_fault(const Scheme& scheme, Fault fault) {
             connect(world);
             return world;
           },
-          scheme.eager_bytes, std::chrono::milliseconds(1000)};
+          scheme.eager_bytes, fault == Fault::kLostChunk ? 1000ms : scheme.limit};
 }
 
 }  // namespace bluecomm::test

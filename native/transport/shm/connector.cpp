@@ -1,0 +1,292 @@
+#include "transport/shm/connector.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+namespace bluecomm::shm {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How long a connection may take to show that it belongs to the job, and how many may
+// be at it at a time.
+constexpr auto kHandshakeTimeout = 5s;
+constexpr std::size_t kMaxHalfOpen = 64;
+// How long a peer may drop this rank's dials.
+constexpr auto kRefusedTimeout = 5s;
+constexpr auto kRetryBusy = 5ms;
+constexpr auto kRetryOtherWay = 200ms;
+
+template <typename T>
+std::optional<T> parse(const Packet& packet) {
+  T value;
+  if (packet.nbytes != sizeof value) return std::nullopt;
+  std::memcpy(&value, packet.bytes.data(), sizeof value);
+  if (value.magic != kMagic) return std::nullopt;
+  return value;
+}
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+std::shared_ptr<Mapping> map_link(const UniqueFd& file) {
+  return std::make_shared<Mapping>(file.get(), sizeof(LinkMemory), Access::kReadWrite);
+}
+
+}  // namespace
+
+Connector::Connector(const ShmOptions& options, const Doorbell& doorbell, int epoll)
+    : options_(options),
+      doorbell_(doorbell),
+      epoll_(epoll),
+      job_(sha256(std::as_bytes(std::span(options.job)))),
+      listener_(options.socket_dir, options.rank) {
+  watch(listener_.fd());
+}
+
+void Connector::watch(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+}
+
+void Connector::dial(int peer, const std::string& path) {
+  dials_.try_emplace(peer).first->second.path = path;
+}
+
+bool Connector::owns(int fd) const {
+  return fd == listener_.fd() ||
+         std::any_of(half_open_.begin(), half_open_.end(),
+                     [fd](const HalfOpen& c) { return c.socket.get() == fd; }) ||
+         std::any_of(dials_.begin(), dials_.end(),
+                     [fd](const auto& d) { return d.second.socket.get() == fd; });
+}
+
+void Connector::on_readable(int fd, Owner& owner) {
+  if (fd == listener_.fd()) {
+    accept_all();
+    return;
+  }
+  for (auto it = half_open_.begin(); it != half_open_.end(); ++it) {
+    if (it->socket.get() != fd) continue;
+    if (serve(*it, owner) == Fate::kOver) half_open_.erase(it);
+    return;
+  }
+  for (auto& [peer, dial] : dials_) {
+    if (dial.socket.get() != fd) continue;
+    const int dialled = peer;
+    if (serve(dialled, dial, owner) == Fate::kOver) dials_.erase(dialled);
+    return;
+  }
+}
+
+void Connector::on_time(Clock::time_point now, Owner& owner) {
+  std::erase_if(half_open_, [now](const HalfOpen& c) { return c.deadline <= now; });
+  for (auto it = dials_.begin(); it != dials_.end();) {
+    auto& [peer, dial] = *it++;
+    if (!dial.socket && dial.retry_at <= now) connect(peer, dial, owner);
+  }
+}
+
+Connector::Clock::time_point Connector::next_timer() const {
+  auto next = Clock::time_point::max();
+  for (const HalfOpen& connection : half_open_) {
+    next = std::min(next, connection.deadline);
+  }
+  for (const auto& [peer, dial] : dials_) {
+    if (!dial.socket) next = std::min(next, dial.retry_at);
+  }
+  return next;
+}
+
+void Connector::abandon() noexcept {
+  listener_.abandon();
+  half_open_.clear();
+  dials_.clear();
+}
+
+void Connector::accept_all() {
+  while (UniqueFd socket = listener_.accept()) {
+    const bool is_stranger = peer_process(socket.get()).uid != geteuid();
+    if (is_stranger || half_open_.size() >= kMaxHalfOpen) continue;
+    HalfOpen connection{std::move(socket), {}, Clock::now() + kHandshakeTimeout};
+    connection.challenge.nonce = make_nonce();
+    if (!send_packet(connection.socket.get(), bytes_of(connection.challenge))) continue;
+    watch(connection.socket.get());
+    half_open_.push_back(std::move(connection));
+  }
+}
+
+// --- A connection that has dialled this rank
+// ------------------------------------------
+
+Connector::Fate Connector::serve(HalfOpen& connection, Owner& owner) {
+  Packet packet = receive_packet(connection.socket.get());
+  if (packet.state == Packet::State::kNothing) return Fate::kWaiting;
+  if (packet.state == Packet::State::kEnded) return Fate::kOver;
+  const auto hello = parse<Hello>(packet);
+  if (!hello || packet.files.size() != 3) return Fate::kOver;
+  const Digest mac = hello_mac(options_.secret, connection.challenge, *hello);
+  const bool is_ours = equal_in_constant_time(mac, hello->mac) && hello->job == job_ &&
+                       hello->epoch == options_.epoch && hello->to == options_.rank &&
+                       hello->from != options_.rank && owner.knows(hello->from);
+  if (!is_ours || refuse(connection, *hello, owner)) return Fate::kOver;
+  return admit(connection, *hello, packet, owner);
+}
+
+// True when it is not to be.
+bool Connector::refuse(HalfOpen& connection, const Hello& hello, Owner& owner) {
+  Answer answer;
+  if (const pid_t pid = owner.linked_process(hello.from); pid != 0) {
+    answer.verdict = Verdict::kTaken;
+    answer.pid = pid;
+  } else if (options_.rank < hello.from && dials_.contains(hello.from)) {
+    answer.verdict = Verdict::kOtherWay;
+  } else {
+    return false;
+  }
+  answer.mac = answer_mac(options_.secret, connection.challenge, hello, answer);
+  send_packet(connection.socket.get(), bytes_of(answer));
+  return true;
+}
+
+Connector::Fate Connector::admit(HalfOpen& connection, const Hello& hello,
+                                 Packet& packet, Owner& owner) {
+  Answer answer;
+  answer.mac = answer_mac(options_.secret, connection.challenge, hello, answer);
+  try {
+    Wire::Ends ends{
+        .socket = {},
+        .memory = map_link(packet.files[0]),
+        .doorbell = PeerDoorbell(std::move(packet.files[1]), packet.files[2]),
+        .dialled = false};
+    if (!send_packet(connection.socket.get(), bytes_of(answer),
+                     {doorbell_.event_fd(), doorbell_.state_fd()})) {
+      return Fate::kOver;
+    }
+    ends.socket = std::move(connection.socket);
+    dials_.erase(hello.from);
+    owner.on_wire(hello.from, std::make_unique<Wire>(std::move(ends)));
+  } catch (const LinkError&) {
+    // The dialer tries again, or gives up.
+  }
+  return Fate::kOver;
+}
+
+// --- A connection that this rank has dialled
+// ------------------------------------------
+
+void Connector::connect(int peer, Dial& dial, Owner& owner) {
+  dial.socket = connect_to(dial.path);
+  if (!dial.socket) {
+    if (errno == EAGAIN || errno == EINTR) {
+      dial.retry_at = Clock::now() + kRetryBusy;
+      return;
+    }
+    const std::string text = "cannot connect to " + dial.path + ": " +
+                             std::strerror(errno) + "; has its process ended?";
+    dials_.erase(peer);
+    owner.on_unreachable(peer, text);
+    return;
+  }
+  watch(dial.socket.get());
+}
+
+Connector::Fate Connector::serve(int peer, Dial& dial, Owner& owner) {
+  Packet packet = receive_packet(dial.socket.get());
+  if (packet.state == Packet::State::kNothing) return Fate::kWaiting;
+  const bool arrived = packet.state == Packet::State::kArrived;
+  if (arrived && !dial.memory_file && greet(peer, dial, packet) == Fate::kWaiting) {
+    return Fate::kWaiting;
+  }
+  if (arrived && dial.memory_file) return conclude(peer, dial, packet, owner);
+  return retry(peer, dial, owner);
+}
+
+// Answers the challenge; kOver when that cannot be done.
+Connector::Fate Connector::greet(int peer, Dial& dial, const Packet& packet) {
+  const auto challenge = parse<Challenge>(packet);
+  if (!challenge || peer_process(dial.socket.get()).uid != geteuid())
+    return Fate::kOver;
+  dial.challenge = *challenge;
+  dial.hello = {.from = options_.rank,
+                .to = peer,
+                .epoch = options_.epoch,
+                .job = job_,
+                .nonce = make_nonce()};
+  dial.hello.mac = hello_mac(options_.secret, dial.challenge, dial.hello);
+  UniqueFd memory = make_memfd("bluecomm-link", sizeof(LinkMemory));
+  if (!send_packet(dial.socket.get(), bytes_of(dial.hello),
+                   {memory.get(), doorbell_.event_fd(), doorbell_.state_fd()})) {
+    return Fate::kOver;
+  }
+  dial.memory_file = std::move(memory);
+  return Fate::kWaiting;
+}
+
+Connector::Fate Connector::conclude(int peer, Dial& dial, Packet& packet,
+                                    Owner& owner) {
+  const auto answer = parse<Answer>(packet);
+  if (!answer || !equal_in_constant_time(
+                     answer_mac(options_.secret, dial.challenge, dial.hello, *answer),
+                     answer->mac)) {
+    return retry(peer, dial, owner);
+  }
+  switch (answer->verdict) {
+    case Verdict::kOtherWay:
+      dial.socket.reset();
+      dial.memory_file.reset();
+      dial.retry_at = Clock::now() + kRetryOtherWay;
+      return Fate::kWaiting;
+    case Verdict::kTaken:
+      owner.on_unreachable(
+          peer, "it is linked to process " + std::to_string(answer->pid) + " as rank " +
+                    std::to_string(options_.rank) + " already, and this is process " +
+                    std::to_string(getpid()) +
+                    "; does the program start processes of its own without "
+                    "`if __name__ == \"__main__\":`?");
+      return Fate::kOver;
+    case Verdict::kWelcome:
+      break;
+  }
+  if (packet.files.size() != 2) return retry(peer, dial, owner);
+  try {
+    Wire::Ends ends{
+        .socket = {},
+        .memory = map_link(dial.memory_file),
+        .doorbell = PeerDoorbell(std::move(packet.files[0]), packet.files[1]),
+        .dialled = true};
+    ends.socket = std::move(dial.socket);
+    owner.on_wire(peer, std::make_unique<Wire>(std::move(ends)));
+  } catch (const LinkError& error) {
+    owner.on_unreachable(peer, error.what());
+  }
+  return Fate::kOver;
+}
+
+// The peer has dropped the connection: it may have been slow, or not want this rank.
+Connector::Fate Connector::retry(int peer, Dial& dial, Owner& owner) {
+  const Clock::time_point now = Clock::now();
+  dial.socket.reset();
+  dial.memory_file.reset();
+  dial.retry_at = now + kRetryBusy;
+  dial.refused_since = std::min(dial.refused_since, now);
+  if (now < dial.refused_since + kRefusedTimeout) return Fate::kWaiting;
+  owner.on_unreachable(peer, "it did not take this rank's connections at " + dial.path +
+                                 "; is it of another job or epoch, or is its key "
+                                 "another?");
+  return Fate::kOver;
+}
+
+}  // namespace bluecomm::shm

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/fd.h"
+#include "transport/shm/doorbell.h"
+#include "transport/shm/handshake.h"
+#include "transport/shm/options.h"
+#include "transport/shm/socket.h"
+#include "transport/shm/wire.h"
+
+namespace bluecomm::shm {
+
+// Makes wires: dials peers, and accepts those that dial.
+//
+// When both sides of a pair dial, the connection dialled by the lower rank wins: the
+// lower rank refuses the other's while its own is on the way, the higher rank gives its
+// own up for it.
+class Connector {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // What becomes of connections.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual bool knows(int peer) const = 0;
+    // The process that `peer` is linked to, or was; 0 for none yet.
+    virtual pid_t linked_process(int peer) const = 0;
+    virtual void on_wire(int peer, std::unique_ptr<Wire> wire) = 0;
+    // `peer` cannot be dialled.
+    virtual void on_unreachable(int peer, const std::string& text) = 0;
+  };
+
+  // Adds its sockets to `epoll`, with the descriptor as data; a wire's stays there.
+  Connector(const ShmOptions& options, const Doorbell& doorbell, int epoll);
+
+  const std::string& path() const { return listener_.path(); }
+
+  // Starts to dial, or goes on with it.
+  void dial(int peer, const std::string& path);
+  void give_up(int peer) { dials_.erase(peer); }
+  bool is_dialling(int peer) const { return dials_.contains(peer); }
+
+  // Whether `fd` is one of the connector's.
+  bool owns(int fd) const;
+  void on_readable(int fd, Owner& owner);
+  // Acts on what is due.
+  void on_time(Clock::time_point now, Owner& owner);
+  Clock::time_point next_timer() const;
+  // Connections are on the way.
+  bool is_busy() const { return !dials_.empty() || !half_open_.empty(); }
+
+  void abandon() noexcept;
+
+ private:
+  // A connection that has dialled this rank.
+  struct HalfOpen {
+    UniqueFd socket;
+    Challenge challenge;
+    Clock::time_point deadline;
+  };
+
+  struct Dial {
+    std::string path;
+    UniqueFd socket;       // none: waits for retry_at
+    UniqueFd memory_file;  // of the link, once a Hello was sent
+    Challenge challenge;
+    Hello hello;
+    Clock::time_point retry_at = Clock::time_point::min();
+    Clock::time_point refused_since = Clock::time_point::max();
+  };
+
+  enum class Fate { kWaiting, kOver };
+
+  void watch(int fd);
+  void accept_all();
+  Fate serve(HalfOpen& connection, Owner& owner);
+  Fate admit(HalfOpen& connection, const Hello& hello, Packet& packet, Owner& owner);
+  bool refuse(HalfOpen& connection, const Hello& hello, Owner& owner);
+  Fate serve(int peer, Dial& dial, Owner& owner);
+  void connect(int peer, Dial& dial, Owner& owner);
+  Fate greet(int peer, Dial& dial, const Packet& packet);
+  Fate conclude(int peer, Dial& dial, Packet& packet, Owner& owner);
+  Fate retry(int peer, Dial& dial, Owner& owner);
+
+  const ShmOptions& options_;
+  const Doorbell& doorbell_;
+  const int epoll_;
+  const Digest job_;
+  Listener listener_;
+  std::list<HalfOpen> half_open_;
+  std::map<int, Dial> dials_;
+};
+
+}  // namespace bluecomm::shm

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/channel.h"
+#include "transport/shm/records.h"
+#include "transport/shm/send_side.h"
+#include "transport/shm/wire.h"
+
+namespace bluecomm::shm {
+
+class LargeIncoming;
+
+// The half of a link that receives.
+class ReceiveSide : public std::enable_shared_from_this<ReceiveSide> {
+ public:
+  // `sender` carries the answers.
+  explicit ReceiveSide(SendSide& sender) : sender_(&sender) {}
+
+  void attach(Wire& wire);
+  // Messages that have arrived stay readable.
+  void detach();
+
+  // The message that `record`, at the reader's position, starts. Throws LinkError when
+  // it makes no sense.
+  std::unique_ptr<Incoming> take_message(const Record& record);
+  // Another record about a message of this side; likewise.
+  void on_record(const Record& record);
+
+  // Tells the sender what was consumed since. True when anything was.
+  bool flush();
+  bool has_unflushed() const { return !unflushed_.empty(); }
+
+  std::uint64_t messages() const { return messages_; }
+  std::uint64_t nbytes() const { return nbytes_; }
+
+ private:
+  friend class EagerIncoming;
+  friend class LargeIncoming;
+
+  std::unique_ptr<Incoming> take_eager(const Record& record, const Header& header);
+  std::unique_ptr<Incoming> take_large(const Record& record, const Header& header);
+  void on_chunk(LargeIncoming& message, const Record& record);
+  void on_cancel(LargeIncoming& message);
+
+  // For the messages.
+  void answer(RecordType type, std::uint64_t id, std::uint64_t length = 0);
+  void give_credit(std::uint64_t nbytes);
+  // False when the sender may have changed the payload since it was shown.
+  bool still_valid(const LargeIncoming& message) const;
+
+  SendSide* sender_;
+  Wire* wire_ = nullptr;
+  std::shared_ptr<Mapping> memory_;  // of the wire, for still_valid()
+  Direction* inbound_ = nullptr;     // there
+  std::uint64_t last_id_ = 0;
+  std::unordered_map<std::uint64_t, LargeIncoming*> large_;  // not consumed yet
+  std::vector<std::uint64_t> unflushed_;
+  std::uint64_t credit_ = 0;  // not given back yet
+  std::uint64_t messages_ = 0;
+  std::uint64_t nbytes_ = 0;
+};
+
+}  // namespace bluecomm::shm

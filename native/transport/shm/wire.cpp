@@ -1,0 +1,121 @@
+#include "transport/shm/wire.h"
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "transport/shm/socket.h"
+
+namespace bluecomm::shm {
+namespace {
+
+// The one packet on the socket of an established link; the segment's file comes along.
+struct SegmentPacket {
+  std::array<char, 8> magic{'b', 'l', 'u', 'e', 's', 'e', 'g', '1'};
+  std::uint64_t id = 0;
+};
+
+}  // namespace
+
+Wire::Wire(Ends ends)
+    : ends_(std::move(ends)),
+      peer_pid_(peer_process(ends_.socket.get()).pid),
+      directions_(
+          reinterpret_cast<LinkMemory*>(ends_.memory->bytes().data())->directions),
+      outbound_(ends_.dialled ? 0 : 1),
+      writer_(outbound().ring),
+      reader_(inbound().ring) {}
+
+void Wire::revoke() {
+  outbound().revoked.store(1);
+  fence();
+}
+
+bool Wire::fits(std::size_t nbytes) {
+  if (!error_.empty()) return false;
+  try {
+    return writer_.fits(nbytes);
+  } catch (const LinkError& error) {
+    error_ = error.what();
+    return false;
+  }
+}
+
+bool Wire::drained() {
+  if (!error_.empty()) return false;
+  try {
+    return writer_.empty();
+  } catch (const LinkError& error) {
+    error_ = error.what();
+    return false;
+  }
+}
+
+bool Wire::push(Record record, std::span<const std::byte> header,
+                std::span<const std::byte> payload) {
+  const std::size_t nbytes = sizeof record + header.size() + payload.size();
+  record.nbytes = static_cast<std::uint32_t>(padded(nbytes));
+  if (!fits(record.nbytes)) return false;
+  writer_.append(std::as_bytes(std::span(&record, 1)));
+  writer_.append(header);
+  writer_.append(payload);
+  writer_.skip(record.nbytes - nbytes);
+  writer_.publish();
+  ring();
+  return true;
+}
+
+bool Wire::share(const std::shared_ptr<const Segment>& segment) {
+  if (shared_.contains(segment->id())) return true;
+  const SegmentPacket packet{.id = segment->id()};
+  if (!send_packet(socket(), std::as_bytes(std::span(&packet, 1)), {segment->fd()})) {
+    return false;
+  }
+  shared_[segment->id()] = segment;
+  return true;
+}
+
+std::shared_ptr<const Mapping> Wire::segment(std::uint64_t id) {
+  auto found = segments_.find(id);
+  if (found == segments_.end()) {
+    // It was sent before the record that names it.
+    receive();
+    found = segments_.find(id);
+  }
+  return found == segments_.end() ? nullptr : found->second;
+}
+
+void Wire::receive() {
+  while (!ended_) {
+    Packet packet = receive_packet(socket());
+    if (packet.state == Packet::State::kNothing) return;
+    if (packet.state == Packet::State::kEnded) {
+      ended_ = true;
+      return;
+    }
+    SegmentPacket announced;
+    const SegmentPacket expected;
+    if (packet.nbytes == sizeof announced) {
+      std::memcpy(&announced, packet.bytes.data(), sizeof announced);
+    }
+    if (packet.nbytes != sizeof announced || announced.magic != expected.magic) {
+      error_ = "it sent a packet of " + std::to_string(packet.nbytes) +
+               " bytes that is no segment";
+      return;
+    }
+    if (packet.files.size() != 1) continue;  // no descriptors left in this process
+    try {
+      segments_[announced.id] =
+          std::make_shared<const Mapping>(packet.files[0].get(), 1, Access::kRead);
+    } catch (const LinkError&) {
+      // A payload there is asked for in chunks instead.
+    }
+  }
+}
+
+void Wire::abandon() noexcept {
+  ends_.socket.reset();
+  ends_.doorbell.close();
+}
+
+}  // namespace bluecomm::shm
