@@ -25,24 +25,10 @@ Listener::Listener(Poller& poller, const TcpOptions& options, const Hello& me)
     : poller_(poller), options_(options), me_(me) {
   std::string failures;
   for (const std::string& host : options.addresses) {
-    const Address wanted(host, 0);
-    if (options.listen_everywhere) {
-      const auto same_family = [&](const Address& other) {
-        return other.family() == wanted.family();
-      };
-      const auto open = std::find_if(addresses_.begin(), addresses_.end(), same_family);
-      if (open != addresses_.end()) {
-        addresses_.push_back(wanted);
-        addresses_.back().set_port(open->port());
-        continue;
-      }
-    }
+    Address address(host, 0);
     try {
-      UniqueFd fd =
-          listen_on(options.listen_everywhere ? Address::any(wanted.family()) : wanted);
-      addresses_.push_back(wanted);
-      addresses_.back().set_port(local_address(fd.get()).port());
-      doors_.push_back({std::move(fd), {}});
+      address.set_port(open_door(address));
+      addresses_.push_back(address);
     } catch (const std::system_error& error) {
       failures += failures.empty() ? "" : "; ";
       failures += error.what();
@@ -53,6 +39,21 @@ Listener::Listener(Poller& poller, const TcpOptions& options, const Hello& me)
                              (failures.empty() ? "none was given" : failures));
   }
   watch_doors(true);
+}
+
+// Returns the port under which `address` can be reached.
+std::uint16_t Listener::open_door(const Address& address) {
+  if (options_.listen_everywhere) {
+    for (const Door& door : doors_) {
+      const Address open = local_address(door.fd.get());
+      if (open.family() == address.family()) return open.port();
+    }
+  }
+  const bool everywhere = options_.listen_everywhere;
+  UniqueFd fd = listen_on(everywhere ? Address::any(address.family()) : address);
+  const std::uint16_t port = local_address(fd.get()).port();
+  doors_.push_back({std::move(fd), {}});
+  return port;
 }
 
 void Listener::watch_doors(bool on) {

@@ -54,6 +54,7 @@ class Listener {
     Clock::time_point since;
   };
 
+  std::uint16_t open_door(const Address& address);
   bool accept_from(Door& door, Clock::time_point now);
   void make_room(Clock::time_point now);
   static bool is_stranger(const Guest& guest);
