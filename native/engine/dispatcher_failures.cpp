@@ -62,14 +62,14 @@ void Dispatcher::fail_operation(Operation& operation, Status status) {
 }
 
 void Dispatcher::send_abort(int peer, const Envelope& call, const Status& status) {
-  if (!peers_.alive(peer)) return;
+  Channel* const channel = peers_.channels()[static_cast<std::size_t>(peer)];
+  if (channel == nullptr || !peers_.alive(peer)) return;
   Envelope abort = call;
   abort.type = MessageType::kAbort;
   abort.code = static_cast<std::int32_t>(status.code);
   abort.blamed = status.rank;
   const std::string_view text = shorten(status.text, Channel::kMaxPost);
-  peers_.channels()[static_cast<std::size_t>(peer)]->post(
-      to_header(abort, text.size()), std::as_bytes(std::span(text)));
+  channel->post(to_header(abort, text.size()), std::as_bytes(std::span(text)));
 }
 
 // --- Disagreement
@@ -84,7 +84,6 @@ void Dispatcher::fail_mismatch(Operation& operation, int peer, const Envelope& t
                 peer};
   fail_operation(operation, status);
   // It need not be one of those that this rank's call exchanges with.
-  status.rank = config_.rank;
   send_abort(peer, ours, status);
 }
 
@@ -93,12 +92,13 @@ void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
   const std::string call = describe_operation(theirs, theirs.name_text());
   const std::string here = peers_.place(config_.rank);
   const std::string there = peers_.place(peer);
-  Status status{Code::kMismatch,
-                call + ": " + there + " sends to " + here + ", but " + here +
-                    " does not receive from " + there +
-                    " in this call. The destinations of one and the sources of the "
-                    "other must agree.",
-                peer};
+  const Status status{
+      Code::kMismatch,
+      call + ": " + there + " sends to " + here + ", but " + here +
+          " does not receive from " + there +
+          " in this call. The destinations of one and the sources of the "
+          "other must agree.",
+      peer};
   Operation* const operation = matching_.find(theirs.key);
   if (operation != nullptr) {
     fail_operation(*operation, status);
@@ -106,7 +106,6 @@ void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
     matching_.remember_failure(theirs.key);
     late_failures_.try_emplace(theirs.key.group, status);
   }
-  status.rank = config_.rank;
   send_abort(peer, theirs, status);
 }
 
@@ -135,7 +134,9 @@ bool Dispatcher::read_aborts() {
 void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string text) {
   const Key& key = envelope.key;
   if (matching_.has_failed(key)) return;
-  const int blamed = envelope.blamed >= 0 ? envelope.blamed : peer;
+  // Who is blamed for a disagreement blames the other side.
+  const bool names_another = envelope.blamed >= 0 && envelope.blamed != config_.rank;
+  const int blamed = names_another ? envelope.blamed : peer;
   Status status{static_cast<Code>(envelope.code), std::move(text), blamed};
   if (status.ok()) status.code = Code::kInternal;
   Operation* const operation = matching_.find(key);

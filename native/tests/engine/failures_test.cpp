@@ -1,0 +1,304 @@
+// How operations fail: who is blamed, in which words, and that all ranks hear of it.
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/check.h"
+#include "tests/engine/engine_world.h"
+
+namespace bluecomm::test {
+namespace {
+
+// Text and code of one rank's call.
+void check_failure(const Status& status, Code code, const std::string& part) {
+  CHECK_EQ(static_cast<int>(status.code), static_cast<int>(code));
+  if (status.text.find(part) == std::string::npos) CHECK_EQ(status.text, part);
+}
+
+Request neighbor_request(Engine& engine, std::span<float> tensor,
+                         std::vector<Weight> sources,
+                         std::vector<Weight> destinations) {
+  Request request = make_request(engine, Kind::kNeighborAllreduce, "n", tensor, tensor);
+  request.sources = std::move(sources);
+  request.destinations = std::move(destinations);
+  return request;
+}
+
+TEST(failures, shapes_that_differ_are_told_to_all) {
+  for (const std::size_t count : {3UL, 30000UL, 3000000UL}) {
+    EngineWorld world(3);
+    world.run([&](int rank, Engine& engine) {
+      std::vector<float> tensor(rank == 1 ? count + 1 : count);
+      const Status status =
+          call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+      const std::string own = "called allreduce float32 [" + std::to_string(count);
+      check_failure(status, Code::kMismatch, "allreduce 'x': rank ");
+      check_failure(status, Code::kMismatch, own + "] sum");
+      check_failure(status, Code::kMismatch,
+                    "rank 1 (host1) called allreduce float32 [" +
+                        std::to_string(count + 1) + "] sum");
+      check_failure(status, Code::kMismatch,
+                    ". All ranks must pass the same shape and dtype.");
+      // The next call is not affected.
+      std::vector<float> next(4, 1.0F);
+      CHECK_EQ(
+          call(engine, make_request(engine, Kind::kAllreduce, "x", next, next)).text,
+          "");
+      CHECK_EQ(next[3], 3.0F);
+    });
+  }
+}
+
+TEST(failures, each_difference_has_its_remedy) {
+  struct Case {
+    const char* remedy;
+    void (*change)(Request&);
+  };
+  const Case cases[] = {
+      {"All ranks must call the same operation under one name.",
+       [](Request& request) { request.kind = Kind::kNeighborAllreduce; }},
+      {"All ranks must pass the same reduction.",
+       [](Request& request) { request.op = ReduceOp::kMax; }},
+      {"The scale factors or the ranks of the communicator differ",
+       [](Request& request) { request.prescale = 2.0; }},
+      {"All ranks must pass the same shape and dtype.",
+       [](Request& request) { request.dtype = DType::kInt32; }},
+      {"inside the machine, or over all machines",
+       [](Request& request) { request.local_only = true; }},
+  };
+  for (const Case& one : cases) {
+    EngineWorld world(2);
+    world.run([&](int rank, Engine& engine) {
+      std::vector<float> tensor(8);
+      Request request = make_request(engine, Kind::kAllreduce, "x", tensor, tensor);
+      if (rank == 1) one.change(request);
+      if (request.kind == Kind::kNeighborAllreduce) {
+        request.sources = {{0, 1.0}};
+        request.destinations = {{0, 1.0}};
+      }
+      const Status status = call(engine, std::move(request));
+      check_failure(status, Code::kMismatch, one.remedy);
+      CHECK_EQ(status.rank, 1 - rank);
+    });
+  }
+}
+
+TEST(failures, roots_that_differ) {
+  EngineWorld world(3);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(1 << 20);
+    Request request = make_request(engine, Kind::kBroadcast, "x", tensor, tensor);
+    request.root = rank == 2 ? 2 : 0;
+    const Status status = call(engine, std::move(request));
+    // Rank 1 may get all it wants from rank 0 before it hears of rank 2.
+    if (rank == 1 && status.ok()) return;
+    check_failure(status, Code::kMismatch, "All ranks must pass the same root rank.");
+  });
+}
+
+TEST(failures, a_destination_that_does_not_expect_it) {
+  EngineWorld world(2);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(1 << 20);
+    const Status status =
+        call(engine, rank == 0 ? neighbor_request(engine, tensor, {}, {{1, 1.0}})
+                               : neighbor_request(engine, tensor, {{0, 1.0}}, {}));
+    CHECK_EQ(status.text, "");
+  });
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(1 << 20);
+    const std::string text =
+        "neighbor_allreduce 'n': rank 0 (host0) sends to rank 1 (host1), but rank 1 "
+        "(host1) does not receive from rank 0 (host0) in this call.";
+    if (rank == 0) {
+      const Status status =
+          call(engine, neighbor_request(engine, tensor, {}, {{1, 1.0}}));
+      check_failure(status, Code::kMismatch, text);
+      CHECK_EQ(status.rank, 1);
+      return;
+    }
+    // It may end before the message comes.
+    const Status status = call(engine, neighbor_request(engine, tensor, {}, {}));
+    if (!status.ok()) check_failure(status, Code::kMismatch, text);
+  });
+}
+
+TEST(failures, a_late_failure_is_raised_by_the_next_call) {
+  EngineWorld world(2);
+  std::vector<float> tensor(4);
+  Engine& receiver = world.engine(1);
+  CHECK_EQ(call(receiver, neighbor_request(receiver, tensor, {}, {})).text, "");
+  Engine& sender = world.engine(0);
+  CHECK_EQ(call(sender, neighbor_request(sender, tensor, {}, {{1, 1.0}})).text, "");
+  std::this_thread::sleep_for(200ms);
+  world.run([&](int, Engine& engine) {
+    check_failure(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})),
+                  Code::kMismatch, "does not receive from");
+  });
+  world.run([&](int, Engine& engine) {
+    CHECK_EQ(call(engine, make_request(engine, Kind::kBarrier, "c", {}, {})).text, "");
+  });
+}
+
+TEST(failures, a_timeout_names_the_silent_ranks) {
+  EngineWorld world(4);
+  world.run([&](int rank, Engine& engine) {
+    if (rank == 2) return;
+    std::vector<float> tensor(4);
+    Request request = make_request(engine, Kind::kAllreduce, "x", tensor, tensor);
+    // Rank 0 gives up first and tells the others.
+    request.deadline = Clock::now() + (rank == 0 ? 100ms : 10000ms);
+    const Status status = call(engine, std::move(request));
+    check_failure(status, Code::kTimedOut,
+                  "allreduce 'x' on rank 0: no data from rank 2 within 0.1 s");
+    CHECK_EQ(status.rank, 2);
+  });
+  // Rank 2 comes late and hears the same at once.
+  Engine& engine = world.engine(2);
+  std::vector<float> tensor(4);
+  const Clock::time_point before = Clock::now();
+  check_failure(
+      call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor)),
+      Code::kTimedOut, "allreduce 'x' on rank 0: no data from rank 2 within 0.1 s");
+  CHECK(Clock::now() - before < 2s);
+}
+
+TEST(failures, a_timeout_tells_what_the_silent_rank_does_instead) {
+  EngineWorld world(2);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(4);
+    Request request =
+        make_request(engine, Kind::kAllreduce, rank == 0 ? "x" : "y", tensor, tensor);
+    request.deadline = Clock::now() + 300ms;
+    check_failure(call(engine, std::move(request)), Code::kTimedOut,
+                  "; rank " + std::to_string(1 - rank) + " (host" +
+                      std::to_string(1 - rank) + ") has called allreduce '" +
+                      (rank == 0 ? "y" : "x") +
+                      "', which this rank has not called yet");
+  });
+}
+
+TEST(failures, a_deadline_can_be_moved) {
+  EngineWorld world(2);
+  Engine& engine = world.engine(0);
+  std::vector<float> a(4);
+  Request request = make_request(engine, Kind::kAllreduce, "x", a, a);
+  request.deadline = Clock::now() + 50ms;
+  const Handle handle = engine.submit(std::move(request));
+  engine.extend_deadline(handle, 10s);
+  CHECK(!engine.wait(handle, Clock::now() + 200ms).has_value());
+  std::vector<float> b(4);
+  Engine& other = world.engine(1);
+  CHECK_EQ(call(other, make_request(other, Kind::kAllreduce, "x", b, b)).text, "");
+  CHECK(engine.wait(handle, Clock::now() + 10s)->ok());
+}
+
+TEST(failures, the_caller_may_fail_an_operation_for_all) {
+  EngineWorld world(3);
+  world.run([&](int rank, Engine& engine) {
+    if (rank == 2) return;
+    std::vector<float> tensor(4);
+    const Handle handle =
+        engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+    if (rank == 0) engine.fail(handle, {Code::kMismatch, "x waits in a cycle", -1});
+    const Status status = *engine.wait(handle, Clock::now() + 5s);
+    check_failure(status, Code::kMismatch, "x waits in a cycle");
+    CHECK_EQ(status.rank, rank == 0 ? -1 : 0);
+  });
+}
+
+TEST(failures, a_lost_peer_is_named_in_the_words_of_the_control_plane) {
+  EngineWorld world(3);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(1 << 20);
+    if (rank == 2) {
+      std::this_thread::sleep_for(50ms);
+      world.kill(2);
+      return;
+    }
+    if (rank == 1) {
+      std::this_thread::sleep_for(200ms);
+      engine.peer_lost(2, "rank 2 on host2 (pid 1002) was killed by SIGKILL");
+    }
+    const Status status =
+        call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+    check_failure(status, Code::kPeerLost,
+                  "allreduce 'x' on rank 1: rank 2 on host2 (pid 1002) was killed by "
+                  "SIGKILL");
+    CHECK_EQ(status.rank, 2);
+    // Whoever needs the rank after that hears it at once, the others go on.
+    const Clock::time_point before = Clock::now();
+    check_failure(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})),
+                  Code::kPeerLost, "rank 2 on host2 (pid 1002)");
+    if (rank == 1) CHECK(Clock::now() - before < 500ms);
+    CHECK_EQ(call(engine, neighbor_request(engine, tensor, {{1 - rank, 1.0}},
+                                           {{1 - rank, 1.0}}))
+                 .text,
+             "");
+  });
+}
+
+TEST(failures, a_broken_link_is_told_without_the_control_plane_too) {
+  EngineWorld world(2);
+  world.run([&](int rank, Engine& engine) {
+    if (rank == 1) {
+      world.kill(1);
+      return;
+    }
+    const Status status =
+        call(engine, make_request(engine, Kind::kBarrier, "b", {}, {}));
+    check_failure(
+        status, Code::kPeerLost,
+        "barrier 'b' on rank 0: the link to rank 1 on host1 (pid 1001) broke");
+  });
+}
+
+TEST(failures, what_a_peer_sent_before_it_finished_stays_good) {
+  EngineWorld world(2);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> tensor(100, rank == 0 ? 5.0F : 0.0F);
+    if (rank == 0) {
+      CHECK_EQ(call(engine, make_request(engine, Kind::kBroadcast, "x", tensor, tensor))
+                   .text,
+               "");
+      engine.close(5s);
+      return;
+    }
+    std::this_thread::sleep_for(200ms);
+    CHECK_EQ(
+        call(engine, make_request(engine, Kind::kBroadcast, "x", tensor, tensor)).text,
+        "");
+    CHECK_EQ(tensor[99], 5.0F);
+    const Status status =
+        call(engine, make_request(engine, Kind::kBarrier, "b", {}, {}));
+    check_failure(status, Code::kPeerLost,
+                  "barrier 'b' on rank 1: rank 0 on host0 (pid 1000) had finished "
+                  "(exit 0)");
+  });
+}
+
+TEST(failures, closing_ends_what_runs_on_all_ranks) {
+  EngineWorld world(3);
+  world.run([&](int rank, Engine& engine) {
+    if (rank == 2) return;
+    std::vector<float> tensor(1 << 20);
+    const Handle handle =
+        engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+    if (rank == 1) {
+      std::this_thread::sleep_for(50ms);
+      engine.close(5s);
+    }
+    check_failure(*engine.wait(handle, Clock::now() + 5s), Code::kClosed,
+                  "allreduce 'x' on rank 1: cut short, because rank 1 shut down");
+    engine.release(handle);
+    if (rank == 0) return;
+    check_failure(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})),
+                  Code::kClosed, "the engine is closed");
+    engine.close(5s);
+    CHECK(engine.stats().empty());
+  });
+}
+
+}  // namespace
+}  // namespace bluecomm::test

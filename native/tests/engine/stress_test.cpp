@@ -1,0 +1,227 @@
+// Many operations at once, in differing orders, over a transport with random delays.
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/check.h"
+#include "tests/engine/engine_world.h"
+
+namespace bluecomm::test {
+namespace {
+
+// One operation of a script that all ranks share: enough to make each rank's request
+// and to know its result.
+struct Step {
+  Kind kind;
+  std::uint64_t group;
+  std::size_t count;
+  int hop;  // neighbor operations: receive from this far to the left
+  bool in_place;
+};
+
+float value(int rank, std::size_t step, std::size_t i) {
+  return static_cast<float>((static_cast<std::size_t>(rank) * 31 + step * 7 + i) % 64);
+}
+
+std::vector<Step> make_script(std::size_t steps, int groups, std::uint64_t seed) {
+  constexpr std::size_t kCounts[] = {0, 1, 100, 1025, 20000, 200000};
+  std::mt19937_64 random(seed);
+  std::vector<Step> script;
+  for (std::size_t i = 0; i < steps; ++i) {
+    Step step{};
+    step.kind = random() % 2 == 0 ? Kind::kAllreduce : Kind::kNeighborAllreduce;
+    step.group = kWorld + random() % static_cast<std::uint64_t>(groups);
+    // Mostly small ones.
+    step.count = kCounts[std::min(random() % 6, random() % 6)];
+    step.hop = 1 + static_cast<int>(random() % 2);
+    step.in_place = random() % 2 == 0;
+    script.push_back(step);
+  }
+  return script;
+}
+
+// One rank's part in a script.
+class Player {
+ public:
+  Player(int rank, int size, Engine& engine, const std::vector<Step>& script)
+      : rank_(rank), size_(size), engine_(engine), script_(script) {
+    for (std::size_t s = 0; s < script.size(); ++s) {
+      std::vector<float> input(script[s].count);
+      for (std::size_t i = 0; i < input.size(); ++i) input[i] = value(rank, s, i);
+      inputs_.push_back(std::move(input));
+      outputs_.emplace_back(script[s].in_place ? 0 : script[s].count);
+    }
+  }
+
+  Handle submit(std::size_t s) {
+    const Step& step = script_[s];
+    std::vector<float>& output = step.in_place ? inputs_[s] : outputs_[s];
+    Request request = make_request(engine_, step.kind, "step" + std::to_string(s),
+                                   inputs_[s], output, step.group);
+    if (step.kind == Kind::kNeighborAllreduce) {
+      request.self_weight = 0.5;
+      request.sources = {{(rank_ + size_ * 2 - step.hop) % size_, 0.25}};
+      request.destinations = {{(rank_ + step.hop) % size_, 2.0}};
+      if (step.hop % size_ == 0) request.sources = request.destinations = {};
+    }
+    return engine_.submit(std::move(request));
+  }
+
+  void check_and_scribble(std::size_t s) {
+    const Step& step = script_[s];
+    std::vector<float>& output = step.in_place ? inputs_[s] : outputs_[s];
+    for (std::size_t i = 0; i < output.size(); ++i) {
+      if (output[i] == expected(s, i)) continue;
+      CHECK_EQ("rank " + std::to_string(rank_) + " step " + std::to_string(s) + " [" +
+                   std::to_string(i) + "] " + std::to_string(output[i]),
+               std::to_string(expected(s, i)));
+      break;
+    }
+    // Nobody may read this memory any more.
+    std::fill(inputs_[s].begin(), inputs_[s].end(), -1e9F);
+    std::fill(output.begin(), output.end(), -1e9F);
+  }
+
+ private:
+  float expected(std::size_t s, std::size_t i) const {
+    const Step& step = script_[s];
+    if (step.kind == Kind::kAllreduce) {
+      float sum = 0;
+      for (int rank = 0; rank < size_; ++rank) sum += value(rank, s, i);
+      return sum;
+    }
+    if (step.hop % size_ == 0) return 0.5F * value(rank_, s, i);
+    const int left = (rank_ + size_ * 2 - step.hop) % size_;
+    return 0.5F * value(rank_, s, i) + 0.5F * value(left, s, i);
+  }
+
+  const int rank_;
+  const int size_;
+  Engine& engine_;
+  const std::vector<Step>& script_;
+  std::vector<std::vector<float>> inputs_;
+  std::vector<std::vector<float>> outputs_;
+};
+
+void play(int size, std::size_t steps, const InprocOptions& options) {
+  EngineWorld world(size, options);
+  constexpr int kGroups = 4;
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+  for (int rank = 0; rank < size; ++rank) {
+    for (std::uint64_t g = 1; g < kGroups; ++g) {
+      world.engine(rank).add_group(kWorld + g, ranks, std::vector<int>(ranks.size()));
+    }
+  }
+  const std::vector<Step> script = make_script(steps, kGroups, options.seed);
+  world.run([&](int rank, Engine& engine) {
+    Player player(rank, size, engine, script);
+    std::mt19937_64 random(options.seed * 100 + static_cast<std::uint64_t>(rank));
+    std::vector<std::size_t> order(script.size());
+    for (std::size_t s = 0; s < order.size(); ++s) order[s] = s;
+    std::shuffle(order.begin(), order.end(), random);
+    std::vector<Handle> handles(script.size());
+    for (const std::size_t s : order) {
+      handles[s] = player.submit(s);
+      if (random() % 50 == 0) std::this_thread::sleep_for(1ms);
+    }
+    std::shuffle(order.begin(), order.end(), random);
+    for (const std::size_t s : order) {
+      const auto status = engine.wait(handles[s], Clock::now() + 30s);
+      CHECK(status.has_value());
+      if (status) CHECK_EQ(status->text, "");
+      player.check_and_scribble(s);
+      engine.release(handles[s]);
+    }
+  });
+}
+
+TEST(stress, two_hundred_operations_in_shuffled_order) {
+  for (const int size : {2, 3, 5}) {
+    for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+      InprocOptions options;
+      options.seed = seed;
+      options.max_delay = std::chrono::microseconds(seed == 1 ? 0 : 2000);
+      play(size, 200, options);
+    }
+  }
+}
+
+TEST(stress, threads_of_one_rank_call_at_once) {
+  constexpr int kThreads = 4;
+  EngineWorld world(3);
+  world.run([&](int rank, Engine& engine) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        std::vector<float> tensor(2000);
+        for (int round = 0; round < 50; ++round) {
+          std::fill(tensor.begin(), tensor.end(), static_cast<float>(rank + round));
+          const Status status =
+              call(engine, make_request(engine, Kind::kAllreduce,
+                                        "thread" + std::to_string(t), tensor, tensor));
+          CHECK_EQ(status.text, "");
+          CHECK_EQ(tensor[1999], static_cast<float>(3 + 3 * round));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(stress, the_progress_thread_serves_whoever_only_looks) {
+  EngineWorld world(2);
+  world.run([&](int rank, Engine& engine) {
+    for (int round = 0; round < 30; ++round) {
+      std::vector<float> tensor(100000, static_cast<float>(rank + 1));
+      const Handle handle =
+          engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+      const Clock::time_point limit = Clock::now() + 10s;
+      while (!engine.done(handle) && Clock::now() < limit) {
+        std::this_thread::sleep_for(200us);
+      }
+      CHECK(engine.done(handle));
+      CHECK_EQ(tensor[99999], 3.0F);
+      engine.release(handle);
+      // A blocking call takes the lead from the thread.
+      CHECK_EQ(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})).text,
+               "");
+    }
+  });
+}
+
+TEST(stress, ranks_that_die_at_any_time_leave_no_operation_hanging) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    InprocOptions options;
+    options.seed = seed;
+    options.max_delay = 500us;
+    EngineWorld world(3, options);
+    world.run([&](int rank, Engine& engine) {
+      if (rank == 2) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(seed * 2));
+        world.kill(2);
+        for (const int other : {0, 1}) {
+          engine.peer_lost(other, "gone");
+          // Sometimes nobody explains.
+          if (seed > 1) world.engine(other).peer_lost(2, "rank 2 was killed");
+        }
+      }
+      std::vector<float> tensor(50000);
+      for (int round = 0; round < 1000; ++round) {
+        const Status status =
+            call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+        if (status.ok()) continue;
+        CHECK_EQ(static_cast<int>(status.code), static_cast<int>(Code::kPeerLost));
+        return;
+      }
+      CHECK(false);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace bluecomm::test
