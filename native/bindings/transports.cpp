@@ -1,9 +1,11 @@
 #include "bindings/transports.h"
 
+#include <algorithm>
 #include <span>
 #include <stdexcept>
 #include <utility>
 
+#include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace bluecomm::bindings {
@@ -26,6 +28,19 @@ std::unique_ptr<Transport> make_tcp(const TransportOptions& options) {
   return std::make_unique<TcpTransport>(std::move(tcp));
 }
 
+std::unique_ptr<Transport> make_shm(const TransportOptions& options) {
+  ShmOptions shm;
+  shm.rank = options.rank;
+  shm.job = options.job;
+  shm.epoch = options.epoch;
+  shm.secret = to_key(options.secret);
+  shm.socket_dir = options.socket_dir;
+  shm.eager_bytes = std::min(options.eager_bytes, kMaxShmEager);
+  shm.staging_bytes = options.staging_bytes;
+  shm.memory = options.memory;
+  return make_shm_transport(shm);
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<Transport>> make_transports(
@@ -35,6 +50,7 @@ std::vector<std::unique_ptr<Transport>> make_transports(
                                 choice + "'");
   }
   std::vector<std::unique_ptr<Transport>> transports;
+  if (choice != "tcp") transports.push_back(make_shm(options));
   if (choice != "shm") transports.push_back(make_tcp(options));
   return transports;
 }
