@@ -252,10 +252,12 @@ def _remove(cluster: Cluster) -> None:
 
 
 def _remove_networks(bridge: str) -> None:
+    # Not left to the end of the namespaces, which the kernel reaps when it likes.
+    for port in re.findall(rf"\d+: ({bridge}p\d+)@", run("ip", "-o", "link", "show")):
+        run("ip", "link", "del", port)
     for line in run("ip", "netns", "list").splitlines():
         if line.startswith(f"{bridge}n"):
             run("ip", "netns", "del", line.split()[0])
-    # The veth pairs go with their namespaces.
     run("ip", "link", "del", bridge)
 
 
