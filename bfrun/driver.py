@@ -103,7 +103,7 @@ def _drive(
     try:
         leftovers = job.run()
     finally:
-        job.printer.close()
+        job.printer.close(job.ended_by_user)
     number = job.interrupted_by
     return make_verdict(
         job.membership.failures,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import secrets
 import selectors
 import signal
@@ -15,13 +14,14 @@ from bfrun.config import LaunchConfig
 from bfrun.membership import Membership
 from bfrun.output import Printer
 from bfrun.plan import LaunchPlan
-from bfrun.rendezvous import Answers, Rendezvous
+from bfrun.rendezvous import Rendezvous
 from bfrun.report import Leftovers
 from bfrun.shutdown import Action, Shutdown
 from bfrun.signals import SignalWatch, stop_myself
 from bfrun.stall import StallDesk
 from bfrun.start_frame import start_frame
 from bfrun.stdin_source import StdinSource
+from bfrun.switchboard import Switchboard
 from bfrun.task import Task
 
 _TICK_S = 0.25
@@ -59,15 +59,10 @@ class Job:
         self._sessions = sessions
         self._signals = signals
         self._task = task
-        self._shown: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self._board = Switchboard(plan, sessions)
         self.printer = make_printer(self._on_shown)
         hosts = {
             spec.rank: host.host.name for host in plan.hosts for spec in host.processes
-        }
-        self._session_of = {
-            spec.rank: sessions[host.index]
-            for host in plan.hosts
-            for spec in host.processes
         }
         self.membership = Membership.of(hosts)
         self._rendezvous = Rendezvous(plan.world_size, config.start_timeout_s)
@@ -123,20 +118,19 @@ class Job:
 
     def _turn(self) -> None:
         """Wait for news, handle all of it, and see what is due."""
-        for session in self._sessions:
-            session.flush()
+        self._board.flush()
         self._watch_stdin()
-        backlog = any(s.has_backlog and not s.lost for s in self._sessions)
-        for key, _ in self._selector.select(_BACKLOG_TICK_S if backlog else _TICK_S):
+        tick_s = _BACKLOG_TICK_S if self._board.has_backlog else _TICK_S
+        for key, _ in self._selector.select(tick_s):
             if isinstance(key.data, AgentSession):
                 self._receive(key.data)
             elif key.fd == self._signals.fd:
                 self._on_signals()
             elif self._stdin is not None:
-                self._session_of[0].send(self._stdin.read())
-        self._acknowledge()
+                self._board.to_agent_of(0, self._stdin.read())
+        self._board.acknowledge()
         now = time.monotonic()
-        self._answer(self._rendezvous.expire(now))
+        self._board.answer(self._rendezvous.expire(now))
         self._report_stalls(now)
         self._watch_agents()
         self._step(now)
@@ -178,11 +172,11 @@ class Job:
         action = self._shutdown.step(now, self.membership.all_over)
         if action is Action.TERMINATE:
             self.membership.ending = True
-            self._tell_agents({"type": "signal", "signum": int(signal.SIGTERM)})
+            self._board.to_agents({"type": "signal", "signum": int(signal.SIGTERM)})
         elif action is Action.END:
             self.membership.ending = True
             self._end_deadline = now + _ENDED_LIMIT_S
-            self._tell_agents({"type": "end"})
+            self._board.to_agents({"type": "end"})
 
     def _over(self) -> bool:
         if not self._shutdown.ended:
@@ -212,6 +206,16 @@ class Job:
 
     # The user
 
+    def ended_by_user(self) -> bool:
+        """Say whether the user wants the end although all ranks are gone."""
+        numbers = self._signals.take()
+        if self._signals.SUSPEND in numbers:
+            stop_myself()
+        ending = [number for number in numbers if number != self._signals.SUSPEND]
+        if ending and self.interrupted_by is None:
+            self.interrupted_by = ending[0]
+        return bool(ending)
+
     def _on_signals(self) -> None:
         for number in self._signals.take():
             if number == self._signals.SUSPEND:
@@ -230,16 +234,13 @@ class Job:
 
     def _suspend(self) -> None:
         """Stop this process, after telling the agents not to take it for dead."""
-        self._tell_agents({"type": "suspend"})
+        self._board.to_agents({"type": "suspend"})
         deadline = time.monotonic() + _SUSPEND_FLUSH_S
-        while time.monotonic() < deadline and any(
-            s.has_backlog and not s.lost for s in self._sessions
-        ):
-            for session in self._sessions:
-                session.flush()
+        while time.monotonic() < deadline and self._board.has_backlog:
+            self._board.flush()
             time.sleep(_BACKLOG_TICK_S)
         stop_myself()
-        self._tell_agents({"type": "resume"})
+        self._board.to_agents({"type": "resume"})
 
     # Frames of the agents
 
@@ -296,14 +297,14 @@ class Job:
         now = time.monotonic()
         if said["type"] == "publish":
             number, record = int(said["round"]), said["record"]
-            self._answer(self._rendezvous.publish(rank, number, record, now))
+            self._board.answer(self._rendezvous.publish(rank, number, record, now))
         elif said["type"] == "goodbye":
             self.membership.goodbye(rank)
         elif said["type"] == "stall":
             query = self._stalls.ask(rank, str(said["op"]), now)
             if query is not None:
-                self._tell_ranks({"type": "query_pending", "id": query})
-                self._tell_agents({"type": "inspect", "id": query})
+                self._board.to_all_ranks({"type": "query_pending", "id": query})
+                self._board.to_agents({"type": "inspect", "id": query})
         elif said["type"] == "pending":
             self._stalls.pending(rank, said["id"], said["ops"])
         elif said["type"] == "result" and self._task is not None:
@@ -316,7 +317,7 @@ class Job:
     def _announce(self, frames: list[Frame]) -> None:
         """Tell every rank of a change, and act on it."""
         for frame in frames:
-            self._tell_ranks(frame)
+            self._board.to_all_ranks(frame)
             text = frame.get("text", "")
             if frame["type"] == "lost":
                 self._shutdown.fail(time.monotonic())
@@ -326,39 +327,15 @@ class Job:
                 self.printer.say(f"bfrun: {text}; ending the other ranks")
             if frame["type"] in ("lost", "finished"):
                 why = text or f"rank {frame['rank']} on {frame['host']} had finished"
-                self._answer(self._rendezvous.gone(frame["rank"], why))
-
-    def _answer(self, answers: Answers) -> None:
-        for ranks, frame in answers:
-            for session in self._sessions:
-                here = [rank for rank in ranks if self._session_of[rank] is session]
-                if here:
-                    session.send({"type": "to_rank", "ranks": here, "frame": frame})
+                self._board.answer(self._rendezvous.gone(frame["rank"], why))
 
     def _report_stalls(self, now: float) -> None:
         members = self.membership.members.values()
         alive = {member.rank for member in members if not member.over}
         for rank, report in self._stalls.reports(alive, now):
-            self._answer([([rank], report)])
-
-    def _tell_ranks(self, frame: Frame) -> None:
-        self._tell_agents({"type": "to_rank", "frame": frame})
-
-    def _tell_agents(self, frame: Frame) -> None:
-        for session in self._sessions:
-            session.send(frame)
+            self._board.to_ranks([rank], report)
 
     def _on_shown(self, rank: int, nbytes: int) -> None:
         """Note output that has been shown. Runs in the printer's thread."""
-        self._shown.put((rank, nbytes))
+        self._board.note_shown(rank, nbytes)
         self._signals.wake()
-
-    def _acknowledge(self) -> None:
-        shown: dict[int, int] = {}
-        while not self._shown.empty():
-            rank, nbytes = self._shown.get()
-            shown[rank] = shown.get(rank, 0) + nbytes
-        for rank, nbytes in shown.items():
-            if nbytes:
-                frame = {"type": "ack", "rank": rank, "nbytes": nbytes}
-                self._session_of[rank].send(frame)

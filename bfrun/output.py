@@ -65,14 +65,16 @@ class Printer:
         self._held_since: dict[int, float] = {}
         self._repeats_at: float | None = None
         self._tails: dict[int, collections.deque[str]] = {}
+        # Each is counted up by one thread only.
+        self._fed = self._done = 0
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="output", daemon=True)
         self._thread.start()
 
     @property
     def busy(self) -> bool:
-        """Whether something waits to be shown."""
-        return not self._queue.empty()
+        """Whether something waits to be shown, or is being written."""
+        return self._fed != self._done
 
     @property
     def broken(self) -> bool:
@@ -81,16 +83,23 @@ class Printer:
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Queue output of a rank; ``b""`` says that the stream has ended."""
+        self._fed += 1
         self._queue.put((rank, stream, data))
 
     def say(self, text: str) -> None:
         """Queue a remark of bfrun itself, one or more lines."""
+        self._fed += 1
         self._queue.put((-1, "stderr", text.encode()))
 
-    def close(self, timeout_s: float | None = None) -> None:
-        """Show everything that is queued, then end the thread and close the logs."""
+    def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Show everything that is queued, then end the thread and close the logs.
+
+        Args:
+            give_up: Asked now and then; true: leave what nobody reads unshown.
+        """
         self._queue.put(None)
-        self._thread.join(timeout_s)
+        while self._thread.is_alive() and not give_up():
+            self._thread.join(_LOOK_S)
         if self._logs is not None and not self._thread.is_alive():
             self._logs.close()
 
@@ -112,6 +121,7 @@ class Printer:
             for item in items:
                 if item is not None and item[0] >= 0:
                     self._on_shown(item[0], len(item[2]))
+            self._done += sum(item is not None for item in items)
             if closing:
                 return
 

@@ -213,7 +213,7 @@ def test_a_process_that_dies_below_a_shell_is_noticed(tmp_path):
         assert job.left() == {}
 
 
-def test_nobody_reads_the_output_any_more(tmp_path):
+def test_nobody_reads_the_output_any_more():
     body = "import time\nwhile True: print('x' * 100); time.sleep(0.001)"
     read_end, write_end = os.pipe()
     command = ["-m", "bfrun", "-np", "2", *python(body)]
@@ -224,9 +224,11 @@ def test_nobody_reads_the_output_any_more(tmp_path):
         assert process.wait(10) == 141
 
 
-def test_output_that_nobody_takes_does_not_harm_the_job(tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [20000, 1500])
+def test_output_that_nobody_takes_does_not_harm_the_job(count):
     """As `bfrun ... | less`: the terminal waits, heartbeats go on."""
-    body = "for i in range(20000): print('x' * 100)"
+    body = "for i in range(count): print('x' * 100)".replace("count", str(count))
     read_end, write_end = os.pipe()
     command = ["-m", "bfrun", "-np", "2", *python(body)]
     with subprocess.Popen([python("")[0], *command], stdout=write_end) as process:
@@ -237,4 +239,16 @@ def test_output_that_nobody_takes_does_not_harm_the_job(tmp_path):
             nbytes += len(data)
         os.close(read_end)
         assert process.wait(10) == 0
-        assert nbytes == 2 * 20000 * 105
+        assert nbytes == 2 * count * 105
+
+
+def test_the_user_need_not_wait_for_output_that_nobody_takes():
+    body = "for i in range(1500): print('x' * 100)"
+    read_end, write_end = os.pipe()
+    command = ["-m", "bfrun", "-np", "2", *python(body)]
+    with subprocess.Popen([python("")[0], *command], stdout=write_end) as process:
+        os.close(write_end)
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        os.close(read_end)

@@ -35,7 +35,15 @@ BFRUN = [
     {"check", "preflight"},
     # The driver, and what it shows of the ranks' output.
     {"driver", "job", "agent_session", "agent_start", "membership", "rendezvous"}
-    | {"stall", "shutdown", "signals", "start_frame", "stdin_source", "task"}
+    | {
+        "switchboard",
+        "stall",
+        "shutdown",
+        "signals",
+        "start_frame",
+        "stdin_source",
+        "task",
+    }
     | {"folding", "lines", "logs", "output", "report", "terminal"},
     # What it plans, and how it starts an agent.
     {"addresses", "plan", "describe", "launch", "probe", "probe_session"},

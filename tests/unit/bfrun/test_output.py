@@ -21,7 +21,7 @@ class Sink:
     def finish(self, *items):
         for item in items:
             self.printer.feed(*item)
-        self.printer.close(10)
+        self.printer.close()
         return self.out.getvalue(), self.err.getvalue()
 
 
