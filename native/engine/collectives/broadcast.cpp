@@ -21,16 +21,28 @@ int my_number(const Request& request) {
   return (group.me - request.root + group.size()) % group.size();
 }
 
+// One link from parent to child. The child answers with an empty message: a rank that
+// takes itself for the root would otherwise never hear that the others do not, as short
+// messages leave it without waiting for anybody.
+void give(Phase& phase, int child, std::span<const std::byte> bytes) {
+  phase.sends.push_back({.peer = child, .slot = 0, .bytes = bytes});
+  phase.gathers.push_back(copy_from(child, 0, {}));
+}
+
+void take(Phase& phase, int parent, std::span<std::byte> dst) {
+  phase.gathers.push_back(copy_from(parent, 0, dst));
+  phase.sends.push_back({.peer = parent, .slot = 0, .bytes = {}});
+}
+
 // The root sends its tensor to all.
 void add_flat(Plan& plan, const Request& request) {
   Phase& phase = phase_at(plan, 0);
   if (my_number(request) > 0) {
-    phase.gathers.push_back(copy_from(rank_at(request, 0), 0, request.output));
+    take(phase, rank_at(request, 0), request.output);
     return;
   }
   for (int number = 1; number < request.group->size(); ++number) {
-    phase.sends.push_back(
-        {.peer = rank_at(request, number), .slot = 0, .bytes = request.input});
+    give(phase, rank_at(request, number), request.input);
   }
 }
 
@@ -43,11 +55,9 @@ void add_tree(Plan& plan, const Request& request) {
   for (int holders = 1; holders < n; holders *= 2, ++step) {
     Phase& phase = phase_at(plan, step);
     if (me < holders && me + holders < n) {
-      phase.sends.push_back(
-          {.peer = rank_at(request, me + holders), .slot = 0, .bytes = tensor});
+      give(phase, rank_at(request, me + holders), tensor);
     } else if (me >= holders && me < 2 * holders) {
-      phase.gathers.push_back(
-          copy_from(rank_at(request, me - holders), 0, request.output));
+      take(phase, rank_at(request, me - holders), request.output);
     }
   }
 }
@@ -65,13 +75,11 @@ void add_scatter(Plan& plan, const Request& request, const Tuning& tuning) {
   Phase& phase = phase_at(plan, 0);
   if (my_number(request) == 0) {
     for (int i = 0; i < others.size(); ++i) {
-      phase.sends.push_back(
-          {.peer = others.ranks[i], .slot = 0, .bytes = slices[i].of(request.input)});
+      give(phase, others.ranks[i], slices[i].of(request.input));
     }
     return;
   }
-  phase.gathers.push_back(
-      copy_from(rank_at(request, 0), 0, slices[others.me].of(request.output)));
+  take(phase, rank_at(request, 0), slices[others.me].of(request.output));
   if (others.size() <= tuning.direct_members) {
     add_direct_allgather(plan, 1, others, request.output, slices);
   } else {

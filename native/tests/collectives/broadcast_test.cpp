@@ -34,7 +34,8 @@ Algorithm check_broadcast(const Case& test, const Tuning& tuning, unsigned seed)
   return world[0].plan.algorithm;
 }
 
-TEST(broadcast, copies_the_root_with_each_algorithm) {
+// One for each algorithm, whatever size and members.
+std::vector<Tuning> every_algorithm() {
   Tuning flat;
   flat.broadcast_flat_members = 100;
   Tuning tree;
@@ -45,9 +46,12 @@ TEST(broadcast, copies_the_root_with_each_algorithm) {
   scatter.broadcast_scatter_bytes = 0;
   Tuning scatter_ring = scatter;
   scatter_ring.direct_members = 0;
+  return {flat, tree, scatter, scatter_ring};
+}
 
+TEST(broadcast, copies_the_root_with_each_algorithm) {
   unsigned seed = 0;
-  for (const Tuning& tuning : {flat, tree, scatter, scatter_ring}) {
+  for (const Tuning& tuning : every_algorithm()) {
     for (int n : {1, 2, 3, 5, 8, 17}) {
       for (int root : {0, n / 2, n - 1}) {
         for (std::int64_t count : {0, 1, 301, 3000}) {
@@ -58,6 +62,23 @@ TEST(broadcast, copies_the_root_with_each_algorithm) {
           }
         }
       }
+    }
+  }
+}
+
+// The engine finds out by comparing headers; here it is enough that they meet.
+TEST(broadcast, ends_for_no_root_that_others_do_not_follow) {
+  for (const Tuning& tuning : every_algorithm()) {
+    for (int n : {2, 3, 5, 8}) {
+      World world(one_machine(n));
+      for (int i = 0; i < n; ++i) {
+        world.set_tensor(i, DType::kUInt8, {10}, 10);
+        world[i].request.kind = Kind::kBroadcast;
+        world[i].request.root = i == n - 1 ? n - 1 : 0;
+      }
+      world.plan(tuning);
+      CHECK_THROWS(world.run(1), RuleBroken, "");
+      CHECK(!world.done(n - 1));
     }
   }
 }
