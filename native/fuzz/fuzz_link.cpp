@@ -1,0 +1,180 @@
+// A peer that knows the key, and then says anything in any order, while the messages on
+// this side come and go. Whatever it does may cost the link, nothing else.
+#include <sys/socket.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "fuzz/fuzz.h"
+#include "transport/tcp/link.h"
+
+namespace {
+
+using namespace bluecomm;
+using namespace bluecomm::tcp;
+
+constexpr std::size_t kStreams = 2;
+
+struct Received {
+  std::unique_ptr<Incoming> message;
+  bool accepted = false;
+  std::vector<std::byte> into;
+};
+
+struct Sent {
+  std::vector<std::byte> payload;
+  std::unique_ptr<Outgoing> message;
+};
+
+class Session {
+ public:
+  Session() : link_(4096, std::make_shared<SegmentPool>()) {
+    Streams::Set streams;
+    for (UniqueFd& peer : peers_) {
+      int pair[2];
+      MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
+      peer.reset(pair[0]);
+      streams.emplace_back(UniqueFd(pair[1]), streams.size());
+    }
+    link_.open(std::move(streams), false);
+  }
+
+  void step(fuzz::Input& input) {
+    const std::uint8_t what = input.byte();
+    const std::size_t which = input.byte();
+    switch (what % 10) {
+      case 0:
+        write(which, input.take(input.byte()));
+        break;
+      case 1:
+      case 2:
+        write_frame(which, input);
+        break;
+      case 3:
+        send(which * 1000u);
+        break;
+      case 4:
+        if (!sent_.empty()) sent_.erase(sent_.begin() + at(which, sent_));
+        break;
+      case 5:
+        if (!received_.empty())
+          accept(received_[static_cast<std::size_t>(at(which, received_))],
+                 input.byte());
+        break;
+      case 6:
+        if (!received_.empty())
+          consume(received_[static_cast<std::size_t>(at(which, received_))],
+                  input.byte());
+        break;
+      case 7:
+        if (!received_.empty())
+          received_.erase(received_.begin() + at(which, received_));
+        break;
+      case 8:
+        if (which == 0) link_.say_goodbye();
+        if (which == 1) peers_[0].reset();
+        if (which == 2) link_.end();
+        break;
+      case 9:
+        break;
+    }
+    progress();
+  }
+
+ private:
+  template <typename T>
+  static std::ptrdiff_t at(std::size_t which, const std::vector<T>& all) {
+    return static_cast<std::ptrdiff_t>(which % all.size());
+  }
+
+  void write(std::size_t stream, std::span<const std::byte> bytes) {
+    const int fd = peers_[stream % kStreams].get();
+    if (fd < 0 || bytes.empty()) return;
+    static_cast<void>(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL));
+  }
+
+  // A frame that is nearly right, so that it gets past the first checks.
+  void write_frame(std::size_t stream, fuzz::Input& input) {
+    Frame frame{.kind = static_cast<FrameKind>(input.byte() % 10)};
+    frame.message = input.byte() % 8;
+    frame.offset = input.byte() % 16 * kSmallChunk;
+    std::size_t payload = 0;
+    if (frame.kind == FrameKind::kMessage) {
+      frame.offset = 0;
+      frame.message = announced_++;
+      write_message(stream, frame, input.number() % 2'000'000);
+      return;
+    }
+    if (frame.kind == FrameKind::kChunk) payload = input.byte() * 256u;
+    frame.length = static_cast<std::uint32_t>(payload);
+    write(stream, std::as_bytes(std::span(&frame, 1)));
+    write(stream, std::vector<std::byte>(payload));
+  }
+
+  void write_message(std::size_t stream, Frame frame, std::size_t nbytes) {
+    const bool eager = nbytes < 4096;
+    frame.length = static_cast<std::uint32_t>(sizeof(Header) + (eager ? nbytes : 0));
+    frame.flags = eager ? kCharged : 0;
+    Header header;
+    header.nbytes = nbytes;
+    write(stream, std::as_bytes(std::span(&frame, 1)));
+    write(stream, std::as_bytes(std::span(&header, 1)));
+    if (eager) write(stream, std::vector<std::byte>(nbytes));
+  }
+
+  void send(std::size_t nbytes) {
+    if (sent_.size() > 8) return;
+    Sent& sent = sent_.emplace_back();
+    sent.payload.resize(nbytes);
+    sent.message = link_.send(Header{}, sent.payload);
+  }
+
+  void accept(Received& received, std::uint8_t how) {
+    const std::size_t nbytes = received.message->header().nbytes;
+    if (received.accepted || nbytes > (4u << 20)) return;
+    received.accepted = true;
+    if (how % 2 == 1) received.into.resize(nbytes);
+    received.message->accept(received.into);
+  }
+
+  void consume(Received& received, std::uint8_t how) {
+    const auto bytes = received.message->readable();
+    std::size_t sum = 0;  // reads every byte that is shown
+    for (const std::byte byte : bytes) sum += std::to_integer<std::size_t>(byte);
+    received.message->consume(how % 2 == 1 || sum > 1'000'000'000 ? bytes.size()
+                                                                  : bytes.size() / 2);
+  }
+
+  void progress() {
+    char buffer[65536];
+    for (const UniqueFd& peer : peers_) {
+      while (peer && recv(peer.get(), buffer, sizeof buffer, 0) > 0) {
+      }
+    }
+    if (link_.ended()) link_.end();
+    for (Stream& stream : link_.streams()) stream.readable = stream.writable = true;
+    link_.progress();
+    while (auto message = link_.take_arrived()) {
+      received_.push_back({std::move(message), false, {}});
+    }
+    for (const Sent& sent : sent_) {
+      MUST(sent.message->released() <= sent.payload.size());
+    }
+  }
+
+  std::array<UniqueFd, kStreams> peers_;
+  std::uint64_t announced_ = 0;
+  Link link_;
+  std::vector<Received> received_;
+  std::vector<Sent> sent_;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::Input input(data, size);
+  Session session;
+  while (!input.empty()) session.step(input);
+  return 0;
+}

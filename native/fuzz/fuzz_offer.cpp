@@ -1,0 +1,19 @@
+// Offers come from other ranks, by way of the control plane.
+#include <stdexcept>
+#include <string_view>
+
+#include "fuzz/fuzz.h"
+#include "transport/tcp/address.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace bluecomm::tcp;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  try {
+    const auto addresses = parse_offer(text);
+    const std::string again = format_offer(addresses);
+    MUST(format_offer(parse_offer(again)) == again);
+  } catch (const std::invalid_argument&) {
+    // Refused, as most are.
+  }
+  return 0;
+}
