@@ -274,7 +274,7 @@ class Job:
             self._announce(self.membership.froze_too_long(rank, seconds))
         elif frame["event"] == "frozen":
             self._announce(self.membership.frozen(rank, seconds))
-        else:
+        elif not self.membership.ending:
             self.printer.say(f"bfrun: rank {rank} goes on")
 
     def _on_inspection(self, frame: Frame) -> None:
