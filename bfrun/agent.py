@@ -26,6 +26,7 @@ from typing import Any
 from bfrun.agent_link import DriverLink
 from bfrun.agent_output import OutputPump
 from bfrun.channel import Frame, text_to_bytes
+from bfrun.errors import ProtocolError
 from bfrun.oom import OomWatch
 from bfrun.ports import free_port
 from bfrun.procs import all_processes, descendants, kill_descendants, send_signal
@@ -232,7 +233,12 @@ class Agent:
             return
         if frame["type"] == "goodbye":
             self._ranks[number].said_goodbye = True
-        self._link.send({"type": "rank", "rank": number, "frame": frame})
+        try:
+            self._link.send({"type": "rank", "rank": number, "frame": frame})
+        except (ProtocolError, RecursionError) as error:
+            # It fits into a frame by itself, but not into one of ours.
+            said = {"type": frame["type"][:99], "error": str(error)}
+            self._link.send({"type": "rank", "rank": number, "frame": said})
 
     # What happens by itself
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from bfrun.agent_session import AGENT_SILENCE_LIMIT_S, AgentSession
 from bfrun.channel import Frame, text_to_bytes
 from bfrun.config import LaunchConfig
+from bfrun.errors import ProtocolError
 from bfrun.membership import Membership
 from bfrun.output import Printer
 from bfrun.plan import LaunchPlan
@@ -289,7 +290,13 @@ class Job:
         rank, said = frame["rank"], frame["frame"]
         try:
             self._on_said(rank, said)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            ProtocolError,
+        ) as error:
             text = f"bfrun: rank {rank} sent an invalid '{said['type']}': {error!r}"
             self.printer.say(text)
 

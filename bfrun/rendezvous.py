@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from bfrun.channel import Frame
+from bfrun.channel import MAX_FRAME_NBYTES, Frame
 
+# All records travel in one frame.
+MAX_TABLE_NBYTES = MAX_FRAME_NBYTES - (1 << 20)
 # Which ranks get which frame.
 Answers = list[tuple[list[int], Frame]]
 
@@ -14,6 +17,7 @@ Answers = list[tuple[list[int], Frame]]
 @dataclass
 class _Round:
     records: dict[int, Any] = field(default_factory=dict)
+    nbytes: int = 0
     deadline: float = 0.0
 
 
@@ -37,6 +41,9 @@ class Rendezvous:
             number, _Round(deadline=now + self._timeout_s)
         )
         current.records[rank] = record
+        current.nbytes += len(json.dumps(record))
+        if current.nbytes > MAX_TABLE_NBYTES:
+            return self._close(number, _too_large(current.nbytes))
         if len(current.records) == self._world_size:
             del self._rounds[number]
             records = [current.records[r] for r in range(self._world_size)]
@@ -54,7 +61,8 @@ class Rendezvous:
         answers: Answers = []
         for number, current in tuple(self._rounds.items()):
             if now >= current.deadline:
-                answers += self._close(number, f"within {self._timeout_s:g} s")
+                why = f"within {self._timeout_s:g} s"
+                answers += self._close(number, self._absent(current, why))
         return answers
 
     def _close_hopeless(self) -> Answers:
@@ -62,20 +70,33 @@ class Rendezvous:
         for number, current in tuple(self._rounds.items()):
             never = [rank for rank in self._gone if rank not in current.records]
             if never:
-                why = "; ".join(self._gone[rank] for rank in never[:3])
-                answers += self._close(number, f"and never will: {why}")
+                causes = "; ".join(self._gone[rank] for rank in never[:3])
+                text = self._absent(current, f"and never will: {causes}")
+                answers += self._close(number, text)
         return answers
 
-    def _close(self, number: int, why: str) -> Answers:
-        came = sorted(self._rounds.pop(number).records)
-        missing = [rank for rank in range(self._world_size) if rank not in came]
-        text = (
-            f"init: {_ranks(missing)} did not call bluecomm.init {why} "
-            f"(have come: {_ranks(came)}). Every rank must call it; "
+    def _missing(self, current: _Round) -> list[int]:
+        return [r for r in range(self._world_size) if r not in current.records]
+
+    def _absent(self, current: _Round, why: str) -> str:
+        return (
+            f"init: {_ranks(self._missing(current))} did not call bluecomm.init {why} "
+            f"(have come: {_ranks(sorted(current.records))}). Every rank must call it; "
             "--start-timeout sets the limit"
         )
-        frame: Frame = {"type": "missing", "round": number, "ranks": missing}
-        return [(came, {**frame, "text": text})]
+
+    def _close(self, number: int, text: str) -> Answers:
+        current = self._rounds.pop(number)
+        frame: Frame = {"type": "missing", "round": number, "text": text}
+        frame["ranks"] = self._missing(current)
+        return [(sorted(current.records), frame)]
+
+
+def _too_large(nbytes: int) -> str:
+    return (
+        f"init: the records of the ranks have {nbytes} bytes together, at most "
+        f"{MAX_TABLE_NBYTES} are allowed"
+    )
 
 
 def _ranks(ranks: list[int]) -> str:

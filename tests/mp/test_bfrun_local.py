@@ -173,6 +173,17 @@ def test_nonsense_of_a_rank_harms_nobody(tmp_path):
     assert "sent an invalid 'publish'" in job.err
 
 
+def test_a_frame_that_is_too_large_to_pass_on_is_refused(tmp_path):
+    body = CLIENT + (
+        "from bfrun.channel import MAX_FRAME_NBYTES as most\n"
+        "client.send('publish', round=0, record='x' * (most - 60))\n"
+        "print(client.publish(1, 1)['records'])\n"
+    )
+    job = run_bfrun(tmp_path, "-np", "1", *python(body))
+    assert job.out == "[0] [1]\n"
+    assert "rank 0 sent an invalid 'publish'" in job.err
+
+
 def test_standard_input_goes_to_rank_0_only(tmp_path):
     body = "import os, sys; print(os.environ['RANK'], len(sys.stdin.read()))"
     with launched(

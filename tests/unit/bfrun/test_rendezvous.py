@@ -52,3 +52,11 @@ def test_the_death_of_one_who_had_published_closes_nothing():
     assert rendezvous.gone(1, "exit 0") == []
     ((_, frame),) = rendezvous.publish(0, 0, "y", 0.0)
     assert frame["records"] == ["y", "x"]
+
+
+def test_records_that_fit_into_no_frame_end_the_round():
+    rendezvous = Rendezvous(3, 10)
+    assert rendezvous.publish(0, 0, "x" * (8 << 20), 0.0) == []
+    ((ranks, frame),) = rendezvous.publish(1, 0, "x" * (8 << 20), 0.0)
+    assert (ranks, frame["ranks"]) == ([0, 1], [2])
+    assert "at most 15728640 are allowed" in frame["text"]
