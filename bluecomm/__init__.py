@@ -94,6 +94,28 @@ from bluecomm.ops.pair_gossip import pair_gossip, pair_gossip_nonblocking
 from bluecomm.ops.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
 from bluecomm.ops.reducescatter import reducescatter, reducescatter_nonblocking
 from bluecomm.ops.tensor import shared_empty, shared_like
+from bluecomm.optim.algorithm import Algorithm
+from bluecomm.optim.averaging import (
+    average_model,
+    averaged,
+    averaged_state_dict,
+    consensus_distance,
+)
+from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.factories import (
+    DistributedAdaptThenCombineOptimizer,
+    DistributedAdaptWithCombineOptimizer,
+    DistributedAllreduceOptimizer,
+    DistributedGradientAllreduceOptimizer,
+    DistributedHierarchicalNeighborAllreduceOptimizer,
+    DistributedNeighborAllreduceOptimizer,
+)
+from bluecomm.optim.join import join
+from bluecomm.optim.optimizer_state import broadcast_optimizer_state
+from bluecomm.optim.options import CommunicationType
+from bluecomm.optim.parameters import allreduce_parameters, broadcast_parameters
+from bluecomm.optim.registry import algorithm_names, register_algorithm
+from bluecomm.optim.wrapper import DistributedOptimizer
 from bluecomm.runtime import Handle
 from bluecomm.topologies import (
     in_neighbor_machine_ranks,
@@ -130,11 +152,21 @@ from bluecomm.topology import (
 Communicator = ProcessSet
 
 __all__ = [
+    "Algorithm",
     "Average",
     "BluecommError",
+    "Bucket",
     "CommunicationTimeout",
+    "CommunicationType",
     "Communicator",
     "Compression",
+    "DistributedAdaptThenCombineOptimizer",
+    "DistributedAdaptWithCombineOptimizer",
+    "DistributedAllreduceOptimizer",
+    "DistributedGradientAllreduceOptimizer",
+    "DistributedHierarchicalNeighborAllreduceOptimizer",
+    "DistributedNeighborAllreduceOptimizer",
+    "DistributedOptimizer",
     "ExponentialGraph",
     "ExponentialTwoGraph",
     "FullyConnectedGraph",
@@ -164,6 +196,7 @@ __all__ = [
     "Sum",
     "SymmetricExponentialGraph",
     "__version__",
+    "algorithm_names",
     "allgather",
     "allgather_async",
     "allgather_nonblocking",
@@ -174,9 +207,13 @@ __all__ = [
     "allreduce_async_",
     "allreduce_nonblocking",
     "allreduce_nonblocking_",
+    "allreduce_parameters",
     "alltoall",
     "alltoall_async",
     "alltoall_nonblocking",
+    "average_model",
+    "averaged",
+    "averaged_state_dict",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -185,6 +222,9 @@ __all__ = [
     "broadcast_nonblocking",
     "broadcast_nonblocking_",
     "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "consensus_distance",
     "cross_rank",
     "cross_size",
     "get_skip_negotiate_stage",
@@ -200,6 +240,7 @@ __all__ = [
     "is_initialized",
     "is_machine_topo_weighted",
     "is_topo_weighted",
+    "join",
     "load_machine_topology",
     "load_topology",
     "local_rank",
@@ -223,6 +264,7 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
     "reducescatter_nonblocking",
+    "register_algorithm",
     "set_machine_topology",
     "set_skip_negotiate_stage",
     "set_topology",

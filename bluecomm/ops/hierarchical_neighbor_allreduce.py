@@ -108,8 +108,13 @@ def start_hierarchical(
     timeout_s: float | None,
     *,
     in_place: bool,
+    output: torch.Tensor | None = None,
 ) -> Handle[torch.Tensor]:
-    """Start the operation in either form; ``weights`` are self, src and dst."""
+    """Start the operation; ``weights`` are self, src and dst.
+
+    The result is written to ``tensor`` itself (in place), to ``output``, or to new
+    memory without one.
+    """
     comm = current_communicator(process_set)
     require_floating_point(_KIND, tensor)
     static = comm.machine_topology.weights if comm.machine_topology else None
@@ -132,6 +137,7 @@ def start_hierarchical(
         name=name,
         timeout_s=timeout_s,
         in_place=in_place,
+        output=output,
         self_weight=resolved.self_weight,
         sources=resolved.sources,
         destinations=resolved.destinations,

@@ -159,8 +159,13 @@ def start_neighbor_allreduce(
     timeout_s: float | None,
     *,
     in_place: bool,
+    output: torch.Tensor | None = None,
 ) -> Handle[torch.Tensor]:
-    """Start the operation in either form; ``weights`` are self, src and dst."""
+    """Start the operation; ``weights`` are self, src and dst.
+
+    The result is written to ``tensor`` itself (in place), to ``output``, or to new
+    memory without one.
+    """
     comm = current_communicator(process_set)
     require_floating_point(_KIND, tensor)
     static = comm.topology.weights if comm.topology else None
@@ -189,6 +194,7 @@ def start_neighbor_allreduce(
         name=name,
         timeout_s=timeout_s,
         in_place=in_place,
+        output=output,
         self_weight=resolved.self_weight,
         sources=resolved.sources,
         destinations=resolved.destinations,

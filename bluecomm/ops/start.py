@@ -19,15 +19,20 @@ def start(
     name: str | None,
     timeout_s: float | None,
     in_place: bool,
+    output: torch.Tensor | None = None,
     **parameters: Any,
 ) -> Handle[torch.Tensor]:
     """Start an operation whose result is shaped as its input.
 
     In place, the result is written to ``tensor`` itself (a tensor that is not
-    contiguous is copied on the way in and out).
+    contiguous is copied on the way in and out). Else it is written to ``output``, which
+    is contiguous, like ``tensor`` and apart from it; or to new memory without one.
     """
     source = as_input(tensor, kind)
-    output = source if in_place else new_output(source.shape, source.dtype)
+    if in_place:
+        output = source
+    elif output is None:
+        output = new_output(source.shape, source.dtype)
     return comm.start(
         kind,
         name,

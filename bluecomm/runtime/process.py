@@ -33,6 +33,7 @@ class Process:
         self._memory: SharedMemory | None = None
         self._communicator: Communicator | None = None
         self._creations: dict[tuple[int, ...], int] = {}
+        self._before_shutdown: list[Callable[[], None]] = []
         self._was_shut_down = False
         self._ends_with_interpreter = False
         self._pid = os.getpid()
@@ -97,6 +98,14 @@ class Process:
         self._creations.clear()
         self._communicator = communicator
 
+    def before_shutdown(self, callback: Callable[[], None]) -> None:
+        """Have a function called each time a world is about to end in order.
+
+        It may communicate, and must not raise. Given again, it is called once.
+        """
+        if callback not in self._before_shutdown:
+            self._before_shutdown.append(callback)
+
     def shutdown(self) -> None:
         """See ``bluecomm.shutdown``."""
         self._end(orderly=True)
@@ -124,6 +133,9 @@ class Process:
         return members, creation
 
     def _end(self, *, orderly: bool) -> None:
+        if orderly and self._communicator is not None:
+            for callback in self._before_shutdown:
+                callback()
         communicator, self._communicator = self._communicator, None
         if communicator is not None:
             self._was_shut_down = True

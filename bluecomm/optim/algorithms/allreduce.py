@@ -1,0 +1,18 @@
+"""Averaging of parameters over all ranks."""
+
+from __future__ import annotations
+
+from bluecomm.optim.algorithms.parameter_averaging import ParameterAveraging
+from bluecomm.optim.options import CommunicationType
+from bluecomm.optim.registry import register_algorithm
+
+
+@register_algorithm("allreduce")
+class Allreduce(ParameterAveraging):
+    """Parameter averaging with the exact mean: ``W[i, j] = 1 / n``.
+
+    Unlike ``gradient_allreduce``, each rank's optimizer state follows its own
+    gradients.
+    """
+
+    communication_type = CommunicationType.allreduce

@@ -1,0 +1,18 @@
+"""Averaging of parameters inside machines and with neighboring machines."""
+
+from __future__ import annotations
+
+from bluecomm.optim.algorithms.parameter_averaging import ParameterAveraging
+from bluecomm.optim.options import CommunicationType
+from bluecomm.optim.registry import register_algorithm
+
+
+@register_algorithm("hierarchical_neighbor_allreduce")
+class HierarchicalNeighborAllreduce(ParameterAveraging):
+    """Parameter averaging of machines: exact inside, with neighbors between them.
+
+    ``W = U M V``: ``V`` takes the mean of each machine, ``M`` is the mixing matrix of
+    the machine topology, ``U`` gives each rank its machine's result.
+    """
+
+    communication_type = CommunicationType.hierarchical_neighbor_allreduce

@@ -1,0 +1,16 @@
+"""No communication: each rank trains alone."""
+
+from __future__ import annotations
+
+from bluecomm.optim.algorithm import Algorithm
+from bluecomm.optim.registry import register_algorithm
+
+
+@register_algorithm("local")
+class Local(Algorithm):
+    """Each rank trains on its own: ``x_i <- step(x_i, g_i(x_i))``.
+
+    The baseline that the others are compared with.
+    """
+
+    honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})

@@ -1,0 +1,199 @@
+"""Parameter averaging: *when* the ranks mix. *How* is the exchange's business.
+
+With ``W`` the mixing matrix, ``x`` the stacked parameters and ``step(x, g)`` the user's
+optimizer:
+
+* CTA (combine, then adapt): ``x <- step(W x, g(x))``. The exchange runs during forward
+  and backward.
+* ATC (adapt, then combine): ``x <- W step(x, g(x))``. The exchange runs from the end of
+  the step to the next forward.
+
+Source:
+    Sayed, "Adaptation, Learning, and Optimization over Networks", Foundations and
+    Trends in Machine Learning 7 (2014), chapter 7. Lian et al., "Can Decentralized
+    Algorithms Outperform Centralized Algorithms?", NeurIPS 2017 (CTA as D-PSGD).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+from bluecomm.ops.allreduce import allreduce_nonblocking
+from bluecomm.ops.reduce_op import Sum
+from bluecomm.optim.algorithm import Algorithm, Round
+from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.dynamic_topology import Weights
+from bluecomm.optim.exchange import EXCHANGES, Exchange
+from bluecomm.optim.last_to_join import last_to_join
+from bluecomm.optim.options import CommunicationType
+from bluecomm.runtime import Handle
+
+_log = logging.getLogger("bluecomm")
+
+ORDERS = ("atc", "cta")
+
+
+class ParameterAveraging(Algorithm):
+    """Base of the algorithms that average parameters.
+
+    Args:
+        order: ``"cta"`` or ``"atc"``.
+        topology: Weights that change from round to round: ``"one_peer"``, an iterator
+            of ``([send ranks], [receive ranks])``, or a function of the round.
+        uneven_inputs: Let ranks ``join`` when they run out of data. Costs a tiny
+            allreduce per round, so all ranks wait for the slowest.
+
+    Raises:
+        ValueError: ``order`` is another word.
+    """
+
+    communication_type: ClassVar[CommunicationType]
+    honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
+
+    def __init__(
+        self,
+        *,
+        order: str = "cta",
+        topology: object = None,
+        uneven_inputs: bool = False,
+    ) -> None:
+        if order not in ORDERS:
+            raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
+        self._order = order
+        self._topology = topology
+        self._uneven_inputs = uneven_inputs
+        self._buckets: Sequence[Bucket] = ()
+        self._exchanges: dict[CommunicationType, Exchange] = {}
+        self._weights: Weights | None = None
+        self._round = Round()
+        self._has_started = False
+        self._is_active = True
+        self._counting: Handle[torch.Tensor] | None = None
+        self._active_ranks = 0
+
+    def setup(self, buckets: Sequence[Bucket]) -> None:
+        comm, knobs = self.context.comm, self.context.knobs
+        knobs.communication_type = self.communication_type
+        for kind, exchange in EXCHANGES.items():
+            own = kind is self.communication_type
+            self._exchanges[kind] = exchange(
+                comm, knobs, self._topology if own else None
+            )
+        for bucket in buckets:
+            bucket.lay_out_parameters()
+        self._buckets = buckets
+
+    # -- events -----------------------------------------------------------------------
+
+    def before_forward(self, bucket: Bucket) -> None:
+        if self._order == "cta":
+            self._start(bucket)
+
+    def before_step(self) -> None:
+        if self._order == "cta" and self.context.schedule.is_due:
+            self._start_all()
+        self._finish()
+
+    def after_step(self) -> None:
+        if self._order == "atc" and self.context.schedule.is_due:
+            self._start_all()
+        self._has_started = False
+
+    def settle(self, *, for_writing: bool) -> None:
+        # Before a step of CTA the values are x, which the peers may be reading.
+        if self._order == "atc" or for_writing:
+            self._finish()
+
+    # -- rounds -----------------------------------------------------------------------
+
+    def _start_all(self) -> None:
+        if not self._has_started:
+            # The next forward pass begins with what was registered first.
+            for bucket in reversed(self._buckets):
+                self._start(bucket)
+
+    def _start(self, bucket: Bucket) -> None:
+        if not self._has_started:
+            self._begin_round()
+        kind = self.context.knobs.communication_type
+        if self._weights is None or kind is CommunicationType.empty:
+            return
+        values = bucket.parameters
+        self._report(values.check())
+        values.lend()
+        handle = self._exchanges[kind].start(
+            self._weights, values.current, values.next, f"{bucket.name}.parameters"
+        )
+        self._round.add(bucket, handle)
+
+    def _begin_round(self) -> None:
+        """Settle what all buckets of a round have in common."""
+        context = self.context
+        self._has_started = True
+        self._weights = None
+        kind = context.knobs.communication_type
+        if context.comm.size == 1 or kind is CommunicationType.empty:
+            return
+        self._weights = self._exchanges[kind].weights(context.schedule.round)
+        if self._uneven_inputs:
+            active = torch.tensor([int(self._is_active)])
+            self._counting = allreduce_nonblocking(
+                active, op=Sum, name=f"{context.name}.active", process_set=context.comm
+            )
+
+    def _finish(self) -> None:
+        """Wait for the round and put its results in force."""
+        counting, self._counting = self._counting, None
+        for bucket, _ in self._round.wait():
+            self._report(bucket.parameters.exchange())
+        if counting is not None:
+            self._active_ranks = int(counting.wait())
+
+    def _report(self, adopted: list[str]) -> None:
+        if adopted:
+            _log.warning(
+                "%s: took in parameters that were given other memory since the last "
+                "round: %s",
+                self.context.name,
+                ", ".join(adopted),
+            )
+
+    # -- uneven inputs ----------------------------------------------------------------
+
+    def join(self) -> int:
+        """Go on mixing until all ranks have joined; return the last one to join.
+
+        Raises:
+            ValueError: Without ``uneven_inputs=True``, or with weights set as
+                attributes, which this rank cannot know for rounds to come.
+        """
+        context = self.context
+        if not self._uneven_inputs:
+            raise ValueError(
+                "join: parameter averaging needs DistributedOptimizer(..., "
+                "uneven_inputs=True) on all ranks for this"
+            )
+        if context.knobs.has_weights():
+            raise ValueError(
+                "join: the optimizer has weights set as attributes; give them with "
+                "topology=, so that they are known for the rounds to come"
+            )
+        if context.comm.size == 1:
+            return context.comm.ranks[0]
+        waited = -1
+        self._is_active = False
+        self._active_ranks = context.comm.size
+        self._finish()
+        while self._active_ranks > 0:
+            self._has_started = False
+            self._start_all()
+            self._finish()
+            context.schedule.on_round()
+            waited += 1
+        self._is_active = True
+        self._has_started = False
+        return last_to_join(context.comm, waited, context.name)

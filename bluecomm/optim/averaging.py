@@ -1,0 +1,188 @@
+"""The average of all ranks' models: to evaluate, to keep, and to measure against."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from bluecomm.ops.allreduce import allreduce, allreduce_nonblocking
+from bluecomm.ops.reduce_op import Average
+from bluecomm.optim import live
+from bluecomm.runtime import Communicator, current_communicator
+from bluecomm.runtime.handle import wait_all
+
+
+def average_model(
+    model: nn.Module,
+    *,
+    average_buffers: bool = False,
+    process_set: Communicator | None = None,
+) -> None:
+    """Overwrite a model with the exact average of all ranks' models.
+
+    Collective.
+
+    Args:
+        model: Has the same parameters on all ranks.
+        average_buffers: Average the floating-point buffers too, such as the statistics
+            of BatchNorm; else each rank keeps its own.
+        process_set: Ranks that take part. Default: all.
+
+    Raises:
+        MismatchError: The ranks' models differ.
+        BluecommError: The communication failed.
+    """
+    live.settle(model.parameters(), for_writing=True)
+    means = _means(model, average_buffers, process_set)
+    _overwrite(model, means)
+
+
+@contextlib.contextmanager
+def averaged(
+    model: nn.Module,
+    *,
+    average_buffers: bool = False,
+    process_set: Communicator | None = None,
+) -> Iterator[nn.Module]:
+    """Let a model be the average of all ranks' models, inside of a ``with`` block.
+
+    ::
+
+        with bf.averaged(model):
+            accuracy = evaluate(model)
+
+    Collective at its beginning. At its end the rank's own values are back, also after
+    an exception.
+
+    Args:
+        model: As in ``average_model``, and so are the errors.
+        average_buffers: As in ``average_model``.
+        process_set: As in ``average_model``.
+
+    Yields:
+        The model.
+    """
+    live.settle(model.parameters(), for_writing=True)
+    means = _means(model, average_buffers, process_set)
+    tensors = dict(_tensors(model, average_buffers))
+    own = {name: tensors[name].detach().clone() for name in means}
+    _overwrite(model, means)
+    try:
+        yield model
+    finally:
+        live.settle(model.parameters(), for_writing=True)
+        _overwrite(model, own)
+
+
+def averaged_state_dict(
+    model: nn.Module,
+    *,
+    average_buffers: bool = False,
+    process_set: Communicator | None = None,
+) -> dict[str, Any]:
+    """Return ``model.state_dict()`` with the averages of all ranks' parameters.
+
+    Collective; every rank gets it, so one of them can save it. The model keeps its
+    values.
+
+    Args:
+        model: As in ``average_model``, and so are the errors.
+        average_buffers: As in ``average_model``.
+        process_set: As in ``average_model``.
+
+    Returns:
+        New dict of new tensors; buffers that are not averaged are this rank's.
+    """
+    state: dict[str, Any] = {
+        name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+        for name, value in model.state_dict().items()
+    }
+    means = _means(model, average_buffers, process_set)
+    # A tied parameter is in the state dict under each of its names.
+    everything = {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
+    by_tensor = {id(t): means[n] for n, t in _tensors(model, True) if n in means}
+    for name in state:
+        mean = by_tensor.get(id(everything.get(name)))
+        if mean is not None:
+            state[name] = mean.clone()
+    return state
+
+
+def consensus_distance(
+    model: nn.Module, *, process_set: Communicator | None = None
+) -> float:
+    """Return how far the ranks' models are from their average.
+
+    ``sqrt(1/n * sum_i |x_i - mean_j x_j|^2)`` over all parameters; 0 if all are equal.
+
+    Collective.
+
+    Args:
+        model: Has the same parameters on all ranks.
+        process_set: Ranks that take part. Default: all.
+
+    Returns:
+        The same number on every rank.
+
+    Raises:
+        MismatchError: The ranks' models differ.
+        BluecommError: The communication failed.
+    """
+    live.settle(model.parameters(), for_writing=False)
+    means = _means(model, False, process_set)
+    square = sum(
+        float((parameter.detach().double() - means[name].double()).square().sum())
+        for name, parameter in _tensors(model, False)
+    )
+    comm = current_communicator(process_set)
+    mean_square = allreduce(
+        torch.tensor(square, dtype=torch.float64),
+        op=Average,
+        name=comm.name_for("consensus_distance", None),
+        process_set=comm,
+    )
+    return math.sqrt(float(mean_square))
+
+
+def _tensors(
+    model: nn.Module, with_buffers: bool
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what is averaged: floating-point parameters, perhaps buffers."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point():
+            yield name, parameter
+    for name, buffer in model.named_buffers() if with_buffers else ():
+        if buffer.is_floating_point():
+            yield name, buffer
+
+
+def _means(
+    model: nn.Module, with_buffers: bool, process_set: Communicator | None
+) -> dict[str, torch.Tensor]:
+    """Return the averages over ranks, by name."""
+    comm = current_communicator(process_set)
+    prefix = comm.name_for("average_model", None)
+    tensors = list(_tensors(model, with_buffers))
+    handles = [
+        allreduce_nonblocking(
+            tensor, op=Average, name=f"{prefix}.{name}", process_set=comm
+        )
+        for name, tensor in tensors
+    ]
+    results = wait_all(handles)
+    return {name: mean for (name, _), mean in zip(tensors, results, strict=True)}
+
+
+def _overwrite(model: nn.Module, values: dict[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in _tensors(model, with_buffers=True):
+            if name in values:
+                tensor.copy_(values[name])

@@ -1,0 +1,144 @@
+"""Weights that change from round to round, as the user gave them by ``topology=``."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bluecomm.topology import GetDynamicOnePeerSendRecvRanks
+
+if TYPE_CHECKING:
+    from bluecomm.runtime.communicator import Topology
+
+
+class Weights(NamedTuple):
+    """The weights of one exchange; three times ``None`` means the static topology."""
+
+    self_weight: float | None = None
+    src_weights: Mapping[int, float] | None = None
+    dst_weights: Mapping[int, float] | Sequence[int] | None = None
+
+
+STATIC = Weights()
+
+# What a user's iterator yields and a user's function returns: ranks to send to and to
+# receive from, or the three weights.
+Entry = Sequence[Any]
+Source = Callable[[int], Entry] | Iterable[Entry] | str
+
+
+class DynamicTopology:
+    """The weights of each round.
+
+    Args:
+        source: ``"one_peer"``, an iterator or iterable over the rounds, or a function
+            from the number of the round (from 0).
+        topology: Returns the topology in force, for ``"one_peer"``.
+        rank: This rank (or machine) in that topology.
+
+    Raises:
+        TypeError: ``source`` is something else.
+        ValueError: It is another word than ``"one_peer"``.
+    """
+
+    def __init__(
+        self, source: object, topology: Callable[[], Topology | None], rank: int
+    ) -> None:
+        self._at: Callable[[int], Entry]
+        if isinstance(source, str):
+            if source != "one_peer":
+                raise ValueError(
+                    f"topology must be 'one_peer', an iterator or a function, got "
+                    f"{source!r}"
+                )
+            self._at = _OnePeer(topology, rank)
+        elif callable(source):
+            self._at = source
+        elif isinstance(source, Iterable):
+            self._at = _Rounds(iter(source))
+        else:
+            raise TypeError(
+                "topology must be 'one_peer', an iterator of ([send ranks], [receive "
+                f"ranks]) or a function of the round, got {type(source).__name__}; a "
+                "static graph is for bluecomm.set_topology"
+            )
+
+    def at(self, round_number: int) -> Weights:
+        """Return the weights of a round; rounds are asked for in ascending order.
+
+        Raises:
+            ValueError: The user's iterator is exhausted, or the entry has no meaning.
+        """
+        return as_weights(self._at(round_number))
+
+
+def as_weights(entry: Entry) -> Weights:
+    """Return the weights that an entry stands for.
+
+    ``([send ranks], [receive ranks])`` stands for uniform weights
+    ``1 / (receive ranks + 1)``.
+
+    Raises:
+        ValueError: It is neither that nor ``(self_weight, src_weights, dst_weights)``.
+    """
+    if isinstance(entry, Sequence) and len(entry) == 2:
+        send, receive = entry
+        if isinstance(send, Sequence) and isinstance(receive, Sequence):
+            uniform = 1.0 / (len(receive) + 1)
+            return Weights(uniform, dict.fromkeys(receive, uniform), list(send))
+    if isinstance(entry, Sequence) and len(entry) == 3:
+        own, sources, destinations = entry
+        if isinstance(own, numbers.Real) and isinstance(sources, Mapping):
+            return Weights(float(own), sources, destinations)
+    raise ValueError(
+        "topology: a round must be ([send ranks], [receive ranks]) or (self_weight, "
+        f"src_weights, dst_weights), got {entry!r}"
+    )
+
+
+class _Rounds:
+    """An iterator that is asked for its n-th entry."""
+
+    def __init__(self, iterator: Iterator[Entry]) -> None:
+        self._iterator = iterator
+        self._taken = 0
+        self._entry: Entry = ()
+
+    def __call__(self, round_number: int) -> Entry:
+        if round_number < self._taken - 1:
+            raise ValueError(
+                f"topology: the iterator is at round {self._taken} and cannot go back "
+                f"to round {round_number}; give a new one, or a function of the round"
+            )
+        while self._taken <= round_number:
+            try:
+                self._entry = next(self._iterator)
+            except StopIteration:
+                raise ValueError(
+                    f"topology: the iterator ended after {self._taken} rounds; it must "
+                    "be infinite, such as itertools.cycle(...)"
+                ) from None
+            self._taken += 1
+        return self._entry
+
+
+class _OnePeer:
+    """One neighbor of the topology in force at a time; follows ``set_topology``."""
+
+    def __init__(self, topology: Callable[[], Topology | None], rank: int) -> None:
+        self._topology = topology
+        self._rank = rank
+        self._known: Topology | None = None
+        self._rounds: _Rounds | None = None
+
+    def __call__(self, round_number: int) -> Entry:
+        topology = self._topology()
+        if topology is None:
+            raise ValueError("topology='one_peer': no topology is set")
+        if topology is not self._known or self._rounds is None:
+            self._known = topology
+            self._rounds = _Rounds(
+                GetDynamicOnePeerSendRecvRanks(topology.graph, self._rank)
+            )
+        return self._rounds(round_number)

@@ -1,0 +1,180 @@
+"""How parameters are averaged: one small object per operation.
+
+*When* is the business of ``algorithms/parameter_averaging.py``.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import torch
+
+from bluecomm.ops.hierarchical_neighbor_allreduce import start_hierarchical
+from bluecomm.ops.neighbor_allreduce import start_neighbor_allreduce
+from bluecomm.ops.start import start
+from bluecomm.optim.dynamic_topology import STATIC, DynamicTopology, Weights
+from bluecomm.optim.options import CommunicationType, Knobs
+from bluecomm.runtime import Communicator, Handle
+
+
+class Exchange(abc.ABC):
+    """One way to average ``source`` over ranks into ``destination``.
+
+    Args:
+        comm: Ranks that take part.
+        knobs: What the user may set before each step.
+        topology: What the user gave as ``topology=``, or ``None``.
+    """
+
+    def __init__(self, comm: Communicator, knobs: Knobs, topology: object) -> None:
+        self._comm = comm
+        self._knobs = knobs
+        self._dynamic = None
+        if topology is not None:
+            self._dynamic = self._make_dynamic(topology)
+
+    @abc.abstractmethod
+    def weights(self, round_number: int) -> Weights:
+        """Return the weights of a round, the same for all its buckets.
+
+        Raises:
+            ValueError: They contradict each other.
+        """
+
+    @abc.abstractmethod
+    def start(
+        self,
+        weights: Weights,
+        source: torch.Tensor,
+        destination: torch.Tensor,
+        name: str,
+    ) -> Handle[torch.Tensor]:
+        """Start the operation; nobody may write ``source`` before it is over."""
+
+    @abc.abstractmethod
+    def _make_dynamic(self, topology: object) -> DynamicTopology:
+        """Return the weights per round for what the user gave."""
+
+    def _choose(self, knobs: Weights, round_number: int) -> Weights:
+        """Return the weights of a round, from ``topology=`` or from the knobs."""
+        if self._dynamic is None:
+            return knobs
+        if self._knobs.has_weights():
+            raise ValueError(
+                "the optimizer has topology= and also weights set as attributes; use "
+                "one of them (set the attributes to None)"
+            )
+        return self._dynamic.at(round_number)
+
+
+class NeighborExchange(Exchange):
+    """``neighbor_allreduce``: average with the in-neighbors."""
+
+    def weights(self, round_number: int) -> Weights:
+        knobs = self._knobs
+        return self._choose(
+            Weights(knobs.self_weight, knobs.src_weights, knobs.dst_weights),
+            round_number,
+        )
+
+    def start(
+        self,
+        weights: Weights,
+        source: torch.Tensor,
+        destination: torch.Tensor,
+        name: str,
+    ) -> Handle[torch.Tensor]:
+        return start_neighbor_allreduce(
+            source,
+            weights,
+            self._knobs.enable_topo_check,
+            name,
+            self._comm,
+            None,
+            in_place=False,
+            output=destination,
+        )
+
+    def _make_dynamic(self, topology: object) -> DynamicTopology:
+        return DynamicTopology(topology, lambda: self._comm.topology, self._comm.rank)
+
+
+class HierarchicalExchange(Exchange):
+    """``hierarchical_neighbor_allreduce``: machines average with machines."""
+
+    def weights(self, round_number: int) -> Weights:
+        knobs = self._knobs
+        return self._choose(
+            Weights(
+                knobs.self_weight, knobs.src_machine_weights, knobs.dst_machine_weights
+            ),
+            round_number,
+        )
+
+    def start(
+        self,
+        weights: Weights,
+        source: torch.Tensor,
+        destination: torch.Tensor,
+        name: str,
+    ) -> Handle[torch.Tensor]:
+        return start_hierarchical(
+            source,
+            weights,
+            self._knobs.enable_topo_check,
+            name,
+            self._comm,
+            None,
+            in_place=False,
+            output=destination,
+        )
+
+    def _make_dynamic(self, topology: object) -> DynamicTopology:
+        return DynamicTopology(
+            topology, lambda: self._comm.machine_topology, self._comm.machine_rank
+        )
+
+
+class AllreduceExchange(Exchange):
+    """``allreduce``: the exact mean over all ranks; it has no weights."""
+
+    def weights(self, round_number: int) -> Weights:
+        return STATIC
+
+    def start(
+        self,
+        weights: Weights,
+        source: torch.Tensor,
+        destination: torch.Tensor,
+        name: str,
+    ) -> Handle[torch.Tensor]:
+        return start_average(self._comm, source, destination, name)
+
+    def _make_dynamic(self, topology: object) -> DynamicTopology:
+        raise ValueError("the algorithm allreduce takes no topology")
+
+
+def start_average(
+    comm: Communicator, source: torch.Tensor, destination: torch.Tensor, name: str
+) -> Handle[torch.Tensor]:
+    """Start the mean over all ranks of ``source`` into ``destination``."""
+    return start(
+        comm,
+        "allreduce",
+        source,
+        name=name,
+        timeout_s=None,
+        in_place=source is destination,
+        output=destination,
+        op="average",
+        prescale=1.0,
+        postscale=1.0,
+        local_only=False,
+    )
+
+
+EXCHANGES: dict[CommunicationType, type[Exchange]] = {
+    CommunicationType.neighbor_allreduce: NeighborExchange,
+    CommunicationType.hierarchical_neighbor_allreduce: HierarchicalExchange,
+    CommunicationType.allreduce: AllreduceExchange,
+}

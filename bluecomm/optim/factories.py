@@ -1,0 +1,150 @@
+"""BlueFog's names for ``DistributedOptimizer``, each a thin form of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from bluecomm.optim.options import CommunicationType
+from bluecomm.optim.wrapper import DistributedOptimizer
+
+Model = nn.Module | Sequence[nn.Module]
+
+
+def DistributedGradientAllreduceOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Model,
+    num_steps_per_communication: int = 1,
+) -> Any:
+    """Return ``optimizer`` averaging gradients over all ranks.
+
+    Args:
+        optimizer: As in ``DistributedOptimizer``, and so are results and errors.
+        model: Its model or models.
+        num_steps_per_communication: Backward passes that add up.
+    """
+    return DistributedOptimizer(
+        optimizer,
+        model,
+        algorithm="gradient_allreduce",
+        num_steps_per_communication=num_steps_per_communication,
+    )
+
+
+def DistributedAdaptWithCombineOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Model,
+    communication_type: CommunicationType = CommunicationType.neighbor_allreduce,
+    num_steps_per_communication: int = 1,
+) -> Any:
+    """Return ``optimizer`` averaging parameters in CTA order.
+
+    ``x <- W x - lr * g(x)``, for SGD: the gradient is taken before the average.
+
+    Args:
+        optimizer: As in ``DistributedOptimizer``, and so are results and errors.
+        model: Its model or models.
+        communication_type: With whom to average.
+        num_steps_per_communication: Steps or training forward passes per round.
+    """
+    return _averaging(
+        optimizer, model, communication_type, num_steps_per_communication, "cta"
+    )
+
+
+def DistributedAdaptThenCombineOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Model,
+    communication_type: CommunicationType = CommunicationType.neighbor_allreduce,
+    num_steps_per_communication: int = 1,
+) -> Any:
+    """Return ``optimizer`` averaging parameters in ATC order.
+
+    ``x <- W (x - lr * g(x))``, for SGD: the whole step comes before the average.
+
+    Args:
+        optimizer: As in ``DistributedOptimizer``, and so are results and errors.
+        model: Its model or models.
+        communication_type: With whom to average.
+        num_steps_per_communication: Steps or training forward passes per round.
+    """
+    return _averaging(
+        optimizer, model, communication_type, num_steps_per_communication, "atc"
+    )
+
+
+def DistributedAllreduceOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Model,
+    num_steps_per_communication: int = 1,
+) -> Any:
+    """Return ``optimizer`` averaging parameters over all ranks, in CTA order.
+
+    Arguments are those of ``DistributedAdaptWithCombineOptimizer``.
+    """
+    return DistributedAdaptWithCombineOptimizer(
+        optimizer, model, CommunicationType.allreduce, num_steps_per_communication
+    )
+
+
+def DistributedNeighborAllreduceOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Model,
+    num_steps_per_communication: int = 1,
+) -> Any:
+    """Return ``optimizer`` averaging parameters with neighbors, in CTA order.
+
+    Arguments are those of ``DistributedAdaptWithCombineOptimizer``.
+    """
+    return DistributedAdaptWithCombineOptimizer(
+        optimizer,
+        model,
+        CommunicationType.neighbor_allreduce,
+        num_steps_per_communication,
+    )
+
+
+def DistributedHierarchicalNeighborAllreduceOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Model,
+    num_steps_per_communication: int = 1,
+) -> Any:
+    """Return ``optimizer`` averaging parameters of machines, in CTA order.
+
+    Arguments are those of ``DistributedAdaptWithCombineOptimizer``.
+    """
+    return DistributedAdaptWithCombineOptimizer(
+        optimizer,
+        model,
+        CommunicationType.hierarchical_neighbor_allreduce,
+        num_steps_per_communication,
+    )
+
+
+def _averaging(
+    optimizer: torch.optim.Optimizer,
+    model: Model,
+    communication_type: CommunicationType,
+    num_steps_per_communication: int,
+    order: str,
+) -> Any:
+    if not isinstance(communication_type, CommunicationType):
+        raise TypeError(
+            "communication_type must be a bluecomm.CommunicationType, got "
+            f"{communication_type!r}"
+        )
+    # With no communication to begin with, the attribute may switch it on later.
+    is_empty = communication_type is CommunicationType.empty
+    named = CommunicationType.neighbor_allreduce if is_empty else communication_type
+    distributed = DistributedOptimizer(
+        optimizer,
+        model,
+        algorithm=named.value,
+        order=order,
+        num_steps_per_communication=num_steps_per_communication,
+    )
+    distributed.communication_type = communication_type
+    return distributed

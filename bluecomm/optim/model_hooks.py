@@ -1,0 +1,122 @@
+"""Hooks on the models of an optimizer: their forward passes and their state dicts.
+
+A copy of a model (``deepcopy``, pickle) is a plain model: its hooks do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
+
+# Copy that a model's state_dict returned -> the parameter it was made from.
+_origins = WeakTensorKeyDictionary()
+
+
+class Listener(Protocol):
+    """What wants to know of the models."""
+
+    def on_forward(self, model: nn.Module) -> None:
+        """A root model is about to run forward."""
+
+    def on_model_read(self) -> None:
+        """The values of the parameters are about to be read."""
+
+    def on_model_write(self) -> None:
+        """The values of the parameters are about to be overwritten."""
+
+
+class _Hook:
+    """A hook that neither copies nor pickles its listener."""
+
+    def __init__(self, listener: Listener | None = None) -> None:
+        self._listener = listener
+
+    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
+        return type(self), ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Hook:
+        return type(self)()
+
+
+class _BeforeForward(_Hook):
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if self._listener is not None:
+            _announce(self._listener, module)
+
+
+def _announce(listener: Listener, module: nn.Module) -> None:
+    """Tell of a forward pass."""
+    if torch.compiler.is_compiling():
+        _announce_untraced(listener, module)
+    else:
+        listener.on_forward(module)
+
+
+@torch._disable_dynamo  # type: ignore[attr-defined]
+def _announce_untraced(listener: Listener, module: nn.Module) -> None:
+    """Tell of a forward pass past the compiler, which breaks its graph there.
+
+    Apart from ``_announce``, since calling it loads the compiler (seconds).
+    """
+    listener.on_forward(module)
+
+
+class _BeforeStateDict(_Hook):
+    def __call__(self, module: nn.Module, prefix: str, keep_vars: bool) -> None:
+        if self._listener is not None:
+            self._listener.on_model_read()
+
+
+class _BeforeLoad(_Hook):
+    def __call__(self, *args: Any) -> None:
+        if self._listener is not None:
+            self._listener.on_model_write()
+
+
+class _AfterStateDict(_Hook):
+    """Copies a module's own parameters: a view would be saved with its whole bucket."""
+
+    def __call__(
+        self, module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any
+    ) -> None:
+        if self._listener is None:
+            return
+        for name, parameter in module._parameters.items():
+            value = state.get(prefix + name)
+            if (
+                parameter is not None
+                and isinstance(value, torch.Tensor)
+                and not isinstance(value, nn.Parameter)
+                and value.data_ptr() == parameter.data_ptr()
+            ):
+                copy = value.detach().clone()
+                _origins[copy] = parameter
+                state[prefix + name] = copy
+
+
+def origin_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the parameter of which a tensor is a state dict's copy, or the tensor."""
+    origin: torch.Tensor = _origins.get(tensor, tensor)  # type: ignore[no-untyped-call]
+    return origin
+
+
+def attach(models: Sequence[nn.Module], listener: Listener) -> list[RemovableHandle]:
+    """Tell a listener of what happens to models; return handles that end it."""
+    handles = []
+    # torch has no annotations for the hooks of state dicts.
+    modules: dict[Any, None] = {}
+    for model in models:
+        handles.append(model.register_forward_pre_hook(_BeforeForward(listener)))
+        modules.update(dict.fromkeys(model.modules()))
+    for module in modules:
+        handles += [
+            module.register_state_dict_pre_hook(_BeforeStateDict(listener)),
+            module._register_state_dict_hook(_AfterStateDict(listener)),
+            module._register_load_state_dict_pre_hook(_BeforeLoad(listener)),
+        ]
+    return handles

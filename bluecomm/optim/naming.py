@@ -1,0 +1,167 @@
+"""Which parameters an optimizer has, under which names, and which modules own them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import nn
+
+Models = Sequence[nn.Module]
+NamedParameters = Sequence[tuple[str, torch.Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """A module and the attribute under which it has a parameter."""
+
+    module: nn.Module
+    attribute: str
+    name: str
+    parameter: nn.Parameter
+
+
+def as_models(model: object) -> list[nn.Module]:
+    """Return the models that a user gave: none, one, or several.
+
+    Raises:
+        TypeError: Something else.
+    """
+    if model is None:
+        return []
+    models = [model] if isinstance(model, nn.Module) else model
+    if not isinstance(models, Sequence) or not all(
+        isinstance(entry, nn.Module) for entry in models
+    ):
+        raise TypeError(
+            "DistributedOptimizer: model must be a torch.nn.Module or a list of them, "
+            f"got {type(model).__name__}. For Horovod's spelling pass "
+            "named_parameters=model.named_parameters()."
+        )
+    return list(models)
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return all parameters of an optimizer, in order."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def name_parameters(
+    optimizer: torch.optim.Optimizer,
+    models: Models,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+) -> NamedParameters:
+    """Return the optimizer's parameters with names, in the order of use.
+
+    With models, order and names are those of ``named_parameters()``; with several
+    models the name begins with the model's number. Else they are those given, or
+    ``param.<group>.<position>``.
+
+    Raises:
+        TypeError: A parameter cannot be communicated.
+        ValueError: A name or a parameter is there twice, a parameter of the optimizer
+            has no name, or two parameters share their memory.
+    """
+    if models:
+        names = list(_names_in(models))
+    elif named_parameters is not None:
+        names = list(named_parameters)
+    else:
+        names = [
+            (f"param.{number}.{position}", parameter)
+            for number, group in enumerate(optimizer.param_groups)
+            for position, parameter in enumerate(group["params"])
+        ]
+    _check_unique(names)
+    wanted = {id(parameter) for parameter in parameters_of(optimizer)}
+    found = [(name, p) for name, p in names if id(p) in wanted]
+    _check_complete(optimizer, found)
+    for name, parameter in found:
+        _check_supported(name, parameter)
+    _check_apart(found)
+    return found
+
+
+def owners_in(models: Models, named: NamedParameters) -> list[Owner]:
+    """Return all places in the models where the named parameters are kept."""
+    names = {id(parameter): name for name, parameter in named}
+    return [
+        Owner(module, attribute, names[id(parameter)], parameter)
+        for model in models
+        for module in model.modules()
+        for attribute, parameter in module._parameters.items()
+        if parameter is not None and id(parameter) in names
+    ]
+
+
+def _names_in(models: Models) -> Iterator[tuple[str, torch.Tensor]]:
+    seen: set[int] = set()
+    for number, model in enumerate(models):
+        for name, parameter in model.named_parameters():
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield (name if len(models) == 1 else f"{number}.{name}"), parameter
+
+
+def _check_unique(names: NamedParameters) -> None:
+    seen: dict[str, int] = {}
+    known: dict[int, str] = {}
+    for name, parameter in names:
+        if name in seen:
+            raise ValueError(
+                f"DistributedOptimizer: the parameter name {name!r} is given twice"
+            )
+        if id(parameter) in known:
+            raise ValueError(
+                f"DistributedOptimizer: one parameter is given twice, as "
+                f"{known[id(parameter)]!r} and {name!r}"
+            )
+        seen[name] = known_id = id(parameter)
+        known[known_id] = name
+
+
+def _check_complete(optimizer: torch.optim.Optimizer, found: NamedParameters) -> None:
+    known = {id(parameter) for _, parameter in found}
+    strangers = [
+        f"param_groups[{number}]['params'][{position}] of shape {tuple(p.shape)}"
+        for number, group in enumerate(optimizer.param_groups)
+        for position, p in enumerate(group["params"])
+        if id(p) not in known
+    ]
+    if strangers:
+        raise ValueError(
+            "DistributedOptimizer: these parameters of the optimizer are not among "
+            f"those of the model (or named_parameters): {', '.join(strangers)}. Pass "
+            "all models that the optimizer trains, as a list."
+        )
+
+
+def _check_supported(name: str, parameter: torch.Tensor) -> None:
+    if not parameter.is_floating_point() or parameter.layout is not torch.strided:
+        raise TypeError(
+            f"DistributedOptimizer: parameter {name!r} is {parameter.dtype} with layout"
+            f" {parameter.layout}; only dense floating-point parameters can be averaged"
+        )
+    if parameter.device.type != "cpu":
+        raise ValueError(
+            f"DistributedOptimizer: parameter {name!r} is on {parameter.device}; only "
+            "CPU parameters are supported. Call model.cpu() before wrapping."
+        )
+
+
+def _check_apart(found: NamedParameters) -> None:
+    """Raise if two parameter objects are views of the same memory."""
+    ranges = sorted(
+        (p.data_ptr(), p.data_ptr() + p.numel() * p.element_size(), name)
+        for name, p in found
+        if p.numel()
+    )
+    for (_, end, first), (begin, _, second) in itertools.pairwise(ranges):
+        if begin < end:
+            raise ValueError(
+                f"DistributedOptimizer: parameters {first!r} and {second!r} share "
+                "memory without being one object. Tie weights by using the same "
+                "Parameter in both places."
+            )

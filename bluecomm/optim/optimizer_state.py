@@ -1,0 +1,92 @@
+"""Making the ranks' optimizers equal."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bluecomm.ops.broadcast import broadcast_nonblocking_
+from bluecomm.ops.objects import broadcast_object
+from bluecomm.runtime import Communicator, current_communicator
+from bluecomm.runtime.handle import wait_all
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Stands for a tensor that is sent on its own."""
+
+    number: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int = 0,
+    *,
+    process_set: Communicator | None = None,
+) -> None:
+    """Give every rank the root's optimizer state: its options and its tensors, exactly.
+
+    Collective. Works for every optimizer that has a ``state_dict``, before its first
+    step and after.
+
+    Args:
+        optimizer: A plain or distributed optimizer with the same parameters on all
+            ranks.
+        root_rank: Rank whose state counts.
+        process_set: Ranks that take part. Default: all.
+
+    Raises:
+        TypeError: Not an optimizer.
+        ValueError: ``root_rank`` is no rank, or the optimizers' groups differ.
+        BluecommError: The communication failed.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            "broadcast_optimizer_state: expected a torch.optim.Optimizer, got "
+            f"{type(optimizer).__name__}"
+        )
+    comm = current_communicator(process_set)
+    is_root = comm.world.rank == root_rank
+    name = comm.name_for("broadcast_optimizer_state", None)
+    tensors: list[torch.Tensor] = []
+
+    def take_out(tensor: torch.Tensor) -> _Place:
+        tensors.append(tensor.detach())
+        return _Place(len(tensors) - 1, tensor.shape, tensor.dtype)
+
+    skeleton = None
+    if is_root:
+        skeleton = _replace(optimizer.state_dict(), torch.Tensor, take_out)
+    skeleton = broadcast_object(skeleton, root_rank, f"{name}.plan", process_set=comm)
+    if not is_root:
+
+        def put_in(place: _Place) -> torch.Tensor:
+            tensors.append(torch.empty(place.shape, dtype=place.dtype))
+            return tensors[-1]
+
+        # Places come in the order of their numbers: it is the order of the walk.
+        state = _replace(skeleton, _Place, put_in)
+    wait_all(
+        [
+            broadcast_nonblocking_(tensor, root_rank, f"{name}.{k}", process_set=comm)
+            for k, tensor in enumerate(tensors)
+        ]
+    )
+    if not is_root:
+        optimizer.load_state_dict(state)
+
+
+def _replace(tree: Any, kind: type, make: Callable[[Any], Any]) -> Any:
+    """Return a copy of nested dicts, lists and tuples with some leaves replaced."""
+    if isinstance(tree, kind):
+        return make(tree)
+    if isinstance(tree, dict):
+        return {key: _replace(value, kind, make) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([_replace(value, kind, make) for value in tree])
+    return tree

@@ -1,0 +1,86 @@
+"""What users give to a distributed optimizer: options once, knobs at any step."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+
+from bluecomm.compression import Compression, Compressor
+from bluecomm.ops.reduce_op import Average, ReduceOp, Sum
+
+
+class CommunicationType(enum.Enum):
+    """How a parameter-averaging optimizer communicates; BlueFog's names."""
+
+    neighbor_allreduce = "neighbor_allreduce"
+    hierarchical_neighbor_allreduce = "hierarchical_neighbor_allreduce"
+    allreduce = "allreduce"
+    empty = "empty"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommonOptions:
+    """The arguments of ``DistributedOptimizer`` that are no algorithm's own.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        ValueError: A value is out of its range.
+    """
+
+    compression: type[Compressor] = Compression.none
+    op: ReduceOp = Average
+    backward_passes_per_step: int = 1
+    num_steps_per_communication: int = 1
+    bucket_bytes: int
+
+    def __post_init__(self) -> None:
+        for name in (
+            "backward_passes_per_step",
+            "num_steps_per_communication",
+            "bucket_bytes",
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an integer, got {value!r}")
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.op not in (Average, Sum):
+            raise ValueError(f"op must be bluecomm.Average or Sum, got {self.op!r}")
+        if not isinstance(self.compression, type) or not issubclass(
+            self.compression, Compressor
+        ):
+            raise TypeError(
+                "compression must be bluecomm.Compression.none or .fp16, got "
+                f"{self.compression!r}"
+            )
+
+
+@dataclasses.dataclass
+class Knobs:
+    """What may be set on the optimizer before each step, as in BlueFog.
+
+    ``None`` is for the topology in force. The three weights are those of
+    ``neighbor_allreduce``; the machine weights those of
+    ``hierarchical_neighbor_allreduce``.
+    """
+
+    self_weight: float | None = None
+    src_weights: Mapping[int, float] | None = None
+    dst_weights: Mapping[int, float] | Sequence[int] | None = None
+    src_machine_weights: Mapping[int, float] | None = None
+    dst_machine_weights: Mapping[int, float] | Sequence[int] | None = None
+    enable_topo_check: bool = False
+    communication_type: CommunicationType = CommunicationType.empty
+
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        """Return the names of all knobs."""
+        return frozenset(field.name for field in dataclasses.fields(cls))
+
+    def has_weights(self) -> bool:
+        """Return whether any weight is set."""
+        return any(
+            getattr(self, name) is not None
+            for name in self.names() - {"enable_topo_check", "communication_type"}
+        )

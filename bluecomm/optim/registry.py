@@ -1,0 +1,53 @@
+"""The algorithms by name: what ``--dist-optimizer`` of the examples accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from bluecomm.optim.algorithm import Algorithm
+
+_algorithms: dict[str, type[Algorithm]] = {}
+
+_Class = TypeVar("_Class", bound=type[Algorithm])
+
+
+def register_algorithm(name: str) -> Callable[[_Class], _Class]:
+    """Return a class decorator that makes an algorithm known under a name.
+
+    Args:
+        name: Name for ``DistributedOptimizer(algorithm=...)``.
+
+    Raises:
+        TypeError: Not an ``Algorithm`` class (raised by the decorator).
+        ValueError: The name is taken by another class.
+    """
+
+    def register(algorithm: _Class) -> _Class:
+        if not isinstance(algorithm, type) or not issubclass(algorithm, Algorithm):
+            raise TypeError(f"{algorithm!r} is not a subclass of bluecomm's Algorithm")
+        if _algorithms.setdefault(name, algorithm) is not algorithm:
+            raise ValueError(
+                f"the algorithm name {name!r} is taken by {_algorithms[name].__name__}"
+            )
+        return algorithm
+
+    return register
+
+
+def get_algorithm(name: str) -> type[Algorithm]:
+    """Return the class of an algorithm.
+
+    Raises:
+        ValueError: The name is unknown.
+    """
+    if name not in _algorithms:
+        raise ValueError(
+            f"unknown algorithm {name!r}; known are {', '.join(algorithm_names())}"
+        )
+    return _algorithms[name]
+
+
+def algorithm_names() -> list[str]:
+    """Return the names of all algorithms, sorted."""
+    return sorted(_algorithms)

@@ -1,0 +1,356 @@
+"""``DistributedOptimizer``: an optimizer of the user's own class that communicates."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from bluecomm.compression import Compression, Compressor
+from bluecomm.ops.reduce_op import Average, ReduceOp
+from bluecomm.optim.algorithm import Algorithm
+from bluecomm.optim.amp import step_with_scaler
+from bluecomm.optim.coordinator import Coordinator
+from bluecomm.optim.naming import as_models, name_parameters
+from bluecomm.optim.options import CommonOptions, Knobs
+from bluecomm.optim.registry import get_algorithm
+from bluecomm.runtime import Communicator, current_communicator
+
+if TYPE_CHECKING:
+    _Base = torch.optim.Optimizer
+else:
+    _Base = object
+
+# Where a distributed optimizer keeps its coordinator; all its other attributes are
+# those of the optimizer that it was made from.
+_KEY = "_bluecomm"
+_STATE_KEY = "bluecomm"
+
+_KNOBS = Knobs.names()
+# Names that BlueFog's documentation still had when they had lost their meaning.
+_RENAMED = {
+    "neighbor_weights": "src_weights",
+    "send_neighbors": "dst_weights",
+    "neighbor_machine_weights": "src_machine_weights",
+    "send_neighbor_machines": "dst_machine_weights",
+    "send_machine_neighbors": "dst_machine_weights",
+}
+
+
+class Distributed(_Base):
+    """What a distributed optimizer has besides the class it was made from.
+
+    The knobs (``self_weight``, ``src_weights``, ``dst_weights``,
+    ``src_machine_weights``, ``dst_machine_weights``, ``enable_topo_check``,
+    ``communication_type``) are attributes that hold for all steps until they are set
+    again.
+    """
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # With averaged gradients all ranks skip the same steps; else a rank that skips
+        # one must take part in the round all the same, so it is called.
+        own = self.__dict__.get("_step_supports_amp_scaling", False)
+        return own or not _coordinator(self).algorithm.flat_gradients
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _KNOBS:
+            return getattr(_coordinator(self).knobs, name)
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _KNOBS:
+            _set_knob(_coordinator(self), name, value)
+        elif name in _RENAMED:
+            raise AttributeError(
+                f"a distributed optimizer has no {name!r}; set {_RENAMED[name]!r}"
+            )
+        elif name not in self.__dict__ and (
+            close := difflib.get_close_matches(name, _KNOBS, n=1, cutoff=0.8)
+        ):
+            raise AttributeError(
+                f"a distributed optimizer has no {name!r}; did you mean {close[0]!r}?"
+            )
+        else:
+            super().__setattr__(name, value)
+
+    # -- what optimizers do -----------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Run the given optimizer's step, and communicate as the algorithm says.
+
+        Args:
+            closure: As in the given optimizer. With gradient allreduce, each evaluation
+                communicates.
+            **kwargs: Passed on.
+
+        Returns:
+            What the given optimizer's step returns.
+
+        Raises:
+            BluecommError: The communication failed.
+        """
+        coordinator = _coordinator(self)
+        coordinator.given.__dict__["_opt_called"] = True
+
+        def run(evaluate: Callable[[], Any] | None) -> Any:
+            if evaluate is not None:
+                return super(Distributed, self).step(evaluate, **kwargs)
+            return step_with_scaler(
+                self, lambda: super(Distributed, self).step(**kwargs)
+            )
+
+        return coordinator.step(run, closure)
+
+    # torch would wrap it to run step hooks, which the given optimizer's step runs.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def skip_step(self) -> None:
+        """Take part in the step's communication, and leave out the step itself.
+
+        For a rank that does not want to step when the others do, say after a loss that
+        is not finite.
+        """
+        _coordinator(self).step(None, None)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients, as in the given optimizer."""
+        _coordinator(self).before_zero_grad()
+        super().zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the given optimizer's state, and under ``"bluecomm"`` our own."""
+        coordinator = _coordinator(self)
+        coordinator.settle(for_writing=False)
+        state: dict[str, Any] = super().state_dict()
+        state[_STATE_KEY] = coordinator.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what ``state_dict`` of this or of a plain optimizer returned."""
+        coordinator = _coordinator(self)
+        coordinator.settle(for_writing=True)
+        plain = {key: value for key, value in state_dict.items() if key != _STATE_KEY}
+        super().load_state_dict(plain)
+        # A scheduler that was made before still holds the given optimizer.
+        coordinator.given.__dict__["state"] = self.state
+        coordinator.given.__dict__["param_groups"] = self.param_groups
+        if _STATE_KEY in state_dict:
+            coordinator.load_state_dict(state_dict[_STATE_KEY])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: the buckets are laid out.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "a DistributedOptimizer takes no new parameters; add the group to the "
+            "optimizer first, then wrap it (again)"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A copy is a plain optimizer: it has no place among the ranks' optimizers.
+        plain = next(
+            base for base in type(self).__mro__ if not issubclass(base, Distributed)
+        )
+        return _rebuild, (plain, self.__getstate__())
+
+    # -- what distributed optimizers do -----------------------------------------------
+
+    def synchronize(self) -> None:
+        """Wait for what is under way; gradients and parameters are final after it.
+
+        Call it before code that reads or changes parameters by other ways than the
+        model's ``forward`` and ``state_dict``.
+        """
+        _coordinator(self).synchronize()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Let ``step`` use the gradients as they are; for scripts of Horovod.
+
+        ``step`` after ``synchronize`` does not communicate again anyway.
+        """
+        coordinator = _coordinator(self)
+        was, coordinator.skips_synchronize = coordinator.skips_synchronize, True
+        try:
+            yield
+        finally:
+            coordinator.skips_synchronize = was
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let backward passes add gradients up without communication.
+
+        The next pass outside of it, or ``step``, sends the sum.
+        """
+        with _coordinator(self).no_sync():
+            yield
+
+    def join(self) -> int:
+        """Take part without data until all ranks have joined.
+
+        For ranks that run out of data before others. Collective.
+
+        Returns:
+            The last rank to join. With gradient allreduce its model has seen all steps;
+            the others take it over with ``broadcast_parameters``.
+
+        Raises:
+            ValueError: The algorithm has no join, or needs ``uneven_inputs=True``.
+        """
+        return _coordinator(self).join()
+
+
+def DistributedOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module | Sequence[nn.Module] | None = None,
+    *,
+    algorithm: str | type[Algorithm] = "gradient_allreduce",
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    num_steps_per_communication: int = 1,
+    bucket_bytes: int | None = None,
+    process_set: Communicator | None = None,
+    **algorithm_options: Any,
+) -> Any:
+    """Return an optimizer that trains together with the other ranks.
+
+    It has the class, the parameter groups and the state of the given one, which must
+    not be used any more; schedulers made for either work. All ranks make their
+    distributed optimizers in the same order. Ranks do not start equal by themselves:
+    use ``broadcast_parameters`` and ``broadcast_optimizer_state``.
+
+    Args:
+        optimizer: Any optimizer whose parameters are floating-point CPU tensors.
+        model: The model, or a list of all models, that it trains. Parameter averaging
+            overlaps with computation only if it knows them.
+        algorithm: Name of a registered algorithm (``algorithm_names()``), or a class.
+        named_parameters: Names of the parameters, where no model is given.
+        compression: ``Compression.fp16`` sends gradients as 16-bit numbers.
+        op: ``Average`` or ``Sum`` of gradients.
+        backward_passes_per_step: Gradient allreduce: so many backward passes add up
+            before the sum of each rank is sent and averaged over ranks.
+        num_steps_per_communication: Parameter averaging: rounds between which so many
+            steps, or training forward passes, go by. With gradient allreduce the same
+            as ``backward_passes_per_step``.
+        bucket_bytes: Bytes of parameters that are sent together. Default: the setting
+            ``BLUECOMM_BUCKET_BYTES``.
+        process_set: Ranks that take part. Default: all.
+        **algorithm_options: Options of the algorithm; of parameter averaging ``order``
+            (``"cta"``, ``"atc"``), ``topology`` and ``uneven_inputs``.
+
+    Returns:
+        New object, an instance of ``type(optimizer)``.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+        TypeError: Not an optimizer, a wrong option, or parameters that cannot be
+            averaged.
+        ValueError: An option that does not go with the algorithm, a parameter that is
+            not the model's, or an optimizer that is distributed already.
+    """
+    _check_optimizer(optimizer)
+    comm = current_communicator(process_set)
+    kind = get_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
+    options = CommonOptions(
+        compression=compression,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        num_steps_per_communication=num_steps_per_communication,
+        bucket_bytes=(
+            comm.world.config.bucket_bytes if bucket_bytes is None else bucket_bytes
+        ),
+    )
+    _check_honoured(kind, options)
+    if kind.flat_gradients and isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            f"{kind.__name__} does not go with LBFGS, whose number of evaluations per "
+            "step differs between ranks; use a parameter-averaging algorithm, such as "
+            "algorithm='neighbor_allreduce', order='atc'"
+        )
+    instance = _make_algorithm(kind, algorithm_options)
+    models = as_models(model)
+    named = name_parameters(optimizer, models, named_parameters)
+    cls = type(optimizer)
+    new: Any = cls.__new__(type(cls.__name__, (Distributed, cls), {}))
+    attributes = dict(optimizer.__dict__)
+    attributes.pop("step", None)  # a scheduler's patch, bound to the given optimizer
+    new.__dict__.update(attributes)
+    new.__dict__[_KEY] = Coordinator(
+        new, optimizer, models, named, instance, options, comm
+    )
+    return new
+
+
+def coordinator_of(optimizer: object) -> Coordinator | None:
+    """Return what stands behind a distributed optimizer; ``None`` for a plain one."""
+    return getattr(optimizer, "__dict__", {}).get(_KEY)
+
+
+def _coordinator(optimizer: Distributed) -> Coordinator:
+    coordinator: Coordinator = optimizer.__dict__[_KEY]
+    return coordinator
+
+
+def _rebuild(
+    cls: type[torch.optim.Optimizer], state: dict[str, Any]
+) -> torch.optim.Optimizer:
+    new = cls.__new__(cls)
+    new.__setstate__(state)
+    return new
+
+
+def _check_optimizer(optimizer: object) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            "DistributedOptimizer: expected a torch.optim.Optimizer, got "
+            f"{type(optimizer).__name__}"
+        )
+    if isinstance(optimizer, Distributed):
+        raise ValueError(
+            "DistributedOptimizer: the optimizer is distributed already; wrap the "
+            "plain one"
+        )
+
+
+def _check_honoured(kind: type[Algorithm], options: CommonOptions) -> None:
+    if not isinstance(kind, type) or not issubclass(kind, Algorithm):
+        raise TypeError(
+            f"algorithm must be a name or a subclass of Algorithm, got {kind!r}"
+        )
+    defaults = CommonOptions(bucket_bytes=options.bucket_bytes)
+    for name in sorted(vars(options)):
+        value = getattr(options, name)
+        if value != getattr(defaults, name) and name not in kind.honours:
+            raise ValueError(
+                f"DistributedOptimizer: {kind.__name__} does not use {name}={value!r}"
+            )
+
+
+def _make_algorithm(kind: type[Algorithm], options: dict[str, Any]) -> Algorithm:
+    try:
+        return kind(**options)
+    except TypeError as error:
+        raise TypeError(
+            f"DistributedOptimizer: options {sorted(options)} do not fit "
+            f"{kind.__name__}: {error}"
+        ) from error
+
+
+def _set_knob(coordinator: Coordinator, name: str, value: object) -> None:
+    if coordinator.algorithm.flat_gradients:
+        raise AttributeError(
+            f"{type(coordinator.algorithm).__name__} has no {name!r}: it averages "
+            "gradients over all ranks"
+        )
+    setattr(coordinator.knobs, name, value)
