@@ -1,0 +1,256 @@
+"""The extension module by itself: words, ownership, forks. One process."""
+
+import array
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bluecomm._native import Engine, SharedMemory
+
+WORLD = 1
+
+
+def make_engine(rank: int, size: int, socket_dir: Path, **options: Any) -> Engine:
+    settings: dict[str, Any] = {
+        "rank": rank,
+        "size": size,
+        "job": "job",
+        "epoch": 0,
+        "secret": b"k" * 32,
+        "socket_dir": str(socket_dir),
+        "addresses": ["127.0.0.1"],
+        "machine": "here",
+        "memory": SharedMemory(),
+        **options,
+    }
+    return Engine(**settings)
+
+
+def start_all(engines: list[Engine]) -> None:
+    ranks = range(len(engines))
+    peers: Any = [
+        {
+            "rank": rank,
+            "host": f"host{rank}",
+            "machine": "here",
+            "pid": 1000 + rank,
+            "offers": engines[rank].offers(),
+        }
+        for rank in ranks
+    ]
+    for engine in engines:
+        engine.start(peers)
+        engine.add_group(WORLD, list(ranks), [0 for _ in ranks])
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[list[Engine]]:
+    engines = [make_engine(rank, 2, tmp_path) for rank in range(2)]
+    start_all(engines)
+    yield engines
+    for engine in engines:
+        engine.close(5.0)
+
+
+def submit(engine: Engine, tensor: "array.array[float]", **options: Any) -> int:
+    address, count = tensor.buffer_info()
+    memory = (address, 4 * count, address, 4 * count)
+    settings = {"timeout_s": 10.0, **options}
+    return engine.submit(
+        "allreduce", "x", WORLD, "float32", [count], *memory, **settings
+    )
+
+
+def wait(engine: Engine, handle: int) -> str:
+    completion = engine.wait(handle, 10.0)
+    assert completion is not None
+    engine.release(handle)
+    assert (completion.code == 0) == (completion.text == "")
+    return completion.text
+
+
+def in_child(body: Callable[[], None]) -> int:
+    """Run ``body`` in a forked child and return its exit code."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            body()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_two_ranks_in_one_process(pair: list[Engine]) -> None:
+    tensors = [array.array("f", [1.0, 2.0]), array.array("f", [10.0, 20.0])]
+    handles = [
+        submit(engine, tensor) for engine, tensor in zip(pair, tensors, strict=True)
+    ]
+    for engine, handle in zip(pair, handles, strict=True):
+        assert wait(engine, handle) == ""
+    assert [list(tensor) for tensor in tensors] == [[11.0, 22.0]] * 2
+    assert pair[0].transport_of(1) == "shm"
+    assert pair[0].transport_of(0) == "self"
+    assert pair[0].stats()[0]["messages_sent"] > 0
+
+
+def test_a_world_of_one(tmp_path: Path) -> None:
+    engine = make_engine(0, 1, tmp_path)
+    assert engine.offers() == {}
+    start_all([engine])
+    tensor = array.array("f", [3.0])
+    handle = submit(engine, tensor)
+    assert engine.done(handle)
+    assert engine.finished() == [handle]
+    assert wait(engine, handle) == ""
+    address, count = tensor.buffer_info()
+    gather = engine.submit(
+        "allgather", "g", WORLD, "float32", [count], address, 4, 0, 0
+    )
+    assert engine.wait(gather, 1.0) is not None
+    block, rows = engine.output(gather)
+    engine.release(gather)
+    engine.close(1.0)
+    assert rows == [1]
+    assert memoryview(block).cast("B").cast("f")[0] == 3.0
+
+
+def test_results_outlive_the_engine_and_its_memory(tmp_path: Path) -> None:
+    memory = SharedMemory()
+    block = memory.allocate(5000)
+    assert memory.contains(block.address, block.nbytes)
+    assert not memory.contains(block.address - 1, block.nbytes)
+    del memory
+    view = memoryview(block)
+    view[4999] = 7
+    assert view.nbytes == block.nbytes == 5000
+    assert view[4999] == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"kind": "reduce"}, "kind must be one of allreduce .*; got 'reduce'"),
+        ({"op": "mean"}, "op must be one of sum average min max product; got 'mean'"),
+        ({"dtype": "complex64"}, "dtype must be one of uint8 .*; got 'complex64'"),
+        ({"group_id": 9}, "there is no group 9"),
+        ({"timeout_s": float("nan")}, "a time must not be NaN"),
+    ],
+)
+def test_unknown_words_are_refused(
+    pair: list[Engine], arguments: dict[str, Any], text: str
+) -> None:
+    settings: dict[str, Any] = {
+        "kind": "barrier",
+        "name": "b",
+        "group_id": WORLD,
+        "dtype": "uint8",
+        "shape": [],
+        "input_address": 0,
+        "input_nbytes": 0,
+        "output_address": 0,
+        "output_nbytes": 0,
+        **arguments,
+    }
+    with pytest.raises(ValueError, match=text):
+        pair[0].submit(**settings)
+
+
+def test_unknown_handles_ranks_and_transports(
+    pair: list[Engine], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="handle 77 is unknown"):
+        pair[0].done(77)
+    with pytest.raises(ValueError, match="rank 5 is no peer of rank 0"):
+        pair[0].peer_lost(5, "gone")
+    with pytest.raises(ValueError, match=r"rank 5 is not in 0 \.\. 1"):
+        pair[0].transport_of(5)
+    with pytest.raises(ValueError, match="the group lacks rank 0"):
+        pair[0].add_group(3, [1], [0])
+    with pytest.raises(ValueError, match="transport must be one of auto shm tcp"):
+        make_engine(0, 2, tmp_path, transport="ib")
+    with pytest.raises(ValueError, match=r"code must be in 1 \.\. 6, got 0"):
+        pair[0].fail(1, 0, "")
+
+
+def test_peers_that_no_transport_reaches(tmp_path: Path) -> None:
+    engine = make_engine(0, 2, tmp_path, transport="shm")
+    peer: Any = {"rank": 1, "host": "far", "machine": "there", "pid": 5}
+    with pytest.raises(
+        ValueError, match=r"no transport reaches rank 1 on far \(pid 5\) .* shm"
+    ):
+        engine.start([{**peer, "offers": {"shm": "x", "tcp": "127.0.0.1:1"}}])
+
+
+def test_pending_names_who_is_awaited(pair: list[Engine]) -> None:
+    tensor = array.array("f", [0.0] * 8)
+    handle = submit(pair[0], tensor)
+    (pending,) = pair[0].pending()
+    assert pending["handle"] == handle
+    assert pending["kind"] == "allreduce"
+    assert pending["waiting_for"] == [1]
+    assert pending["expected_bytes"] == 32
+    pair[0].fail(handle, 2, "enough")
+    assert wait(pair[0], handle) == "enough"
+    other = submit(pair[1], array.array("f", [0.0] * 8))
+    assert wait(pair[1], other) == "enough"
+
+
+def test_a_signal_interrupts_a_wait(pair: list[Engine]) -> None:
+    handle = submit(pair[0], array.array("f", [0.0]))
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        pair[0].wait(handle, float("inf"))
+    assert time.monotonic() - start < 2.0
+    timer.join()
+
+
+def open_sockets() -> set[str]:
+    links = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            links.add(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            continue  # the listing's own
+    return {link for link in links if link.startswith("socket:")}
+
+
+def test_a_fork_has_no_engine(tmp_path: Path) -> None:
+    before = open_sockets()
+    engines = [make_engine(rank, 2, tmp_path) for rank in range(2)]
+    start_all(engines)
+    tensors = [array.array("f", [1.0]), array.array("f", [2.0])]
+
+    def allreduce() -> None:
+        handles = [submit(e, t) for e, t in zip(engines, tensors, strict=True)]
+        assert [wait(e, h) for e, h in zip(engines, handles, strict=True)] == ["", ""]
+
+    allreduce()
+    assert open_sockets() - before
+    rank_pid = os.getpid()
+
+    def child() -> None:
+        assert open_sockets() == before
+        with pytest.raises(
+            RuntimeError, match=rf"this is a fork of rank 1 \(pid {rank_pid}\)"
+        ):
+            submit(engines[1], tensors[1])
+        engines[0].close(1.0)  # nothing happens
+        engines.clear()
+
+    assert in_child(child) == 0
+    allreduce()
+    for engine in engines:
+        engine.close(5.0)
