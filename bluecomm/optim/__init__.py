@@ -1,3 +1,16 @@
 """Distributed optimizers: buckets, algorithms, and helpers for the parameters."""
 
-from bluecomm.optim import algorithms as _algorithms  # noqa: F401  registers them
+# Imported for what they register.
+from bluecomm.optim import algorithms as algorithms
+from bluecomm.optim.algorithm import Algorithm
+from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.registry import algorithm_names, register_algorithm
+from bluecomm.optim.wrapper import DistributedOptimizer
+
+__all__ = [
+    "Algorithm",
+    "Bucket",
+    "DistributedOptimizer",
+    "algorithm_names",
+    "register_algorithm",
+]

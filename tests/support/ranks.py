@@ -102,7 +102,8 @@ class _Worker:
 
     def __init__(self) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_work, args=(theirs,), daemon=True)
+        # Not a daemon: ranks may have children, such as DataLoader workers.
+        self._process = _CONTEXT.Process(target=_work, args=(theirs,))
         self._process.start()
         theirs.close()
 
