@@ -20,7 +20,8 @@ TORCH := torch==2.13.0
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test check clang-check lint format bench native-test clean
+.PHONY: build demo test check clang-check lint format bench native-test native-fuzz \
+    clean
 .DELETE_ON_ERROR:
 
 # --- Python environment: one stamp per step, kept inside the environment ------------
@@ -107,6 +108,21 @@ native-test:
 	build/native/tests
 	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 build/native-asan/tests
 	TSAN_OPTIONS=halt_on_error=1 build/native-tsan/tests
+
+# --- Fuzzing: parsers of bytes from strangers, FUZZ_SECONDS in all ------------------------
+
+FUZZ_SECONDS ?= 60
+FUZZERS := $(patsubst native/fuzz/%.cpp,%,$(wildcard native/fuzz/fuzz_*.cpp))
+build/native-asan/fuzz_%: build/native-asan/obj/fuzz/fuzz_%.o \
+    build/native-asan/obj/fuzz/driver.o \
+    $(LIBRARY_SOURCES:native/%.cpp=build/native-asan/obj/%.o)
+	@echo "link $@"
+	@$(CXX) $(CXXFLAGS_native-asan) -pthread $^ -o $@ -ldl
+
+native-fuzz: $(FUZZERS:%=build/native-asan/%)
+	cd build && for name in $(FUZZERS); do native-asan/$$name \
+	    ../native/fuzz/corpus/$${name#fuzz_} \
+	    --seconds $$(( $(FUZZ_SECONDS) / $(words $(FUZZERS)) )) || exit 1; done
 
 # --- Tests and checks -------------------------------------------------------------------
 

@@ -1,10 +1,14 @@
 // How links come about, and how they end.
 #include <dirent.h>
+#include <net/if.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -240,6 +244,78 @@ TEST(tcp_links, a_forked_child_keeps_no_connection_alive) {
   close(ready[0]);
   close(ready[1]);
   CHECK_EQ(findings.size(), 0u);
+}
+
+TEST(tcp_links, a_stopped_peer_is_not_lost) {
+  Findings findings;
+  const Scheme scheme =
+      tcp_scheme([](TcpOptions& options) { options.silence_timeout = 400ms; });
+  Ranks ranks(scheme, 2, findings);
+  const Sending first = ranks[0].send(1, 1, 10);
+  if (Reader* reader = ranks.await(1, 1)) ranks.read_all(*reader);
+  const Sending sending = ranks[0].send(1, 2, 100'000'000);
+  Reader* reader = ranks.await(1, 2);
+  REQUIRE(reader != nullptr);
+  reader->accept(Reader::Mode::kInto);
+  ranks.spin("bytes", [&] { return reader->message().readable().size() > 0; });
+  // Rank 1 is not polled any more: its window closes, its kernel answers probes.
+  const auto end = std::chrono::steady_clock::now() + 2s;
+  while (std::chrono::steady_clock::now() < end) {
+    ranks[0].poll();
+    usleep(20'000);
+  }
+  CHECK(ranks[0].lost.empty());
+  ranks.read_all(*reader);
+  CHECK_EQ(findings.size(), 0u);
+}
+
+bool set_loopback(bool up) {
+  const UniqueFd fd(socket(AF_INET, SOCK_DGRAM, 0));
+  ifreq request{};
+  request.ifr_name[0] = 'l';
+  request.ifr_name[1] = 'o';
+  if (up) request.ifr_flags = IFF_UP;
+  return ioctl(fd.get(), SIOCSIFFLAGS, &request) == 0;
+}
+
+// In a network of its own, whose only link goes down while data is on its way. Returns
+// what is wrong, or nothing.
+std::string lose_the_network() {
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0 || !set_loopback(true)) {
+    return "skipped: this system lets no process make a network of its own";
+  }
+  Findings findings;
+  Ranks ranks(tcp_scheme([](TcpOptions& options) { options.silence_timeout = 1000ms; }),
+              2, findings);
+  Sending sending = ranks[0].send(1, 1, 10);
+  if (Reader* reader = ranks.await(1, 1)) ranks.read_all(*reader);
+  set_loopback(false);
+  sending = ranks[0].send(1, 2, 100'000);
+  ranks.drive("loss", [&] { return ranks[0].lost.contains(1); });
+  if (!findings.empty()) return findings.front();
+  const std::string& text = ranks[0].lost[1].text;
+  const bool right = text.find("nothing was acknowledged for 1.0 s") != text.npos;
+  return right ? "" : text;
+}
+
+TEST(tcp_links, a_network_that_falls_silent_is_noticed) {
+  int result[2];
+  REQUIRE(pipe(result) == 0);
+  const pid_t child = fork_rank([&] {
+    const std::string text = lose_the_network() + "\n";
+    static_cast<void>(!write(result[1], text.data(), text.size()));
+  });
+  std::string text;
+  for (char byte = 0; read(result[0], &byte, 1) == 1 && byte != '\n';) text += byte;
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(result[0]);
+  close(result[1]);
+  if (text.starts_with("skipped")) {
+    std::printf("%s\n", text.c_str());
+  } else {
+    CHECK_EQ(text, "");
+  }
 }
 
 }  // namespace

@@ -77,9 +77,11 @@ std::string Address::text() const {
   if (getnameinfo(data(), size(), host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) {
     return "an unknown address";
   }
-  const std::string port_text = std::to_string(port());
-  if (family() == AF_INET6) return "[" + std::string(host) + "]:" + port_text;
-  return std::string(host) + ":" + port_text;
+  const bool brackets = family() == AF_INET6;
+  std::string text = brackets ? "[" : "";
+  text += host;
+  text += brackets ? "]:" : ":";
+  return text + std::to_string(port());
 }
 
 std::vector<Address> parse_offer(std::string_view offer) {
