@@ -35,6 +35,13 @@ std::string describe_shape(const Envelope& call) {
   return text + "]";
 }
 
+std::string describe_factor(std::string_view name, double factor) {
+  if (factor == 1.0) return "";
+  std::array<char, 32> value{};
+  std::snprintf(value.data(), value.size(), " %g", factor);
+  return std::string(", ").append(name) + value.data();
+}
+
 bool first_dim_is_free(Kind kind) {
   return kind == Kind::kAllgather || kind == Kind::kAlltoall ||
          kind == Kind::kNeighborAllgather;
@@ -54,9 +61,11 @@ std::string_view remedy(const Envelope& a, const Envelope& b) {
   if (a.local_only != b.local_only) {
     return "All ranks must ask for the same: inside the machine, or over all machines.";
   }
-  if (a.detail_hash != b.detail_hash) {
-    return "The scale factors or the ranks of the communicator differ; they must be "
-           "the same on all ranks.";
+  if (a.prescale != b.prescale || a.postscale != b.postscale) {
+    return "All ranks must pass the same scale factors.";
+  }
+  if (a.group_hash != b.group_hash) {
+    return "The process sets of the callers have different members.";
   }
   return "They chose different algorithms: all ranks must run the same version of "
          "bluecomm with the same settings.";
@@ -77,6 +86,8 @@ std::string describe_call(const Envelope& call) {
   text += describe_shape(call);
   if (call.kind == Kind::kAllreduce || call.kind == Kind::kReducescatter) {
     text.append(" ").append(op_name(call.op));
+    text += describe_factor("prescale", call.prescale);
+    text += describe_factor("postscale", call.postscale);
   }
   if (call.kind == Kind::kBroadcast) text += " from root " + std::to_string(call.root);
   if (call.local_only != 0) text += " inside the machine";

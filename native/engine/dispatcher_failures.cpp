@@ -89,16 +89,17 @@ void Dispatcher::fail_mismatch(Operation& operation, int peer, const Envelope& t
 
 // A message that this rank's call has no use for.
 void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
-  const std::string call = describe_operation(theirs, theirs.name_text());
   const std::string here = peers_.place(config_.rank);
   const std::string there = peers_.place(peer);
-  const Status status{
-      Code::kMismatch,
-      call + ": " + there + " sends to " + here + ", but " + here +
-          " does not receive from " + there +
-          " in this call. The destinations of one and the sources of the "
-          "other must agree.",
-      peer};
+  const std::string_view remedy =
+      spares_the_group(theirs.kind)
+          ? "The destinations of one and the sources of the other must agree."
+          : "All ranks must pass the same arguments.";
+  std::string text = describe_operation(theirs, theirs.name_text());
+  text.append(": ").append(there).append(" called ").append(describe_call(theirs));
+  text.append(", where it sends to ").append(here).append(", but ").append(here);
+  text.append(" does not receive from ").append(there).append(" in its call. ");
+  const Status status{Code::kMismatch, text.append(remedy), peer};
   Operation* const operation = matching_.find(theirs.key);
   if (operation != nullptr) {
     fail_operation(*operation, status);

@@ -52,13 +52,9 @@ std::uint64_t hash_shape(const Request& request) {
   return hash;
 }
 
-std::uint64_t hash_details(const Request& request) {
+std::uint64_t hash_group(const Request& request) {
   std::uint64_t hash = 2;
   for (const int rank : request.group->ranks) hash = mix(hash, rank);
-  if (is_reduction(request.kind)) {
-    hash = mix(hash, request.prescale);
-    hash = mix(hash, request.postscale);
-  }
   return hash;
 }
 
@@ -108,11 +104,15 @@ Envelope make_envelope(const Request& request, Algorithm algorithm, std::uint64_
   envelope.kind = request.kind;
   envelope.algorithm = algorithm;
   if (request.kind != Kind::kBarrier) envelope.dtype = request.dtype;
-  if (is_reduction(request.kind)) envelope.op = request.op;
+  if (is_reduction(request.kind)) {
+    envelope.op = request.op;
+    envelope.prescale = request.prescale;
+    envelope.postscale = request.postscale;
+  }
   if (request.kind == Kind::kBroadcast) envelope.root = request.root;
   envelope.local_only = request.local_only ? 1 : 0;
   envelope.shape_hash = hash_shape(request);
-  envelope.detail_hash = hash_details(request);
+  envelope.group_hash = hash_group(request);
   envelope.ndim =
       static_cast<std::uint8_t>(std::min<std::size_t>(request.shape.size(), 255));
   std::copy_n(request.shape.begin(), std::min(request.shape.size(), Envelope::kMaxDims),
@@ -126,7 +126,8 @@ bool agree(const Envelope& a, const Envelope& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op &&
          a.algorithm == b.algorithm && a.local_only == b.local_only &&
          a.root == b.root && a.shape_hash == b.shape_hash &&
-         a.detail_hash == b.detail_hash;
+         a.group_hash == b.group_hash && a.prescale == b.prescale &&
+         a.postscale == b.postscale;
 }
 
 Header to_header(const Envelope& envelope, std::size_t nbytes) {

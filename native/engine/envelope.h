@@ -60,10 +60,12 @@ struct Envelope {
   std::uint8_t ndim = 0;
   std::uint8_t name_length = 0;
 
-  std::int32_t root = 0;          // fingerprint
-  std::uint32_t phase = 0;        // of the message
-  std::uint64_t shape_hash = 0;   // fingerprint
-  std::uint64_t detail_hash = 0;  // fingerprint: scale factors, ranks of the group
+  std::int32_t root = 0;         // fingerprint
+  std::uint32_t phase = 0;       // of the message
+  std::uint64_t shape_hash = 0;  // fingerprint
+  std::uint64_t group_hash = 0;  // fingerprint: ranks of the group
+  double prescale = 1.0;         // fingerprint
+  double postscale = 1.0;        // fingerprint
 
   // The message.
   std::uint32_t slot = 0;

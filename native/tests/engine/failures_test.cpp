@@ -60,8 +60,7 @@ TEST(failures, each_difference_has_its_remedy) {
        [](Request& request) { request.kind = Kind::kNeighborAllreduce; }},
       {"All ranks must pass the same reduction.",
        [](Request& request) { request.op = ReduceOp::kMax; }},
-      {"The scale factors or the ranks of the communicator differ",
-       [](Request& request) { request.prescale = 2.0; }},
+      {"same scale factors", [](Request& request) { request.prescale = 2.0; }},
       {"All ranks must pass the same shape and dtype.",
        [](Request& request) { request.dtype = DType::kInt32; }},
       {"inside the machine, or over all machines",
@@ -109,8 +108,9 @@ TEST(failures, a_destination_that_does_not_expect_it) {
   world.run([&](int rank, Engine& engine) {
     std::vector<float> tensor(1 << 20);
     const std::string text =
-        "neighbor_allreduce 'n': rank 0 (host0) sends to rank 1 (host1), but rank 1 "
-        "(host1) does not receive from rank 0 (host0) in this call.";
+        "neighbor_allreduce 'n': rank 0 (host0) called neighbor_allreduce float32 "
+        "[1048576], where it sends to rank 1 (host1), but rank 1 (host1) does not "
+        "receive from rank 0 (host0) in its call.";
     if (rank == 0) {
       const Status status =
           call(engine, neighbor_request(engine, tensor, {}, {{1, 1.0}}));
