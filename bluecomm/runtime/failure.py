@@ -33,20 +33,29 @@ _CLASSES: dict[int, type[BluecommError]] = {
 }
 
 
-def raise_failure(completion: Completion) -> None:
-    """Raise the exception that stands for a failed completion.
+def failure(
+    completion: Completion, *, kind: str, name: str, rank: int, timeout_s: float
+) -> Exception:
+    """Return the exception that stands for a failed completion.
 
-    Raises:
-        ValueError: The call was wrong.
-        MismatchError: The ranks disagree.
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: A deadline passed.
-        ShutdownError: The engine was shut down.
-        BluecommError: A defect of the library or the system.
+    Args:
+        completion: What the engine said; not a success.
+        kind: The engine's word for the operation.
+        name: Name of the operation.
+        rank: This rank.
+        timeout_s: Deadline of the operation.
+
+    Returns:
+        ``ValueError`` for a call that was wrong on this rank alone, else the
+        ``BluecommError`` for the code, with the facts.
     """
-    if completion.code == OK:
-        return
     if completion.code == INVALID:
-        raise ValueError(completion.text)
-    peers = [completion.rank] if completion.rank >= 0 else []
-    raise _CLASSES[completion.code](completion.text, peers=peers)
+        return ValueError(completion.text)
+    return _CLASSES[completion.code](
+        completion.text,
+        operation=kind,
+        name=name,
+        rank=rank,
+        peers=[completion.rank] if completion.rank >= 0 else [],
+        timeout_s=timeout_s if completion.code == TIMED_OUT else None,
+    )

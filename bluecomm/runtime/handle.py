@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bluecomm.errors import CommunicationTimeout
-from bluecomm.runtime.failure import raise_failure
+from bluecomm.runtime.failure import OK, failure
 
 if TYPE_CHECKING:
     from bluecomm.runtime.world import World
@@ -24,20 +24,27 @@ class Handle(Generic[Result]):
     Args:
         world: World whose engine runs the operation.
         number: The engine's number of the operation.
-        label: Operation and name, for errors.
-        finish: Makes the result once the operation is over. Called once, by ``wait``.
+        kind: The engine's word for the operation.
+        name: Its name.
+        finish: Makes the result from ``number`` once the operation is over. Called
+            once, by ``wait``.
     """
 
-    __slots__ = ("_finish", "_label", "_number", "_waited", "_world")
+    __slots__ = ("_finish", "_kind", "_name", "_number", "_world")
 
     def __init__(
-        self, world: World, number: int, label: str, finish: Callable[[], Result]
+        self,
+        world: World,
+        number: int,
+        kind: str,
+        name: str,
+        finish: Callable[[int], Result],
     ) -> None:
         self._world = world
         self._number = number
-        self._label = label
-        self._finish: Callable[[], Result] | None = finish
-        self._waited = False
+        self._kind = kind
+        self._name = name
+        self._finish: Callable[[int], Result] | None = finish
 
     def done(self) -> bool:
         """Return whether ``wait`` would return (or raise) at once.
@@ -45,7 +52,7 @@ class Handle(Generic[Result]):
         Raises:
             ValueError: The handle has been waited for already.
         """
-        self._check_fresh()
+        self._fresh()
         return self._world.is_done(self._number)
 
     def wait(self, timeout_s: float | None = None) -> Result:
@@ -65,38 +72,51 @@ class Handle(Generic[Result]):
             CommunicationTimeout: The deadline or ``timeout_s`` passed.
             ShutdownError: ``shutdown`` cut the operation short.
         """
-        self._check_fresh()
-        completion = self._world.wait(self._number, timeout_s)
+        finish = self._fresh()
+        world, number = self._world, self._number
+        completion = world.wait(number, timeout_s)
         if completion is None:
             raise CommunicationTimeout(
-                f"{self._label} on rank {self._world.rank}: not finished within "
+                f"{self._label()} on rank {world.rank}: not finished within "
                 f"{timeout_s:g} s; the operation goes on, wait for it again",
-                rank=self._world.rank,
+                operation=self._kind,
+                name=self._name,
+                rank=world.rank,
                 timeout_s=timeout_s,
             )
-        self._waited = True
-        finish, self._finish = self._finish, None
-        assert finish is not None
+        self._finish = None
         try:
-            raise_failure(completion)
-            return finish()
+            if completion.code != OK:
+                raise failure(
+                    completion,
+                    kind=self._kind,
+                    name=self._name,
+                    rank=world.rank,
+                    timeout_s=world.limit_s(number),
+                )
+            return finish(number)
         finally:
-            self._world.release(self._number)
+            world.release(number)
 
-    def _check_fresh(self) -> None:
-        if self._waited:
+    def _fresh(self) -> Callable[[int], Result]:
+        """Return the maker of the result, which is there until ``wait`` used it."""
+        if self._finish is None:
             raise ValueError(
-                f"cannot find handle: {self._label} has been waited for already; "
+                f"cannot find handle: {self._label()} has been waited for already; "
                 "a handle is waited for once, keep the result"
             )
+        return self._finish
+
+    def _label(self) -> str:
+        return f"{self._kind} {self._name!r}"
 
     def __del__(self) -> None:
-        if not self._waited:
+        if self._finish is not None:
             self._world.forget(self._number)
 
     def __repr__(self) -> str:
-        state = "waited for" if self._waited else "outstanding"
-        return f"<Handle of {self._label}, {state}>"
+        state = "waited for" if self._finish is None else "outstanding"
+        return f"<Handle of {self._label()}, {state}>"
 
 
 class MappedHandle(Handle[Result]):

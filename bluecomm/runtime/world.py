@@ -72,7 +72,7 @@ class World:
         self._lock = threading.Lock()
         self._kept: dict[int, tuple[object, ...]] = {}
         self._forgotten: set[int] = set()
-        self._hard_deadline: set[int] = set()
+        self._hard_limits_s: dict[int, float] = {}
         self._waiting: dict[int, int] = {}
         self._closed = False
         self._engine = self._make_engine()
@@ -227,10 +227,10 @@ class World:
         )
         self._kept[number] = keep
         if timeout_s is not None:
-            self._hard_deadline.add(number)
+            self._hard_limits_s[number] = timeout_s
         if len(self._kept) >= _REAP_AT:
             self.reap()
-        return Handle(self, number, f"{kind} {name!r}", lambda: finish(number))
+        return Handle(self, number, kind, name, finish)
 
     def output(self, number: int) -> tuple[Any, list[int]]:
         """Return the result that the engine allocated: memory and rows per source."""
@@ -256,12 +256,16 @@ class World:
 
     def has_hard_deadline(self, number: int) -> bool:
         """Return whether the caller gave an operation its deadline."""
-        return number in self._hard_deadline
+        return number in self._hard_limits_s
+
+    def limit_s(self, number: int) -> float:
+        """Return the deadline that an operation was started with, in seconds."""
+        return self._hard_limits_s.get(number, self.config.operation_timeout_s)
 
     def release(self, number: int) -> None:
         """Drop an operation that has been waited for."""
         self._kept.pop(number, None)
-        self._hard_deadline.discard(number)
+        self._hard_limits_s.pop(number, None)
         if not self._closed:
             self._engine.release(number)
 

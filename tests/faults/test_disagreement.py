@@ -1,0 +1,345 @@
+"""Ranks that call one operation with differing arguments: all of them learn how."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bluecomm as bf
+from bluecomm.errors import MismatchError
+from tests.support.outcome import outcome_of
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.faults
+
+# Far less than any deadline, and enough for a busy machine.
+AT_ONCE_S = 5.0
+
+
+def _ones(*shape, dtype=torch.float32):
+    return torch.ones(shape, dtype=dtype)
+
+
+def _allreduce(tensor=None, **options):
+    return lambda: bf.allreduce(
+        _ones(3, 4) if tensor is None else tensor, name="x", **options
+    )
+
+
+# What rank 1 calls, what the others call, and how the text calls both.
+DISAGREEMENTS = {
+    "shape": (
+        _allreduce(_ones(4, 4)),
+        _allreduce(),
+        "float32 [4, 4] average",
+        "float32 [3, 4] average",
+        "same shape and dtype",
+    ),
+    "dimensions": (
+        _allreduce(_ones(12)),
+        _allreduce(),
+        "float32 [12]",
+        "float32 [3, 4]",
+        "same shape and dtype",
+    ),
+    "large shape": (
+        _allreduce(_ones(1 << 20)),
+        _allreduce(_ones(1 << 19)),
+        "[1048576]",
+        "[524288]",
+        "same shape and dtype",
+    ),
+    "large and small": (
+        _allreduce(_ones(1 << 20)),
+        _allreduce(_ones(1)),
+        "[1048576]",
+        "[1]",
+        "same shape and dtype",
+    ),
+    "dtype": (
+        _allreduce(_ones(3, 4, dtype=torch.float64)),
+        _allreduce(),
+        "allreduce float64",
+        "allreduce float32",
+        "same shape and dtype",
+    ),
+    "reduction": (
+        _allreduce(op=bf.Sum),
+        _allreduce(op=bf.Max),
+        "[3, 4] sum",
+        "[3, 4] max",
+        "same reduction",
+    ),
+    "prescale": (
+        _allreduce(prescale_factor=2.0),
+        _allreduce(),
+        "prescale 2",
+        "[3, 4] average",
+        "scale factors",
+    ),
+    "postscale": (
+        _allreduce(postscale_factor=0.5),
+        _allreduce(),
+        "postscale 0.5",
+        "[3, 4] average",
+        "scale factors",
+    ),
+    "hierarchical": (
+        _allreduce(is_hierarchical_local=True),
+        _allreduce(),
+        "inside the machine",
+        "[3, 4] average",
+        "inside the machine, or over all",
+    ),
+    "kind": (
+        lambda: bf.broadcast(_ones(3), 0, name="x"),
+        lambda: bf.allreduce(_ones(3), name="x"),
+        "called broadcast float32 [3] from root 0",
+        "called allreduce float32 [3] average",
+        "same operation under one name",
+    ),
+    "kind of gather": (
+        lambda: bf.allgather(_ones(3), name="x"),
+        lambda: bf.alltoall(_ones(3), name="x"),
+        "called allgather",
+        "called alltoall",
+        "same operation under one name",
+    ),
+    "trailing dimensions": (
+        lambda: bf.allgather(_ones(2, 5), name="x"),
+        lambda: bf.allgather(_ones(7, 4), name="x"),
+        "[2, 5]",
+        "[7, 4]",
+        "but for the first dimension",
+    ),
+    "alltoall": (
+        lambda: bf.alltoall(_ones(3, 2, dtype=torch.int32), name="x"),
+        lambda: bf.alltoall(_ones(3, 2), name="x"),
+        "int32",
+        "float32",
+        "same dtype",
+    ),
+    "reducescatter": (
+        lambda: bf.reducescatter(_ones(6, 2), name="x"),
+        lambda: bf.reducescatter(_ones(3, 2), name="x"),
+        "[6, 2]",
+        "[3, 2]",
+        "same shape and dtype",
+    ),
+    "neighbor_allreduce": (
+        lambda: bf.neighbor_allreduce(_ones(9), name="x"),
+        lambda: bf.neighbor_allreduce(_ones(8), name="x"),
+        "called neighbor_allreduce float32 [9]",
+        "called neighbor_allreduce float32 [8]",
+        "same shape and dtype",
+    ),
+    "neighbor_allgather": (
+        lambda: bf.neighbor_allgather(_ones(2, 5), name="x"),
+        lambda: bf.neighbor_allgather(_ones(2, 6), name="x"),
+        "[2, 5]",
+        "[2, 6]",
+        "but for the first dimension",
+    ),
+    "hierarchical_neighbor_allreduce": (
+        lambda: bf.hierarchical_neighbor_allreduce(_ones(9), name="x"),
+        lambda: bf.hierarchical_neighbor_allreduce(_ones(8), name="x"),
+        "[9]",
+        "[8]",
+        "same shape and dtype",
+    ),
+}
+
+# In these a rank may be through before it can hear of others that disagree.
+ONE_WAY = {
+    "root": (
+        lambda: bf.broadcast(_ones(3), 1, name="x"),
+        lambda: bf.broadcast(_ones(3), 0, name="x"),
+        "from root 1",
+        "from root 0",
+        "same root rank",
+    ),
+    "broadcast shape": (
+        lambda: bf.broadcast(_ones(5), 0, name="x"),
+        lambda: bf.broadcast(_ones(3), 0, name="x"),
+        "[5] from root 0",
+        "[3] from root 0",
+        "same shape and dtype",
+    ),
+}
+
+
+def _disagree(case):
+    odd, usual, *_ = DISAGREEMENTS[case]
+    outcome = outcome_of(odd if bf.rank() == 1 else usual)
+    return outcome, _mix_in_any_order()
+
+
+def _mix_in_any_order():
+    """Each rank starts the same named operations, in an order of its own."""
+    names = [f"mix.{i}" for i in range(8)]
+    shift = 3 * bf.rank() % len(names)
+    handles = {
+        name: bf.allreduce_nonblocking(torch.full((5,), float(name[4:])), name=name)
+        for name in names[shift:] + names[:shift]
+    }
+    return [float(handles[name].wait().sum()) for name in names]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("case", DISAGREEMENTS)
+def test_all_ranks_learn_who_called_what(case, transport):
+    *_, odd, usual, remedy = DISAGREEMENTS[case]
+    machines = {"ranks_per_machine": 1} if "hierarchical_" in case else {}
+    outcomes = run_ranks(3, _disagree, case, transport=transport, **machines)
+    for rank, (outcome, after) in enumerate(outcomes):
+        error = outcome.error
+        assert isinstance(error, MismatchError), outcome
+        assert outcome.seconds < AT_ONCE_S
+        assert "'x'" in outcome.text
+        assert "rank 1 (host0) called" in outcome.text
+        assert "rank 0 (host0)" in outcome.text or "rank 2 (host0)" in outcome.text
+        assert odd in outcome.text
+        assert usual in outcome.text
+        assert remedy in outcome.text
+        assert error.name == "x"
+        assert error.rank == rank
+        assert error.operation in outcome.text
+        assert after == [5.0 * i for i in range(8)]
+
+
+def _disagree_one_way(case):
+    odd, usual, *_ = ONE_WAY[case]
+    calls = [odd if bf.rank() == 1 else usual]
+    calls += [lambda i=i: bf.allreduce(_ones(5), name=f"after.{i}") for i in range(5)]
+    return [outcome_of(call) for call in calls]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("case", ONE_WAY)
+def test_who_was_through_learns_it_in_a_later_call(case, transport):
+    *_, odd, usual, remedy = ONE_WAY[case]
+    outcomes = run_ranks(3, _disagree_one_way, case, transport=transport)
+    for rank, calls in enumerate(outcomes):
+        failed = [i for i, outcome in enumerate(calls) if outcome.error]
+        assert failed
+        assert failed[0] == 0 or rank == 2
+        assert failed[0] <= 3
+        first = calls[failed[0]]
+        assert isinstance(first.error, MismatchError)
+        for part in ("broadcast 'x'", "rank 1 (host0) called", odd, usual, remedy):
+            assert part in first.text
+        assert calls[-1].error is None
+
+
+def _broadcast_to_roots_of_their_own():
+    return outcome_of(lambda: bf.broadcast(_ones(3), bf.rank(), name="x"))
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_rank_broadcasts_from_itself(world_size):
+    """BlueFog broadcast nothing and said nothing."""
+    for outcome in run_ranks(world_size, _broadcast_to_roots_of_their_own):
+        assert isinstance(outcome.error, MismatchError)
+        assert "same root rank" in outcome.text
+        assert outcome.seconds < AT_ONCE_S
+
+
+def _disagree_without_names(transposed):
+    shape = (2, 3) if bf.rank() == transposed else (3, 2)
+    first = outcome_of(lambda: bf.allreduce(_ones(*shape)))
+    second = outcome_of(lambda: bf.allreduce(_ones(2)))
+    return first, second
+
+
+def test_unnamed_calls_match_by_order_and_go_on_after_a_failure():
+    for first, second in run_ranks(2, _disagree_without_names, 1):
+        assert isinstance(first.error, MismatchError)
+        assert "[2, 3]" in first.text
+        assert "[3, 2]" in first.text
+        assert second.error is None
+
+
+def _disagree_in_the_background():
+    """The failure belongs to its handle; others of the same time succeed."""
+    bad = bf.allreduce_nonblocking(_ones(2 + bf.rank()), name="bad")
+    good = [bf.allreduce_nonblocking(_ones(1000), name=f"good.{i}") for i in range(20)]
+    sums = [float(handle.wait().sum()) for handle in good]
+    return sums, outcome_of(bad.wait)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_disagreement_harms_no_other_handle(transport):
+    for sums, bad in run_ranks(3, _disagree_in_the_background, transport=transport):
+        assert sums == [1000.0] * 20
+        assert isinstance(bad.error, MismatchError)
+
+
+def _some_disagree_in_a_ring():
+    bf.set_topology(bf.RingGraph(bf.size()))
+    tensor = _ones(8 if bf.rank() == 2 else 9)
+    failed = outcome_of(lambda: bf.neighbor_allreduce(tensor, name="x"))
+    again = outcome_of(lambda: bf.neighbor_allreduce(_ones(4), name="y"))
+    return failed, again
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_neighbors_of_neighbors_do_not_hang(transport):
+    """Who is not concerned may succeed; nobody waits, and all can go on."""
+    outcomes = run_ranks(6, _some_disagree_in_a_ring, transport=transport)
+    for rank, (failed, again) in enumerate(outcomes):
+        assert failed.seconds < AT_ONCE_S
+        if rank in (1, 2, 3):
+            assert isinstance(failed.error, MismatchError)
+            assert "rank 2 (host0) called neighbor_allreduce float32 [8]" in failed.text
+        assert again.error is None
+        assert float(again.result.sum()) == pytest.approx(4.0)
+
+
+def _disagree_in_a_pair():
+    size = 3 + bf.rank()
+    return outcome_of(lambda: bf.pair_gossip(_ones(size), 1 - bf.rank(), name="x"))
+
+
+def test_a_pair_that_disagrees():
+    for outcome in run_ranks(2, _disagree_in_a_pair):
+        assert isinstance(outcome.error, MismatchError)
+        assert "pair_gossip 'x" in outcome.text
+        assert "[3]" in outcome.text
+        assert "[4]" in outcome.text
+
+
+def _send_where_nobody_receives():
+    peers = {0: [1], 1: [], 2: []}[bf.rank()]
+    weights = {"self_weight": 1.0, "src_weights": {}, "dst_weights": peers}
+    checked = outcome_of(lambda: bf.neighbor_allreduce(_ones(3), name="x", **weights))
+    weights["enable_topo_check"] = False
+    calls = [lambda: bf.neighbor_allreduce(_ones(3), name="y", **weights)]
+    calls += [lambda i=i: bf.allreduce(_ones(1), name=f"after.{i}") for i in range(5)]
+    return checked, [outcome_of(call) for call in calls]
+
+
+def test_a_message_that_nobody_receives():
+    outcomes = run_ranks(3, _send_where_nobody_receives)
+    for checked, unchecked in outcomes:
+        assert isinstance(checked.error, ValueError)
+        assert "rank 0 sends to rank 1, which does not receive from it" in checked.text
+        failed = next(outcome for outcome in unchecked if outcome.error)
+        assert isinstance(failed.error, MismatchError)
+        assert "rank 0 (host0) called neighbor_allreduce" in failed.text
+        assert "where it sends to rank 1 (host0), but rank 1 (host0)" in failed.text
+        assert "does not receive from" in failed.text
+        assert unchecked[-1].error is None
+
+
+def _disagree_on_members():
+    members = [0, 1] if bf.rank() == 0 else [0, 1, 2]
+    group = bf.ProcessSet(members)
+    return outcome_of(
+        lambda: bf.allreduce(_ones(2), name="x", process_set=group, timeout_s=2.0)
+    )
+
+
+def test_process_sets_that_differ_do_not_hang():
+    for outcome in run_ranks(3, _disagree_on_members):
+        assert outcome.error is not None
+        assert outcome.seconds < 2 * AT_ONCE_S
