@@ -14,12 +14,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a connection may take to show that it belongs to the job, and how many may
-// be at it at a time.
-constexpr auto kHandshakeTimeout = 5s;
+// Connections at a time that have not shown yet that they belong to the job.
 constexpr std::size_t kMaxHalfOpen = 64;
-// How long a peer may drop this rank's dials.
-constexpr auto kRefusedTimeout = 5s;
 constexpr auto kRetryBusy = 5ms;
 constexpr auto kRetryOtherWay = 200ms;
 
@@ -118,9 +114,9 @@ void Connector::abandon() noexcept {
 
 void Connector::accept_all() {
   while (UniqueFd socket = listener_.accept()) {
-    const bool is_stranger = peer_process(socket.get()).uid != geteuid();
-    if (is_stranger || half_open_.size() >= kMaxHalfOpen) continue;
-    HalfOpen connection{std::move(socket), {}, Clock::now() + kHandshakeTimeout};
+    if (peer_process(socket.get()).uid != geteuid()) continue;
+    if (half_open_.size() >= kMaxHalfOpen) half_open_.pop_front();
+    HalfOpen connection{std::move(socket), {}, Clock::now() + options_.handshake_timeout};
     connection.challenge.nonce = make_nonce();
     if (!send_packet(connection.socket.get(), bytes_of(connection.challenge))) continue;
     watch(connection.socket.get());
@@ -282,7 +278,7 @@ Connector::Fate Connector::retry(int peer, Dial& dial, Owner& owner) {
   dial.memory_file.reset();
   dial.retry_at = now + kRetryBusy;
   dial.refused_since = std::min(dial.refused_since, now);
-  if (now < dial.refused_since + kRefusedTimeout) return Fate::kWaiting;
+  if (now < dial.refused_since + options_.refused_timeout) return Fate::kWaiting;
   owner.on_unreachable(peer, "it did not take this rank's connections at " + dial.path +
                                  "; is it of another job or epoch, or is its key "
                                  "another?");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -24,6 +25,10 @@ struct ShmOptions {
   std::size_t staging_bytes = std::size_t{8} << 20;
   // Payloads in it are read in place by the peers.
   std::shared_ptr<SharedMemory> memory;
+  // How long a connection may take to show that it belongs to the job ...
+  std::chrono::milliseconds handshake_timeout{5000};
+  // ... and how long a peer may turn this rank's connections away.
+  std::chrono::milliseconds refused_timeout{5000};
 };
 
 inline constexpr std::size_t kMaxShmEager = 16 << 10;

@@ -1,0 +1,225 @@
+// A link whose peer writes nonsense into the shared memory.
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/transport/shm_support.h"
+#include "transport/shm/link.h"
+
+namespace bluecomm::test {
+namespace {
+
+using namespace shm;
+
+// Takes and reads all that comes.
+class Sink final : public Receiver {
+ public:
+  void on_message(int, std::unique_ptr<Incoming> message) override {
+    message->accept({});
+    messages.push_back(std::move(message));
+  }
+  void on_lost(int, Status status) override { lost.push_back(status.text); }
+  void on_goodbye(int) override {}
+
+  void read() {
+    for (const auto& message : messages) message->consume(message->readable().size());
+  }
+
+  std::vector<std::unique_ptr<Incoming>> messages;
+  std::vector<std::string> lost;
+};
+
+// A link, and the raw other end of it.
+class Fixture {
+ public:
+  Fixture() : shared_(std::make_shared<Shared>()) {
+    shared_->options = shm_options(0, "");
+    UniqueFd memory_file = make_memfd("test", sizeof(LinkMemory));
+    memory_ = Mapping(memory_file.get(), sizeof(LinkMemory), Access::kReadWrite);
+    int sockets[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
+      throw std::runtime_error("socketpair failed");
+    }
+    socket_.reset(sockets[1]);
+    Wire::Ends ends{
+        .socket = UniqueFd(sockets[0]),
+        .memory = std::make_shared<Mapping>(memory_file.get(), sizeof(LinkMemory),
+                                            Access::kReadWrite),
+        .doorbell = PeerDoorbell(UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+                                 make_memfd("test", sizeof(DoorbellState))),
+        .dialled = true};
+    link = std::make_unique<Link>(shared_, 1, "");
+    link->attach(std::make_unique<Wire>(std::move(ends)));
+  }
+
+  LinkMemory& memory() {
+    return *reinterpret_cast<LinkMemory*>(memory_.bytes().data());
+  }
+  // Where the peer writes.
+  RingState& ring() { return memory().directions[1].ring; }
+
+  void write(const Record& record, std::span<const std::byte> more = {}) {
+    RingWriter writer(ring());
+    writer.skip(written_);
+    writer.append(std::as_bytes(std::span(&record, 1)));
+    writer.append(more);
+    written_ += std::max<std::size_t>(record.nbytes, sizeof record);
+    ring().head = written_;
+  }
+
+  // A well-formed start of a message.
+  void start_message(std::uint64_t id, RecordType type, std::uint64_t nbytes) {
+    Header header;
+    header.nbytes = nbytes;
+    write({.nbytes = sizeof(Record) + sizeof(Header), .type = type, .id = id},
+          std::as_bytes(std::span(&header, 1)));
+  }
+
+  // The type of the record that the link has written last.
+  RecordType last_answer() {
+    Record record;
+    RingState& out = memory().directions[0].ring;
+    std::memcpy(&record, out.data + (out.head - sizeof record) % kRingBytes,
+                sizeof record);
+    return record.type;
+  }
+
+  Sink sink;
+  std::unique_ptr<Link> link;
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  Mapping memory_;
+  UniqueFd socket_;
+  std::uint64_t written_ = 0;
+};
+
+void expect_loss(const std::string& text, const std::function<void(Fixture&)>& write) {
+  Fixture fixture;
+  write(fixture);
+  for (int i = 0; i < 3; ++i) fixture.link->poll(fixture.sink);
+  CHECK_EQ(fixture.sink.lost.size(), 1u);
+  if (fixture.sink.lost.empty()) return;
+  const std::string& got = fixture.sink.lost[0];
+  if (got.find(text) == std::string::npos) CHECK_EQ(got, text);
+  CHECK(got.find("shm link of rank 0 to rank 1") == 0);
+}
+
+TEST(shm_corruption, impossible_positions_of_a_ring_are_a_loss) {
+  expect_loss("impossible start", [](Fixture& f) { f.ring().head = kRingBytes + 16; });
+  expect_loss("impossible start", [](Fixture& f) {
+    f.write({.type = RecordType::kSegmentGone});
+    f.link->poll(f.sink);
+    f.ring().head = 16;
+  });
+  expect_loss("impossible end", [](Fixture& f) {
+    f.memory().directions[0].ring.tail = 1 << 20;
+    const std::vector<std::byte> payload(4000);
+    for (int i = 0; i < 40; ++i) f.link->post({}, payload);
+  });
+}
+
+TEST(shm_corruption, malformed_records_are_a_loss) {
+  expect_loss("half a record", [](Fixture& f) { f.ring().head = 16; });
+  for (const std::uint32_t nbytes : {0, 16, 49, 4096}) {
+    expect_loss("a record of " + std::to_string(nbytes) + " bytes", [&](Fixture& f) {
+      f.write({.nbytes = nbytes, .type = RecordType::kGoodbye});
+      f.ring().head = sizeof(Record);
+    });
+  }
+  expect_loss("unknown type 77",
+              [](Fixture& f) { f.write({.type = static_cast<RecordType>(77)}); });
+  expect_loss("it sent message 2 after 0",
+              [](Fixture& f) { f.start_message(2, RecordType::kLarge, 10); });
+  expect_loss("it sent message 1 after 0, in 48 bytes",
+              [](Fixture& f) { f.write({.type = RecordType::kEager, .id = 1}); });
+  for (const std::uint64_t nbytes :
+       {std::uint64_t{100}, std::uint64_t{1} << 62, ~0ul}) {
+    expect_loss("bytes in a record of",
+                [&](Fixture& f) { f.start_message(1, RecordType::kEager, nbytes); });
+  }
+  expect_loss("it announced 0 bytes",
+              [](Fixture& f) { f.start_message(1, RecordType::kLarge, 0); });
+}
+
+TEST(shm_corruption, answers_that_make_no_sense_are_a_loss) {
+  expect_loss("too much credit",
+              [](Fixture& f) { f.write({.type = RecordType::kCredit, .length = 1}); });
+  for (const auto type :
+       {RecordType::kAccept, RecordType::kConsumed, RecordType::kDiscard}) {
+    expect_loss("it answered to message 9 of 0",
+                [&](Fixture& f) { f.write({.type = type, .id = 9}); });
+  }
+  expect_loss("accepted message 1 twice", [](Fixture& f) {
+    static const std::vector<std::byte> payload(100'000);
+    static std::unique_ptr<Outgoing> sent;
+    sent = f.link->send({}, payload);
+    for (int i = 0; i < 2; ++i) f.write({.type = RecordType::kAccept, .id = 1});
+  });
+  expect_loss("it consumed 100000 of 0 bytes", [](Fixture& f) {
+    static const std::vector<std::byte> payload(100'000);
+    static std::unique_ptr<Outgoing> sent;
+    sent = f.link->send({}, payload);
+    f.write({.type = RecordType::kConsumed, .id = 1, .length = 100'000});
+  });
+}
+
+TEST(shm_corruption, chunks_that_make_no_sense_are_a_loss) {
+  for (const std::uint64_t length : {0ul, 10ul, 1001ul, ~0ul}) {
+    expect_loss("it sent a chunk of " + std::to_string(length), [&](Fixture& f) {
+      f.start_message(1, RecordType::kLarge, 1000);
+      f.write({.type = RecordType::kChunk, .id = 1, .segment = 5, .length = length});
+    });
+  }
+  expect_loss("its segment 5 cannot be mapped", [](Fixture& f) {
+    f.start_message(1, RecordType::kLarge, 1000);
+    f.write({.type = RecordType::kChunk, .id = 1, .segment = 5, .length = 1000});
+  });
+  expect_loss("it sent a part of message 3 of 0",
+              [](Fixture& f) { f.write({.type = RecordType::kCancel, .id = 3}); });
+}
+
+TEST(shm_corruption, a_payload_that_cannot_be_mapped_is_asked_for_in_chunks) {
+  Fixture fixture;
+  Header header;
+  header.nbytes = 1000;
+  fixture.write({.nbytes = sizeof(Record) + sizeof(Header),
+                 .type = RecordType::kLarge,
+                 .id = 1,
+                 .segment = 99},
+                std::as_bytes(std::span(&header, 1)));
+  fixture.link->poll(fixture.sink);
+  CHECK_EQ(fixture.sink.messages.size(), 1u);
+  CHECK(fixture.last_answer() == RecordType::kAccept);
+}
+
+// Bit flips and plain noise: a loss or a message, never a crash or a hang.
+TEST(shm_corruption, noise_is_survived) {
+  std::mt19937_64 random(13);
+  for (int round = 0; round < 300; ++round) {
+    Fixture fixture;
+    for (std::uint64_t id = 1; id < 20 && fixture.sink.lost.empty(); ++id) {
+      Record record{.type = static_cast<RecordType>(1 + random() % 11), .id = id};
+      if (record.type <= RecordType::kLarge) record.nbytes += sizeof(Header);
+      Header header;
+      header.nbytes = random() % 4 == 0 ? random() : record.type != RecordType::kEager;
+      auto* bytes = reinterpret_cast<std::uint8_t*>(&record);
+      if (random() % 4 == 0) bytes[random() % sizeof record] ^= 1 << random() % 8;
+      if (random() % 4 == 0) record.segment = random() % 3;
+      fixture.write(record, std::as_bytes(std::span(&header, 1)));
+      fixture.link->poll(fixture.sink);
+      fixture.sink.read();
+    }
+    CHECK(fixture.sink.lost.size() <= 1);
+  }
+}
+
+}  // namespace
+}  // namespace bluecomm::test
