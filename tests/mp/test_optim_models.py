@@ -105,7 +105,13 @@ def train_with_workers(which):
     )
     batches = [make_batch(bf.rank(), step) for step in range(STEPS)]
     data = TensorDataset(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
-    for batch in DataLoader(data, batch_size=len(batches[0][0]), num_workers=2):
+    loader = DataLoader(
+        data,
+        batch_size=len(batches[0][0]),
+        num_workers=2,
+        multiprocessing_context="fork",
+    )
+    for batch in loader:
         optimizer.zero_grad()
         loss_of(model, batch).backward()
         optimizer.step()
