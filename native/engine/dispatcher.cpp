@@ -61,8 +61,7 @@ const Dispatcher::Entry& Dispatcher::entry(Handle handle) const {
   return found->second;
 }
 
-// --- Submitting
-// -----------------------------------------------------------------------
+// --- Submitting ----------------------------------------------------------------------
 
 Handle Dispatcher::submit(Request request) {
   const Handle handle = last_handle_ + 1;
@@ -111,32 +110,46 @@ void Dispatcher::start(Operation& operation) {
   advance(operation);
 }
 
-// --- Receiving
-// ------------------------------------------------------------------------
+// --- Receiving -----------------------------------------------------------------------
 
 void Dispatcher::on_message(int peer, std::unique_ptr<Incoming> message) {
-  const std::optional<Envelope> envelope = read_envelope(message->header());
-  if (!envelope || envelope->job != job_ || envelope->key.epoch != config_.epoch) {
-    peers_.lose(peer,
-                "it sent a message that this version of bluecomm, or this job, "
-                "does not know");
-    return;
+  arrived_.push_back({peer, std::move(message)});
+}
+
+bool Dispatcher::read_arrivals() {
+  std::vector<Arrived> arrived = std::exchange(arrived_, {});
+  for (Arrived& one : arrived) {
+    const std::optional<Envelope> envelope = read_envelope(one.message->header());
+    if (!envelope || envelope->job != job_ || envelope->key.epoch != config_.epoch) {
+      peers_.lose(one.peer,
+                  "it sent a message that this version of bluecomm, or this job, does "
+                  "not know");
+    } else if (envelope->type == MessageType::kAbort) {
+      one.message->accept({});
+      aborts_.push_back({one.peer, *envelope, std::move(one.message), ""});
+      read_aborts();
+    } else {
+      match(one.peer, *envelope, std::move(one.message));
+    }
   }
-  if (envelope->type == MessageType::kAbort) {
-    message->accept({});
-    aborts_.push_back({peer, *envelope, std::move(message), ""});
-    return;
-  }
-  match(peer, *envelope, std::move(message));
+  if (read_aborts()) return true;
+  return !arrived.empty();
 }
 
 void Dispatcher::match(int peer, const Envelope& envelope,
                        std::unique_ptr<Incoming> message) {
+  // Headers of a peer come in order, and it has ended its earlier calls of the name
+  // (which it tells in an ABORT if they failed).
+  Operation* const earlier = matching_.find_earlier(envelope.key);
+  if (earlier != nullptr && earlier->awaits_header(peer) &&
+      !has_abort(peer, earlier->key())) {
+    fail_forgotten(*earlier, peer);
+  }
   Operation* const operation = matching_.find(envelope.key);
   if (operation != nullptr) {
     if (!agree(operation->call(), envelope)) {
       fail_mismatch(*operation, peer, envelope);
-    } else if (operation->deliver(peer, envelope, std::move(message)) ==
+    } else if (operation->deliver(peer, envelope, message) ==
                Operation::Delivery::kUnexpected) {
       fail_unexpected(peer, envelope);
     }
@@ -159,15 +172,14 @@ void Dispatcher::on_lost(int peer, Status status) {
 
 void Dispatcher::on_goodbye(int peer) { peers_.finish(peer); }
 
-// --- Moving on
-// ------------------------------------------------------------------------
+// --- Moving on -----------------------------------------------------------------------
 
 bool Dispatcher::poll() {
   bool changed = false;
   for (const auto& transport : transports_) {
     if (transport->poll(*this)) changed = true;
   }
-  if (read_aborts()) changed = true;
+  if (read_arrivals()) changed = true;
   for (std::size_t i = 0; i < active_.size();) {
     const std::shared_ptr<Operation> operation = active_[i];
     if (advance(*operation)) changed = true;
@@ -232,8 +244,7 @@ Clock::time_point Dispatcher::next_timer() const {
   return next;
 }
 
-// --- Handles
-// --------------------------------------------------------------------------
+// --- Handles -------------------------------------------------------------------------
 
 std::shared_ptr<const Operation> Dispatcher::operation(Handle handle) const {
   return entry(handle).operation;
@@ -298,8 +309,7 @@ std::vector<PeerStats> Dispatcher::stats() const {
   return list;
 }
 
-// --- Closing
-// --------------------------------------------------------------------------
+// --- Closing -------------------------------------------------------------------------
 
 void Dispatcher::close() {
   closing_ = true;
@@ -311,6 +321,7 @@ void Dispatcher::close() {
 
 void Dispatcher::free() {
   matching_ = Matching();
+  arrived_.clear();
   aborts_.clear();
   peers_.disconnect();
   transports_.clear();

@@ -112,6 +112,7 @@ class Dispatcher final : private Receiver {
     Clock::time_point blocked_since;
   };
 
+  // Only note what happened; the transport is in the middle of its poll.
   void on_message(int peer, std::unique_ptr<Incoming> message) override;
   void on_lost(int peer, Status status) override;
   void on_goodbye(int peer) override;
@@ -119,6 +120,7 @@ class Dispatcher final : private Receiver {
   Entry& entry(Handle handle);
   const Entry& entry(Handle handle) const;
   void start(Operation& operation);
+  bool read_arrivals();
   void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
   bool advance(Operation& operation);
   void note_blocker(Operation& operation);
@@ -129,8 +131,10 @@ class Dispatcher final : private Receiver {
   void send_abort(int peer, const Envelope& call, const Status& status);
   void fail_mismatch(Operation& operation, int peer, const Envelope& theirs);
   void fail_unexpected(int peer, const Envelope& theirs);
+  void fail_forgotten(Operation& operation, int peer);
   void handle_abort(int peer, const Envelope& envelope, std::string text);
   bool read_aborts();
+  bool has_abort(int peer, const Key& key) const;
   bool fail_expired(Clock::time_point now);
   bool fail_gone(Clock::time_point now);
   std::vector<int> participants(const Operation& operation) const;
@@ -147,6 +151,11 @@ class Dispatcher final : private Receiver {
   std::vector<Handle> finished_;
   // Failures of calls that had ended here, by group: the next call raises them.
   std::unordered_map<std::uint64_t, Status> late_failures_;
+  struct Arrived {
+    int peer;
+    std::unique_ptr<Incoming> message;
+  };
+  std::vector<Arrived> arrived_;
   struct Abort {
     int peer;
     Envelope envelope;

@@ -55,9 +55,11 @@ std::vector<int> Dispatcher::participants(const Operation& operation) const {
 
 void Dispatcher::fail_operation(Operation& operation, Status status) {
   matching_.remember_failure(operation.key());
-  const std::vector<int> ranks = participants(operation);
-  operation.finish(status);
-  for (const int rank : ranks) send_abort(rank, operation.call(), status);
+  // The others should hear of it before they see that their messages were dropped.
+  for (const int rank : participants(operation)) {
+    send_abort(rank, operation.call(), status);
+  }
+  operation.finish(std::move(status));
   end(operation);
 }
 
@@ -72,8 +74,7 @@ void Dispatcher::send_abort(int peer, const Envelope& call, const Status& status
   channel->post(to_header(abort, text.size()), std::as_bytes(std::span(text)));
 }
 
-// --- Disagreement
-// ---------------------------------------------------------------------
+// --- Disagreement --------------------------------------------------------------------
 
 void Dispatcher::fail_mismatch(Operation& operation, int peer, const Envelope& theirs) {
   const Envelope ours = operation.call();
@@ -110,8 +111,23 @@ void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
   send_abort(peer, theirs, status);
 }
 
-// --- Failures that peers report
-// -------------------------------------------------------
+// The peer has gone on to its next call without a message that this rank's call needs.
+void Dispatcher::fail_forgotten(Operation& operation, int peer) {
+  const std::string here = peers_.place(config_.rank);
+  const std::string there = peers_.place(peer);
+  const Status status{Code::kMismatch,
+                      describe_operation(operation.call(), operation.request().name) +
+                          ": " + here + " receives from " + there + ", but " + there +
+                          " has ended this call without sending to " + here +
+                          ". The sources of one and the destinations of the other must "
+                          "agree.",
+                      peer};
+  const Envelope call = operation.call();
+  fail_operation(operation, status);
+  send_abort(peer, call, status);
+}
+
+// --- Failures that peers report ------------------------------------------------------
 
 bool Dispatcher::read_aborts() {
   bool changed = false;
@@ -130,6 +146,12 @@ bool Dispatcher::read_aborts() {
     changed = true;
   }
   return changed;
+}
+
+bool Dispatcher::has_abort(int peer, const Key& key) const {
+  return std::any_of(aborts_.begin(), aborts_.end(), [&](const Abort& one) {
+    return one.peer == peer && one.envelope.key == key;
+  });
 }
 
 void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string text) {
@@ -160,8 +182,7 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
   }
 }
 
-// --- Time and loss
-// --------------------------------------------------------------------
+// --- Time and loss -------------------------------------------------------------------
 
 Status Dispatcher::timeout_status(const Operation& operation) const {
   const std::string label = operation.label();

@@ -29,7 +29,8 @@ bool Filling::put(std::size_t index, std::unique_ptr<Incoming> message, double s
 }
 
 bool Filling::has(std::size_t index) const {
-  return gather_.sources[index].peer == kSelf || inputs_[index].message != nullptr;
+  return done_ || gather_.sources[index].peer == kSelf ||
+         inputs_[index].message != nullptr;
 }
 
 const Header& Filling::header(std::size_t index) const {

@@ -32,6 +32,7 @@ class Filling {
   // the destination has.
   [[nodiscard]] bool put(std::size_t index, std::unique_ptr<Incoming> message,
                          double scale);
+  // The header of source `index` has arrived, or the source is this rank.
   bool has(std::size_t index) const;
   const Header& header(std::size_t index) const;
 

@@ -42,7 +42,8 @@ Operation* Matching::find_earlier(const Key& key) const {
   const auto line = lines_.find(line_key(key));
   if (line == lines_.end() || line->second.unfinished.empty()) return nullptr;
   Operation* const first = line->second.unfinished.front().get();
-  return first->key().sequence < key.sequence ? first : nullptr;
+  const bool earlier = first->key().sequence < key.sequence;
+  return earlier && !first->request().name.empty() ? first : nullptr;
 }
 
 Matching::Progress Matching::progress(const Key& key) const {

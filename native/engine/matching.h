@@ -39,9 +39,10 @@ class Matching {
   std::shared_ptr<Operation> remove(const Operation& operation);
 
   Operation* find(const Key& key) const;
-  Progress progress(const Key& key) const;
-  // An unfinished earlier call of the same name.
+  // The unfinished call of the same name that comes first, if it comes before `key`.
+  // Not for unnamed calls, which do not wait for each other.
   Operation* find_earlier(const Key& key) const;
+  Progress progress(const Key& key) const;
 
   void keep(Unmatched message);
   std::vector<Unmatched> take(const Key& key);

@@ -63,7 +63,7 @@ std::optional<Operation::Place> Operation::find_source(std::uint32_t phase, int 
 }
 
 Operation::Delivery Operation::deliver(int peer, const Envelope& envelope,
-                                       std::unique_ptr<Incoming> message) {
+                                       std::unique_ptr<Incoming>& message) {
   if (envelope.phase >= plan_.phases.size() || state_ == State::kDone ||
       (state_ == State::kRunning && envelope.phase < phase_)) {
     return Delivery::kUnexpected;
@@ -220,6 +220,27 @@ bool Operation::needs(int peer) const {
   }
   return std::find(now.not_taken.begin(), now.not_taken.end(), peer) !=
          now.not_taken.end();
+}
+
+bool Operation::awaits_header(int peer) const {
+  if (state_ == State::kDone) return false;
+  std::size_t awaited = 0;
+  const std::uint32_t current = state_ == State::kRunning ? phase_ : 0;
+  for (std::size_t p = current; p < plan_.phases.size(); ++p) {
+    const std::vector<Gather>& gathers = plan_.phases[p].gathers;
+    for (std::size_t g = 0; g < gathers.size(); ++g) {
+      for (std::size_t s = 0; s < gathers[g].sources.size(); ++s) {
+        if (gathers[g].sources[s].peer != peer) continue;
+        const bool here =
+            p == phase_ && state_ == State::kRunning && fillings_[g].has(s);
+        if (!here) ++awaited;
+      }
+    }
+  }
+  for (const Held& one : held_) {
+    if (one.peer == peer) --awaited;
+  }
+  return awaited > 0;
 }
 
 int Operation::lone_blocker() {

@@ -51,9 +51,10 @@ class Operation {
   // Sends what the first phase sends. `channels` is indexed by global rank.
   void start(std::span<Channel* const> channels);
 
-  // Takes a message of this call, for the running phase or a later one.
+  // Takes a message of this call, for the running phase or a later one; leaves an
+  // unexpected one where it is.
   Delivery deliver(int peer, const Envelope& envelope,
-                   std::unique_ptr<Incoming> message);
+                   std::unique_ptr<Incoming>& message);
 
   // Goes on as far as it can, moving about `budget` bytes at most; true when anything
   // changed. Ends with state kDone, or with an error() that the caller spreads.
@@ -75,6 +76,8 @@ class Operation {
   Lack lack() const;
   // True while this call cannot end without `peer`.
   bool needs(int peer) const;
+  // True while a message of `peer` has not even been announced.
+  bool awaits_header(int peer) const;
   // The only peer that the call waits for right now, or -1.
   int lone_blocker();
   // All peers that the plan sends to or receives from, in ascending order.

@@ -80,8 +80,7 @@ void Progress::abandon_after_fork() noexcept {
   thread_state_ = ThreadState::kEnded;
 }
 
-// --- Visits
-// ---------------------------------------------------------------------------
+// --- Visits --------------------------------------------------------------------------
 
 Progress::Visit::Visit(Progress& progress)
     : progress_(progress), was_announced_(progress.announced_) {
@@ -96,8 +95,7 @@ Progress::Visit::~Visit() {
   }
 }
 
-// --- Callers
-// --------------------------------------------------------------------------
+// --- Callers -------------------------------------------------------------------------
 
 bool Progress::drive_until(const std::function<bool()>& done,
                            Clock::time_point deadline,
@@ -174,8 +172,7 @@ void Progress::notify_followers() {
   if (followers_ > 0) followers_wake_.notify_all();
 }
 
-// --- Sleeping
-// -------------------------------------------------------------------------
+// --- Sleeping ------------------------------------------------------------------------
 
 bool Progress::announce() {
   announced_ = work_.prepare_sleep();
@@ -229,10 +226,10 @@ bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
   return !interrupted;
 }
 
-// --- Progress thread
-// ------------------------------------------------------------------
+// --- Progress thread -----------------------------------------------------------------
 
 void Progress::run_thread() {
+  pthread_setname_np(pthread_self(), "bluecomm");
   Lock lock = turnstile_.enter();
   while (!stopping_) {
     if (leader_ == Leader::kNone &&

@@ -1,0 +1,80 @@
+#include "engine/matching.h"
+
+#include "engine/recent.h"
+#include "tests/check.h"
+
+namespace bluecomm::test {
+namespace {
+
+std::shared_ptr<Operation> make(Matching& matching, Handle handle,
+                                const std::string& name) {
+  auto group = std::make_shared<Group>();
+  group->id = 1;
+  group->ranks = {0};
+  Request request;
+  request.name = name;
+  request.group = std::move(group);
+  const std::uint32_t sequence = matching.next_sequence(1, name_hash(request));
+  const Envelope call = make_envelope(request, Algorithm::kFlat, 0, 0, sequence);
+  return std::make_shared<Operation>(handle, std::move(request), Plan(), call);
+}
+
+TEST(matching, a_second_use_of_a_name_waits_for_the_first) {
+  Matching matching;
+  const auto first = make(matching, 1, "x");
+  CHECK(!matching.add(first));
+  first->start({});
+  const auto second = make(matching, 2, "x");
+  CHECK(matching.add(second));
+  const auto other = make(matching, 3, "y");
+  CHECK(!matching.add(other));
+
+  CHECK(matching.find(first->key()) == first.get());
+  CHECK(matching.find(second->key()) == second.get());
+  CHECK(matching.find_earlier(second->key()) == first.get());
+  CHECK(matching.find_earlier(first->key()) == nullptr);
+  CHECK(matching.remove(*first) == second);
+  CHECK(matching.find(first->key()) == nullptr);
+  CHECK(matching.progress(first->key()) == Matching::Progress::kPast);
+  CHECK(matching.progress(second->key()) == Matching::Progress::kUnfinished);
+  CHECK(matching.progress(make(matching, 4, "x")->key()) ==
+        Matching::Progress::kFuture);
+}
+
+TEST(matching, unnamed_calls_run_at_once) {
+  Matching matching;
+  CHECK(!matching.add(make(matching, 1, "")));
+  CHECK(!matching.add(make(matching, 2, "")));
+}
+
+TEST(matching, keeps_what_comes_early) {
+  Matching matching;
+  Envelope envelope = make(matching, 1, "x")->call();
+  matching.keep({3, envelope, nullptr});
+  matching.keep({4, envelope, nullptr});
+  REQUIRE(matching.announced_by(4, 1).size() == 1);
+  CHECK_EQ(matching.announced_by(4, 1)[0].name_text(), "x");
+  CHECK(matching.announced_by(5, 1).empty());
+  CHECK_EQ(matching.take(envelope.key).size(), 2U);
+  CHECK(matching.take(envelope.key).empty());
+
+  matching.keep_abort(envelope.key, {Code::kTimedOut, "late", 3});
+  CHECK_EQ(matching.abort_of(envelope.key)->text, "late");
+  CHECK(!matching.has_failed(envelope.key));
+  matching.remember_failure(envelope.key);
+  CHECK(matching.has_failed(envelope.key));
+}
+
+TEST(matching, a_recent_map_forgets_the_oldest) {
+  RecentMap<int, int, std::hash<int>> map(2);
+  map.insert(1, 10);
+  map.insert(1, 11);
+  map.insert(2, 20);
+  CHECK_EQ(*map.find(1), 10);
+  map.insert(3, 30);
+  CHECK(!map.contains(1));
+  CHECK(map.contains(2) && map.contains(3));
+}
+
+}  // namespace
+}  // namespace bluecomm::test
