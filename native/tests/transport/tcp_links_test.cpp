@@ -165,11 +165,15 @@ TEST(tcp_links, a_peer_that_breaks_the_protocol_loses_the_channel) {
   const tcp::Frame chunk{.kind = tcp::FrameKind::kChunk, .length = 64};
   const tcp::Frame grant{.kind = tcp::FrameKind::kGrant, .message = 9, .offset = 1};
   const tcp::Frame open{.kind = tcp::FrameKind::kOpen};
+  const tcp::Frame early{.kind = tcp::FrameKind::kMessage, .length = 256, .message = 1};
+  const tcp::Frame long_credit{.kind = tcp::FrameKind::kCredit, .offset = 1};
   const tcp::Frame strange{.kind = static_cast<tcp::FrameKind>(99)};
   const std::vector<std::pair<tcp::Frame, std::string>> cases{
       {chunk, "a chunk of an unknown message"},
       {grant, "room for a message never sent"},
       {open, "a link opened twice"},
+      {early, "a message out of order"},
+      {long_credit, "more credit than was used"},
       {strange, "an unknown kind of frame"}};
   for (const auto& [frame, defect] : cases) {
     World1 world(tcp_alone());
@@ -177,6 +181,24 @@ TEST(tcp_links, a_peer_that_breaks_the_protocol_loses_the_channel) {
     world.ranks.spin("handshake", [&] { return peer.greet(); });
     peer.send(frame, frame.length);
     contains(world.await_loss(), "the peer broke the protocol: " + defect);
+  }
+}
+
+TEST(tcp_links, a_chunk_is_written_once_and_within_what_was_asked_for) {
+  for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{1} << 21}) {
+    World1 world(tcp_alone());
+    HandMadePeer peer(world.offer(), 1);
+    world.ranks.spin("handshake", [&] { return peer.greet(); });
+    peer.announce(0, 5, 1 << 20);
+    Reader* reader = world.ranks.await(0, 5);
+    REQUIRE(reader != nullptr);
+    reader->accept(Reader::Mode::kViews);
+    tcp::Frame chunk{.kind = tcp::FrameKind::kChunk, .length = 128};
+    peer.send(chunk, 128);
+    chunk.offset = offset;
+    peer.send(chunk, 128);
+    contains(world.await_loss(), "a chunk that was not asked for");
+    CHECK_EQ(reader->message().readable().size(), 128u);
   }
 }
 
