@@ -116,7 +116,8 @@ void Connector::accept_all() {
   while (UniqueFd socket = listener_.accept()) {
     if (peer_process(socket.get()).uid != geteuid()) continue;
     if (half_open_.size() >= kMaxHalfOpen) half_open_.pop_front();
-    HalfOpen connection{std::move(socket), {}, Clock::now() + options_.handshake_timeout};
+    HalfOpen connection{
+        std::move(socket), {}, Clock::now() + options_.handshake_timeout};
     connection.challenge.nonce = make_nonce();
     if (!send_packet(connection.socket.get(), bytes_of(connection.challenge))) continue;
     watch(connection.socket.get());
