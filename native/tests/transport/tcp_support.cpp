@@ -48,6 +48,11 @@ Scheme tcp_alone(const Adjust& adjust, const std::string& offer) {
           TcpOptions{}.eager_bytes};
 }
 
+void expect_part(const std::string& text, std::string_view part) {
+  if (text.find(part) != std::string::npos) return;
+  record_failure("text", 0, "'" + text + "' has no '" + std::string(part) + "' in it");
+}
+
 UniqueFd connect_to(std::string_view offer) {
   const tcp::Address address = tcp::parse_offer(offer).front();
   UniqueFd fd;

@@ -25,6 +25,25 @@ Scheme tcp_scheme(const Adjust& adjust = {});
 // Rank 0 alone; whatever it takes for rank 1 is reached at `offer`.
 Scheme tcp_alone(const Adjust& adjust = {}, const std::string& offer = "127.0.0.1:1");
 
+// Rank 0 of tcp_alone(). What the rank driver finds wrong fails the test.
+struct LoneRank {
+  explicit LoneRank(const Scheme& scheme) : ranks(scheme, 1, findings) {}
+  ~LoneRank() {
+    for (const std::string& finding : findings) record_failure("rank 0", 0, finding);
+  }
+  std::string offer() { return ranks[0].transport().offer(); }
+  const std::string& await_loss() {
+    ranks.drive("loss", [&] { return ranks[0].lost.contains(1); });
+    return ranks[0].lost[1].text;
+  }
+
+  Findings findings;
+  Ranks ranks;
+};
+
+// Records a failure unless `text` has `part` in it.
+void expect_part(const std::string& text, std::string_view part);
+
 // A connected, non-blocking socket.
 UniqueFd connect_to(std::string_view offer);
 void write_all(int fd, std::span<const std::byte> bytes);

@@ -9,7 +9,8 @@
 
 #include "common/fd.h"
 #include "transport/tcp/dialer.h"
-#include "transport/tcp/listener.h"
+#include "transport/tcp/options.h"
+#include "transport/tcp/poller.h"
 #include "transport/tcp/wire.h"
 
 namespace bluecomm::tcp {

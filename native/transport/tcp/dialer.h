@@ -11,7 +11,6 @@
 #include "common/fd.h"
 #include "transport/tcp/address.h"
 #include "transport/tcp/handshake.h"
-#include "transport/tcp/listener.h"
 #include "transport/tcp/options.h"
 #include "transport/tcp/poller.h"
 

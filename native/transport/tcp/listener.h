@@ -14,8 +14,6 @@
 
 namespace bluecomm::tcp {
 
-using Clock = std::chrono::steady_clock;
-
 // A connection whose dialer belongs to the job.
 struct Admitted {
   Hello hello;

@@ -35,3 +35,9 @@ struct TcpOptions {
 };
 
 }  // namespace bluecomm
+
+namespace bluecomm::tcp {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace bluecomm::tcp
