@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+_TOLD = ("found_inf", "grad_scale")
+_HANDLED_BY_ITSELF = "_step_supports_amp_scaling"
+
 
 def step_with_scaler(optimizer: torch.optim.Optimizer, step: Callable[[], Any]) -> Any:
     """Run the user's step as the scaler wants it.
@@ -16,17 +19,24 @@ def step_with_scaler(optimizer: torch.optim.Optimizer, step: Callable[[], Any]) 
     gradients are still scaled. An optimizer that handles them itself (a fused one) is
     left to it.
     """
-    found_inf = optimizer.__dict__.get("found_inf")
-    if found_inf is None or optimizer.__dict__.get("_step_supports_amp_scaling"):
+    attributes = optimizer.__dict__
+    if attributes.get("found_inf") is None or attributes.get(_HANDLED_BY_ITSELF):
         return step()
-    if found_inf.item():
-        return None
-    scale = optimizer.__dict__.get("grad_scale")
-    if scale is not None:
-        # The same rounding as in GradScaler.unscale_.
-        inverse = scale.double().reciprocal().float()
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(inverse.to(parameter.grad.dtype))
-    return step()
+    told = {name: attributes.pop(name) for name in _TOLD if name in attributes}
+    try:
+        if told["found_inf"].item():
+            return None
+        if told.get("grad_scale") is not None:
+            _unscale(optimizer, told["grad_scale"])
+        return step()
+    finally:
+        attributes.update(told)  # the scaler deletes them
+
+
+def _unscale(optimizer: torch.optim.Optimizer, scale: torch.Tensor) -> None:
+    """Divide the gradients by the scale, with the rounding of ``GradScaler``."""
+    inverse = scale.double().reciprocal().float()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                parameter.grad.mul_(inverse.to(parameter.grad.dtype))

@@ -179,10 +179,14 @@ class GradientViews:
         """Make the gradient of one parameter a view, if it has one that is not."""
         parameter, view = self._slots[position].parameter, self._views[position]
         grad = parameter.grad
-        if grad is None or is_view(grad, view):
+        if grad is None:
+            return
+        if grad.layout is not torch.strided:
+            grad = grad.to_dense()
+        elif is_view(grad, view):
             return
         with torch.no_grad():
-            view.copy_(grad.to_dense() if grad.layout is not torch.strided else grad)
+            view.copy_(grad)
         parameter.grad = view
 
     def fill(self) -> None:

@@ -119,12 +119,12 @@ class ParameterAveraging(Algorithm):
     def _start(self, bucket: Bucket) -> None:
         if not self._has_started:
             self._begin_round()
-        kind = self.context.knobs.communication_type
-        if self._weights is None or kind is CommunicationType.empty:
-            return
         values = bucket.parameters
         self._report(values.check())
+        if self._weights is None:
+            return
         values.lend()
+        kind = self.context.knobs.communication_type
         handle = self._exchanges[kind].start(
             self._weights, values.current, values.next, f"{bucket.name}.parameters"
         )
