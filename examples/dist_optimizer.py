@@ -1,0 +1,76 @@
+"""The options with which the examples choose how ranks communicate."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import nn
+
+import bluecomm as bf
+from bluecomm.optim import algorithm_names
+
+ALIASES = {"horovod": "gradient_allreduce"}
+
+
+def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
+    """Add ``--dist-optimizer`` and what goes with it.
+
+    Args:
+        parser: Parser of the example.
+        *more_names: Choices that the example itself takes care of.
+    """
+    names = [*algorithm_names(), *ALIASES, *more_names]
+    parser.add_argument(
+        "--dist-optimizer",
+        choices=names,
+        default="neighbor_allreduce",
+        help="how ranks communicate (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--atc-style",
+        action="store_true",
+        help="adapt, then combine: average the parameters after the step instead of "
+        "while the gradient is computed",
+    )
+    parser.add_argument(
+        "--disable-dynamic-topology",
+        action="store_true",
+        help="average with all in-neighbors of the topology in each step, instead of "
+        "with one of them after the other",
+    )
+
+
+def distribute(
+    optimizer: torch.optim.Optimizer, model: nn.Module, args: argparse.Namespace
+) -> torch.optim.Optimizer:
+    """Return ``optimizer`` made to communicate as the options say."""
+    algorithm = ALIASES.get(args.dist_optimizer, args.dist_optimizer)
+    options: dict[str, object] = {}
+    if algorithm in ("allreduce", *NEIGHBOR_TOPOLOGIES):
+        options["order"] = "atc" if args.atc_style else "cta"
+    if algorithm in NEIGHBOR_TOPOLOGIES and not args.disable_dynamic_topology:
+        options["topology"] = NEIGHBOR_TOPOLOGIES[algorithm]()
+    return bf.DistributedOptimizer(optimizer, model, algorithm=algorithm, **options)
+
+
+def _one_peer() -> object:
+    """One out-neighbor of the topology in force after the other."""
+    if bf.size() == 1:
+        return None
+    return bf.GetDynamicOnePeerSendRecvRanks(bf.load_topology(), bf.rank())
+
+
+def _one_machine() -> object:
+    """One machine after the other, at distances 1, 2, 4, ..."""
+    if bf.machine_size() < 2 or not bf.is_homogeneous():
+        return None
+    return bf.GetExp2DynamicSendRecvMachineRanks(
+        bf.size(), bf.local_size(), bf.rank(), bf.local_rank()
+    )
+
+
+NEIGHBOR_TOPOLOGIES = {
+    "neighbor_allreduce": _one_peer,
+    "hierarchical_neighbor_allreduce": _one_machine,
+}

@@ -1,0 +1,114 @@
+"""Average consensus: ranks find the mean of their vectors by talking to neighbors.
+
+    bfrun -np 4 python examples/pytorch_average_consensus.py
+    bfrun -np 4 python examples/pytorch_average_consensus.py \\
+        --virtual-topology ring --save-plot-file consensus.png
+
+Each round replaces a rank's vector by a weighted average of its own and its
+in-neighbors' vectors. The error against the exact mean falls by the factor
+``1 - spectral gap`` per round, or to zero after a few rounds with a dynamic
+exponential graph on a power of two.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+
+import bluecomm as bf
+
+TOPOLOGIES: dict[str, Callable[[int], object]] = {
+    "expo2": bf.ExponentialTwoGraph,
+    "expo3": lambda n: bf.ExponentialGraph(n, base=3),
+    "expo4": lambda n: bf.ExponentialGraph(n, base=4),
+    "ring": bf.RingGraph,
+    "mesh": bf.MeshGrid2DGraph,
+    "star": bf.StarGraph,
+    "full": bf.FullyConnectedGraph,
+}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data-size", type=int, default=100_000, help="elements (default: 100000)"
+    )
+    parser.add_argument("--max-iters", type=int, default=200, help="default: 200")
+    parser.add_argument(
+        "--virtual-topology", choices=TOPOLOGIES, default="expo2", help="default: expo2"
+    )
+    parser.add_argument(
+        "--enable-dynamic-topology",
+        action="store_true",
+        help="average with one neighbor after the other",
+    )
+    parser.add_argument(
+        "--save-plot-file", metavar="FILE", help="draw the error over the rounds"
+    )
+    parser.add_argument("--seed", type=int, default=2020, help="default: 2020")
+    return parser.parse_args()
+
+
+def relative_error(x: torch.Tensor, mean: torch.Tensor) -> float:
+    return float((x - mean).norm() / mean.norm())
+
+
+def run(args: argparse.Namespace) -> list[float]:
+    """Return the relative error of this rank's vector after each round."""
+    generator = torch.Generator().manual_seed(args.seed + bf.rank())
+    x = torch.randn(args.data_size, dtype=torch.float64, generator=generator)
+    mean = bf.allreduce(x, average=True)
+    errors = [relative_error(x, mean)]
+    peers = bf.GetDynamicOnePeerSendRecvRanks(bf.load_topology(), bf.rank())
+    for _ in range(args.max_iters):
+        if args.enable_dynamic_topology and bf.size() > 1:
+            send, receive = next(peers)
+            weight = 1 / (len(receive) + 1)
+            x = bf.neighbor_allreduce(
+                x,
+                name="x",
+                self_weight=weight,
+                src_weights=dict.fromkeys(receive, weight),
+                dst_weights=send,
+                enable_topo_check=False,
+            )
+        else:
+            x = bf.neighbor_allreduce(x, name="x")
+        errors.append(relative_error(x, mean))
+    return errors
+
+
+def plot(errors: list[list[float]], title: str, file: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    for rank, own in enumerate(errors):
+        plt.semilogy(own, label=f"rank {rank}")
+    plt.xlabel("round")
+    plt.ylabel("relative error against the mean")
+    plt.title(title)
+    plt.legend()
+    plt.savefig(file)
+    print(f"wrote {file}")
+
+
+def main() -> None:
+    args = parse_arguments()
+    bf.init()
+    bf.set_topology(TOPOLOGIES[args.virtual_topology](bf.size()))
+    errors = run(args)
+    print(f"[{bf.rank()}] relative error at last iteration: {errors[-1]:.3e}")
+    everyone = bf.allgather_object(errors)
+    if args.save_plot_file and bf.rank() == 0:
+        style = "one peer" if args.enable_dynamic_topology else "static"
+        plot(everyone, f"{args.virtual_topology}, {style}", args.save_plot_file)
+
+
+if __name__ == "__main__":
+    main()

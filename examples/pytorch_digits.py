@@ -1,0 +1,128 @@
+"""Train a small CNN on scikit-learn's digits, each rank on a shard of its own.
+
+    bfrun -np 4 python examples/pytorch_digits.py --dist-optimizer neighbor_allreduce
+    bfrun -np 4 python examples/pytorch_digits.py --shards by-class
+
+With ``--shards by-class`` each rank sees only some of the ten digits, so no rank can
+know them all by itself: only by communicating do all of them reach a high accuracy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+import bluecomm as bf
+from dist_optimizer import add_arguments, distribute
+from models import create_model
+from progress import Progress
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_arguments(parser)
+    parser.add_argument(
+        "--shards",
+        choices=["random", "by-class"],
+        default="random",
+        help="which samples a rank sees (default: %(default)s)",
+    )
+    parser.add_argument("--epochs", type=int, default=20, help="default: %(default)s")
+    parser.add_argument("--batch-size", type=int, default=16, help="default: 16")
+    parser.add_argument("--lr", type=float, default=0.05, help="default: %(default)s")
+    parser.add_argument("--momentum", type=float, default=0.9, help="default: 0.9")
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
+    return parser.parse_args()
+
+
+def load_shard(
+    args: argparse.Namespace,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return this rank's training images and labels, and everyone's test set."""
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 8 - 0.6
+    labels = torch.tensor(digits.target)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(7))
+    test, train = order[:360], order[360:]
+    if args.shards == "by-class":
+        train = train[torch.argsort(labels[train], stable=True)]
+    # Shards of one length, so that all ranks take the same number of steps.
+    length = len(train) // bf.size()
+    shard = train[bf.rank() * length : (bf.rank() + 1) * length]
+    return images[shard], labels[shard], images[test], labels[test]
+
+
+def train_epoch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    batch_size: int,
+) -> None:
+    model.train()
+    for batch in torch.randperm(len(labels)).split(batch_size):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
+        optimizer.step()
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+    model.eval()
+    return float((model(images).argmax(1) == labels).float().mean())
+
+
+def main() -> None:
+    args = parse_arguments()
+    bf.init()
+    torch.manual_seed(args.seed + bf.rank())
+    images, labels, test_images, test_labels = load_shard(args)
+    model = create_model("digits_cnn")
+    bf.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=args.momentum)
+    optimizer = distribute(optimizer, model, args)
+    # Ranks agree the better the smaller the steps: end with small ones.
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
+
+    start = time.perf_counter()
+    with Progress("epochs", args.epochs) as progress:
+        for epoch in range(args.epochs):
+            train_epoch(model, optimizer, images, labels, args.batch_size)
+            scheduler.step()
+            own = torch.tensor(accuracy(model, test_images, test_labels))
+            worst = float(bf.allreduce(own, op=bf.Min, name="worst accuracy"))
+            progress.advance(f"epoch {epoch + 1}: worst rank {100 * worst:.1f} %")
+    seconds = time.perf_counter() - start
+
+    distance = float(bf.consensus_distance(model))
+    with bf.averaged(model):
+        averaged = accuracy(model, test_images, test_labels)
+    result = {
+        "dist_optimizer": args.dist_optimizer,
+        "shards": args.shards,
+        "ranks": bf.size(),
+        "worst_rank_accuracy": worst,
+        "averaged_model_accuracy": averaged,
+        "consensus_distance": distance,
+        "images_per_second": args.epochs * len(labels) * bf.size() / seconds,
+    }
+    if bf.rank() == 0:
+        print(f"test accuracy of the worst rank's own model: {100 * worst:.1f} %")
+        print(f"test accuracy of the averaged model:         {100 * averaged:.1f} %")
+        print(f"consensus distance:                          {distance:.2e}")
+        print(f"img/sec on {bf.size()} ranks: {result['images_per_second']:.0f}")
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump(result, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
