@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-
 from bluecomm.bench.timing import Measurement
 
 
 def print_table(measurements: Sequence[Measurement], ranks: int) -> None:
     """Print one row per measurement, with the ratio to the peer of the same size."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=f"one blocking call on {ranks} ranks, float32, slowest rank")
     for heading in ("operation", "bytes", "library"):
         table.add_column(heading)
