@@ -111,7 +111,9 @@ def attach(models: Sequence[nn.Module], listener: Listener) -> list[RemovableHan
     # torch has no annotations for the hooks of state dicts.
     modules: dict[Any, None] = {}
     for model in models:
-        handles.append(model.register_forward_pre_hook(_BeforeForward(listener)))
+        handles.append(
+            model.register_forward_pre_hook(_BeforeForward(listener), prepend=True)
+        )
         modules.update(dict.fromkeys(model.modules()))
     for module in modules:
         handles += [

@@ -69,16 +69,17 @@ def test_models(kind, which):
     check(got, expected(which, kind, "adamw"), rtol)
 
 
-def train_compiled(backend, in_place, which):
+def train_compiled(how, which):
     torch._dynamo.reset()
-    model = make_model("mlp", bf.rank())
-    if in_place:
-        model.compile(backend=backend)
-        compiled = model
+    model = compiled = given = make_model("mlp", bf.rank())
+    if how == "in place":
+        model.compile(backend="eager")
+    elif how == "wrapped when compiled":
+        compiled = given = torch.compile(model, backend="eager", fullgraph=True)
     else:
-        compiled = torch.compile(model, backend=backend)
+        compiled = torch.compile(model, backend=how)
     optimizer = bf.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model, **ALGORITHMS[which]
+        torch.optim.SGD(model.parameters(), lr=0.1), given, **ALGORITHMS[which]
     )
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -91,10 +92,10 @@ def train_compiled(backend, in_place, which):
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ALGORITHMS)
 @pytest.mark.parametrize(
-    ("backend", "in_place"), [("eager", False), ("eager", True), ("aot_eager", False)]
+    "how", ["eager", "aot_eager", "in place", "wrapped when compiled"]
 )
-def test_compiled_models(which, backend, in_place):
-    got = run_ranks(RANKS, train_compiled, backend, in_place, which, limit_s=120)
+def test_compiled_models(which, how):
+    got = run_ranks(RANKS, train_compiled, how, which, limit_s=120)
     check(got, expected(which, "mlp", "sgd"))
 
 

@@ -228,6 +228,15 @@ class TestWorldOfOne:
             local.join()
         assert wrapped().join() == 0
 
+    @pytest.mark.parametrize("which", ALGORITHMS)
+    def test_a_world_after_another(self, which):
+        model = linear()
+        train(model, wrapped(model, **ALGORITHMS[which]))
+        bf.shutdown()
+        model(torch.ones(1, 3))
+        bf.init()
+        train(model, wrapped(model, **ALGORITHMS[which]))
+
     def test_an_algorithm_of_the_users(self):
         class Recorder(bf.Algorithm):
             flat_gradients = True
