@@ -71,8 +71,11 @@ bool Reader::read(std::size_t step, Findings& findings) {
                          std::to_string(data_.size()) + ", within a chunk");
     }
     const std::size_t n = std::min(step, bytes.size());
-    std::copy_n(bytes.begin(), n, data_.begin() + static_cast<long>(consumed()));
+    const std::size_t before = consumed();
+    std::copy_n(bytes.begin(), n, data_.begin() + static_cast<long>(before));
     message_->consume(n);
+    // What the sender has cancelled does not count.
+    if (consumed() == before) return changed;
     changed = true;
     if (step != SIZE_MAX) return true;
   }

@@ -85,8 +85,10 @@ class LargeIncoming final : public Incoming {
     if (!in_place_) side_->answer(RecordType::kAccept, id_);
   }
 
+  // Also of a cancelled message: what was shown stays in its place, though the bytes
+  // may change. They are never counted as consumed.
   std::span<const std::byte> readable() const override {
-    if (!accepted_ || dead_ || chunks_.empty()) return {};
+    if (!accepted_ || chunks_.empty()) return {};
     const Chunk& chunk = chunks_.front();
     return chunk.bytes.last(chunk.end - consumed_);
   }
