@@ -15,7 +15,7 @@ namespace bluecomm::test {
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
-    std::string path = "/tmp/bluecomm-test-XXXXXX";
+    std::string path = "/tmp/bluecomm-native-test-XXXXXX";
     if (!mkdtemp(path.data())) throw std::runtime_error("mkdtemp failed");
     path_ = path;
   }
