@@ -111,8 +111,10 @@ bool Peers::finish(int rank) {
   if (!alive(rank)) return false;
   mark_gone(rank, State::kFinished);
   Entry& finished = entry(rank);
-  finished.reason = person(rank) + " had finished (exit 0)";
-  finished.grace_until = Clock::now() + kGrace;
+  finished.reason = person(rank) +
+                    " has ended its communication (bluecomm.shutdown, or the end of "
+                    "its program)";
+  finished.grace_until = Clock::now() + kFarewell;
   return true;
 }
 

@@ -27,7 +27,9 @@ class Peers {
   using Clock = std::chrono::steady_clock;
 
   // How long a broken link waits for the control plane, which knows why.
-  static constexpr std::chrono::seconds kGrace{1};
+  static constexpr std::chrono::seconds kGrace{2};
+  // How long after a goodbye. The peer's process ends some time after that.
+  static constexpr std::chrono::seconds kFarewell{3};
 
   Peers(int rank, int size, std::string machine);
 
