@@ -176,12 +176,17 @@ class FreezeWatch:
     """Samples a process once a second: how long it is stopped, how busy it is."""
 
     WARN_AFTER_S = 10.0
+    # A process that uses less, 0.5 % of a processor, only waits and looks around.
+    BUSY_CPU_S = 0.05
+    WINDOW_S = 10.0
 
     def __init__(self) -> None:
         self.stopped_s = 0.0
         self.cpu_s = 0.0
         self.idle_s = 0.0
         self.state = "running"
+        self._window_s = 0.0
+        self._window_cpu_s = 0.0
         self._reported = ""
 
     def sample(self, pid: int, step_s: float, limit_s: float) -> str | None:
@@ -200,8 +205,7 @@ class FreezeWatch:
         if stat is None:
             self.state = "exited"
             return None
-        self.idle_s = self.idle_s + step_s if stat.cpu_s == self.cpu_s else 0.0
-        self.cpu_s = stat.cpu_s
+        self._note_cpu(stat.cpu_s, step_s)
         # "t" is a process in a debugger: somebody is looking after it.
         if stat.state != "T":
             self.state = "exited" if stat.state in "ZX" else "running"
@@ -215,6 +219,16 @@ class FreezeWatch:
         else:
             return None
         return self._reported
+
+    def _note_cpu(self, cpu_s: float, step_s: float) -> None:
+        self.cpu_s = cpu_s
+        self.idle_s += step_s
+        self._window_s += step_s
+        is_busy = cpu_s - self._window_cpu_s >= self.BUSY_CPU_S
+        if is_busy:
+            self.idle_s = 0.0
+        if is_busy or self._window_s >= self.WINDOW_S:
+            self._window_s, self._window_cpu_s = 0.0, cpu_s
 
     def _thaw(self) -> str | None:
         self.stopped_s = 0.0

@@ -69,6 +69,15 @@ def test_idle_time_counts_while_no_cpu_is_used(stat):
     assert (watch.idle_s, watch.cpu_s) == (0.0, 2.0)
 
 
+def test_a_process_that_only_looks_around_is_idle(stat):
+    watch = FreezeWatch()
+    events(watch, 1)
+    for _ in range(20):
+        stat["cpu_s"] += 0.01
+        events(watch, 5)
+    assert watch.idle_s == 100.0
+
+
 def run(argv, cwd="/", **spec):
     rank = RankProcess({"rank": 0, "argv": argv, "cwd": str(cwd), **spec})
     return rank, rank.start({"PATH": "/usr/bin:/bin", "NAME": "value"})
