@@ -40,6 +40,7 @@ class AgentLink:
         self._answers: dict[tuple[str, int], Frame] = {}
         self._listener: Callable[[Frame], None] | None = None
         self._unheard: list[Frame] = []
+        self._hearing = threading.RLock()  # held while the listener runs
         self._send_lock = threading.Lock()
         self._broken = ""
         self._socket = _connect(path, rank, timeout_s)
@@ -86,14 +87,15 @@ class AgentLink:
     def listen(self, listener: Callable[[Frame], None] | None) -> None:
         """Hand unsolicited frames to ``listener``, on the reader's thread.
 
-        News that came while nobody listened are handed over first.
+        News that came while nobody listened are handed over first. Once this returns,
+        the listener before is not called any more.
         """
-        with self._news:
+        with self._hearing:
             self._listener = listener
-            unheard, self._unheard = self._unheard, []
-        if listener is not None:
-            for frame in unheard:
-                listener(frame)
+            if listener is not None:
+                unheard, self._unheard = self._unheard, []
+                for frame in unheard:
+                    listener(frame)
 
     def close(self) -> None:
         """End the connection and the reader's thread."""
@@ -153,12 +155,11 @@ class AgentLink:
             self._hear(frame)
 
     def _hear(self, frame: Frame) -> None:
-        with self._news:
-            listener = self._listener
-            if listener is None:
+        with self._hearing:
+            if self._listener is None:
                 self._unheard.append(frame)
-                return
-        listener(frame)
+            else:
+                self._listener(frame)
 
 
 def _connect(path: str, rank: int, timeout_s: float) -> socket.socket:

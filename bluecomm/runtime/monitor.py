@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bluecomm.errors import BluecommError
 from bluecomm.runtime.failure import MISMATCH
+from bluecomm.runtime.patience import Patience
 from bluecomm.runtime.stall import StallReport
 
 if TYPE_CHECKING:
@@ -28,12 +29,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("bluecomm")
 
-_TICK_S = 1.0
+_TICK_S = 0.5
 _WARN_AFTER_S = (10.0, 60.0, 300.0)
-# A rank whose process has used its processor this recently is busy, not stuck.
-_BUSY_WITHIN_S = 30.0
-# A deadline this close is put off when the awaited ranks are busy.
-_DEADLINE_NEAR_S = 15.0
+# What a rank sent before it ended may still be under way for so long.
+_LAST_BYTES_S = 0.5
 
 
 class Monitor:
@@ -41,8 +40,12 @@ class Monitor:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._patience = Patience(world.config.operation_timeout_s)
         self._stop = threading.Event()
-        self._warned: dict[int, int] = {}
+        self._warned: collections.Counter[int] = collections.Counter()
+        # Warning that awaits the agent's table: operation, and how many more stall.
+        self._unreported: tuple[int, int] | None = None
+        self._ask_again_at = 0.0
         self._finished: collections.deque[tuple[float, int, str]] = collections.deque()
         self._link = world.rendezvous.link
         self._thread = threading.Thread(
@@ -61,55 +64,68 @@ class Monitor:
             self._thread.join(timeout=5.0)
 
     def _run(self) -> None:
-        while not self._stop.wait(_TICK_S):
+        tick_s = min(_TICK_S, self._patience.ask_every_s)
+        while not self._stop.wait(tick_s):
             self._world.reap()
             self._pass_on_finished()
-            self._look_at_pending()
+            self._look_at(self._world.engine.pending())
 
     def _pass_on_finished(self) -> None:
         """Tell the engine of ranks that ended well, once their last bytes are in."""
-        while self._finished and self._finished[0][0] < time.monotonic() - _TICK_S:
+        while self._finished and self._finished[0][0] < time.monotonic():
             _, rank, text = self._finished.popleft()
             self._world.engine.peer_lost(rank, text)
 
-    def _look_at_pending(self) -> None:
-        pending = self._world.engine.pending()
-        outstanding = {operation["handle"] for operation in pending}
-        for handle in list(self._warned):
-            if handle not in outstanding:
-                del self._warned[handle]
-        for operation in pending:
-            warnings = self._warned.get(operation["handle"], 0)
-            if (
-                warnings < len(_WARN_AFTER_S)
-                and operation["age_s"] >= _WARN_AFTER_S[warnings]
-            ):
-                self._warned[operation["handle"]] = warnings + 1
-                self._report(operation)
-            elif self._near_deadline(operation):
-                self._ask(operation)
+    def _look_at(self, pending: list[PendingOperation]) -> None:
+        for handle in self._warned.keys() - {one["handle"] for one in pending}:
+            del self._warned[handle]
+        due = [operation for operation in pending if self._is_due(operation)]
+        for operation in due:
+            self._warned[operation["handle"]] += 1
+        if due:
+            self._warn(due)
+        elif self._link is not None and time.monotonic() >= self._ask_again_at:
+            near = [operation for operation in pending if self._is_near(operation)]
+            if near:
+                self._ask(self._foremost(near))
 
-    def _near_deadline(self, operation: PendingOperation) -> bool:
-        """Whether to ask, every few seconds, if a soft deadline must be put off."""
-        if self._world.has_hard_deadline(operation["handle"]):
-            return False
-        limit_s = self._world.config.operation_timeout_s
-        age_s = operation["age_s"]
-        return age_s > limit_s - _DEADLINE_NEAR_S and int(age_s) % 5 == 0
+    def _is_due(self, operation: PendingOperation) -> bool:
+        warnings = self._warned[operation["handle"]]
+        return (
+            warnings < len(_WARN_AFTER_S)
+            and operation["age_s"] >= _WARN_AFTER_S[warnings]
+        )
 
-    def _report(self, operation: PendingOperation) -> None:
-        """Warn of an operation that waits; the table follows when the agent has it."""
-        last = self._warned[operation["handle"]] == len(_WARN_AFTER_S)
-        if last:
+    def _is_near(self, operation: PendingOperation) -> bool:
+        """Return whether an operation's deadline is near and may be put off."""
+        handle = operation["handle"]
+        return not self._world.has_hard_deadline(handle) and self._patience.is_near(
+            operation["age_s"]
+        )
+
+    def _foremost(self, operations: list[PendingOperation]) -> PendingOperation:
+        """Return the operation that the program blocks in, else the oldest one."""
+        return max(
+            operations,
+            key=lambda one: (self._world.is_waited_for(one["handle"]), one["age_s"]),
+        )
+
+    def _warn(self, due: list[PendingOperation]) -> None:
+        """Warn of operations that wait; the table follows when the agent has it."""
+        operation = self._foremost(due)
+        if self._warned[operation["handle"]] == len(_WARN_AFTER_S):
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         if self._link is None:
-            _log.warning("%s", StallReport.alone(self._world.rank, operation))
+            report = StallReport.alone(self._world.rank, operation, len(due) - 1)
+            _log.warning("%s", report)
         else:
+            self._unreported = operation["handle"], len(due) - 1
             self._ask(operation)
 
     def _ask(self, operation: PendingOperation) -> None:
-        if self._link is None:
-            return
+        """Ask the agent what all ranks do."""
+        assert self._link is not None
+        self._ask_again_at = time.monotonic() + self._patience.ask_every_s
         try:
             self._link.send(
                 {
@@ -128,10 +144,9 @@ class Monitor:
     def _on_news(self, frame: dict[str, Any]) -> None:
         kind = frame["type"]
         if kind == "lost":
-            self._world.engine.peer_lost(int(frame["rank"]), str(frame["text"]))
+            self._on_lost(int(frame["rank"]), str(frame["text"]))
         elif kind == "finished":
-            text = f"rank {frame['rank']} on {frame['host']} had finished (exit 0)"
-            self._finished.append((time.monotonic(), int(frame["rank"]), text))
+            self._on_finished(int(frame["rank"]))
         elif kind == "frozen":
             _log.warning("%s", frame["text"])
         elif kind == "query_pending":
@@ -141,6 +156,18 @@ class Monitor:
         elif kind == "agent_lost":
             self._on_agent_lost(frame)
 
+    def _on_lost(self, rank: int, text: str) -> None:
+        if rank == self._world.rank:
+            _log.error("the launcher takes this rank for lost: %s", text)
+        else:
+            self._world.engine.peer_lost(rank, text)
+
+    def _on_finished(self, rank: int) -> None:
+        peer = self._world.peers[rank]
+        text = f"rank {rank} on {peer.host} (pid {peer.pid}) had finished (exit 0)"
+        if rank != self._world.rank:
+            self._finished.append((time.monotonic() + _LAST_BYTES_S, rank, text))
+
     def _answer(self, frame: dict[str, Any]) -> None:
         operations = [
             {
@@ -148,7 +175,7 @@ class Monitor:
                 "kind": operation["kind"],
                 "age_s": operation["age_s"],
                 "waiting_for": operation["waiting_for"],
-                "blocking": self._world.is_waited_for(operation["handle"]),
+                "blocking": self._world.blocks_program(operation["handle"]),
             }
             for operation in self._world.engine.pending()
         ]
@@ -156,21 +183,22 @@ class Monitor:
         self._link.send({"type": "pending", "id": frame["id"], "ops": operations})
 
     def _on_report(self, frame: dict[str, Any]) -> None:
-        now = [
-            operation
-            for operation in self._world.engine.pending()
-            if operation["name"] == frame["op"]
-        ]
-        if not now:
-            return  # it has completed in the meantime
-        operation = now[0]
-        report = StallReport.from_frame(self._world.rank, operation, frame)
-        if cycle := report.find_cycle():
-            self._world.engine.fail(operation["handle"], MISMATCH, cycle)
-        elif report.all_busy(_BUSY_WITHIN_S) and self._near_deadline(operation):
-            self._world.engine.extend_deadline(operation["handle"], 60.0)
-        elif not self._near_deadline(operation):
-            _log.warning("%s", report)
+        unreported, others = self._unreported or (0, 0)
+        self._unreported = None
+        for operation in self._world.engine.pending():
+            handle = operation["handle"]
+            is_due = handle == unreported
+            report = StallReport.from_frame(
+                self._world.rank, operation, frame, others if is_due else 0
+            )
+            if is_due:
+                _log.warning("%s", report)
+            if self._world.blocks_program(handle) and (cycle := report.find_cycle()):
+                self._world.engine.fail(handle, MISMATCH, cycle)
+            elif self._is_near(operation) and report.excuses_all(
+                self._patience.busy_within_s
+            ):
+                self._world.engine.extend_deadline(handle, self._patience.extension_s)
 
     def _on_agent_lost(self, frame: dict[str, Any]) -> None:
         """The launcher is gone: this process must not outlive it."""

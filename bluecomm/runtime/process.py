@@ -133,10 +133,13 @@ class Process:
         return members, creation
 
     def _end(self, *, orderly: bool) -> None:
-        if orderly and self._communicator is not None:
+        communicator = self._communicator
+        # Not in a fork of the rank, whose world is another process's.
+        is_own = communicator is not None and communicator.world.pid == os.getpid()
+        if orderly and is_own:
             for callback in self._before_shutdown:
                 callback()
-        communicator, self._communicator = self._communicator, None
+        self._communicator = None
         if communicator is not None:
             self._was_shut_down = True
             communicator.world.close(orderly=orderly)
@@ -150,9 +153,13 @@ class Process:
             rendezvous.close()
 
     def _at_exit(self) -> None:
-        """Leave with the interpreter; without a goodbye when it ends by a crash."""
-        if os.getpid() == self._pid:
-            self.leave(orderly=getattr(sys, "last_value", None) is None)
+        """Leave with the interpreter.
+
+        Not when it ends by an exception: then the links break at the end of the
+        process, when the launcher can tell the peers why.
+        """
+        if os.getpid() == self._pid and getattr(sys, "last_value", None) is None:
+            self.leave()
 
 
 def _set_log_level(level: str) -> None:

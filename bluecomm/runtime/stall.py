@@ -48,17 +48,25 @@ class RankState:
 
 @dataclasses.dataclass(frozen=True)
 class StallReport:
-    """An operation that waits, and the states of the ranks."""
+    """An operation that waits, and the states of the ranks.
+
+    ``others`` is how many more operations of this rank have waited as long.
+    """
 
     rank: int
     kind: str
     name: str
     age_s: float
     waiting_for: tuple[int, ...]
+    received_bytes: int
+    expected_bytes: int
+    others: int
     states: dict[int, RankState]
 
     @classmethod
-    def alone(cls, rank: int, operation: PendingOperation) -> StallReport:
+    def alone(
+        cls, rank: int, operation: PendingOperation, others: int = 0
+    ) -> StallReport:
         """Return the report of a rank that can ask nobody."""
         return cls(
             rank,
@@ -66,12 +74,19 @@ class StallReport:
             operation["name"],
             operation["age_s"],
             tuple(operation["waiting_for"]),
+            operation["received_bytes"],
+            operation["expected_bytes"],
+            others,
             {},
         )
 
     @classmethod
     def from_frame(
-        cls, rank: int, operation: PendingOperation, frame: dict[str, Any]
+        cls,
+        rank: int,
+        operation: PendingOperation,
+        frame: dict[str, Any],
+        others: int = 0,
     ) -> StallReport:
         """Return the report that the driver has gathered from all ranks."""
         states = {
@@ -85,15 +100,25 @@ class StallReport:
             )
             for number, state in frame["ranks"].items()
         }
-        return dataclasses.replace(cls.alone(rank, operation), states=states)
+        return dataclasses.replace(cls.alone(rank, operation, others), states=states)
 
-    def all_busy(self, within_s: float) -> bool:
-        """Return whether all awaited ranks live and used their CPU recently."""
-        return all(
-            rank in self.states
-            and self.states[rank].state == "running"
-            and self.states[rank].idle_s <= within_s
-            for rank in self.waiting_for
+    def excuses_all(self, within_s: float) -> bool:
+        """Return whether all awaited ranks are busy, or wait for such ranks.
+
+        Args:
+            within_s: A rank is busy if it has used its processor so recently.
+        """
+        return all(self._excuses(rank, within_s, ()) for rank in self.waiting_for)
+
+    def _excuses(self, rank: int, within_s: float, path: tuple[int, ...]) -> bool:
+        state = self.states.get(rank)
+        if state is None or state.state != "running" or rank in path:
+            return False
+        if state.idle_s <= within_s:
+            return True
+        awaited = {r for one in state.operations for r in one["waiting_for"]}
+        return bool(awaited) and all(
+            self._excuses(other, within_s, (*path, rank)) for other in awaited
         )
 
     def find_cycle(self) -> str | None:
@@ -102,6 +127,9 @@ class StallReport:
         Rank a waits for b in 'x', which b has not called, because b blocks in 'y' and
         waits there, perhaps by way of others, for a. No time will mend that.
         """
+        mine = self.states[self.rank].blocked_in() if self.rank in self.states else None
+        if mine is None or mine["name"] != self.name or mine["age_s"] > self.age_s:
+            return None  # the states are older than this call
         path = [self.rank]
         while True:
             here = self.states.get(path[-1])
@@ -141,6 +169,10 @@ class StallReport:
             f"{self.kind} {self.name!r} on rank {self.rank} has waited "
             f"{self.age_s:.0f} s for {_ranks(self.waiting_for)}"
         )
+        if self.received_bytes < self.expected_bytes:
+            head += f" (received {self.received_bytes} of {self.expected_bytes} bytes)"
+        if self.others:
+            head += f"; so have {self.others} more operations"
         shown = [self.states[rank] for rank in sorted(self.states)]
         return "\n".join([head, *(str(state) for state in shown)])
 

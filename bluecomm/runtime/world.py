@@ -73,7 +73,8 @@ class World:
         self._kept: dict[int, tuple[object, ...]] = {}
         self._forgotten: set[int] = set()
         self._hard_limits_s: dict[int, float] = {}
-        self._waiting: dict[int, int] = {}
+        self._waiting: set[int] = set()
+        self._waiters: set[int] = set()
         self._closed = False
         self._engine = self._make_engine()
         self.peers = self._meet(topology)
@@ -243,12 +244,20 @@ class World:
     def wait(self, number: int, timeout_s: float | None) -> Completion | None:
         """Wait for the end of an operation; ``None`` when ``timeout_s`` passed."""
         self.check_usable()
-        self._waiting[number] = threading.get_ident()
+        self._waiting.add(number)
+        self._waiters.add(threading.get_ident())
         try:
             limit_s = float("inf") if timeout_s is None else timeout_s
             return self._engine.wait(number, limit_s)
         finally:
-            del self._waiting[number]
+            self._waiting.discard(number)
+
+    def blocks_program(self, number: int) -> bool:
+        """Return whether the only thread that ever waited here waits for an operation.
+
+        Then nothing else of this program will start the operations that others need.
+        """
+        return number in self._waiting and len(self._waiters) == 1
 
     def is_waited_for(self, number: int) -> bool:
         """Return whether a thread of this process blocks on an operation."""

@@ -1,0 +1,228 @@
+"""A rank ends while others need it: whom their errors name, and how soon."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+
+import pytest
+
+from tests.support.launch import launched
+
+pytestmark = pytest.mark.faults
+
+# Starts one operation of each kind on ranks 0 and 1; rank 2 takes no part.
+EVERY_KIND = """
+import json, os, sys, time, torch
+import bluecomm as bf
+bf.init()
+small, large = torch.ones(6, 2), torch.ones(1 << 20)
+bf.barrier()
+if bf.rank() == 2:
+    print(f"victim {os.getpid()}", flush=True)
+    time.sleep(60)
+calls = {
+    "allreduce": lambda: bf.allreduce_nonblocking(small, name="a"),
+    "allreduce_large": lambda: bf.allreduce_nonblocking_(large, name="b"),
+    "broadcast": lambda: bf.broadcast_nonblocking(small, 2, name="c"),
+    "allgather": lambda: bf.allgather_nonblocking(small, name="d"),
+    "alltoall": lambda: bf.alltoall_nonblocking(small, name="e"),
+    "reducescatter": lambda: bf.reducescatter_nonblocking(small, name="f"),
+    "neighbor_allreduce": lambda: bf.neighbor_allreduce_nonblocking(small, name="g"),
+    "neighbor_allgather": lambda: bf.neighbor_allgather_nonblocking(small, name="h"),
+    "hierarchical": lambda: bf.hierarchical_neighbor_allreduce_nonblocking(
+        small, name="i"),
+    "pair_gossip": lambda: bf.pair_gossip_nonblocking(small, 2, name="j"),
+}
+handles = {kind: call() for kind, call in calls.items()}
+errors = {}
+print("waiting", flush=True)
+for kind, wait in [*((k, h.wait) for k, h in handles.items()), ("barrier", bf.barrier)]:
+    try:
+        wait()
+        errors[kind] = "no error"
+    except bf.PeerLostError as error:
+        errors[kind] = str(error)
+        assert error.peers == (2,), error.peers
+print("errors " + json.dumps(errors), flush=True)
+assert len(set(errors.values())) == len(errors)
+sys.exit(9)
+"""
+
+# The ranks average a large tensor until somebody stops them.
+LOOP = """
+import os, torch
+import bluecomm as bf
+bf.init()
+make = bf.shared_empty if os.environ["SHARED"] == "1" else torch.empty
+tensor = make(1 << 22)
+tensor.fill_(1)
+print(f"pid {os.getpid()} of {bf.rank()} up", flush=True)
+while True:
+    bf.allreduce_(tensor, name="x")
+"""
+
+
+def script(folder, text):
+    """Write a program and return the command that runs it."""
+    path = folder / "program.py"
+    path.write_text(text)
+    return (sys.executable, str(path))
+
+
+def with_transport(transport):
+    return () if transport is None else ("-x", f"BLUECOMM_TRANSPORT={transport}")
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_every_kind_of_operation_names_the_killed_rank(transport, tmp_path):
+    command = script(tmp_path, EVERY_KIND)
+    options = ["-np", "3", *with_transport(transport)]
+    with launched(tmp_path, *options, *command) as job:
+        victim = int(job.wait_for(r"victim (\d+)", 30)[1])
+        for rank in (0, 1):
+            job.wait_for(rf"\[{rank}\] waiting")
+        time.sleep(0.3)
+        os.kill(victim, signal.SIGKILL)
+        start = time.monotonic()
+        assert job.wait(10) == 137
+        assert time.monotonic() - start < 6.0
+        assert job.left() == {}
+        who = rf"rank 2 on localhost \(pid {victim}\) was killed by SIGKILL"
+        for rank in (0, 1):
+            said = re.search(rf"\[{rank}\] errors (.*)", job.out)
+            assert said, job.out + job.err
+            for kind, text in json.loads(said[1]).items():
+                kind = kind.removesuffix("_large")
+                # Who calls later may be told by a rank that called before.
+                assert re.fullmatch(rf"{kind}\S* '.*' on rank [01]: {who}", text)
+        last = job.err.splitlines()[-1]
+        assert re.search(who, last)
+        assert "later failures: ranks 0-1: exit 9" in job.err
+
+
+@pytest.mark.parametrize(
+    ("transport", "shared"), [("shm", True), ("shm", False), ("tcp", False)]
+)
+def test_a_rank_killed_in_the_middle_of_a_transfer(transport, shared, tmp_path):
+    command = script(tmp_path, LOOP)
+    environment = {"SHARED": str(int(shared)), "BLUECOMM_TRANSPORT": transport}
+    with launched(tmp_path, "-np", "3", *command, environ=environment) as job:
+        victim = int(job.wait_for(r"pid (\d+) of 1 up", 30)[1])
+        time.sleep(1)
+        os.kill(victim, signal.SIGKILL)
+        start = time.monotonic()
+        assert job.wait(10) == 137
+        assert time.monotonic() - start < 6.0
+        assert job.left() == {}
+        who = rf"rank 1 on localhost \(pid {victim}\) was killed by SIGKILL"
+        pattern = rf"PeerLostError: allreduce 'x' on rank [02]: {who}"
+        assert re.search(pattern, job.err)
+        assert re.search(who, job.err.splitlines()[-1])
+
+
+ENDINGS = {
+    "return": ("pass", r"rank 1 on localhost \(pid \d+\) had finished \(exit 0\)"),
+    "sys.exit(3)": (
+        "sys.exit(3)",
+        r"rank 1 on localhost \(pid \d+\) ended with exit code 3",
+    ),
+    "exception": (
+        "raise KeyError('no luck')",
+        r"rank 1 on localhost \(pid \d+\) ended with exit code 1",
+    ),
+    "os._exit(0)": (
+        "os._exit(0)",
+        r"rank 1 on localhost \(pid \d+\) had finished \(exit 0\)",
+    ),
+    "os._exit(4)": (
+        "os._exit(4)",
+        r"rank 1 on localhost \(pid \d+\) ended with exit code 4",
+    ),
+    "abort": ("os.abort()", r"rank 1 on localhost \(pid \d+\) was killed by SIGABRT"),
+}
+ENDING = """
+import os, sys, torch
+import bluecomm as bf
+bf.init()
+print("sum", float(bf.allreduce(torch.ones(2), op=bf.Sum, name="first")[0]))
+if bf.rank() == 1:
+    {ending}
+else:
+    bf.allreduce(torch.ones(2), name="second")
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_rank_that_ends_while_others_need_it(ending, transport, tmp_path):
+    statement, who = ENDINGS[ending]
+    command = script(tmp_path, ENDING.format(ending=statement))
+    options = ["-np", "2", *with_transport(transport)]
+    with launched(tmp_path, *options, *command) as job:
+        code = job.wait(30)
+        assert job.left() == {}
+        assert job.out.count("sum 2.0") == 2
+        error = rf"PeerLostError: allreduce 'second' on rank 0: {who}"
+        assert re.search(error, job.err), job.err
+        expected = {"sys.exit(3)": 3, "os._exit(4)": 4, "abort": 134}
+        assert code == expected.get(ending, 1)
+
+
+EARLY = """
+import time, torch
+import bluecomm as bf
+bf.init()
+handle = bf.allreduce_nonblocking(torch.ones(1 << 20), name="x")
+if bf.rank() == 1:
+    handle.wait()
+else:
+    time.sleep(3)
+    print("sum", float(handle.wait().sum()))
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_what_a_rank_did_before_it_ended_stays_good(transport, tmp_path):
+    options = ["-np", "2", *with_transport(transport)]
+    with launched(tmp_path, *options, *script(tmp_path, EARLY)) as job:
+        assert job.wait(30) == 0
+        assert f"sum {1 << 20}.0" in job.out
+        assert "rror" not in job.err
+
+
+STOPPED = """
+import os, signal, time, torch
+import bluecomm as bf
+bf.init()
+bf.barrier()
+if bf.rank() == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+start = time.monotonic()
+try:
+    bf.allreduce(torch.ones(4), name="x")
+except bf.PeerLostError as error:
+    print(f"after {time.monotonic() - start:.1f} s: {error}", flush=True)
+    raise
+"""
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_warned_of_and_then_lost(tmp_path):
+    options = ["-np", "2", "--failure-timeout", "13"]
+    with launched(tmp_path, *options, *script(tmp_path, STOPPED)) as job:
+        warning = r"\[0\] bluecomm WARNING: rank 1 on localhost \(pid (\d+)\) has been"
+        pid = job.wait_for(warning, 30)[1]
+        assert job.wait(15) == 1
+        assert job.left() == {}
+        failed = re.search(r"\[0\] after (\S+) s: (.*)", job.out)
+        assert failed, job.out + job.err
+        assert 12.0 <= float(failed[1]) <= 17.0
+        assert failed[2].startswith(
+            f"allreduce 'x' on rank 0: rank 1 on localhost (pid {pid}) was stopped"
+        )
+        assert "was stopped (state T)" in job.err.splitlines()[-1]
