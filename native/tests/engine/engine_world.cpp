@@ -1,7 +1,6 @@
 #include "tests/engine/engine_world.h"
 
 #include <numeric>
-#include <optional>
 #include <thread>
 
 namespace bluecomm::test {
@@ -15,21 +14,22 @@ Result allocate(std::size_t nbytes) {
   return result;
 }
 
-std::vector<Peer> describe_peers(int size) {
-  std::vector<Peer> peers;
-  for (int rank = 0; rank < size; ++rank) {
-    peers.push_back(
-        {rank, "host" + std::to_string(rank), "here", 1000 + rank, {{"inproc", ""}}});
-  }
-  return peers;
-}
-
 }  // namespace
 
-EngineWorld::EngineWorld(int size, const InprocOptions& options) : hub_(size, options) {
+EngineWorld::EngineWorld(int size, const InprocOptions& options)
+    : hub_(std::in_place, size, options) {
+  start(size, [&](int rank) { return hub_->make_transport(rank); });
+}
+
+EngineWorld::EngineWorld(int size, const MakeTransport& make_transport) {
+  start(size, make_transport);
+}
+
+void EngineWorld::start(int size, const MakeTransport& make_transport) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  for (int rank = 0; rank < size; ++rank) {
+  std::vector<Peer> peers;
+  for (const int rank : ranks) {
     EngineConfig config;
     config.rank = rank;
     config.size = size;
@@ -37,16 +37,13 @@ EngineWorld::EngineWorld(int size, const InprocOptions& options) : hub_(size, op
     config.machine = "here";
     config.allocate = allocate;
     std::vector<std::unique_ptr<Transport>> transports;
-    transports.push_back(hub_.make_transport(rank));
+    transports.push_back(make_transport(rank));
     engines_.push_back(
         std::make_unique<Engine>(std::move(config), std::move(transports)));
+    peers.push_back({rank, "host" + std::to_string(rank), "here", 1000 + rank,
+                     engine(rank).offers()});
   }
-  std::vector<Peer> peers = describe_peers(size);
-  for (int rank = 0; rank < size; ++rank) {
-    peers[static_cast<std::size_t>(rank)].offers["inproc"] =
-        engine(rank).offers().at("inproc");
-  }
-  for (int rank = 0; rank < size; ++rank) {
+  for (const int rank : ranks) {
     engine(rank).start(peers);
     engine(rank).add_group(kWorld, ranks, std::vector<int>(ranks.size(), 0));
   }
@@ -54,7 +51,7 @@ EngineWorld::EngineWorld(int size, const InprocOptions& options) : hub_(size, op
 
 void EngineWorld::kill(int rank) {
   for (int other = 0; other < size(); ++other) {
-    if (other != rank) hub_.cut(rank, other);
+    if (other != rank) hub_->cut(rank, other);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,7 +14,7 @@
 #include "engine/engine.h"
 #include "transport/inproc/inproc_transport.h"
 
-// Engines of several ranks in one process, over the inproc transport.
+// Engines of several ranks in one process, over any transport.
 
 namespace bluecomm::test {
 
@@ -21,21 +22,26 @@ using namespace std::chrono_literals;
 
 inline constexpr std::uint64_t kWorld = 1;  // id of the group of all ranks
 
+using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
+
 class EngineWorld {
  public:
+  // Over inproc.
   explicit EngineWorld(int size, const InprocOptions& options = {});
+  EngineWorld(int size, const MakeTransport& make_transport);
 
   int size() const { return static_cast<int>(engines_.size()); }
   Engine& engine(int rank) { return *engines_[static_cast<std::size_t>(rank)]; }
-  InprocHub& hub() { return hub_; }
-  // Ends a rank without a word.
+  // Cuts all links of a rank; over inproc only.
   void kill(int rank);
 
   // Runs `body` for each rank in a thread of its own and waits for all.
   void run(const std::function<void(int rank, Engine& engine)>& body);
 
  private:
-  InprocHub hub_;
+  void start(int size, const MakeTransport& make_transport);
+
+  std::optional<InprocHub> hub_;
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 

@@ -1,4 +1,4 @@
-// Many operations at once, in differing orders, over a transport with random delays.
+// Many operations at once, in differing orders, over each transport.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -6,9 +6,13 @@
 #include <thread>
 #include <vector>
 
+#include "common/shared_memory.h"
 #include "engine/engine.h"
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
+#include "tests/transport/shm_support.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_transport.h"
 
 namespace bluecomm::test {
 namespace {
@@ -44,24 +48,25 @@ std::vector<Step> make_script(std::size_t steps, int groups, std::uint64_t seed)
   return script;
 }
 
-// One rank's part in a script.
+// One rank's part in a script. Its tensors lie in shared memory, so that over shm peers
+// read large ones in place, and the scribbling below shows who reads for too long.
 class Player {
  public:
-  Player(int rank, int size, Engine& engine, const std::vector<Step>& script)
+  Player(int rank, int size, Engine& engine, const std::vector<Step>& script,
+         SharedMemory& memory)
       : rank_(rank), size_(size), engine_(engine), script_(script) {
     for (std::size_t s = 0; s < script.size(); ++s) {
-      std::vector<float> input(script[s].count);
-      for (std::size_t i = 0; i < input.size(); ++i) input[i] = value(rank, s, i);
-      inputs_.push_back(std::move(input));
-      outputs_.emplace_back(script[s].in_place ? 0 : script[s].count);
+      const std::size_t count = script[s].count;
+      inputs_.push_back(allocate(memory, count));
+      for (std::size_t i = 0; i < count; ++i) inputs_[s][i] = value(rank, s, i);
+      outputs_.push_back(script[s].in_place ? inputs_[s] : allocate(memory, count));
     }
   }
 
   Handle submit(std::size_t s) {
     const Step& step = script_[s];
-    std::vector<float>& output = step.in_place ? inputs_[s] : outputs_[s];
     Request request = make_request(engine_, step.kind, "step" + std::to_string(s),
-                                   inputs_[s], output, step.group);
+                                   inputs_[s], outputs_[s], step.group);
     if (step.kind == Kind::kNeighborAllreduce) {
       request.self_weight = 0.5;
       request.sources = {{(rank_ + size_ * 2 - step.hop) % size_, 0.25}};
@@ -72,8 +77,7 @@ class Player {
   }
 
   void check_and_scribble(std::size_t s) {
-    const Step& step = script_[s];
-    std::vector<float>& output = step.in_place ? inputs_[s] : outputs_[s];
+    const std::span<float> output = outputs_[s];
     for (std::size_t i = 0; i < output.size(); ++i) {
       if (output[i] == expected(s, i)) continue;
       CHECK_EQ("rank " + std::to_string(rank_) + " step " + std::to_string(s) + " [" +
@@ -87,6 +91,11 @@ class Player {
   }
 
  private:
+  std::span<float> allocate(SharedMemory& memory, std::size_t count) {
+    blocks_.push_back(memory.allocate(count * sizeof(float)));
+    return {reinterpret_cast<float*>(blocks_.back().bytes().data()), count};
+  }
+
   float expected(std::size_t s, std::size_t i) const {
     const Step& step = script_[s];
     if (step.kind == Kind::kAllreduce) {
@@ -103,12 +112,16 @@ class Player {
   const int size_;
   Engine& engine_;
   const std::vector<Step>& script_;
-  std::vector<std::vector<float>> inputs_;
-  std::vector<std::vector<float>> outputs_;
+  std::vector<SharedBlock> blocks_;
+  std::vector<std::span<float>> inputs_;
+  std::vector<std::span<float>> outputs_;
 };
 
-void play(int size, std::size_t steps, const InprocOptions& options) {
-  EngineWorld world(size, options);
+using Memories = std::vector<std::shared_ptr<SharedMemory>>;
+
+void play(EngineWorld& world, std::size_t steps, std::uint64_t seed,
+          const Memories& memories) {
+  const int size = world.size();
   constexpr int kGroups = 4;
   std::vector<int> ranks;
   for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
@@ -117,10 +130,11 @@ void play(int size, std::size_t steps, const InprocOptions& options) {
       world.engine(rank).add_group(kWorld + g, ranks, std::vector<int>(ranks.size()));
     }
   }
-  const std::vector<Step> script = make_script(steps, kGroups, options.seed);
+  const std::vector<Step> script = make_script(steps, kGroups, seed);
   world.run([&](int rank, Engine& engine) {
-    Player player(rank, size, engine, script);
-    std::mt19937_64 random(options.seed * 100 + static_cast<std::uint64_t>(rank));
+    Player player(rank, size, engine, script,
+                  *memories[static_cast<std::size_t>(rank)]);
+    std::mt19937_64 random(seed * 100 + static_cast<std::uint64_t>(rank));
     std::vector<std::size_t> order(script.size());
     for (std::size_t s = 0; s < order.size(); ++s) order[s] = s;
     std::shuffle(order.begin(), order.end(), random);
@@ -140,15 +154,52 @@ void play(int size, std::size_t steps, const InprocOptions& options) {
   });
 }
 
-TEST(stress, two_hundred_operations_in_shuffled_order) {
+Memories make_memories(int size) {
+  Memories memories;
+  for (int rank = 0; rank < size; ++rank) {
+    memories.push_back(std::make_shared<SharedMemory>());
+  }
+  return memories;
+}
+
+constexpr std::size_t kSteps = 200;
+
+TEST(stress, shuffled_operations_with_random_delays) {
   for (const int size : {2, 3, 5}) {
     for (std::uint64_t seed = 1; seed <= 2; ++seed) {
       InprocOptions options;
       options.seed = seed;
       options.max_delay = std::chrono::microseconds(seed == 1 ? 0 : 2000);
-      play(size, 200, options);
+      EngineWorld world(size, options);
+      play(world, kSteps, seed, make_memories(size));
     }
   }
+}
+
+TEST(stress, shuffled_operations_over_shm) {
+  for (const int size : {2, 4}) {
+    const TemporaryDirectory directory;
+    const Memories memories = make_memories(size);
+    EngineWorld world(size, [&](int rank) {
+      ShmOptions options = shm_options(rank, directory.path());
+      options.memory = memories[static_cast<std::size_t>(rank)];
+      return make_shm_transport(options);
+    });
+    play(world, kSteps, 7, memories);
+  }
+}
+
+TEST(stress, shuffled_operations_over_tcp) {
+  constexpr int kSize = 3;
+  EngineWorld world(kSize, [](int rank) -> std::unique_ptr<Transport> {
+    TcpOptions options;
+    options.rank = rank;
+    options.job = "test";
+    options.key.resize(32, std::byte{7});
+    options.addresses = {"127.0.0.1"};
+    return std::make_unique<TcpTransport>(std::move(options));
+  });
+  play(world, kSteps, 8, make_memories(kSize));
 }
 
 TEST(stress, threads_of_one_rank_call_at_once) {
