@@ -298,8 +298,8 @@ TEST(failures, what_a_peer_sent_before_it_finished_stays_good) {
     const Status status =
         call(engine, make_request(engine, Kind::kBarrier, "b", {}, {}));
     check_failure(status, Code::kPeerLost,
-                  "barrier 'b' on rank 1: rank 0 on host0 (pid 1000) had finished "
-                  "(exit 0)");
+                  "barrier 'b' on rank 1: rank 0 on host0 (pid 1000) has ended its "
+                  "communication");
   });
 }
 
