@@ -168,6 +168,12 @@ bool Filling::is_complete() const {
   if (combined_ < gather_.dst.size() || written_ < combined_) return false;
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     if (!has(i)) return false;  // a message of no bytes has not come yet
+    // A sender that cancels while its memory is read in place makes consume() fail:
+    // what was read may be torn, so the operation waits for the reason to arrive.
+    const Incoming* message = inputs_[i].message.get();
+    if (message != nullptr && message->consumed() < message->header().nbytes) {
+      return false;
+    }
   }
   return true;
 }
