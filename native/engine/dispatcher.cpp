@@ -155,12 +155,12 @@ void Dispatcher::match(int peer, const Envelope& envelope,
     }
     return;
   }
-  switch (matching_.progress(envelope.key)) {
-    case Matching::Progress::kFuture:
+  switch (matching_.standing(envelope.key)) {
+    case Matching::Standing::kFuture:
       matching_.keep({peer, envelope, std::move(message)});
       return;
-    case Matching::Progress::kUnfinished:
-    case Matching::Progress::kPast:
+    case Matching::Standing::kUnfinished:
+    case Matching::Standing::kPast:
       if (!matching_.has_failed(envelope.key)) fail_unexpected(peer, envelope);
       return;
   }

@@ -167,12 +167,12 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
     fail_operation(*operation, std::move(status));
     return;
   }
-  switch (matching_.progress(key)) {
-    case Matching::Progress::kFuture:
+  switch (matching_.standing(key)) {
+    case Matching::Standing::kFuture:
       matching_.keep_abort(key, std::move(status));
       return;
-    case Matching::Progress::kUnfinished:
-    case Matching::Progress::kPast:
+    case Matching::Standing::kUnfinished:
+    case Matching::Standing::kPast:
       matching_.remember_failure(key);
       // A peer that shut down after this rank had all it wanted from it does no harm.
       if (status.code != Code::kClosed) {

@@ -46,10 +46,10 @@ Operation* Matching::find_earlier(const Key& key) const {
   return earlier && !first->request().name.empty() ? first : nullptr;
 }
 
-Matching::Progress Matching::progress(const Key& key) const {
-  if (find(key) != nullptr) return Progress::kUnfinished;
-  return key.sequence < next_sequence(key.group, key.name) ? Progress::kPast
-                                                           : Progress::kFuture;
+Matching::Standing Matching::standing(const Key& key) const {
+  if (find(key) != nullptr) return Standing::kUnfinished;
+  return key.sequence < next_sequence(key.group, key.name) ? Standing::kPast
+                                                           : Standing::kFuture;
 }
 
 void Matching::keep(Unmatched message) {

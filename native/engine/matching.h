@@ -27,13 +27,13 @@ struct Unmatched {
 class Matching {
  public:
   // Where the call of a key stands on this rank.
-  enum class Progress { kFuture, kUnfinished, kPast };
+  enum class Standing { kFuture, kUnfinished, kPast };
 
   // Number of the next call of (group, name).
   std::uint32_t next_sequence(std::uint64_t group, std::uint64_t name) const;
 
-  // Registers the next call. `order` says whether it must wait for an earlier call of
-  // the same name: true when there is one in flight.
+  // Registers the next call. True: it must wait, because an earlier call of the same
+  // name has not ended.
   bool add(std::shared_ptr<Operation> operation);
   // Forgets a call that has ended; returns the queued call that may start now, if any.
   std::shared_ptr<Operation> remove(const Operation& operation);
@@ -42,7 +42,7 @@ class Matching {
   // The unfinished call of the same name that comes first, if it comes before `key`.
   // Not for unnamed calls, which do not wait for each other.
   Operation* find_earlier(const Key& key) const;
-  Progress progress(const Key& key) const;
+  Standing standing(const Key& key) const;
 
   void keep(Unmatched message);
   std::vector<Unmatched> take(const Key& key);

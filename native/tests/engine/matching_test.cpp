@@ -35,10 +35,10 @@ TEST(matching, a_second_use_of_a_name_waits_for_the_first) {
   CHECK(matching.find_earlier(first->key()) == nullptr);
   CHECK(matching.remove(*first) == second);
   CHECK(matching.find(first->key()) == nullptr);
-  CHECK(matching.progress(first->key()) == Matching::Progress::kPast);
-  CHECK(matching.progress(second->key()) == Matching::Progress::kUnfinished);
-  CHECK(matching.progress(make(matching, 4, "x")->key()) ==
-        Matching::Progress::kFuture);
+  CHECK(matching.standing(first->key()) == Matching::Standing::kPast);
+  CHECK(matching.standing(second->key()) == Matching::Standing::kUnfinished);
+  CHECK(matching.standing(make(matching, 4, "x")->key()) ==
+        Matching::Standing::kFuture);
 }
 
 TEST(matching, unnamed_calls_run_at_once) {
