@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import bluecomm as bf
 from tests.support.ranks import run_ranks
@@ -344,6 +345,50 @@ def break_off_a_backward_pass():
 def test_a_backward_pass_that_breaks_off():
     got = run_ranks(3, break_off_a_backward_pass)
     check(got, expected_gradient_mean(3, "mlp", "sgd", 1))
+
+
+class UsedTwice(nn.Module):
+    """Uses one layer inside of a reentrant checkpoint and outside of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = x.clone().requires_grad_()
+        x = checkpoint(self.layer, x, use_reentrant=True)
+        return self.head(self.layer(x))
+
+
+def used_twice(rank):
+    torch.manual_seed(rank)
+    return UsedTwice().double()
+
+
+def train_used_twice(bucket_bytes):
+    model = used_twice(bf.rank())
+    optimizer = wrap(model, bucket_bytes=bucket_bytes)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        backward(model, bf.rank(), step)
+        optimizer.step()
+    return flatten(model)
+
+
+@pytest.mark.parametrize("bucket_bytes", [8, 1 << 20])
+def test_gradients_that_come_twice_in_one_pass(bucket_bytes):
+    got = run_ranks(3, train_used_twice, bucket_bytes)
+    models = [used_twice(rank) for rank in range(3)]
+    optimizers = [OPTIMIZERS["sgd"](model.parameters()) for model in models]
+    for step in range(STEPS):
+        for rank, model in enumerate(models):
+            optimizers[rank].zero_grad()
+            backward(model, rank, step)
+        share_gradients(models, 1 / 3)
+        for optimizer in optimizers:
+            optimizer.step()
+    check(got, torch.stack([flatten(model) for model in models]))
 
 
 # -- uneven inputs ---------------------------------------------------------------------
