@@ -1,0 +1,154 @@
+"""Processes that a rank starts: they hold nothing of it, and cannot speak for it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import time
+
+import pytest
+import torch
+
+import bluecomm as bf
+from bluecomm.errors import ShutdownError
+from tests.support.launch import launched
+from tests.support.outcome import outcome_of
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.faults
+
+
+def _in_fork(body):
+    """Return what ``body`` returns in a forked child."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    # Not through a Process of this daemonic worker, which may have no children.
+    pid = os.fork()
+    if pid == 0:
+        theirs.send(body())
+        os._exit(0)
+    result = ours.recv() if ours.poll(10) else None
+    os.waitpid(pid, 0)
+    return result
+
+
+def _engine_fds():
+    """Return what the open descriptors of the data plane are."""
+    names = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            name = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if name.startswith(("socket:", "anon_inode:[event")):
+            names.append(name)
+    return names
+
+
+def _call_everything():
+    handle_error = outcome_of(lambda: bf.allreduce(torch.ones(2), name="child"))
+    bf.shutdown()
+    return handle_error, bf.is_initialized(), len(_engine_fds())
+
+
+def _operate_in_a_fork():
+    before = float(bf.allreduce(torch.ones(2), name="before", op=bf.Sum)[0])
+    fds = len(_engine_fds())
+    child = _in_fork(_call_everything)
+    after = float(bf.allreduce(torch.ones(2), name="after", op=bf.Sum)[0])
+    return before, child, after, os.getpid(), fds
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_an_operation_in_a_fork_is_refused(transport):
+    outcomes = run_ranks(2, _operate_in_a_fork, transport=transport)
+    for rank, (before, child, after, pid, fds) in enumerate(outcomes):
+        outcome, is_initialized, child_fds = child
+        assert (before, after) == (2.0, 2.0)
+        assert isinstance(outcome.error, ShutdownError)
+        assert f"is a fork of rank {rank} (pid {pid})" in outcome.text
+        assert not is_initialized
+        assert fds - child_fds >= 4
+
+
+def _wait_for_a_handle_in_a_fork():
+    handle = bf.allreduce_nonblocking(torch.ones(2), name="x")
+    child = _in_fork(lambda: outcome_of(handle.wait))
+    return child, float(handle.wait()[0])
+
+
+def test_a_handle_cannot_be_waited_for_in_a_fork():
+    for child, result in run_ranks(2, _wait_for_a_handle_in_a_fork):
+        assert isinstance(child.error, ShutdownError)
+        assert result == 1.0
+
+
+# The children of rank 1 live on for a while when it is killed.
+WORKERS = """
+import multiprocessing, os, time, torch
+import bluecomm as bf
+bf.init()
+bf.allreduce(torch.ones(2), name="first")
+if bf.rank() == 1:
+    context = multiprocessing.get_context("fork")
+    for _ in range(2):
+        context.Process(target=time.sleep, args=(60,)).start()
+    time.sleep(0.5)
+    print(f"victim {os.getpid()}", flush=True)
+    time.sleep(60)
+bf.allreduce(torch.ones(2), name="second")
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_workers_of_a_dead_rank_keep_nobody_waiting(transport, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(WORKERS)
+    options = ["-np", "2", "-x", f"BLUECOMM_TRANSPORT={transport}"]
+    with launched(tmp_path, *options, sys.executable, str(path)) as job:
+        victim = int(job.wait_for(r"victim (\d+)", 30)[1])
+        os.kill(victim, signal.SIGKILL)
+        start = time.monotonic()
+        job.wait_for(r"PeerLostError: allreduce 'second' on rank 0: rank 1 on", 4)
+        assert job.wait(8) == 137
+        assert time.monotonic() - start < 6.0
+        assert job.left() == {}
+
+
+UNGUARDED = """
+import multiprocessing, os, time
+import bluecomm as bf
+
+def child():
+    pass
+
+try:
+    bf.init()
+except bf.BluecommError as error:
+    print(f"second {os.getpid()}: {error}", flush=True)
+    raise SystemExit(0)
+print(f"first {os.getpid()}", flush=True)
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("spawn").Process(target=child)
+    worker.start()
+    worker.join()
+    bf.barrier()
+    print("size", bf.size(), flush=True)
+"""
+
+
+def test_a_spawned_child_cannot_claim_the_rank(tmp_path):
+    """It imports the script, whose init is not below the main guard."""
+    path = tmp_path / "program.py"
+    path.write_text(UNGUARDED)
+    with launched(tmp_path, "-np", "1", sys.executable, str(path)) as job:
+        assert job.wait(40) == 0, job.err
+        first = job.wait_for(r"first (\d+)")[1]
+        second = job.wait_for(r"second (\d+): (.*)")
+        assert first in second[2]
+        assert second[1] in second[2]
+        assert re.search("__main__", second[2])
+        assert "size 1" in job.out
