@@ -102,6 +102,7 @@ from bluecomm.optim.averaging import (
     consensus_distance,
 )
 from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.distributed_optimizer import DistributedOptimizer
 from bluecomm.optim.factories import (
     DistributedAdaptThenCombineOptimizer,
     DistributedAdaptWithCombineOptimizer,
@@ -115,7 +116,6 @@ from bluecomm.optim.optimizer_state import broadcast_optimizer_state
 from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.parameters import allreduce_parameters, broadcast_parameters
 from bluecomm.optim.registry import algorithm_names, register_algorithm
-from bluecomm.optim.wrapper import DistributedOptimizer
 from bluecomm.runtime import Handle
 from bluecomm.topologies import (
     in_neighbor_machine_ranks,

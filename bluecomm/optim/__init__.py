@@ -4,8 +4,8 @@
 from bluecomm.optim import algorithms as algorithms
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.distributed_optimizer import DistributedOptimizer
 from bluecomm.optim.registry import algorithm_names, register_algorithm
-from bluecomm.optim.wrapper import DistributedOptimizer
 
 __all__ = [
     "Algorithm",

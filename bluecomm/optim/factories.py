@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from bluecomm.optim.distributed_optimizer import DistributedOptimizer
 from bluecomm.optim.options import CommunicationType
-from bluecomm.optim.wrapper import DistributedOptimizer
 
 Model = nn.Module | Sequence[nn.Module]
 

@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -10,9 +9,14 @@ from torch.utils.data import DataLoader, TensorDataset
 import bluecomm as bf
 from tests.support.ranks import run_ranks
 from tests.support.training import (
+    ALGORITHMS,
     MODELS,
     OPTIMIZERS,
+    RANKS,
+    STEPS,
+    UNIFORM,
     backward,
+    check,
     expected_averaging,
     expected_gradient_mean,
     flatten,
@@ -25,24 +29,12 @@ from tests.support.training import (
 
 pytestmark = pytest.mark.mp
 
-RANKS, STEPS = 3, 3
-UNIFORM = np.full((RANKS, RANKS), 1 / RANKS)
-ALGORITHMS = {
-    "cta": {"algorithm": "neighbor_allreduce", "order": "cta"},
-    "atc": {"algorithm": "neighbor_allreduce", "order": "atc"},
-    "gradients": {"algorithm": "gradient_allreduce"},
-}
-
 
 def expected(which, kind, optimizer, steps=STEPS):
     """Return the parameters of three ranks, whose exponential graph is complete."""
     if which == "gradients":
         return expected_gradient_mean(RANKS, kind, optimizer, steps)
     return expected_averaging(RANKS, kind, optimizer, which, [UNIFORM] * steps)
-
-
-def check(got, wanted, rtol=1e-9):
-    np.testing.assert_allclose(torch.stack(got), wanted, rtol=rtol, atol=1e-12)
 
 
 def train(kind, optimizer, which, steps):

@@ -7,9 +7,12 @@ float64, so that the two agree to rounding.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+import bluecomm as bf
 
 FEATURES, CLASSES, BATCH = 6, 3, 5
 
@@ -235,3 +238,36 @@ def share_gradients(models, scale):
             total = torch.stack(gradients).sum(0) * scale
             for parameter in parameters:
                 parameter.grad = total.clone()
+
+
+# What most tests need: three ranks, whose default topology is complete.
+RANKS, STEPS = 3, 3
+UNIFORM = np.full((RANKS, RANKS), 1 / RANKS)
+ORDERS = ["cta", "atc"]
+ALGORITHMS = {
+    "cta": {"algorithm": "neighbor_allreduce", "order": "cta"},
+    "atc": {"algorithm": "neighbor_allreduce", "order": "atc"},
+    "gradients": {"algorithm": "gradient_allreduce"},
+}
+
+
+def wrap(model, optimizer, which, **options):
+    """Return a distributed optimizer of a kind, with an algorithm of a kind."""
+    return bf.DistributedOptimizer(
+        OPTIMIZERS[optimizer](model.parameters()),
+        model,
+        **{**ALGORITHMS[which], **options},
+    )
+
+
+def train(model, optimizer, steps):
+    """Train on this rank's batches."""
+    for step in steps:
+        optimizer.zero_grad()
+        backward(model, bf.rank(), step)
+        optimizer.step()
+
+
+def check(got, wanted, rtol=1e-9):
+    """Raise unless the ranks' vectors are the wanted ones, to rounding."""
+    np.testing.assert_allclose(torch.stack(got), wanted, rtol=rtol, atol=1e-12)
