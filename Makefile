@@ -7,11 +7,12 @@
 #   make clean    remove everything that was built
 #
 # Set PYTHON to choose an interpreter, VENV to use an environment that exists, JOBS for
-# the number of parallel compilers.
+# the number of parallel compilers, BENCH_RANKS for the ranks that are measured.
 
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
+BENCH_RANKS ?= 4
 CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 
 BIN := $(VENV)/bin
@@ -38,7 +39,7 @@ $(VENV)/.build-tools: pyproject.toml | $(BIN)/python
 	touch $@
 
 # Editable, so that Python sources need no second install. $(1) is a list of extras.
-install = BLUECOMM_BUILD_JOBS=$(JOBS) $(BIN)/pip install -q --no-build-isolation -e ".[$(1)]"
+install = BUILD_BLUECOMM_JOBS=$(JOBS) $(BIN)/pip install -q --no-build-isolation -e ".[$(1)]"
 
 PACKAGING := setup.cfg setup.py pyproject.toml
 
@@ -57,7 +58,7 @@ EXTENSION_INPUTS := $(filter-out native/tests/% native/fuzz/%,$(NATIVE))
 
 # After the first install only what changed is compiled again.
 $(VENV)/.extension: $(EXTENSION_INPUTS) setup.py | $(VENV)/.examples
-	BLUECOMM_BUILD_JOBS=$(JOBS) $(BIN)/python setup.py -q build_ext --inplace
+	BUILD_BLUECOMM_JOBS=$(JOBS) $(BIN)/python setup.py -q build_ext --inplace
 	touch $@
 
 build: $(VENV)/.extension
@@ -67,7 +68,7 @@ demo: build
 	    --dist-optimizer neighbor_allreduce
 
 bench: build
-	$(BIN)/python -m bluecomm.bench
+	$(BIN)/bfrun -np $(BENCH_RANKS) $(BIN)/python -m bluecomm.bench
 
 # --- Native tests: one binary per mode --------------------------------------------------
 
@@ -77,7 +78,7 @@ TEST_SOURCES := $(LIBRARY_SOURCES) \
     $(filter-out %_bench.cpp,$(filter native/tests/%.cpp,$(NATIVE)))
 
 CXXFLAGS_ALL := -std=c++20 -Wall -Wextra -Werror -ffp-contract=off -pthread -MMD -MP \
-    -Inative/include -Inative
+    -Inative
 # At -O3, g++ 12 warns of overlapping copies in assignments of literals to std::string
 # (GCC bug 105329).
 CXXFLAGS_native := -O3 -g -Wno-restrict

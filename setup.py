@@ -1,7 +1,8 @@
 """Builds the native extension; everything else is in setup.cfg.
 
-Variables: BLUECOMM_WERROR=1 makes compiler warnings errors, BLUECOMM_BUILD_JOBS
-limits the parallel compilers (default 2).
+Variables: BUILD_BLUECOMM_WERROR=1 makes compiler warnings errors, BUILD_BLUECOMM_JOBS
+limits the parallel compilers (default 2). Names that begin with BLUECOMM_ are those of
+settings at run time, where an unknown one is an error.
 """
 
 import os
@@ -53,7 +54,7 @@ extension = Pybind11Extension(
     "bluecomm._native",
     native_sources(),
     cxx_std=20,
-    include_dirs=["native/include", "native"],
+    include_dirs=["native"],
     depends=sorted(str(path) for path in Path("native").rglob("*.h")),
     # No contraction to fused multiply-add: every rank must round alike.
     extra_compile_args=[
@@ -65,11 +66,11 @@ extension = Pybind11Extension(
         "-Wextra",
         "-MMD",
     ]
-    + (["-Werror"] if os.environ.get("BLUECOMM_WERROR") == "1" else []),
+    + (["-Werror"] if os.environ.get("BUILD_BLUECOMM_WERROR") == "1" else []),
     extra_link_args=["-pthread"],
 )
 
 ParallelCompile(
-    "BLUECOMM_BUILD_JOBS", default=2, needs_recompile=needs_recompile
+    "BUILD_BLUECOMM_JOBS", default=2, needs_recompile=needs_recompile
 ).install()
 setup(ext_modules=[extension], cmdclass={"build_ext": BuildNative})

@@ -1,0 +1,66 @@
+"""What files outside of the packages say: names of settings, links, other files."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from bluecomm.config import Config, variable_name
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+BUILD_FILES = [ROOT / name for name in ("Makefile", "setup.py", ".ci/run")]
+# Pages name files from the folder that they are about.
+FOLDERS = [
+    *("", "docs", "examples", "bfrun", "bluecomm", "bluecomm/optim"),
+    *("native", "native/engine", "native/engine/collectives"),
+]
+
+
+def variables_in(text):
+    """Return the names in the name space of the settings."""
+    return set(re.findall(r"(?<![A-Z_])BLUECOMM_[A-Z_]*[A-Z]", text))
+
+
+def files_in(text):
+    """Return the files that a page names, ``a.{h,cpp}`` as two."""
+    found = []
+    for stem, suffixes in re.findall(
+        r"`([\w./-]+)\.(py|cpp|h|md|\{\w+(?:,\w+)+\})`", text
+    ):
+        found += [f"{stem}.{suffix}" for suffix in suffixes.strip("{}").split(",")]
+    return [name for name in found if "NAME" not in name]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *BUILD_FILES], ids=lambda path: path.name)
+def test_each_variable_is_a_setting(path):
+    """Any other one makes ``init`` fail, so it must not be in the environment."""
+    settings = {variable_name(field) for field in dataclasses.fields(Config)}
+    assert variables_in(path.read_text()) <= settings
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_each_link_leads_to_a_file(path):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())
+    missing = [
+        link
+        for link in links
+        if not link.startswith("http") and not (path.parent / link).is_file()
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_each_file_that_a_page_names_exists(path):
+    missing = [
+        name
+        for name in files_in(path.read_text())
+        if not any((ROOT / folder / name).is_file() for folder in FOLDERS)
+    ]
+    assert not missing
+
+
+def test_what_is_looked_for():
+    assert variables_in("X_BLUECOMM_A BLUECOMM_B=1 `BLUECOMM_*`") == {"BLUECOMM_B"}
+    assert files_in("`a/b.{h,cpp}` and `NAME.py`, c.py") == ["a/b.h", "a/b.cpp"]
