@@ -123,9 +123,11 @@ def _add_placement(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ranks-per-machine",
         type=_positive,
+        # A text, so that it is checked as one given on the command line.
+        default=os.environ.get("BLUECOMM_RANKS_PER_MACHINE"),
         metavar="K",
-        help="cut each host into simulated machines of K ranks (default: a host is "
-        "one machine)",
+        help="cut each host into simulated machines of K ranks (default: the variable "
+        "BLUECOMM_RANKS_PER_MACHINE, else a host is one machine)",
     )
     group.add_argument(
         "--launcher",
@@ -208,9 +210,10 @@ def _add_connections(group: argparse._ArgumentGroup) -> None:
         "--start-timeout",
         dest="start_timeout_s",
         type=_seconds,
-        default=300.0,
+        default=os.environ.get("BLUECOMM_START_TIMEOUT_S", "300"),
         metavar="S",
-        help="seconds until every rank must have reached init (default: %(default)g)",
+        help="seconds until every rank must have reached init (default: the variable "
+        "BLUECOMM_START_TIMEOUT_S, else 300)",
     )
     group.add_argument(
         "--failure-timeout",

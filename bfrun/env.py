@@ -113,6 +113,7 @@ def rank_environment(
         BLUECOMM_LOCAL_SIZE=str(placement.local_world_size),
         BLUECOMM_MACHINE_RANK=str(placement.machine_rank),
         BLUECOMM_MACHINE_SIZE=str(placement.machine_world_size),
+        BLUECOMM_START_TIMEOUT_S=str(config.start_timeout_s),
         RANK=str(placement.rank),
         WORLD_SIZE=str(placement.world_size),
         LOCAL_RANK=str(placement.local_rank),

@@ -60,7 +60,7 @@ class Config:
     ranks_per_machine: int | None = _setting(
         None,
         "Cut every host into simulated machines of this many ranks. "
-        "Default: a machine is a host.",
+        "Flag: --ranks-per-machine. Default: a machine is a host.",
         minimum=1,
     )
     transport: Literal["auto", "shm", "tcp"] = _setting(
@@ -68,18 +68,15 @@ class Config:
         "Link between ranks: shared memory (shm), TCP (tcp), or shared memory "
         "wherever it reaches and TCP elsewhere (auto).",
     )
-    failure_timeout_s: float = _setting(
-        120.0,
-        "Seconds without a sign of life after which a rank counts as lost.",
-        minimum=0.001,
-    )
     operation_timeout_s: float = _setting(
         600.0,
         "Seconds that an operation waits for ranks that live but do not take part.",
         minimum=0.001,
     )
     start_timeout_s: float = _setting(
-        300.0, "Seconds that init waits for all ranks to start.", minimum=0.001
+        300.0,
+        "Seconds that init waits for all ranks to start. Flag: --start-timeout.",
+        minimum=0.001,
     )
     bucket_bytes: int = _setting(
         25 * _MIB, "Bytes of parameters that are sent together.", minimum=1
@@ -98,11 +95,6 @@ class Config:
     )
     log_level: Literal["trace", "debug", "info", "warning", "error", "fatal"] = (
         _setting("warning", "Least severe messages to write to standard error.")
-    )
-    secret_file: str | None = _setting(
-        None,
-        "File, readable by its owner only, that holds the job's secret where no "
-        "launcher hands it over.",
     )
 
     def __post_init__(self) -> None:
@@ -158,9 +150,8 @@ def render_documentation() -> str:
     lines = [
         "# Configuration",
         "",
-        "Every setting of bluecomm. An argument of `bluecomm.init` or a flag of `bfrun`"
-        " wins over the variable, which wins over the default. An unknown `BLUECOMM_*`"
-        " variable is an error.",
+        "Every setting of bluecomm. A flag of `bfrun` wins over the variable, which"
+        " wins over the default. An unknown `BLUECOMM_*` variable is an error.",
         "",
         "<!-- Made by `python -m bluecomm.config` from bluecomm/config.py. -->",
         "",

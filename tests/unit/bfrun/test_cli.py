@@ -72,6 +72,24 @@ def test_each_option(parse, arguments, expected):
     assert got == LaunchConfig(command=("cmd",), **expected)
 
 
+def test_an_option_wins_over_its_variable(parse, monkeypatch):
+    monkeypatch.setenv("BLUECOMM_START_TIMEOUT_S", "7.5")
+    monkeypatch.setenv("BLUECOMM_RANKS_PER_MACHINE", "2")
+    config = parse("cmd")
+    assert (config.start_timeout_s, config.ranks_per_machine) == (7.5, 2)
+    config = parse("--start-timeout", "9", "--ranks-per-machine", "3", "cmd")
+    assert (config.start_timeout_s, config.ranks_per_machine) == (9.0, 3)
+
+
+def test_a_wrong_variable_is_an_error(monkeypatch, capsys):
+    monkeypatch.setenv("BLUECOMM_START_TIMEOUT_S", "soon")
+    with pytest.raises(SystemExit):
+        bfrun.cli.main(["cmd"])
+    assert "--start-timeout: expected seconds above 0, got 'soon'" in (
+        capsys.readouterr().err
+    )
+
+
 def test_options_after_the_command_belong_to_the_command(parse):
     words = ("python", "x.py", "-np", "9", "--check", "-H", "a", "--", "-v")
     config = parse("-np", "2", *words)

@@ -26,7 +26,7 @@ PLACEMENT = Placement(
 
 
 def test_sets_the_ranks_and_sizes():
-    config = LaunchConfig(command=("x",), ranks_per_machine=2)
+    config = LaunchConfig(command=("x",), ranks_per_machine=2, start_timeout_s=600.0)
     assert rank_environment(config, PLACEMENT, {}) == {
         "BLUECOMM_RANK": "5",
         "BLUECOMM_SIZE": "8",
@@ -35,6 +35,7 @@ def test_sets_the_ranks_and_sizes():
         "BLUECOMM_MACHINE_RANK": "2",
         "BLUECOMM_MACHINE_SIZE": "4",
         "BLUECOMM_RANKS_PER_MACHINE": "2",
+        "BLUECOMM_START_TIMEOUT_S": "600.0",
         "RANK": "5",
         "WORLD_SIZE": "8",
         "LOCAL_RANK": "1",

@@ -19,7 +19,6 @@ def test_defaults():
     assert settings == Config()
     assert settings.rank is None
     assert settings.transport == "auto"
-    assert settings.failure_timeout_s == 120.0
     assert settings.operation_timeout_s == 600.0
     assert settings.start_timeout_s == 300.0
     assert settings.bucket_bytes == 25 * 1024 * 1024
@@ -46,13 +45,13 @@ def test_reads_every_kind_of_variable():
             "BLUECOMM_RANK": "1",
             "BLUECOMM_SIZE": "2",
             "BLUECOMM_TRANSPORT": "tcp",
-            "BLUECOMM_FAILURE_TIMEOUT_S": "0.5",
+            "BLUECOMM_START_TIMEOUT_S": "0.5",
             "BLUECOMM_AGENT_SOCKET": "/tmp/a b",
         }
     )
     assert (settings.rank, settings.size) == (1, 2)
     assert settings.transport == "tcp"
-    assert settings.failure_timeout_s == 0.5
+    assert settings.start_timeout_s == 0.5
     assert settings.agent_socket == "/tmp/a b"
 
 
