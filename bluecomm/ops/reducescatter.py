@@ -32,7 +32,7 @@ def reducescatter_nonblocking(
     reduction = choose(kind, None, op, source.dtype)
     share, extra = divmod(source.shape[0], comm.size)
     rows = share + (1 if comm.rank < extra else 0)
-    output = new_output((rows, *source.shape[1:]), source.dtype)
+    output = new_output(source[:rows])
     return comm.start(
         kind,
         name,

@@ -32,7 +32,7 @@ def start(
     if in_place:
         output = source
     elif output is None:
-        output = new_output(source.shape, source.dtype)
+        output = new_output(source)
     return comm.start(
         kind,
         name,

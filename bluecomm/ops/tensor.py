@@ -33,12 +33,13 @@ def dtype_word(dtype: torch.dtype, operation: str) -> str:
     Raises:
         TypeError: The engine does not know the type.
     """
-    if dtype not in _DTYPES:
+    word = _DTYPES.get(dtype)
+    if word is None:
         raise TypeError(
             f"{operation}: tensors of type {dtype} are not supported; "
             f"supported are {', '.join(_DTYPES.values())}"
         )
-    return _DTYPES[dtype]
+    return word
 
 
 def as_input(tensor: torch.Tensor, operation: str) -> torch.Tensor:
@@ -60,7 +61,7 @@ def as_input(tensor: torch.Tensor, operation: str) -> torch.Tensor:
             f"{operation}: expected a torch.Tensor, got {type(tensor).__name__}"
         )
     dtype_word(tensor.dtype, operation)
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise ValueError(
             f"{operation}: expected a dense CPU tensor, got one on {tensor.device} "
             f"with layout {tensor.layout}; move it with .cpu() or .to_dense() first"
@@ -70,14 +71,14 @@ def as_input(tensor: torch.Tensor, operation: str) -> torch.Tensor:
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """Return address and bytes of a contiguous tensor."""
-    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    return tensor.data_ptr(), tensor.nbytes
 
 
-def new_output(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return uninitialized memory for a result."""
-    if math.prod(shape) * dtype.itemsize >= _POOLED_NBYTES:
-        return shared_empty(shape, dtype)
-    return torch.empty(tuple(shape), dtype=dtype)
+def new_output(source: torch.Tensor) -> torch.Tensor:
+    """Return uninitialized memory for a result that is like a contiguous tensor."""
+    if source.nbytes >= _POOLED_NBYTES:
+        return shared_like(source)
+    return torch.empty_like(source)
 
 
 def shared_empty(
