@@ -1,0 +1,77 @@
+"""``bluecomm.__all__``, and the names with which scripts of the predecessors come."""
+
+import inspect
+import types
+
+import pytest
+
+import bluecomm as bf
+
+BLUEFOG = """
+init shutdown size local_size rank local_rank machine_size machine_rank is_homogeneous
+nccl_built set_skip_negotiate_stage get_skip_negotiate_stage
+load_topology set_topology load_machine_topology set_machine_topology
+in_neighbor_ranks out_neighbor_ranks in_neighbor_machine_ranks out_neighbor_machine_ranks
+is_topo_weighted is_machine_topo_weighted topology_util
+InferSourceFromDestinationRanks InferDestinationFromSourceRanks
+allreduce allreduce_nonblocking allreduce_ allreduce_nonblocking_
+allgather allgather_nonblocking
+broadcast broadcast_nonblocking broadcast_ broadcast_nonblocking_
+neighbor_allgather neighbor_allgather_nonblocking
+neighbor_allreduce neighbor_allreduce_nonblocking
+hierarchical_neighbor_allreduce hierarchical_neighbor_allreduce_nonblocking
+pair_gossip pair_gossip_nonblocking poll synchronize wait barrier
+CommunicationType DistributedGradientAllreduceOptimizer DistributedAllreduceOptimizer
+DistributedNeighborAllreduceOptimizer DistributedHierarchicalNeighborAllreduceOptimizer
+DistributedAdaptThenCombineOptimizer DistributedAdaptWithCombineOptimizer
+broadcast_parameters allreduce_parameters broadcast_optimizer_state
+""".split()
+
+HOROVOD = """
+init shutdown is_initialized size local_size rank local_rank cross_size cross_rank
+is_homogeneous nccl_built Average Sum Min Max Product Compression ProcessSet
+allreduce allreduce_ allreduce_async allreduce_async_
+grouped_allreduce grouped_allreduce_async allgather allgather_async
+broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async
+reducescatter reducescatter_async barrier join poll synchronize
+DistributedOptimizer broadcast_parameters broadcast_optimizer_state
+broadcast_object allgather_object
+""".split()
+
+WITH_DEADLINE = [
+    name
+    for name in bf.__all__
+    if name.startswith(
+        ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
+        + ("grouped", "neighbor", "hierarchical", "pair_gossip")
+    )
+    and not name.endswith(("_parameters", "_optimizer_state", "_object"))
+]
+
+
+def test_the_list_is_the_name_space():
+    public = {
+        name
+        for name, value in vars(bf).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert public | {"__version__", "topology_util"} == set(bf.__all__)
+    assert bf.__all__ == sorted(set(bf.__all__))
+
+
+@pytest.mark.parametrize("names", [BLUEFOG, HOROVOD], ids=["bluefog", "horovod"])
+def test_predecessors_names_exist(names):
+    assert set(names) <= set(bf.__all__)
+
+
+@pytest.mark.parametrize("name", WITH_DEADLINE)
+def test_each_operation_takes_a_deadline(name):
+    assert "timeout_s" in inspect.signature(getattr(bf, name)).parameters
+
+
+def test_two_names_for_one_thing():
+    assert bf.Communicator is bf.ProcessSet
+    assert bf.cross_rank is bf.machine_rank
+    assert bf.cross_size is bf.machine_size
+    for name in ("allreduce", "allgather", "alltoall", "broadcast", "reducescatter"):
+        assert getattr(bf, f"{name}_async") is getattr(bf, f"{name}_nonblocking")
