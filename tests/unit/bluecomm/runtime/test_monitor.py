@@ -1,0 +1,231 @@
+"""When the monitor warns, asks, puts off a deadline, and ends an operation."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from bluecomm.runtime import monitor as module
+from bluecomm.runtime.failure import MISMATCH
+from bluecomm.runtime.monitor import Monitor
+
+
+class FakeEngine:
+    def __init__(self):
+        self.operations = []
+        self.calls = []
+
+    def pending(self):
+        return list(self.operations)
+
+    def __getattr__(self, name):
+        return lambda *args: self.calls.append((name, *args))
+
+
+class FakeLink:
+    def __init__(self):
+        self.sent = []
+
+    def send(self, frame):
+        self.sent.append(frame)
+
+    def listen(self, listener):
+        self.listener = listener
+
+
+class Bench:
+    """A monitor whose thread rests, and what it acts on."""
+
+    def __init__(self, monkeypatch, *, with_link=True):
+        monkeypatch.setattr(Monitor, "_run", lambda self: None)
+        self.now = 1000.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        self.engine = FakeEngine()
+        self.link = FakeLink() if with_link else None
+        self.hard = set()
+        self.waited_for = set()
+        peer = SimpleNamespace(host="h", pid=70)
+        self.world = SimpleNamespace(
+            rank=0,
+            peers=[peer, SimpleNamespace(host="b", pid=71)],
+            engine=self.engine,
+            config=SimpleNamespace(operation_timeout_s=600.0),
+            rendezvous=SimpleNamespace(link=self.link),
+            has_hard_deadline=self.hard.__contains__,
+            is_waited_for=self.waited_for.__contains__,
+            blocks_program=self.waited_for.__contains__,
+        )
+        self.monitor = Monitor(self.world)
+
+    def outstanding(self, handle, age_s, name="x"):
+        self.engine.operations.append(
+            {
+                "handle": handle,
+                "kind": "allreduce",
+                "name": name,
+                "age_s": age_s,
+                "waiting_for": [1],
+                "received_bytes": 0,
+                "expected_bytes": 8,
+            }
+        )
+
+    def look(self, seconds=0.0):
+        """Let time pass, and the monitor look; return the names it asks about."""
+        self.now += seconds
+        for operation in self.engine.operations:
+            operation["age_s"] += seconds
+        before = len(self.link.sent) if self.link else 0
+        self.monitor._look_at(self.engine.pending())
+        return [frame["op"] for frame in self.link.sent[before:]] if self.link else []
+
+    def report(self, *, idle_s=99.0, ops=()):
+        """Give the monitor a report in which rank 1 has been idle for so long."""
+        entry = {"host": "h", "pid": 7, "state": "running", "idle_s": 0.0}
+        mine = [
+            {**one, "blocking": one["handle"] in self.waited_for}
+            for one in self.engine.operations
+        ]
+        self.link.listener(
+            {
+                "type": "stall_report",
+                "op": "x",
+                "ranks": {
+                    "0": {**entry, "ops": mine},
+                    "1": {**entry, "idle_s": idle_s, "ops": list(ops)},
+                },
+            }
+        )
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    return Bench(monkeypatch)
+
+
+@pytest.fixture
+def log(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("bluecomm"), "propagate", True)
+    return caplog
+
+
+def test_it_warns_after_10_60_and_300_s(bench, log):
+    bench.outstanding(1, 9.5)
+    assert bench.look() == []
+    asked = []
+    for second in range(400):
+        if bench.look(1.0):
+            asked.append(second + 10)
+            bench.report()
+    assert asked == [10, 60, 300]
+    assert len(log.records) == 3
+    assert "has waited 60 s for rank 1" in log.text
+
+
+def test_the_last_warning_shows_the_stack(bench, monkeypatch):
+    dumps = []
+    monkeypatch.setattr(
+        module.faulthandler, "dump_traceback", lambda **kw: dumps.append(kw)
+    )
+    bench.outstanding(1, 10.0)
+    for seconds in (0, 50, 239):
+        bench.look(seconds)
+    assert dumps == []
+    bench.look(1)
+    assert len(dumps) == 1
+
+
+def test_one_warning_for_all_that_stalls(bench, log):
+    for handle in range(1, 6):
+        bench.outstanding(handle, 10.0 + handle, name=f"x{handle}")
+    bench.waited_for.add(2)
+    assert bench.look() == ["x2"]
+    bench.report()
+    assert len(log.records) == 1
+    assert "so have 4 more operations" in log.text
+
+
+def test_without_an_agent_it_warns_of_what_it_knows(monkeypatch, log):
+    bench = Bench(monkeypatch, with_link=False)
+    bench.outstanding(1, 10.0)
+    bench.look()
+    assert "allreduce 'x' on rank 0 has waited 10 s for rank 1" in log.text
+
+
+def test_an_operation_that_ended_meanwhile_is_not_reported(bench, log):
+    bench.outstanding(1, 10.0)
+    bench.look()
+    bench.engine.operations.clear()
+    bench.report()
+    assert log.records == []
+
+
+@pytest.mark.parametrize(("idle_s", "extended"), [(20.0, True), (40.0, False)])
+def test_a_deadline_is_put_off_for_a_busy_rank(bench, idle_s, extended):
+    bench.outstanding(1, 584.0)
+    for _ in range(3):
+        bench.look()  # the warnings
+    bench.report(idle_s=idle_s)
+    assert bench.engine.calls == []
+    assert bench.look(6.0) == ["x"]
+    assert bench.look(1.0) == []
+    bench.report(idle_s=idle_s)
+    expected = [("extend_deadline", 1, 60.0)] if extended else []
+    assert bench.engine.calls == expected
+    assert bench.look(5.0) == ["x"]
+
+
+def test_a_deadline_of_the_caller_is_not_put_off(bench):
+    bench.outstanding(1, 590.0)
+    bench.hard.add(1)
+    for _ in range(3):
+        bench.look()
+    assert bench.look(10.0) == []
+    bench.report(idle_s=0.0)
+    assert bench.engine.calls == []
+
+
+def test_a_cycle_ends_the_call_that_blocks(bench):
+    bench.outstanding(1, 11.0)
+    bench.outstanding(2, 11.0, name="background")
+    bench.waited_for.add(1)
+    bench.look()
+    other = {
+        "name": "y",
+        "kind": "allreduce",
+        "age_s": 11.0,
+        "waiting_for": [0],
+        "blocking": True,
+    }
+    bench.report(ops=[other])
+    (call,) = bench.engine.calls
+    assert call[:3] == ("fail", 1, MISMATCH)
+    assert "crossed order" in call[3]
+
+
+def test_news_of_a_lost_rank_go_to_the_engine_at_once(bench, log):
+    bench.link.listener({"type": "lost", "rank": 1, "text": "rank 1 was killed"})
+    assert bench.engine.calls == [("peer_lost", 1, "rank 1 was killed")]
+    bench.link.listener({"type": "lost", "rank": 0, "text": "rank 0 was stopped"})
+    assert len(bench.engine.calls) == 1
+    assert "takes this rank for lost: rank 0 was stopped" in log.text
+
+
+def test_the_last_bytes_of_a_finished_rank_may_arrive_first(bench):
+    bench.link.listener({"type": "finished", "rank": 1, "host": "b"})
+    bench.monitor._pass_on_finished()
+    assert bench.engine.calls == []
+    bench.now += 0.6
+    bench.monitor._pass_on_finished()
+    text = "rank 1 on b (pid 71) had finished (exit 0)"
+    assert bench.engine.calls == [("peer_lost", 1, text)]
+
+
+def test_it_answers_what_is_outstanding(bench):
+    bench.outstanding(1, 3.0)
+    bench.waited_for.add(1)
+    bench.link.listener({"type": "query_pending", "id": 4})
+    (answer,) = bench.link.sent
+    assert answer["id"] == 4
+    assert answer["ops"][0]["name"] == "x"
+    assert answer["ops"][0]["blocking"] is True

@@ -1,0 +1,135 @@
+"""The table of who waits for whom: cycles, excuses, text."""
+
+import pytest
+
+from bluecomm.runtime.stall import StallReport
+
+
+def waits(name, *ranks, age_s=20.0, blocking=True):
+    """Return an outstanding allreduce that waits for ``ranks``."""
+    return {
+        "kind": "allreduce",
+        "name": name,
+        "age_s": age_s,
+        "waiting_for": list(ranks),
+        "blocking": blocking,
+    }
+
+
+def report(rank, name, table, *, age_s=20.0, others=0, **changes):
+    """Return what ``rank`` sees of its operation ``name``.
+
+    ``table`` has the operations of each rank; ``changes`` the fields of single ranks,
+    such as ``rank1={"state": "stopped"}``.
+    """
+    entry = {"host": "h", "pid": 7, "state": "running", "idle_s": 99.0}
+    ranks = {
+        str(number): {**entry, "ops": operations, **changes.get(f"rank{number}", {})}
+        for number, operations in table.items()
+    }
+    waiting_for = next(
+        (one["waiting_for"] for one in table[rank] if one["name"] == name), [1]
+    )
+    operation = {
+        "handle": 1,
+        "kind": "allreduce",
+        "name": name,
+        "age_s": age_s,
+        "waiting_for": waiting_for,
+        "received_bytes": 0,
+        "expected_bytes": 8,
+    }
+    return StallReport.from_frame(rank, operation, {"ranks": ranks}, others)
+
+
+CROSSED = {0: [waits("x", 1)], 1: [waits("y", 0)]}
+
+
+def test_two_ranks_in_crossed_calls():
+    text = report(0, "x", CROSSED).find_cycle()
+    assert text == (
+        "allreduce 'x' on rank 0: blocking calls in crossed order, which can never "
+        "meet: rank 0 is in allreduce 'x' and waits for rank 1; rank 1 is in allreduce "
+        "'y' and waits for rank 0. Call the operations in one order on all ranks, or "
+        "use their nonblocking forms."
+    )
+
+
+def test_a_circle_of_three_is_found_by_those_who_lead_to_it():
+    table = {
+        0: [waits("a", 1)],
+        1: [waits("b", 2)],
+        2: [waits("c", 3)],
+        3: [waits("d", 1)],
+    }
+    for rank, name in enumerate("abcd"):
+        text = report(rank, name, table).find_cycle()
+        assert "rank 3 is in allreduce 'd' and waits for rank 1" in text
+        assert "'a' and waits" not in text
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {0: [waits("x", 1)], 1: [waits("x", 0)]},
+        {0: [waits("x", 1)], 1: []},
+        {0: [waits("x", 1)], 1: [waits("y", 0, blocking=False)]},
+        {0: [waits("x", 1)], 1: [waits("y", 0, age_s=1.0)]},
+        {0: [waits("x", 1)], 1: [waits("x", 0, blocking=False), waits("y", 0)]},
+        {0: [waits("x", 1)], 1: [waits("y", 2)], 2: []},
+        {0: [waits("x", 1, blocking=False)], 1: [waits("y", 0)]},
+    ],
+    ids=[
+        "same call",
+        "in none",
+        "computes",
+        "just came",
+        "takes part in both",
+        "waits for one that is free",
+        "goes on itself",
+    ],
+)
+def test_what_time_may_mend_is_no_cycle(table):
+    assert report(0, "x", table).find_cycle() is None
+
+
+def test_states_of_an_earlier_call_say_nothing_of_this_one():
+    assert report(0, "after", CROSSED).find_cycle() is None
+    assert report(0, "x", CROSSED, age_s=0.1).find_cycle() is None
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "excused"),
+    [
+        ({0: [waits("x", 1)], 1: []}, {}, False),
+        ({0: [waits("x", 1)], 1: []}, {"rank1": {"idle_s": 3.0}}, True),
+        (
+            {0: [waits("x", 1)], 1: []},
+            {"rank1": {"idle_s": 3.0, "state": "stopped"}},
+            False,
+        ),
+        ({0: [waits("x", 1, 2)], 1: [], 2: []}, {"rank1": {"idle_s": 3.0}}, False),
+        (
+            {0: [waits("x", 1)], 1: [waits("x", 2)], 2: []},
+            {"rank2": {"idle_s": 0.0}},
+            True,
+        ),
+        ({0: [waits("x", 1)], 1: [waits("y", 0)]}, {}, False),
+        ({0: [waits("x", 5)], 1: []}, {}, False),
+    ],
+    ids=["idle", "busy", "stopped", "one of two", "for a busy one", "circle", "absent"],
+)
+def test_who_is_busy_excuses_those_who_wait(table, changes, excused):
+    assert report(0, "x", table, **changes).excuses_all(30.0) is excused
+
+
+def test_the_text():
+    table = {0: [waits("x", 1)], 1: []}
+    text = str(report(0, "x", table, others=3, rank1={"idle_s": 4.0, "host": "b"}))
+    assert text.splitlines() == [
+        "allreduce 'x' on rank 0 has waited 20 s for rank 1 (received 0 of 8 bytes); "
+        "so have 3 more operations",
+        "  rank 0 on h (pid 7, running, CPU last used 99 s ago): allreduce 'x' for "
+        "20 s (waits for rank 1)",
+        "  rank 1 on b (pid 7, running, CPU last used 4 s ago): in no operation",
+    ]
