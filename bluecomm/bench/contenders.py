@@ -47,7 +47,7 @@ def contenders(operation: str) -> list[Contender]:
             "gloo": _gloo_one_peer,
             "bluecomm": lambda count: _one_peer(torch.ones(count)),
             "bluecomm, shared": lambda count: _one_peer(_shared_ones(count)),
-            "bluecomm, shared, in place": lambda count: _one_peer_in_place(count),
+            "bluecomm, shared, in place": _one_peer_in_place,
         }
     else:
         raise ValueError(f"operation must be one of {NAMES}, got {operation!r}")
