@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bfrun.channel import Frame, FrameParser, encode
+from bfrun.errors import ProtocolError
 from bluecomm.errors import BluecommError, CommunicationTimeout
 
 _RECEIVE_NBYTES = 1 << 16
@@ -44,12 +45,17 @@ class AgentLink:
         self._send_lock = threading.Lock()
         self._broken = ""
         self._socket = _connect(path, rank, timeout_s)
-        self.send({"type": "hello", "rank": rank, "pid": self.pid, "version": version})
         self._thread = threading.Thread(
             target=self._read, name="bluecomm-agent-link", daemon=True
         )
         self._thread.start()
-        self.welcome = self._take("welcome", 0, timeout_s)
+        hello = {"type": "hello", "rank": rank, "pid": self.pid, "version": version}
+        try:
+            self.send(hello)
+            self.welcome = self._take("welcome", 0, timeout_s)
+        except BaseException:
+            self.close()
+            raise
 
     def send(self, frame: Frame) -> None:
         """Send a frame.
@@ -128,13 +134,18 @@ class AgentLink:
 
     def _read(self) -> None:
         parser = FrameParser()
-        try:
-            while data := self._socket.recv(_RECEIVE_NBYTES):
-                for frame in parser.feed(data):
+        ending = ""
+        while not ending:
+            try:
+                data = self._socket.recv(_RECEIVE_NBYTES)
+                frames = parser.feed(data)
+            except (OSError, ProtocolError) as error:
+                ending = f"the connection to the agent of this machine broke: {error}"
+            else:
+                for frame in frames:
                     self._dispatch(frame)
-            ending = "the agent of this machine closed the connection"
-        except (OSError, ValueError, BluecommError) as error:
-            ending = f"the connection to the agent of this machine broke: {error}"
+                if not data:
+                    ending = "the agent of this machine closed the connection"
         with self._news:
             self._broken = self._broken or ending
             self._news.notify_all()

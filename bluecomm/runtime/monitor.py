@@ -9,6 +9,7 @@ put off while it uses its processor.
 from __future__ import annotations
 
 import collections
+import contextlib
 import faulthandler
 import logging
 import os
@@ -124,20 +125,21 @@ class Monitor:
 
     def _ask(self, operation: PendingOperation) -> None:
         """Ask the agent what all ranks do."""
-        assert self._link is not None
         self._ask_again_at = time.monotonic() + self._patience.ask_every_s
-        try:
-            self._link.send(
-                {
-                    "type": "stall",
-                    "op": operation["name"],
-                    "kind": operation["kind"],
-                    "age_s": operation["age_s"],
-                    "waiting_for": operation["waiting_for"],
-                }
-            )
-        except BluecommError as error:
-            _log.warning("%s", error)
+        self._tell(
+            {
+                "type": "stall",
+                "op": operation["name"],
+                "kind": operation["kind"],
+                "age_s": operation["age_s"],
+                "waiting_for": operation["waiting_for"],
+            }
+        )
+
+    def _tell(self, frame: dict[str, Any]) -> None:
+        assert self._link is not None
+        with contextlib.suppress(BluecommError):  # the link's reader sees it, too
+            self._link.send(frame)
 
     # -- news, on the link's thread ---------------------------------------------------
 
@@ -179,8 +181,7 @@ class Monitor:
             }
             for operation in self._world.engine.pending()
         ]
-        assert self._link is not None
-        self._link.send({"type": "pending", "id": frame["id"], "ops": operations})
+        self._tell({"type": "pending", "id": frame["id"], "ops": operations})
 
     def _on_report(self, frame: dict[str, Any]) -> None:
         unreported, others = self._unreported or (0, 0)

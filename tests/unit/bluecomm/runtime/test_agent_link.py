@@ -1,0 +1,150 @@
+"""A rank's connection to its agent, against an agent of a few lines."""
+
+import socket
+import threading
+
+import pytest
+
+from bfrun.channel import FrameParser, encode
+from bluecomm.errors import BluecommError, CommunicationTimeout
+from bluecomm.runtime.agent_link import AgentLink
+
+WELCOME = {"type": "welcome", "rank": 3}
+
+
+class Agent:
+    """Accepts one connection and answers its first frame."""
+
+    def __init__(self, folder, *answers):
+        self.path = str(folder / "agent")
+        self._answers = answers
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._connection = None
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self):
+        self._connection, _ = self._listener.accept()
+        self.hello = FrameParser().feed(self._connection.recv(4096))[0]
+        for frame in self._answers:
+            self.send(frame)
+
+    def send(self, frame):
+        self._connection.sendall(encode(frame))
+
+    def hang_up(self):
+        self._thread.join()
+        self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self._thread.join()
+        self._connection.close()
+        self._listener.close()
+
+
+@pytest.fixture
+def start(tmp_path):
+    opened = []
+
+    def run(*answers, timeout_s=5.0):
+        agent = Agent(tmp_path, *answers)
+        opened.append(agent)
+        link = AgentLink(agent.path, 3, "0.1.0", timeout_s)
+        opened.append(link)
+        return agent, link
+
+    yield run
+    for one in reversed(opened):
+        one.close()
+
+
+def collected(link):
+    """Let a list listen, and return it with a way to wait for its n-th frame."""
+    frames, came = [], threading.Condition()
+
+    def listen(frame):
+        with came:
+            frames.append(frame)
+            came.notify_all()
+
+    def wait_for(count):
+        with came:
+            assert came.wait_for(lambda: len(frames) >= count, 5)
+        return frames
+
+    link.listen(listen)
+    return wait_for
+
+
+def test_it_says_hello_and_is_welcomed(start):
+    agent, link = start(WELCOME)
+    assert link.welcome == WELCOME
+    assert agent.hello["type"] == "hello"
+    assert (agent.hello["rank"], agent.hello["version"]) == (3, "0.1.0")
+
+
+def test_a_refusal_is_an_error(start):
+    with pytest.raises(
+        BluecommError, match=r"refused by the agent .*: rank 3 is taken"
+    ):
+        start({"type": "refused", "error": "rank 3 is taken"})
+
+
+def test_an_agent_that_hangs_up(start):
+    agent, link = start(WELCOME)
+    agent.hang_up()
+    with pytest.raises(BluecommError, match=r"closed the connection|is gone"):
+        link.exchange({}, 0, 5.0)
+
+
+def test_an_agent_that_does_not_answer(start):
+    with pytest.raises(CommunicationTimeout, match=r"no answer \(welcome\) .* 0.1 s"):
+        start(timeout_s=0.1)
+
+
+def test_no_agent(tmp_path):
+    with pytest.raises(BluecommError, match=r"cannot reach the agent .* still running"):
+        AgentLink(str(tmp_path / "none"), 3, "0.1.0", 1.0)
+
+
+def test_rounds_are_kept_apart(start):
+    later = {"type": "table", "round": 1, "records": [{"b": 2}]}
+    first = {"type": "table", "round": 0, "records": [{"a": 1}]}
+    _, link = start(WELCOME, later, first)
+    assert link.exchange({}, 0, 5.0) == [{"a": 1}]
+    assert link.exchange({}, 1, 5.0) == [{"b": 2}]
+
+
+def test_missing_ranks_are_named(start):
+    missing = {"type": "missing", "round": 0, "ranks": [1, 2], "text": "ranks 1, 2"}
+    _, link = start(WELCOME, missing)
+    with pytest.raises(CommunicationTimeout, match="init on rank 3: ranks 1, 2") as e:
+        link.exchange({}, 0, 5.0)
+    assert e.value.peers == (1, 2)
+
+
+def test_news_wait_for_a_listener_in_their_order(start):
+    news = [{"type": "frozen", "rank": rank} for rank in range(3)]
+    agent, link = start(WELCOME, *news[:2])
+    wait_for = collected(link)
+    assert wait_for(2) == news[:2]
+    agent.send(news[2])
+    assert wait_for(3) == news
+
+
+def test_the_end_of_the_agent_is_news(start):
+    agent, link = start(WELCOME)
+    wait_for = collected(link)
+    agent.hang_up()
+    (frame,) = wait_for(1)
+    assert frame["type"] == "agent_lost"
+    assert "the agent of this machine closed the connection" in frame["text"]
+
+
+def test_frames_that_are_none_end_the_link(start):
+    agent, link = start(WELCOME)
+    wait_for = collected(link)
+    agent._connection.sendall(b"\x00\x00\x00\x04nope")
+    assert "broke: " in wait_for(1)[0]["text"]
