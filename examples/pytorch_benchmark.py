@@ -34,6 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=MODELS, default="resnet50")
     parser.add_argument("--batch-size", type=int, default=32, help="default: 32")
     parser.add_argument("--image-size", type=int, help="default: the model's own")
+    parser.add_argument("--num-classes", type=int, help="default: the model's own")
     parser.add_argument(
         "--num-warmup-batches", type=int, default=10, help="default: 10"
     )
@@ -42,6 +43,16 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--num-iters", type=int, default=10, help="default: 10")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
+    parser.add_argument(
+        "--profiler",
+        action="store_true",
+        help="print where rank 0 spends its time (torch.profiler)",
+    )
+    parser.add_argument(
+        "--no-cuda",
+        action="store_true",
+        help="accepted for BlueFog's command lines: tensors are on the CPU anyway",
+    )
     return parser.parse_args()
 
 
@@ -56,7 +67,8 @@ def make_step(args: argparse.Namespace, model: nn.Module) -> Callable[[], None]:
     channels, height, width = MODELS[args.model].input_shape
     size = (args.image_size or height, args.image_size or width)
     images = torch.randn(args.batch_size, channels, *size)
-    labels = torch.randint(MODELS[args.model].num_classes, (args.batch_size,))
+    num_classes = args.num_classes or MODELS[args.model].num_classes
+    labels = torch.randint(num_classes, (args.batch_size,))
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if args.dist_optimizer == "ddp":
         model = wrap_in_ddp(model)
@@ -87,6 +99,15 @@ def measure(args: argparse.Namespace, step: Callable[[], None]) -> list[float]:
     return rates
 
 
+def profile(args: argparse.Namespace, step: Callable[[], None]) -> None:
+    """Run one iteration under torch's profiler and print what took longest."""
+    with torch.profiler.profile() as profiler:
+        for _ in range(args.num_batches_per_iter):
+            step()
+    if bf.rank() == 0:
+        print(profiler.key_averages().table(sort_by="cpu_time_total", row_limit=20))
+
+
 def report(args: argparse.Namespace, rates: list[float], distance: float) -> None:
     mean = statistics.mean(rates)
     spread = 1.96 * statistics.pstdev(rates)
@@ -114,9 +135,12 @@ def main() -> None:
     args = parse_arguments()
     bf.init()
     torch.manual_seed(bf.rank())
-    model = create_model(args.model)
+    model = create_model(args.model, args.num_classes)
     bf.broadcast_parameters(model.state_dict(), root_rank=0)
-    rates = measure(args, make_step(args, model))
+    step = make_step(args, model)
+    rates = measure(args, step)
+    if args.profiler:
+        profile(args, step)
     report(args, rates, float(bf.consensus_distance(model)))
     if args.dist_optimizer == "ddp":
         torch.distributed.destroy_process_group()

@@ -46,12 +46,16 @@ MODELS = {
 }
 
 
-def create_model(name: str) -> nn.Module:
+def create_model(name: str, num_classes: int | None = None) -> nn.Module:
     """Return a new model with random weights.
+
+    Args:
+        name: One of ``MODELS``.
+        num_classes: Number of class scores. Default: the model's own.
 
     Raises:
         ValueError: ``name`` is not one of ``MODELS``.
     """
     if name not in MODELS:
         raise ValueError(f"unknown model {name!r}; choose from {', '.join(MODELS)}")
-    return MODELS[name].create()
+    return MODELS[name].create(num_classes or MODELS[name].num_classes)

@@ -35,19 +35,19 @@ def digits(tmp_path: Path, name: str, *arguments: str) -> dict[str, float]:
 )
 def test_digits_by_class(tmp_path: Path, arguments: list[str]) -> None:
     """Only a rank that communicates knows digits that it never saw."""
-    result = digits(tmp_path, *arguments, "--shards", "by-class", "--epochs", "40")
+    result = digits(tmp_path, *arguments, "--shards", "by-class", "--epochs", "30")
     assert result["worst_rank_accuracy"] >= 0.95
     assert result["averaged_model_accuracy"] >= 0.95
 
 
 def test_digits_without_communication_fails(tmp_path: Path) -> None:
-    result = digits(tmp_path, "local", "--shards", "by-class", "--epochs", "20")
+    result = digits(tmp_path, "local", "--shards", "by-class", "--epochs", "10")
     assert result["worst_rank_accuracy"] < 0.5
 
 
 @pytest.mark.parametrize("name", COMMUNICATING)
 def test_digits_random_shards(tmp_path: Path, name: str) -> None:
-    result = digits(tmp_path, name)
+    result = digits(tmp_path, name, "--epochs", "12")
     assert result["worst_rank_accuracy"] >= 0.97
 
 
@@ -63,6 +63,19 @@ def test_benchmark(tmp_path: Path, name: str) -> None:
     )
     assert "total img/sec on 2 ranks" in output
     assert json.loads(file.read_text())["images_per_second"] > 0
+
+
+def test_benchmark_takes_the_options_of_bluefog(tmp_path: Path) -> None:
+    counts = ["--num-warmup-batches", "0", "--num-batches-per-iter", "1"]
+    output = run_example(
+        EXAMPLES / "pytorch_benchmark.py",
+        *("--model", "lenet", "--batch-size", "2", "--num-iters", "1", *counts),
+        *("--num-classes", "7", "--no-cuda", "--profiler", "--atc-style"),
+        "--disable-dynamic-topology",
+        np=2,
+    )
+    assert "CPU total" in output
+    assert "total img/sec on 2 ranks" in output
 
 
 def test_benchmark_of_resnet18(tmp_path: Path) -> None:

@@ -36,6 +36,13 @@ def test_maps_images_to_class_scores(name):
     assert scores.shape == (2, info.num_classes)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_the_number_of_classes_can_be_chosen(name):
+    with torch.device("meta"):
+        scores = create_model(name, 7)(torch.empty(2, *MODELS[name].input_shape))
+    assert scores.shape == (2, 7)
+
+
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_shrinks_images_by_32_before_pooling(name):
     with torch.device("meta"):

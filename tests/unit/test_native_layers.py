@@ -1,0 +1,84 @@
+"""The layers of the native code: includes go down, and to no framework."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+NATIVE = Path(__file__).parents[2] / "native"
+# A layer may include itself and these.
+BELOW = {
+    "bindings": {"engine", "transport", "common"},
+    "engine": {"transport", "kernels", "common"},
+    "transport": {"common"},
+    "kernels": {"common"},
+    "common": set(),
+}
+# A transport knows nothing of another one.
+TRANSPORTS = {"inproc", "shm", "tcp"}
+FILES = sorted(
+    path
+    for layer in BELOW
+    for suffix in ("*.h", "*.cpp")
+    for path in (NATIVE / layer).rglob(suffix)
+)
+
+
+def includes_of(path):
+    return re.findall(r'^\s*#\s*include\s+[<"]([^>"]+)', path.read_text(), re.MULTILINE)
+
+
+def test_each_folder_has_a_place():
+    folders = {path.name for path in NATIVE.iterdir() if any(path.rglob("*.cpp"))}
+    assert folders == {*BELOW, "tests", "fuzz"}
+
+
+@pytest.mark.parametrize("layer", BELOW)
+def test_includes_go_down(layer):
+    known = {*BELOW, "tests", "fuzz"}
+    files = [path for path in FILES if path.relative_to(NATIVE).parts[0] == layer]
+    wrong = [
+        f"{path.relative_to(NATIVE)} includes {name}"
+        for path in files
+        for name in includes_of(path)
+        if (top := name.split("/")[0]) in known and top not in {layer, *BELOW[layer]}
+    ]
+    assert files
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("transport", sorted(TRANSPORTS))
+def test_transports_do_not_know_each_other(transport):
+    others = tuple(f"transport/{name}/" for name in TRANSPORTS - {transport})
+    folder = NATIVE / "transport" / transport
+    wrong = [
+        f"{path.relative_to(NATIVE)} includes {name}"
+        for path in FILES
+        if folder in path.parents
+        for name in includes_of(path)
+        if name.startswith(others)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_python_lives_in_the_bindings_and_frameworks_nowhere():
+    framework = re.compile(r"^(torch|ATen|c10|cuda|nccl|mpi)\b|^(cuda|nccl|mpi)\w*\.h$")
+    python = re.compile(r"^(Python\.h|pybind11/)")
+    wrong = [
+        f"{path.relative_to(NATIVE)} includes {name}"
+        for path in FILES
+        for name in includes_of(path)
+        if framework.match(name)
+        or (python.match(name) and NATIVE / "bindings" not in path.parents)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_environment_is_read_by_nobody():
+    """Settings come as values from ``bluecomm.config``."""
+    wrong = [
+        str(path.relative_to(NATIVE))
+        for path in FILES
+        if re.search(r"\b(?:secure_)?getenv\b", path.read_text())
+    ]
+    assert not wrong
