@@ -48,16 +48,19 @@ class BackwardTracker:
         self._queued: set[int] = set()
         self._hooked: dict[tuple[Bucket, int], list[torch.utils.hooks.RemovableHandle]]
         self._hooked = {}
-        self._expect_all()
         self.watch_parameters()
 
     def watch_parameters(self) -> None:
-        """Hook parameters that require gradients and are not hooked yet."""
+        """Hook and expect the parameters that require gradients now.
+
+        Called between backward passes; within one it may delay buckets to its end.
+        """
         for bucket in self._buckets:
             for position, slot in enumerate(bucket.slots):
                 key = (bucket, position)
                 if slot.parameter.requires_grad and key not in self._hooked:
                     self._hooked[key] = self._hook(slot.parameter, bucket, position)
+        self._expect_all()
 
     def close(self) -> None:
         """Remove the hooks."""

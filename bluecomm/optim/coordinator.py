@@ -109,6 +109,8 @@ class Coordinator:
         if not (model.training and torch.is_grad_enabled() and self.is_live):
             return
         self._check_owners()
+        if self._tracker is not None:
+            self._tracker.watch_parameters()
         self._schedule.on_forward()
         if self._schedule.is_due and not self._has_announced:
             self._has_announced = True

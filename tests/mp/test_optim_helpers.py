@@ -62,6 +62,8 @@ def broadcast_everything(which, root, named):
         optimizer.step()
     if named:
         bf.broadcast_parameters(model.named_parameters(), root_rank=root)
+        if which is not None:
+            optimizer.synchronize()  # nothing is left that would overwrite them
         return {k: v.detach().clone() for k, v in model.named_parameters()}
     bf.broadcast_parameters(model.state_dict(), root_rank=root)
     return {k: v.clone() for k, v in model.state_dict().items()}
