@@ -9,12 +9,12 @@ namespace bluecomm {
 // Python exception class.
 enum class Code : int {
   kOk = 0,
-  kInvalid = 1,    // the call itself is wrong            -> ValueError
-  kMismatch = 2,   // ranks disagree about an operation   -> MismatchError
-  kPeerLost = 3,   // a rank exited or its link broke     -> PeerLostError
-  kTimedOut = 4,   // a deadline passed                   -> CommunicationTimeout
-  kClosed = 5,     // the engine has been shut down       -> ShutdownError
-  kInternal = 6,   // a defect of bluecomm or the system  -> BluecommError
+  kInvalid = 1,   // the call itself is wrong            -> ValueError
+  kMismatch = 2,  // ranks disagree about an operation   -> MismatchError
+  kPeerLost = 3,  // a rank exited or its link broke     -> PeerLostError
+  kTimedOut = 4,  // a deadline passed                   -> CommunicationTimeout
+  kClosed = 5,    // the engine has been shut down       -> ShutdownError
+  kInternal = 6,  // a defect of bluecomm or the system  -> BluecommError
 };
 
 // Outcome of an operation. `text` is the whole message for the user; `rank` is the rank

@@ -67,13 +67,14 @@ class Incoming {
   virtual const Header& header() const = 0;
 
   // Asks for the payload; called once. `into` is empty, or as long as the payload: then
-  // the transport may (it need not) put bytes there itself, and readable() points into it.
+  // the transport may (it need not) put bytes there itself, and readable() points into
+  // it.
   virtual void accept(std::span<std::byte> into) = 0;
 
-  // The next bytes of the payload in order, starting at offset consumed(). Its length is
-  // a multiple of kChunkAlignment unless it reaches the end of the payload. Valid until
-  // the next consume() or the next poll of the transport (whichever comes first may
-  // lengthen it, never move bytes already shown). Any alignment in memory.
+  // The next bytes of the payload in order, starting at offset consumed(). Its length
+  // is a multiple of kChunkAlignment unless it reaches the end of the payload. Valid
+  // until the next consume() or the next poll of the transport (whichever comes first
+  // may lengthen it, never move bytes already shown). Any alignment in memory.
   virtual std::span<const std::byte> readable() const = 0;
 
   // Gives back the first `nbytes` of readable(): the sender may overwrite them.
@@ -98,8 +99,9 @@ class Channel {
 
   virtual int peer() const = 0;
 
-  // Starts a message. `payload` stays alive and unchanged until released() has passed it
-  // or the Outgoing is destroyed. On a lost channel nothing is sent and released() stays 0.
+  // Starts a message. `payload` stays alive and unchanged until released() has passed
+  // it or the Outgoing is destroyed. On a lost channel nothing is sent and released()
+  // stays 0.
   virtual std::unique_ptr<Outgoing> send(const Header& header,
                                          std::span<const std::byte> payload) = 0;
 
@@ -137,7 +139,8 @@ class Transport {
   virtual std::string offer() const = 0;
 
   // The channel to `peer`, whose offer() is `offer`; dialled at the first message. The
-  // transport owns it. Channels exist before the first poll for every peer that may dial.
+  // transport owns it. Channels exist before the first poll for every peer that may
+  // dial.
   virtual Channel& channel(int peer, std::string_view offer) = 0;
 
   // Moves what can be moved now. True when anything changed.
