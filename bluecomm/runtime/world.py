@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import logging
@@ -69,8 +70,9 @@ class World:
         self.pid = os.getpid()
         self.rank = self.place.rank
         self.size = self.place.size
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # over an operation's start and its place here
         self._kept: dict[int, tuple[object, ...]] = {}
+        self._dropped: collections.deque[int] = collections.deque()
         self._forgotten: set[int] = set()
         self._hard_limits_s: dict[int, float] = {}
         self._waiting: set[int] = set()
@@ -223,10 +225,18 @@ class World:
         """
         self.check_usable()
         limit_s = self.config.operation_timeout_s if timeout_s is None else timeout_s
-        number = self._engine.submit(
-            kind, name, group_id, dtype, shape, *memory, timeout_s=limit_s, **parameters
-        )
-        self._kept[number] = keep
+        with self._lock:
+            number = self._engine.submit(
+                kind,
+                name,
+                group_id,
+                dtype,
+                shape,
+                *memory,
+                timeout_s=limit_s,
+                **parameters,
+            )
+            self._kept[number] = keep
         if timeout_s is not None:
             self._hard_limits_s[number] = timeout_s
         if len(self._kept) >= _REAP_AT:
@@ -279,15 +289,19 @@ class World:
             self._engine.release(number)
 
     def forget(self, number: int) -> None:
-        """Drop an operation that nobody will wait for, as soon as it is over."""
-        with self._lock:
-            self._forgotten.add(number)
+        """Drop an operation that nobody will wait for, as soon as it is over.
+
+        The garbage collector calls it, anywhere: it takes no lock.
+        """
+        self._dropped.append(number)
 
     def reap(self) -> None:
         """Let go of the tensors of operations that are over."""
         with self._lock:
             for number in self._engine.finished():
                 self._kept.pop(number, None)
+            while self._dropped:
+                self._forgotten.add(self._dropped.popleft())
             over = {n for n in self._forgotten if n not in self._kept}
             self._forgotten -= over
         for number in over:

