@@ -35,7 +35,8 @@ class Worker {
         return;
       }
       send_some();
-      const bool changed = rank_.poll() | read_some();
+      const bool polled = rank_.poll();
+      const bool changed = read_some() || polled;
       if (!told && done()) {
         told = true;
         ++finished_;

@@ -30,7 +30,7 @@ void Connector::admit(const Hello& hello, UniqueFd fd, Clock::time_point now) {
   // A peer that dials anew has given its former group up.
   if (!accepted_ || accepted_->nonce != hello.group ||
       accepted_->sockets.size() != hello.streams) {
-    accepted_.emplace();
+    accepted_ = Group{};
     accepted_->nonce = hello.group;
     accepted_->sockets.resize(hello.streams);
     accepted_->missing = hello.streams;
@@ -67,7 +67,7 @@ void Connector::advance_dialer(Clock::time_point now) {
   dialer_->advance(now);
   if (dialer_->state() == Dialer::State::kRunning) return;
   if (dialer_->state() == Dialer::State::kDone) {
-    dialled_.emplace();
+    dialled_ = Group{};
     dialled_->sockets = dialer_->take_sockets();
     dialled_->deadline = now + options_.connect_timeout;
     answered_ = true;
