@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from bluecomm.optim import live, model_hooks
+from bluecomm.optim.agreement import check_agreement
 from bluecomm.optim.algorithm import Algorithm, Context
 from bluecomm.optim.backward import BackwardTracker
 from bluecomm.optim.bucket import build_buckets
@@ -64,11 +65,14 @@ class Coordinator:
         self._has_announced = False
         self._is_retired = False
         self.skips_synchronize = False
-        live.take_over([parameter for _, parameter in named], self)
         name = f"optim.{live.next_number(comm)}"
         self.buckets = build_buckets(
             named, prefix=f"{name}.bucket", bucket_nbytes=options.bucket_bytes
         )
+        if algorithm.flat_parameters or algorithm.flat_gradients:
+            what = [type(algorithm).__name__, str(options)]
+            check_agreement(comm, name, what, self.buckets)
+        live.take_over([parameter for _, parameter in named], self)
         self.context = Context(comm, name, options, self.knobs, self._schedule)
         algorithm.context = self.context
         algorithm.setup(self.buckets)

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -229,3 +230,38 @@ def test_process_sets():
     assert got[1] is None
     matrices = [np.full((2, 2), 0.5)] * STEPS
     check([got[0], got[2]], expected_averaging(2, "mlp", "sgd", "cta", matrices))
+
+
+def wrap_another(what, algorithm):
+    """Wrap, on rank 1, something else than on the other ranks."""
+    is_odd = bf.rank() == 1
+    # With bias 12 and 16 numbers, which alignment makes the same length.
+    model = nn.Linear(3, 3 + (is_odd and what == "shape"))
+    lone = is_odd and what == "frozen"
+    model.bias.requires_grad_(not lone)
+    passes = 2 if is_odd and what == "options" else 1
+    with pytest.raises(bf.MismatchError) as caught:
+        bf.DistributedOptimizer(
+            torch.optim.SGD([p for p in model.parameters() if p.requires_grad]),
+            model,
+            algorithm=algorithm,
+            num_steps_per_communication=passes,
+        )
+    assert bf.allreduce(torch.ones(1)).item() == 1
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", ["gradient_allreduce", "neighbor_allreduce"])
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("shape", r"rank 0 has a parameter of shape \(3,\).*rank 1 has .* \(4,\)"),
+        ("frozen", r"rank 0 has a parameter of shape \(3,\).*rank 1 has .* \(3, 3\)"),
+        ("options", "communication=1.*communication=2"),
+    ],
+)
+def test_ranks_that_wrap_different_things(what, text, algorithm):
+    errors = run_ranks(RANKS, wrap_another, what, algorithm)
+    assert len(set(errors)) == 1
+    assert re.search(text, errors[0])
+    assert "same model with the same options" in errors[0]

@@ -52,6 +52,7 @@ class ParameterAveraging(Algorithm):
     """
 
     communication_type: ClassVar[CommunicationType]
+    flat_parameters = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
 
     def __init__(
