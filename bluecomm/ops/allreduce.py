@@ -171,7 +171,8 @@ def _start(
     in_place: bool,
 ) -> Handle[torch.Tensor]:
     comm = current_communicator(process_set)
-    dtype = getattr(tensor, "dtype", torch.float32)
+    # What is no tensor at all, start refuses.
+    dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
     reduction = choose("allreduce", average, op, dtype)
     if factors != (1.0, 1.0) and not dtype.is_floating_point:
         raise ValueError(

@@ -12,7 +12,7 @@ def poll(handle: Handle[Result]) -> bool:
     Raises:
         ValueError: The handle has been waited for already.
     """
-    return handle.done()
+    return _checked(handle).done()
 
 
 def wait(handle: Handle[Result], timeout_s: float | None = None) -> Result:
@@ -28,11 +28,21 @@ def wait(handle: Handle[Result], timeout_s: float | None = None) -> Result:
 
     Raises:
         ValueError: The handle has been waited for already.
+        TypeError: It is no handle.
         BluecommError: As the blocking form of the operation.
     """
-    return handle.wait(timeout_s)
+    return _checked(handle).wait(timeout_s)
 
 
 def synchronize(handle: Handle[Result], timeout_s: float | None = None) -> Result:
     """Return the result of a nonblocking operation; the same as ``wait``."""
-    return handle.wait(timeout_s)
+    return wait(handle, timeout_s)
+
+
+def _checked(handle: Handle[Result]) -> Handle[Result]:
+    if not isinstance(handle, Handle):
+        raise TypeError(
+            "expected the handle that a nonblocking operation returned, got "
+            f"{handle!r:.80}"
+        )
+    return handle

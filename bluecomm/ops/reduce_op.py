@@ -6,6 +6,8 @@ import enum
 
 import torch
 
+from bluecomm.ops.tensor import dtype_word
+
 
 class ReduceOp(enum.Enum):
     """Reduction over ranks, element by element.
@@ -34,7 +36,7 @@ def choose(
     """Return the reduction that ``average`` or ``op`` asks for; default is the average.
 
     Raises:
-        TypeError: ``op`` is not a ``ReduceOp``.
+        TypeError: ``op`` is not a ``ReduceOp``, or the engine does not know the type.
         ValueError: Both are given, or the average of an integer type is asked for.
     """
     if op is not None and not isinstance(op, ReduceOp):
@@ -46,6 +48,7 @@ def choose(
         raise ValueError(f"{operation}: give average or op, not both")
     if op is None:
         op = Sum if average is False else Average
+    dtype_word(dtype, operation)
     if op is Average and not dtype.is_floating_point:
         raise ValueError(
             f"{operation}: cannot average tensors of type {dtype}, since the result "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import numbers
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -132,8 +133,15 @@ class Communicator:
         timeout_s: float | None = None,
         **parameters: Any,
     ) -> Handle[Result]:
-        """Start an operation among the members; see ``World.start``."""
+        """Start an operation among the members; see ``World.start``.
+
+        Raises:
+            TypeError: ``name`` is not a string, or ``timeout_s`` not a number.
+            ValueError: ``timeout_s`` is not above 0.
+        """
         self._me()
+        _check_name(kind, name)
+        _check_timeout(kind, timeout_s)
         return self.world.start(
             kind,
             self.name_for(kind, name),
@@ -157,6 +165,20 @@ class Communicator:
 
     def __repr__(self) -> str:
         return f"<Communicator of ranks {list(self.ranks)}>"
+
+
+def _check_name(kind: str, name: object) -> None:
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{kind}: name must be a string, got {name!r}")
+
+
+def _check_timeout(kind: str, timeout_s: object) -> None:
+    if timeout_s is None:
+        return
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
+        raise TypeError(f"{kind}: timeout_s must be a number, got {timeout_s!r}")
+    if not float(timeout_s) > 0:  # NaN is not either
+        raise ValueError(f"{kind}: timeout_s must be above 0, got {timeout_s}")
 
 
 def _in_force(graph: nx.DiGraph[int], is_weighted: bool, member: int) -> Topology:

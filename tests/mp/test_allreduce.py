@@ -228,3 +228,25 @@ def before_init() -> None:
 
 def test_calls_before_init() -> None:
     run_ranks(1, before_init, initialize=False)
+
+
+def call_wrongly() -> None:
+    x = torch.ones(3)
+    with pytest.raises(TypeError, match="allreduce: name must be a string, got 3"):
+        bf.allreduce(x, name=3)
+    for timeout_s in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="allreduce: timeout_s must be above 0"):
+            bf.allreduce(x, timeout_s=timeout_s)
+    with pytest.raises(TypeError, match="timeout_s must be a number, got 'a'"):
+        bf.neighbor_allreduce(x, timeout_s="a")
+    with pytest.raises(TypeError, match=r"expected a torch\.Tensor, got ndarray"):
+        bf.allreduce(x.numpy())
+    with pytest.raises(TypeError, match=r"torch\.complex64 are not supported"):
+        bf.allreduce(x.to(torch.complex64))
+    for function in (bf.poll, bf.wait, bf.synchronize):
+        with pytest.raises(TypeError, match=r"expected the handle .*, got 7"):
+            function(7)
+
+
+def test_wrong_arguments_are_named() -> None:
+    run_ranks(1, call_wrongly)
