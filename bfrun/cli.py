@@ -13,7 +13,7 @@ from bfrun import __version__
 from bfrun.config import LaunchConfig
 from bfrun.env import parse_assignments, read_env_file
 from bfrun.errors import LaunchError
-from bfrun.hosts import parse_hostfile, parse_hosts
+from bfrun.hosts import Host, parse_hostfile, parse_hosts
 from bfrun.start import start
 
 _EXAMPLES = """examples:
@@ -61,7 +61,11 @@ def _config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Launch
     names, files = given.pop("env"), given.pop("env_file")
     environment = [pair for name in files for pair in read_env_file(name)]
     environment += parse_assignments(names, environ)
-    hosts = parse_hosts(text) if text else parse_hostfile(path) if path else ()
+    hosts: tuple[Host, ...] = ()
+    if text is not None:  # -H "$UNSET" must not start everything on this machine
+        hosts = parse_hosts(text)
+    elif path is not None:
+        hosts = parse_hostfile(path)
     return LaunchConfig(
         command=tuple(command[1:] if command[:1] == ["--"] else command),
         hosts=hosts,

@@ -55,8 +55,16 @@ def run(
     Raises:
         JobFailed: A rank failed; carries exit code and report.
         LaunchError: The job could not start.
-        TypeError: A setting is unknown, or the call cannot be pickled.
+        TypeError: ``fn`` or ``np`` is of another type, a setting is unknown, or the
+            call cannot be pickled.
+        ValueError: ``np`` is less than 1.
     """
+    if not callable(fn):
+        raise TypeError(f"bfrun.run: fn must be a function, got {fn!r}")
+    if isinstance(np, bool) or not isinstance(np, int):
+        raise TypeError(f"bfrun.run: np must be an integer, got {np!r}")
+    if np < 1:
+        raise ValueError(f"bfrun.run: np must be at least 1, got {np}")
     known = {field.name for field in dataclasses.fields(LaunchConfig)}
     unknown = sorted(set(settings) - known)
     if unknown:

@@ -265,3 +265,12 @@ def test_run_says_when_the_call_or_the_result_cannot_be_pickled():
 def test_run_refuses_unknown_settings():
     with pytest.raises(TypeError, match=r"unknown settings \['tiemout'\]"):
         bfrun.run(print, np=1, tiemout=3)
+
+
+def test_run_says_what_is_wrong_with_its_arguments():
+    with pytest.raises(TypeError, match="fn must be a function, got 3"):
+        bfrun.run(3, np=1)
+    with pytest.raises(TypeError, match=r"np must be an integer, got 1\.5"):
+        bfrun.run(print, np=1.5)
+    with pytest.raises(ValueError, match="np must be at least 1, got 0"):
+        bfrun.run(print, np=0)

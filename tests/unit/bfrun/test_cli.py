@@ -90,6 +90,14 @@ def test_a_wrong_variable_is_an_error(monkeypatch, capsys):
     )
 
 
+def test_an_empty_list_of_hosts_is_an_error(capsys):
+    for option in ("-H", "--hostfile"):
+        assert bfrun.cli.main([option, "", "cmd"]) != 0
+    err = capsys.readouterr().err
+    assert "-H '': no host given" in err
+    assert "hostfile '': cannot be read" in err
+
+
 def test_options_after_the_command_belong_to_the_command(parse):
     words = ("python", "x.py", "-np", "9", "--check", "-H", "a", "--", "-v")
     config = parse("-np", "2", *words)
