@@ -16,6 +16,7 @@
 #include "bindings/arguments.h"
 #include "bindings/fork_guard.h"
 #include "bindings/register.h"
+#include "bindings/release_gil.h"
 #include "bindings/transports.h"
 #include "common/shared_memory.h"
 #include "engine/engine.h"
@@ -24,8 +25,6 @@ namespace py = pybind11;
 
 namespace bluecomm::bindings {
 namespace {
-
-using ReleaseGil = py::gil_scoped_release;
 
 // An Engine, with the checks that Python callers need.
 class PyEngine {
@@ -136,11 +135,9 @@ std::optional<Status> wait(PyEngine& self, Handle handle, double timeout_s) {
   Engine& engine = self.use();
   std::optional<Status> status;
   {
-    const ReleaseGil unlocked;
-    status = engine.wait(handle, deadline_after(timeout_s), [] {
-      const py::gil_scoped_acquire locked;
-      return PyErr_CheckSignals() != 0;
-    });
+    ReleaseGil unlocked;
+    status = engine.wait(handle, deadline_after(timeout_s),
+                         [&unlocked] { return unlocked.check_signals(); });
   }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   return status;

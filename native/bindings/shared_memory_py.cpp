@@ -6,6 +6,7 @@
 #include <span>
 
 #include "bindings/register.h"
+#include "bindings/release_gil.h"
 #include "common/shared_memory.h"
 
 namespace py = pybind11;
@@ -44,7 +45,7 @@ void register_shared_memory(py::module_& module) {
           [](SharedMemory& memory, std::size_t nbytes) {
             return std::make_shared<SharedBlock>(memory.allocate(nbytes));
           },
-          py::arg("nbytes"), py::call_guard<py::gil_scoped_release>())
+          py::arg("nbytes"), py::call_guard<ReleaseGil>())
       .def(
           "contains",
           [](const SharedMemory& memory, std::uintptr_t address, std::size_t nbytes) {

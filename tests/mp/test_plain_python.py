@@ -94,3 +94,29 @@ def test_runs(program: str) -> None:
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_an_exception_ends_the_program_beside_a_thread_that_communicates() -> None:
+    program = """
+import threading, time
+import bluecomm as bf
+
+def gossip():
+    while True:
+        bf.barrier()  # torch ends such a program by SIGABRT itself
+
+bf.init()
+threading.Thread(target=gossip, daemon=True).start()
+time.sleep(0.2)
+raise RuntimeError("the program's own")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.endswith("RuntimeError: the program's own\n")
