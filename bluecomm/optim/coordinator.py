@@ -83,6 +83,7 @@ class Coordinator:
             )
             self._tracker = BackwardTracker(algorithm, self.buckets, passes)
         self._owners = owners_in(models, named)
+        self._sees_forwards = bool(models)
         self._handles = model_hooks.attach(models, self)
 
     @property
@@ -151,6 +152,9 @@ class Coordinator:
             self.algorithm.before_step()
             result = None if run is None else run(self._exchanging(closure))
             self.algorithm.after_step()
+            if not self._sees_forwards:
+                # Nothing would tell that the next forward pass reads the parameters.
+                self.algorithm.settle(for_writing=True)
             self._schedule.on_step()
             if self._tracker is not None:
                 self._tracker.on_step()

@@ -223,9 +223,7 @@ class TestWorldOfOne:
         uneven.self_weight = 0.5
         with pytest.raises(ValueError, match="weights set as attributes"):
             uneven.join()
-        local = wrapped(algorithm="local")
-        with pytest.raises(ValueError, match="Local has no join"):
-            local.join()
+        assert wrapped(algorithm="local").join() == 0
         assert wrapped().join() == 0
 
     @pytest.mark.parametrize("which", ALGORITHMS)
