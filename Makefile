@@ -21,8 +21,8 @@ TORCH := torch==2.13.0
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test check clang-check lint format bench native-test native-fuzz \
-    clean
+.PHONY: build demo test test-ranks test-faults check clang-check lint format bench \
+    native-test native-fuzz clean
 .DELETE_ON_ERROR:
 
 # --- Python environment: one stamp per step, kept inside the environment ------------
@@ -127,11 +127,17 @@ native-fuzz: $(FUZZERS:%=build/native-asan/%)
 
 # --- Tests and checks -------------------------------------------------------------------
 
-# One Python process for all suites that start ranks: they share a pool of them.
 test: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/unit
 	$(MAKE) --no-print-directory native-test
-	$(BIN)/pytest tests/mp tests/cluster tests/faults tests/examples
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-ranks test-faults
+
+# Side by side: the second spends its time waiting for things to be noticed.
+test-ranks: $(VENV)/.dev $(VENV)/.extension
+	$(BIN)/pytest tests/mp tests/examples
+
+test-faults: $(VENV)/.dev $(VENV)/.extension
+	$(BIN)/pytest tests/cluster tests/faults
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
