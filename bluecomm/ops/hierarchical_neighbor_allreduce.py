@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 from bluecomm.ops.neighbor_allreduce import require_floating_point
-from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, resolve
+from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, Wording, resolve
 from bluecomm.ops.start import start
 from bluecomm.ops.topology_check import check_machine_peers
 from bluecomm.runtime import Communicator, Handle, current_communicator
 
 _KIND = "hierarchical_neighbor_allreduce"
+_WORDS = Wording(_KIND, "machine", "src_machine_weights", "dst_machine_weights")
 
 
 def hierarchical_neighbor_allreduce_nonblocking(
@@ -119,7 +120,7 @@ def start_hierarchical(
     require_floating_point(_KIND, tensor)
     static = comm.machine_topology.weights if comm.machine_topology else None
     resolved = resolve(
-        _KIND,
+        _WORDS,
         static,
         comm.machine_rank,
         comm.machine_size,

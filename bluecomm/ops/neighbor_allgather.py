@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from bluecomm.ops.neighbor_weights import resolve
+from bluecomm.ops.neighbor_weights import Wording, resolve
 from bluecomm.ops.start import start_gather
 from bluecomm.ops.topology_check import check_peers
 from bluecomm.runtime import Communicator, Handle, current_communicator
@@ -40,7 +40,7 @@ def neighbor_allgather_nonblocking(
     if src_ranks is not None and len(set(src_ranks)) != len(src_ranks):
         raise ValueError(f"{_KIND}: src_ranks has a rank twice: {list(src_ranks)}")
     resolved = resolve(
-        _KIND,
+        Wording(_KIND),
         comm.topology.weights if comm.topology else None,
         comm.rank,
         comm.size,

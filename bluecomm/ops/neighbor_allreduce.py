@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, resolve
+from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, Wording, resolve
 from bluecomm.ops.start import start
 from bluecomm.ops.topology_check import check_peers
 from bluecomm.runtime import Communicator, Handle, current_communicator
@@ -170,7 +170,7 @@ def start_neighbor_allreduce(
     require_floating_point(_KIND, tensor)
     static = comm.topology.weights if comm.topology else None
     resolved = resolve(
-        _KIND,
+        Wording(_KIND),
         static,
         comm.rank,
         comm.size,

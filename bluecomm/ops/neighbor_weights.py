@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -23,8 +24,18 @@ class ResolvedWeights:
     is_dynamic: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class Wording:
+    """How errors call an operation, its members and its arguments."""
+
+    operation: str
+    member: str = "rank"
+    src: str = "src_weights"
+    dst: str = "dst_weights"
+
+
 def resolve(
-    operation: str,
+    words: Wording,
     static: NeighborWeights | None,
     member: int,
     size: int,
@@ -43,83 +54,90 @@ def resolve(
     Raises:
         TypeError: A rank is not an integer.
         ValueError: Only one of ``self_weight`` and ``src_weights`` is given,
-            ``dst_weights`` without them, a weight is no number, a rank is out of
+            ``dst_weights`` without them, a weight is no finite number, a rank is out of
             range, twice there, this rank itself, or (static) not an in-neighbor; or
             there is no topology.
     """
     if (self_weight is None) != (src_weights is None):
         raise ValueError(
-            f"{operation}: self_weight and src_weights have to be given together, got "
-            f"self_weight={self_weight}, src_weights={src_weights}"
+            f"{words.operation}: self_weight and {words.src} have to be given "
+            f"together, got self_weight={self_weight}, {words.src}={src_weights}"
         )
     if dst_weights is not None:
         if self_weight is None or src_weights is None:
             raise ValueError(
-                f"{operation}: dst_weights makes the topology of this call dynamic and "
-                "needs self_weight and src_weights too"
+                f"{words.operation}: {words.dst} makes the topology of this call "
+                f"dynamic and needs self_weight and {words.src} too"
             )
         return ResolvedWeights(
-            _number(operation, "self_weight", self_weight),
-            sorted(_pairs(operation, "src_weights", src_weights, member, size)),
-            sorted(_pairs(operation, "dst_weights", dst_weights, member, size)),
+            _number(words, "self_weight", self_weight),
+            sorted(_pairs(words, words.src, src_weights, member, size)),
+            sorted(_pairs(words, words.dst, dst_weights, member, size)),
             is_dynamic=True,
         )
     if static is None:
-        raise ValueError(f"{operation}: no topology is set; call set_topology first")
+        raise ValueError(
+            f"{words.operation}: no topology is set; call set_topology first"
+        )
     destinations = [(rank, 1.0) for rank in static.dst_ranks]
     if self_weight is None or src_weights is None:
         sources = list(static.src_weights.items())
         return ResolvedWeights(static.self_weight, sources, destinations, False)
-    given = dict(_pairs(operation, "src_weights", src_weights, member, size))
+    given = dict(_pairs(words, words.src, src_weights, member, size))
     strangers = sorted(set(given) - set(static.src_weights))
     if strangers:
         raise ValueError(
-            f"{operation}: the keys of src_weights must be in-neighbors of rank "
-            f"{member}, which are {list(static.src_weights)}; got {strangers}"
+            f"{words.operation}: the keys of {words.src} must be in-neighbors of "
+            f"{words.member} {member}, which are {list(static.src_weights)}; "
+            f"got {strangers}"
         )
     sources = [(rank, given.get(rank, 0.0)) for rank in static.src_weights]
-    own = _number(operation, "self_weight", self_weight)
+    own = _number(words, "self_weight", self_weight)
     return ResolvedWeights(own, sources, destinations, is_dynamic=False)
 
 
 def _pairs(
-    operation: str,
+    words: Wording,
     argument: str,
     weights: SrcWeights | DstWeights,
     member: int,
     size: int,
 ) -> list[tuple[int, float]]:
+    where = f"{words.operation}: {argument}"
     items: Iterable[tuple[int, float]]
     if isinstance(weights, Mapping):
         items = weights.items()
-    elif argument == "dst_weights" and isinstance(weights, Sequence):
+    elif argument == words.dst and isinstance(weights, Sequence):
         items = [(rank, 1.0) for rank in weights]
     else:
         raise ValueError(
-            f"{operation}: {argument} must map ranks to weights, "
-            f"got {type(weights).__name__}"
+            f"{where} must map {words.member}s to weights, got {type(weights).__name__}"
         )
     pairs = [
         (
-            check_rank(rank, size, f"each rank of {argument}"),
-            _number(operation, argument, weight),
+            check_rank(rank, size, f"{where}: each {words.member}"),
+            _number(words, argument, weight),
         )
         for rank, weight in items
     ]
     ranks = [rank for rank, _ in pairs]
     if len(set(ranks)) != len(ranks):
-        raise ValueError(f"{operation}: {argument} has a rank twice: {sorted(ranks)}")
+        raise ValueError(f"{where} has a {words.member} twice: {sorted(ranks)}")
     if member in ranks:
         raise ValueError(
-            f"{operation}: {argument} must not contain rank {member} itself; "
-            "use self_weight"
+            f"{where} must not contain {words.member} {member} itself; use self_weight"
         )
     return pairs
 
 
-def _number(operation: str, argument: str, weight: object) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
+def _number(words: Wording, argument: str, weight: object) -> float:
+    if (
+        isinstance(weight, bool)
+        or not isinstance(weight, numbers.Real)
+        or not math.isfinite(weight)
+    ):
         raise ValueError(
-            f"{operation}: the weights of {argument} must be numbers, got {weight!r}"
+            f"{words.operation}: the weights of {argument} must be numbers, and "
+            f"finite, got {weight!r}"
         )
     return float(weight)

@@ -241,6 +241,14 @@ def wrong_calls() -> None:
         )
     with pytest.raises(ValueError, match="must be numbers"):
         bf.neighbor_allreduce(x, self_weight="1", src_weights={})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="finite, got nan"):
+        bf.neighbor_allreduce(x, self_weight=float("nan"), src_weights={})
+    with pytest.raises(ValueError, match=r"neighbor_allreduce: dst_weights: each rank"):
+        bf.neighbor_allreduce(x, self_weight=1.0, src_weights={}, dst_weights=[9])
+    with pytest.raises(ValueError, match="src_machine_weights: each machine must be"):
+        bf.hierarchical_neighbor_allreduce(
+            x, self_weight=0.5, src_machine_weights={4: 0.5}, dst_machine_weights=[]
+        )
     with pytest.raises(ValueError, match="target_rank"):
         bf.pair_gossip(x, bf.rank())
     with pytest.raises(TypeError, match=r"expected a torch\.Tensor"):
