@@ -12,16 +12,21 @@ from tests.support.launch import ROOT, launched
 pytestmark = pytest.mark.cluster
 
 
-def test_benchmark_on_two_hosts(cluster, tmp_path):
+@pytest.mark.parametrize(
+    "name",
+    ["gradient_allreduce", "neighbor_allreduce", "hierarchical_neighbor_allreduce"],
+)
+def test_benchmark_on_two_hosts(cluster, tmp_path, name):
     result = tmp_path / "result.json"
     options = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:2,node2:2"]
     script = str(ROOT / "examples" / "pytorch_benchmark.py")
-    counts = ["--num-warmup-batches", "1", "--num-batches-per-iter", "2"]
+    counts = ["--num-warmup-batches", "0", "--num-batches-per-iter", "1"]
+    size = ["--image-size", "32", "--batch-size", "2"]
     with launched(
         tmp_path,
-        *(*options, sys.executable, script, "--model", "lenet", "--batch-size", "4"),
+        *(*options, sys.executable, script, "--model", "resnet18", *size),
         *("--num-iters", "2", *counts, "--json", str(result)),
-        *("--dist-optimizer", "hierarchical_neighbor_allreduce"),
+        *("--dist-optimizer", name),
     ) as job:
         assert job.wait(90) == 0, job.err
     assert "total img/sec on 4 ranks" in job.out
