@@ -59,8 +59,6 @@ from bluecomm.ops.allreduce import (
     allreduce_,
     allreduce_nonblocking,
     allreduce_nonblocking_,
-    grouped_allreduce,
-    grouped_allreduce_nonblocking,
 )
 from bluecomm.ops.alltoall import alltoall, alltoall_nonblocking
 from bluecomm.ops.barrier import barrier
@@ -69,6 +67,10 @@ from bluecomm.ops.broadcast import (
     broadcast_,
     broadcast_nonblocking,
     broadcast_nonblocking_,
+)
+from bluecomm.ops.grouped_allreduce import (
+    grouped_allreduce,
+    grouped_allreduce_nonblocking,
 )
 from bluecomm.ops.handles import poll, synchronize, wait
 from bluecomm.ops.hierarchical_neighbor_allreduce import (

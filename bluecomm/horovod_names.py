@@ -4,10 +4,10 @@ from bluecomm.ops.allgather import allgather_nonblocking
 from bluecomm.ops.allreduce import (
     allreduce_nonblocking,
     allreduce_nonblocking_,
-    grouped_allreduce_nonblocking,
 )
 from bluecomm.ops.alltoall import alltoall_nonblocking
 from bluecomm.ops.broadcast import broadcast_nonblocking, broadcast_nonblocking_
+from bluecomm.ops.grouped_allreduce import grouped_allreduce_nonblocking
 from bluecomm.ops.reducescatter import reducescatter_nonblocking
 
 allgather_async = allgather_nonblocking

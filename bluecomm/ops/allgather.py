@@ -59,9 +59,9 @@ def allgather(
 
 
 def allgather_by_rank(
-    comm: Communicator, tensor: torch.Tensor, name: str
+    comm: Communicator, tensor: torch.Tensor, name: str, timeout_s: float | None = None
 ) -> list[torch.Tensor]:
     """Return the members' tensors one by one; ``tensor`` has at least one dimension."""
-    handle = start_gather(comm, "allgather", tensor, name=name, timeout_s=None)
+    handle = start_gather(comm, "allgather", tensor, name=name, timeout_s=timeout_s)
     stacked, rows = handle.wait()
     return list(torch.split(stacked, rows))

@@ -8,7 +8,6 @@ from bluecomm.compression import Compression, Compressor
 from bluecomm.ops.reduce_op import ReduceOp, choose
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator
-from bluecomm.runtime.handle import wait_all
 
 
 def allreduce_nonblocking(
@@ -107,7 +106,8 @@ def allreduce(
         New tensor with the shape and type of ``tensor``.
 
     Raises:
-        TypeError: Not a tensor, or of a type that is not supported.
+        TypeError: Not a tensor, or of a type that is not supported; or
+            ``is_hierarchical_local`` is no bool.
         ValueError: Average or factors with a type that is no floating-point type, or
             both ``average`` and ``op``.
         MismatchError: The ranks called it with differing arguments.
@@ -171,6 +171,11 @@ def _start(
     in_place: bool,
 ) -> Handle[torch.Tensor]:
     comm = current_communicator(process_set)
+    if not isinstance(is_local, bool):
+        raise TypeError(
+            "allreduce: is_hierarchical_local must be True or False, got "
+            f"{is_local!r}; pass the name as name="
+        )
     # What is no tensor at all, start refuses.
     dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
     reduction = choose("allreduce", average, op, dtype)
@@ -189,59 +194,5 @@ def _start(
         op=reduction.value,
         prescale=float(factors[0]),
         postscale=float(factors[1]),
-        local_only=bool(is_local),
+        local_only=is_local,
     )
-
-
-def grouped_allreduce_nonblocking(
-    tensors: list[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    *,
-    op: ReduceOp | None = None,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> list[Handle[torch.Tensor]]:
-    """Start ``allreduce`` of several tensors and return their handles at once."""
-    return [
-        allreduce_nonblocking(
-            tensor,
-            average,
-            name=None if name is None else f"{name}.{position}",
-            op=op,
-            process_set=process_set,
-            timeout_s=timeout_s,
-        )
-        for position, tensor in enumerate(tensors)
-    ]
-
-
-def grouped_allreduce(
-    tensors: list[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    *,
-    op: ReduceOp | None = None,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> list[torch.Tensor]:
-    """Return the reductions of several tensors over all ranks.
-
-    Args:
-        tensors: As ``allreduce`` takes them, in the same order on all ranks.
-        average: As in ``allreduce``.
-        name: Common part of the tensors' names.
-        op: As in ``allreduce``.
-        process_set: As in ``allreduce``.
-        timeout_s: As in ``allreduce``, for each tensor.
-
-    Returns:
-        New tensors in the order of ``tensors``.
-
-    Raises:
-        ValueError: As ``allreduce``, and so are the other errors.
-    """
-    handles = grouped_allreduce_nonblocking(
-        tensors, average, name, op=op, process_set=process_set, timeout_s=timeout_s
-    )
-    return wait_all(handles)

@@ -22,6 +22,7 @@ def broadcast_object(
     name: str | None = None,
     *,
     process_set: Communicator | None = None,
+    timeout_s: float | None = None,
 ) -> Any:
     """Return the root's ``obj`` on every rank.
 
@@ -31,6 +32,8 @@ def broadcast_object(
         name: Name under which the ranks' calls find each other. Default: the order of
             the calls without a name.
         process_set: Ranks that take part. Default: all.
+        timeout_s: Seconds until it fails, for each of the operations that it is made
+            of. Default: the configured one.
 
     Returns:
         ``obj`` itself on the root, a copy elsewhere.
@@ -46,15 +49,25 @@ def broadcast_object(
     is_root = comm.world.rank == root_rank
     data = _to_tensor(obj) if is_root else torch.empty(0, dtype=torch.uint8)
     length = torch.tensor([data.numel()], dtype=torch.int64)
-    broadcast_(length, root_rank, f"{name}.length", process_set=comm)
+
+    def send(tensor: torch.Tensor, what: str) -> None:
+        broadcast_(
+            tensor, root_rank, f"{name}.{what}", process_set=comm, timeout_s=timeout_s
+        )
+
+    send(length, "length")
     if not is_root:
         data = torch.empty(int(length), dtype=torch.uint8)
-    broadcast_(data, root_rank, f"{name}.data", process_set=comm)
+    send(data, "data")
     return obj if is_root else _from_tensor(data)
 
 
 def allgather_object(
-    obj: Any, name: str | None = None, *, process_set: Communicator | None = None
+    obj: Any,
+    name: str | None = None,
+    *,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
 ) -> list[Any]:
     """Return all ranks' objects, in order of rank.
 
@@ -63,6 +76,8 @@ def allgather_object(
         name: Name under which the ranks' calls find each other. Default: the order of
             the calls without a name.
         process_set: Ranks that take part. Default: all.
+        timeout_s: Seconds until it fails, for each of the operations that it is made
+            of. Default: the configured one.
 
     Returns:
         New list of copies.
@@ -74,7 +89,8 @@ def allgather_object(
     """
     comm = current_communicator(process_set)
     name = comm.name_for("allgather_object", name)
-    return [_from_tensor(t) for t in allgather_by_rank(comm, _to_tensor(obj), name)]
+    gathered = allgather_by_rank(comm, _to_tensor(obj), name, timeout_s)
+    return [_from_tensor(data) for data in gathered]
 
 
 def _to_tensor(obj: Any) -> torch.Tensor:

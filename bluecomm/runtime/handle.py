@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bluecomm.errors import CommunicationTimeout
@@ -141,7 +141,30 @@ class MappedHandle(Handle[Result]):
         return repr(self._inner)
 
 
-def wait_all(handles: list[Handle[Any]], timeout_s: float | None = None) -> list[Any]:
+class GroupHandle(Handle[list[Result]]):
+    """A handle of several operations, whose results it gives in order."""
+
+    __slots__ = ("_members",)
+
+    def __init__(self, members: Sequence[Handle[Result]]) -> None:
+        self._members = members
+
+    def done(self) -> bool:
+        return all(member.done() for member in self._members)
+
+    def wait(self, timeout_s: float | None = None) -> list[Result]:
+        return wait_all(self._members, timeout_s)
+
+    def __del__(self) -> None:
+        pass  # the members take care of themselves
+
+    def __repr__(self) -> str:
+        return f"<Handle of {len(self._members)} operations>"
+
+
+def wait_all(
+    handles: Sequence[Handle[Result]], timeout_s: float | None = None
+) -> list[Result]:
     """Wait for all handles and return their results in order.
 
     All are waited for even when one of them fails; then the first failure is raised.

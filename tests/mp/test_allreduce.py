@@ -105,6 +105,10 @@ def odd_tensors() -> None:
     torch.testing.assert_close(compressed, x.mean(0), atol=1e-2, rtol=1e-2)
     group = bf.grouped_allreduce([x[me], 2 * x[me]], name="group")
     torch.testing.assert_close(group[1], 2 * x.mean(0))
+    handle = bf.grouped_allreduce_async([x[me], x[me]], op=bf.Sum, prescale_factor=2.0)
+    torch.testing.assert_close(bf.synchronize(handle)[1], 2 * x.sum(0))
+    with pytest.raises(TypeError, match="is_hierarchical_local must be True or False"):
+        bf.allreduce(x[me], True, "name")  # type: ignore[arg-type]
 
 
 def test_odd_tensors_and_options() -> None:

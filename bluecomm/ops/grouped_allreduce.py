@@ -1,0 +1,83 @@
+"""Allreduce of several tensors in one call."""
+
+from __future__ import annotations
+
+import torch
+
+from bluecomm.ops.allreduce import allreduce_nonblocking
+from bluecomm.ops.reduce_op import ReduceOp
+from bluecomm.runtime import Communicator, Handle
+from bluecomm.runtime.handle import GroupHandle
+
+
+def grouped_allreduce_nonblocking(
+    tensors: list[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    *,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> Handle[list[torch.Tensor]]:
+    """Start ``grouped_allreduce`` and return one handle for all at once.
+
+    The tensors must not change before the handle has been waited for. Arguments,
+    result and errors are those of ``grouped_allreduce``.
+    """
+    handles = [
+        allreduce_nonblocking(
+            tensor,
+            average,
+            name=None if name is None else f"{name}.{position}",
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            process_set=process_set,
+            timeout_s=timeout_s,
+        )
+        for position, tensor in enumerate(tensors)
+    ]
+    return GroupHandle(handles)
+
+
+def grouped_allreduce(
+    tensors: list[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    *,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Communicator | None = None,
+    timeout_s: float | None = None,
+) -> list[torch.Tensor]:
+    """Return the reductions of several tensors over all ranks.
+
+    Args:
+        tensors: As ``allreduce`` takes them, in the same order on all ranks.
+        average: As in ``allreduce``.
+        name: Common part of the tensors' names.
+        op: As in ``allreduce``.
+        prescale_factor: As in ``allreduce``.
+        postscale_factor: As in ``allreduce``.
+        process_set: As in ``allreduce``.
+        timeout_s: As in ``allreduce``, for each tensor.
+
+    Returns:
+        New tensors in the order of ``tensors``.
+
+    Raises:
+        ValueError: As ``allreduce``, and so are the other errors.
+    """
+    return grouped_allreduce_nonblocking(
+        tensors,
+        average,
+        name,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+        timeout_s=timeout_s,
+    ).wait()
