@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -65,31 +65,35 @@ def build_buckets(
     *,
     prefix: str,
     bucket_nbytes: int,
+    group_of: Mapping[int, int] | None = None,
 ) -> list[Bucket]:
     """Return buckets for parameters, in the order in which gradients become ready.
 
     That is the reverse of the order of ``named``. A bucket is closed when the next
     parameter would make it larger than ``bucket_nbytes`` (the first one: 1 MiB), so a
-    larger parameter has one of its own.
+    larger parameter has one of its own. A group of the user's is one bucket, however
+    large.
 
     Args:
         named: Names and parameters, each once, the same on all ranks.
         prefix: Bucket ``k`` is named ``<prefix>.<k>``.
         bucket_nbytes: Limit.
+        group_of: ``id`` of a parameter to the group that it is in.
 
     Returns:
         New buckets without memory.
     """
     limit = min(FIRST_BUCKET_NBYTES, bucket_nbytes)
-    open_buckets: dict[torch.dtype, _Plan] = {}
+    open_buckets: dict[tuple[torch.dtype, int | None], _Plan] = {}
     plans: list[_Plan] = []
     for name, parameter in reversed(named):
-        plan = open_buckets.get(parameter.dtype)
+        group = (group_of or {}).get(id(parameter))
+        plan = open_buckets.get((parameter.dtype, group))
         nbytes = parameter.numel() * parameter.element_size()
-        if plan is None or plan.nbytes + nbytes > limit:
+        if plan is None or (group is None and plan.nbytes + nbytes > limit):
             if plan is not None:
                 limit = bucket_nbytes
-            plan = open_buckets[parameter.dtype] = _Plan()
+            plan = open_buckets[parameter.dtype, group] = _Plan()
             plans.append(plan)
         plan.add(name, parameter)
     return [

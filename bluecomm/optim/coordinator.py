@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -44,6 +44,7 @@ class Coordinator:
         algorithm: What to do.
         options: Common options.
         comm: Ranks that take part.
+        group_of: ``id`` of a parameter to the group in which it is sent.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Coordinator:
         algorithm: Algorithm,
         options: CommonOptions,
         comm: Communicator,
+        group_of: Mapping[int, int],
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self.given = given
@@ -67,7 +69,10 @@ class Coordinator:
         self.skips_synchronize = False
         name = f"optim.{live.next_number(comm)}"
         self.buckets = build_buckets(
-            named, prefix=f"{name}.bucket", bucket_nbytes=options.bucket_bytes
+            named,
+            prefix=f"{name}.bucket",
+            bucket_nbytes=options.bucket_bytes,
+            group_of=group_of,
         )
         if algorithm.flat_parameters or algorithm.flat_gradients:
             what = [type(algorithm).__name__, str(options)]

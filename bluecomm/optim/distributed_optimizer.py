@@ -12,6 +12,7 @@ from bluecomm.compression import Compression, Compressor
 from bluecomm.ops.reduce_op import Average, ReduceOp
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.coordinator import Coordinator
+from bluecomm.optim.grouping import Groups, assign_groups
 from bluecomm.optim.naming import as_models, name_parameters
 from bluecomm.optim.options import CommonOptions
 from bluecomm.optim.registry import get_algorithm
@@ -30,6 +31,7 @@ def DistributedOptimizer(  # noqa: N802
     backward_passes_per_step: int = 1,
     num_steps_per_communication: int = 1,
     bucket_bytes: int | None = None,
+    groups: Groups | None = None,
     process_set: Communicator | None = None,
     **algorithm_options: Any,
 ) -> Any:
@@ -55,6 +57,9 @@ def DistributedOptimizer(  # noqa: N802
             as ``backward_passes_per_step``.
         bucket_bytes: Bytes of parameters that are sent together. Default: the setting
             ``BLUECOMM_BUCKET_BYTES``.
+        groups: Lists of parameters, each of which is sent as one (by type); or a number
+            of groups, into which the parameters are dealt out in order. Default:
+            by ``bucket_bytes``.
         process_set: Ranks that take part. Default: all.
         **algorithm_options: Options of the algorithm; of parameter averaging ``order``
             (``"cta"``, ``"atc"``), ``topology`` and ``uneven_inputs``.
@@ -93,7 +98,14 @@ def DistributedOptimizer(  # noqa: N802
     named = name_parameters(optimizer, models, named_parameters)
     new = _rewrap(optimizer)
     new.__dict__[COORDINATOR_KEY] = Coordinator(
-        new, optimizer, models, named, instance, options, comm
+        new,
+        optimizer,
+        models,
+        named,
+        instance,
+        options,
+        comm,
+        assign_groups(groups, named),
     )
     return new
 

@@ -47,7 +47,7 @@ def train(optimizer, steps, passes, options):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}])
+@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}, {"groups": 2}])
 def test_steps_by_the_mean_gradient(world_size, options):
     got = run_ranks(world_size, train, "adamw", STEPS, 1, options)
     check(got, expected_gradient_mean(world_size, "mlp", "adamw", STEPS))
