@@ -134,10 +134,10 @@ test: $(VENV)/.dev $(VENV)/.extension
 
 # Side by side: the second spends its time waiting for things to be noticed.
 test-ranks: $(VENV)/.dev $(VENV)/.extension
-	$(BIN)/pytest tests/mp tests/examples
+	$(BIN)/pytest tests/mp tests/cluster tests/examples
 
 test-faults: $(VENV)/.dev $(VENV)/.extension
-	$(BIN)/pytest tests/cluster tests/faults
+	$(BIN)/pytest tests/faults
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "transport/shm/probe.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
@@ -50,7 +51,12 @@ std::vector<std::unique_ptr<Transport>> make_transports(
                                 choice + "'");
   }
   std::vector<std::unique_ptr<Transport>> transports;
-  if (choice != "tcp") transports.push_back(make_shm(options));
+  // A rank that offers no shared memory is reached over tcp by all, and reaches them
+  // so.
+  const bool use_shm =
+      choice == "shm" ||
+      (choice == "auto" && probe_shm(options.socket_dir, options.rank).empty());
+  if (use_shm) transports.push_back(make_shm(options));
   if (choice != "shm") transports.push_back(make_tcp(options));
   return transports;
 }

@@ -104,6 +104,17 @@ def test_two_ranks_in_one_process(pair: list[Engine]) -> None:
     assert pair[0].stats()[0]["messages_sent"] > 0
 
 
+def test_a_rank_without_shared_memory_is_reached_over_tcp(tmp_path: Path) -> None:
+    engines = [make_engine(rank, 2, tmp_path / f"{rank}") for rank in range(2)]
+    assert [sorted(engine.offers()) for engine in engines] == [["tcp"], ["tcp"]]
+    (tmp_path / "1").mkdir()
+    engines[1] = make_engine(1, 2, tmp_path / "1")
+    start_all(engines)
+    assert [engines[0].transport_of(1), engines[1].transport_of(0)] == ["tcp", "tcp"]
+    for engine in engines:
+        engine.close(5.0)
+
+
 def test_a_world_of_one(tmp_path: Path) -> None:
     engine = make_engine(0, 1, tmp_path)
     assert engine.offers() == {}
