@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from bluecomm.ops.neighbor_allreduce import require_floating_point
-from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, Wording, resolve
-from bluecomm.ops.start import start
-from bluecomm.ops.topology_check import check_machine_peers
-from bluecomm.runtime import Communicator, Handle, current_communicator
-
-_KIND = "hierarchical_neighbor_allreduce"
-_WORDS = Wording(_KIND, "machine", "src_machine_weights", "dst_machine_weights")
+from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, Weights
+from bluecomm.ops.weighted_average import MACHINES, start_weighted_average
+from bluecomm.runtime import Communicator, Handle
 
 
 def hierarchical_neighbor_allreduce_nonblocking(
@@ -30,14 +25,14 @@ def hierarchical_neighbor_allreduce_nonblocking(
     ``tensor`` must not change before the handle has been waited for. Arguments, result
     and errors are those of ``hierarchical_neighbor_allreduce``.
     """
-    return start_hierarchical(
+    return start_weighted_average(
+        MACHINES,
         tensor,
-        (self_weight, src_machine_weights, dst_machine_weights),
-        enable_topo_check,
-        name,
-        process_set,
-        timeout_s,
-        in_place=False,
+        Weights(self_weight, src_machine_weights, dst_machine_weights),
+        enable_topo_check=enable_topo_check,
+        name=name,
+        process_set=process_set,
+        timeout_s=timeout_s,
     )
 
 
@@ -98,48 +93,3 @@ def hierarchical_neighbor_allreduce(
         process_set=process_set,
         timeout_s=timeout_s,
     ).wait()
-
-
-def start_hierarchical(
-    tensor: torch.Tensor,
-    weights: tuple[float | None, SrcWeights | None, DstWeights | None],
-    enable_topo_check: bool,
-    name: str | None,
-    process_set: Communicator | None,
-    timeout_s: float | None,
-    *,
-    in_place: bool,
-    output: torch.Tensor | None = None,
-) -> Handle[torch.Tensor]:
-    """Start the operation; ``weights`` are self, src and dst.
-
-    The result is written to ``tensor`` itself (in place), to ``output``, or to new
-    memory without one.
-    """
-    comm = current_communicator(process_set)
-    require_floating_point(_KIND, tensor)
-    static = comm.machine_topology.weights if comm.machine_topology else None
-    resolved = resolve(
-        _WORDS,
-        static,
-        comm.machine_rank,
-        comm.machine_size,
-        self_weight=weights[0],
-        src_weights=weights[1],
-        dst_weights=weights[2],
-    )
-    name = comm.name_for(_KIND, name)
-    if resolved.is_dynamic and enable_topo_check:
-        check_machine_peers(comm, _KIND, name, resolved)
-    return start(
-        comm,
-        _KIND,
-        tensor,
-        name=name,
-        timeout_s=timeout_s,
-        in_place=in_place,
-        output=output,
-        self_weight=resolved.self_weight,
-        sources=resolved.sources,
-        destinations=resolved.destinations,
-    )

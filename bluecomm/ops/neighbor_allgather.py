@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from bluecomm.ops.neighbor_weights import Wording, resolve
+from bluecomm.ops.neighbor_weights import STATIC, Weights, Wording, resolve
 from bluecomm.ops.start import start_gather
 from bluecomm.ops.topology_check import check_peers
 from bluecomm.runtime import Communicator, Handle, current_communicator
@@ -39,14 +39,15 @@ def neighbor_allgather_nonblocking(
         )
     if src_ranks is not None and len(set(src_ranks)) != len(src_ranks):
         raise ValueError(f"{_KIND}: src_ranks has a rank twice: {list(src_ranks)}")
+    weights = STATIC
+    if src_ranks is not None:
+        weights = Weights(0.0, dict.fromkeys(src_ranks, 1.0), dst_ranks)
     resolved = resolve(
         Wording(_KIND),
         comm.topology.weights if comm.topology else None,
         comm.rank,
         comm.size,
-        self_weight=None if src_ranks is None else 0.0,
-        src_weights=None if src_ranks is None else dict.fromkeys(src_ranks, 1.0),
-        dst_weights=dst_ranks,
+        weights,
     )
     name = comm.name_for(_KIND, name)
     sources = [rank for rank, _ in resolved.sources]

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, Wording, resolve
-from bluecomm.ops.start import start
-from bluecomm.ops.topology_check import check_peers
-from bluecomm.runtime import Communicator, Handle, current_communicator
-
-_KIND = "neighbor_allreduce"
+from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, Weights
+from bluecomm.ops.weighted_average import RANKS, start_weighted_average
+from bluecomm.runtime import Communicator, Handle
 
 
 def neighbor_allreduce_nonblocking(
@@ -29,14 +26,14 @@ def neighbor_allreduce_nonblocking(
     dynamic topology, where it is on, is done before this returns. Arguments, result
     and errors are those of ``neighbor_allreduce``.
     """
-    return start_neighbor_allreduce(
+    return start_weighted_average(
+        RANKS,
         tensor,
-        (self_weight, src_weights, dst_weights),
-        enable_topo_check,
-        name,
-        process_set,
-        timeout_s,
-        in_place=False,
+        Weights(self_weight, src_weights, dst_weights),
+        enable_topo_check=enable_topo_check,
+        name=name,
+        process_set=process_set,
+        timeout_s=timeout_s,
     )
 
 
@@ -56,13 +53,14 @@ def neighbor_allreduce_nonblocking_(
     ``tensor`` must not be used before the handle has been waited for. Arguments,
     result and errors are those of ``neighbor_allreduce``.
     """
-    return start_neighbor_allreduce(
+    return start_weighted_average(
+        RANKS,
         tensor,
-        (self_weight, src_weights, dst_weights),
-        enable_topo_check,
-        name,
-        process_set,
-        timeout_s,
+        Weights(self_weight, src_weights, dst_weights),
+        enable_topo_check=enable_topo_check,
+        name=name,
+        process_set=process_set,
+        timeout_s=timeout_s,
         in_place=True,
     )
 
@@ -148,67 +146,3 @@ def neighbor_allreduce_(
         process_set=process_set,
         timeout_s=timeout_s,
     ).wait()
-
-
-def start_neighbor_allreduce(
-    tensor: torch.Tensor,
-    weights: tuple[float | None, SrcWeights | None, DstWeights | None],
-    enable_topo_check: bool,
-    name: str | None,
-    process_set: Communicator | None,
-    timeout_s: float | None,
-    *,
-    in_place: bool,
-    output: torch.Tensor | None = None,
-) -> Handle[torch.Tensor]:
-    """Start the operation; ``weights`` are self, src and dst.
-
-    The result is written to ``tensor`` itself (in place), to ``output``, or to new
-    memory without one.
-    """
-    comm = current_communicator(process_set)
-    require_floating_point(_KIND, tensor)
-    static = comm.topology.weights if comm.topology else None
-    resolved = resolve(
-        Wording(_KIND),
-        static,
-        comm.rank,
-        comm.size,
-        self_weight=weights[0],
-        src_weights=weights[1],
-        dst_weights=weights[2],
-    )
-    name = comm.name_for(_KIND, name)
-    if resolved.is_dynamic and enable_topo_check:
-        check_peers(
-            comm,
-            _KIND,
-            name,
-            [rank for rank, _ in resolved.sources],
-            [rank for rank, _ in resolved.destinations],
-        )
-    return start(
-        comm,
-        _KIND,
-        tensor,
-        name=name,
-        timeout_s=timeout_s,
-        in_place=in_place,
-        output=output,
-        self_weight=resolved.self_weight,
-        sources=resolved.sources,
-        destinations=resolved.destinations,
-    )
-
-
-def require_floating_point(operation: str, tensor: torch.Tensor) -> None:
-    """Raise unless weights can be applied to the tensor's elements.
-
-    Raises:
-        ValueError: The type of ``tensor`` is no floating-point type.
-    """
-    if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point():
-        raise ValueError(
-            f"{operation}: cannot take a weighted average of tensors of type "
-            f"{tensor.dtype}; convert with .float() first"
-        )

@@ -6,12 +6,24 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from bluecomm.topology import NeighborWeights
 from bluecomm.topology.graph import check_rank
 
 SrcWeights = Mapping[int, float]
 DstWeights = Mapping[int, float] | Sequence[int]
+
+
+class Weights(NamedTuple):
+    """The weights of one call; three times ``None`` means the static topology's."""
+
+    self_weight: float | None = None
+    src_weights: SrcWeights | None = None
+    dst_weights: DstWeights | None = None
+
+
+STATIC = Weights()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +51,9 @@ def resolve(
     static: NeighborWeights | None,
     member: int,
     size: int,
-    *,
-    self_weight: float | None,
-    src_weights: SrcWeights | None,
-    dst_weights: DstWeights | None,
+    weights: Weights,
 ) -> ResolvedWeights:
-    """Return the weights of one call.
+    """Return what one node of the graph does in one call.
 
     Without arguments they are those of the topology. ``self_weight`` and
     ``src_weights`` alone change the weights of its in-neighbors (one that is left out
@@ -58,6 +67,7 @@ def resolve(
             range, twice there, this rank itself, or (static) not an in-neighbor; or
             there is no topology.
     """
+    self_weight, src_weights, dst_weights = weights
     if (self_weight is None) != (src_weights is None):
         raise ValueError(
             f"{words.operation}: self_weight and {words.src} have to be given "

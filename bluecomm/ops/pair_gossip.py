@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from bluecomm.ops.neighbor_allreduce import require_floating_point
 from bluecomm.ops.start import start
+from bluecomm.ops.tensor import require_floating_point
 from bluecomm.runtime import Communicator, Handle, current_communicator
 
 _KIND = "pair_gossip"

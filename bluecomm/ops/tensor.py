@@ -118,3 +118,16 @@ def shared_like(tensor: torch.Tensor) -> torch.Tensor:
         TypeError: The element type is not supported.
     """
     return shared_empty(tensor.shape, tensor.dtype)
+
+
+def require_floating_point(operation: str, tensor: torch.Tensor) -> None:
+    """Raise unless weights can be applied to the tensor's elements.
+
+    Raises:
+        ValueError: The type of ``tensor`` is no floating-point type.
+    """
+    if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point():
+        raise ValueError(
+            f"{operation}: cannot take a weighted average of tensors of type "
+            f"{tensor.dtype}; convert with .float() first"
+        )

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from bluecomm.ops.allgather import allgather_by_rank
-from bluecomm.ops.neighbor_weights import ResolvedWeights
 from bluecomm.runtime import Communicator
 
 
@@ -37,18 +36,20 @@ def check_peers(
 
 
 def check_machine_peers(
-    comm: Communicator, operation: str, name: str, weights: ResolvedWeights
+    comm: Communicator,
+    operation: str,
+    name: str,
+    sources: Iterable[int],
+    destinations: Iterable[int],
 ) -> None:
     """Raise on every member unless the machines' senders and receivers agree.
 
-    Collective among the members, each of which gives the weights of its machine.
+    Collective among the members, each of which gives the lists of its machine.
 
     Raises:
         ValueError: Some pair of machines disagrees, or the members of a machine do.
     """
-    sources = sorted(machine for machine, _ in weights.sources)
-    destinations = sorted(machine for machine, _ in weights.destinations)
-    by_member = _gather_lists(comm, name, sources, destinations)
+    by_member = _gather_lists(comm, name, sorted(sources), sorted(destinations))
     by_machine: dict[int, list[int]] = {}
     for member, entry in enumerate(by_member):
         machine = comm.layout.machine_of[member]

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.topology import GetDynamicOnePeerSendRecvRanks
 
 if TYPE_CHECKING:
     from bluecomm.runtime.communicator import Topology
 
-
-class Weights(NamedTuple):
-    """The weights of one exchange; three times ``None`` means the static topology."""
-
-    self_weight: float | None = None
-    src_weights: Mapping[int, float] | None = None
-    dst_weights: Mapping[int, float] | Sequence[int] | None = None
-
-
-STATIC = Weights()
 
 # What a user's iterator yields and a user's function returns: ranks to send to and to
 # receive from, or the three weights.

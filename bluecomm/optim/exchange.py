@@ -6,13 +6,19 @@
 from __future__ import annotations
 
 import abc
+from typing import ClassVar
 
 import torch
 
-from bluecomm.ops.hierarchical_neighbor_allreduce import start_hierarchical
-from bluecomm.ops.neighbor_allreduce import start_neighbor_allreduce
+from bluecomm.ops.neighbor_weights import STATIC, Weights
 from bluecomm.ops.start import start
-from bluecomm.optim.dynamic_topology import STATIC, DynamicTopology, Weights
+from bluecomm.ops.weighted_average import (
+    MACHINES,
+    RANKS,
+    Level,
+    start_weighted_average,
+)
+from bluecomm.optim.dynamic_topology import DynamicTopology
 from bluecomm.optim.options import CommunicationType, Knobs
 from bluecomm.runtime import Communicator, Handle
 
@@ -55,8 +61,18 @@ class Exchange(abc.ABC):
     def _make_dynamic(self, topology: object) -> DynamicTopology:
         """Return the weights per round for what the user gave."""
 
-    def _choose(self, knobs: Weights, round_number: int) -> Weights:
-        """Return the weights of a round, from ``topology=`` or from the knobs."""
+
+class GraphExchange(Exchange):
+    """A weighted average over a graph of ranks or of machines."""
+
+    level: ClassVar[Level]
+
+    def weights(self, round_number: int) -> Weights:
+        knobs = Weights(
+            self._knobs.self_weight,
+            getattr(self._knobs, self.level.words.src),
+            getattr(self._knobs, self.level.words.dst),
+        )
         if self._dynamic is None:
             return knobs
         if self._knobs.has_weights():
@@ -66,73 +82,39 @@ class Exchange(abc.ABC):
             )
         return self._dynamic.at(round_number)
 
+    def start(
+        self,
+        weights: Weights,
+        source: torch.Tensor,
+        destination: torch.Tensor,
+        name: str,
+    ) -> Handle[torch.Tensor]:
+        return start_weighted_average(
+            self.level,
+            source,
+            weights,
+            enable_topo_check=self._knobs.enable_topo_check,
+            name=name,
+            process_set=self._comm,
+            timeout_s=None,
+            output=destination,
+        )
 
-class NeighborExchange(Exchange):
+    def _make_dynamic(self, topology: object) -> DynamicTopology:
+        node, _ = self.level.node(self._comm)
+        return DynamicTopology(topology, lambda: self.level.topology(self._comm), node)
+
+
+class NeighborExchange(GraphExchange):
     """``neighbor_allreduce``: average with the in-neighbors."""
 
-    def weights(self, round_number: int) -> Weights:
-        knobs = self._knobs
-        return self._choose(
-            Weights(knobs.self_weight, knobs.src_weights, knobs.dst_weights),
-            round_number,
-        )
-
-    def start(
-        self,
-        weights: Weights,
-        source: torch.Tensor,
-        destination: torch.Tensor,
-        name: str,
-    ) -> Handle[torch.Tensor]:
-        return start_neighbor_allreduce(
-            source,
-            weights,
-            self._knobs.enable_topo_check,
-            name,
-            self._comm,
-            None,
-            in_place=False,
-            output=destination,
-        )
-
-    def _make_dynamic(self, topology: object) -> DynamicTopology:
-        return DynamicTopology(topology, lambda: self._comm.topology, self._comm.rank)
+    level = RANKS
 
 
-class HierarchicalExchange(Exchange):
+class HierarchicalExchange(GraphExchange):
     """``hierarchical_neighbor_allreduce``: machines average with machines."""
 
-    def weights(self, round_number: int) -> Weights:
-        knobs = self._knobs
-        return self._choose(
-            Weights(
-                knobs.self_weight, knobs.src_machine_weights, knobs.dst_machine_weights
-            ),
-            round_number,
-        )
-
-    def start(
-        self,
-        weights: Weights,
-        source: torch.Tensor,
-        destination: torch.Tensor,
-        name: str,
-    ) -> Handle[torch.Tensor]:
-        return start_hierarchical(
-            source,
-            weights,
-            self._knobs.enable_topo_check,
-            name,
-            self._comm,
-            None,
-            in_place=False,
-            output=destination,
-        )
-
-    def _make_dynamic(self, topology: object) -> DynamicTopology:
-        return DynamicTopology(
-            topology, lambda: self._comm.machine_topology, self._comm.machine_rank
-        )
+    level = MACHINES
 
 
 class AllreduceExchange(Exchange):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import selectors
 import shutil
@@ -55,9 +56,9 @@ class ControlServer:
         }
 
     def broadcast(self, frame: Frame) -> None:
-        """Send a frame to every connected rank."""
+        """Send a frame to every rank that is still connected."""
         for connection in list(self._connections.values()):
-            connection.sendall(encode(frame))
+            self._send(connection, frame)
 
     def close(self) -> None:
         """Stop serving and remove the folder."""
@@ -95,7 +96,7 @@ class ControlServer:
         kind = frame["type"]
         if kind == "hello":
             self._connections[frame["rank"]] = connection
-            connection.sendall(encode(self._welcome(frame["rank"])))
+            self._send(connection, self._welcome(frame["rank"]))
         elif kind == "publish":
             rank = next(r for r, c in self._connections.items() if c is connection)
             records = self._records.setdefault(frame["round"], {})
@@ -116,6 +117,12 @@ class ControlServer:
                 self.broadcast(self._report(self._stall))
         else:
             self.news.append(frame)
+
+    @staticmethod
+    def _send(connection: socket.socket, frame: Frame) -> None:
+        # A rank may end between its last frame and this one; the read side sees it.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(encode(frame))
 
     def _welcome(self, rank: int) -> Frame:
         machine = self._machines[rank]
