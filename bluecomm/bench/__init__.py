@@ -1,6 +1,6 @@
-"""Measures the operations on the machines at hand, beside a peer in the same run.
+"""Measures bluecomm on the machines at hand, beside its peers in the same run.
 
 ::
 
-    bfrun -np 4 python -m bluecomm.bench
+    bfrun -np 4 python -m bluecomm.bench ops
 """

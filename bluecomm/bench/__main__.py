@@ -1,65 +1,37 @@
-"""Command line of the benchmark."""
+"""Command line of the benchmark: one subcommand per question, a module each."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import sys
+from collections.abc import Sequence
 
-import torch
-import torch.distributed as dist
+from bluecomm.bench import ops
 
-from bluecomm import barrier, init, rank, size
-from bluecomm.bench.contenders import NAMES, contenders
-from bluecomm.bench.report import parse_size, print_table, readable_size
-from bluecomm.bench.timing import measure
+# Each has `add_parser(subparsers)`, which sets the parser's default `run` to a function
+# from the parsed arguments to the exit code.
+SUBCOMMANDS = (ops,)
 
 
-def main() -> int:
-    """Measure what the command line asks for and print a table on rank 0."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the subcommand that the command line names, ``ops`` if it names none.
+
+    Returns:
+        The exit code.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
-        prog="bfrun -np N python -m bluecomm.bench",
-        description="Time operations of bluecomm beside torch's gloo, interleaved.",
+        prog="python -m bluecomm.bench",
+        description="Measure bluecomm on the machines at hand.",
     )
-    parser.add_argument(
-        "--operations", nargs="+", choices=NAMES, default=list(NAMES), metavar="NAME"
-    )
-    parser.add_argument(
-        "--sizes",
-        nargs="+",
-        type=parse_size,
-        default=[4, 64 << 10, 1 << 20, 8 << 20, 64 << 20],
-        metavar="BYTES",
-        help="such as 4 64K 64M (default: 4 64K 1M 8M 64M)",
-    )
-    parser.add_argument("--rounds", type=int, default=9, help="default: 9")
-    parser.add_argument(
-        "--round-s", type=float, default=0.1, help="seconds per turn (default: 0.1)"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    init()
-    if size() == 1:
-        print("nothing to measure in a world of one; start it with bfrun -np N")
-        return 2
-    dist.init_process_group("gloo", rank=rank(), world_size=size())
-    measurements = []
-    for operation in args.operations:
-        for nbytes in args.sizes:
-            if rank() == 0:
-                print(f"{operation} {readable_size(nbytes)}", file=sys.stderr)
-            ways = contenders(operation)
-            measurements += measure(ways, nbytes, args.rounds, args.round_s)
-    barrier()
-    dist.destroy_process_group()
-    if rank() == 0:
-        print_table(measurements, size())
-        if args.json:
-            with open(args.json, "w") as file:
-                json.dump([dataclasses.asdict(m) for m in measurements], file, indent=2)
-    return 0
+    subparsers = parser.add_subparsers(metavar="SUBCOMMAND", required=True)
+    for module in SUBCOMMANDS:
+        module.add_parser(subparsers)
+    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help")):
+        given.insert(0, "ops")
+    args = parser.parse_args(given)
+    code: int = args.run(args)
+    return code
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bluecomm.bench.contenders import NAMES, contenders
-from bluecomm.bench.report import parse_size, readable_size
+from bluecomm.bench.sizes import parse_size, readable_size
 from tests.support.launch import run_bfrun
 
 pytestmark = pytest.mark.mp
@@ -44,7 +44,7 @@ def test_sizes(text: str, nbytes: int, readable: str) -> None:
     assert readable_size(nbytes) == readable
 
 
-@pytest.mark.parametrize("text", ["", "0", "K", "-4", "1.5M", "4G"])
+@pytest.mark.parametrize("text", ["", "0", "K", "-4", "1.5M", "4T"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="size must be like"):
         parse_size(text)
