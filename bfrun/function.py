@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from bfrun.config import LaunchConfig
-from bfrun.driver import judge_job
+from bfrun.driver.driver import judge_job
+from bfrun.driver.report import Verdict
 from bfrun.errors import JobFailed
 from bfrun.hosts import Host, parse_hosts
 from bfrun.launch.base import Launcher
 from bfrun.plan import LaunchPlan
-from bfrun.report import Verdict
 from bfrun.start import start
 from bfrun.task import Task
 

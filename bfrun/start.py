@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bfrun.config import LaunchConfig
 from bfrun.describe import describe_addresses, describe_plan
-from bfrun.driver import run_job
+from bfrun.driver.driver import run_job
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.base import Launcher
 from bfrun.launch.per_host import PerHostLauncher, remote_hosts
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
-from bfrun.preflight import HostReport, run_preflight
+from bfrun.preflight.preflight import HostReport, run_preflight
 from bfrun.probe import numa_domains, visible_gpus
 
 RunJob = Callable[[LaunchPlan, Launcher, LaunchConfig], int]
@@ -41,7 +41,7 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
             reports = run_preflight(config, hosts, launcher, os.environ)
         if config.check:
             # rich takes a tenth of a second to import.
-            from bfrun.check import print_check
+            from bfrun.preflight.check import print_check
 
             return 0 if print_check(reports, sys.stdout) else 1
         plan = _plan(config, hosts, remote, reports)
@@ -69,7 +69,7 @@ def _plan(
 ) -> LaunchPlan:
     facts: Mapping[Host, HostFacts]
     if reports:
-        from bfrun.check import raise_failures
+        from bfrun.preflight.check import raise_failures
 
         raise_failures(reports)
         facts = {report.host: report.facts for report in reports}

@@ -13,7 +13,7 @@ from bfrun.cli import main
 from bfrun.config import LaunchConfig
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.per_host import PerHostLauncher
-from bfrun.preflight import HostReport, run_preflight
+from bfrun.preflight.preflight import HostReport, run_preflight
 from tests.support.launch import launched
 
 pytestmark = pytest.mark.cluster

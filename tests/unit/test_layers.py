@@ -31,34 +31,15 @@ BLUECOMM = [
 BFRUN = [
     {"__init__", "__main__", "cli"},
     {"function", "start"},
-    # The pre-flight.
-    {"check", "preflight"},
-    # The driver, and what it shows of the ranks' output.
-    {"driver", "job", "agent_session", "agent_start", "membership", "rendezvous"}
-    | {
-        "switchboard",
-        "stall",
-        "shutdown",
-        "signals",
-        "start_frame",
-        "stdin_source",
-        "task",
-    }
-    | {"folding", "lines", "logs", "output", "report", "terminal"},
-    # What it plans, and how it starts an agent.
-    {"addresses", "plan", "describe", "launch", "probe", "probe_session"},
-    # The agent: the standard library only.
-    {"bootstrap", "guard"},
-    {
-        "agent",
-        "agent_link",
-        "agent_output",
-        "rank_process",
-        "rank_server",
-        "stdin_feed",
-    },
-    {"oom", "ports", "procs", "silence", "kernel"},
+    {"preflight"},
+    {"driver"},
+    {"output"},
+    # What the driver plans, and how it starts an agent.
+    {"addresses", "plan", "describe", "launch", "probe"},
+    # The standard library only.
+    {"agent"},
     # What both sides know.
+    {"silence", "task"},
     {"env", "config", "hosts", "channel"},
     {"errors"},
 ]
@@ -69,7 +50,7 @@ NATIVE_USERS = {"runtime", "ops", "window", "compression"}
 # The framing of messages to the agent is one for both sides.
 BFRUN_FROM_BLUECOMM = {"bfrun.channel", "bfrun.errors"}
 # Sent to hosts that have nothing but Python.
-AGENT_ROOTS = {"bfrun.agent", "bfrun.bootstrap", "bfrun.guard"}
+AGENT_ROOTS = {"bfrun.agent.agent", "bfrun.launch.bootstrap", "bfrun.agent.guard"}
 
 
 class Import(NamedTuple):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import bfrun
 from bfrun.config import LaunchConfig
+from bfrun.driver.start_frame import start_frame
+from bfrun.driver.stdin_source import StdinSource
 from bfrun.hosts import LOCALHOST
 from bfrun.plan import HostFacts, make_plan
-from bfrun.start_frame import start_frame
-from bfrun.stdin_source import StdinSource
 from bfrun.task import Task
 
 

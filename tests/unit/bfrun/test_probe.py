@@ -18,6 +18,7 @@ import bfrun.probe
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.local import LocalLauncher
+from bfrun.preflight.probe_session import ProbeSession, interpreters
 from bfrun.probe import (
     dial,
     interface_addresses,
@@ -27,7 +28,6 @@ from bfrun.probe import (
     parse_cpu_list,
     visible_gpus,
 )
-from bfrun.probe_session import ProbeSession, interpreters
 
 HERE = Host("localhost")
 

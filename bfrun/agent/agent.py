@@ -1,0 +1,342 @@
+"""The agent: starts the ranks of one machine, streams their output, ends them.
+
+One thread serves everything, because the kernel ties a rank's life to the thread that
+started it (PR_SET_PDEATHSIG). Frames come from the driver on standard input and go
+back on standard output. When the driver is lost the agent ends its ranks by itself;
+when the agent is lost its guard does.
+
+Standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import secrets
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bfrun.agent.driver_link import DriverLink
+from bfrun.agent.oom import OomWatch
+from bfrun.agent.output_pump import OutputPump
+from bfrun.agent.ports import free_port
+from bfrun.agent.procs import all_processes, descendants, kill_descendants, send_signal
+from bfrun.agent.rank_process import RankProcess
+from bfrun.agent.rank_server import RankServer
+from bfrun.agent.stdin_feed import StdinFeed
+from bfrun.channel import Frame, text_to_bytes
+from bfrun.errors import ProtocolError
+
+# The driver is gone: ranks get SIGTERM, and SIGKILL this much later.
+ORPHAN_GRACE_S = 1.0
+_KILL_LIMIT_S = 1.5
+_TICK_S = 0.25
+_SAMPLE_EVERY_S = 1.0
+
+
+def main(marker: bytes, folder: str, beat_fd: int, guard_pid: int) -> int:
+    """Serve one driver until it hangs up. Returns the exit status of the agent."""
+    agent = Agent(marker, folder, beat_fd, guard_pid)
+    agent.run()
+    return 0
+
+
+class Agent:
+    """All state of the agent of one machine."""
+
+    def __init__(self, marker: bytes, folder: str, beat_fd: int, guard_pid: int):
+        self._guard_pid = guard_pid
+        self._folder = folder
+        self._selector = selectors.DefaultSelector()
+        self._link = DriverLink(marker, beat_fd, self._selector, self._on_driver)
+        self._task: list[str] = []
+        self._server = RankServer(
+            folder, self._selector, self._welcome, self._on_rank_frame, self._task
+        )
+        self._output = OutputPump(self._selector, self._link)
+        self._nonce = secrets.token_hex(8)
+        self._oom = OomWatch()
+        self._job: Frame = {}
+        self._ranks: dict[int, RankProcess] = {}
+        self._stdin: StdinFeed | None = None
+        self._wake_read, self._wake_write = os.pipe()
+        self._sampled = time.monotonic()
+        self._ending = False
+        self._left = 0
+        self._said_ended = False
+        self._terminated = False
+        self._orphaned = False
+        self._kill_at: float | None = None
+        self._done = False
+        self._handlers: dict[str, Callable[[Frame], None]] = {
+            "start": self._start,
+            "task_part": self._take_task,
+            "to_rank": self._to_rank,
+            "ack": self._ack,
+            "stdin": self._feed_stdin,
+            "signal": self._signal,
+            "inspect": self._inspect,
+            "end": self._end,
+        }
+
+    def run(self) -> None:
+        """Serve until the job has ended and the driver has hung up."""
+        self._catch_signals()
+        self._link.send(self._ready())
+        try:
+            while not self._done:
+                self._link.flush()
+                for key, mask in self._selector.select(self._timeout_s()):
+                    key.data(mask)
+                self._tick()
+        finally:
+            self._kill_all()
+            for rank in self._ranks.values():
+                rank.reap()
+            self._server.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _catch_signals(self) -> None:
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(ignored, signal.SIG_IGN)
+
+    def _on_sigterm(self, signum: int, frame: Any) -> None:
+        self._terminated = True
+
+    def _wake(self, mask: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
+    def _ready(self) -> Frame:
+        return {
+            "type": "ready",
+            "agent_pid": os.getpid(),
+            "guard_pid": self._guard_pid,
+            "hostname": socket.gethostname(),
+            "python": platform.python_version(),
+            "executable": sys.executable,
+            "free_port": free_port(),
+        }
+
+    # Frames of the driver
+
+    def _on_driver(self, frame: Frame) -> None:
+        handler = self._handlers.get(frame["type"])
+        if handler is None:
+            raise ValueError(f"agent: unknown frame '{frame['type']}' of the driver")
+        handler(frame)
+
+    def _start(self, frame: Frame) -> None:
+        """Start every rank of this machine, in order."""
+        self._job = frame
+        for spec in frame["processes"]:
+            rank = RankProcess(spec)
+            self._ranks[rank.rank] = rank
+            error = rank.start(self._environment(spec))
+            if error is not None:
+                self._link.send(
+                    {"type": "start_failed", "rank": rank.rank, "error": error}
+                )
+                continue
+            self._link.send({"type": "started", "rank": rank.rank, "pid": rank.pid})
+            self._output.watch(rank)
+            if rank.stdin_fd is not None:
+                self._stdin = StdinFeed(rank, self._selector, self._stdin_taken)
+            self._link.flush()
+
+    def _environment(self, spec: Frame) -> dict[str, str]:
+        foreign = tuple(self._job["foreign_prefixes"])
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(foreign)
+        }
+        environment.update(spec["env"])
+        environment["BLUECOMM_AGENT_SOCKET"] = self._server.path
+        environment["BLUECOMM_JOB"] = self._job["job"]
+        return environment
+
+    def _take_task(self, frame: Frame) -> None:
+        self._task.append(frame["data"])
+
+    def _to_rank(self, frame: Frame) -> None:
+        for rank in frame.get("ranks") or self._ranks:
+            self._server.send(rank, frame["frame"])
+
+    def _ack(self, frame: Frame) -> None:
+        self._output.acknowledge(self._ranks[frame["rank"]], frame["nbytes"])
+
+    def _feed_stdin(self, frame: Frame) -> None:
+        if self._stdin is not None:
+            self._stdin.feed(text_to_bytes(frame["data"]), bool(frame.get("end")))
+
+    def _stdin_taken(self, nbytes: int) -> None:
+        self._link.send({"type": "stdin_taken", "nbytes": nbytes})
+
+    def _signal(self, frame: Frame) -> None:
+        send_signal(self._alive(), frame["signum"])
+
+    def _inspect(self, frame: Frame) -> None:
+        """Answer what each rank's process is doing."""
+        ranks = {
+            rank.rank: {
+                "pid": rank.watched_pid,
+                "state": "exited" if rank.status is not None else rank.freeze.state,
+                "cpu_s": rank.freeze.cpu_s,
+                "idle_s": rank.freeze.idle_s,
+            }
+            for rank in self._ranks.values()
+        }
+        self._link.send({"type": "inspection", "id": frame["id"], "ranks": ranks})
+
+    def _end(self, frame: Frame) -> None:
+        """End what is left; ``ended`` follows when all output has been sent."""
+        self._ending = True
+        self._left = len(self._kill_all())
+        self._poll_ranks()
+
+    # Frames and output of the ranks
+
+    def _welcome(self, number: int, pid: int) -> Frame | str:
+        rank = self._ranks.get(number)
+        if rank is None or rank.status is not None:
+            return (
+                f"rank {number} does not run on this machine; "
+                f"ranks here: {sorted(self._ranks)}"
+            )
+        rank.hello_pid = pid
+        rank.said_goodbye = False
+        self._link.send({"type": "hello", "rank": number, "pid": pid})
+        welcome = dict(rank.spec["welcome"])
+        welcome.update(
+            type="welcome",
+            socket_dir=self._folder,
+            machine=f"{welcome['host']}#{self._nonce}",
+        )
+        return welcome
+
+    def _on_rank_frame(self, number: int, frame: Frame) -> None:
+        if number not in self._ranks:
+            return
+        if frame["type"] == "goodbye":
+            self._ranks[number].said_goodbye = True
+        try:
+            self._link.send({"type": "rank", "rank": number, "frame": frame})
+        except (ProtocolError, RecursionError) as error:
+            # It fits into a frame by itself, but not into one of ours.
+            said = {"type": frame["type"][:99], "error": str(error)}
+            self._link.send({"type": "rank", "rank": number, "frame": said})
+
+    # What happens by itself
+
+    def _timeout_s(self) -> float:
+        draining = any(r.status is not None and r.streams for r in self._ranks.values())
+        return 0.05 if draining or self._kill_at is not None else _TICK_S
+
+    def _tick(self) -> None:
+        self._poll_ranks()
+        self._sample_ranks()
+        for rank in self._ranks.values():
+            if rank.streams and rank.lingered() and rank.may_read:
+                self._output.finish(rank)
+        if self._ending and not self._said_ended and not self._streaming():
+            self._said_ended = True
+            self._link.send_bulk({"type": "ended", "left": self._left})
+        self._watch_driver()
+
+    def _streaming(self) -> bool:
+        return any(rank.streams for rank in self._ranks.values())
+
+    def _poll_ranks(self) -> None:
+        if self._orphaned:
+            return  # What ends now is ended by this agent; no rank is to blame.
+        for rank in self._ranks.values():
+            if not rank.poll_exit():
+                continue
+            # A goodbye may still wait in the socket; it belongs before the exit.
+            self._server.drop_rank(rank.rank)
+            if rank.stdin_fd is not None and self._stdin is not None:
+                self._stdin.close()
+            killed = rank.status == -signal.SIGKILL
+            self._link.send(
+                {
+                    "type": "exited",
+                    "rank": rank.rank,
+                    "pid": rank.pid,
+                    "status": rank.status,
+                    "oom": self._oom.evidence() if killed else None,
+                }
+            )
+            self._output.check_closed(rank)
+
+    def _sample_ranks(self) -> None:
+        now = time.monotonic()
+        step_s = now - self._sampled
+        if step_s < _SAMPLE_EVERY_S or self._link.paused:
+            return
+        self._sampled = now
+        step_s = min(step_s, 2 * _SAMPLE_EVERY_S)
+        for rank in self._ranks.values():
+            if rank.popen is None or rank.status is not None:
+                continue
+            limit_s = float(self._job["failure_timeout_s"])
+            event = rank.freeze.sample(rank.watched_pid, step_s, limit_s)
+            if event is not None:
+                self._link.send(
+                    {
+                        "type": "freeze",
+                        "event": event,
+                        "rank": rank.rank,
+                        "pid": rank.watched_pid,
+                        "seconds": rank.freeze.stopped_s,
+                    }
+                )
+            self._check_vanished(rank)
+
+    def _check_vanished(self, rank: RankProcess) -> None:
+        """Tell of a process that spoke for its rank and ended before its parent."""
+        gone = rank.freeze.state == "exited" and rank.hello_pid not in (None, rank.pid)
+        if gone and not rank.said_goodbye and not rank.vanished:
+            rank.vanished = True
+            self._link.send(
+                {"type": "vanished", "rank": rank.rank, "pid": rank.hello_pid}
+            )
+
+    def _watch_driver(self) -> None:
+        """End the ranks when the driver is lost; leave when all is over."""
+        now = time.monotonic()
+        if not self._orphaned and (self._terminated or self._link.lost()):
+            self._orphaned = True
+            if self._terminated:
+                print("bfrun's agent: SIGTERM (is its guard dead?)", file=sys.stderr)
+            send_signal(self._alive(), signal.SIGTERM)
+            self._kill_at = now + ORPHAN_GRACE_S
+        self._done = (
+            (self._kill_at is not None and now > self._kill_at)
+            or (self._said_ended and self._link.idle)
+            or (self._orphaned and not self._alive())
+        )
+
+    def _root(self) -> int:
+        """The process below which everything that ranks started is found."""
+        guarded = os.getppid() == self._guard_pid
+        return self._guard_pid if guarded else os.getpid()
+
+    def _alive(self) -> set[int]:
+        return descendants(self._root(), all_processes()) - {os.getpid()}
+
+    def _kill_all(self) -> set[int]:
+        return kill_descendants(self._root(), {os.getpid()}, _KILL_LIMIT_S)

@@ -1,0 +1,136 @@
+"""The guard: parent of the agent, and the one that leaves no process behind.
+
+Launchers start the guard. It makes itself the subreaper of everything below, forks
+the agent, and keeps nothing but a pipe from it. Whatever the agent starts stays a
+descendant of the guard, even when its own parent dies or it makes a session of its
+own; so when the agent ends in whatever way, or has not been told for 5 s that the
+driver lives, the guard ends exactly its descendants, found by their parents in /proc.
+No list of process ids can go stale. If the guard itself is killed, the kernel tells
+the agent, which ends the job.
+
+Standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from typing import Any
+
+from bfrun.agent import agent, kernel
+from bfrun.agent.driver_link import PAUSED_BEAT
+from bfrun.agent.procs import kill_descendants
+from bfrun.silence import Silence
+
+# The agent itself acts after 4 s of silence and needs at most a second.
+SILENCE_LIMIT_S = 5.0
+_LOOK_S = 0.25
+_AGENT_EXIT_S = 0.3
+_KILL_LIMIT_S = 5.0
+
+
+def main(marker: bytes) -> None:
+    """Become the guard of a new agent. Does not return.
+
+    Args:
+        marker: The agent writes it before its first frame, so that the driver can
+            skip what a login shell printed.
+    """
+    # Refused to the leader of a session, which is what it shall be.
+    with contextlib.suppress(PermissionError):
+        os.setsid()
+    kernel.become_subreaper()
+    kernel.set_name("bfrun-guard")
+    folder = tempfile.mkdtemp(prefix="bfrun-", dir=_short_folder())
+    read_fd, write_fd = os.pipe()
+    guard_pid = os.getpid()
+    agent_pid = os.fork()
+    if agent_pid == 0:
+        os.close(read_fd)
+        os._exit(_run_agent(marker, folder, write_fd, guard_pid))
+    # Only the agent may hold the link, so that its end is seen by the driver.
+    os.close(write_fd)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os._exit(Guard(agent_pid, read_fd, folder).run())
+
+
+def _short_folder() -> str:
+    """Return a place for sockets: their paths may have 107 bytes at most."""
+    folder = tempfile.gettempdir()
+    return folder if len(folder) <= 60 else "/tmp"
+
+
+def _run_agent(marker: bytes, folder: str, beat_fd: int, guard_pid: int) -> int:
+    try:
+        kernel.set_parent_death_signal(signal.SIGTERM)
+        kernel.set_name("bfrun-agent")
+        return agent.main(marker, folder, beat_fd, guard_pid)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        return 70
+
+
+class Guard:
+    """Watches one agent and ends what it leaves."""
+
+    def __init__(self, agent_pid: int, beat_fd: int, folder: str) -> None:
+        self._agent_pid = agent_pid
+        self._beat_fd = beat_fd
+        self._folder = folder
+        self._agent_status: int | None = None
+        self._silence = Silence(SILENCE_LIMIT_S)
+
+    def run(self) -> int:
+        """Watch until the agent ends or is silent, clean up, return an exit code."""
+        signal.signal(signal.SIGTERM, self._pass_on)
+        for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(ignored, signal.SIG_IGN)
+        while self._agent_lives() and not self._silence.expired():
+            self._reap()
+        deadline = time.monotonic() + _AGENT_EXIT_S
+        while self._agent_status is None and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.01)
+        kill_descendants(os.getpid(), set(), _KILL_LIMIT_S)
+        self._reap()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return 1 if self._agent_status is None else self._agent_status
+
+    def _pass_on(self, signum: int, frame: Any) -> None:
+        if self._agent_status is None:
+            os.kill(self._agent_pid, signum)
+
+    def _agent_lives(self) -> bool:
+        """Wait a moment for beats; False at the end of the pipe."""
+        ready, _, _ = select.select([self._beat_fd], [], [], _LOOK_S)
+        if ready:
+            data = os.read(self._beat_fd, 4096)
+            if not data:
+                return False
+            self._silence.pause(data.endswith(PAUSED_BEAT))
+        return True
+
+    def _reap(self) -> None:
+        """Take the exit status of the agent and of orphans."""
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._agent_pid:
+                    killed = os.WIFSIGNALED(status)
+                    self._agent_status = (
+                        128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
+                    )
+        except ChildProcessError:
+            pass

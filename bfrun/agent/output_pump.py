@@ -1,0 +1,85 @@
+"""Carries the output of the ranks from their pipes to the driver.
+
+Part of the agent: standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import selectors
+
+from bfrun.agent.driver_link import DriverLink
+from bfrun.agent.rank_process import RankProcess
+from bfrun.channel import bytes_to_text
+
+
+class OutputPump:
+    """Reads what ranks print while their windows have room.
+
+    Sends ``output`` frames, and ``closed`` once a rank has ended and all of its
+    output has been sent.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector, link: DriverLink) -> None:
+        self._selector = selector
+        self._link = link
+
+    def watch(self, rank: RankProcess) -> None:
+        """Read the rank's output whenever there is some."""
+        for stream, fd in rank.streams.items():
+            if fd not in self._selector.get_map():
+                self._register(rank, stream, fd)
+
+    def _register(self, rank: RankProcess, stream: str, fd: int) -> None:
+        self._selector.register(
+            fd, selectors.EVENT_READ, lambda mask: self._read(rank, stream)
+        )
+
+    def acknowledge(self, rank: RankProcess, nbytes: int) -> None:
+        """Note that the driver has shown ``nbytes`` of the rank's output."""
+        rank.unacked -= nbytes
+        if rank.may_read:
+            self.watch(rank)
+
+    def _read(self, rank: RankProcess, stream: str) -> bool:
+        """Send one piece of output, and say whether there may be more."""
+        if stream not in rank.streams:
+            return False
+        data = rank.read(stream)
+        if data == b"":
+            self._close(rank, stream)
+        elif data:
+            self._link.send_bulk(
+                {
+                    "type": "output",
+                    "rank": rank.rank,
+                    "stream": stream,
+                    "data": bytes_to_text(data),
+                    "nbytes": len(data),
+                }
+            )
+        if not rank.may_read:
+            for fd in rank.streams.values():
+                self._unwatch(fd)
+        return bool(data) and rank.may_read
+
+    def finish(self, rank: RankProcess) -> None:
+        """Take what an ended rank has printed; its children may hold the pipes open."""
+        for stream in tuple(rank.streams):
+            while self._read(rank, stream):
+                pass
+            if stream in rank.streams and rank.may_read:
+                self._close(rank, stream)
+
+    def check_closed(self, rank: RankProcess) -> None:
+        """Tell the driver if the rank has ended and nothing of its output is left."""
+        if rank.status is not None and not rank.streams:
+            self._link.send_bulk({"type": "closed", "rank": rank.rank})
+
+    def _close(self, rank: RankProcess, stream: str) -> None:
+        self._unwatch(rank.streams[stream])
+        rank.close_stream(stream)
+        self.check_closed(rank)
+
+    def _unwatch(self, fd: int) -> None:
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)

@@ -1,0 +1,205 @@
+"""The Unix socket where the ranks of one machine talk to their agent.
+
+Part of the agent: standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bfrun.agent.procs import read_stat
+from bfrun.channel import Frame, FrameParser, SendQueue
+from bfrun.errors import ProtocolError
+
+_READ_NBYTES = 256 << 10
+_CREDENTIALS = struct.Struct("3i")
+
+
+class RankConnection:
+    """One connected process; speaks for a rank after its hello was welcomed."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.rank: int | None = None
+        self.parser = FrameParser()
+        self.queue = SendQueue()
+        self.closing = False
+        raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        self.pid: int = _CREDENTIALS.unpack(raw)[0]
+
+
+class RankServer:
+    """Accepts the ranks of this machine and passes their frames on.
+
+    Args:
+        folder: 0700 folder of this job on this machine.
+        selector: The agent's; the data of each entry is a callable for its events.
+        on_hello: Called with (rank, pid); returns the welcome, or a text to refuse.
+        on_frame: Called with (rank, frame) for every later frame.
+        task: Parts of the call that ranks may fetch, filled by the owner.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        selector: selectors.BaseSelector,
+        on_hello: Callable[[int, int], Any],
+        on_frame: Callable[[int, Frame], None],
+        task: list[str],
+    ) -> None:
+        self.path = os.path.join(folder, "agent")
+        self._selector = selector
+        self._on_hello = on_hello
+        self._on_frame = on_frame
+        self._task = task
+        self._by_rank: dict[int, RankConnection] = {}
+        self._open: list[RankConnection] = []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.path)
+        self._listener.listen(128)
+        self._listener.setblocking(False)
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def send(self, rank: int, frame: Mapping[str, Any]) -> None:
+        """Queue a frame for the process that speaks for ``rank``, if there is one."""
+        connection = self._by_rank.get(rank)
+        if connection is not None:
+            connection.queue.put(frame)
+            self._flush(connection)
+
+    def drop_rank(self, rank: int) -> None:
+        """Take the last frames of a rank whose process has ended, and hang up."""
+        for connection in [c for c in self._open if c.rank == rank]:
+            while self._receive(connection):
+                pass
+            self._close(connection)
+
+    def close(self) -> None:
+        """Close every connection and the socket, and remove its path."""
+        for connection in tuple(self._open):
+            self._close(connection)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        os.unlink(self.path)
+
+    def _accept(self, mask: int) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        sock.setblocking(False)
+        connection = RankConnection(sock)
+        self._open.append(connection)
+        self._selector.register(
+            sock, selectors.EVENT_READ, lambda mask: self._serve(connection, mask)
+        )
+
+    def _serve(self, connection: RankConnection, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._flush(connection)
+        if mask & selectors.EVENT_READ and connection in self._open:
+            self._receive(connection)
+
+    def _receive(self, connection: RankConnection) -> bool:
+        """Read once, and say whether there may be more."""
+        try:
+            data = connection.socket.recv(_READ_NBYTES)
+            frames = connection.parser.feed(data)
+        except BlockingIOError:
+            return False
+        except (OSError, ProtocolError):
+            data, frames = b"", []
+        for frame in frames:
+            if connection.closing:
+                break
+            if connection.rank is None:
+                self._hello(connection, frame)
+            else:
+                self._on_frame(connection.rank, frame)
+        if not data:
+            self._close(connection)
+        return bool(data)
+
+    def _hello(self, connection: RankConnection, frame: Frame) -> None:
+        rank = frame.get("rank")
+        if frame["type"] == "fetch_task" and isinstance(rank, int):
+            self._give_task(connection, rank)
+            return
+        if frame["type"] != "hello" or not isinstance(rank, int):
+            self._refuse(connection, "the first frame must be a hello with a rank")
+            return
+        holder = self._by_rank.get(rank)
+        if holder is not None and holder.pid != connection.pid:
+            stat = read_stat(holder.pid)
+            if stat is not None and stat.state not in "ZX":
+                self._refuse(
+                    connection, _second_claim(rank, connection.pid, holder.pid)
+                )
+                return
+        answer = self._on_hello(rank, connection.pid)
+        if isinstance(answer, str):
+            self._refuse(connection, answer)
+            return
+        if holder is not None:
+            self._close(holder)
+        connection.rank = rank
+        self._by_rank[rank] = connection
+        connection.queue.put(answer)
+        self._flush(connection)
+
+    def _give_task(self, connection: RankConnection, rank: int) -> None:
+        """Send the call to a rank; its result comes over the same connection."""
+        connection.rank = rank
+        connection.queue.put({"type": "task", "parts": len(self._task)})
+        for part in self._task:
+            connection.queue.put({"type": "task_part", "data": part})
+        self._flush(connection)
+
+    def _refuse(self, connection: RankConnection, text: str) -> None:
+        connection.queue.put({"type": "refused", "error": text})
+        connection.closing = True
+        self._flush(connection)
+
+    def _flush(self, connection: RankConnection) -> None:
+        try:
+            while connection.queue:
+                sent = connection.socket.send(connection.queue.peek())
+                connection.queue.advance(sent)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._close(connection)
+            return
+        if connection.closing and not connection.queue:
+            self._close(connection)
+            return
+        events = selectors.EVENT_READ
+        if connection.queue:
+            events |= selectors.EVENT_WRITE
+        key = self._selector.get_key(connection.socket)
+        if key.events != events:
+            self._selector.modify(connection.socket, events, key.data)
+
+    def _close(self, connection: RankConnection) -> None:
+        if connection not in self._open:
+            return
+        self._open.remove(connection)
+        rank = connection.rank
+        if rank is not None and self._by_rank.get(rank) is connection:
+            del self._by_rank[rank]
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+
+def _second_claim(rank: int, pid: int, holder_pid: int) -> str:
+    return (
+        f"process {pid} claims rank {rank}, which process {holder_pid} holds. "
+        "If it is a child of that process (multiprocessing, DataLoader), keep "
+        "bluecomm.init() and all that starts processes below "
+        '`if __name__ == "__main__":`, or do not call init in the child'
+    )

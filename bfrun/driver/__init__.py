@@ -1,0 +1,1 @@
+"""The driver: one running job, from its plan to its verdict."""

@@ -1,0 +1,157 @@
+"""The driver's view of one agent: link, frames, signs of life."""
+
+from __future__ import annotations
+
+import time
+
+from bfrun.channel import Frame, FrameParser, SendQueue
+from bfrun.errors import LaunchError, ProtocolError
+from bfrun.hosts import Host
+from bfrun.launch.base import AgentLink, Launcher
+from bfrun.launch.bootstrap import MarkerFilter, agent_archive, agent_argv, new_marker
+from bfrun.silence import Silence
+
+AGENT_SILENCE_LIMIT_S = 4.0
+BEAT_EVERY_S = 1.0
+_READ_NBYTES = 256 << 10
+
+
+class AgentSession:
+    """One started agent. Owns its link.
+
+    Attributes:
+        host: Where it runs.
+        ready: Its first frame, once that has come.
+        ended: It said that all is over on its host.
+        lost: Why it is lost, or "".
+        silent: It is lost because nothing was heard of it.
+    """
+
+    def __init__(self, host: Host, link: AgentLink, marker: bytes, archive: bytes):
+        self.host = host
+        self.link = link
+        self.ready: Frame | None = None
+        self.ended = False
+        self.lost = ""
+        self.silent = False
+        self._archive = memoryview(archive)
+        self._filter = MarkerFilter(marker)
+        self._parser = FrameParser()
+        self._queue = SendQueue()
+        self._silence = Silence(AGENT_SILENCE_LIMIT_S)
+        self._beat_due = 0.0
+
+    @classmethod
+    def start(
+        cls, launcher: Launcher, host: Host, pythons: list[str], timeout_s: float
+    ) -> AgentSession:
+        """Start an agent on ``host``; its ``ready`` frame comes later.
+
+        Args:
+            launcher: How.
+            host: Where.
+            pythons: Interpreters to try, in order.
+            timeout_s: Seconds to connect.
+        """
+        marker, archive = new_marker(), agent_archive()
+        argv = agent_argv(pythons, marker, len(archive))
+        link = launcher.start(host, argv, timeout_s)
+        return cls(host, link, marker, archive)
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether frames wait for the link to take them."""
+        return bool(self._archive or self._queue)
+
+    def send(self, frame: Frame) -> None:
+        """Queue a frame, unless the agent is lost."""
+        if not self.lost:
+            self._queue.put(frame)
+
+    def flush(self) -> None:
+        """Send what the link takes now, and a heartbeat when it is time."""
+        if self.lost or self.ended:
+            return
+        now = time.monotonic()
+        if now >= self._beat_due and not self.has_backlog:
+            self._beat_due = now + BEAT_EVERY_S
+            self._queue.put({"type": "beat"})
+        try:
+            while self._archive:
+                sent = self.link.send(self._archive)
+                self._archive = self._archive[sent:]
+                if not sent:
+                    return
+            while self._queue:
+                sent = self.link.send(self._queue.peek())
+                self._queue.advance(sent)
+                if not sent:
+                    return
+        except ConnectionError as error:
+            self._lose(str(error))
+
+    def receive(self) -> list[Frame]:
+        """Return the frames that have come, heartbeats left out."""
+        frames: list[Frame] = []
+        if self.lost:
+            return frames
+        data = self.link.receive(_READ_NBYTES)
+        if data is None:
+            return frames
+        if not data:
+            self._lose("its link ended")
+            return frames
+        self._silence.heard()
+        try:
+            frames = self._parser.feed(self._filter.feed(data))
+        except ProtocolError as error:
+            self._lose(f"it sent garbage: {error}")
+        return [frame for frame in frames if not self._take(frame)]
+
+    def _take(self, frame: Frame) -> bool:
+        """Handle the frames that concern the session itself."""
+        if frame["type"] == "ready":
+            self.ready = frame
+        elif frame["type"] == "ended":
+            self.ended = True
+            return False
+        return frame["type"] in ("beat", "ready")
+
+    def check(self) -> None:
+        """Note a silent agent as lost."""
+        if self.ready and not self.lost and not self.ended and self._silence.expired():
+            self.silent = True
+            self._lose(f"nothing heard of it for {AGENT_SILENCE_LIMIT_S:g} s")
+
+    def _lose(self, reason: str) -> None:
+        self.lost = reason
+
+    def why_lost(self) -> str:
+        """Return why the agent is lost, with what it said itself."""
+        status = self.link.wait(0.0)
+        parts = [self.lost]
+        if status is not None:
+            parts.append(f"exit status {status}")
+        said = self.link.diagnosis()
+        if said:
+            parts.append(f"it said: {said}")
+        return "; ".join(parts)
+
+    def start_error(self, timeout_s: float) -> LaunchError:
+        """Return why the agent did not start."""
+        reason = self.lost or f"no answer within {timeout_s:g} s"
+        status = self.link.wait(0.5)
+        lines = [f"host '{self.host.name}': the agent did not start: {reason}"]
+        if status is not None:
+            lines.append(f"exit status {status}")
+        for said in (self.link.diagnosis(), self._filter.banner):
+            if said:
+                lines.append(said[-2000:])
+        lines.append(
+            "it needs Python 3.8 or newer there; name the interpreter with --python"
+        )
+        return LaunchError("; ".join(lines))
+
+    def close(self) -> None:
+        """Hang up."""
+        self.link.close()

@@ -1,0 +1,126 @@
+"""Runs one job: starts the agents and ranks of a plan, and ends with a verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import sys
+
+from bfrun.config import LaunchConfig
+from bfrun.driver.agent_session import AgentSession
+from bfrun.driver.agent_start import Interrupted, start_agents
+from bfrun.driver.job import Job
+from bfrun.driver.report import Verdict, make_verdict
+from bfrun.driver.signals import SignalWatch
+from bfrun.launch.base import Launcher
+from bfrun.output.logs import LogFiles
+from bfrun.output.printer import Printer
+from bfrun.plan import LaunchPlan
+from bfrun.task import Task
+
+
+def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
+    """Start every process of ``plan``, watch the job, and end all of it.
+
+    Args:
+        plan: Who runs where.
+        launcher: How an agent is started on a host. Stays owned by the caller.
+        config: Time limits and output options.
+
+    Returns:
+        0 when every rank ended well, else the exit code of the first rank that
+        failed (128 + signal).
+
+    Raises:
+        LaunchError: Not every agent could be started; nothing is left running.
+    """
+    verdict = judge_job(plan, launcher, config)
+    if verdict.report:
+        # Nobody may be reading any more; the exit code still says it.
+        with contextlib.suppress(OSError):
+            print(verdict.report, file=sys.stderr, flush=True)
+    return verdict.exit_code
+
+
+def judge_job(
+    plan: LaunchPlan,
+    launcher: Launcher,
+    config: LaunchConfig,
+    *,
+    task: Task | None = None,
+) -> Verdict:
+    """Run a job as ``run_job`` does, and return the verdict instead of printing it.
+
+    Args:
+        plan: As for ``run_job``.
+        launcher: As for ``run_job``.
+        config: As for ``run_job``.
+        task: The call that ranks make; gets their results.
+    """
+    with SignalWatch() as signals:
+        hosts = [host.host for host in plan.hosts]
+        try:
+            sessions = start_agents(hosts, launcher, config, signals)
+        except Interrupted as error:
+            name = signal.Signals(error.number).name
+            text = f"bfrun: ended by {name} while the agents were starting"
+            return Verdict(128 + error.number, text)
+        try:
+            return _drive(plan, config, sessions, signals, task)
+        finally:
+            for session in sessions:
+                session.close()
+
+
+def _drive(
+    plan: LaunchPlan,
+    config: LaunchConfig,
+    sessions: list[AgentSession],
+    signals: SignalWatch,
+    task: Task | None,
+) -> Verdict:
+    logs = None
+    if config.output_dir is not None:
+        logs = LogFiles(config.output_dir, [spec.rank for spec in plan.processes])
+    job = Job(
+        plan,
+        config,
+        sessions,
+        signals,
+        functools.partial(
+            Printer,
+            only=config.only_rank,
+            timestamps=config.prefix_timestamp,
+            logs=logs,
+            prompts=config.stdin,
+        ),
+        task,
+    )
+    if config.verbose:
+        for session in sessions:
+            job.printer.say(f"bfrun: {describe_agent(session)}")
+    try:
+        leftovers = job.run()
+    finally:
+        job.printer.close(job.ended_by_user)
+    number = job.interrupted_by
+    return make_verdict(
+        job.membership.failures,
+        leftovers,
+        interrupted_by=None if number is None else signal.Signals(number).name,
+        interrupted_code=0 if number is None else 128 + number,
+        tails=job.printer.tails(),
+        log_paths=logs.stderr_paths() if logs is not None else {},
+        verbose=config.verbose,
+    )
+
+
+def describe_agent(session: AgentSession) -> str:
+    """Return one line about a started agent."""
+    ready = session.ready or {}
+    return (
+        f"agent on {session.host.name}: pid {ready.get('agent_pid')}, "
+        f"guard {ready.get('guard_pid')}, hostname {ready.get('hostname')}, "
+        f"Python {ready.get('python')} ({ready.get('executable')})"
+    )

@@ -1,0 +1,348 @@
+"""One running job: the loop in which agents, ranks, user and clock meet."""
+
+from __future__ import annotations
+
+import secrets
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+from bfrun.channel import Frame, text_to_bytes
+from bfrun.config import LaunchConfig
+from bfrun.driver.agent_session import AGENT_SILENCE_LIMIT_S, AgentSession
+from bfrun.driver.membership import Membership
+from bfrun.driver.rendezvous import Rendezvous
+from bfrun.driver.report import Leftovers
+from bfrun.driver.shutdown import Action, Shutdown
+from bfrun.driver.signals import SignalWatch, stop_myself
+from bfrun.driver.stall import StallDesk
+from bfrun.driver.start_frame import start_frame
+from bfrun.driver.stdin_source import StdinSource
+from bfrun.driver.switchboard import Switchboard
+from bfrun.errors import ProtocolError
+from bfrun.output.printer import Printer
+from bfrun.plan import LaunchPlan
+from bfrun.task import Task
+
+_TICK_S = 0.25
+_BACKLOG_TICK_S = 0.01
+_SUSPEND_FLUSH_S = 0.2
+# How long agents have to count what is left, once they have been told to end all.
+_ENDED_LIMIT_S = 3.0
+# How soon the guard of a lost agent is through with its work.
+_GUARD_LIMIT_S = 6.0
+
+
+class Job:
+    """Drives the agents of one plan from their start to their end.
+
+    Args:
+        plan: Who runs where.
+        config: Time limits and verbosity.
+        sessions: One for each host of the plan, in order; closed by the caller.
+        signals: Entered by the caller.
+        make_printer: Called with the function that takes acknowledgements.
+        task: The call that ranks make, if they run no program.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        config: LaunchConfig,
+        sessions: Sequence[AgentSession],
+        signals: SignalWatch,
+        make_printer: Callable[[Callable[[int, int], None]], Printer],
+        task: Task | None = None,
+    ) -> None:
+        self._plan = plan
+        self._config = config
+        self._sessions = sessions
+        self._signals = signals
+        self._task = task
+        self._board = Switchboard(plan, sessions)
+        self.printer = make_printer(self._on_shown)
+        hosts = {
+            spec.rank: host.host.name for host in plan.hosts for spec in host.processes
+        }
+        self.membership = Membership.of(hosts)
+        self._rendezvous = Rendezvous(plan.world_size, config.start_timeout_s)
+        self._stalls = StallDesk(hosts)
+        self._shutdown = Shutdown()
+        self._stdin = StdinSource() if config.stdin else None
+        self._end_deadline = 0.0
+        self._left: dict[str, int] = {}
+        self.interrupted_by: int | None = None
+        self._selector = selectors.PollSelector()
+        self._handlers: dict[str, Callable[[Frame], None]] = {
+            "started": self._on_started,
+            "start_failed": self._on_start_failed,
+            "hello": self._on_hello,
+            "rank": self._on_rank,
+            "output": self._on_output,
+            "closed": self._on_closed,
+            "exited": self._on_exited,
+            "vanished": self._on_vanished,
+            "freeze": self._on_freeze,
+            "inspection": self._on_inspection,
+            "stdin_taken": self._on_stdin_taken,
+        }
+
+    # The loop
+
+    def run(self) -> Leftovers:
+        """Start the ranks, watch them, end them, and return what is left."""
+        self._start_ranks()
+        with self._selector:
+            self._selector.register(self._signals.fd, selectors.EVENT_READ)
+            for session in self._sessions:
+                self._selector.register(session.link, selectors.EVENT_READ, session)
+            while not self._over():
+                self._turn()
+        return self._leftovers()
+
+    def _start_ranks(self) -> None:
+        ready = self._sessions[0].ready or {}
+        job, secret = secrets.token_hex(8), secrets.token_hex(32)
+        for host, session in zip(self._plan.hosts, self._sessions, strict=True):
+            for part in self._task.frames() if self._task is not None else ():
+                session.send(part)
+            frame = start_frame(
+                self._plan,
+                host,
+                self._config,
+                job=job,
+                secret=secret,
+                master_port=ready.get("free_port", 0),
+            )
+            session.send(frame)
+
+    def _turn(self) -> None:
+        """Wait for news, handle all of it, and see what is due."""
+        self._board.flush()
+        self._watch_stdin()
+        tick_s = _BACKLOG_TICK_S if self._board.has_backlog else _TICK_S
+        for key, _ in self._selector.select(tick_s):
+            if isinstance(key.data, AgentSession):
+                self._receive(key.data)
+            elif key.fd == self._signals.fd:
+                self._on_signals()
+            elif self._stdin is not None:
+                self._board.to_agent_of(0, self._stdin.read())
+        self._board.acknowledge()
+        now = time.monotonic()
+        self._board.answer(self._rendezvous.expire(now))
+        self._report_stalls(now)
+        self._watch_agents()
+        self._step(now)
+
+    def _receive(self, session: AgentSession) -> None:
+        for frame in session.receive():
+            if frame["type"] == "ended":
+                self._left[session.host.name] = frame["left"]
+            else:
+                self._handlers[frame["type"]](frame)
+        if session.lost:
+            self._selector.unregister(session.link)
+
+    def _watch_stdin(self) -> None:
+        if self._stdin is None:
+            return
+        watched = self._stdin.fd in self._selector.get_map()
+        if self._stdin.wants_more and not watched:
+            self._selector.register(self._stdin.fd, selectors.EVENT_READ)
+        elif watched and not self._stdin.wants_more:
+            self._selector.unregister(self._stdin.fd)
+
+    def _watch_agents(self) -> None:
+        for host, session in zip(self._plan.hosts, self._sessions, strict=True):
+            session.check()
+            if session.lost and not session.ended:
+                ranks = [spec.rank for spec in host.processes]
+                if any(not self.membership.members[rank].over for rank in ranks):
+                    reason = session.why_lost()
+                    if session.silent:
+                        now = time.monotonic()
+                        self._shutdown.fail(now, AGENT_SILENCE_LIMIT_S)
+                    self._announce(self.membership.agent_lost(ranks, reason))
+
+    def _step(self, now: float) -> None:
+        """Take the next step of ending the job, if it is time."""
+        if self.printer.broken and not self.interrupted_by:
+            self._interrupt(signal.SIGPIPE)
+        action = self._shutdown.step(now, self.membership.all_over)
+        if action is Action.TERMINATE:
+            self.membership.ending = True
+            self._board.to_agents({"type": "signal", "signum": int(signal.SIGTERM)})
+        elif action is Action.END:
+            self.membership.ending = True
+            self._end_deadline = now + _ENDED_LIMIT_S
+            self._board.to_agents({"type": "end"})
+
+    def _over(self) -> bool:
+        if not self._shutdown.ended:
+            return False
+        waiting = [s for s in self._sessions if not s.ended and not s.lost]
+        if not waiting:
+            return True
+        # A terminal that takes its time holds back the output, not the agent.
+        if self.printer.busy:
+            self._end_deadline = time.monotonic() + _ENDED_LIMIT_S
+        return time.monotonic() > self._end_deadline
+
+    def _leftovers(self) -> Leftovers:
+        silent = []
+        deadline = time.monotonic() + _GUARD_LIMIT_S
+        for session in self._sessions:
+            if session.ended:
+                continue
+            # A guard that has exited has ended every process below it; that of a
+            # silent host has had its time, and cannot tell.
+            left_s = 0.0 if session.silent else deadline - time.monotonic()
+            if session.link.wait(max(0.0, left_s)) is None:
+                silent.append(session.host.name)
+            else:
+                self._left[session.host.name] = 0
+        return Leftovers(len(self._sessions), self._left, silent)
+
+    # The user
+
+    def ended_by_user(self) -> bool:
+        """Say whether the user wants the end although all ranks are gone."""
+        numbers = self._signals.take()
+        if self._signals.SUSPEND in numbers:
+            stop_myself()
+        ending = [number for number in numbers if number != self._signals.SUSPEND]
+        if ending and self.interrupted_by is None:
+            self.interrupted_by = ending[0]
+        return bool(ending)
+
+    def _on_signals(self) -> None:
+        for number in self._signals.take():
+            if number == self._signals.SUSPEND:
+                self._suspend()
+            else:
+                self._interrupt(number)
+
+    def _interrupt(self, number: int) -> None:
+        if self.interrupted_by is None:
+            self.interrupted_by = number
+            self._shutdown.interrupt(time.monotonic())
+            name = signal.Signals(number).name
+            self.printer.say(f"bfrun: {name}: ending all ranks; once more: at once")
+        elif number != signal.SIGPIPE:
+            self._shutdown.interrupt(time.monotonic())
+
+    def _suspend(self) -> None:
+        """Stop this process, after telling the agents not to take it for dead."""
+        self._board.to_agents({"type": "suspend"})
+        deadline = time.monotonic() + _SUSPEND_FLUSH_S
+        while time.monotonic() < deadline and self._board.has_backlog:
+            self._board.flush()
+            time.sleep(_BACKLOG_TICK_S)
+        stop_myself()
+        self._board.to_agents({"type": "resume"})
+
+    # Frames of the agents
+
+    def _on_started(self, frame: Frame) -> None:
+        self.membership.born(frame["rank"], frame["pid"])
+
+    def _on_start_failed(self, frame: Frame) -> None:
+        self._announce(self.membership.not_started(frame["rank"], frame["error"]))
+
+    def _on_hello(self, frame: Frame) -> None:
+        self.membership.hello(frame["rank"], frame["pid"])
+
+    def _on_output(self, frame: Frame) -> None:
+        data = text_to_bytes(frame["data"])
+        self.printer.feed(frame["rank"], frame["stream"], data)
+
+    def _on_closed(self, frame: Frame) -> None:
+        for stream in ("stdout", "stderr"):
+            self.printer.feed(frame["rank"], stream, b"")
+
+    def _on_exited(self, frame: Frame) -> None:
+        rank, status, oom = frame["rank"], frame["status"], frame["oom"]
+        self._announce(self.membership.exited(rank, status, oom))
+
+    def _on_vanished(self, frame: Frame) -> None:
+        self._announce(self.membership.vanished(frame["rank"], frame["pid"]))
+
+    def _on_freeze(self, frame: Frame) -> None:
+        rank, seconds = frame["rank"], frame["seconds"]
+        if frame["event"] == "failed":
+            self._announce(self.membership.froze_too_long(rank, seconds))
+        elif frame["event"] == "frozen":
+            self._announce(self.membership.frozen(rank, seconds))
+        elif not self.membership.ending:
+            self.printer.say(f"bfrun: rank {rank} goes on")
+
+    def _on_inspection(self, frame: Frame) -> None:
+        self._stalls.inspected(frame["id"], frame["ranks"])
+
+    def _on_stdin_taken(self, frame: Frame) -> None:
+        if self._stdin is not None:
+            self._stdin.taken(frame["nbytes"])
+
+    def _on_rank(self, frame: Frame) -> None:
+        """Handle what a rank itself said; nothing it says may harm the driver."""
+        rank, said = frame["rank"], frame["frame"]
+        try:
+            self._on_said(rank, said)
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            ProtocolError,
+        ) as error:
+            text = f"bfrun: rank {rank} sent an invalid '{said['type']}': {error!r}"
+            self.printer.say(text)
+
+    def _on_said(self, rank: int, said: Frame) -> None:
+        now = time.monotonic()
+        if said["type"] == "publish":
+            number, record = int(said["round"]), said["record"]
+            self._board.answer(self._rendezvous.publish(rank, number, record, now))
+        elif said["type"] == "goodbye":
+            self.membership.goodbye(rank)
+        elif said["type"] == "stall":
+            query = self._stalls.ask(rank, str(said["op"]), now)
+            if query is not None:
+                self._board.to_all_ranks({"type": "query_pending", "id": query})
+                self._board.to_agents({"type": "inspect", "id": query})
+        elif said["type"] == "pending":
+            self._stalls.pending(rank, said["id"], said["ops"])
+        elif said["type"] == "result" and self._task is not None:
+            self._task.take(rank, said)
+        else:
+            raise ValueError("unknown type")
+
+    # What agents and ranks are told
+
+    def _announce(self, frames: list[Frame]) -> None:
+        """Tell every rank of a change, and act on it."""
+        for frame in frames:
+            self._board.to_all_ranks(frame)
+            text = frame.get("text", "")
+            if frame["type"] == "lost":
+                self._shutdown.fail(time.monotonic())
+            if frame["type"] == "frozen":
+                self.printer.say(f"bfrun: {text}")
+            elif frame["type"] == "lost" and len(self.membership.failures) == 1:
+                self.printer.say(f"bfrun: {text}; ending the other ranks")
+            if frame["type"] in ("lost", "finished"):
+                why = text or f"rank {frame['rank']} on {frame['host']} had finished"
+                self._board.answer(self._rendezvous.gone(frame["rank"], why))
+
+    def _report_stalls(self, now: float) -> None:
+        members = self.membership.members.values()
+        alive = {member.rank for member in members if not member.over}
+        for rank, report in self._stalls.reports(alive, now):
+            self._board.to_ranks([rank], report)
+
+    def _on_shown(self, rank: int, nbytes: int) -> None:
+        """Note output that has been shown. Runs in the printer's thread."""
+        self._board.note_shown(rank, nbytes)
+        self._signals.wake()

@@ -1,0 +1,82 @@
+"""Which agent a frame goes to."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable, Sequence
+
+from bfrun.channel import Frame
+from bfrun.driver.agent_session import AgentSession
+from bfrun.driver.rendezvous import Answers
+from bfrun.plan import LaunchPlan
+
+
+class Switchboard:
+    """Sends frames to agents, and through them to ranks.
+
+    Args:
+        plan: Which rank is on which host.
+        sessions: One for each host of the plan, in order; stay the caller's.
+    """
+
+    def __init__(self, plan: LaunchPlan, sessions: Sequence[AgentSession]) -> None:
+        self.sessions = sessions
+        self._session_of = {
+            spec.rank: session
+            for host, session in zip(plan.hosts, sessions, strict=True)
+            for spec in host.processes
+        }
+        self._shown: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether frames wait for a link to take them."""
+        return any(s.has_backlog and not s.lost for s in self.sessions)
+
+    def flush(self) -> None:
+        """Send what the links take now."""
+        for session in self.sessions:
+            session.flush()
+
+    def to_agents(self, frame: Frame) -> None:
+        """Send a frame to every agent."""
+        for session in self.sessions:
+            session.send(frame)
+
+    def to_agent_of(self, rank: int, frame: Frame) -> None:
+        """Send a frame to the agent of a rank."""
+        self._session_of[rank].send(frame)
+
+    def to_all_ranks(self, frame: Frame) -> None:
+        """Send a frame to every rank that is connected to its agent."""
+        self.to_agents({"type": "to_rank", "frame": frame})
+
+    def to_ranks(self, ranks: Iterable[int], frame: Frame) -> None:
+        """Send a frame to some ranks."""
+        by_session: dict[int, list[int]] = {}
+        for rank in ranks:
+            by_session.setdefault(id(self._session_of[rank]), []).append(rank)
+        for here in by_session.values():
+            self.to_agent_of(
+                here[0], {"type": "to_rank", "ranks": here, "frame": frame}
+            )
+
+    def answer(self, answers: Answers) -> None:
+        """Send what a rendezvous has to say."""
+        for ranks, frame in answers:
+            self.to_ranks(ranks, frame)
+
+    def note_shown(self, rank: int, nbytes: int) -> None:
+        """Note output of a rank that has been shown. Called from any thread."""
+        self._shown.put((rank, nbytes))
+
+    def acknowledge(self) -> None:
+        """Tell agents how much output has been shown, so that ranks may go on."""
+        shown: dict[int, int] = {}
+        while not self._shown.empty():
+            rank, nbytes = self._shown.get()
+            shown[rank] = shown.get(rank, 0) + nbytes
+        for rank, nbytes in shown.items():
+            if nbytes:
+                frame = {"type": "ack", "rank": rank, "nbytes": nbytes}
+                self.to_agent_of(rank, frame)

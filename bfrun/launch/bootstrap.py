@@ -1,0 +1,120 @@
+"""How the agent's code comes to a host that need not have bfrun installed.
+
+The launcher starts an interpreter with a few lines of program; these read the agent
+as a zip archive from standard input, keep it in memory only, and become the guard.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+import zipfile
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[1]
+
+# The agent, and what it shares with the driver: standard library only, Python 3.8.
+AGENT_FILES = (
+    "channel.py",
+    "errors.py",
+    "silence.py",
+    *sorted(f"agent/{path.name}" for path in (_PACKAGE / "agent").glob("*.py")),
+)
+
+# Runs before it is known which Python this is, so it is written for any.
+_PROGRAM = """\
+import os, sys
+if sys.version_info < (3, 8):
+    version = sys.executable, sys.version_info[0], sys.version_info[1]
+    sys.exit("bfrun's agent needs Python 3.8 or newer, %s is %d.%d" % version)
+marker, left = sys.argv[1].encode("ascii"), int(sys.argv[2])
+fd = os.memfd_create("bfrun-agent")
+while left:
+    data = os.read(0, min(left, 65536))
+    if not data:
+        sys.exit("bfrun's agent: the driver hung up while sending it")
+    left -= len(data)
+    while data:
+        data = data[os.write(fd, data):]
+sys.path.insert(0, "/proc/self/fd/%d" % fd)
+from bfrun.agent import guard
+guard.main(marker)
+"""
+
+
+def new_marker() -> bytes:
+    """Return a word that no banner or login script prints."""
+    return f"--bfrun-{secrets.token_hex(16)}--".encode("ascii")
+
+
+def agent_archive() -> bytes:
+    """Return the agent as the bytes of a zip archive, the same for the same source."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        # The package's own __init__ imports the driver, which agents do not have.
+        archive.writestr(zipfile.ZipInfo("bfrun/__init__.py"), "")
+        for name in AGENT_FILES:
+            source = (_PACKAGE / name).read_bytes()
+            info = zipfile.ZipInfo(f"bfrun/{name}")
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, source)
+    return buffer.getvalue()
+
+
+# Takes the first of several interpreters that is there; all POSIX shells know it.
+_CHOOSE = """\
+last=$1; shift
+for python in "$@"; do
+  [ "$python" = -- ] && break
+  command -v "$python" >/dev/null 2>&1 && last=$python && break
+done
+while [ "$1" != -- ]; do shift; done
+shift
+exec "$last" "$@"
+"""
+
+
+def agent_argv(pythons: list[str], marker: bytes, archive_nbytes: int) -> list[str]:
+    """Return the command that receives the archive and becomes the agent.
+
+    Args:
+        pythons: Interpreters on that host; the first that exists is taken. It runs
+            without its site packages and without the user's ``PYTHON*`` settings.
+        marker: What the agent prints before its first frame.
+        archive_nbytes: Length of the archive that its input begins with.
+    """
+    word = marker.decode("ascii")
+    program = ["-I", "-S", "-c", _PROGRAM, word, str(archive_nbytes)]
+    if len(pythons) == 1:
+        return [*pythons, *program]
+    return ["sh", "-c", _CHOOSE, "sh", pythons[-1], *pythons, "--", *program]
+
+
+class MarkerFilter:
+    """Drops what a host prints before the agent's marker."""
+
+    LIMIT_NBYTES = 1 << 20
+
+    def __init__(self, marker: bytes) -> None:
+        self._marker = marker
+        self._seen = b""
+        self.found = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the part of ``data`` that follows the marker."""
+        if self.found:
+            return data
+        self._seen += data
+        before, marker, after = self._seen.partition(self._marker)
+        if marker:
+            self.found = True
+            self._seen = before
+            return after
+        # A marker may be cut in two, so its length of bytes stays whatever comes.
+        self._seen = self._seen[-self.LIMIT_NBYTES :]
+        return b""
+
+    @property
+    def banner(self) -> str:
+        """What came before the marker, for a message about a failed start."""
+        return self._seen.decode("utf-8", "replace").strip()

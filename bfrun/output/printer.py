@@ -1,0 +1,209 @@
+"""Shows what the ranks print: whole lines, prefixed, from a thread of its own.
+
+A terminal may take its time (a pager, Ctrl-S): the driver's loop must not wait for it,
+else the agents would miss its heartbeats. So a thread writes, and tells when it has;
+the ranks' windows bound what waits for it.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import TextIO
+
+from bfrun.output.folding import TracebackFolder
+from bfrun.output.lines import LineCutter
+from bfrun.output.logs import LogFiles
+from bfrun.output.ranges import format_ranks
+from bfrun.output.terminal import Terminal
+
+TAIL_LINES = 20
+_LOOK_S = 0.1
+# A traceback that is not followed by anything for so long is complete.
+_HOLD_S = 0.5
+
+_Item = tuple[int, str, bytes]
+
+
+class Printer:
+    """Owner of the thread that shows output.
+
+    Args:
+        on_shown: Called in the thread with (rank, nbytes) after bytes were shown.
+        only: Ranks that are shown; empty: all.
+        timestamps: Whether each line begins with the time.
+        logs: Files that get everything; closed with the printer.
+        prompts: Whether an unfinished line of rank 0 shows (it reads the keyboard).
+        out: Where stdout of the ranks goes.
+        err: Where stderr of the ranks and remarks go.
+    """
+
+    def __init__(
+        self,
+        on_shown: Callable[[int, int], None],
+        *,
+        only: Collection[int] = (),
+        timestamps: bool = False,
+        logs: LogFiles | None = None,
+        prompts: bool = False,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+    ) -> None:
+        self._on_shown = on_shown
+        self._only = frozenset(only)
+        self._timestamps = timestamps
+        self._logs = logs
+        self._prompts = prompts
+        self._terminal = Terminal(out or sys.stdout, err or sys.stderr)
+        self._cutters: dict[tuple[int, str], LineCutter] = {}
+        self._folder = TracebackFolder()
+        self._held_since: dict[int, float] = {}
+        self._repeats_at: float | None = None
+        self._tails: dict[int, collections.deque[str]] = {}
+        # Each is counted up by one thread only.
+        self._fed = self._done = 0
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="output", daemon=True)
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be shown, or is being written."""
+        return self._fed != self._done
+
+    @property
+    def broken(self) -> bool:
+        """Whether nobody reads what is written any more."""
+        return self._terminal.broken
+
+    def feed(self, rank: int, stream: str, data: bytes) -> None:
+        """Queue output of a rank; ``b""`` says that the stream has ended."""
+        self._fed += 1
+        self._queue.put((rank, stream, data))
+
+    def say(self, text: str) -> None:
+        """Queue a remark of bfrun itself, one or more lines."""
+        self._fed += 1
+        self._queue.put((-1, "stderr", text.encode()))
+
+    def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Show everything that is queued, then end the thread and close the logs.
+
+        Args:
+            give_up: Asked now and then; true: leave what nobody reads unshown.
+        """
+        self._queue.put(None)
+        while self._thread.is_alive() and not give_up():
+            self._thread.join(_LOOK_S)
+        if self._logs is not None and not self._thread.is_alive():
+            self._logs.close()
+
+    def tails(self) -> dict[int, list[str]]:
+        """Return the last lines of each rank's stderr. Call it after ``close``."""
+        return {rank: list(tail) for rank, tail in self._tails.items()}
+
+    def _work(self) -> None:
+        while True:
+            items = self._take()
+            for item in items:
+                if item is not None:
+                    self._show(*item)
+            closing = bool(items) and items[-1] is None
+            if closing:
+                self._finish_lines()
+            self._settle(closing)
+            self._terminal.flush()
+            for item in items:
+                if item is not None and item[0] >= 0:
+                    self._on_shown(item[0], len(item[2]))
+            self._done += sum(item is not None for item in items)
+            if closing:
+                return
+
+    def _take(self) -> list[_Item | None]:
+        """Return what is queued, in order; waits a moment for the first."""
+        items: list[_Item | None] = []
+        try:
+            items.append(self._queue.get(timeout=_LOOK_S))
+            while items[-1] is not None and len(items) < 256:
+                items.append(self._queue.get_nowait())
+        except queue.Empty:
+            pass
+        return items
+
+    def _show(self, rank: int, stream: str, data: bytes) -> None:
+        if rank < 0:
+            for line in data.decode().split("\n"):
+                self._terminal.write_line("stderr", line)
+            return
+        cutter = self._cutters.setdefault((rank, stream), LineCutter())
+        if data and self._logs is not None:
+            self._logs.write(rank, stream, data)
+        for line in cutter.feed(data) if data else cutter.finish():
+            self._line(rank, stream, line)
+
+    def _finish_lines(self) -> None:
+        """Show the unfinished lines of streams whose end nobody told."""
+        for (rank, stream), cutter in self._cutters.items():
+            for line in cutter.finish():
+                self._line(rank, stream, line)
+
+    def _line(self, rank: int, stream: str, line: str) -> None:
+        lines = [line]
+        if stream == "stderr":
+            tail = self._tails.setdefault(rank, collections.deque(maxlen=TAIL_LINES))
+            tail.append(line)
+            lines = self._folder.line(rank, line)
+            if rank in self._folder.holding():
+                self._held_since[rank] = time.monotonic()
+        self._write(rank, stream, lines)
+
+    def _write(self, rank: int, stream: str, lines: list[str]) -> None:
+        if not self._only or rank in self._only:
+            for line in lines:
+                self._terminal.write_line(stream, self._prefix([rank]) + line)
+
+    def _prefix(self, ranks: list[int]) -> str:
+        text = f"[{format_ranks(ranks)}] "
+        if self._timestamps:
+            now = datetime.datetime.now().isoformat(" ", "milliseconds")
+            return f"{now} {text}"
+        return text
+
+    def _settle(self, closing: bool) -> None:
+        """Show what waited for more to come, and the live line."""
+        now = time.monotonic()
+        for rank in self._folder.holding():
+            if closing or now - self._held_since[rank] > _HOLD_S:
+                self._write(rank, "stderr", self._folder.flush(rank))
+                self._repeats_at = self._repeats_at or now + _HOLD_S
+        if closing or (self._repeats_at is not None and now > self._repeats_at):
+            self._repeats_at = None
+            for ranks, remark in self._folder.take_repeats():
+                shown = [r for r in ranks if not self._only or r in self._only]
+                if shown:
+                    line = self._prefix(shown) + remark
+                    self._terminal.write_line("stderr", line)
+        if self._terminal.has_live_line:
+            self._terminal.show_live("" if closing else self._live_line())
+            return
+        for (rank, stream), cutter in self._cutters.items():
+            bar = cutter.due_bar()
+            if bar:
+                self._write(rank, stream, [bar])
+
+    def _live_line(self) -> str:
+        """Return the progress bar, or the prompt, of the lowest rank that has one."""
+        for rank, stream in sorted(self._cutters):
+            cutter = self._cutters[rank, stream]
+            text = cutter.bar
+            if not text and self._prompts and rank == 0:
+                text = cutter.partial
+            if text and (not self._only or rank in self._only):
+                return self._prefix([rank]) + text
+        return ""

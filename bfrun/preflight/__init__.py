@@ -1,0 +1,1 @@
+"""The pre-flight: can a job run on these hosts?"""

@@ -1,0 +1,70 @@
+"""What the pre-flight found, as a table for ``--check`` and as an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from bfrun.errors import LaunchError
+from bfrun.preflight.preflight import HostReport
+
+_COLUMNS = ("host", "result", "Python", "torch", "bluecomm", "cores", "GPUs")
+
+
+def print_check(reports: Sequence[HostReport], file: TextIO) -> bool:
+    """Print a table of all hosts, then each failure; return whether all passed."""
+    console = Console(file=file, highlight=False)
+    if not console.is_terminal:
+        # Rows of a file are for grep: one line each.
+        console = Console(file=file, highlight=False, width=200)
+    table = Table(*_COLUMNS, "addresses", box=None, pad_edge=False)
+    for report in reports:
+        table.add_row(*_row(report))
+    console.print(table)
+    for line in _failures(reports):
+        console.print(line, style="red", markup=False, soft_wrap=True)
+    passed = not any(report.problems for report in reports)
+    if passed:
+        noun = "host is" if len(reports) == 1 else "hosts are"
+        console.print(f"{len(reports)} {noun} ready", style="green")
+    return passed
+
+
+def raise_failures(reports: Sequence[HostReport]) -> None:
+    """Raise unless every host passed.
+
+    Raises:
+        LaunchError: Holds one line per failure, with host, reason and remedy.
+    """
+    failures = _failures(reports)
+    if failures:
+        raise LaunchError(
+            "\n  ".join(["nothing was started, the pre-flight failed:", *failures])
+        )
+
+
+def _failures(reports: Sequence[HostReport]) -> list[str]:
+    return [
+        f"host '{report.host.name}': {problem}"
+        for report in reports
+        for problem in report.problems
+    ]
+
+
+def _row(report: HostReport) -> list[str]:
+    answer = report.answer
+    result = "FAILED" if report.problems else "ok"
+    if not answer:
+        return [report.host.name, result]
+    addresses = report.addresses or [ip for _, ip in answer["addresses"]]
+    return [
+        report.host.name,
+        result,
+        *(answer[name] or "-" for name in ("python", "torch", "bluecomm")),
+        str(len(answer["cpus"])),
+        str(len(answer["gpus"])),
+        ", ".join(addresses),
+    ]

@@ -1,0 +1,259 @@
+"""Asks all hosts, in parallel, whether a job can run there."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from bfrun.addresses import Address, choose_interfaces, reachable_addresses
+from bfrun.config import LaunchConfig
+from bfrun.env import forwarded_environment
+from bfrun.errors import LaunchError
+from bfrun.hosts import Host
+from bfrun.launch.base import Launcher
+from bfrun.plan import HostFacts
+from bfrun.preflight.probe_session import ProbeSession
+
+_CONNECT_S = 15.0
+_ANSWER_S = 60.0
+
+T = TypeVar("T")
+
+
+@dataclass
+class HostReport:
+    """What the pre-flight found out about one host.
+
+    Attributes:
+        host: The host.
+        answer: What its probe said of the machine; empty: not reached.
+        problems: Each with reason and remedy; empty: passed.
+        addresses: Data addresses that every other host has reached, best first;
+            empty with a single host.
+    """
+
+    host: Host
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def facts(self) -> HostFacts:
+        """The part that planning needs."""
+        return HostFacts(
+            cpus=tuple(self.answer["cpus"]),
+            numa=tuple(tuple(domain) for domain in self.answer["numa"]),
+            gpus=tuple(self.answer["gpus"]),
+        )
+
+    def add(self, error: LaunchError) -> None:
+        """Note a problem; the host's name, which others say too, is left out."""
+        text = str(error).removeprefix(f"host '{self.host.name}': ")
+        self.problems.append(text)
+
+
+def run_preflight(
+    config: LaunchConfig,
+    hosts: Sequence[Host],
+    launcher: Launcher,
+    environ: Mapping[str, str],
+) -> list[HostReport]:
+    """Ask every host for its facts, compare them, and probe addresses both ways.
+
+    Addresses are probed only where every host answered: a reachable network is
+    something between all of them. Nothing stays running on any host.
+
+    Args:
+        config: The job.
+        hosts: Where it would run.
+        launcher: How programs start there.
+        environ: The environment that ranks get forwarded.
+
+    Returns:
+        One report per host, in their order.
+    """
+    reports = [HostReport(host) for host in hosts]
+    flight = _Preflight(config, launcher, environ)
+    try:
+        _for_each(reports, flight.question)
+        compare_hosts(reports, config)
+        if len(reports) > 1 and all(report.answer for report in reports):
+            flight.probe_addresses(reports)
+    except BaseException:
+        flight.abort()
+        raise
+    flight.close()
+    return reports
+
+
+def compare_hosts(reports: Sequence[HostReport], config: LaunchConfig) -> None:
+    """Add to each report what does not fit the job or the first host that answered."""
+    answered = [report for report in reports if report.answer]
+    for report in answered:
+        answer = report.answer
+        add = report.problems.append
+        if answer["system"] != "Linux":
+            add(f"it runs {answer['system']}; ranks need Linux")
+        if not answer["has_cwd"]:
+            add(
+                f"no directory {config.cwd}; start bfrun in a directory that every "
+                "host has, such as one on a shared file system"
+            )
+        if answer["program"] is None:
+            add(
+                f"no program '{_program(config)}' on its PATH; install it there, give "
+                "its full path, or set PATH with -x"
+            )
+        elif answer["is_python"]:
+            report.problems += _version_differences(answered[0], report)
+            if answer["bluecomm"] is not None and not answer["native"]:
+                add(
+                    "bluecomm is there without its native extension for Python "
+                    f"{answer['python']}; install it again with this interpreter"
+                )
+
+
+def _version_differences(first: HostReport, report: HostReport) -> list[str]:
+    problems = []
+    for name in ("python", "torch", "bluecomm"):
+        expected, got = first.answer[name], report.answer[name]
+        if _comparable(name, expected) != _comparable(name, got):
+            problems.append(
+                f"{name} is {got or 'not installed'}, on host '{first.host.name}' it "
+                f"is {expected or 'not installed'}; install the same version, or "
+                "choose another interpreter by its full path"
+            )
+    return problems
+
+
+def _comparable(name: str, version: str | None) -> str | None:
+    """Return what must agree: major.minor of Python, all but the build of others."""
+    if version is None:
+        return None
+    if name == "python":
+        return version.rpartition(".")[0]
+    return version.partition("+")[0]
+
+
+def _program(config: LaunchConfig) -> str:
+    return config.command[0] if config.command else "python3"
+
+
+def _for_each(items: Sequence[T], body: Callable[[T], None]) -> None:
+    """Call ``body`` for all items at once; the first error is raised at the end.
+
+    The threads are daemons, so that Ctrl-C need not wait for a host that is silent.
+    """
+    errors: list[BaseException] = []
+
+    def call(item: T) -> None:
+        try:
+            body(item)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=[it], daemon=True) for it in items]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+class _Preflight:
+    """The open probe sessions of one pre-flight. Owns them."""
+
+    def __init__(
+        self, config: LaunchConfig, launcher: Launcher, environ: Mapping[str, str]
+    ) -> None:
+        self._config = config
+        self._launcher = launcher
+        self._environment = {
+            **forwarded_environment(environ),
+            **dict(config.environment),
+        }
+        self._sessions: dict[Host, ProbeSession] = {}
+
+    def question(self, report: HostReport) -> None:
+        """Fill ``report.answer``, or say in ``report.problems`` why not."""
+        timeout_s = min(_CONNECT_S, self._config.start_timeout_s)
+        try:
+            self._sessions[report.host] = ProbeSession(
+                self._launcher, report.host, self._config.python, timeout_s
+            )
+        except LaunchError as error:
+            report.add(error)
+            return
+        report.answer = self._ask(
+            report,
+            "facts",
+            environment=self._environment,
+            program=_program(self._config),
+            cwd=self._config.cwd,
+        )
+
+    def probe_addresses(self, reports: Sequence[HostReport]) -> None:
+        """Let every host dial every address of every other; keep what all reached."""
+        words = {report.host: secrets.token_hex(8) for report in reports}
+        ports: dict[Host, int] = {}
+
+        def listen(report: HostReport) -> None:
+            answer = self._ask(report, "listen", word=words[report.host])
+            ports[report.host] = answer.get("port", 0)
+
+        _for_each(reports, listen)
+        candidates = {
+            report.host: choose_interfaces(
+                [Address(name, ip) for name, ip in report.answer["addresses"]],
+                self._config.network_interface,
+            )
+            for report in reports
+        }
+        unreached: dict[Host, dict[Address, dict[str, str]]] = {
+            host: {address: {} for address in mine} for host, mine in candidates.items()
+        }
+
+        def dial(report: HostReport) -> None:
+            others = [
+                (host, address)
+                for host, mine in candidates.items()
+                if host != report.host
+                for address in mine
+            ]
+            targets = [(each.ip, ports[host], words[host]) for host, each in others]
+            answer = self._ask(report, "dial", targets=targets)
+            reasons = answer.get("reasons", ["not asked"] * len(others))
+            for (host, address), reason in zip(others, reasons, strict=True):
+                if reason is not None:
+                    unreached[host][address][report.host.name] = reason
+
+        _for_each(reports, dial)
+        for report in reports:
+            host = report.host
+            try:
+                report.addresses = reachable_addresses(
+                    host.name, candidates[host], unreached[host]
+                )
+            except LaunchError as error:
+                report.add(error)
+
+    def close(self) -> None:
+        """Let every probe end."""
+        _for_each(list(self._sessions.values()), ProbeSession.close)
+
+    def abort(self) -> None:
+        """Drop every probe, also in the middle of a question."""
+        for session in list(self._sessions.values()):
+            session.abort()
+
+    def _ask(self, report: HostReport, what: str, **question: Any) -> Mapping[str, Any]:
+        """Return the answer of one host; empty, with a problem noted, if none came."""
+        try:
+            return self._sessions[report.host].ask(what, _ANSWER_S, **question)
+        except LaunchError as error:
+            report.add(error)
+            return {}

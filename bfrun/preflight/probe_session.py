@@ -1,0 +1,140 @@
+"""The driver's side of a conversation with ``probe.py`` on one host."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import select
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bfrun.errors import LaunchError
+from bfrun.hosts import Host
+from bfrun.launch.base import Launcher
+
+# Takes the first interpreter that exists.
+_SCRIPT = """\
+program=$1 length=$2; shift 2
+for python in "$@"; do
+  if command -v "$python" >/dev/null 2>&1; then
+    exec "$python" -I -S -c "$program" "$length"
+  fi
+done
+echo "no such interpreter: $*" >&2
+exit 127
+"""
+
+# Runs before it is known which Python this is, so it is written for any.
+_PROGRAM = """\
+import sys
+if sys.version_info < (3, 8):
+    sys.exit("%s is Python %d.%d" % ((sys.executable,) + sys.version_info[:2]))
+source = sys.stdin.buffer.read(int(sys.argv[1]))
+exec(compile(source, "<bfrun probe>", "exec"), {"__name__": "__main__"})
+"""
+
+
+def interpreters(python: str | None) -> Sequence[str]:
+    """Return the interpreters to try on a host, given ``--python``."""
+    return [python] if python is not None else [sys.executable, "python3"]
+
+
+class ProbeSession:
+    """One running probe. Owns its link; used by one thread at a time."""
+
+    def __init__(
+        self, launcher: Launcher, host: Host, python: str | None, timeout_s: float
+    ) -> None:
+        """Start the probe on ``host``.
+
+        Args:
+            launcher: How programs start there.
+            host: The host.
+            python: Interpreter given by the user.
+            timeout_s: Seconds to connect.
+
+        Raises:
+            LaunchError: The host cannot be reached; names reason and remedy.
+        """
+        self._host = host
+        self._mark = f"--bfrun-probe-{secrets.token_hex(8)}--"
+        self._received = b""
+        source = (Path(__file__).parents[1] / "probe.py").read_bytes()
+        words = [_PROGRAM, str(len(source)), *interpreters(python)]
+        argv = ["/bin/sh", "-c", _SCRIPT, "bfrun", *words]
+        self._link = launcher.start(host, argv, timeout_s)
+        self._unsent = source
+
+    def ask(self, what: str, timeout_s: float, **question: Any) -> Mapping[str, Any]:
+        """Send one question and return the answer.
+
+        Raises:
+            LaunchError: No answer within ``timeout_s``, or the probe ended.
+        """
+        deadline = time.monotonic() + timeout_s
+        request = {"do": what, "mark": self._mark, **question}
+        self._unsent += json.dumps(request).encode() + b"\n"
+        while (answer := self._answer()) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise LaunchError(
+                    f"host '{self._host.name}': no answer to the pre-flight's question "
+                    f"'{what}' within {timeout_s:g} s; is the host overloaded?"
+                )
+            self._move(left)
+        return answer
+
+    def close(self) -> None:
+        """Let the probe end, and release the link."""
+        try:
+            self.ask("end", 2.0)
+            self._link.wait(2.0)
+        except (LaunchError, ConnectionError):
+            pass  # It ended by itself, or ends when the link closes.
+        finally:
+            self._link.close()
+
+    def abort(self) -> None:
+        """Drop the probe at once. May be called while another thread asks."""
+        self._link.close()
+
+    def _move(self, timeout_s: float) -> None:
+        """Send and receive what is possible now, else wait a little for input."""
+        try:
+            taken = self._link.send(self._unsent) if self._unsent else 0
+        except ConnectionError:
+            taken = 0
+        self._unsent = self._unsent[taken:]
+        # No descriptor tells when the link takes more, so then it is asked often.
+        wait_s = 0.01 if self._unsent else timeout_s
+        try:
+            # Not select(), which knows no descriptor above 1023.
+            poll = select.poll()
+            poll.register(self._link, select.POLLIN)
+            poll.poll(min(wait_s, timeout_s) * 1000)
+            data = self._link.receive(65536)
+        except (OSError, ValueError):
+            data = b""  # Aborted by another thread.
+        if data == b"":
+            self._link.wait(1.0)
+            raise LaunchError(
+                f"host '{self._host.name}': the pre-flight's program ended: "
+                f"{self._link.diagnosis() or 'no reason given'}; an interpreter of "
+                "Python 3.8 or newer is needed there (--python PATH)"
+            )
+        self._received += data or b""
+
+    def _answer(self) -> Mapping[str, Any] | None:
+        """Return the next answer; what banners and login scripts print is skipped."""
+        _, mark, after = self._received.partition(self._mark.encode())
+        if not mark:
+            return None
+        line, newline, rest = after.partition(b"\n")
+        if not newline:
+            return None
+        self._received = rest
+        answer: Mapping[str, Any] = json.loads(line)
+        return answer

@@ -1,0 +1,122 @@
+import pytest
+
+from bfrun.driver.membership import Failure, Membership, describe_status, first_failure
+
+
+@pytest.fixture
+def members():
+    membership = Membership.of({0: "a", 1: "a", 2: "b"})
+    for rank in range(3):
+        membership.born(rank, 100 + rank)
+    return membership
+
+
+def test_an_exit_after_goodbye_is_finished(members):
+    members.goodbye(1)
+    assert members.exited(1, 0) == [{"type": "finished", "rank": 1, "host": "a"}]
+    assert members.failures == []
+
+
+def test_an_exit_without_goodbye_says_so(members):
+    (frame,) = members.exited(2, 0)
+    assert frame["type"] == "finished"
+    assert frame["cause"] == "exit 0"
+    assert frame["text"] == "rank 2 on b had finished (exit 0)"
+
+
+def test_a_new_hello_takes_the_goodbye_back(members):
+    members.goodbye(1)
+    members.hello(1, 555)
+    assert members.exited(1, 0)[0]["cause"] == "exit 0"
+    assert members.members[1].pid == 555
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "text", "code"),
+    [
+        (-9, "SIGKILL", "was killed by SIGKILL", 137),
+        (-11, "SIGSEGV", "was killed by SIGSEGV", 139),
+        (3, "exit 3", "ended with exit code 3", 3),
+        (143, "exit 143", "exit code 143 (a shell's way to say SIGTERM)", 143),
+    ],
+)
+def test_a_failure_names_rank_host_and_pid(members, status, cause, text, code):
+    (frame,) = members.exited(2, status, "oom!")
+    assert (frame["type"], frame["rank"], frame["host"]) == ("lost", 2, "b")
+    assert frame["cause"] == cause
+    assert frame["text"].startswith("rank 2 on b (pid 102) ")
+    assert frame["text"].endswith(text)
+    (failure,) = members.failures
+    assert (failure.exit_code, failure.hint) == (code, "oom!")
+
+
+def test_unknown_signals_have_numbers():
+    assert describe_status(-123)[1] == "signal 123"
+
+
+def test_each_rank_is_announced_once(members):
+    assert members.vanished(0, 7)[0]["cause"] == "ended without goodbye"
+    assert members.exited(0, 1) == []
+    assert len(members.failures) == 1
+    assert members.members[0].over
+
+
+def test_deaths_while_the_job_ends_are_no_failures(members):
+    members.ending = True
+    assert members.exited(0, -15) == []
+    assert members.failures == []
+
+
+def test_a_lost_agent_takes_its_living_ranks_along(members):
+    members.exited(0, 0)
+    frames = members.agent_lost([0, 1], "link cut")
+    assert [frame["rank"] for frame in frames] == [1]
+    assert frames[0]["cause"] == "agent lost"
+    assert "lost with its agent: link cut" in frames[0]["text"]
+    assert not members.all_over
+    members.agent_lost([2], "link cut")
+    assert members.all_over
+
+
+def test_freezes_are_first_a_warning_then_a_failure(members):
+    (warning,) = members.frozen(1, 10.0)
+    assert (warning["type"], warning["seconds"]) == ("frozen", 10.0)
+    assert "kill -CONT 101" in warning["text"]
+    (lost,) = members.froze_too_long(1, 120.0)
+    assert lost["cause"] == "frozen 120 s"
+    assert not members.members[1].over
+
+
+def test_a_command_that_cannot_start(members):
+    (frame,) = members.not_started(0, "no such file")
+    assert frame["text"] == "rank 0 on a could not be started: no such file"
+    assert members.failures[0].exit_code == 127
+
+
+def failure(rank, cause, at_s=1.0):
+    return Failure(rank, cause, f"rank {rank}", 1, at_s)
+
+
+def test_no_failure_is_nobodys():
+    assert first_failure([], {}) is None
+
+
+def test_the_first_to_arrive_is_blamed():
+    failures = [failure(1, "exit 1"), failure(0, "exit 1", 1.1)]
+    assert first_failure(failures, {}).rank == 1
+
+
+def test_who_complains_of_a_lost_peer_is_not_the_first():
+    failures = [failure(1, "exit 1"), failure(0, "exit 1", 1.1)]
+    tails = {1: ["bluecomm.PeerLostError: rank 0"]}
+    assert first_failure(failures, tails).rank == 0
+
+
+def test_a_kill_that_arrives_late_is_blamed():
+    failures = [failure(1, "exit 1"), failure(0, "SIGKILL", 1.3)]
+    assert first_failure(failures, {}).rank == 0
+
+
+def test_what_comes_much_later_is_not_blamed():
+    failures = [failure(1, "exit 1"), failure(0, "SIGKILL", 2.0)]
+    assert first_failure(failures, {}).rank == 1

@@ -1,0 +1,62 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bfrun.driver.rendezvous import Rendezvous
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.permutations(range(n))))
+def test_the_last_record_brings_the_table_to_all(order):
+    rendezvous = Rendezvous(len(order), 10)
+    for rank in order[:-1]:
+        assert rendezvous.publish(rank, 0, f"record {rank}", 0.0) == []
+    ((ranks, frame),) = rendezvous.publish(order[-1], 0, f"record {order[-1]}", 0.0)
+    assert ranks == list(range(len(order)))
+    assert frame["records"] == [f"record {rank}" for rank in range(len(order))]
+    assert frame["round"] == 0
+    assert rendezvous.expire(1e9) == []
+
+
+def test_rounds_are_apart():
+    rendezvous = Rendezvous(2, 10)
+    assert rendezvous.publish(0, 0, "a", 0.0) == []
+    assert rendezvous.publish(1, 1, "b", 0.0) == []
+    ((_, frame),) = rendezvous.publish(1, 0, "c", 0.0)
+    assert frame["records"] == ["a", "c"]
+
+
+def test_after_the_limit_those_who_came_hear_who_has_not():
+    rendezvous = Rendezvous(4, 10)
+    rendezvous.publish(2, 0, None, 5.0)
+    rendezvous.publish(0, 0, None, 9.0)
+    assert rendezvous.expire(14.9) == []
+    ((ranks, frame),) = rendezvous.expire(15.0)
+    assert ranks == [0, 2]
+    assert (frame["type"], frame["ranks"]) == ("missing", [1, 3])
+    assert "ranks 1, 3 did not call bluecomm.init within 10 s" in frame["text"]
+    assert "have come: ranks 0, 2" in frame["text"]
+
+
+def test_a_round_that_needs_the_dead_is_closed_at_once():
+    rendezvous = Rendezvous(2, 10)
+    rendezvous.publish(0, 0, None, 0.0)
+    ((ranks, frame),) = rendezvous.gone(1, "rank 1 was killed")
+    assert ranks == [0]
+    assert "never will: rank 1 was killed" in frame["text"]
+    ((ranks, frame),) = rendezvous.publish(0, 1, None, 0.0)
+    assert (ranks, frame["round"]) == ([0], 1)
+
+
+def test_the_death_of_one_who_had_published_closes_nothing():
+    rendezvous = Rendezvous(2, 10)
+    rendezvous.publish(1, 0, "x", 0.0)
+    assert rendezvous.gone(1, "exit 0") == []
+    ((_, frame),) = rendezvous.publish(0, 0, "y", 0.0)
+    assert frame["records"] == ["y", "x"]
+
+
+def test_records_that_fit_into_no_frame_end_the_round():
+    rendezvous = Rendezvous(3, 10)
+    assert rendezvous.publish(0, 0, "x" * (8 << 20), 0.0) == []
+    ((ranks, frame),) = rendezvous.publish(1, 0, "x" * (8 << 20), 0.0)
+    assert (ranks, frame["ranks"]) == ([0, 1], [2])
+    assert "at most 15728640 are allowed" in frame["text"]

@@ -1,0 +1,81 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bfrun.driver.membership import Failure
+from bfrun.driver.report import Leftovers, format_ranks, make_verdict
+
+CLEAN = Leftovers(2, {"a": 0, "b": 0})
+
+
+def failure(rank, cause="exit 1", hint=None):
+    return Failure(rank, cause, f"rank {rank} died", 3, 1.25, hint)
+
+
+def verdict(failures=(), leftovers=CLEAN, **others):
+    return make_verdict(failures, leftovers, **{"tails": {}, "log_paths": {}, **others})
+
+
+def test_success_has_nothing_to_say():
+    assert verdict().report == ""
+    assert verdict().exit_code == 0
+
+
+def test_success_states_what_is_left_when_asked():
+    assert verdict(verbose=True).report == "bfrun: 0 processes left on 2 hosts"
+
+
+def test_leftovers_are_always_reported():
+    text = verdict(leftovers=Leftovers(2, {"a": 0, "b": 3})).report
+    assert text == "bfrun: 3 processes left on 2 hosts (b: 3)"
+
+
+def test_silent_hosts_are_named():
+    text = str(Leftovers(2, {"a": 0}, ["b"]))
+    assert text.startswith("0 processes left on 1 host; b cannot be asked")
+
+
+def test_a_failure_alone_is_one_line():
+    result = verdict([failure(2)])
+    assert result.exit_code == 3
+    assert result.report == (
+        "bfrun: job failed: rank 2 died; 0 processes left on 2 hosts"
+    )
+
+
+def test_a_failure_with_all_there_is_to_know():
+    failures = [failure(2, hint="memory"), failure(0), failure(1), failure(3, "exit 5")]
+    tails = {2: ["one", "two"], 0: ["not shown"]}
+    text = verdict(failures, tails=tails, log_paths={2: "logs/rank2.stderr"}).report
+    assert text.splitlines() == [
+        "bfrun: first failure, 1.2 s after the start: rank 2 died",
+        "  cause: memory",
+        "  last lines of stderr of rank 2:",
+        "    one",
+        "    two",
+        "  full stderr: logs/rank2.stderr",
+        "  later failures: ranks 0-1: exit 1; rank 3: exit 5",
+        "bfrun: job failed: rank 2 died; 0 processes left on 2 hosts",
+    ]
+
+
+def test_an_interrupted_job_returns_the_signals_code():
+    result = verdict(interrupted_by="SIGINT", interrupted_code=130)
+    assert result.exit_code == 130
+    assert result.report == "bfrun: ended by SIGINT; 0 processes left on 2 hosts"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [([3], "3"), ([2, 0, 1, 7], "0-2, 7"), ([1, 3, 4], "1, 3-4")]
+)
+def test_ranks_are_written_as_people_do(ranks, text):
+    assert format_ranks(ranks) == text
+
+
+@given(st.sets(st.integers(0, 40), min_size=1))
+def test_written_ranks_mean_the_same_ranks(ranks):
+    found = set()
+    for part in format_ranks(list(ranks)).split(", "):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    assert found == ranks

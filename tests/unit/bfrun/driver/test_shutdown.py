@@ -1,0 +1,36 @@
+from bfrun.driver.shutdown import GRACE_S, TERM_S, USER_TERM_S, Action, Shutdown
+
+
+def test_all_over_ends_the_job():
+    shutdown = Shutdown()
+    assert shutdown.step(0, False) is Action.NOTHING
+    assert shutdown.step(1, True) is Action.END
+    assert shutdown.ended
+    assert shutdown.step(2, True) is Action.NOTHING
+
+
+def test_a_failure_leaves_grace_then_terminates_then_ends():
+    shutdown = Shutdown()
+    shutdown.fail(10.0)
+    shutdown.fail(11.0)
+    assert shutdown.step(10.0 + GRACE_S - 0.1, False) is Action.NOTHING
+    assert shutdown.step(10.0 + GRACE_S, False) is Action.TERMINATE
+    assert shutdown.step(10.0 + GRACE_S + TERM_S - 0.1, False) is Action.NOTHING
+    assert shutdown.step(10.0 + GRACE_S + TERM_S, False) is Action.END
+    assert GRACE_S + TERM_S < 6
+
+
+def test_the_user_ends_without_grace_and_the_second_time_at_once():
+    shutdown = Shutdown()
+    shutdown.interrupt(5.0)
+    assert shutdown.step(5.0, False) is Action.TERMINATE
+    assert shutdown.step(5.0 + USER_TERM_S - 0.1, False) is Action.NOTHING
+    shutdown.interrupt(6.0)
+    assert shutdown.step(6.0, False) is Action.END
+
+
+def test_the_user_cuts_the_grace_short():
+    shutdown = Shutdown()
+    shutdown.fail(0.0)
+    shutdown.interrupt(0.5)
+    assert shutdown.step(0.5, False) is Action.TERMINATE

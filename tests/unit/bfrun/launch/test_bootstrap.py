@@ -1,0 +1,84 @@
+import ast
+import io
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bfrun.launch.bootstrap as bootstrap
+
+FOLDER = Path(bootstrap.__file__).parents[1]
+SHIPPED = {
+    name[: -len(".py")].replace("/", ".").removesuffix(".__init__")
+    for name in bootstrap.AGENT_FILES
+}
+
+
+@pytest.mark.parametrize("name", bootstrap.AGENT_FILES)
+def test_agent_files_are_python_3_8_and_standard_library(name):
+    tree = ast.parse((FOLDER / name).read_text(), feature_version=(3, 8))
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module]
+            if node.module in ("bfrun", "bfrun.agent"):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            package, _, rest = name.partition(".")
+            shipped = package == "bfrun" and rest in SHIPPED
+            assert shipped or package in sys.stdlib_module_names, name
+
+
+def test_the_archive_is_the_same_each_time_and_holds_the_agent_only():
+    data = bootstrap.agent_archive()
+    assert data == bootstrap.agent_archive()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        expected = {f"bfrun/{name}" for name in bootstrap.AGENT_FILES}
+        assert set(archive.namelist()) == expected | {"bfrun/__init__.py"}
+        assert archive.read("bfrun/__init__.py") == b""
+
+
+def test_markers_differ():
+    assert bootstrap.new_marker() != bootstrap.new_marker()
+
+
+def test_one_interpreter_is_started_directly():
+    argv = bootstrap.agent_argv(["/usr/bin/python3"], b"word", 7)
+    assert argv[:3] == ["/usr/bin/python3", "-I", "-S"]
+    assert argv[-2:] == ["word", "7"]
+
+
+@pytest.mark.parametrize(
+    "pythons", [["/no/such", sys.executable], [sys.executable, "x"]]
+)
+def test_the_first_interpreter_that_exists_is_taken(pythons):
+    argv = bootstrap.agent_argv(pythons, b"word", 3)
+    index = argv.index("-c", 3)
+    argv[index + 1] = "import sys; print(sys.executable, sys.argv[1:])"
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == f"{sys.executable} ['word', '3']\n"
+
+
+@given(st.binary(max_size=300), st.binary(max_size=50), st.integers(1, 20))
+def test_banners_are_skipped_however_they_are_split(banner, frames, step):
+    marker = b"--a-marker--"
+    data = banner + marker + frames
+    expected = data.partition(marker)[2]
+    skipper, got = bootstrap.MarkerFilter(marker), b""
+    for start in range(0, len(data), step):
+        got += skipper.feed(data[start : start + step])
+    assert got == expected
+    assert skipper.found
+
+
+def test_the_banner_is_kept_for_messages():
+    skipper = bootstrap.MarkerFilter(b"--a-marker--")
+    assert skipper.feed(b"Welcome!\n") == b""
+    assert skipper.banner == "Welcome!"
+    assert not skipper.found

@@ -1,0 +1,103 @@
+import io
+import re
+import time
+
+import pytest
+
+from bfrun.output.logs import LogFiles
+from bfrun.output.printer import TAIL_LINES, Printer
+
+
+class Sink:
+    def __init__(self, **options):
+        self.out, self.err, self.shown = io.StringIO(), io.StringIO(), []
+        self.printer = Printer(
+            lambda rank, nbytes: self.shown.append((rank, nbytes)),
+            out=self.out,
+            err=self.err,
+            **options,
+        )
+
+    def finish(self, *items):
+        for item in items:
+            self.printer.feed(*item)
+        self.printer.close()
+        return self.out.getvalue(), self.err.getvalue()
+
+
+def test_whole_lines_with_prefixes():
+    sink = Sink()
+    out, err = sink.finish(
+        (0, "stdout", b"on"),
+        (1, "stdout", b"two\n"),
+        (0, "stdout", b"e\n"),
+        (1, "stderr", b"no end"),
+    )
+    assert out == "[1] two\n[0] one\n"
+    assert err == "[1] no end\n"
+    assert sum(nbytes for _, nbytes in sink.shown) == 14
+
+
+def test_remarks_have_no_prefix():
+    sink = Sink()
+    sink.printer.say("one\ntwo")
+    assert sink.finish() == ("", "one\ntwo\n")
+
+
+def test_only_some_ranks_are_shown_and_all_are_remembered(tmp_path):
+    logs = LogFiles(str(tmp_path / "logs"), [0, 1])
+    sink = Sink(only=[1], logs=logs)
+    out, _ = sink.finish(
+        (0, "stdout", b"x\n"), (1, "stdout", b"y\n"), (0, "stderr", b"z\n")
+    )
+    assert out == "[1] y\n"
+    assert sink.printer.tails() == {0: ["z"]}
+    assert (tmp_path / "logs/rank0.stdout").read_bytes() == b"x\n"
+    assert logs.stderr_paths()[0] == str(tmp_path / "logs/rank0.stderr")
+
+
+def test_timestamps():
+    out, _ = Sink(timestamps=True).finish((0, "stdout", b"x\n"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[0\] x\n", out)
+
+
+def test_the_tail_is_the_last_lines():
+    sink = Sink()
+    sink.finish((0, "stderr", b"".join(b"%d\n" % i for i in range(30))))
+    assert sink.printer.tails()[0] == [str(i) for i in range(30 - TAIL_LINES, 30)]
+
+
+def test_equal_tracebacks_are_folded():
+    trace = b"Traceback (most recent call last):\n  File\nValueError: x\n"
+    _, err = Sink().finish(*((rank, "stderr", trace) for rank in (0, 1, 2)))
+    assert err.count("Traceback") == 1
+    assert err.endswith("[1-2] same traceback as rank 0: ValueError: x\n")
+
+
+def test_a_traceback_that_nothing_follows_is_shown_soon():
+    sink = Sink()
+    trace = b"Traceback (most recent call last):\n  File\nValueError: x\n"
+    sink.printer.feed(0, "stderr", trace)
+    deadline = time.monotonic() + 5
+    while "ValueError" not in sink.err.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert "[0] ValueError: x\n" in sink.err.getvalue()
+    sink.finish()
+
+
+def test_a_bar_becomes_a_line_in_a_log():
+    sink = Sink()
+    sink.printer.feed(0, "stderr", b"\r10%")
+    deadline = time.monotonic() + 5
+    while "10%" not in sink.err.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    _, err = sink.finish((0, "stderr", b"\r90%"), (0, "stderr", b"\r100%\n"))
+    assert err == "[0] 10%\n[0] 100%\n"
+
+
+def test_an_output_folder_that_cannot_be_made(tmp_path):
+    from bfrun.errors import LaunchError
+
+    (tmp_path / "file").touch()
+    with pytest.raises(LaunchError, match="--output-dir"):
+        LogFiles(str(tmp_path / "file" / "logs"), [0])

@@ -1,0 +1,112 @@
+"""What the pre-flight makes of the answers, without hosts."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from bfrun.config import LaunchConfig
+from bfrun.errors import LaunchError
+from bfrun.hosts import Host
+from bfrun.plan import HostFacts
+from bfrun.preflight.check import print_check, raise_failures
+from bfrun.preflight.preflight import HostReport, compare_hosts
+
+CONFIG = LaunchConfig(command=("python", "x.py"), cwd="/job")
+
+
+def report(name: str, **differences: Any) -> HostReport:
+    answer = {
+        "hostname": name,
+        "system": "Linux",
+        "cpus": [0, 1],
+        "numa": [[0], [1]],
+        "gpus": ["0"],
+        "addresses": [["eth0", "10.0.0.1"]],
+        "program": "/usr/bin/python",
+        "is_python": True,
+        "has_cwd": True,
+        "python": "3.11.7",
+        "torch": "2.13.0+cpu",
+        "bluecomm": "0.1.0",
+        "native": True,
+    }
+    return HostReport(Host(name), {**answer, **differences})
+
+
+def problems(**differences: Any) -> list[str]:
+    reports = [report("a"), report("b", **differences)]
+    compare_hosts(reports, CONFIG)
+    assert reports[0].problems == []
+    return reports[1].problems
+
+
+@pytest.mark.parametrize(
+    "differences",
+    [
+        {},
+        {"python": "3.11.9"},
+        {"torch": "2.13.0+cu126"},
+        {"is_python": False, "torch": None, "python": None},
+    ],
+)
+def test_these_fit(differences):
+    assert problems(**differences) == []
+
+
+@pytest.mark.parametrize(
+    ("differences", "match"),
+    [
+        ({"python": "3.10.2"}, "python is 3.10.2, on host 'a' it is 3.11.7; install"),
+        ({"torch": None}, "torch is not installed, on host 'a' it is 2.13.0+cpu"),
+        ({"torch": "2.4.0"}, "torch is 2.4.0, on host 'a' it is 2.13.0+cpu"),
+        ({"bluecomm": "0.2.0"}, "bluecomm is 0.2.0, on host 'a' it is 0.1.0"),
+        ({"native": False}, "without its native extension for Python 3.11.7"),
+        ({"system": "Darwin"}, "it runs Darwin; ranks need Linux"),
+        ({"has_cwd": False}, "no directory /job; start bfrun in a directory that"),
+        ({"program": None}, "no program 'python' on its PATH; install it there"),
+    ],
+)
+def test_these_do_not(differences, match):
+    (problem,) = problems(**differences)
+    assert match in problem
+
+
+def test_host_that_was_not_reached_is_not_compared():
+    reports = [HostReport(Host("a"), problems=["no answer"]), report("b")]
+    compare_hosts(reports, CONFIG)
+    assert reports[1].problems == []
+
+
+def test_facts_for_the_plan():
+    assert report("a").facts == HostFacts((0, 1), ((0,), (1,)), ("0",))
+
+
+def test_table_shows_what_is_known_and_each_failure():
+    lost = HostReport(Host("b"), problems=["[no] answer; switch it on"])
+    text = io.StringIO()
+    assert not print_check([report("a"), lost], text)
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    assert lines[1].split() == (
+        ["a", "ok", "3.11.7", "2.13.0+cpu", "0.1.0", "2", "1", "10.0.0.1"]
+    )
+    assert lines[2].split() == ["b", "FAILED"]
+    assert lines[3] == "host 'b': [no] answer; switch it on"
+
+
+def test_table_of_hosts_that_passed():
+    first = report("a")
+    first.addresses = ("10.9.9.9",)
+    text = io.StringIO()
+    assert print_check([first, report("b", torch=None)], text)
+    assert "10.9.9.9" in text.getvalue()
+    assert "2 hosts are ready" in text.getvalue()
+
+
+def test_every_failure_is_in_the_error():
+    bad = [HostReport(Host(name), problems=[f"{name} is off"]) for name in "ab"]
+    with pytest.raises(LaunchError, match=r"failed:\n  host 'a': a .*\n  host 'b': b"):
+        raise_failures([report("c"), *bad])
+    raise_failures([report("c")])
