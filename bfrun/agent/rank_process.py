@@ -5,6 +5,7 @@ Part of the agent: standard library only, Python 3.8.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -107,7 +108,13 @@ class RankProcess:
                 f"command '{argv[0]}' was not found on this host "
                 f"(working directory {cwd})"
             )
-        return f"command '{argv[0]}' could not be started: {error}"
+        text = f"command '{argv[0]}' could not be started: {error}"
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.ENOEXEC):
+            text += (
+                f"; name the interpreter (python {argv[0]}), or make the file "
+                "executable with an interpreter in its first line"
+            )
+        return text
 
     def read(self, stream: str) -> bytes | None:
         """Return new output, ``b""`` at its end, None for nothing now."""

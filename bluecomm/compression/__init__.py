@@ -1,5 +1,5 @@
 """Compression of tensors on their way between ranks, by casting to a shorter type."""
 
-from bluecomm.compression.cast import Compression, Compressor
+from bluecomm.compression.cast import Compression, Compressor, check_compressor
 
-__all__ = ["Compression", "Compressor"]
+__all__ = ["Compression", "Compressor", "check_compressor"]

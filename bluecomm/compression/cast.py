@@ -52,3 +52,17 @@ class Compression:
 
     none = NoneCompressor
     fp16 = FP16Compressor
+
+
+def check_compressor(compression: object) -> type[Compressor]:
+    """Return ``compression`` if it is a compressor's class.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if isinstance(compression, type) and issubclass(compression, Compressor):
+        return compression
+    raise TypeError(
+        "compression must be bluecomm.Compression.none, .fp16 or a subclass of "
+        f"bluecomm.compression.Compressor, got {compression!r}"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bluecomm.compression import Compression, Compressor
+from bluecomm.compression import Compression, Compressor, check_compressor
 from bluecomm.ops.reduce_op import ReduceOp, choose
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator
@@ -107,14 +107,14 @@ def allreduce(
 
     Raises:
         TypeError: Not a tensor, or of a type that is not supported; or
-            ``is_hierarchical_local`` is no bool.
+            ``is_hierarchical_local`` is no bool or ``compression`` no compressor.
         ValueError: Average or factors with a type that is no floating-point type, or
             both ``average`` and ``op``.
         MismatchError: The ranks called it with differing arguments.
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
-    compressed, context = compression.compress(tensor)
+    compressed, context = check_compressor(compression).compress(tensor)
     result = allreduce_nonblocking(
         compressed,
         average,

@@ -34,10 +34,11 @@ def average_model(
         process_set: Ranks that take part. Default: all.
 
     Raises:
+        TypeError: ``model`` is no module.
         MismatchError: The ranks' models differ.
         BluecommError: The communication failed.
     """
-    live.settle(model.parameters(), for_writing=True)
+    _settle("average_model", model, for_writing=True)
     means = _means(model, average_buffers, process_set)
     _overwrite(model, means)
 
@@ -67,7 +68,7 @@ def averaged(
     Yields:
         The model.
     """
-    live.settle(model.parameters(), for_writing=True)
+    _settle("averaged", model, for_writing=True)
     means = _means(model, average_buffers, process_set)
     tensors = dict(_tensors(model, average_buffers))
     own = {name: tensors[name].detach().clone() for name in means}
@@ -98,6 +99,7 @@ def averaged_state_dict(
     Returns:
         New dict of new tensors; buffers that are not averaged are this rank's.
     """
+    _settle("averaged_state_dict", model, for_writing=False)
     state: dict[str, Any] = {
         name: value.detach().clone() if isinstance(value, torch.Tensor) else value
         for name, value in model.state_dict().items()
@@ -133,10 +135,11 @@ def consensus_distance(
         The same number on every rank.
 
     Raises:
+        TypeError: ``model`` is no module.
         MismatchError: The ranks' models differ.
         BluecommError: The communication failed.
     """
-    live.settle(model.parameters(), for_writing=False)
+    _settle("consensus_distance", model, for_writing=False)
     means = _means(model, False, process_set)
     square = sum(
         float((parameter.detach().double() - means[name].double()).square().sum())
@@ -150,6 +153,15 @@ def consensus_distance(
         process_set=comm,
     )
     return math.sqrt(float(mean_square))
+
+
+def _settle(operation: str, model: nn.Module, *, for_writing: bool) -> None:
+    """Let the rounds of a model's optimizers end before it is averaged."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"{operation}: model must be a torch.nn.Module, got {type(model).__name__}"
+        )
+    live.settle(model.parameters(), for_writing=for_writing)
 
 
 def _tensors(

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 
-from bluecomm.compression import Compression, Compressor
+from bluecomm.compression import Compression, Compressor, check_compressor
 from bluecomm.ops.reduce_op import Average, ReduceOp, Sum
 
 
@@ -47,13 +47,7 @@ class CommonOptions:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.op not in (Average, Sum):
             raise ValueError(f"op must be bluecomm.Average or Sum, got {self.op!r}")
-        if not isinstance(self.compression, type) or not issubclass(
-            self.compression, Compressor
-        ):
-            raise TypeError(
-                "compression must be bluecomm.Compression.none or .fp16, got "
-                f"{self.compression!r}"
-            )
+        check_compressor(self.compression)
 
 
 @dataclasses.dataclass

@@ -103,6 +103,8 @@ def odd_tensors() -> None:
     compressed = bf.allreduce(x[me], compression=bf.Compression.fp16)
     assert compressed.dtype == torch.float32
     torch.testing.assert_close(compressed, x.mean(0), atol=1e-2, rtol=1e-2)
+    with pytest.raises(TypeError, match="compression must be"):
+        bf.allreduce(x[me], compression="fp16")
     group = bf.grouped_allreduce([x[me], 2 * x[me]], name="group")
     torch.testing.assert_close(group[1], 2 * x.mean(0))
     handle = bf.grouped_allreduce_async([x[me], x[me]], op=bf.Sum, prescale_factor=2.0)

@@ -86,7 +86,7 @@ def test_broadcast_parameters(which, root, named):
 def allreduce_in_each_form(which):
     model = make_normed(bf.rank())
     if which == "named":
-        bf.allreduce_parameters(model.named_parameters())  # B15
+        bf.allreduce_parameters(model.named_parameters())
     elif which == "state":
         bf.allreduce_parameters(model.state_dict())
     else:

@@ -55,7 +55,6 @@ def train(kind, optimizer, which, steps):
 @pytest.mark.parametrize("which", ALGORITHMS)
 @pytest.mark.parametrize("kind", sorted(MODELS))
 def test_models(kind, which):
-    # B5 is "attention", B6 is "leaf".
     got = run_ranks(RANKS, train, kind, "adamw", which, STEPS)
     rtol = 1e-5 if kind == "mixed_types" else 1e-9
     check(got, expected(which, kind, "adamw"), rtol)

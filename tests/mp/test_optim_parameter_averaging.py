@@ -264,7 +264,7 @@ def train_with_machine_ring(*args):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_dynamic_machines_need_not_be_neighbors(order):
-    # B22: BlueFog looked them up in the static machine topology.
+    # BlueFog looked them up in the static machine topology.
     options = {"algorithm": "hierarchical_neighbor_allreduce", "order": order}
     got = run_ranks(
         6,
@@ -314,7 +314,7 @@ def test_local_steps_between_rounds(order):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_accumulated_gradients_all_count(order):
-    # B7: with ATC, BlueFog used the last micro-batch's gradient only.
+    # With ATC, BlueFog used the last micro-batch's gradient only.
     options = {
         "algorithm": "neighbor_allreduce",
         "order": order,

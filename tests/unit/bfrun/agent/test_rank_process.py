@@ -122,3 +122,13 @@ def test_why_a_command_does_not_start(tmp_path):
     assert "does not exist on this host; share it between the hosts" in error
     _, error = run([str(tmp_path)])
     assert "could not be started: " in error
+
+
+@pytest.mark.parametrize(("mode", "said"), [(0o644, "denied"), (0o755, "format")])
+def test_a_script_that_is_no_program(tmp_path, mode, said):
+    script = tmp_path / "first.py"
+    script.write_text("print(1)\n")
+    script.chmod(mode)
+    _, error = run([str(script)])
+    assert said in error
+    assert f"name the interpreter (python {script})" in error

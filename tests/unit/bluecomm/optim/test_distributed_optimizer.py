@@ -154,7 +154,7 @@ class TestWorldOfOne:
         ],
     )
     def test_old_and_misspelt_knobs_are_errors(self, name, text):
-        # B27: these were accepted, without any effect.
+        # BlueFog accepted these, without any effect.
         optimizer = wrapped(algorithm="neighbor_allreduce")
         with pytest.raises(AttributeError, match=text):
             setattr(optimizer, name, {})
