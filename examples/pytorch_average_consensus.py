@@ -49,6 +49,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--save-plot-file", metavar="FILE", help="draw the error over the rounds"
     )
+    parser.add_argument(
+        "--plot-interactive", action="store_true", help="show the plot in a window"
+    )
+    parser.add_argument(
+        "--no-cuda", action="store_true", help="as it is: tensors are on the CPU"
+    )
     parser.add_argument("--seed", type=int, default=2020, help="default: 2020")
     return parser.parse_args()
 
@@ -82,10 +88,12 @@ def run(args: argparse.Namespace) -> list[float]:
     return errors
 
 
-def plot(errors: list[list[float]], title: str, file: str) -> None:
+def plot(errors: list[list[float]], title: str, file: str | None) -> None:
+    """Draw one line per rank, into ``file`` or a window."""
     import matplotlib
 
-    matplotlib.use("Agg")
+    if file:
+        matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     for rank, own in enumerate(errors):
@@ -94,8 +102,11 @@ def plot(errors: list[list[float]], title: str, file: str) -> None:
     plt.ylabel("relative error against the mean")
     plt.title(title)
     plt.legend()
-    plt.savefig(file)
-    print(f"wrote {file}")
+    if file:
+        plt.savefig(file)
+        print(f"wrote {file}")
+    else:
+        plt.show()
 
 
 def main() -> None:
@@ -105,7 +116,7 @@ def main() -> None:
     errors = run(args)
     print(f"[{bf.rank()}] relative error at last iteration: {errors[-1]:.3e}")
     everyone = bf.allgather_object(errors)
-    if args.save_plot_file and bf.rank() == 0:
+    if (args.save_plot_file or args.plot_interactive) and bf.rank() == 0:
         style = "one peer" if args.enable_dynamic_topology else "static"
         plot(everyone, f"{args.virtual_topology}, {style}", args.save_plot_file)
 
