@@ -29,6 +29,7 @@ from bluecomm.basics import (
     machine_size,
     nccl_built,
     rank,
+    reset_stats,
     set_skip_negotiate_stage,
     shutdown,
     size,
@@ -119,6 +120,12 @@ from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.parameters import allreduce_parameters, broadcast_parameters
 from bluecomm.optim.registry import algorithm_names, register_algorithm
 from bluecomm.runtime import Handle
+from bluecomm.runtime.stats import (
+    EdgeStats,
+    NeighborStats,
+    OperationStats,
+    Stats,
+)
 from bluecomm.topologies import (
     in_neighbor_machine_ranks,
     in_neighbor_ranks,
@@ -169,6 +176,7 @@ __all__ = [
     "DistributedHierarchicalNeighborAllreduceOptimizer",
     "DistributedNeighborAllreduceOptimizer",
     "DistributedOptimizer",
+    "EdgeStats",
     "ExponentialGraph",
     "ExponentialTwoGraph",
     "FullyConnectedGraph",
@@ -187,7 +195,9 @@ __all__ = [
     "MeshGrid2DGraph",
     "Min",
     "MismatchError",
+    "NeighborStats",
     "NotInitializedError",
+    "OperationStats",
     "PeerLostError",
     "ProcessSet",
     "Product",
@@ -195,6 +205,7 @@ __all__ = [
     "RingGraph",
     "ShutdownError",
     "StarGraph",
+    "Stats",
     "Sum",
     "SymmetricExponentialGraph",
     "__version__",
@@ -267,6 +278,7 @@ __all__ = [
     "reducescatter_async",
     "reducescatter_nonblocking",
     "register_algorithm",
+    "reset_stats",
     "set_machine_topology",
     "set_skip_negotiate_stage",
     "set_topology",

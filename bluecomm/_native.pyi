@@ -49,6 +49,14 @@ class PendingOperation(TypedDict):
     received_bytes: int
     expected_bytes: int
 
+class EdgeStats(TypedDict):
+    messages_sent: int
+    bytes_sent: int
+    messages_received: int
+    bytes_received: int
+    wait_s: float
+    late_s: float
+
 class PeerStats(TypedDict):
     rank: int
     transport: str
@@ -56,7 +64,25 @@ class PeerStats(TypedDict):
     bytes_sent: int
     messages_received: int
     bytes_received: int
-    wait_s: float  # time in which an operation waited for this peer alone
+    operations: dict[str, EdgeStats]  # by kind
+
+class KindStats(TypedDict):
+    calls: int
+    failures: int
+    duration_s: float
+    blocked_s: float
+
+class EngineStats(TypedDict):
+    age_s: float
+    peers: list[PeerStats]
+    operations: dict[str, KindStats]
+
+class Recorder:
+    """Writes what a rank does into a trace file; see native/trace/recorder.h."""
+
+    def __init__(self, *, path: str, nbytes: int, rank: int, size: int) -> None: ...
+    def begin(self, activity: str, tensor: str = "") -> None: ...
+    def end(self, tensor: str = "") -> None: ...
 
 class Engine:
     """One rank's data plane. Starts its progress thread in `start`."""
@@ -77,6 +103,7 @@ class Engine:
         eager_bytes: int = 4096,
         staging_bytes: int = 8 << 20,
         memory: SharedMemory,
+        recorder: Recorder | None = None,
     ) -> None: ...
     def offers(self) -> dict[str, str]:
         """Open the listeners and return what peers need to reach this rank."""
@@ -133,6 +160,7 @@ class Engine:
 
     def pending(self) -> list[PendingOperation]: ...
     def peer_lost(self, rank: int, text: str) -> None: ...
-    def stats(self) -> list[PeerStats]: ...
+    def stats(self) -> EngineStats: ...
+    def reset_stats(self) -> None: ...
     def close(self, timeout_s: float) -> None:
         """Say goodbye to all peers, drain, stop the thread; later calls fail."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from bluecomm.runtime import Communicator, current_communicator, current_process
 from bluecomm.runtime.process import TopologyFunction
+from bluecomm.runtime.stats import Stats
 
 
 def init(
@@ -136,18 +136,29 @@ def nccl_built() -> bool:
     return False
 
 
-def stats() -> list[dict[str, Any]]:
-    """Return what this rank has exchanged with each peer.
+def stats() -> Stats:
+    """Return what this rank has exchanged, and whom it has waited for.
+
+    Costs nothing while it is not called: the counters are always on.
 
     Returns:
-        One dict per peer that a link was made to: ``rank``, ``transport``,
-        ``messages_sent``, ``bytes_sent``, ``messages_received``, ``bytes_received``,
-        and ``wait_s``, the seconds in which an operation waited for this peer alone.
+        Counters per neighbor and kind of operation since ``init`` or ``reset_stats``:
+        bytes, messages, seconds waited for each neighbor, seconds of exposed
+        communication, and the slowest neighbor.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
     """
-    return [dict(peer) for peer in current_communicator().world.stats()]
+    return current_communicator().world.stats()
+
+
+def reset_stats() -> None:
+    """Let ``stats`` count from 0 again, on this rank.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    current_communicator().world.reset_stats()
 
 
 def set_skip_negotiate_stage(value: bool) -> None:

@@ -17,6 +17,7 @@ from bluecomm.runtime.handle import Handle, Result
 from bluecomm.runtime.layout import MachineLayout, layout_of
 from bluecomm.runtime.monitor import Monitor
 from bluecomm.runtime.rendezvous import Rendezvous
+from bluecomm.runtime.stats import Stats, to_stats
 
 if TYPE_CHECKING:
     from bluecomm._native import Completion, Engine, SharedMemory
@@ -186,9 +187,14 @@ class World:
         """Return the kind of the link to a peer: ``"self"``, ``"shm"`` or ``"tcp"``."""
         return self._engine.transport_of(rank)
 
-    def stats(self) -> list[Any]:
-        """Return the engine's counters for each peer."""
-        return list(self._engine.stats())
+    def stats(self) -> Stats:
+        """Return what the engine has counted."""
+        hosts = {peer.rank: peer.host for peer in self.peers}
+        return to_stats(self._engine.stats(), hosts)
+
+    def reset_stats(self) -> None:
+        """Let the engine count from 0 again."""
+        self._engine.reset_stats()
 
     def start(
         self,

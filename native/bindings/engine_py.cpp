@@ -17,6 +17,7 @@
 #include "bindings/fork_guard.h"
 #include "bindings/register.h"
 #include "bindings/release_gil.h"
+#include "bindings/stats.h"
 #include "bindings/transports.h"
 #include "common/shared_memory.h"
 #include "engine/engine.h"
@@ -61,7 +62,8 @@ std::unique_ptr<PyEngine> make_engine(
     const py::bytes& secret, const std::string& socket_dir,
     std::vector<std::string> addresses, const std::string& machine,
     const std::string& transport, int tcp_streams, std::size_t eager_bytes,
-    std::size_t staging_bytes, std::shared_ptr<SharedMemory> memory) {
+    std::size_t staging_bytes, std::shared_ptr<SharedMemory> memory,
+    std::shared_ptr<Recorder> recorder) {
   if (rank < 0 || rank >= size) {
     throw std::invalid_argument("rank must be in 0 .. size - 1, got rank " +
                                 std::to_string(rank) + " of " + std::to_string(size));
@@ -75,6 +77,7 @@ std::unique_ptr<PyEngine> make_engine(
   config.job = job;
   config.epoch = epoch;
   config.machine = machine;
+  config.recorder = std::move(recorder);
   config.allocate = [memory = std::move(memory)](std::size_t nbytes) {
     auto block = std::make_shared<SharedBlock>(memory->allocate(nbytes));
     Result result;
@@ -170,23 +173,13 @@ py::list pending(PyEngine& self) {
   return list;
 }
 
-py::list stats(PyEngine& self) {
-  std::vector<PeerStats> peers;
+py::dict stats(PyEngine& self) {
+  Stats stats;
   {
     const ReleaseGil unlocked;
-    peers = self.use().stats();
+    stats = self.use().stats();
   }
-  py::list list;
-  for (const PeerStats& one : peers) {
-    list.append(py::dict(py::arg("rank") = one.rank,
-                         py::arg("transport") = one.transport,
-                         py::arg("messages_sent") = one.channel.messages_sent,
-                         py::arg("bytes_sent") = one.channel.bytes_sent,
-                         py::arg("messages_received") = one.channel.messages_received,
-                         py::arg("bytes_received") = one.channel.bytes_received,
-                         py::arg("wait_s") = one.wait_s));
-  }
-  return list;
+  return to_dict(stats);
 }
 
 void fail(PyEngine& self, Handle handle, int code, std::string text) {
@@ -227,7 +220,7 @@ void register_engine(py::module_& module) {
            arg("epoch"), arg("secret"), arg("socket_dir"), arg("addresses"),
            arg("machine"), arg("transport") = "auto", arg("tcp_streams") = 2,
            arg("eager_bytes") = 4096, arg("staging_bytes") = std::size_t{8} << 20,
-           arg("memory"))
+           arg("memory"), arg("recorder") = nullptr)
       .def("offers", unlocked(&Engine::offers))
       .def("start", &start, arg("peers"))
       .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))
@@ -256,6 +249,7 @@ void register_engine(py::module_& module) {
       .def("pending", &pending)
       .def("peer_lost", unlocked(&Engine::peer_lost), arg("rank"), arg("text"))
       .def("stats", &stats)
+      .def("reset_stats", unlocked(&Engine::reset_stats))
       .def("close", &close, arg("timeout_s"));
 }
 

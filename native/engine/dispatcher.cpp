@@ -13,7 +13,9 @@ Dispatcher::Dispatcher(EngineConfig config,
     : config_(std::move(config)),
       job_(hash_bytes(config_.job)),
       transports_(std::move(transports)),
-      peers_(config_.rank, config_.size, config_.machine) {}
+      peers_(config_.rank, config_.size, config_.machine),
+      account_(config_.size, config_.recorder),
+      counted_before_(static_cast<std::size_t>(config_.size)) {}
 
 std::map<std::string, std::string> Dispatcher::offers() const {
   std::map<std::string, std::string> offers;
@@ -80,6 +82,7 @@ Handle Dispatcher::submit(Request request) {
   auto operation =
       std::make_shared<Operation>(handle, std::move(request), std::move(plan), call);
   last_handle_ = handle;
+  now_ = operation->started();
   entries_[handle].operation = operation;
   active_.push_back(operation);
   const bool must_wait = matching_.add(operation);
@@ -88,6 +91,7 @@ Handle Dispatcher::submit(Request request) {
     match(one.peer, one.envelope, std::move(one.message));
   }
   if (!must_wait && operation->state() == Operation::State::kQueued) start(*operation);
+  account_.submitted(*operation);
   return handle;
 }
 
@@ -152,6 +156,8 @@ void Dispatcher::match(int peer, const Envelope& envelope,
     } else if (operation->deliver(peer, envelope, message) ==
                Operation::Delivery::kUnexpected) {
       fail_unexpected(peer, envelope);
+    } else if (envelope.phase == 0) {
+      account_.header(entry(operation->handle()).notes, *operation, peer, now_);
     }
     return;
   }
@@ -176,6 +182,7 @@ void Dispatcher::on_goodbye(int peer) { peers_.finish(peer); }
 
 bool Dispatcher::poll() {
   bool changed = false;
+  now_ = Clock::now();
   for (const auto& transport : transports_) {
     if (transport->poll(*this)) changed = true;
   }
@@ -185,14 +192,16 @@ bool Dispatcher::poll() {
     if (advance(*operation)) changed = true;
     if (i < active_.size() && active_[i] == operation) ++i;
   }
-  const Clock::time_point now = Clock::now();
-  if (fail_expired(now)) changed = true;
-  if (!peers_.gone().empty() && fail_gone(now)) changed = true;
+  if (fail_expired(now_)) changed = true;
+  if (!peers_.gone().empty() && fail_gone(now_)) changed = true;
   return changed;
 }
 
 bool Dispatcher::advance(Operation& operation) {
+  const Clock::time_point begin = account_.records() ? Clock::now() : now_;
   const bool changed = operation.advance(kBudget);
+  if (changed && account_.records()) account_.combined(operation, begin);
+  account_.progress(entry(operation.handle()).notes, operation, changed, begin);
   if (operation.error()) {
     fail_operation(operation, *operation.error());
     return true;
@@ -201,24 +210,12 @@ bool Dispatcher::advance(Operation& operation) {
     end(operation);
     return true;
   }
-  note_blocker(operation);
   return changed;
-}
-
-void Dispatcher::note_blocker(Operation& operation) {
-  Entry& noted = entry(operation.handle());
-  const int blocker =
-      operation.state() == Operation::State::kDone ? -1 : operation.lone_blocker();
-  if (blocker == noted.blocker) return;
-  const Clock::time_point now = Clock::now();
-  if (noted.blocker >= 0) peers_.add_wait(noted.blocker, now - noted.blocked_since);
-  noted.blocker = blocker;
-  noted.blocked_since = now;
 }
 
 // Takes an operation that is done out of all lists but entries_.
 void Dispatcher::end(Operation& operation) {
-  note_blocker(operation);
+  account_.ended(entry(operation.handle()).notes, operation);
   finished_.push_back(operation.handle());
   ++completions_;
   const auto active = std::find_if(
@@ -298,15 +295,39 @@ std::vector<PendingOperation> Dispatcher::pending() const {
   return list;
 }
 
-std::vector<PeerStats> Dispatcher::stats() const {
-  std::vector<PeerStats> list;
-  for (int rank = 0; rank < config_.size; ++rank) {
-    const Channel* const channel = peers_.channels()[static_cast<std::size_t>(rank)];
-    if (channel == nullptr) continue;
-    list.push_back({rank, std::string(peers_.transport_of(rank)), channel->stats(),
-                    peers_.waited_for(rank).count()});
+Stats Dispatcher::stats() const {
+  Stats stats;
+  stats.age_s = account_.age().count();
+  for (std::size_t k = 0; k < kKinds; ++k) {
+    const Kind kind = static_cast<Kind>(k);
+    const KindStats counted = account_.kind(kind);
+    if (counted.calls > 0) stats.kinds.emplace_back(kind, counted);
   }
-  return list;
+  for (int rank = 0; rank < config_.size; ++rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    const Channel* const channel = peers_.channels()[index];
+    if (channel == nullptr) continue;
+    PeerStats peer{rank,
+                   std::string(peers_.transport_of(rank)),
+                   channel->stats() - counted_before_[index],
+                   {}};
+    const Account::Edges* const edges = account_.edges(rank);
+    for (std::size_t k = 0; edges != nullptr && k < kKinds; ++k) {
+      const EdgeStats& edge = (*edges)[k];
+      if (edge == EdgeStats{}) continue;
+      peer.edges.emplace_back(static_cast<Kind>(k), edge);
+    }
+    stats.peers.push_back(std::move(peer));
+  }
+  return stats;
+}
+
+void Dispatcher::reset_stats() {
+  account_.reset();
+  for (std::size_t rank = 0; rank < counted_before_.size(); ++rank) {
+    const Channel* const channel = peers_.channels()[rank];
+    if (channel != nullptr) counted_before_[rank] = channel->stats();
+  }
 }
 
 // --- Closing -------------------------------------------------------------------------

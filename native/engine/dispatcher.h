@@ -8,9 +8,11 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/status.h"
+#include "engine/account.h"
 #include "engine/collectives/tuning.h"
 #include "engine/matching.h"
 #include "engine/operation.h"
@@ -41,7 +43,13 @@ struct PeerStats {
   int rank = 0;
   std::string transport;
   ChannelStats channel;
-  double wait_s = 0;
+  std::vector<std::pair<Kind, EdgeStats>> edges;  // of the kinds that were used
+};
+
+struct Stats {
+  double age_s = 0;  // how long it has been counted
+  std::vector<PeerStats> peers;
+  std::vector<std::pair<Kind, KindStats>> kinds;
 };
 
 struct EngineConfig {
@@ -51,6 +59,7 @@ struct EngineConfig {
   std::uint32_t epoch = 0;
   std::string machine;
   Tuning tuning;
+  std::shared_ptr<Recorder> recorder;  // or null
   // Memory for results whose length only the peers know.
   std::function<Result(std::size_t nbytes)> allocate;
 };
@@ -83,7 +92,9 @@ class Dispatcher final : private Receiver {
   void extend_deadline(Handle handle, Clock::duration time);
   void peer_lost(int rank, std::string text);
   std::vector<PendingOperation> pending() const;
-  std::vector<PeerStats> stats() const;
+  Stats stats() const;
+  void reset_stats();
+  Account& account() { return account_; }
 
   // Moves what can be moved now, at most about kBudget bytes of each operation. True
   // when anything changed, so that it should be called again.
@@ -107,9 +118,7 @@ class Dispatcher final : private Receiver {
   struct Entry {
     std::shared_ptr<Operation> operation;
     Result result;
-    // Who it has been waiting for alone, and since when.
-    int blocker = -1;
-    Clock::time_point blocked_since;
+    Account::Notes notes;
   };
 
   // Only note what happened; the transport is in the middle of its poll.
@@ -123,7 +132,6 @@ class Dispatcher final : private Receiver {
   bool read_arrivals();
   void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
   bool advance(Operation& operation);
-  void note_blocker(Operation& operation);
   void end(Operation& operation);
 
   // dispatcher_failures.cpp
@@ -146,6 +154,9 @@ class Dispatcher final : private Receiver {
   Peers peers_;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
   Matching matching_;
+  Account account_;
+  std::vector<ChannelStats> counted_before_;  // by rank, at the last reset_stats()
+  Clock::time_point now_;                     // when this turn began
   std::unordered_map<Handle, Entry> entries_;
   std::vector<std::shared_ptr<Operation>> active_;  // started or queued, not ended
   std::vector<Handle> finished_;

@@ -97,9 +97,11 @@ std::optional<Status> Engine::wait(Handle handle, Clock::time_point deadline,
                                    const std::function<bool()>& interrupted) {
   const std::shared_ptr<const Operation> operation =
       progress_.look([&] { return dispatcher_.operation(handle); });
+  const Clock::time_point begin = Clock::now();
   const bool done = progress_.drive_until(
       [&] { return operation->state() == Operation::State::kDone; }, deadline,
       interrupted);
+  dispatcher_.account().blocked(*operation, begin, Clock::now());
   // It does not change any more once it is done.
   return done ? std::optional<Status>(operation->status()) : std::nullopt;
 }
@@ -135,8 +137,12 @@ void Engine::peer_lost(int rank, std::string text) {
   });
 }
 
-std::vector<PeerStats> Engine::stats() {
+Stats Engine::stats() {
   return progress_.look([&] { return dispatcher_.stats(); });
+}
+
+void Engine::reset_stats() {
+  progress_.look([&] { dispatcher_.reset_stats(); });
 }
 
 void Engine::close(Clock::duration limit) {

@@ -45,7 +45,8 @@ class Engine final : private Work {
   void extend_deadline(Handle handle, Clock::duration time);
   std::vector<PendingOperation> pending();
   void peer_lost(int rank, std::string text);
-  std::vector<PeerStats> stats();
+  Stats stats();
+  void reset_stats();
 
   // Ends all operations, says goodbye, delivers what was sent for at most `limit`, and
   // stops the thread.

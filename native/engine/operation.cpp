@@ -243,17 +243,12 @@ bool Operation::awaits_header(int peer) const {
   return awaited > 0;
 }
 
-int Operation::lone_blocker() {
+int Operation::blocker() {
   if (state_ != State::kRunning) return -1;
   scratch_peers_.clear();
   for (const Filling& filling : fillings_) filling.collect_blockers(scratch_peers_);
-  sends_->collect_readers(scratch_peers_);
-  if (scratch_peers_.empty()) return -1;
-  const int first = scratch_peers_.front();
-  for (const int peer : scratch_peers_) {
-    if (peer != first) return -1;
-  }
-  return first;
+  if (scratch_peers_.empty()) sends_->collect_readers(scratch_peers_);
+  return scratch_peers_.empty() ? -1 : scratch_peers_.front();
 }
 
 std::vector<int> Operation::peers() const {

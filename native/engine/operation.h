@@ -39,6 +39,7 @@ class Operation {
   const Request& request() const { return request_; }
   const Envelope& call() const { return call_; }
   const Key& key() const { return call_.key; }
+  const Plan& plan() const { return plan_; }
   // allreduce 'x' on rank 3
   std::string label() const;
   State state() const { return state_; }
@@ -78,8 +79,8 @@ class Operation {
   bool needs(int peer) const;
   // True while a message of `peer` has not even been announced.
   bool awaits_header(int peer) const;
-  // The only peer that the call waits for right now, or -1.
-  int lone_blocker();
+  // A peer without which nothing can be done right now, or -1.
+  int blocker();
   // All peers that the plan sends to or receives from, in ascending order.
   std::vector<int> peers() const;
 

@@ -71,13 +71,6 @@ class Peers {
   const std::string& reason(int rank) const { return entry(rank).reason; }
   std::span<const int> gone() const { return gone_; }
 
-  std::chrono::duration<double> waited_for(int rank) const {
-    return entry(rank).waited;
-  }
-  void add_wait(int rank, std::chrono::duration<double> time) {
-    entry(rank).waited += time;
-  }
-
  private:
   struct Entry {
     Peer peer;
@@ -86,7 +79,6 @@ class Peers {
     std::string reason;
     bool explained = false;
     Clock::time_point grace_until = Clock::time_point::max();
-    std::chrono::duration<double> waited{0};
   };
 
   Entry& entry(int rank) { return entries_[static_cast<std::size_t>(rank)]; }

@@ -87,6 +87,12 @@ struct ChannelStats {
   std::uint64_t bytes_sent = 0;
   std::uint64_t messages_received = 0;
   std::uint64_t bytes_received = 0;
+
+  ChannelStats operator-(const ChannelStats& before) const {
+    return {messages_sent - before.messages_sent, bytes_sent - before.bytes_sent,
+            messages_received - before.messages_received,
+            bytes_received - before.bytes_received};
+  }
 };
 
 // Link to one peer. It may be used before it is established: messages wait.

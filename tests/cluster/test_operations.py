@@ -29,7 +29,7 @@ print(json.dumps({
     "matrix": bf.topology_util.mixing_matrix(bf.load_topology()).tolist(),
     "machine_matrix": bf.topology_util.mixing_matrix(
         bf.load_machine_topology()).tolist(),
-    "transports": {peer["rank"]: peer["transport"] for peer in bf.stats()},
+    "transports": {each.rank: each.transport for each in bf.stats().neighbors},
 }), flush=True)
 bf.shutdown()
 """

@@ -8,10 +8,11 @@ import pytest
 NATIVE = Path(__file__).parents[2] / "native"
 # A layer may include itself and these.
 BELOW = {
-    "bindings": {"engine", "transport", "common"},
-    "engine": {"transport", "kernels", "common"},
+    "bindings": {"engine", "transport", "trace", "common"},
+    "engine": {"transport", "kernels", "trace", "common"},
     "transport": {"common"},
     "kernels": {"common"},
+    "trace": {"common"},
     "common": set(),
 }
 # A transport knows nothing of another one.

@@ -144,8 +144,8 @@ TEST(engine, lists_what_is_outstanding_and_what_has_finished) {
   CHECK(first.finished().empty());
   first.release(handle);
   CHECK_EQ(b[0], 3.0F);
-  CHECK(first.stats()[0].wait_s > 0);
-  CHECK(first.stats()[0].channel.messages_sent > 0);
+  CHECK(first.stats().kinds[0].second.duration_s > 0);
+  CHECK(first.stats().peers[0].channel.messages_sent > 0);
 }
 
 TEST(engine, gives_up_waiting_without_ending_the_operation) {

@@ -16,16 +16,18 @@ Result allocate(std::size_t nbytes) {
 
 }  // namespace
 
-EngineWorld::EngineWorld(int size, const InprocOptions& options)
+EngineWorld::EngineWorld(int size, const InprocOptions& options,
+                         const MakeRecorder& make_recorder)
     : hub_(std::in_place, size, options) {
-  start(size, [&](int rank) { return hub_->make_transport(rank); });
+  start(size, [&](int rank) { return hub_->make_transport(rank); }, make_recorder);
 }
 
 EngineWorld::EngineWorld(int size, const MakeTransport& make_transport) {
   start(size, make_transport);
 }
 
-void EngineWorld::start(int size, const MakeTransport& make_transport) {
+void EngineWorld::start(int size, const MakeTransport& make_transport,
+                        const MakeRecorder& make_recorder) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<Peer> peers;
@@ -36,6 +38,7 @@ void EngineWorld::start(int size, const MakeTransport& make_transport) {
     config.job = "test";
     config.machine = "here";
     config.allocate = allocate;
+    if (make_recorder) config.recorder = make_recorder(rank);
     std::vector<std::unique_ptr<Transport>> transports;
     transports.push_back(make_transport(rank));
     engines_.push_back(

@@ -23,11 +23,14 @@ using namespace std::chrono_literals;
 inline constexpr std::uint64_t kWorld = 1;  // id of the group of all ranks
 
 using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
+// May be empty, and may return null.
+using MakeRecorder = std::function<std::shared_ptr<Recorder>(int rank)>;
 
 class EngineWorld {
  public:
   // Over inproc.
-  explicit EngineWorld(int size, const InprocOptions& options = {});
+  explicit EngineWorld(int size, const InprocOptions& options = {},
+                       const MakeRecorder& make_recorder = {});
   EngineWorld(int size, const MakeTransport& make_transport);
 
   int size() const { return static_cast<int>(engines_.size()); }
@@ -39,7 +42,8 @@ class EngineWorld {
   void run(const std::function<void(int rank, Engine& engine)>& body);
 
  private:
-  void start(int size, const MakeTransport& make_transport);
+  void start(int size, const MakeTransport& make_transport,
+             const MakeRecorder& make_recorder = {});
 
   std::optional<InprocHub> hub_;
   std::vector<std::unique_ptr<Engine>> engines_;

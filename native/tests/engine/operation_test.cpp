@@ -320,7 +320,7 @@ TEST(operation, knows_what_it_lacks) {
   CHECK_EQ(lack.received, 0U);
   CHECK_EQ(lack.expected, 16U);
   CHECK(operation.needs(1) && operation.needs(2));
-  CHECK_EQ(operation.lone_blocker(), -1);
+  CHECK_EQ(operation.blocker(), 1);
   CHECK(operation.peers() == std::vector<int>({1, 2}));
 
   world[1].set_plan(give_to(0, into));
@@ -329,7 +329,7 @@ TEST(operation, knows_what_it_lacks) {
   world[2].set_plan(take_from(0, taken));
   world[0].poll();
   CHECK(!operation.needs(1));
-  CHECK_EQ(operation.lone_blocker(), 2);
+  CHECK_EQ(operation.blocker(), 2);
   world.run();
   CHECK(!operation.needs(2));
 }

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "engine/dispatcher.h"
+
+namespace bluecomm::bindings {
+
+// As EngineStats of bluecomm/_native.pyi.
+pybind11::dict to_dict(const Stats& stats);
+
+}  // namespace bluecomm::bindings

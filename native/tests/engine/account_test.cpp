@@ -1,0 +1,147 @@
+// What the engine counts, and records, of its operations.
+#include "engine/account.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/engine/engine_world.h"
+
+namespace bluecomm::test {
+namespace {
+
+EdgeStats edge_of(const Stats& stats, int peer, Kind kind) {
+  for (const PeerStats& one : stats.peers) {
+    if (one.rank != peer) continue;
+    for (const auto& [of, edge] : one.edges) {
+      if (of == kind) return edge;
+    }
+  }
+  return {};
+}
+
+TEST(account, counts_bytes_and_calls_by_kind_and_peer) {
+  EngineWorld world(2);
+  world.run([](int, Engine& engine) {
+    std::vector<float> a(4, 1.0F);
+    CHECK(call(engine, make_request(engine, Kind::kAllreduce, "a", a, a)).ok());
+    CHECK(call(engine, make_request(engine, Kind::kAllreduce, "a", a, a)).ok());
+    CHECK(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})).ok());
+  });
+  const Stats stats = world.engine(0).stats();
+  REQUIRE(stats.kinds.size() == 2);
+  CHECK(stats.kinds[0].first == Kind::kAllreduce);
+  CHECK_EQ(stats.kinds[0].second.calls, 2U);
+  CHECK_EQ(stats.kinds[0].second.failures, 0U);
+  CHECK(stats.kinds[0].second.duration_s > 0);
+  const EdgeStats edge = edge_of(stats, 1, Kind::kAllreduce);
+  CHECK(edge.messages_sent >= 2);
+  CHECK_EQ(edge.bytes_sent, 32U);
+  CHECK_EQ(edge.bytes_received, 32U);
+  CHECK_EQ(edge_of(stats, 1, Kind::kBarrier).bytes_sent, 0U);
+  CHECK(edge_of(stats, 1, Kind::kBarrier).messages_sent > 0);
+
+  world.engine(0).reset_stats();
+  const Stats fresh = world.engine(0).stats();
+  CHECK(fresh.kinds.empty());
+  REQUIRE(fresh.peers.size() == 1);
+  CHECK(fresh.peers[0].edges.empty());
+  CHECK_EQ(fresh.peers[0].channel.messages_sent, 0U);
+}
+
+TEST(account, counts_a_wait_for_the_one_who_came_last) {
+  EngineWorld world(3);
+  world.run([](int rank, Engine& engine) {
+    std::vector<float> a(4, 1.0F);
+    std::this_thread::sleep_for(rank * 60ms);
+    CHECK(call(engine, make_request(engine, Kind::kAllreduce, "a", a, a)).ok());
+  });
+  const Stats stats = world.engine(0).stats();
+  const EdgeStats last = edge_of(stats, 2, Kind::kAllreduce);
+  CHECK(last.late_s > 0.06);
+  CHECK(last.wait_s >= last.late_s);
+  CHECK(edge_of(stats, 1, Kind::kAllreduce).wait_s < last.wait_s);
+  CHECK(stats.kinds[0].second.blocked_s >= last.late_s);
+  const double waited = edge_of(stats, 1, Kind::kAllreduce).wait_s + last.wait_s;
+  CHECK(waited <= stats.kinds[0].second.duration_s);
+}
+
+TEST(account, counts_failures) {
+  EngineWorld world(2);
+  std::vector<float> a(4, 1.0F);
+  Engine& engine = world.engine(0);
+  Request request = make_request(engine, Kind::kAllreduce, "a", a, a);
+  request.deadline = Clock::now() + 10ms;
+  CHECK(call(engine, std::move(request)).code == Code::kTimedOut);
+  const Stats stats = engine.stats();
+  REQUIRE(stats.kinds.size() == 1);
+  CHECK_EQ(stats.kinds[0].second.failures, 1U);
+  CHECK_EQ(edge_of(stats, 1, Kind::kAllreduce).bytes_sent, 0U);
+}
+
+// The events of a trace file by type.
+std::map<EventType, std::vector<Event>> events_in(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  TraceHeader header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  std::map<EventType, std::vector<Event>> events;
+  for (std::uint64_t i = 0; i < header.written; ++i) {
+    Event event;
+    const std::size_t at = kHeaderBytes + header.names_capacity +
+                           static_cast<std::size_t>(i) * sizeof event;
+    std::memcpy(static_cast<void*>(&event), bytes.data() + at, sizeof event);
+    events[event.type].push_back(event);
+  }
+  return events;
+}
+
+TEST(account, records_the_life_of_an_operation) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("account_test_" + std::to_string(::getpid())))
+                               .string();
+  EngineWorld world(2, {}, [&](int rank) -> std::shared_ptr<Recorder> {
+    if (rank != 0) return nullptr;
+    return std::make_shared<Recorder>(path, 1 << 16, Recorder::Place{0, 2});
+  });
+  world.run([](int rank, Engine& engine) {
+    std::this_thread::sleep_for(rank * 20ms);
+    std::vector<float> a(4, 1.0F);
+    CHECK(call(engine, make_request(engine, Kind::kAllreduce, "a", a, a)).ok());
+  });
+  auto events = events_in(path);
+  std::filesystem::remove(path);
+  REQUIRE(events[EventType::kEnqueue].size() == 1);
+  REQUIRE(events[EventType::kOperation].size() == 1);
+  REQUIRE(events[EventType::kHeader].size() == 1);
+  REQUIRE(events[EventType::kLate].size() == 1);
+  REQUIRE(events[EventType::kEdge].size() == 1);
+  CHECK_EQ(events[EventType::kBlocked].size(), 1U);
+  const Event call = events[EventType::kEnqueue][0];
+  const Event whole = events[EventType::kOperation][0];
+  const Event header = events[EventType::kHeader][0];
+  const Event wait = events[EventType::kLate][0];
+  const Event edge = events[EventType::kEdge][0];
+  CHECK_EQ(call.b, 16U);
+  CHECK_EQ(call.operation, whole.operation);
+  CHECK_EQ(call.name, whole.name);
+  CHECK(whole.begin_ns <= wait.begin_ns && wait.end_ns <= whole.end_ns);
+  CHECK(wait.end_ns - wait.begin_ns > 10'000'000);
+  CHECK_EQ(wait.peer, 1);
+  CHECK_EQ(header.peer, 1);
+  CHECK_EQ(edge.peer, 1);
+  CHECK_EQ(edge.a, 16U);
+  CHECK_EQ(edge.b, 16U);
+}
+
+}  // namespace
+}  // namespace bluecomm::test

@@ -1,0 +1,130 @@
+#include "trace/recorder.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "common/fd.h"
+
+namespace bluecomm {
+namespace {
+
+constexpr char kMagic[8] = {'B', 'L', 'U', 'E', 'T', 'R', 'C', 'E'};
+constexpr std::size_t kNamesBytes = 1 << 20;
+constexpr std::size_t kMaxName = 512;
+constexpr std::string_view kNoRoom = "(the table of names is full)";
+constexpr std::uint64_t kOperationsPerEngine = std::uint64_t{1} << 40;
+
+[[noreturn]] void fail(const std::string& what, int error) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+// Takes the room now: a full disk later would end the process with SIGBUS.
+UniqueFd make_file(const std::string& path, std::size_t nbytes) {
+  const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+  UniqueFd fd(::open(path.c_str(), flags, 0600));
+  if (!fd) fail("cannot make the trace file " + path, errno);
+  const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(nbytes));
+  if (error != 0) {
+    ::unlink(path.c_str());
+    fail("no room for " + std::to_string(nbytes) + " bytes of trace in " + path, error);
+  }
+  return fd;
+}
+
+std::int64_t clock_ns(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+Recorder::Recorder(const std::string& path, std::size_t nbytes, Place place) {
+  const std::size_t capacity = std::max<std::size_t>(1, nbytes / sizeof(Event));
+  nbytes_ = kHeaderBytes + kNamesBytes + capacity * sizeof(Event);
+  const UniqueFd fd = make_file(path, nbytes_);
+  void* const memory =
+      ::mmap(nullptr, nbytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (memory == MAP_FAILED) {
+    const int error = errno;
+    ::unlink(path.c_str());
+    fail("cannot map the trace file " + path, error);
+  }
+  memory_ = static_cast<std::byte*>(memory);
+  header_ = reinterpret_cast<TraceHeader*>(memory_);
+  events_ = reinterpret_cast<Event*>(memory_ + kHeaderBytes + kNamesBytes);
+  header_->version = kTraceVersion;
+  header_->event_bytes = sizeof(Event);
+  header_->capacity = capacity;
+  header_->names_capacity = kNamesBytes;
+  header_->started_ns = clock_ns(CLOCK_MONOTONIC);
+  header_->started_unix_ns = clock_ns(CLOCK_REALTIME);
+  header_->rank = place.rank;
+  header_->size = place.size;
+  header_->pid = ::getpid();
+  header_->main_thread = static_cast<std::uint32_t>(::getpid());
+  append("");
+  append(kNoRoom);
+  std::memcpy(header_->magic, kMagic, sizeof kMagic);
+}
+
+Recorder::~Recorder() { ::munmap(memory_, nbytes_); }
+
+std::uint32_t Recorder::name(std::string_view text) {
+  text = text.substr(0, kMaxName);
+  const std::lock_guard lock(mutex_);
+  const auto known = names_.find(text);
+  if (known != names_.end()) return known->second;
+  const std::size_t needed = sizeof(std::uint16_t) + text.size();
+  const bool fits = header_->names_bytes + needed <= header_->names_capacity;
+  return fits ? append(text) : names_.find(kNoRoom)->second;
+}
+
+std::uint32_t Recorder::append(std::string_view text) {
+  const std::uint64_t used = header_->names_bytes;
+  std::byte* const at = memory_ + kHeaderBytes + used;
+  const auto length = static_cast<std::uint16_t>(text.size());
+  std::memcpy(at, &length, sizeof length);
+  std::memcpy(at + sizeof length, text.data(), text.size());
+  // A reader of a file whose process was killed finds whole names only.
+  std::atomic_ref(header_->names_bytes)
+      .store(used + sizeof length + text.size(), std::memory_order_release);
+  names_.emplace(text, static_cast<std::uint32_t>(used));
+  return static_cast<std::uint32_t>(used);
+}
+
+// A slot that is being written says so by its type, which is set last. Two threads
+// could meet in one slot only if one of them stood still while the others filled the
+// whole ring; the slot would then hold parts of both.
+void Recorder::add(Event event) noexcept {
+  const std::uint64_t number =
+      std::atomic_ref(header_->written).fetch_add(1, std::memory_order_relaxed);
+  Event& slot = events_[number % header_->capacity];
+  const EventType type = std::exchange(event.type, EventType::kNone);
+  std::atomic_ref(slot.type).store(EventType::kNone, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  std::memcpy(static_cast<void*>(&slot), &event, offsetof(Event, type));
+  std::atomic_ref(slot.type).store(type, std::memory_order_release);
+}
+
+std::uint64_t Recorder::operations_from() {
+  const std::lock_guard lock(mutex_);
+  return engines_++ * kOperationsPerEngine;
+}
+
+std::uint32_t Recorder::thread() {
+  static thread_local const auto number =
+      static_cast<std::uint32_t>(::syscall(SYS_gettid));
+  return number;
+}
+
+}  // namespace bluecomm

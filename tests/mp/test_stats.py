@@ -1,0 +1,113 @@
+"""``bluecomm.stats``: bytes per edge, who was waited for, and exposed communication."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+import bluecomm as bf
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.mp
+
+LATE_S = 0.2
+
+
+def ring_round(count: int) -> bf.Stats:
+    """Send a tensor around a one-way ring and return what was counted."""
+    bf.set_topology(bf.RingGraph(bf.size(), connect_style=2))
+    bf.barrier()
+    bf.reset_stats()
+    bf.neighbor_allreduce(torch.ones(count))
+    return bf.stats()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_bytes_are_those_of_the_topology(transport: str) -> None:
+    for rank, stats in enumerate(
+        run_ranks(3, ring_round, 1000, transport=transport, limit_s=20)
+    ):
+        right, left = (rank + 1) % 3, (rank - 1) % 3
+        edges = {
+            each.rank: each.operations["neighbor_allreduce"]
+            for each in stats.neighbors
+            if "neighbor_allreduce" in each.operations
+        }
+        sent = {peer: (e.messages_sent, e.bytes_sent) for peer, e in edges.items()}
+        received = {
+            peer: (e.messages_received, e.bytes_received) for peer, e in edges.items()
+        }
+        assert sent == {right: (1, 4000), left: (0, 0)}
+        assert received == {right: (0, 0), left: (1, 4000)}
+        assert stats.operations["neighbor_allreduce"].calls == 1
+        assert stats.operations["neighbor_allreduce"].failures == 0
+        assert {each.transport for each in stats.neighbors} == {transport}
+
+
+def wait_for_a_late_rank() -> tuple[bf.Stats, bf.Stats]:
+    """Let rank 2 come late; return what was counted, and what after a reset."""
+    bf.barrier()
+    bf.reset_stats()
+    if bf.rank() == 2:
+        time.sleep(LATE_S)
+    bf.allreduce(torch.ones(4))
+    counted = bf.stats()
+    bf.barrier()
+    bf.reset_stats()
+    return counted, bf.stats()
+
+
+def test_the_late_rank_is_the_slowest_neighbor() -> None:
+    for rank, (stats, fresh) in enumerate(run_ranks(3, wait_for_a_late_rank)):
+        if rank != 2:
+            late = next(each for each in stats.neighbors if each.rank == 2)
+            assert stats.slowest_neighbor == 2
+            assert late.late_s >= LATE_S / 2
+            assert late.wait_s >= late.late_s
+            assert stats.exposed_s >= LATE_S / 2
+            waited = sum(each.wait_s for each in stats.neighbors)
+            assert waited <= stats.operations["allreduce"].duration_s
+        assert fresh.exposed_s == 0.0
+        assert fresh.bytes_sent == fresh.bytes_received == 0
+        assert fresh.slowest_neighbor is None
+        assert dict(fresh.operations) == {}
+
+
+def overlap() -> bf.Stats:
+    """Compute while an operation waits for rank 1."""
+    bf.barrier()
+    bf.reset_stats()
+    if bf.rank() == 1:
+        time.sleep(LATE_S / 2)
+    handle = bf.allreduce_nonblocking(torch.ones(4))
+    time.sleep(LATE_S)
+    bf.wait(handle)
+    return bf.stats()
+
+
+def test_what_computation_hides_is_waited_but_not_exposed() -> None:
+    first = run_ranks(2, overlap)[0]
+    assert first.neighbors[0].wait_s >= LATE_S / 4
+    assert first.exposed_s < first.neighbors[0].wait_s
+
+
+def fail_one() -> bf.OperationStats:
+    """Let an operation fail, and return what was counted of its kind."""
+    bf.reset_stats()
+    with pytest.raises(bf.CommunicationTimeout):
+        bf.allreduce(torch.ones(2 + bf.rank()), name=f"{bf.rank()}", timeout_s=0.05)
+    return bf.stats().operations["allreduce"]
+
+
+def test_failures_are_counted() -> None:
+    for counted in run_ranks(2, fail_one):
+        assert (counted.calls, counted.failures) == (1, 1)
+
+
+def test_the_counters_need_a_world() -> None:
+    with pytest.raises(bf.NotInitializedError, match="has not been initialized"):
+        bf.stats()
+    with pytest.raises(bf.NotInitializedError, match="has not been initialized"):
+        bf.reset_stats()
