@@ -164,3 +164,48 @@ class Engine:
     def reset_stats(self) -> None: ...
     def close(self, timeout_s: float) -> None:
         """Say goodbye to all peers, drain, stop the thread; later calls fail."""
+
+class RawMemory:
+    """What one machine's memory allows: operations on arrays in one shared mapping.
+
+    All ranks of the machine map one zeroed file of `file_nbytes`, and call the same at
+    the same time. The operations run `repeats` times and return seconds per call; they
+    raise RuntimeError when a rank does not come within `timeout_s`.
+    """
+
+    def __init__(
+        self, fd: int, rank: int, world_size: int, array_nbytes: int
+    ) -> None: ...
+    @staticmethod
+    def file_nbytes(world_size: int, array_nbytes: int) -> int: ...
+    @property
+    def array_address(self) -> int: ...
+    def allreduce(
+        self, nbytes: int, dtype: str, *, repeats: int = 1, timeout_s: float = 60.0
+    ) -> float:
+        """The start of each array becomes the sum of all."""
+
+    def combine(
+        self,
+        output_address: int,
+        output_nbytes: int,
+        sources: Sequence[tuple[int, float]],  # rank, weight; ascending rank
+        dtype: str,
+        *,
+        repeats: int = 1,
+        timeout_s: float = 60.0,
+    ) -> float:
+        """The output becomes the weighted sum of the sources' arrays."""
+
+    def gather(
+        self,
+        output_address: int,
+        output_nbytes: int,
+        pieces: Sequence[tuple[int, int, int]],  # rank, offset, nbytes
+        published: int,  # bytes of this rank's array that anybody reads
+        largest: int,  # the most that any rank publishes
+        *,
+        repeats: int = 1,
+        timeout_s: float = 60.0,
+    ) -> float:
+        """The output becomes the pieces, one after the other."""

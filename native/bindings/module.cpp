@@ -7,4 +7,5 @@ PYBIND11_MODULE(_native, module) {
   bluecomm::bindings::register_shared_memory(module);
   bluecomm::bindings::register_recorder(module);
   bluecomm::bindings::register_engine(module);
+  bluecomm::bindings::register_raw_memory(module);
 }

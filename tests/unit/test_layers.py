@@ -46,7 +46,7 @@ BFRUN = [
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}
 
 # The extension is reached through these; all other code uses their Python interface.
-NATIVE_USERS = {"runtime", "ops", "window", "compression"}
+NATIVE_USERS = {"runtime", "ops", "window", "compression", "bench"}
 # The framing of messages to the agent is one for both sides.
 BFRUN_FROM_BLUECOMM = {"bfrun.channel", "bfrun.errors"}
 # Sent to hosts that have nothing but Python.

@@ -8,7 +8,8 @@ import pytest
 NATIVE = Path(__file__).parents[2] / "native"
 # A layer may include itself and these.
 BELOW = {
-    "bindings": {"engine", "transport", "trace", "common"},
+    "bindings": {"engine", "transport", "bench", "trace", "common"},
+    "bench": {"kernels", "common"},
     "engine": {"transport", "kernels", "trace", "common"},
     "transport": {"common"},
     "kernels": {"common"},
