@@ -3,93 +3,245 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
+import contextlib
+import datetime
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from bluecomm import barrier, init, rank, size
-from bluecomm.bench.contenders import NAMES, contenders
-from bluecomm.bench.sizes import parse_size, readable_size
+import bluecomm
+from bluecomm import Min, allreduce, init, local_size, rank, size
+from bluecomm.bench.libraries import others
+from bluecomm.bench.operations import OPERATIONS, Case, bus_bandwidth, case_of
+from bluecomm.bench.own import Bluecomm
+from bluecomm.bench.plot import BANDWIDTH, TIME, draw
+from bluecomm.bench.results import (
+    GLOO,
+    LIMIT,
+    MPI,
+    Measurement,
+    Results,
+    spread,
+)
+from bluecomm.bench.sizes import parse_sizes, readable_size
 from bluecomm.bench.subcommand import Subparsers
-from bluecomm.bench.timing import Measurement, measure
+from bluecomm.bench.table import print_table
+from bluecomm.bench.timing import Library, measure
+from bluecomm.runtime import current_communicator
+
+_DEFAULT_OPERATIONS = ("allreduce_", "neighbor_allreduce", "one_peer", "one_peer_")
+_DEFAULT_SIZES = ("4", "64K", "1M", "8M", "64M")
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
+# Besides bluecomm itself.
+_LIBRARIES = (GLOO, MPI, LIMIT)
+
+# A case holds an input, an output and something received, for each library; more is
+# not begun than fits in this part of the free memory.
+_TENSORS_PER_LIBRARY = 3
+_MEMORY_PART = 0.8
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand to the command line."""
     parser = subparsers.add_parser(
         "ops",
-        help="time of each operation by size, beside gloo",
-        description="Time operations of bluecomm beside torch's gloo, interleaved. "
-        "Start it with bfrun -np N.",
+        help="time of each operation by size, beside gloo, MPI and the machine's limit",
+        description="Time operations, interleaved with other libraries in the same "
+        "run. Start it with bfrun -np N.",
     )
-    parser.add_argument(
-        "--operations", nargs="+", choices=NAMES, default=list(NAMES), metavar="NAME"
+    what = parser.add_argument_group("what is measured")
+    what.add_argument(
+        "--operations",
+        nargs="+",
+        choices=["all", *OPERATIONS],
+        default=list(_DEFAULT_OPERATIONS),
+        metavar="NAME",
+        help=f"all, or some of {' '.join(OPERATIONS)}; a _ at the end: in place "
+        f"(default: {' '.join(_DEFAULT_OPERATIONS)})",
     )
-    parser.add_argument(
+    what.add_argument(
         "--sizes",
         nargs="+",
-        type=parse_size,
-        default=[4, 64 << 10, 1 << 20, 8 << 20, 64 << 20],
+        type=_sizes,
+        default=[parse_sizes(text) for text in _DEFAULT_SIZES],
         metavar="BYTES",
-        help="such as 4 64K 64M (default: 4 64K 1M 8M 64M)",
+        help="such as 4 64K 64M, or 4..256M for every fourth power of two between "
+        f"(default: {' '.join(_DEFAULT_SIZES)})",
     )
-    parser.add_argument("--rounds", type=int, default=9, help="default: 9")
-    parser.add_argument(
-        "--round-s", type=float, default=0.1, help="seconds per turn (default: 0.1)"
+    what.add_argument(
+        "--dtypes",
+        nargs="+",
+        choices=_DTYPES,
+        default=["float32"],
+        metavar="TYPE",
+        help=f"some of {' '.join(_DTYPES)} (default: float32)",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
+    what.add_argument(
+        "--libraries",
+        nargs="*",
+        choices=_LIBRARIES,
+        metavar="NAME",
+        help="beside bluecomm, some of gloo mpi limit (default: those that are there)",
+    )
+    _add_effort(parser.add_argument_group("how long"))
+    _add_outputs(parser.add_argument_group("results"))
     parser.set_defaults(run=run)
 
 
+def _sizes(text: str) -> list[int]:
+    try:
+        return parse_sizes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _add_effort(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--rounds",
+        type=int,
+        default=9,
+        help="rounds, in each of which every library has its turn (default: 9)",
+    )
+    group.add_argument(
+        "--round-s",
+        type=float,
+        default=0.1,
+        help="seconds per turn; at least one call (default: 0.1)",
+    )
+
+
+def _add_outputs(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the results to FILE"
+    )
+    group.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw time by size to FILE (.png, .svg, .pdf; needs matplotlib)",
+    )
+    group.add_argument(
+        "--plot-bandwidth",
+        type=Path,
+        metavar="FILE",
+        help="draw bus bandwidth by size to FILE",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
-    """Measure what the command line asks for and print a table on rank 0."""
+    """Measure what the command line asks for and show it on rank 0."""
+    if args.plot or args.plot_bandwidth:
+        import matplotlib  # noqa: F401 - found missing before measuring
     torch.set_num_threads(1)
     init()
     if size() == 1:
         print("nothing to measure in a world of one; start it with bfrun -np N")
         return 2
-    dist.init_process_group("gloo", rank=rank(), world_size=size())
-    measurements = []
-    for operation in args.operations:
-        for nbytes in args.sizes:
-            if rank() == 0:
-                print(f"{operation} {readable_size(nbytes)}", file=sys.stderr)
-            ways = contenders(operation)
-            measurements += measure(ways, nbytes, args.rounds, args.round_s)
-    barrier()
-    dist.destroy_process_group()
-    if rank() == 0:
-        _print_table(measurements, size())
-        if args.json:
-            with open(args.json, "w") as file:
-                json.dump([dataclasses.asdict(m) for m in measurements], file, indent=2)
+    results = _measure_all(args)
+    if rank() != 0:
+        return 0
+    print_table(results)
+    if args.json:
+        results.save(args.json)
+    if args.plot:
+        draw(results, TIME).savefig(args.plot)
+    if args.plot_bandwidth:
+        draw(results, BANDWIDTH).savefig(args.plot_bandwidth)
     return 0
 
 
-def _print_table(measurements: Sequence[Measurement], ranks: int) -> None:
-    """Print one row per measurement, with the ratio to the peer of the same size."""
-    from rich.console import Console
-    from rich.table import Table
+def _cases(args: argparse.Namespace) -> list[Case]:
+    names = OPERATIONS if "all" in args.operations else args.operations
+    sizes = sorted({nbytes for part in args.sizes for nbytes in part})
+    cases = [
+        case_of(OPERATIONS[name], getattr(torch, dtype), nbytes, size())
+        for name in names
+        for dtype in args.dtypes
+        for nbytes in sizes
+    ]
+    # A weighted average of integers is no integer.
+    return [
+        case
+        for case in dict.fromkeys(cases)
+        if case.dtype.is_floating_point or not case.operation.is_weighted
+    ]
 
-    table = Table(title=f"one blocking call on {ranks} ranks, float32, slowest rank")
-    for heading in ("operation", "bytes", "library"):
-        table.add_column(heading)
-    for heading in ("median us", "min us", "max us", "times faster than gloo"):
-        table.add_column(heading, justify="right")
-    peers = {(m.operation, m.nbytes): m for m in measurements if m.library == "gloo"}
-    for m in measurements:
-        ratio = peers[m.operation, m.nbytes].median_us / m.median_us
-        table.add_row(
-            m.operation,
-            readable_size(m.nbytes),
-            m.library,
-            f"{m.median_us:.0f}",
-            f"{m.min_us:.0f}",
-            f"{m.max_us:.0f}",
-            f"{ratio:.2f}",
+
+def _measure_all(args: argparse.Namespace) -> Results:
+    layout = list(current_communicator().layout.machine_of)
+    cases = _cases(args)
+    notes: list[str] = []
+    measurements: list[Measurement] = []
+    with contextlib.ExitStack() as stack:
+        versions: dict[str, str] = {}
+        beside = list(others(args.libraries, cases, stack, versions, notes))
+        libraries = [*beside, Bluecomm(shared=False), Bluecomm(shared=True)]
+        before = None
+        for case in cases:
+            if rank() == 0 and case.operation != before:
+                print(f"measuring {case.operation.title}", file=sys.stderr)
+            before = case.operation
+            if _fits(case, len(libraries)):
+                measurements += _measure(case, libraries, layout, args)
+            else:
+                notes.append(
+                    f"{case.operation.name} with {readable_size(case.nbytes)}: "
+                    "not enough memory"
+                )
+    about = _about(args, versions)
+    return Results(layout, about, measurements, notes)
+
+
+def _fits(case: Case, libraries: int) -> bool:
+    """Return whether the memory that is free on each machine suffices; collective."""
+    with open("/proc/meminfo") as file:
+        lines = dict(line.split(":", 1) for line in file)
+    free = int(lines["MemAvailable"].split()[0]) << 10
+    wanted = local_size() * libraries * _TENSORS_PER_LIBRARY * case.nbytes
+    fits = torch.tensor(int(wanted < _MEMORY_PART * free))
+    return bool(allreduce(fits, op=Min, name="bench.fits"))
+
+
+def _measure(
+    case: Case,
+    libraries: Sequence[Library],
+    layout: Sequence[int],
+    args: argparse.Namespace,
+) -> list[Measurement]:
+    prepared = [(library.name, library.prepare(case)) for library in libraries]
+    there = [(name, turn) for name, turn in prepared if turn is not None]
+    times = measure([turn for _, turn in there], args.rounds, args.round_s)
+    measurements = []
+    for (name, _), times_us in zip(there, times, strict=True):
+        numbers = spread(times_us)
+        bandwidth = bus_bandwidth(
+            case.operation, case.nbytes, numbers["median_us"], layout
         )
-    Console(width=100).print(table)
+        measurements.append(
+            Measurement(
+                case.operation.name,
+                name,
+                case.dtype_name,
+                case.nbytes,
+                args.rounds,
+                bus_gb_per_s=bandwidth,
+                **numbers,
+            )
+        )
+    return measurements
+
+
+def _about(args: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]:
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return {
+        "date": now.isoformat(timespec="seconds"),
+        "bluecomm": bluecomm.__version__,
+        "libraries": versions,
+        "cores": len(os.sched_getaffinity(0)),
+        "transport": current_communicator().world.config.transport,
+        "round_s": args.round_s,
+    }

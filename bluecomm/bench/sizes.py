@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_STEP = 4
 
 
 def parse_size(text: str) -> int:
@@ -16,6 +17,25 @@ def parse_size(text: str) -> int:
     if not digits.isdigit() or int(digits) == 0:
         raise ValueError(f"size must be like 4, 64K or 64M, got {text!r}")
     return int(digits) * unit
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Return the size, or the sizes of a range such as ``4..256M``.
+
+    A range has its first size and each that is 4 times larger, up to its last.
+
+    Raises:
+        ValueError: Not a size, or two of them in ascending order with ``..`` between.
+    """
+    first, dots, last = text.partition("..")
+    sizes = [parse_size(first)]
+    if dots:
+        end = parse_size(last)
+        if end < sizes[0]:
+            raise ValueError(f"a range of sizes must ascend, got {text!r}")
+        while sizes[-1] * _STEP <= end:
+            sizes.append(sizes[-1] * _STEP)
+    return sizes
 
 
 def readable_size(nbytes: int) -> str:

@@ -2,76 +2,78 @@
 
 from __future__ import annotations
 
-import dataclasses
-import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
 from bluecomm import Max, allreduce, barrier
-from bluecomm.bench.contenders import Call, Contender
+from bluecomm.bench.operations import Case
+
+Call = Callable[[], object]
+Turn = Callable[[int], float]
+"""So many calls on all ranks, one after the other; seconds per call on this rank."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """Time of one blocking call, the slowest rank's, in microseconds."""
+class Library(Protocol):
+    """One of those that are compared."""
 
-    operation: str
-    library: str
-    nbytes: int
-    median_us: float
-    min_us: float
-    max_us: float
+    @property
+    def name(self) -> str:
+        """As results call it."""
+
+    def prepare(self, case: Case) -> Turn | None:
+        """Return the turn that measures a case; collective.
+
+        ``None``, on all ranks, where the library has no such operation.
+        """
 
 
-def measure(
-    contenders: Sequence[Contender], nbytes: int, rounds: int, round_s: float
-) -> list[Measurement]:
-    """Return the times of all contenders for one size; collective.
+def timed(call: Call) -> Turn:
+    """Return the turn that makes a call again and again."""
+
+    def turn(repeats: int) -> float:
+        barrier()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        return (time.perf_counter() - start) / repeats
+
+    return turn
+
+
+def measure(turns: Sequence[Turn], rounds: int, round_s: float) -> list[list[float]]:
+    """Return the microseconds of each turn in each round; collective.
 
     Args:
-        contenders: What to measure.
-        nbytes: Bytes of the tensor on each rank (float32).
-        rounds: Rounds, in each of which every contender has its turn.
-        round_s: Seconds that one turn takes, roughly.
+        turns: What to measure, one after the other in each round.
+        rounds: Rounds, after a first one that warms up.
+        round_s: Seconds that one turn takes, roughly; at least one call.
 
     Returns:
-        One measurement per contender; all ranks get the same.
+        For each turn its time per call in each round, that of the slowest rank. All
+        ranks get the same.
     """
-    count = max(1, nbytes // 4)
-    calls = [contender.prepare(count) for contender in contenders]
-    repeats = [_repeats(call, round_s) for call in calls]
-    times = torch.empty(rounds, len(calls), dtype=torch.float64)
-    for turn in range(rounds):
-        for position, (call, times_each) in enumerate(zip(calls, repeats, strict=True)):
-            times[turn, position] = _time(call, times_each)
-    slowest = allreduce(times, op=Max, name="bench.times").T.tolist()
-    return [
-        Measurement(
-            contender.operation,
-            contender.library,
-            4 * count,
-            1e6 * statistics.median(own),
-            1e6 * min(own),
-            1e6 * max(own),
-        )
-        for contender, own in zip(contenders, slowest, strict=True)
-    ]
+    repeats = [_repeats(turn, round_s) for turn in turns]
+    times = torch.empty(rounds, len(turns), dtype=torch.float64)
+    for number in range(rounds):
+        for position, turn in enumerate(turns):
+            times[number, position] = turn(repeats[position])
+    slowest = allreduce(times, op=Max, name="bench.times")
+    rows: list[list[float]] = (1e6 * slowest).T.tolist()
+    return rows
 
 
-def _time(call: Call, repeats: int) -> float:
-    """Return seconds per call."""
-    barrier()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - start) / repeats
-
-
-def _repeats(call: Call, round_s: float) -> int:
+def _repeats(turn: Turn, round_s: float) -> int:
     """Return how many calls fill a round; the same on all ranks."""
-    call()
-    seconds = torch.tensor(_time(call, 3), dtype=torch.float64)
-    slowest = float(allreduce(seconds, op=Max, name="bench.repeats"))
-    return max(3, min(1000, int(round_s / slowest)))
+    turn(1)
+    calls = 1
+    while True:
+        seconds = torch.tensor(turn(calls), dtype=torch.float64)
+        slowest = float(allreduce(seconds, op=Max, name="bench.repeats"))
+        wanted = max(1, min(10_000, int(round_s / max(slowest, 1e-7))))
+        # The first call after others is slow; a few say more about small operations.
+        if wanted <= 4 * calls:
+            return wanted
+        calls = min(wanted, 8 * calls)

@@ -4,9 +4,9 @@
 // matched, no failure is told to anybody, all ranks must call the same at the same
 // time: this is the least that an operation must do, for benchmarks to compare with.
 //
-// Up to kSlotBytes a rank copies its array into a slot that all others read, which
-// takes one barrier (two sets of slots take turns). Larger arrays are read where they
-// lie, between barriers.
+// A small array is copied into a slot that all others read, which takes one barrier
+// (two sets of slots take turns). Larger arrays are read where they lie, between
+// barriers. What is small depends on what a barrier costs.
 #pragma once
 
 #include <chrono>
@@ -78,7 +78,7 @@ class RawMemory {
   std::span<std::byte> slot_of(int rank) const;
   void barrier(Deadline deadline);
   // Between these two the sources of an operation may be read with readable().
-  void publish(std::size_t published, std::size_t largest, Deadline deadline);
+  void publish(std::size_t published, bool in_slots, Deadline deadline);
   void retract(Deadline deadline);
   const std::byte* readable(int rank) const;
   void require_rank(int rank) const;
@@ -89,6 +89,7 @@ class RawMemory {
   const int world_size_;
   const std::size_t array_bytes_;
   const int spins_;
+  const std::size_t small_pass_;  // up to here a pass reads from slots
   std::span<std::byte> file_;
   Control* control_ = nullptr;
   int slot_set_ = 0;

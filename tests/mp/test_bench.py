@@ -1,55 +1,164 @@
-"""``python -m bluecomm.bench``: one short turn of everything, and its sizes."""
+"""``python -m bluecomm.bench ops``: one short turn of everything, and true limits."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from bluecomm.bench.contenders import NAMES, contenders
-from bluecomm.bench.sizes import parse_size, readable_size
+import bluecomm as bf
+from bluecomm.bench.limit import MemoryLimit, StreamLimit
+from bluecomm.bench.mpi import Mpi, why_not_here
+from bluecomm.bench.operations import OPERATIONS, case_of
+from bluecomm.bench.own import Bluecomm
+from bluecomm.bench.results import load
+from bluecomm.bench.timing import Library
 from tests.support.launch import run_bfrun
+from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
 
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"]
 
-def test_measures_each_library(tmp_path: Path) -> None:
-    file = tmp_path / "result.json"
+
+def run_bench(
+    folder: Path, *arguments: str, ranks: int = 2, options: tuple[str, ...] = ()
+) -> str:
     job = run_bfrun(
-        tmp_path,
-        *("-np", "2", sys.executable, "-m", "bluecomm.bench", "--sizes", "4", "64K"),
-        *("--rounds", "1", "--round-s", "0.01", "--json", str(file)),
+        folder,
+        *("-np", str(ranks), *options, sys.executable, "-m", "bluecomm.bench"),
+        *arguments,
+        *("--rounds", "1", "--round-s", "0.0001"),
         limit_s=60,
     )
     assert job.process.returncode == 0, job.err
-    assert "on 2 ranks, float32, slowest rank" in job.out
-    measured = json.loads(file.read_text())
-    assert [(m["operation"], m["nbytes"], m["library"]) for m in measured] == [
-        (name, nbytes, contender.library)
-        for name in NAMES
-        for nbytes in (4, 64 << 10)
-        for contender in contenders(name)
-    ]
-    assert all(m["min_us"] > 0 for m in measured)
+    return job.out
 
 
-@pytest.mark.parametrize(
-    ("text", "nbytes", "readable"),
-    [("4", 4, "4 B"), ("64K", 64 << 10, "64 KiB"), ("3m", 3 << 20, "3 MiB")],
-)
-def test_sizes(text: str, nbytes: int, readable: str) -> None:
-    assert parse_size(text) == nbytes
-    assert readable_size(nbytes) == readable
+def test_measures_each_operation_and_type(tmp_path: Path) -> None:
+    file, plot = tmp_path / "result.json", tmp_path / "result.png"
+    out = run_bench(
+        tmp_path,
+        *("ops", "--operations", "all", "--sizes", "4", "4K", "--dtypes", *DTYPES),
+        *("--libraries", "gloo", "limit", "--json", str(file), "--plot", str(plot)),
+    )
+    assert "on 2 ranks on 1 machine" in out
+    found = load(file).by_case()
+    floating = {"float32", "float64", "float16", "bfloat16"}
+    assert set(found) == {
+        (name, dtype, case_of(operation, getattr(torch, dtype), nbytes, 2).nbytes)
+        for name, operation in OPERATIONS.items()
+        for dtype in DTYPES
+        for nbytes in (4, 4096)
+        # There is one machine.
+        if name != "hierarchical_neighbor_allreduce"
+        and (dtype in floating or not operation.is_weighted)
+    }
+    for case, libraries in found.items():
+        expected = ["gloo", "limit", "bluecomm", "bluecomm, shared"]
+        assert list(libraries) == expected, case
+        assert all(m.min_us > 0 and m.bus_gb_per_s > 0 for m in libraries.values())
+    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("text", ["", "0", "K", "-4", "1.5M", "4T"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ValueError, match="size must be like"):
-        parse_size(text)
+def test_measures_between_simulated_machines(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    run_bench(
+        tmp_path,
+        *("--operations", "hierarchical_neighbor_allreduce", "--sizes", "4K"),
+        *("--libraries", "gloo", "limit", "--json", str(file)),
+        ranks=4,
+        options=("--ranks-per-machine", "2", "--oversubscribe"),
+    )
+    results = load(file)
+    assert results.layout == [0, 0, 1, 1]
+    (libraries,) = results.by_case().values()
+    assert list(libraries) == ["gloo", "bluecomm", "bluecomm, shared"]
 
 
-def test_what_is_no_operation() -> None:
-    with pytest.raises(ValueError, match="operation must be one of"):
-        contenders("sorting")
+def turn_all(make: str) -> list[str]:
+    """Take one turn of each case; return the operations that there were."""
+    library: Library
+    if make == "streams":
+        library = StreamLimit()
+    elif make == "mpi":
+        library = Mpi(bf.size())
+    else:
+        library = Bluecomm(shared=make == "shared")
+    measured = []
+    for name, operation in OPERATIONS.items():
+        turn = library.prepare(case_of(operation, torch.float32, 3000, bf.size()))
+        if turn is not None:
+            assert turn(2) >= 0
+            measured.append(name)
+    if isinstance(library, (StreamLimit, Mpi)):
+        library.close()
+    return measured
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_streams_between_machines(world_size: int) -> None:
+    machines = list(range(world_size))
+    for measured in run_ranks(world_size, turn_all, "streams", machines=machines):
+        assert measured == list(OPERATIONS)
+
+
+@pytest.mark.skipif(why_not_here() != "", reason=f"no MPI: {why_not_here()}")
+def test_mpi_takes_turns() -> None:
+    all_but_one = [name for name in OPERATIONS if not name.startswith("hierarchical")]
+    for measured in run_ranks(2, turn_all, "mpi", limit_s=60):
+        assert measured == all_but_one
+
+
+def test_a_last_rank_without_a_partner_takes_part() -> None:
+    for measured in run_ranks(3, turn_all, "shared"):
+        assert "pair_gossip" in measured
+
+
+def values(rank: int, count: int) -> torch.Tensor:
+    return torch.arange(count, dtype=torch.float32) % 100 + 1000 * rank
+
+
+def check_limit(count: int) -> None:
+    limit = MemoryLimit(4 * count)
+    everyone = [values(rank, count) for rank in range(bf.size())]
+    array = limit.array(torch.float32)
+    assert len(array) == count
+
+    array.copy_(everyone[bf.rank()])
+    bf.barrier()
+    turn = limit.prepare(case_of(OPERATIONS["allreduce_"], torch.float32, 4 * count, 2))
+    assert turn is not None
+    turn(1)
+    assert torch.equal(array, sum(everyone[1:], everyone[0]))
+
+
+@pytest.mark.parametrize("count", [1, 1000, 100_003])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_limit_is_a_true_allreduce(world_size: int, count: int) -> None:
+    run_ranks(world_size, check_limit, count)
+
+
+def check_that_all_are_told() -> None:
+    with pytest.raises(OSError, match=r"memory of rank 0: rank 1: .*gone"):
+        MemoryLimit(4096)
+
+
+def open_nothing(path: str, *arguments: object) -> int:
+    raise OSError(f"{path}: gone")
+
+
+def fail_to_map() -> None:
+    patch = pytest.MonkeyPatch()
+    if bf.rank() == 1:
+        patch.setattr("os.open", open_nothing)
+    try:
+        check_that_all_are_told()
+    finally:
+        patch.undo()
+
+
+def test_all_ranks_learn_that_one_cannot_map() -> None:
+    run_ranks(2, fail_to_map)

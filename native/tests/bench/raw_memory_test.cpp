@@ -63,7 +63,8 @@ void fill(RawMemory& memory, int rank, std::size_t count) {
 }
 
 // In slots and in place; one item, uneven slices, fewer cache lines than ranks.
-const std::vector<std::size_t> kCounts = {1, 19, 1000, 16384, 16385, 100'003};
+const std::vector<std::size_t> kCounts = {1,    19,    256,   257,    4096,
+                                          4097, 16384, 16385, 100'003};
 
 TEST(raw_memory, allreduce_is_the_sum_over_all_ranks) {
   for (const int n : {1, 2, 3, 4, 5}) {

@@ -1,0 +1,132 @@
+"""The same operations with torch's gloo, and what it lacks made of its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from bluecomm.bench.operations import (
+    Case,
+    Exchange,
+    Layout,
+    exchange_of,
+    weighted_sum,
+)
+from bluecomm.bench.results import GLOO
+from bluecomm.bench.timing import Call, Turn, timed
+
+
+class Gloo:
+    """The gloo backend of torch.distributed, on ordinary tensors."""
+
+    def __init__(self, rank: int, layout: Layout) -> None:
+        self._rank = rank
+        self._size = len(layout)
+        self._machine = layout[rank]
+        self._machines = max(layout) + 1
+        dist.init_process_group("gloo", rank=rank, world_size=self._size)
+        members = [
+            [r for r, where in enumerate(layout) if where == machine]
+            for machine in range(self._machines)
+        ]
+        # Every rank makes every group.
+        groups = [dist.new_group(ranks) for ranks in members]
+        self._local = groups[self._machine]
+        self._leaders = [ranks[0] for ranks in members]
+
+    name = GLOO
+
+    def close(self) -> None:
+        """End the process group."""
+        dist.destroy_process_group()
+
+    def prepare(self, case: Case) -> Turn | None:
+        """Return the turn that measures a case; see ``Library``."""
+        make: Callable[[Case], Call] = getattr(self, f"_{case.operation.kind}")
+        if case.operation.kind.startswith("hierarchical") and self._machines == 1:
+            return None
+        return timed(make(case))
+
+    def _allreduce(self, case: Case) -> Call:
+        tensor = zeros(case)
+        if case.operation.in_place:
+            return lambda: dist.all_reduce(tensor)
+        output = zeros(case)
+
+        def call() -> None:
+            output.copy_(tensor)
+            dist.all_reduce(output)
+
+        return call
+
+    def _neighbor_allreduce(self, case: Case) -> Call:
+        exchange = exchange_of(case.operation.kind, self._rank, self._size)
+        if exchange is None:
+            return lambda: None
+        tensor = zeros(case)
+        output = tensor if case.operation.in_place else zeros(case)
+        return self._exchange(tensor, exchange, output)
+
+    _one_peer = _pair_gossip = _neighbor_allreduce
+
+    def _exchange(
+        self, tensor: torch.Tensor, exchange: Exchange, output: torch.Tensor
+    ) -> Call:
+        received = [torch.empty_like(tensor).fill_(0) for _ in exchange.sources]
+
+        def call() -> None:
+            messages = [
+                dist.P2POp(dist.isend, tensor, to) for to in exchange.destinations
+            ]
+            for memory, source in zip(received, exchange.sources, strict=True):
+                messages.append(dist.P2POp(dist.irecv, memory, source))
+            for work in dist.batch_isend_irecv(messages):
+                work.wait()
+            weighted_sum(tensor, received, exchange, output)
+
+        return call
+
+    def _hierarchical_neighbor_allreduce(self, case: Case) -> Call:
+        tensor, output = zeros(case), zeros(case)
+        leader = self._leaders[self._machine]
+        local_size = dist.get_world_size(self._local)
+        part = exchange_of("neighbor_allreduce", self._machine, self._machines)
+        assert part is not None
+        between = self._exchange(output, self._of_leaders(part), output)
+
+        def call() -> None:
+            output.copy_(tensor)
+            dist.all_reduce(output, group=self._local)
+            if self._rank == leader:
+                output.div_(local_size)
+                between()
+            dist.broadcast(output, leader, group=self._local)
+
+        return call
+
+    def _of_leaders(self, part: Exchange) -> Exchange:
+        """Return an exchange between machines as one between their first ranks."""
+        return Exchange(
+            part.self_weight,
+            {self._leaders[machine]: w for machine, w in part.sources.items()},
+            tuple(self._leaders[machine] for machine in part.destinations),
+        )
+
+    def _allgather(self, case: Case) -> Call:
+        tensor, output = zeros(case, self._size), zeros(case)
+        return lambda: dist.all_gather_into_tensor(output, tensor)
+
+    def _broadcast(self, case: Case) -> Call:
+        tensor = zeros(case)
+        return lambda: dist.broadcast(tensor, 0)
+
+    def _alltoall(self, case: Case) -> Call:
+        tensor, output = zeros(case), zeros(case)
+        return lambda: dist.all_to_all_single(output, tensor)
+
+
+def zeros(case: Case, blocks: int = 1) -> torch.Tensor:
+    """Return a case's tensor, or one of its blocks; its pages have been written."""
+    return torch.empty(case.count // blocks, dtype=case.dtype).fill_(0)

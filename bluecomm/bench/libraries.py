@@ -1,0 +1,89 @@
+"""The libraries that stand beside bluecomm: those asked for, or those there are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from bluecomm import rank, size
+from bluecomm.bench.gloo import Gloo
+from bluecomm.bench.limit import MemoryLimit, StreamLimit
+from bluecomm.bench.mpi import Mpi, why_not_here
+from bluecomm.bench.operations import Case
+from bluecomm.bench.results import GLOO, LIMIT, MPI
+from bluecomm.bench.timing import Library
+from bluecomm.runtime import current_communicator
+
+
+def others(
+    wanted: Sequence[str] | None,
+    cases: Sequence[Case],
+    stack: contextlib.ExitStack,
+    versions: dict[str, str],
+    notes: list[str],
+) -> Iterator[Library]:
+    """Yield the libraries beside bluecomm, and note why one is missing; collective.
+
+    Args:
+        wanted: Their names; ``None`` for all that are there.
+        cases: What they will be asked for.
+        stack: Gets what ends them.
+        versions: Gets the name and version of each.
+        notes: Gets a line for each that is not there.
+
+    Raises:
+        RuntimeError: MPI was asked for and is not there.
+        OSError: The limit was asked for and cannot be had.
+    """
+    if wanted is None or GLOO in wanted:
+        gloo = Gloo(rank(), current_communicator().layout.machine_of)
+        stack.callback(gloo.close)
+        versions[GLOO] = f"torch {torch.__version__}"
+        yield gloo
+    for name, start in ((MPI, _start_mpi), (LIMIT, _start_limit)):
+        if wanted is not None and name not in wanted:
+            continue
+        try:
+            library = start(cases, stack, versions)
+        except (OSError, RuntimeError) as error:
+            if wanted is not None:
+                raise
+            notes.append(f"{name} left out: {error}")
+            continue
+        yield library
+
+
+def _machines() -> list[str]:
+    """Return the machine of each rank; simulated ones are one."""
+    return [peer.machine for peer in current_communicator().world.peers]
+
+
+def _start_mpi(
+    cases: Sequence[Case], stack: contextlib.ExitStack, versions: dict[str, str]
+) -> Library:
+    if len(set(_machines())) > 1:
+        raise RuntimeError("MPI is measured on one machine only")
+    missing = why_not_here()
+    if missing:
+        raise RuntimeError(missing)
+    mpi = Mpi(size())
+    stack.callback(mpi.close)
+    versions[MPI] = mpi.version
+    return mpi
+
+
+def _start_limit(
+    cases: Sequence[Case], stack: contextlib.ExitStack, versions: dict[str, str]
+) -> Library:
+    machines = _machines()
+    if len(set(machines)) == 1:
+        versions[LIMIT] = "loops over shared memory"
+        return MemoryLimit(max(case.nbytes for case in cases))
+    if len(set(machines)) < len(machines):
+        raise RuntimeError("between machines it is known for one rank on each")
+    streams = StreamLimit()
+    stack.callback(streams.close)
+    versions[LIMIT] = "one plain TCP stream to the next rank"
+    return streams

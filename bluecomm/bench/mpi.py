@@ -1,0 +1,221 @@
+"""MPI beside bluecomm: a world of its own that takes turns with the ranks'.
+
+The ranks of a bfrun job are no MPI processes, and processes that join each other later
+(``MPI_Comm_connect``) talk over TCP in some MPIs. So rank 0 starts an ordinary MPI job
+of as many processes through ``mpirun`` on this machine. Its processes sleep in a read
+from a socket while others have their turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from bluecomm import barrier, broadcast_object, rank
+from bluecomm.bench.mpi_rank import can_measure
+from bluecomm.bench.operations import Case
+from bluecomm.bench.results import MPI
+from bluecomm.bench.timing import Turn
+
+_START_LIMIT_S = 120.0
+_ANSWER_LIMIT_S = 300.0
+_END_LIMIT_S = 10.0
+
+
+def why_not_here() -> str:
+    """Return why there is no MPI to measure on this machine, or an empty text."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed"
+    if find_mpirun() is None:
+        return "there is no mpirun beside this Python or in PATH"
+    return ""
+
+
+def find_mpirun() -> str | None:
+    """Return the ``mpirun`` of this environment, else that of the system."""
+    own = Path(sys.executable).with_name("mpirun")
+    return str(own) if own.exists() else shutil.which("mpirun")
+
+
+def mpirun_command(mpirun: str, version: str, world_size: int) -> list[str]:
+    """Return the start of the command line for an MPI of that version.
+
+    Open MPI wants to be told that there may be more ranks than cores, and then must
+    not spin: a rank that does takes the core that its peer needs.
+    """
+    command = [mpirun, "-np", str(world_size)]
+    if "Open MPI" in version or "open-mpi" in version:
+        command += ["--oversubscribe"]
+        if world_size > len(os.sched_getaffinity(0)):
+            command += ["--mca", "mpi_yield_when_idle", "1"]
+    return command
+
+
+def mpi_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for ``mpirun``: not bluecomm's, and root may start it."""
+    own = {k: v for k, v in environ.items() if not k.startswith("BLUECOMM_")}
+    if os.geteuid() == 0:
+        own.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    return own
+
+
+class MpiWorld:
+    """The MPI job, as rank 0 sees it.
+
+    Raises:
+        RuntimeError: It did not start; the text has what ``mpirun`` said.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        mpirun = find_mpirun()
+        if mpirun is None:
+            raise RuntimeError(why_not_here())
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
+            log = stack.enter_context(open(Path(folder, "log"), "w+b"))
+            path = str(Path(folder, "socket"))
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(path)
+            listener.listen(world_size)
+            self._process = _start(mpirun, world_size, path, log)
+            stack.callback(self._end)
+            self._ranks: list[IO[str]] = []
+            for _ in range(world_size):
+                connection = stack.enter_context(self._accept(listener, log))
+                connection.settimeout(_ANSWER_LIMIT_S)
+                self._ranks.append(stack.enter_context(connection.makefile("rw")))
+            told = [json.loads(lines.readline()) for lines in self._ranks]
+            if told[0]["size"] != world_size:
+                raise RuntimeError(
+                    f"{mpirun} started {told[0]['size']} ranks, expected {world_size}; "
+                    "is it of the MPI that mpi4py uses?"
+                )
+            self.version = _short(told[0]["version"])
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """End the job."""
+        self._stack.close()
+
+    def ask(self, command: dict[str, Any]) -> list[Any]:
+        """Give all its ranks a command and return their answers.
+
+        Raises:
+            RuntimeError: One of them has ended.
+        """
+        for lines in self._ranks:
+            lines.write(json.dumps(command) + "\n")
+            lines.flush()
+        answers = [lines.readline() for lines in self._ranks]
+        if not all(answers):
+            raise RuntimeError(
+                f"rank {answers.index('')} of the MPI world ended during {command}"
+            )
+        return [json.loads(answer) for answer in answers]
+
+    def _accept(self, listener: socket.socket, log: IO[bytes]) -> socket.socket:
+        deadline = time.monotonic() + _START_LIMIT_S
+        listener.settimeout(0.2)
+        while self._process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                return listener.accept()[0]
+        log.seek(0)
+        said = log.read().decode(errors="replace").strip()[-2000:]
+        raise RuntimeError(f"mpirun did not start the MPI world: {said}")
+
+    def _end(self) -> None:
+        """Wait for mpirun, whose ranks end as their sockets have been closed."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                self._process.wait(_END_LIMIT_S)
+                return
+            except subprocess.TimeoutExpired:
+                self._process.send_signal(number)
+        self._process.wait()
+
+
+def _start(
+    mpirun: str, world_size: int, path: str, log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    version = subprocess.run(
+        [mpirun, "--version"], capture_output=True, text=True, timeout=30, check=False
+    ).stdout
+    return subprocess.Popen(
+        [
+            *mpirun_command(mpirun, version, world_size),
+            *(sys.executable, "-m", "bluecomm.bench.mpi_rank", path),
+        ],
+        env=mpi_environment(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+    )
+
+
+def _short(version: str) -> str:
+    """Return ``Open MPI v5.0.11`` of an MPI's page of text about itself."""
+    words = version.split("\n")[0].split(",")[0].replace("Version:", " ").split()
+    return " ".join(words)
+
+
+class Mpi:
+    """MPI through mpi4py on ordinary tensors; collective in the ranks of bluecomm.
+
+    Raises:
+        RuntimeError: The MPI world did not start; on all ranks.
+    """
+
+    name = MPI
+
+    def __init__(self, world_size: int) -> None:
+        self._world: MpiWorld | None = None
+        failure = version = ""
+        if rank() == 0:
+            try:
+                self._world = MpiWorld(world_size)
+                version = self._world.version
+            except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+                failure = str(error)
+        failure, self.version = broadcast_object((failure, version))
+        if failure:
+            raise RuntimeError(failure)
+
+    def close(self) -> None:
+        """End the MPI world."""
+        if self._world is not None:
+            self._world.close()
+
+    def prepare(self, case: Case) -> Turn | None:
+        """Return the turn that measures a case; see ``Library``."""
+        if not can_measure(case):
+            return None
+        if self._world is not None:
+            self._world.ask(
+                {
+                    "operation": case.operation.name,
+                    "dtype": case.dtype_name,
+                    "count": case.count,
+                }
+            )
+        return self._turn
+
+    def _turn(self, repeats: int) -> float:
+        barrier()
+        seconds = 0.0
+        if self._world is not None:
+            seconds = max(self._world.ask({"repeats": repeats}))
+        # The others sleep here until the MPI world's turn is over.
+        barrier()
+        return seconds

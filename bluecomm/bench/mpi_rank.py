@@ -1,0 +1,154 @@
+"""One rank of the MPI world that ``ops`` measures; ``mpirun`` starts it.
+
+It is told over a Unix socket what to measure, and waits there, asleep, while others
+have their turns.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bluecomm.bench.gloo import zeros
+from bluecomm.bench.operations import (
+    OPERATIONS,
+    Case,
+    Exchange,
+    exchange_of,
+    weighted_sum,
+)
+from bluecomm.bench.timing import Call
+
+# MPI has no arithmetic on the half formats; messages of them are bytes.
+_REDUCIBLE = {
+    torch.uint8: "UINT8_T",
+    torch.int8: "INT8_T",
+    torch.int16: "INT16_T",
+    torch.int32: "INT32_T",
+    torch.int64: "INT64_T",
+    torch.float32: "FLOAT",
+    torch.float64: "DOUBLE",
+}
+
+
+def can_measure(case: Case) -> bool:
+    """Return whether MPI has the operation for this type."""
+    kind = case.operation.kind
+    return not kind.startswith("hierarchical") and (
+        kind != "allreduce" or case.dtype in _REDUCIBLE
+    )
+
+
+class MpiOperations:
+    """Makes the calls, with mpi4py on ordinary tensors."""
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi = mpi
+        self._comm = mpi.COMM_WORLD
+        self._rank = self._comm.Get_rank()
+        self._size = self._comm.Get_size()
+
+    def call_for(self, case: Case) -> Call:
+        """Return the call that a case measures."""
+        make: Callable[[Case], Call] = getattr(self, f"_{case.operation.kind}")
+        return make(case)
+
+    def _bytes(self, tensor: torch.Tensor) -> Any:
+        return [tensor.view(torch.uint8).numpy(), self._mpi.BYTE]
+
+    def _numbers(self, tensor: torch.Tensor) -> Any:
+        return [tensor.numpy(), getattr(self._mpi, _REDUCIBLE[tensor.dtype])]
+
+    def _allreduce(self, case: Case) -> Call:
+        output = self._numbers(zeros(case))
+        own = self._mpi.IN_PLACE if case.operation.in_place else zeros(case)
+        if not case.operation.in_place:
+            own = self._numbers(own)
+        return lambda: self._comm.Allreduce(own, output, op=self._mpi.SUM)
+
+    def _neighbor_allreduce(self, case: Case) -> Call:
+        exchange = exchange_of(case.operation.kind, self._rank, self._size)
+        if exchange is None:
+            return lambda: None
+        tensor = zeros(case)
+        output = tensor if case.operation.in_place else zeros(case)
+        return self._exchange(tensor, exchange, output)
+
+    _one_peer = _pair_gossip = _neighbor_allreduce
+
+    def _exchange(
+        self, tensor: torch.Tensor, exchange: Exchange, output: torch.Tensor
+    ) -> Call:
+        received = [torch.empty_like(tensor).fill_(0) for _ in exchange.sources]
+        incoming = [self._bytes(memory) for memory in received]
+        own = self._bytes(tensor)
+
+        def call() -> None:
+            requests = [
+                self._comm.Irecv(memory, source=source)
+                for memory, source in zip(incoming, exchange.sources, strict=True)
+            ]
+            requests += [self._comm.Isend(own, dest=to) for to in exchange.destinations]
+            self._mpi.Request.Waitall(requests)
+            weighted_sum(tensor, received, exchange, output)
+
+        return call
+
+    def _allgather(self, case: Case) -> Call:
+        own = self._bytes(zeros(case, self._size))
+        output = self._bytes(zeros(case))
+        return lambda: self._comm.Allgather(own, output)
+
+    def _broadcast(self, case: Case) -> Call:
+        tensor = self._bytes(zeros(case))
+        return lambda: self._comm.Bcast(tensor, root=0)
+
+    def _alltoall(self, case: Case) -> Call:
+        own, output = self._bytes(zeros(case)), self._bytes(zeros(case))
+        return lambda: self._comm.Alltoall(own, output)
+
+
+def main(path: str) -> None:
+    """Serve the commands that come through the socket ``path`` until it is closed."""
+    from mpi4py import MPI
+
+    torch.set_num_threads(1)
+    operations = MpiOperations(MPI)
+    comm = MPI.COMM_WORLD
+    call: Call = lambda: None  # noqa: E731
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        with connection.makefile("rw") as lines:
+
+            def answer(content: Any) -> None:
+                lines.write(json.dumps(content) + "\n")
+                lines.flush()
+
+            answer({"size": comm.Get_size(), "version": MPI.Get_library_version()})
+            for line in lines:
+                command = json.loads(line)
+                if "repeats" in command:
+                    answer(_seconds_each(comm, call, command["repeats"]))
+                else:
+                    operation = OPERATIONS[command["operation"]]
+                    dtype = getattr(torch, command["dtype"])
+                    call = operations.call_for(Case(operation, dtype, command["count"]))
+                    answer("ready")
+
+
+def _seconds_each(comm: Any, call: Call, repeats: int) -> float:
+    comm.Barrier()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,223 @@
+"""What can be measured: operations, whom a rank exchanges with, bus bandwidth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+
+Layout = Sequence[int]
+"""Machine of each rank, numbered from 0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """An operation and how its bandwidth is counted.
+
+    ``bus_factor`` gives, from the layout, the bytes that must pass between ranks, per
+    rank and byte of size; see ``bus_bandwidth``. ``is_divided`` says that each rank
+    handles a block per rank, and ``is_weighted`` that it needs floating-point numbers.
+    """
+
+    name: str
+    title: str
+    bus_factor: Callable[[Layout], float]
+    is_divided: bool = False
+    is_weighted: bool = False
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the result replaces the input."""
+        return self.name.endswith("_")
+
+    @property
+    def kind(self) -> str:
+        """The operation without regard to where its result goes."""
+        return self.name.rstrip("_")
+
+
+def _allreduce_factor(layout: Layout) -> float:
+    return 2 * (len(layout) - 1) / len(layout)
+
+
+def _block_factor(layout: Layout) -> float:
+    return (len(layout) - 1) / len(layout)
+
+
+def _degree(layout: Layout) -> float:
+    return float(len(exponential_hops(len(layout))))
+
+
+def _hierarchical_factor(layout: Layout) -> float:
+    """Return the factor of a local allreduce and an exchange of each rank's share."""
+    local = layout.count(layout[0])
+    return 2 * (local - 1) / local + len(exponential_hops(max(layout) + 1)) / local
+
+
+def _one(layout: Layout) -> float:
+    return 1.0
+
+
+_LIST = (
+    Operation("allreduce_", "allreduce, in place", _allreduce_factor),
+    Operation("allreduce", "allreduce", _allreduce_factor),
+    Operation(
+        "neighbor_allreduce_",
+        "neighbor_allreduce, exponential-2, in place",
+        _degree,
+        is_weighted=True,
+    ),
+    Operation(
+        "neighbor_allreduce",
+        "neighbor_allreduce, exponential-2",
+        _degree,
+        is_weighted=True,
+    ),
+    Operation(
+        "one_peer_",
+        "neighbor_allreduce, one peer, in place",
+        _one,
+        is_weighted=True,
+    ),
+    Operation("one_peer", "neighbor_allreduce, one peer", _one, is_weighted=True),
+    Operation(
+        "hierarchical_neighbor_allreduce",
+        "hierarchical_neighbor_allreduce",
+        _hierarchical_factor,
+        is_weighted=True,
+    ),
+    Operation("allgather", "allgather", _block_factor, is_divided=True),
+    Operation("broadcast_", "broadcast, in place", _one),
+    Operation("alltoall", "alltoall", _block_factor, is_divided=True),
+    Operation("pair_gossip", "pair_gossip", _one, is_weighted=True),
+)
+OPERATIONS = {operation.name: operation for operation in _LIST}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One operation on tensors of one type and size.
+
+    ``count`` is the number of elements of the larger of a rank's input and output; the
+    input of an allgather is one block of it.
+    """
+
+    operation: Operation
+    dtype: torch.dtype
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the larger of a rank's input and output."""
+        return self.count * self.dtype.itemsize
+
+    @property
+    def dtype_name(self) -> str:
+        """The element type without torch's prefix, such as ``float32``."""
+        return str(self.dtype).removeprefix("torch.")
+
+
+def case_of(
+    operation: Operation, dtype: torch.dtype, nbytes: int, world_size: int
+) -> Case:
+    """Return the case nearest to a size: whole elements, and as many for each rank."""
+    blocks = world_size if operation.is_divided else 1
+    count = max(1, round(nbytes / dtype.itemsize / blocks)) * blocks
+    return Case(operation, dtype, count)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """Whom a rank reads and is read by, with the weights of a sum over its sources."""
+
+    self_weight: float
+    sources: dict[int, float]
+    destinations: tuple[int, ...]
+
+
+def exponential_hops(world_size: int) -> list[int]:
+    """Return 1, 2, 4, ... below the number of ranks: the exponential-2 graph's hops."""
+    return [1 << k for k in range((world_size - 1).bit_length())]
+
+
+def exchange_of(kind: str, rank: int, world_size: int) -> Exchange | None:
+    """Return a rank's part in an operation with neighbors.
+
+    Args:
+        kind: ``neighbor_allreduce`` (exponential-2), ``one_peer`` (rank ``i`` reads
+            ``i - 1``) or ``pair_gossip`` (ranks 0 and 1, 2 and 3, ...).
+        rank: The rank.
+        world_size: Number of ranks, at least 2.
+
+    Returns:
+        Its part; ``None`` for a last rank without a partner.
+
+    Raises:
+        ValueError: There is no such kind.
+    """
+    if kind == "neighbor_allreduce":
+        hops = exponential_hops(world_size)
+    elif kind == "one_peer":
+        hops = [1]
+    elif kind == "pair_gossip":
+        partner = rank ^ 1
+        if partner >= world_size:
+            return None
+        return Exchange(0.5, {partner: 0.5}, (partner,))
+    else:
+        raise ValueError(f"no operation with neighbors: {kind!r}")
+    weight = 1 / (len(hops) + 1)
+    sources = {(rank - hop) % world_size: weight for hop in hops}
+    return Exchange(weight, sources, tuple((rank + hop) % world_size for hop in hops))
+
+
+def weighted_sum(
+    own: torch.Tensor,
+    received: Sequence[torch.Tensor],
+    exchange: Exchange,
+    output: torch.Tensor,
+) -> None:
+    """Write an exchange's weighted sum to ``output``, which may be ``own``.
+
+    In as few passes over memory as torch offers: for libraries without such a sum.
+    """
+    weights = list(exchange.sources.values())
+    if len(received) == 1 and exchange.self_weight + weights[0] == 1:
+        torch.lerp(own, received[0], weights[0], out=output)
+        return
+    torch.mul(own, exchange.self_weight, out=output)
+    for tensor, weight in zip(received, weights, strict=True):
+        output.add_(tensor, alpha=weight)
+
+
+def bus_bytes(operation: Operation, nbytes: int, layout: Layout) -> float:
+    """Return how many bytes must pass a rank's link, for ``nbytes`` of size."""
+    return operation.bus_factor(layout) * nbytes
+
+
+def bus_bandwidth(
+    operation: Operation, nbytes: int, us: float, layout: Layout
+) -> float:
+    """Return the bus bandwidth of an operation in 10^9 bytes per second.
+
+    ``factor * nbytes / time``, where ``factor * nbytes`` is what has to pass a rank's
+    link. It does not depend on the number of ranks where the links are the limit, and
+    can be compared with their speed. For n ranks ``factor`` is 2 (n - 1) / n for
+    allreduce, (n - 1) / n for allgather and alltoall and 1 for broadcast; an operation
+    with neighbors receives ``nbytes`` from each.
+
+    Args:
+        operation: The operation.
+        nbytes: Bytes of the larger of a rank's input and output.
+        us: Time of one operation, in microseconds.
+        layout: Machine of each rank.
+
+    Returns:
+        10^9 bytes per second.
+
+    Source:
+        nccl-tests, doc/PERFORMANCE.md, for allreduce, allgather, alltoall, broadcast.
+        The factors of operations with neighbors follow its reasoning for sendrecv.
+    """
+    return bus_bytes(operation, nbytes, layout) / us / 1e3

@@ -1,0 +1,114 @@
+"""The operations of bluecomm, as a benchmark calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from bluecomm import (
+    Sum,
+    allgather,
+    allreduce,
+    allreduce_,
+    alltoall,
+    broadcast_,
+    hierarchical_neighbor_allreduce,
+    machine_size,
+    neighbor_allreduce,
+    neighbor_allreduce_,
+    pair_gossip,
+    rank,
+    shared_empty,
+    size,
+)
+from bluecomm.bench.operations import Case, exchange_of
+from bluecomm.bench.timing import Call, Turn, timed
+
+_NAME = "bench"
+
+
+class Bluecomm:
+    """Operations on ordinary tensors, or on those of ``shared_empty``."""
+
+    def __init__(self, *, shared: bool) -> None:
+        self._shared = shared
+
+    @property
+    def name(self) -> str:
+        """As results call it."""
+        return "bluecomm, shared" if self._shared else "bluecomm"
+
+    def prepare(self, case: Case) -> Turn | None:
+        """Return the turn that measures a case; see ``Library``."""
+        kind = case.operation.kind
+        if kind == "hierarchical_neighbor_allreduce" and machine_size() == 1:
+            return None
+        blocks = size() if kind == "allgather" else 1
+        make = shared_empty if self._shared else torch.empty
+        # Zeros stay zeros however often they are summed; written, so that the pages
+        # are there.
+        tensor = make(case.count // blocks, dtype=case.dtype).fill_(0)
+        return timed(_CALLS[kind](tensor, case.operation.in_place))
+
+
+def _allreduce(tensor: torch.Tensor, in_place: bool) -> Call:
+    operation = allreduce_ if in_place else allreduce
+    return lambda: operation(tensor, op=Sum, name=_NAME)
+
+
+def _neighbor_allreduce(tensor: torch.Tensor, in_place: bool) -> Call:
+    operation = neighbor_allreduce_ if in_place else neighbor_allreduce
+    return lambda: operation(tensor, name=_NAME)
+
+
+def _one_peer(tensor: torch.Tensor, in_place: bool) -> Call:
+    operation = neighbor_allreduce_ if in_place else neighbor_allreduce
+    exchange = exchange_of("one_peer", rank(), size())
+    assert exchange is not None
+    self_weight, sources = exchange.self_weight, exchange.sources
+    destinations = list(exchange.destinations)
+    return lambda: operation(
+        tensor,
+        self_weight=self_weight,
+        src_weights=sources,
+        dst_weights=destinations,
+        enable_topo_check=False,
+        name=_NAME,
+    )
+
+
+def _hierarchical(tensor: torch.Tensor, in_place: bool) -> Call:
+    return lambda: hierarchical_neighbor_allreduce(tensor, name=_NAME)
+
+
+def _allgather(tensor: torch.Tensor, in_place: bool) -> Call:
+    return lambda: allgather(tensor, name=_NAME)
+
+
+def _broadcast(tensor: torch.Tensor, in_place: bool) -> Call:
+    return lambda: broadcast_(tensor, 0, name=_NAME)
+
+
+def _alltoall(tensor: torch.Tensor, in_place: bool) -> Call:
+    return lambda: alltoall(tensor, name=_NAME)
+
+
+def _pair_gossip(tensor: torch.Tensor, in_place: bool) -> Call:
+    exchange = exchange_of("pair_gossip", rank(), size())
+    if exchange is None:
+        return lambda: None
+    (partner,) = exchange.sources
+    return lambda: pair_gossip(tensor, partner, name=_NAME)
+
+
+_CALLS: dict[str, Callable[[torch.Tensor, bool], Call]] = {
+    "allreduce": _allreduce,
+    "neighbor_allreduce": _neighbor_allreduce,
+    "one_peer": _one_peer,
+    "hierarchical_neighbor_allreduce": _hierarchical,
+    "allgather": _allgather,
+    "broadcast": _broadcast,
+    "alltoall": _alltoall,
+    "pair_gossip": _pair_gossip,
+}

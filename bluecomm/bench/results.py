@@ -1,0 +1,109 @@
+"""Results of ``ops``: what was measured, and its form as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+FORMAT = "bluecomm.bench.ops/1"
+
+# Ratios are taken against these.
+GLOO, MPI, LIMIT = "gloo", "mpi", "limit"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """Time of one blocking call, the slowest rank's in each round, in microseconds.
+
+    ``nbytes`` is the larger of a rank's input and output, ``q1_us`` and ``q3_us`` the
+    quartiles over the rounds, ``bus_gb_per_s`` the bus bandwidth in 10^9 bytes per
+    second that the median makes.
+    """
+
+    operation: str
+    library: str
+    dtype: str
+    nbytes: int
+    rounds: int
+    median_us: float
+    min_us: float
+    q1_us: float
+    q3_us: float
+    max_us: float
+    bus_gb_per_s: float
+
+    @property
+    def case(self) -> tuple[str, str, int]:
+        """What measurements that can be compared have in common."""
+        return self.operation, self.dtype, self.nbytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """A run of ``ops``.
+
+    ``layout`` is the machine of each rank. ``about`` has what else is to be known to
+    repeat the run: date, cores, versions, arguments. ``notes`` say what was left out.
+    """
+
+    layout: list[int]
+    about: dict[str, Any]
+    measurements: list[Measurement]
+    notes: list[str]
+
+    def by_case(self) -> dict[tuple[str, str, int], dict[str, Measurement]]:
+        """Return library to measurement, for each case in the order of measuring."""
+        cases: dict[tuple[str, str, int], dict[str, Measurement]] = {}
+        for measurement in self.measurements:
+            cases.setdefault(measurement.case, {})[measurement.library] = measurement
+        return cases
+
+    def where(self) -> str:
+        """Return on what it was measured, in words."""
+        machines = max(self.layout) + 1
+        return (
+            f"{len(self.layout)} ranks on {machines} machine{'s' * (machines > 1)}, "
+            f"{self.about['cores']} cores"
+        )
+
+    def save(self, path: Path) -> None:
+        """Write the results as JSON."""
+        text = json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1)
+        path.write_text(text + "\n")
+
+
+def load(path: Path) -> Results:
+    """Read the results that ``Results.save`` wrote.
+
+    Raises:
+        ValueError: Not such a file, or one of another version.
+    """
+    content = json.loads(path.read_text())
+    found = content.pop("format", None) if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise ValueError(
+            f"{path}: expected results of format {FORMAT!r}, got {found!r}; "
+            "measure again with this version of bluecomm"
+        )
+    measurements = [Measurement(**row) for row in content.pop("measurements")]
+    return Results(measurements=measurements, **content)
+
+
+def spread(times_us: Sequence[float]) -> dict[str, float]:
+    """Return median, extremes and quartiles, under the names of ``Measurement``."""
+    q1, _, q3 = (
+        statistics.quantiles(times_us, n=4, method="inclusive")
+        if len(times_us) > 1
+        else (times_us[0],) * 3
+    )
+    return {
+        "median_us": statistics.median(times_us),
+        "min_us": min(times_us),
+        "q1_us": q1,
+        "q3_us": q3,
+        "max_us": max(times_us),
+    }

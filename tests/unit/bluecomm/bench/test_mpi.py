@@ -1,0 +1,70 @@
+"""How the benchmark starts an MPI world."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from bluecomm.bench import mpi
+
+OPEN_MPI = ["mpirun (Open MPI) 4.1.4", "mpirun (Open MPI) 5.0.11"]
+HYDRA = "HYDRA build details:\n    Version: 5.0.2"
+
+
+@pytest.mark.parametrize("version", OPEN_MPI)
+def test_open_mpi_yields_where_ranks_share_cores(version: str) -> None:
+    cores = len(os.sched_getaffinity(0))
+    few = mpi.mpirun_command("mpirun", version, cores)
+    assert few == ["mpirun", "-np", str(cores), "--oversubscribe"]
+    many = mpi.mpirun_command("mpirun", version, cores + 1)
+    assert many[2:] == [
+        *(str(cores + 1), "--oversubscribe", "--mca", "mpi_yield_when_idle", "1")
+    ]
+
+
+def test_mpich_needs_no_flags() -> None:
+    assert mpi.mpirun_command("/x/mpirun", HYDRA, 64) == ["/x/mpirun", "-np", "64"]
+
+
+def test_the_mpi_world_is_not_bfruns() -> None:
+    given = {"PATH": "/bin", "BLUECOMM_RANK": "1"}
+    own = mpi.mpi_environment(given)
+    assert own["PATH"] == "/bin"
+    assert "BLUECOMM_RANK" not in own
+    assert (own.get("OMPI_ALLOW_RUN_AS_ROOT") == "1") == (os.geteuid() == 0)
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the ``mpirun`` beside a Python that is not really there."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    return tmp_path / "mpirun"
+
+
+def test_the_environments_mpirun_comes_first(environment: Path) -> None:
+    assert mpi.find_mpirun() is None
+    environment.write_text("")
+    assert mpi.find_mpirun() == str(environment)
+
+
+def test_what_is_missing_is_said(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert mpi.why_not_here() == "mpi4py is not installed"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert mpi.why_not_here() == "there is no mpirun beside this Python or in PATH"
+
+
+def test_an_mpirun_that_fails_is_quoted(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment.write_text("#!/bin/sh\necho There are not enough slots >&2; exit 1\n")
+    environment.chmod(0o755)
+    with pytest.raises(RuntimeError, match=r"did not start.*not enough slots"):
+        mpi.MpiWorld(2)
