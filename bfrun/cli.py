@@ -237,6 +237,12 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         help="also write a file per rank and stream there (default: none)",
     )
     group.add_argument(
+        "--timeline-filename",
+        metavar="F",
+        help="write one timeline of all ranks to F, in the JSON that ui.perfetto.dev "
+        "and chrome://tracing open (default: none)",
+    )
+    group.add_argument(
         "--prefix-timestamp",
         action="store_true",
         help="put the time before each line (default: only the rank)",

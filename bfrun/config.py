@@ -37,6 +37,7 @@ class LaunchConfig:
             separated by commas); None: what every other host can reach.
         stdin: Give this process's standard input to rank 0.
         output_dir: Folder for a file per rank and stream.
+        timeline_filename: Where the timeline of all ranks goes; None: none is made.
         prefix_timestamp: Put the time before each line of output.
         only_rank: Ranks whose output is shown; empty: all.
         verbose: Say what is decided (plan, addresses, agents).
@@ -63,6 +64,7 @@ class LaunchConfig:
     network_interface: str | None = None
     stdin: bool = False
     output_dir: str | None = None
+    timeline_filename: str | None = None
     prefix_timestamp: bool = False
     only_rank: tuple[int, ...] = ()
     verbose: bool = False

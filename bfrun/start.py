@@ -15,6 +15,7 @@ from bfrun.launch.per_host import PerHostLauncher, remote_hosts
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
 from bfrun.preflight.preflight import HostReport, run_preflight
 from bfrun.probe import numa_domains, visible_gpus
+from bfrun.trace.target import check_target
 
 RunJob = Callable[[LaunchPlan, Launcher, LaunchConfig], int]
 
@@ -45,6 +46,8 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
 
             return 0 if print_check(reports, sys.stdout) else 1
         plan = _plan(config, hosts, remote, reports)
+        if config.timeline_filename is not None:
+            check_target(config.timeline_filename)
         if config.dry_run:
             print(describe_plan(plan))
             return 0

@@ -126,6 +126,11 @@ from bluecomm.runtime.stats import (
     OperationStats,
     Stats,
 )
+from bluecomm.timeline import (
+    timeline_context,
+    timeline_end_activity,
+    timeline_start_activity,
+)
 from bluecomm.topologies import (
     in_neighbor_machine_ranks,
     in_neighbor_ranks,
@@ -289,6 +294,9 @@ __all__ = [
     "spectral_gap",
     "stats",
     "synchronize",
+    "timeline_context",
+    "timeline_end_activity",
+    "timeline_start_activity",
     "topology_util",
     "wait",
 ]

@@ -93,6 +93,16 @@ class Config:
         "memory are copied.",
         minimum=4096,
     )
+    timeline: str | None = _setting(
+        None,
+        "Prefix of files in which each rank writes what it did, PREFIX<rank>.json. "
+        "bfrun --timeline-filename makes one file of all ranks instead.",
+    )
+    timeline_bytes: int = _setting(
+        8 * _MIB,
+        "Bytes per rank for the events of a timeline; the newest are kept.",
+        minimum=64,
+    )
     log_level: Literal["trace", "debug", "info", "warning", "error", "fatal"] = (
         _setting("warning", "Least severe messages to write to standard error.")
     )

@@ -31,6 +31,7 @@ from bfrun.agent.procs import all_processes, descendants, kill_descendants, send
 from bfrun.agent.rank_process import RankProcess
 from bfrun.agent.rank_server import RankServer
 from bfrun.agent.stdin_feed import StdinFeed
+from bfrun.agent.trace_pump import TracePump
 from bfrun.channel import Frame, text_to_bytes
 from bfrun.errors import ProtocolError
 
@@ -61,6 +62,7 @@ class Agent:
             folder, self._selector, self._welcome, self._on_rank_frame, self._task
         )
         self._output = OutputPump(self._selector, self._link)
+        self._traces = TracePump(folder, self._link)
         self._nonce = secrets.token_hex(8)
         self._oom = OomWatch()
         self._job: Frame = {}
@@ -83,6 +85,7 @@ class Agent:
             "stdin": self._feed_stdin,
             "signal": self._signal,
             "inspect": self._inspect,
+            "clock": self._tell_time,
             "end": self._end,
         }
 
@@ -93,6 +96,7 @@ class Agent:
         try:
             while not self._done:
                 self._link.flush()
+                self._traces.step()
                 for key, mask in self._selector.select(self._timeout_s()):
                     key.data(mask)
                 self._tick()
@@ -202,6 +206,13 @@ class Agent:
         }
         self._link.send({"type": "inspection", "id": frame["id"], "ranks": ranks})
 
+    def _tell_time(self, frame: Frame) -> None:
+        """Answer what this machine's clock shows."""
+        now_ns = time.monotonic_ns()
+        answer = {"type": "clock", "sent_ns": frame["sent_ns"], "received_ns": now_ns}
+        self._link.send({**answer, "replied_ns": time.monotonic_ns()})
+        self._link.flush()
+
     def _end(self, frame: Frame) -> None:
         """End what is left; ``ended`` follows when all output has been sent."""
         self._ending = True
@@ -243,6 +254,8 @@ class Agent:
     # What happens by itself
 
     def _timeout_s(self) -> float:
+        if self._traces.ready:
+            return 0.0
         draining = any(r.status is not None and r.streams for r in self._ranks.values())
         return 0.05 if draining or self._kill_at is not None else _TICK_S
 
@@ -252,13 +265,15 @@ class Agent:
         for rank in self._ranks.values():
             if rank.streams and rank.lingered() and rank.may_read:
                 self._output.finish(rank)
-        if self._ending and not self._said_ended and not self._streaming():
+        if self._ending and not self._said_ended and not self._sending():
             self._said_ended = True
             self._link.send_bulk({"type": "ended", "left": self._left})
         self._watch_driver()
 
-    def _streaming(self) -> bool:
-        return any(rank.streams for rank in self._ranks.values())
+    def _sending(self) -> bool:
+        """Say whether output or traces of ranks are still to be sent."""
+        streaming = any(rank.streams for rank in self._ranks.values())
+        return streaming or self._traces.busy
 
     def _poll_ranks(self) -> None:
         if self._orphaned:
@@ -281,6 +296,7 @@ class Agent:
                 }
             )
             self._output.check_closed(rank)
+            self._traces.add(rank.rank)
 
     def _sample_ranks(self) -> None:
         now = time.monotonic()

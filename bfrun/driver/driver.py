@@ -104,6 +104,7 @@ def _drive(
         leftovers = job.run()
     finally:
         job.printer.close(job.ended_by_user)
+        job.close()
     number = job.interrupted_by
     return make_verdict(
         job.membership.failures,

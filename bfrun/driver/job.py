@@ -20,6 +20,7 @@ from bfrun.driver.stall import StallDesk
 from bfrun.driver.start_frame import start_frame
 from bfrun.driver.stdin_source import StdinSource
 from bfrun.driver.switchboard import Switchboard
+from bfrun.driver.trace_desk import TraceDesk
 from bfrun.errors import ProtocolError
 from bfrun.output.printer import Printer
 from bfrun.plan import LaunchPlan
@@ -70,6 +71,7 @@ class Job:
         self._stalls = StallDesk(hosts)
         self._shutdown = Shutdown()
         self._stdin = StdinSource() if config.stdin else None
+        self._traces = _trace_desk(config, hosts, len(sessions))
         self._end_deadline = 0.0
         self._left: dict[str, int] = {}
         self.interrupted_by: int | None = None
@@ -86,6 +88,7 @@ class Job:
             "freeze": self._on_freeze,
             "inspection": self._on_inspection,
             "stdin_taken": self._on_stdin_taken,
+            "trace": self._on_trace,
         }
 
     # The loop
@@ -99,7 +102,15 @@ class Job:
                 self._selector.register(session.link, selectors.EVENT_READ, session)
             while not self._over():
                 self._turn()
-        return self._leftovers()
+        leftovers = self._leftovers()
+        if self._traces is not None:
+            self.printer.say(f"bfrun: {self._traces.finish()}")
+        return leftovers
+
+    def close(self) -> None:
+        """Free what the job gathered."""
+        if self._traces is not None:
+            self._traces.close()
 
     def _start_ranks(self) -> None:
         ready = self._sessions[0].ready or {}
@@ -133,6 +144,8 @@ class Job:
         now = time.monotonic()
         self._board.answer(self._rendezvous.expire(now))
         self._report_stalls(now)
+        if self._traces is not None and (question := self._traces.question(now)):
+            self._board.to_agents(question)
         self._watch_agents()
         self._step(now)
 
@@ -140,6 +153,8 @@ class Job:
         for frame in session.receive():
             if frame["type"] == "ended":
                 self._left[session.host.name] = frame["left"]
+            elif frame["type"] == "clock" and self._traces is not None:
+                self._traces.take_answer(session.host.name, frame)
             else:
                 self._handlers[frame["type"]](frame)
         if session.lost:
@@ -185,10 +200,14 @@ class Job:
         waiting = [s for s in self._sessions if not s.ended and not s.lost]
         if not waiting:
             return True
-        # A terminal that takes its time holds back the output, not the agent.
-        if self.printer.busy:
-            self._end_deadline = time.monotonic() + _ENDED_LIMIT_S
-        return time.monotonic() > self._end_deadline
+        # A terminal that takes its time holds back the output, not the agent; traces
+        # take as long as they come.
+        now = time.monotonic()
+        heard_at = now if self.printer.busy else 0.0
+        if self._traces is not None:
+            heard_at = max(heard_at, self._traces.heard_at)
+        self._end_deadline = max(self._end_deadline, heard_at + _ENDED_LIMIT_S)
+        return now > self._end_deadline
 
     def _leftovers(self) -> Leftovers:
         silent = []
@@ -285,6 +304,10 @@ class Job:
         if self._stdin is not None:
             self._stdin.taken(frame["nbytes"])
 
+    def _on_trace(self, frame: Frame) -> None:
+        if self._traces is not None:
+            self._traces.take(frame)
+
     def _on_rank(self, frame: Frame) -> None:
         """Handle what a rank itself said; nothing it says may harm the driver."""
         rank, said = frame["rank"], frame["frame"]
@@ -346,3 +369,11 @@ class Job:
         """Note output that has been shown. Runs in the printer's thread."""
         self._board.note_shown(rank, nbytes)
         self._signals.wake()
+
+
+def _trace_desk(
+    config: LaunchConfig, hosts: dict[int, str], host_count: int
+) -> TraceDesk | None:
+    if config.timeline_filename is None:
+        return None
+    return TraceDesk(config.timeline_filename, hosts, host_count)

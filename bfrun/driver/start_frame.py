@@ -40,6 +40,7 @@ def start_frame(
         "addresses": list(host.addresses or ("127.0.0.1",)),
         "start_timeout_s": config.start_timeout_s,
         "failure_timeout_s": config.failure_timeout_s,
+        "trace": config.timeline_filename is not None,
     }
     return {
         "type": "start",

@@ -18,6 +18,8 @@ AGENT_FILES = (
     "channel.py",
     "errors.py",
     "silence.py",
+    "trace/__init__.py",
+    "trace/spool.py",
     *sorted(f"agent/{path.name}" for path in (_PACKAGE / "agent").glob("*.py")),
 )
 

@@ -17,7 +17,7 @@ from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.bucket import Bucket
 
 # Inside a backward pass, autograd calls back at its end.
-_queue_callback: Callable[[Callable[[], None]], None] = (
+queue_callback: Callable[[Callable[[], None]], None] = (
     torch.autograd.Variable._execution_engine.queue_callback
 )
 
@@ -133,7 +133,7 @@ class BackwardTracker:
         task = torch._C._current_graph_task_id()
         if task not in self._queued:
             self._queued.add(task)
-            _queue_callback(lambda: self._on_end(task))
+            queue_callback(lambda: self._on_end(task))
         if self._passed + 1 >= self._passes:
             missing = self._missing[bucket]
             missing.discard(position)

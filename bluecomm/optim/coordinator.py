@@ -21,6 +21,7 @@ from bluecomm.optim.backward import BackwardTracker
 from bluecomm.optim.bucket import build_buckets
 from bluecomm.optim.naming import Models, NamedParameters, owners_in
 from bluecomm.optim.options import CommonOptions, Knobs
+from bluecomm.optim.phases import Phases
 from bluecomm.optim.schedule import Schedule
 from bluecomm.optim.views import check_kind
 from bluecomm.runtime import Communicator
@@ -90,6 +91,10 @@ class Coordinator:
         self._owners = owners_in(models, named)
         self._sees_forwards = bool(models)
         self._handles = model_hooks.attach(models, self)
+        recorder = comm.world.recorder
+        self._phases = None if recorder is None else Phases(recorder)
+        if self._phases is not None:
+            self._handles += self._phases.attach(models)
 
     @property
     def is_live(self) -> bool:
@@ -155,7 +160,8 @@ class Coordinator:
             if closure is None:
                 self._flush()
             self.algorithm.before_step()
-            result = None if run is None else run(self._exchanging(closure))
+            with self._phases.step() if self._phases else contextlib.nullcontext():
+                result = None if run is None else run(self._exchanging(closure))
             self.algorithm.after_step()
             if not self._sees_forwards:
                 # Nothing would tell that the next forward pass reads the parameters.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bluecomm.config import Config
 from bluecomm.errors import NotInitializedError, ShutdownError
 from bluecomm.runtime.communicator import Communicator
+from bluecomm.runtime.recording import Recording
 from bluecomm.runtime.rendezvous import Rendezvous, find_rendezvous
 from bluecomm.runtime.world import World
 from bluecomm.topology.compare import topology_digest
@@ -20,7 +21,7 @@ from bluecomm.topology.exponential import ExponentialGraph
 if TYPE_CHECKING:
     import networkx as nx
 
-    from bluecomm._native import SharedMemory
+    from bluecomm._native import Recorder, SharedMemory
 
 TopologyFunction = Callable[[int], "nx.DiGraph[int]"]
 
@@ -31,6 +32,7 @@ class Process:
     def __init__(self) -> None:
         self._rendezvous: Rendezvous | None = None
         self._memory: SharedMemory | None = None
+        self._recording: Recording | None = None
         self._communicator: Communicator | None = None
         self._creations: dict[tuple[int, ...], int] = {}
         self._before_shutdown: list[Callable[[], None]] = []
@@ -89,7 +91,11 @@ class Process:
         config = Config.from_environment(os.environ)
         graph = (topology_fn or ExponentialGraph)(self._rendezvous.place.size)
         digest = topology_digest(graph, is_weighted=is_weighted).hex()
-        world = World(config, self._rendezvous, self.memory, digest)
+        if self._recording is None:
+            self._recording = Recording(config, self._rendezvous.place)
+        world = World(
+            config, self._rendezvous, self.memory, digest, self._recording.recorder
+        )
         communicator = Communicator(world, range(world.size))
         communicator.use_topology(graph, is_weighted)
         communicator.use_machine_topology(
@@ -97,6 +103,11 @@ class Process:
         )
         self._creations.clear()
         self._communicator = communicator
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Takes events of a timeline; ``None`` while there is none."""
+        return None if self._recording is None else self._recording.recorder
 
     def before_shutdown(self, callback: Callable[[], None]) -> None:
         """Have a function called each time a world is about to end in order.
@@ -148,6 +159,9 @@ class Process:
         """End the world and forget the launcher; the next ``init`` looks for one."""
         self._end(orderly=orderly)
         self._was_shut_down = False
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.finish()
         rendezvous, self._rendezvous = self._rendezvous, None
         if rendezvous is not None:
             rendezvous.close()
@@ -158,8 +172,12 @@ class Process:
         Not when it ends by an exception: then the links break at the end of the
         process, when the launcher can tell the peers why.
         """
-        if os.getpid() == self._pid and getattr(sys, "last_value", None) is None:
+        if os.getpid() != self._pid:
+            return
+        if getattr(sys, "last_value", None) is None:
             self.leave()
+        elif self._recording is not None:
+            self._recording.finish()
 
 
 def _set_log_level(level: str) -> None:

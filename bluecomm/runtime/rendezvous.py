@@ -22,7 +22,8 @@ class Place:
 
     ``machine`` is equal on the ranks that share a real machine; ``machine_rank`` and
     the local ranks may be of simulated machines. ``addresses`` are this host's
-    addresses for data, best first. ``socket_dir`` is private to this user.
+    addresses for data, best first. ``socket_dir`` is private to this user. ``trace``:
+    the launcher makes a timeline of what this rank records.
     """
 
     rank: int
@@ -39,6 +40,7 @@ class Place:
     socket_dir: str
     addresses: tuple[str, ...]
     source: str
+    trace: bool = False
 
 
 class Rendezvous(abc.ABC):
@@ -139,6 +141,7 @@ class AgentRendezvous(Rendezvous):
             socket_dir=str(told["socket_dir"]),
             addresses=tuple(told["addresses"]),
             source="bfrun",
+            trace=bool(told.get("trace")),
         )
 
     @property

@@ -20,7 +20,7 @@ from bluecomm.runtime.rendezvous import Rendezvous
 from bluecomm.runtime.stats import Stats, to_stats
 
 if TYPE_CHECKING:
-    from bluecomm._native import Completion, Engine, SharedMemory
+    from bluecomm._native import Completion, Engine, Recorder, SharedMemory
 
 _log = logging.getLogger("bluecomm")
 
@@ -51,6 +51,7 @@ class World:
         rendezvous: Where to meet the other ranks.
         memory: Allocator of shared memory; it outlives the world.
         topology: Digest of the topology that this rank starts with; all must agree.
+        recorder: Takes the events of a timeline, where one is made.
 
     Raises:
         CommunicationTimeout: Some ranks did not come.
@@ -63,8 +64,10 @@ class World:
         rendezvous: Rendezvous,
         memory: SharedMemory,
         topology: str,
+        recorder: Recorder | None = None,
     ) -> None:
         self.config = config
+        self.recorder = recorder
         self.rendezvous = rendezvous
         self.place = rendezvous.place
         self.memory = memory
@@ -116,6 +119,7 @@ class World:
             eager_bytes=self.config.eager_bytes,
             staging_bytes=self.config.shm_staging_bytes,
             memory=self.memory,
+            recorder=self.recorder,
         )
 
     def _meet(self, topology: str) -> list[PeerRecord]:

@@ -55,10 +55,10 @@ void register_recorder(py::module_& module) {
           arg("activity"), arg("tensor") = "")
       .def(
           "end",
-          [](Recorder& self, std::string_view tensor) {
-            mark(self, EventType::kEnd, "", tensor);
+          [](Recorder& self, std::string_view tensor, std::string_view activity) {
+            mark(self, EventType::kEnd, activity, tensor);
           },
-          arg("tensor") = "");
+          arg("tensor") = "", arg("activity") = "");
 }
 
 }  // namespace bluecomm::bindings

@@ -24,7 +24,7 @@ enum class EventType : std::uint32_t {
   kBlocked = 7,  // the program waited for the operation
   kCombine = 8,  // bytes were moved and combined
   kBegin = 9,    // the program began the activity `name` of the tensor `label` ...
-  kEnd = 10,     // ... and ended the last one that it began for `label`
+  kEnd = 10,     // ... ended the last one begun for `label`, or the last `name`
 };
 
 // Times are those of CLOCK_MONOTONIC. `name` and `label` are offsets in the table of

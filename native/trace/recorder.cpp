@@ -110,8 +110,8 @@ void Recorder::add(Event event) noexcept {
       std::atomic_ref(header_->written).fetch_add(1, std::memory_order_relaxed);
   Event& slot = events_[number % header_->capacity];
   const EventType type = std::exchange(event.type, EventType::kNone);
-  std::atomic_ref(slot.type).store(EventType::kNone, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  // Acquire: nothing below is written before it.
+  std::atomic_ref(slot.type).exchange(EventType::kNone, std::memory_order_acquire);
   std::memcpy(static_cast<void*>(&slot), &event, offsetof(Event, type));
   std::atomic_ref(slot.type).store(type, std::memory_order_release);
 }

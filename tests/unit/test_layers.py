@@ -19,7 +19,7 @@ BLUECOMM = [
     {"integrations", "bench"},
     {"optim", "elastic", "data"},
     # What users call on the module and no operation does.
-    {"basics", "horovod_names", "topologies", "topology_util"},
+    {"basics", "horovod_names", "topologies", "topology_util", "timeline"},
     {"window"},
     {"ops"},
     {"compression"},
@@ -40,15 +40,18 @@ BFRUN = [
     {"agent"},
     # What both sides know.
     {"silence", "task"},
-    {"env", "config", "hosts", "channel"},
+    {"env", "config", "hosts", "channel", "trace"},
     {"errors"},
 ]
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}
 
 # The extension is reached through these; all other code uses their Python interface.
 NATIVE_USERS = {"runtime", "ops", "window", "compression", "bench"}
-# The framing of messages to the agent is one for both sides.
-BFRUN_FROM_BLUECOMM = {"bfrun.channel", "bfrun.errors"}
+# One for both sides: the framing of messages to the agent, and timelines.
+BFRUN_FROM_BLUECOMM = {
+    *("bfrun.channel", "bfrun.errors"),
+    *("bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
+}
 # Sent to hosts that have nothing but Python.
 AGENT_ROOTS = {"bfrun.agent.agent", "bfrun.launch.bootstrap", "bfrun.agent.guard"}
 
@@ -198,7 +201,7 @@ def test_bfrun_needs_neither_bluecomm_nor_torch():
     assert not wrong, "\n".join(wrong)
 
 
-def test_bluecomm_takes_only_the_framing_from_bfrun():
+def test_bluecomm_takes_only_framing_and_timelines_from_bfrun():
     wrong = [
         str(item)
         for item in IMPORTS

@@ -26,6 +26,7 @@ CommunicationType DistributedGradientAllreduceOptimizer DistributedAllreduceOpti
 DistributedNeighborAllreduceOptimizer DistributedHierarchicalNeighborAllreduceOptimizer
 DistributedAdaptThenCombineOptimizer DistributedAdaptWithCombineOptimizer
 broadcast_parameters allreduce_parameters broadcast_optimizer_state
+timeline_start_activity timeline_end_activity timeline_context
 """
 
 HOROVOD = """

@@ -1,0 +1,78 @@
+"""Carries what ended ranks have recorded to the driver, a piece at a time.
+
+Part of the agent: standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import contextlib
+import os
+import zlib
+from typing import Tuple  # noqa: UP035
+
+from bfrun.agent.driver_link import DriverLink
+from bfrun.errors import ProtocolError
+from bfrun.trace.spool import HEADER_NBYTES, parse_header, used_ranges
+
+# Small enough that a slow link still carries heartbeats in time.
+_PIECE_NBYTES = 512 << 10
+
+_Piece = Tuple[int, str, int, int]  # noqa: UP006  (rank, path, start, length)
+
+
+class TracePump:
+    """Reads the files that ranks have recorded into, and sends them packed.
+
+    Args:
+        folder: Where ranks make files ``trace-<rank>-<pid>``.
+        link: To the driver. Nothing is read while it has something to write.
+    """
+
+    def __init__(self, folder: str, link: DriverLink) -> None:
+        self._folder = folder
+        self._link = link
+        self._pieces: collections.deque[_Piece] = collections.deque()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is left to send."""
+        return bool(self._pieces)
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``step`` would send something now."""
+        return self.busy and self._link.idle
+
+    def add(self, rank: int) -> None:
+        """Send what a rank has recorded; its processes have ended."""
+        for name in sorted(os.listdir(self._folder)):
+            if name.startswith(f"trace-{rank}-"):
+                self._add_file(rank, os.path.join(self._folder, name))
+
+    def _add_file(self, rank: int, path: str) -> None:
+        try:
+            with open(path, "rb") as file:
+                header = parse_header(file.read(HEADER_NBYTES))
+        except (OSError, ProtocolError):
+            return  # the rank ended while it made the file
+        for start, length in used_ranges(header):
+            for at in range(start, start + length, _PIECE_NBYTES):
+                nbytes = min(_PIECE_NBYTES, start + length - at)
+                self._pieces.append((rank, path, at, nbytes))
+
+    def step(self) -> None:
+        """Send the next piece, if the link has nothing else to do."""
+        if not self.ready:
+            return
+        rank, path, start, nbytes = self._pieces.popleft()
+        data = b""
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            file.seek(start)
+            data = file.read(nbytes)
+        packed = base64.b64encode(zlib.compress(data, 1)).decode("ascii")
+        name = os.path.basename(path)
+        self._link.send_bulk(
+            {"type": "trace", "rank": rank, "file": name, "data": packed}
+        )

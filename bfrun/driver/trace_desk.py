@@ -1,0 +1,130 @@
+"""Gathers what the ranks have recorded, compares clocks, and writes the timeline."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import os
+import tempfile
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bfrun.channel import Frame
+from bfrun.output.ranges import format_ranks
+from bfrun.trace.clock import ClockEstimate
+from bfrun.trace.merge import Source, merge_file
+
+# Clocks are compared often at first, so that a short job has a good estimate, and then
+# now and then, since they drift.
+_QUICK_S = 0.2
+_QUICK_COUNT = 20
+_SLOW_S = 2.0
+
+# Nobody configures more; what comes beyond it is no trace.
+_MAX_RANK_NBYTES = 1 << 30
+
+
+class TraceDesk:
+    """One job's timeline.
+
+    Args:
+        filename: Where it goes.
+        hosts: Host name of each rank.
+        host_count: Number of agents; one alone has the only clock.
+    """
+
+    def __init__(
+        self, filename: str, hosts: Mapping[int, str], host_count: int
+    ) -> None:
+        self._target = Path(filename)
+        self._hosts = hosts
+        self._clocks = {host: ClockEstimate() for host in hosts.values()}
+        self._compares = host_count > 1
+        self._asked = 0
+        self._ask_at = 0.0
+        # Without a name, so that nothing is left of it whatever happens.
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._received: dict[int, int] = {}
+        self._pieces: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        self.heard_at = 0.0
+
+    def question(self, now: float) -> Frame | None:
+        """Return what to ask all agents now, if it is time to."""
+        if not self._compares or now < self._ask_at:
+            return None
+        self._asked += 1
+        self._ask_at = now + (_QUICK_S if self._asked < _QUICK_COUNT else _SLOW_S)
+        return {"type": "clock", "sent_ns": time.monotonic_ns()}
+
+    def take_answer(self, host: str, frame: Frame) -> None:
+        """Take an agent's answer, as soon as it has come."""
+        self._clocks[host].add(
+            frame["sent_ns"],
+            frame["received_ns"],
+            frame["replied_ns"],
+            time.monotonic_ns(),
+        )
+
+    def take(self, frame: Frame) -> None:
+        """Take a piece of what a rank has recorded."""
+        self.heard_at = time.monotonic()
+        rank = frame["rank"]
+        room = _MAX_RANK_NBYTES - self._received.get(rank, 0)
+        packed = base64.b64decode(frame["data"], validate=True)
+        data = zlib.decompressobj().decompress(packed, max(1, room))
+        self._received[rank] = self._received.get(rank, 0) + len(data)
+        start = self._file.seek(0, os.SEEK_END)
+        self._file.write(data)
+        pieces = self._pieces.setdefault((rank, frame["file"]), [])
+        pieces.append((start, len(data)))
+
+    def finish(self) -> str:
+        """Write the timeline, and return a remark about it."""
+        sources = [
+            Source(
+                name=f"trace of rank {rank}",
+                read=functools.partial(self._read, pieces),
+                host=self._hosts[rank],
+                clock=self._clocks[self._hosts[rank]],
+            )
+            for (rank, _), pieces in self._pieces.items()
+        ]
+        if not sources:
+            return (
+                "no timeline: no rank has recorded anything (none has called "
+                "bluecomm.init)"
+            )
+        try:
+            merged = merge_file(sources, self._target)
+        except OSError as error:
+            return f"no timeline: '{self._target}' cannot be written: {error}"
+        remarks = [f"timeline of ranks {_ranks(merged.ranks)} in {self._target}"]
+        missing = sorted(set(self._hosts) - set(merged.ranks))
+        if missing:
+            remarks.append(f"nothing of ranks {_ranks(missing)}")
+        if merged.dropped:
+            remarks.append(
+                f"the oldest {merged.dropped} events did not fit (more: "
+                "BLUECOMM_TIMELINE_BYTES)"
+            )
+        if merged.error_ns:
+            remarks.append(f"clocks agree within {merged.error_ns / 1e6:.2f} ms")
+        return "; ".join([*remarks, *merged.broken])
+
+    def close(self) -> None:
+        """Remove what was gathered."""
+        self._file.close()
+
+    def _read(self, pieces: Sequence[tuple[int, int]], nbytes: int) -> bytes:
+        parts = []
+        for start, length in pieces:
+            self._file.seek(start)
+            parts.append(self._file.read(min(length, nbytes)))
+            nbytes -= len(parts[-1])
+        return b"".join(parts)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return format_ranks(sorted(set(ranks)))

@@ -1,0 +1,194 @@
+"""One timeline of all ranks, in the JSON that Chrome and Perfetto read.
+
+The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+("Trace Event Format", complete events, flow events, metadata).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from bfrun.errors import ProtocolError
+from bfrun.trace.calls import Call
+from bfrun.trace.clock import ClockEstimate
+from bfrun.trace.slices import RankSlices, make_slices
+from bfrun.trace.spool import HEADER_NBYTES, Spool, parse_header
+from bfrun.trace.summary import Summary
+
+# How Chrome shows what a rank waits for; Perfetto has colours of its own.
+_COLOURS = {"late": "terrible", "data": "bad", "wait": "grey"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """One packed trace, and how to bring it on the common clock.
+
+    Attributes:
+        name: For remarks.
+        read: Returns the first so many bytes of the trace.
+        host: Where it comes from.
+        clock: Of that host.
+    """
+
+    name: str
+    read: Callable[[int], bytes]
+    host: str
+    clock: ClockEstimate
+
+
+@dataclasses.dataclass(frozen=True)
+class Merged:
+    """What became of the sources.
+
+    Attributes:
+        ranks: Ranks that are in the timeline.
+        dropped: Events whose place newer ones took, over all ranks.
+        broken: One line about each source that could not be read.
+        error_ns: How wrong the offset between two clocks may be, at most.
+    """
+
+    ranks: tuple[int, ...]
+    dropped: int
+    broken: tuple[str, ...]
+    error_ns: int
+
+
+def merge_file(sources: Sequence[Source], target: Path) -> Merged:
+    """Write the timeline of all sources to ``target``, whole or not at all.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        with partial.open("w", encoding="ascii") as out:
+            merged = merge(sources, out)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return merged
+
+
+def merge(sources: Sequence[Source], out: TextIO) -> Merged:
+    """Write the timeline of all sources to ``out``."""
+    broken = []
+    readable = []
+    for source in sources:
+        try:
+            header = parse_header(source.read(HEADER_NBYTES))
+            readable.append((header.rank, header.pid, header.started_ns, source))
+        except (OSError, ProtocolError) as error:
+            broken.append(f"{source.name} ({source.host}): {error}")
+    readable.sort(key=lambda each: each[:3])
+    base_ns = min((s.clock.to_ours(start) for *_, start, s in readable), default=0)
+    summary = Summary()
+    ranks = []
+    out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+    separator = ""
+    for rank, _, _, source in readable:
+        try:
+            trace = Spool(source.read(sys.maxsize))
+            slices = make_slices(trace)
+        except (OSError, ProtocolError) as error:
+            broken.append(f"{source.name} ({source.host}): {error}")
+            continue
+        ranks.append(rank)
+        summary.add(trace, slices, source.host, source.clock)
+        for event in _events(trace, slices, source, base_ns):
+            out.write(separator + json.dumps(event, separators=(",", ":")))
+            separator = ",\n"
+    errors = sorted(source.clock.error_ns for *_, source in readable)[-2:]
+    other = {**summary.as_json(), "unreadable": broken, "clock_start_ns": base_ns}
+    out.write('\n],"otherData":' + json.dumps(other, separators=(",", ":")) + "}\n")
+    return Merged(tuple(ranks), summary.dropped, tuple(broken), sum(errors))
+
+
+def _events(
+    trace: Spool, slices: RankSlices, source: Source, base_ns: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the events of one rank: names of its rows, slices, arrows."""
+    yield from _names(trace, slices, source)
+
+    def time_us(theirs_ns: int) -> float:
+        return (source.clock.to_ours(theirs_ns) - base_ns) / 1000
+
+    for each in slices.slices:
+        begin, end = time_us(each.begin_ns), time_us(each.end_ns)
+        told = dict(each.arguments)
+        headers: dict[int, float] = {}
+        if each.call is not None and each.call.headers:
+            for peer, when in sorted(each.call.headers.items()):
+                headers[peer] = time_us(when)
+            told["first_header_us"] = {f"{peer}": at for peer, at in headers.items()}
+        event = {
+            "ph": "X",
+            "name": each.name,
+            "cat": each.category,
+            "pid": trace.header.rank,
+            "tid": each.track,
+            "ts": begin,
+            "dur": round(max(0.0, end - begin), 3),
+            "args": told,
+        }
+        if each.category in _COLOURS:
+            event["cname"] = _COLOURS[each.category]
+        yield event
+        if each.call is not None:
+            yield from _arrows(trace, each.call, each.track, begin, headers)
+
+
+def _names(
+    trace: Spool, slices: RankSlices, source: Source
+) -> Iterator[dict[str, Any]]:
+    """Yield what a rank and its rows are called, and in which order they come."""
+    label = f"{source.host}, pid {trace.header.pid}"
+    if not source.clock.is_exact:
+        label += f", clock within {source.clock.error_ns / 1000:.1f} us"
+    if trace.header.dropped:
+        label += f", {trace.header.dropped} earlier events dropped"
+    rank = trace.header.rank
+    facts: list[tuple[int, str, dict[str, Any]]] = [
+        (0, "process_name", {"name": f"rank {rank}"}),
+        (0, "process_labels", {"labels": label}),
+        (0, "process_sort_index", {"sort_index": rank}),
+    ]
+    for track, name in sorted(slices.tracks.items()):
+        facts.append((track, "thread_name", {"name": name}))
+        order = {"sort_index": _sort_index(name, track)}
+        facts.append((track, "thread_sort_index", order))
+    for track, kind, told in facts:
+        yield {"ph": "M", "name": kind, "pid": rank, "tid": track, "args": told}
+
+
+def _arrows(
+    trace: Spool, call: Call, track: int, begin_us: float, headers: dict[int, float]
+) -> Iterator[dict[str, Any]]:
+    """Yield the ends, at this rank, of arrows from senders to receivers."""
+    rank = trace.header.rank
+    common = {"cat": "message", "name": "message", "pid": rank, "tid": track}
+    key = f"{call.key}{trace.name(call.kind)} {trace.name(call.name)}"
+    for peer, edge in sorted(call.edges.items()):
+        if edge.messages_sent:
+            number = _arrow_id(key, rank, peer)
+            yield {"ph": "s", **common, "id": number, "ts": begin_us}
+    for peer, at in headers.items():
+        number = _arrow_id(key, peer, rank)
+        yield {"ph": "f", "bp": "e", **common, "id": number, "ts": at}
+
+
+def _arrow_id(key: str, sender: int, receiver: int) -> int:
+    text = f"{key}>{sender}>{receiver}".encode()
+    # Viewers read numbers as doubles, which hold 53 bits.
+    return (zlib.crc32(text) << 32 | zlib.adler32(text)) & (1 << 53) - 1
+
+
+def _sort_index(name: str, track: int) -> int:
+    order = ("program", "communication", "tensor", "progress", "thread")
+    return order.index(name.split()[0]) * 10_000 + track % 10_000

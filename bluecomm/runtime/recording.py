@@ -1,0 +1,77 @@
+"""Where a process records what it does, if anybody wants to know."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bluecomm._native import Recorder
+    from bluecomm.config import Config
+    from bluecomm.runtime.rendezvous import Place
+
+_log = logging.getLogger("bluecomm")
+
+
+class Recording:
+    """The recorder of one process, and what becomes of its file.
+
+    bfrun collects the file when it makes a timeline. Otherwise ``BLUECOMM_TIMELINE``
+    asks for one, and ``finish`` turns the file into a timeline of this rank alone.
+
+    Attributes:
+        recorder: Takes events; ``None`` when nobody wants to know.
+    """
+
+    def __init__(self, config: Config, place: Place) -> None:
+        self.recorder: Recorder | None = None
+        self._host = place.host
+        self._pid = os.getpid()
+        self._path = Path()
+        self._target: Path | None = None
+        if place.trace:
+            name = f"trace-{place.rank}-{os.getpid()}"
+            self._path = Path(place.socket_dir) / name
+        elif config.timeline is not None:
+            self._path = Path(f"{config.timeline}{place.rank}.trace")
+            self._target = Path(f"{config.timeline}{place.rank}.json")
+            self._path.unlink(missing_ok=True)
+        else:
+            return
+        self.recorder = self._open(config.timeline_bytes, place)
+
+    def _open(self, nbytes: int, place: Place) -> Recorder | None:
+        from bluecomm._native import Recorder
+
+        try:
+            return Recorder(
+                path=str(self._path), nbytes=nbytes, rank=place.rank, size=place.size
+            )
+        except OSError as error:
+            # Not worth the end of a training run.
+            _log.error("rank %d: no timeline: %s", place.rank, error)
+            return None
+
+    def finish(self) -> None:
+        """Record nothing more, and write this rank's timeline if it is to."""
+        recorder, self.recorder = self.recorder, None
+        if recorder is None or self._target is None or os.getpid() != self._pid:
+            return
+        from bfrun.trace.clock import ClockEstimate
+        from bfrun.trace.merge import Source, merge_file
+        from bfrun.trace.spool import pack
+
+        def read(nbytes: int) -> bytes:
+            return pack(self._path.read_bytes())[:nbytes]
+
+        source = Source(self._path.name, read, self._host, ClockEstimate())
+        try:
+            merge_file([source], self._target)
+        except OSError as error:
+            _log.error("no timeline in %s: %s", self._target, error)
+        else:
+            with contextlib.suppress(OSError):
+                self._path.unlink()

@@ -1,0 +1,223 @@
+"""Timelines: of a training run, of a killed one, of one's own activities."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bluecomm as bf
+from tests.support.launch import ROOT, Launched, python, run_bfrun
+from tests.support.ranks import run_ranks
+from tests.support.timeline_script import LATE_S
+from tests.support.traces import check_timeline, slices_of
+
+pytestmark = pytest.mark.mp
+
+RANKS, STEPS, BUCKETS = 3, 3, 2
+NBYTES = 4 * (16 * 64 + 64 + 64 * 4 + 16)  # the last bias fills a cache line
+
+
+def run_script(folder: Path, *arguments: str) -> tuple[Launched, dict[str, Any]]:
+    """Run the script on three ranks; return the job and its timeline."""
+    script = str(ROOT / "tests" / "support" / "timeline_script.py")
+    job = run_bfrun(
+        folder,
+        *("-np", str(RANKS), "--timeline-filename", "t.json"),
+        *(sys.executable, script, *arguments),
+        limit_s=60,
+    )
+    timeline = json.loads((folder / "t.json").read_text())
+    check_timeline(timeline)
+    return job, timeline
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the timeline of neighbor averaging in which rank 1 comes late."""
+    folder = tmp_path_factory.mktemp("trained")
+    job, timeline = run_script(folder, "neighbor_allreduce", "late=1")
+    assert job.process.returncode == 0, job.err
+    assert "timeline of ranks 0-2 in t.json" in job.err
+    return timeline
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_each_step_has_its_phases(trained: dict[str, Any], rank: int) -> None:
+    names = [each["name"] for each in slices_of(trained, rank, "compute")]
+    assert names == ["FORWARD", "BACKWARD", "STEP"] * STEPS
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_each_bucket_is_sent_in_each_step(trained: dict[str, Any], rank: int) -> None:
+    rounds = [
+        (each["name"], each["args"]["sequence"])
+        for each in slices_of(trained, rank, "communicate")
+        if each["name"].startswith("neighbor_allreduce")
+    ]
+    assert sorted(rounds) == [
+        (f"neighbor_allreduce optim.0.bucket.{bucket}.parameters", step)
+        for bucket in range(BUCKETS)
+        for step in range(STEPS)
+    ]
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_bytes_of_each_edge_are_those_of_the_ring(
+    trained: dict[str, Any], rank: int
+) -> None:
+    right, left = f"{(rank + 1) % RANKS}", f"{(rank - 1) % RANKS}"
+    sent: dict[str, int] = {right: 0, left: 0}
+    received = dict(sent)
+    for each in slices_of(trained, rank, "communicate"):
+        if each["name"].startswith("neighbor_allreduce"):
+            for peer in sent:
+                sent[peer] += each["args"]["bytes_sent"].get(peer, 0)
+                received[peer] += each["args"]["bytes_received"].get(peer, 0)
+    assert sent == {right: STEPS * NBYTES, left: 0}
+    assert received == {right: 0, left: STEPS * NBYTES}
+
+
+def test_the_late_rank_is_the_one_that_others_waited_for(
+    trained: dict[str, Any],
+) -> None:
+    # Rank 2 receives from rank 1; rank 0 does not.
+    late = {
+        (each["rank"], each["for"]): each["late_s"]
+        for each in trained["otherData"]["waits"]
+    }
+    assert max(late, key=lambda edge: late[edge]) == (2, 1)
+    assert late[2, 1] >= STEPS * LATE_S / 2
+    last = max(
+        trained["otherData"]["called_last"], key=lambda each: each["after_first_s"]
+    )
+    assert last["rank"] == 1
+    blamed = [
+        each["args"]["peer"]
+        for each in slices_of(trained, 2, "late")
+        if each["dur"] > 1e6 * LATE_S / 2
+    ]
+    assert blamed
+    assert set(blamed) == {1}
+
+
+def test_a_message_arrives_after_it_was_sent(trained: dict[str, Any]) -> None:
+    begins = {
+        (each["pid"], each["name"], each["args"]["sequence"]): each["ts"]
+        for rank in range(RANKS)
+        for each in slices_of(trained, rank, "communicate")
+    }
+    heard = 0
+    for rank in range(RANKS):
+        for each in slices_of(trained, rank, "communicate"):
+            for peer, when in each["args"].get("first_header_us", {}).items():
+                call = (int(peer), each["name"], each["args"]["sequence"])
+                assert begins[call] <= when
+                heard += 1
+    assert heard >= RANKS * STEPS * BUCKETS
+
+
+def test_a_killed_rank_leaves_what_it_did(tmp_path: Path) -> None:
+    job, timeline = run_script(tmp_path, "gradient_allreduce", "kill=2")
+    assert job.process.returncode == 128 + 9
+    names = [each["name"] for each in slices_of(timeline, 2, "compute")]
+    assert names == ["FORWARD", "BACKWARD", "STEP", "FORWARD", "BACKWARD"]
+    assert [each["rank"] for each in timeline["otherData"]["ranks"]] == [0, 1, 2]
+
+
+def test_ranks_that_do_not_communicate_have_no_timeline(tmp_path: Path) -> None:
+    job = run_bfrun(
+        tmp_path, "-np", "1", "--timeline-filename", "t.json", *python("print(1)")
+    )
+    assert job.process.returncode == 0
+    assert "no timeline: no rank has recorded anything" in job.err
+    assert not (tmp_path / "t.json").exists()
+
+
+def act() -> tuple[bool, bool]:
+    """Note activities; return what the calls return."""
+    started = bf.timeline_start_activity("weight", "COPY")
+    with bf.timeline_context("weight", "CAST"):
+        bf.allreduce(torch.ones(4), name="weight")
+    return started, bf.timeline_end_activity("weight")
+
+
+def test_each_rank_can_write_a_timeline_of_its_own(tmp_path: Path) -> None:
+    prefix = f"{tmp_path}/run_"
+    run = run_ranks(2, act, environment={"BLUECOMM_TIMELINE": prefix})
+    assert run == [(True, True)] * 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("run_0.json", "run_1.json")
+    ]
+    for rank in range(2):
+        timeline = json.loads((tmp_path / f"run_{rank}.json").read_text())
+        check_timeline(timeline)
+        outer, inner = slices_of(timeline, rank, "activity")
+        assert (outer["name"], inner["name"]) == ("COPY", "CAST")
+        assert outer["args"] == {"tensor": "weight"}
+        (sent,) = slices_of(timeline, rank, "communicate")
+        assert sent["name"] == "allreduce weight"
+        assert sent["args"]["bytes"] == 16
+
+
+def test_a_rank_that_fails_writes_its_timeline(tmp_path: Path) -> None:
+    body = "import bluecomm as bf; bf.init(); bf.barrier(); 1 / 0"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BLUECOMM_TIMELINE", f"{tmp_path}/t")
+        job = run_bfrun(tmp_path, "-np", "1", *python(body))
+    assert job.process.returncode == 1
+    check_timeline(json.loads((tmp_path / "t0.json").read_text()))
+
+
+def act_without_timeline() -> tuple[bool, bool, list[str]]:
+    """Note activities where nobody wants to know; return what is said."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("bluecomm")
+    log.addHandler(handler)
+    try:
+        with bf.timeline_context("weight", "COPY"):
+            time.sleep(0)
+        results = bf.timeline_start_activity("a", "b"), bf.timeline_end_activity("a")
+    finally:
+        log.removeHandler(handler)
+    return (*results, said)
+
+
+def test_without_a_timeline_activities_return_false_and_say_so_once() -> None:
+    ((started, ended, said),) = run_ranks(1, act_without_timeline)
+    assert (started, ended) == (False, False)
+    assert len(said) == 1
+    assert "bfrun --timeline-filename" in said[0]
+
+
+def give_wrong_names() -> None:
+    """Call the functions with what is no name."""
+    for wrong in ("", None, 3):
+        with pytest.raises(TypeError, match="names must be texts"):
+            bf.timeline_start_activity("weight", wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="names must be texts"):
+            bf.timeline_end_activity(wrong)  # type: ignore[arg-type]
+
+
+def test_names_are_texts() -> None:
+    run_ranks(1, give_wrong_names)
+    with pytest.raises(bf.NotInitializedError, match="has not been initialized"):
+        bf.timeline_start_activity("weight", "COPY")
+
+
+def record_nowhere() -> bool:
+    """Return whether there is a timeline although its file cannot be made."""
+    return bf.timeline_start_activity("a", "b")
+
+
+def test_a_file_that_cannot_be_made_ends_no_training(tmp_path: Path) -> None:
+    nowhere = {"BLUECOMM_TIMELINE": f"{tmp_path}/none/t"}
+    assert run_ranks(1, record_nowhere, environment=nowhere) == [False]

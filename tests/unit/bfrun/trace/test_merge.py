@@ -1,0 +1,162 @@
+"""One timeline of several ranks."""
+
+import io
+import json
+
+import pytest
+
+from bfrun.errors import LaunchError
+from bfrun.trace import spool
+from bfrun.trace.clock import ClockEstimate
+from bfrun.trace.merge import Source, merge, merge_file
+from bfrun.trace.target import check_target
+from tests.support.traces import TraceWriter, check_timeline, slices_of
+
+US = 1000
+
+
+def source_of(packed, host="here", offset=0, error=0):
+    clock = ClockEstimate()
+    if offset or error:
+        clock.add(0, offset + error, offset + error, 2 * error)
+    return Source("trace", lambda nbytes: packed[:nbytes], host, clock)
+
+
+def merged(*sources):
+    out = io.StringIO()
+    result = merge(sources, out)
+    timeline = json.loads(out.getvalue())
+    check_timeline(timeline)
+    return result, timeline
+
+
+def make_rank(rank, peer, *, called, started=0, done=100 * US):
+    writer = TraceWriter(rank=rank, started_ns=started, pid=100 + rank)
+    writer.call(1, called, done, name="w", edges={peer: (4, 8)})
+    writer.add(spool.HEADER, done - 10 * US, operation=1, peer=peer)
+    return writer
+
+
+def test_ranks_are_processes_with_names():
+    a, b = make_rank(0, 1, called=0), make_rank(1, 0, called=0)
+    result, timeline = merged(source_of(b.packed(), "hostB"), source_of(a.packed()))
+    assert (result.ranks, result.dropped, result.broken) == ((0, 1), 0, ())
+    named = {
+        event["pid"]: event["args"]
+        for event in timeline["traceEvents"]
+        if event["name"] in ("process_name", "process_labels")
+    }
+    assert named == {0: {"labels": "here, pid 100"}, 1: {"labels": "hostB, pid 101"}}
+
+
+def test_times_are_those_of_one_clock():
+    early = make_rank(0, 1, called=50 * US, started=10 * US)
+    offset = 7_000_000
+    late = make_rank(1, 0, called=offset + 60 * US, done=offset + 100 * US)
+    result, timeline = merged(
+        source_of(early.packed()),
+        source_of(late.packed(), "other", offset=offset, error=3 * US),
+    )
+    begins = [slices_of(timeline, rank, "communicate")[0]["ts"] for rank in range(2)]
+    # The clock of rank 1 showed 0 when ours showed -7 ms: that is when it began.
+    assert [begin - begins[0] for begin in begins] == [0, 10]
+    assert result.error_ns == 3 * US
+    labels = [
+        event["args"]["labels"]
+        for event in timeline["traceEvents"]
+        if event["name"] == "process_labels"
+    ]
+    assert labels[1] == "other, pid 101, clock within 3.0 us"
+    assert timeline["otherData"]["ranks"][1]["clock_offset_us"] == 7000.0
+    assert timeline["otherData"]["ranks"][1]["clock_error_us"] == 3.0
+
+
+def test_what_it_adds_up_to():
+    first = make_rank(0, 1, called=0)
+    first.add(spool.LATE, 1 * US, 31 * US, operation=1, peer=1)
+    first.add(spool.DATA, 31 * US, 41 * US, operation=1, peer=1)
+    first.add(spool.BEGIN, 200 * US, name="STEP")
+    first.add(spool.END, 205 * US, name="STEP")
+    last = make_rank(1, 0, called=30 * US)
+    _, timeline = merged(source_of(first.packed()), source_of(last.packed()))
+    other = timeline["otherData"]
+    assert other["edges"] == [
+        {"from": 0, "to": 1, "bytes": 4, "messages": 1},
+        {"from": 1, "to": 0, "bytes": 4, "messages": 1},
+    ]
+    assert other["waits"] == [{"rank": 0, "for": 1, "late_s": 3e-5, "data_s": 1e-5}]
+    assert other["called_last"] == [{"rank": 1, "times": 1, "after_first_s": 3e-5}]
+    assert other["ranks"][0]["seconds"] == {"STEP": 5e-6}
+
+
+def test_arrows_lead_from_the_sender_to_the_receiver():
+    a, b = make_rank(0, 1, called=0), make_rank(1, 0, called=0)
+    _, timeline = merged(source_of(a.packed()), source_of(b.packed()))
+    ends = {
+        (event["ph"], event["pid"]): event["id"]
+        for event in timeline["traceEvents"]
+        if event["ph"] in "sf"
+    }
+    assert ends["s", 0] == ends["f", 1]
+    assert ends["s", 1] == ends["f", 0]
+    assert ends["s", 0] != ends["s", 1]
+
+
+def test_a_trace_that_cannot_be_read_does_not_spoil_the_others():
+    good = make_rank(0, 1, called=0)
+    result, timeline = merged(
+        source_of(good.packed()),
+        source_of(make_rank(1, 0, called=0).packed()[:-1], "hostB"),
+        source_of(b"nothing", "hostC"),
+    )
+    assert result.ranks == (0,)
+    assert result.broken == (
+        "trace (hostC): a trace of 7 bytes is too short",
+        "trace (hostB): a trace that lacks its last 1 bytes",
+    )
+    assert timeline["otherData"]["unreadable"] == list(result.broken)
+
+
+def test_nothing_is_valid_too():
+    result, timeline = merged()
+    assert result.ranks == ()
+    assert timeline["traceEvents"] == []
+
+
+def test_dropped_events_are_counted():
+    writer = TraceWriter(capacity=3)
+    for number in range(5):
+        writer.call(number, number, number + 1)
+    result, timeline = merged(source_of(writer.packed()))
+    assert result.dropped == 7
+    assert timeline["otherData"]["ranks"][0]["dropped"] == 7
+
+
+def test_the_file_appears_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "t.json"
+    merge_file([source_of(make_rank(0, 1, called=0).packed())], target)
+    check_timeline(json.loads(target.read_text()))
+
+    def fail(nbytes):
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        merge_file([Source("x", fail, "here", ClockEstimate())], tmp_path / "u.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(".", "is a folder; name a file"), ("none/t.json", "there is no folder")],
+)
+def test_a_file_that_cannot_be(tmp_path, monkeypatch, name, text):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LaunchError, match=text):
+        check_target(name)
+    check_target("t.json")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(LaunchError, match="no permission to write"):
+        check_target(str(tmp_path / "t.json"))
