@@ -4,6 +4,7 @@
 #   make test     all tests           make native-test   the C++ tests alone
 #   make check    lint, types, C++ warnings              make lint, make format
 #   make bench    speed of the operations on this machine
+#   make bench-all    everything that is measured, to build/bench; a quarter of an hour
 #   make clean    remove everything that was built
 #
 # Set PYTHON to choose an interpreter, VENV to use an environment that exists, JOBS for
@@ -21,7 +22,7 @@ TORCH := torch==2.13.0
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-ranks test-faults check clang-check lint format bench \
+.PHONY: build demo test test-ranks test-faults check clang-check lint format bench bench-all \
     native-test native-fuzz clean
 .DELETE_ON_ERROR:
 
@@ -69,6 +70,17 @@ demo: build
 
 bench: build
 	$(BIN)/bfrun -np $(BENCH_RANKS) $(BIN)/python -m bluecomm.bench
+
+BENCH_SIZES := 4 256 4K 16K 64K 256K 1M 8M 64M 256M
+bench-all: build
+	mkdir -p build/bench
+	for ranks in 2 4; do $(BIN)/bfrun -np $$ranks --oversubscribe \
+	    $(BIN)/python -m bluecomm.bench ops --operations all --sizes $(BENCH_SIZES) \
+	    --rounds 7 --round-s 0.03 --json build/bench/ops-$$ranks.json \
+	    --plot build/bench/ops-$$ranks.png \
+	    --plot-bandwidth build/bench/bandwidth-$$ranks.png || exit 1; done
+	$(BIN)/python -m bluecomm.bench launch --ranks 1 4 16 64 --rounds 1 \
+	    --json build/bench/launch.json
 
 # --- Native tests: one binary per mode --------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import numbers
 from collections.abc import Callable, Sequence
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from bluecomm.runtime.handle import Handle, Result
 from bluecomm.runtime.layout import MachineLayout
+from bluecomm.topology.default import default_weights
+from bluecomm.topology.exponential import ExponentialGraph
 from bluecomm.topology.weights import NeighborWeights, resolve_weights
 
 if TYPE_CHECKING:
@@ -26,9 +29,14 @@ _UNNAMED = 4096
 class Topology:
     """A graph in force, and what one member does by it, resolved once."""
 
-    graph: nx.DiGraph[int]
+    make_graph: Callable[[], nx.DiGraph[int]]
     is_weighted: bool
     weights: NeighborWeights
+
+    @functools.cached_property
+    def graph(self) -> nx.DiGraph[int]:
+        """The graph, which is made when it is asked for first."""
+        return self.make_graph()
 
 
 class Communicator:
@@ -105,6 +113,11 @@ class Communicator:
     def use_machine_topology(self, graph: nx.DiGraph[int], is_weighted: bool) -> None:
         """Put a graph of the machines in force on this rank (no communication)."""
         self._machine_topology = _in_force(graph, is_weighted, self.machine_rank)
+
+    def use_default_topologies(self) -> None:
+        """Put ``ExponentialGraph``, unweighted, in force for members and machines."""
+        self._topology = _default(self.size, self._me())
+        self._machine_topology = _default(self.machine_size, self.machine_rank)
 
     def name_for(self, kind: str, name: str | None) -> str:
         """Return the given name, or one derived from the order of calls per kind."""
@@ -183,7 +196,12 @@ def _check_timeout(kind: str, timeout_s: object) -> None:
 
 def _in_force(graph: nx.DiGraph[int], is_weighted: bool, member: int) -> Topology:
     weights = resolve_weights(graph, is_weighted=is_weighted, rank=member)
-    return Topology(graph, is_weighted, weights)
+    return Topology(lambda: graph, is_weighted, weights)
+
+
+def _default(size: int, member: int) -> Topology:
+    weights = default_weights(size, member)
+    return Topology(lambda: ExponentialGraph(size), False, weights)
 
 
 def _group_id(ranks: Sequence[int], creation: int) -> int:

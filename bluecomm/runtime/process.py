@@ -16,6 +16,7 @@ from bluecomm.runtime.recording import Recording
 from bluecomm.runtime.rendezvous import Rendezvous, find_rendezvous
 from bluecomm.runtime.world import World
 from bluecomm.topology.compare import topology_digest
+from bluecomm.topology.default import default_digest
 from bluecomm.topology.exponential import ExponentialGraph
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ class Process:
         self, topology_fn: TopologyFunction | None = None, is_weighted: bool = False
     ) -> None:
         """See ``bluecomm.init``."""
+        graph: nx.DiGraph[int] | None = None
         if self._communicator is not None:
-            size = self._communicator.size
-            graph = (topology_fn or ExponentialGraph)(size)
+            graph = (topology_fn or ExponentialGraph)(self._communicator.size)
             self._communicator.use_topology(graph, is_weighted)
             return
         if self._rendezvous is None:
@@ -89,18 +90,25 @@ class Process:
                 self._ends_with_interpreter = True
                 atexit.register(self._at_exit)
         config = Config.from_environment(os.environ)
-        graph = (topology_fn or ExponentialGraph)(self._rendezvous.place.size)
-        digest = topology_digest(graph, is_weighted=is_weighted).hex()
+        size = self._rendezvous.place.size
+        if topology_fn is None and not is_weighted:
+            digest = default_digest(size)
+        else:
+            graph = (topology_fn or ExponentialGraph)(size)
+            digest = topology_digest(graph, is_weighted=is_weighted)
         if self._recording is None:
             self._recording = Recording(config, self._rendezvous.place)
         world = World(
-            config, self._rendezvous, self.memory, digest, self._recording.recorder
+            config,
+            self._rendezvous,
+            self.memory,
+            digest.hex(),
+            self._recording.recorder,
         )
         communicator = Communicator(world, range(world.size))
-        communicator.use_topology(graph, is_weighted)
-        communicator.use_machine_topology(
-            ExponentialGraph(communicator.machine_size), is_weighted=False
-        )
+        communicator.use_default_topologies()
+        if graph is not None:
+            communicator.use_topology(graph, is_weighted)
         self._creations.clear()
         self._communicator = communicator
 

@@ -5,6 +5,7 @@ from bluecomm.topology.compare import (
     IsTopologyEquivalent,
     topology_digest,
 )
+from bluecomm.topology.default import default_digest, default_weights
 from bluecomm.topology.exponential import (
     ExponentialGraph,
     ExponentialTwoGraph,
@@ -58,6 +59,8 @@ __all__ = [
     "SymmetricExponentialGraph",
     "check_peer_ranks",
     "check_topology",
+    "default_digest",
+    "default_weights",
     "invert_peer_ranks",
     "isPowerOf",
     "mixing_matrix",

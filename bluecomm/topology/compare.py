@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bluecomm.topology.graph import check_topology, weight_given
 
@@ -68,13 +68,18 @@ def topology_digest(graph: nx.DiGraph[int], *, is_weighted: bool) -> bytes:
         ValueError: The nodes are not ``0 .. n-1``, or a weight is not finite.
     """
     check_topology(graph, is_weighted=is_weighted)
-    edges: object
+    edges: list[Any]
     if is_weighted:
         # The repr of a float is exact; adding 0 makes one zero of -0.0 and 0.0.
         edges = sorted((edge, weight + 0.0) for edge, weight in _weights(graph).items())
     else:
         edges = sorted(edge for edge in graph.edges if edge[0] != edge[1])
-    text = repr((graph.number_of_nodes(), is_weighted, edges))
+    return digest_of_edges(graph.number_of_nodes(), edges, is_weighted=is_weighted)
+
+
+def digest_of_edges(size: int, edges: list[Any], *, is_weighted: bool) -> bytes:
+    """Return the digest of a topology on ``size`` ranks, from its edges in order."""
+    text = repr((size, is_weighted, edges))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 

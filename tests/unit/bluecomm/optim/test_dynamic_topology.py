@@ -12,7 +12,7 @@ def make(source, topology=None, rank=0):
 
 
 def in_force(graph):
-    return Topology(graph, False, None)
+    return Topology(lambda: graph, False, None)
 
 
 def test_pairs_of_lists_mean_uniform_weights():
