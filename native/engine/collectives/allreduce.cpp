@@ -13,12 +13,16 @@
 
 namespace bluecomm {
 
-Algorithm choose_allreduce(std::size_t nbytes, int members, const Tuning& tuning) {
+Algorithm choose_allreduce(std::size_t nbytes, int members, Reach reach,
+                           const Tuning& tuning) {
   if (nbytes <= tuning.flat_bytes && members <= tuning.flat_members) {
     return Algorithm::kFlat;
   }
   if (nbytes <= tuning.doubling_bytes) return Algorithm::kDoubling;
-  if (members <= tuning.direct_members) return Algorithm::kDirect;
+  // Two members do the same either way.
+  const bool has_long_slices = reach == Reach::kNetwork && members > 2 &&
+                               nbytes / members >= tuning.ring_slice_bytes;
+  if (members <= tuning.direct_members && !has_long_slices) return Algorithm::kDirect;
   return Algorithm::kRing;
 }
 
@@ -71,6 +75,18 @@ void add_own_result(Plan& plan, const Reduction& reduction, const Buffers& buffe
       buffers.output, {own_source(buffers.input, reduction.prescale)}));
 }
 
+Algorithm choose_for(const Request& request, int members, const Tuning& tuning) {
+  const std::size_t nbytes = request.input.size();
+  // Where the machines do not matter, they need not be listed.
+  if (request.local_only || nbytes <= tuning.doubling_bytes) {
+    return choose_allreduce(nbytes, members, Reach::kMemory, tuning);
+  }
+  const Machines machines(*request.group);
+  if (machines.is_hierarchy()) return Algorithm::kHierarchical;
+  const Reach reach = machines.size() == 1 ? Reach::kMemory : Reach::kNetwork;
+  return choose_allreduce(nbytes, members, reach, tuning);
+}
+
 }  // namespace
 
 Plan plan_allreduce(const Request& request, const Tuning& tuning) {
@@ -82,17 +98,16 @@ Plan plan_allreduce(const Request& request, const Tuning& tuning) {
                                        : team_of(group);
   const Reduction reduction = reduction_of(request, team.size());
   const Buffers buffers{request.input, request.output};
-  const std::size_t nbytes = buffers.input.size();
 
   Plan plan;
   if (team.size() == 1) {
     add_own_result(plan, reduction, buffers);
-  } else if (!request.local_only && nbytes > tuning.doubling_bytes &&
-             Machines(group).is_hierarchy()) {
-    plan.algorithm = Algorithm::kHierarchical;
+    return plan;
+  }
+  plan.algorithm = choose_for(request, team.size(), tuning);
+  if (plan.algorithm == Algorithm::kHierarchical) {
     add_hierarchical_allreduce(plan, 0, group, reduction, buffers, tuning);
   } else {
-    plan.algorithm = choose_allreduce(nbytes, team.size(), tuning);
     add_allreduce(plan.algorithm, plan, 0, team, reduction, buffers);
   }
   return plan;

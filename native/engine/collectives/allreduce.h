@@ -7,8 +7,12 @@
 
 namespace bluecomm {
 
+// What lies between the members of a team.
+enum class Reach { kMemory, kNetwork };
+
 // The algorithm for `nbytes` bytes and members that all reach one another alike.
-Algorithm choose_allreduce(std::size_t nbytes, int members, const Tuning& tuning);
+Algorithm choose_allreduce(std::size_t nbytes, int members, Reach reach,
+                           const Tuning& tuning);
 
 // The phases of `algorithm` (flat, doubling, direct or ring), from number `first` on.
 void add_allreduce(Algorithm algorithm, Plan& plan, std::size_t first, const Team& team,

@@ -24,7 +24,8 @@ void add_hierarchical_allreduce(Plan& plan, std::size_t first, const Group& grou
 
   // One algorithm for all pieces, so that all ranks have the same number of phases.
   const std::size_t usual_piece = buffers.output.size() / pieces.size();
-  const Algorithm algorithm = choose_allreduce(usual_piece, machines.size(), tuning);
+  const Algorithm algorithm =
+      choose_allreduce(usual_piece, machines.size(), Reach::kNetwork, tuning);
   for (std::size_t k = 0; k < pieces.size(); ++k) {
     const std::vector<int>& owners = pieces[k].owners;
     if (owners[machines.mine] != group.me) continue;

@@ -22,6 +22,11 @@ struct Tuning {
   // ring (2 links per rank, 2 (n - 1) steps) takes over.
   int direct_members = 16;
 
+  // Between machines, messages that come from all members at once share each link, and
+  // the last of a phase keeps the next one waiting. Once slices take longer than the
+  // steps of a ring cost, one message at a time keeps the links fuller.
+  std::size_t ring_slice_bytes = 64 << 10;
+
   // A root that sends its tensor to each member itself: one step, and on one machine
   // they all read its memory. With more members its link is the bottleneck.
   int broadcast_flat_members = 4;

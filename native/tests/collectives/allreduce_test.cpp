@@ -22,6 +22,7 @@ Tuning only(Algorithm algorithm) {
   tuning.flat_bytes = kAny;
   tuning.doubling_bytes = algorithm == Algorithm::kDoubling ? kAny : 0;
   tuning.direct_members = algorithm == Algorithm::kDirect ? 1000 : 0;
+  tuning.ring_slice_bytes = kAny;
   return tuning;
 }
 
@@ -135,6 +136,12 @@ TEST(allreduce, chooses_by_size_and_members) {
   test.machine_of = one_machine(17);
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kRing);
   test.machine_of = machines_of_one(3);
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kDirect);
+  test.count = 3 << 14;
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kRing);
+  test.machine_of = machines_of_one(2);
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kDirect);
+  test.machine_of = one_machine(3);
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kDirect);
   test.machine_of = machines_of({2, 1});
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kHierarchical);
