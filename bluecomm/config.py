@@ -78,8 +78,11 @@ class Config:
         "Seconds that init waits for all ranks to start. Flag: --start-timeout.",
         minimum=0.001,
     )
-    bucket_bytes: int = _setting(
-        25 * _MIB, "Bytes of parameters that are sent together.", minimum=1
+    bucket_bytes: int | None = _setting(
+        None,
+        "Bytes of parameters that are sent together. Default: 4 MiB of gradients, "
+        "which are sent while others are computed; 25 MiB of parameters.",
+        minimum=1,
     )
     tcp_streams: int = _setting(2, "TCP connections to each peer.", minimum=1)
     eager_bytes: int = _setting(

@@ -60,11 +60,18 @@ class Algorithm:
     flat_gradients = False
     # Options of DistributedOptimizer that it honours, of those not all do.
     honours: frozenset[str] = frozenset()
+    # Bytes that are sent together, where the user does not say. All of it is there when
+    # a round begins, so few large operations are best.
+    default_bucket_nbytes = 25 << 20
 
     context: Context
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         """Take the buckets, in the order in which gradients become ready."""
+
+    def follows_backward(self) -> bool:
+        """Return whether it wants to know of gradients; asked once, after ``setup``."""
+        return self.flat_gradients
 
     def before_forward(self, bucket: Bucket) -> None:
         """Start what hides behind forward and backward.

@@ -12,7 +12,8 @@ from bluecomm.optim.views import GradientViews, ParameterViews, Slot
 # A cache line; also what the widest vector load wants.
 _ALIGNMENT_NBYTES = 64
 
-# The first bucket is small, so that the first message leaves early.
+# The first bucket is small, so that the first message leaves early, and the next ones
+# grow, so that the wire has always something to carry.
 FIRST_BUCKET_NBYTES = 1 << 20
 
 
@@ -70,9 +71,9 @@ def build_buckets(
     """Return buckets for parameters, in the order in which gradients become ready.
 
     That is the reverse of the order of ``named``. A bucket is closed when the next
-    parameter would make it larger than ``bucket_nbytes`` (the first one: 1 MiB), so a
-    larger parameter has one of its own. A group of the user's is one bucket, however
-    large.
+    parameter would make it larger than 1 MiB (the first one), 2, 4, ... and at last
+    ``bucket_nbytes``, so a larger parameter has one of its own. A group of the user's
+    is one bucket, however large.
 
     Args:
         named: Names and parameters, each once, the same on all ranks.
@@ -92,7 +93,7 @@ def build_buckets(
         nbytes = parameter.numel() * parameter.element_size()
         if plan is None or (group is None and plan.nbytes + nbytes > limit):
             if plan is not None:
-                limit = bucket_nbytes
+                limit = min(2 * limit, bucket_nbytes)
             plan = open_buckets[parameter.dtype, group] = _Plan()
             plans.append(plan)
         plan.add(name, parameter)

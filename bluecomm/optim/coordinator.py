@@ -83,7 +83,7 @@ class Coordinator:
         algorithm.context = self.context
         algorithm.setup(self.buckets)
         self._tracker: BackwardTracker | None = None
-        if algorithm.flat_gradients:
+        if algorithm.follows_backward():
             passes = (
                 options.backward_passes_per_step * options.num_steps_per_communication
             )

@@ -56,7 +56,7 @@ def DistributedOptimizer(  # noqa: N802
             steps, or training forward passes, go by. With gradient allreduce the same
             as ``backward_passes_per_step``.
         bucket_bytes: Bytes of parameters that are sent together. Default: the setting
-            ``BLUECOMM_BUCKET_BYTES``.
+            ``BLUECOMM_BUCKET_BYTES``, else what suits the algorithm.
         groups: Lists of parameters, each of which is sent as one (by type); or a number
             of groups, into which the parameters are dealt out in order. Default:
             by ``bucket_bytes``.
@@ -76,14 +76,16 @@ def DistributedOptimizer(  # noqa: N802
     """
     _check_optimizer(optimizer)
     comm = current_communicator(process_set)
-    kind = get_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
+    kind = _class_of(algorithm)
+    if bucket_bytes is None:
+        bucket_bytes = comm.world.config.bucket_bytes
     options = CommonOptions(
         compression=compression,
         op=op,
         backward_passes_per_step=backward_passes_per_step,
         num_steps_per_communication=num_steps_per_communication,
         bucket_bytes=(
-            comm.world.config.bucket_bytes if bucket_bytes is None else bucket_bytes
+            kind.default_bucket_nbytes if bucket_bytes is None else bucket_bytes
         ),
     )
     _check_honoured(kind, options)
@@ -133,11 +135,17 @@ def _check_optimizer(optimizer: object) -> None:
         )
 
 
+def _class_of(algorithm: object) -> type[Algorithm]:
+    if isinstance(algorithm, str):
+        return get_algorithm(algorithm)
+    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
+        return algorithm
+    raise TypeError(
+        f"algorithm must be a name or a subclass of Algorithm, got {algorithm!r}"
+    )
+
+
 def _check_honoured(kind: type[Algorithm], options: CommonOptions) -> None:
-    if not isinstance(kind, type) or not issubclass(kind, Algorithm):
-        raise TypeError(
-            f"algorithm must be a name or a subclass of Algorithm, got {kind!r}"
-        )
     defaults = CommonOptions(bucket_bytes=options.bucket_bytes)
     for name in sorted(vars(options)):
         value = getattr(options, name)

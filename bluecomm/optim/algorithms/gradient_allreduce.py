@@ -32,6 +32,8 @@ class GradientAllreduce(Algorithm):
     """
 
     flat_gradients = True
+    # What the last bucket holds is sent when there is nothing left to hide it behind.
+    default_bucket_nbytes = 4 << 20
     honours = frozenset(
         {
             "backward_passes_per_step",
@@ -47,10 +49,16 @@ class GradientAllreduce(Algorithm):
         self._kept_types: dict[Bucket, torch.dtype | None] = {}
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
+        if not self.follows_backward():
+            return
         groups = -(-self.context.comm.size // _COUNTED_TOGETHER)
         for bucket in buckets:
             bucket.lay_out_gradients(counters=groups)
         self._buckets = buckets
+
+    def follows_backward(self) -> bool:
+        # Alone, the own gradients are the mean, wherever they lie.
+        return self.context.comm.size > 1
 
     def on_gradients_ready(self, bucket: Bucket) -> None:
         gradients = bucket.gradients

@@ -21,7 +21,7 @@ def test_defaults():
     assert settings.transport == "auto"
     assert settings.operation_timeout_s == 600.0
     assert settings.start_timeout_s == 300.0
-    assert settings.bucket_bytes == 25 * 1024 * 1024
+    assert settings.bucket_bytes is None
     assert settings.tcp_streams == 2
     assert settings.eager_bytes == 4096
     assert settings.shm_staging_bytes == 8 * 1024 * 1024

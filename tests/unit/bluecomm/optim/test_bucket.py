@@ -49,10 +49,10 @@ def test_the_order_is_that_of_ready_gradients():
     assert [bucket.name for bucket in buckets] == ["b.0", "b.1"]
 
 
-def test_the_first_bucket_is_small():
+def test_buckets_grow_from_a_small_one():
     quarter = torch.zeros(FIRST_BUCKET_NBYTES // 16)
-    buckets = build([quarter] * 12, nbytes=2 * FIRST_BUCKET_NBYTES)
-    assert [len(bucket.slots) for bucket in buckets] == [4, 8]
+    buckets = build([quarter] * 30, nbytes=3 * FIRST_BUCKET_NBYTES)
+    assert [len(bucket.slots) for bucket in buckets] == [4, 8, 12, 6]
 
 
 def test_a_large_parameter_is_a_bucket_of_its_own():
