@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bluecomm.bench import launch, ops
+from bluecomm.bench import launch, ops, train
 
 # Each has `add_parser(subparsers)`, which sets the parser's default `run` to a function
 # from the parsed arguments to the exit code.
-SUBCOMMANDS = (ops, launch)
+SUBCOMMANDS = (ops, launch, train)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

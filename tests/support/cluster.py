@@ -66,6 +66,13 @@ class ClusterHost:
         """Put the cable back."""
         run("ip", "link", "set", self.bridge_port, "up")
 
+    def limit_rate(self, rate: str) -> None:
+        """Let no more than ``rate``, as ``tc`` words it, in and out of this host."""
+        shaping = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
+        run("tc", "qdisc", "replace", "dev", self.bridge_port, *shaping)
+        inside = ["ip", "netns", "exec", self.namespace]
+        run(*inside, "tc", "qdisc", "replace", "dev", "eth0", *shaping)
+
 
 @dataclass
 class Cluster:

@@ -1,0 +1,1 @@
+"""What the ``train`` benchmark is made of."""

@@ -1,0 +1,174 @@
+"""The ways to train whose steps are timed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from bluecomm import (
+    DistributedOptimizer,
+    GetDynamicOnePeerSendRecvRanks,
+    GetExp2DynamicSendRecvMachineRanks,
+    algorithm_names,
+    load_topology,
+)
+from bluecomm.bench.sizes import parse_size
+from bluecomm.runtime import Communicator
+
+ALONE = "none"
+DDP = "ddp"
+
+_NEIGHBOR = "neighbor_allreduce"
+_MACHINES = "hierarchical_neighbor_allreduce"
+_AVERAGING = ("allreduce", _NEIGHBOR, _MACHINES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """A way to train, as the command line names it: ``NAME[:OPTION]...``.
+
+    Attributes:
+        label: What the command line says.
+        name: ``none``, ``ddp``, or a registered algorithm.
+        order: Of parameter averaging, ``cta`` or ``atc``.
+        is_static: Whether it averages with all in-neighbors in each step.
+        bucket_nbytes: Bytes that are sent together; ``None``: as it thinks best.
+    """
+
+    label: str
+    name: str
+    order: str = "cta"
+    is_static: bool = False
+    bucket_nbytes: int | None = None
+
+    @classmethod
+    def parse(cls, label: str) -> Contender:
+        """Return the contender that a text names.
+
+        Raises:
+            ValueError: The name or an option is unknown.
+        """
+        name, *options = label.split(":")
+        known = default_names()
+        if name not in known:
+            raise ValueError(f"algorithm must be one of {', '.join(known)}: {label!r}")
+        found = cls(label, name)
+        for option in options:
+            found = dataclasses.replace(found, **found._meaning_of(option))
+        return found
+
+    def _meaning_of(self, option: str) -> dict[str, Any]:
+        if option in ("cta", "atc") and self.name in _AVERAGING:
+            return {"order": option}
+        if option == "static" and self.name in (_NEIGHBOR, _MACHINES):
+            return {"is_static": True}
+        if option.startswith("bucket=") and self.name != ALONE:
+            return {"bucket_nbytes": parse_size(option.removeprefix("bucket="))}
+        raise ValueError(
+            f"{self.name} has no option {option!r}: bucket=SIZE; for parameter "
+            "averaging atc; for neighbors static"
+        )
+
+
+def default_names() -> list[str]:
+    """Return what is compared without a choice: the baselines, all algorithms."""
+    return [ALONE, DDP, *algorithm_names()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A model that is being trained: its steps, and the end of the last one."""
+
+    step: Callable[[], None]
+    finish: Callable[[], None]
+
+
+class Trainer:
+    """Makes trainings among the first ranks of the world.
+
+    Args:
+        comm: Those ranks.
+        group: The same ranks for torch, where ``ddp`` is measured.
+        make_model: Makes a new model; it returns its loss.
+        make_optimizer: Makes a plain optimizer for parameters.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        group: dist.ProcessGroup | None,
+        make_model: Callable[[], nn.Module],
+        make_optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer],
+    ) -> None:
+        self._comm = comm
+        self._group = group
+        self._make_model = make_model
+        self._make_optimizer = make_optimizer
+
+    def start(self, contender: Contender) -> Training:
+        """Return a new training; collective."""
+        model = self._make_model()
+        optimizer: Any = self._make_optimizer(model.parameters())
+        finish: Callable[[], None] = _do_nothing
+        if contender.name == DDP:
+            model = self._ddp(contender, model)
+        elif contender.name != ALONE:
+            optimizer = self._distributed(contender, model, optimizer)
+            finish = optimizer.synchronize
+        x = torch.ones(1)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            model(x).backward()
+            optimizer.step()
+
+        return Training(step, finish)
+
+    def _ddp(self, contender: Contender, model: nn.Module) -> nn.Module:
+        if self._comm.size == 1:
+            return model
+        options: dict[str, Any] = {}
+        if contender.bucket_nbytes is not None:
+            options["bucket_cap_mb"] = contender.bucket_nbytes / (1 << 20)
+        return nn.parallel.DistributedDataParallel(
+            model, process_group=self._group, **options
+        )
+
+    def _distributed(
+        self, contender: Contender, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> Any:
+        options: dict[str, Any] = {}
+        if contender.name in _AVERAGING:
+            options["order"] = contender.order
+        if not contender.is_static and self._comm.size > 1:
+            options.update(self._one_peer(contender.name))
+        return DistributedOptimizer(
+            optimizer,
+            model,
+            algorithm=contender.name,
+            bucket_bytes=contender.bucket_nbytes,
+            process_set=self._comm,
+            **options,
+        )
+
+    def _one_peer(self, name: str) -> dict[str, object]:
+        """Return the topology of an algorithm that talks to one neighbor a step."""
+        comm = self._comm
+        if name == _NEIGHBOR:
+            graph = load_topology(process_set=comm)
+            return {"topology": GetDynamicOnePeerSendRecvRanks(graph, comm.rank)}
+        if name == _MACHINES and comm.layout.is_homogeneous:
+            rounds = GetExp2DynamicSendRecvMachineRanks(
+                comm.size, comm.local_size, comm.rank, comm.local_rank
+            )
+            return {"topology": rounds}
+        return {}
+
+
+def _do_nothing() -> None:
+    pass

@@ -1,0 +1,146 @@
+"""Times the steps of all contenders in turns, so that drift hits all alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+from bluecomm import allgather_object, barrier
+from bluecomm.bench.training.contenders import ALONE, Contender, Trainer, Training
+from bluecomm.runtime import Communicator
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """What one rank saw in one turn of a contender.
+
+    Attributes:
+        step_s: Seconds per step.
+        cpu_s: Seconds of CPU per step, of all threads.
+    """
+
+    step_s: float
+    cpu_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """Time per step of a contender on some ranks, over the turns that it had.
+
+    Attributes:
+        contender: Its label.
+        ranks: How many ranks trained together.
+        median_ms: Milliseconds per step of the slowest rank, median.
+        min_ms: The same, minimum.
+        max_ms: The same, maximum.
+        exposed_ms: Milliseconds per step beyond the same rank's step without
+            communication, of the rank with the most, median.
+        cpu_ms: Milliseconds of CPU per step and rank, median of the means.
+    """
+
+    contender: str
+    ranks: int
+    median_ms: float
+    min_ms: float
+    max_ms: float
+    exposed_ms: float
+    cpu_ms: float
+
+
+def measure(
+    trainer: Trainer,
+    comm: Communicator,
+    contenders: Sequence[Contender],
+    *,
+    rounds: int,
+    steps: int,
+    warmup: int,
+    say: Callable[[str], None],
+) -> list[StepTime]:
+    """Return the times of all contenders on some ranks; collective among all ranks.
+
+    Args:
+        trainer: Makes the trainings.
+        comm: The ranks that train; the others only wait.
+        contenders: What to measure; the first is the one without communication.
+        rounds: Rounds, in each of which every contender has its turn.
+        steps: Timed steps of a turn.
+        warmup: Steps of a turn before them.
+        say: Is told what is measured next.
+
+    Returns:
+        One entry per contender; all ranks get the same.
+    """
+    mine: list[list[Turn]] = []
+    for number in range(rounds):
+        say(f"{comm.size} ranks, round {number + 1} of {rounds}")
+        turns = []
+        for contender in contenders:
+            barrier()
+            if comm.included:
+                turns.append(_take_turn(trainer, comm, contender, steps, warmup))
+        mine.append(turns)
+    everyone = allgather_object(mine, "bench.turns")[: comm.size]
+    return [
+        summarize(contender, position, everyone)
+        for position, contender in enumerate(contenders)
+    ]
+
+
+def _take_turn(
+    trainer: Trainer, comm: Communicator, contender: Contender, steps: int, warmup: int
+) -> Turn:
+    training = trainer.start(contender)
+    _run(training, warmup)
+    barrier(process_set=comm)
+    cpu_s, start = time.process_time(), time.perf_counter()
+    _run(training, steps)
+    turn = Turn(
+        (time.perf_counter() - start) / steps, (time.process_time() - cpu_s) / steps
+    )
+    del training
+    gc.collect()  # before the next one takes as much memory
+    return turn
+
+
+def _run(training: Training, steps: int) -> None:
+    for _ in range(steps):
+        training.step()
+    training.finish()
+
+
+def summarize(
+    contender: Contender, position: int, everyone: Sequence[Sequence[Sequence[Turn]]]
+) -> StepTime:
+    """Return the result of one contender from ``everyone[rank][round][position]``."""
+    slowest, exposed, cpu = [], [], []
+    for turns_of_round in zip(*everyone, strict=True):
+        own = [turns[position] for turns in turns_of_round]
+        alone = [turns[0] for turns in turns_of_round]
+        slowest.append(max(turn.step_s for turn in own))
+        exposed.append(
+            max(a.step_s - b.step_s for a, b in zip(own, alone, strict=True))
+        )
+        cpu.append(statistics.mean(turn.cpu_s for turn in own))
+    return StepTime(
+        contender=contender.label,
+        ranks=len(everyone),
+        median_ms=1e3 * statistics.median(slowest),
+        min_ms=1e3 * min(slowest),
+        max_ms=1e3 * max(slowest),
+        exposed_ms=1e3 * statistics.median(exposed),
+        cpu_ms=1e3 * statistics.median(cpu),
+    )
+
+
+def with_baseline(labels: Sequence[str]) -> list[Contender]:
+    """Return contenders, the one without communication first.
+
+    Raises:
+        ValueError: One is unknown.
+    """
+    others = dict.fromkeys(label for label in labels if label != ALONE)
+    return [Contender.parse(label) for label in (ALONE, *others)]

@@ -1,0 +1,136 @@
+"""What a run of ``train`` found: as JSON, as a table, as a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from bluecomm.bench.training.contenders import ALONE
+from bluecomm.bench.training.measuring import StepTime
+
+FORMAT = "bluecomm.bench.train/1"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainReport:
+    """A run of ``train``.
+
+    Attributes:
+        model: Its name.
+        layer_nbytes: Bytes of parameters of each layer, in the order of forward.
+        layer_shares: Share of the step's time of each layer.
+        step_ms: Time of forward and backward on the emulated accelerator; ``None``:
+            real compute.
+        ranks_per_machine: Ranks on each machine, the most.
+        times: The measurements.
+    """
+
+    model: str
+    layer_nbytes: Sequence[int]
+    layer_shares: Sequence[float]
+    step_ms: float | None
+    ranks_per_machine: int
+    times: Sequence[StepTime]
+
+    @property
+    def alone_ms(self) -> float:
+        """Time of a step of one rank that does not communicate."""
+        return next(
+            time.median_ms
+            for time in self.times
+            if time.ranks == 1 and time.contender == ALONE
+        )
+
+    def efficiency(self, time: StepTime) -> float:
+        """Return the share of its speed alone that each rank keeps: ``T(1) / T(n)``."""
+        return self.alone_ms / time.median_ms
+
+    def write(self, file: str) -> None:
+        """Write it as JSON."""
+        content: dict[str, Any] = {"format": FORMAT, **dataclasses.asdict(self)}
+        for entry, time in zip(content["times"], self.times, strict=True):
+            entry["efficiency"] = self.efficiency(time)
+        with open(file, "w") as out:
+            json.dump(content, out, indent=2)
+
+    @classmethod
+    def read(cls, file: str) -> TrainReport:
+        """Read what ``write`` wrote.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        with open(file) as source:
+            content = json.load(source)
+        found = content.pop("format", None) if isinstance(content, dict) else None
+        if found != FORMAT:
+            raise ValueError(
+                f"{file}: expected results of format {FORMAT!r}, got {found!r}; "
+                "measure again with this version of bluecomm"
+            )
+        times = content.pop("times")
+        for time in times:
+            del time["efficiency"]
+        return cls(times=[StepTime(**time) for time in times], **content)
+
+    def print(self) -> None:
+        """Print a table, by number of ranks."""
+        from rich.console import Console
+        from rich.table import Table
+
+        nbytes = sum(self.layer_nbytes)
+        kind = "" if self.step_ms is None else f", emulated step {self.step_ms:g} ms"
+        table = Table(title=f"{self.model}, {nbytes / 1e6:.1f} MB{kind}")
+        table.add_column("ranks", justify="right")
+        table.add_column("algorithm")
+        for heading in (
+            "ms/step",
+            "min",
+            "max",
+            "steps/s",
+            "exposed ms",
+            "efficiency",
+            "CPU ms",
+        ):
+            table.add_column(heading, justify="right")
+        for time in self.times:
+            table.add_row(
+                str(time.ranks),
+                time.contender,
+                f"{time.median_ms:.1f}",
+                f"{time.min_ms:.1f}",
+                f"{time.max_ms:.1f}",
+                f"{1e3 / time.median_ms:.2f}",
+                f"{time.exposed_ms:.1f}",
+                f"{100 * self.efficiency(time):.1f} %",
+                f"{time.cpu_ms:.1f}",
+            )
+        Console(width=110).print(table)
+
+    def plot(self, file: str) -> None:
+        """Draw time per step and efficiency over the number of ranks."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(10, 4.2), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for label in dict.fromkeys(time.contender for time in self.times):
+            own = [time for time in self.times if time.contender == label]
+            ranks = [time.ranks for time in own]
+            style = "k--" if label == ALONE else "o-"
+            left.plot(ranks, [time.median_ms for time in own], style, label=label)
+            share = [100 * self.efficiency(time) for time in own]
+            right.plot(ranks, share, style, label=label)
+        counts = sorted({time.ranks for time in self.times})
+        for axes, heading in ((left, "ms per step"), (right, "efficiency, %")):
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(counts, [str(count) for count in counts])
+            axes.set_ylim(bottom=0)
+            axes.set_xlabel("ranks")
+            axes.set_title(heading)
+            axes.grid(alpha=0.3)
+        right.legend(fontsize="small", loc="lower left")
+        kind = "" if self.step_ms is None else f", emulated step of {self.step_ms:g} ms"
+        figure.suptitle(f"{self.model}, {sum(self.layer_nbytes) / 1e6:.1f} MB{kind}")
+        figure.savefig(file, dpi=120)

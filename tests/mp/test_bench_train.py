@@ -1,0 +1,47 @@
+"""``python -m bluecomm.bench train``: one short turn of everything."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bluecomm.bench.training.contenders import default_names
+from bluecomm.bench.training.report import TrainReport
+from tests.support.launch import run_bfrun
+
+pytestmark = pytest.mark.mp
+
+SHORT = ("--rounds", "1", "--steps", "2", "--warmup", "1")
+
+
+def test_trains_with_each_algorithm(tmp_path: Path) -> None:
+    file, picture = tmp_path / "result.json", tmp_path / "result.png"
+    command = (sys.executable, "-m", "bluecomm.bench", "train", *SHORT)
+    job = run_bfrun(
+        tmp_path,
+        *("-np", "2", *command, "--layers", "3x4K", "--step-ms", "3"),
+        *("--algorithms", *default_names(), "neighbor_allreduce:static:atc"),
+        *("--json", str(file), "--plot", str(picture)),
+        limit_s=60,
+    )
+    assert job.process.returncode == 0, job.err
+    report = TrainReport.read(str(file))
+    assert [(time.ranks, time.contender) for time in report.times] == [
+        (1, "none"),
+        *((2, name) for name in default_names()),
+        (2, "neighbor_allreduce:static:atc"),
+    ]
+    assert "3x4K, 0.0 MB, emulated step 3 ms" in job.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_real_compute_among_some_ranks(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "bluecomm.bench", "train", *SHORT)
+    options = ("--model", "lenet", "--algorithms", "gradient_allreduce")
+    job = run_bfrun(
+        tmp_path, "-np", "3", *command, *options, "--scaling", "1,2", limit_s=60
+    )
+    assert job.process.returncode == 0, job.err
+    assert "lenet, 0.2 MB" in job.out
