@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bluecomm.bench import launch, ops, train
+from bluecomm.bench import launch, ops, simulate, train
 
 # Each has `add_parser(subparsers)`, which sets the parser's default `run` to a function
 # from the parsed arguments to the exit code.
-SUBCOMMANDS = (ops, launch, train)
+SUBCOMMANDS = (ops, launch, train, simulate)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

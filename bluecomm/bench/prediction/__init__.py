@@ -1,0 +1,1 @@
+"""What ``simulate`` is made of: costs of exchanges, and when they are hidden."""

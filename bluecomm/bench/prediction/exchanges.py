@@ -1,0 +1,195 @@
+"""What one exchange of a bucket costs, by algorithm and number of ranks.
+
+With ``S`` bytes, ``n`` ranks, ``p`` of them on each of ``m`` machines, latency
+``alpha`` and ``beta`` seconds per byte of a network card, ``gamma`` of memory:
+
+* ring allreduce: ``2 (n-1) alpha + 2 (n-1)/n S beta + (n-1)/n S gamma``;
+* recursive doubling: ``log2(n) (alpha + S beta + S gamma)``;
+* one peer: ``alpha + S beta + S gamma``, whatever ``n``.
+
+Source:
+    Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations
+    in MPICH", IJHPCA 19 (2005). Patarasuk and Yuan, "Bandwidth optimal all-reduce
+    algorithms for clusters of workstations", JPDC 69 (2009).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable
+
+from bluecomm.bench.prediction.links import Cluster
+
+# As the engine chooses, between machines (native/engine/collectives/tuning.h).
+_DOUBLING_NBYTES = 32 << 10
+_DIRECT_MEMBERS = 16
+_RING_SLICE_NBYTES = 64 << 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """One exchange of one bucket.
+
+    Attributes:
+        latency_s: Seconds in which the network card is free for other buckets.
+        busy_s: Seconds in which it is not.
+        card_nbytes: Bytes that each network card sends.
+        messages: Messages that a rank sends.
+    """
+
+    latency_s: float = 0.0
+    busy_s: float = 0.0
+    card_nbytes: float = 0.0
+    messages: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the exchange alone."""
+        return self.latency_s + self.busy_s
+
+
+Pattern = Callable[[Cluster, int, float], Exchange]
+"""From the cluster, the number of ranks and the bytes to the cost."""
+
+
+def machines_of(cluster: Cluster, ranks: int) -> tuple[int, int]:
+    """Return the number of machines and the ranks on each.
+
+    Raises:
+        ValueError: The last machine would not be full.
+    """
+    local = min(cluster.ranks_per_machine, ranks)
+    if ranks % local:
+        raise ValueError(
+            f"{ranks} ranks do not fill machines of {local}; choose a multiple"
+        )
+    return ranks // local, local
+
+
+def hops(size: int) -> list[int]:
+    """Return the distances of the exponential-2 graph: 1, 2, 4, ... below ``size``."""
+    return [1 << k for k in range((size - 1).bit_length())]
+
+
+def ring_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+    """A ring over all ranks in order, as gloo does it: one flow leaves a machine."""
+    machines, _ = machines_of(cluster, ranks)
+    share = (ranks - 1) / ranks
+    if machines == 1:
+        link = cluster.memory
+        return Exchange(
+            2 * (ranks - 1) * link.alpha_s + 3 * share * nbytes * link.beta_s,
+            messages=2.0 * (ranks - 1),
+        )
+    return Exchange(
+        2 * (ranks - 1) * cluster.network.alpha_s
+        + share * nbytes * cluster.memory.beta_s,
+        2 * share * nbytes * cluster.network.beta_s,
+        2 * share * nbytes,
+        2.0 * (ranks - 1),
+    )
+
+
+def allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+    """As the engine does it: inside of machines first, then pieces between them."""
+    machines, local = machines_of(cluster, ranks)
+    inside = _inside(cluster, local, nbytes)
+    if machines == 1:
+        return inside
+    alpha, gamma = cluster.network.alpha_s, cluster.memory.beta_s
+    piece, share = nbytes / local, (machines - 1) / machines
+    if piece <= _DOUBLING_NBYTES:
+        steps: float = (machines - 1).bit_length()
+        sent, combined = steps * piece, steps * piece
+    else:
+        steps = 2 if _is_direct(machines, piece) else 2 * (machines - 1)
+        sent, combined = 2 * share * piece, share * piece
+    return Exchange(
+        inside.latency_s + steps * alpha + combined * gamma,
+        local * sent * cluster.network.beta_s,
+        local * sent,
+        inside.messages + steps,
+    )
+
+
+def allreduce_peers(machines: int, piece: float) -> int:
+    """Return with how many machines each exchanges a long piece."""
+    return machines - 1 if _is_direct(machines, piece) else 2
+
+
+def _is_direct(machines: int, piece: float) -> bool:
+    """Return whether all machines exchange a piece with all others at once."""
+    return machines <= _DIRECT_MEMBERS and (
+        machines == 2 or piece / machines < _RING_SLICE_NBYTES
+    )
+
+
+def neighbor_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+    """All neighbors of the exponential-2 graph at once."""
+    return _over_hops(cluster, ranks, nbytes, hops(ranks))
+
+
+def one_peer(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+    """One neighbor of the exponential-2 graph after the other: the mean over them."""
+    costs = [_over_hops(cluster, ranks, nbytes, [hop]) for hop in hops(ranks)]
+    if not costs:
+        return Exchange()
+    means = {
+        field.name: statistics.mean(getattr(cost, field.name) for cost in costs)
+        for field in dataclasses.fields(Exchange)
+    }
+    return Exchange(**means)
+
+
+def hierarchical(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+    """All neighbors among machines: each rank sends its share of the machine's mean."""
+    machines, _ = machines_of(cluster, ranks)
+    return _between(cluster, ranks, nbytes, len(hops(machines)))
+
+
+def hierarchical_one_peer(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+    """One neighbor machine after the other."""
+    machines, _ = machines_of(cluster, ranks)
+    return _between(cluster, ranks, nbytes, min(1, machines - 1))
+
+
+def _over_hops(
+    cluster: Cluster, ranks: int, nbytes: float, distances: list[int]
+) -> Exchange:
+    machines, local = machines_of(cluster, ranks)
+    # So many ranks of a machine have their neighbor at this distance on another one.
+    leaving = sum(min(hop, local) for hop in distances) if machines > 1 else 0
+    degree = len(distances)
+    alpha = cluster.network.alpha_s if leaving else cluster.memory.alpha_s
+    return Exchange(
+        alpha * bool(degree) + degree * nbytes * cluster.memory.beta_s,
+        leaving * nbytes * cluster.network.beta_s,
+        leaving * nbytes,
+        float(degree),
+    )
+
+
+def _between(cluster: Cluster, ranks: int, nbytes: float, degree: int) -> Exchange:
+    _, local = machines_of(cluster, ranks)
+    inside = _inside(cluster, local, nbytes)
+    share = nbytes / local
+    return Exchange(
+        inside.latency_s
+        + cluster.network.alpha_s * bool(degree)
+        + degree * share * cluster.memory.beta_s,
+        degree * nbytes * cluster.network.beta_s,
+        degree * nbytes,
+        inside.messages + degree,
+    )
+
+
+def _inside(cluster: Cluster, local: int, nbytes: float) -> Exchange:
+    """Reduce-scatter and all-gather among the ranks of a machine, in memory."""
+    if local == 1:
+        return Exchange()
+    passes = 2 * (local - 1) / local * nbytes
+    return Exchange(
+        2 * cluster.memory.alpha_s + passes * cluster.memory.beta_s,
+        messages=2.0 * (local - 1),
+    )

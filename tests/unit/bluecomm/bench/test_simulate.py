@@ -1,0 +1,190 @@
+"""``simulate``: the fit, closed forms of the costs, when they are hidden."""
+
+import dataclasses
+import json
+
+import pytest
+
+from bluecomm.bench import results
+from bluecomm.bench.__main__ import main
+from bluecomm.bench.prediction import exchanges
+from bluecomm.bench.prediction.links import Cluster, Link, cluster_from, fit_link
+from bluecomm.bench.prediction.steps import PREDICTED, Job, predict
+from bluecomm.bench.training.contenders import Contender
+from bluecomm.bench.training.measuring import StepTime
+from bluecomm.bench.training.report import TrainReport
+
+ALPHA, BETA, GAMMA = 1e-4, 1e-8, 1e-10
+CLUSTER = Cluster(Link(ALPHA, BETA), Link(1e-5, GAMMA))
+S = 8 << 20
+
+
+def ops_results(layout, points):
+    rows = [
+        results.Measurement(operation, library, "float32", s, 3, *(t,) * 5, 1.0)
+        for operation, library, s, t in points
+    ]
+    return results.Results(layout, {"cores": 2}, rows, [])
+
+
+def test_the_fit_finds_the_line():
+    points = [
+        ("one_peer_", "bluecomm, shared", s, 50 + 0.008 * s) for s in (4, 4096, 1 << 20)
+    ]
+    # Neither other libraries nor a slower form count.
+    points += [("one_peer", "bluecomm", 4, 500.0), ("one_peer", "gloo", 4, 1.0)]
+    link = fit_link(ops_results([0, 1], points))
+    assert link.alpha_s == pytest.approx(50e-6)
+    assert link.beta_s == pytest.approx(8e-9)
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [((1.0, 100.0), Link(0.0, 1e-6)), ((100.0, 1.0), Link(1.98e-6, 0.0))],
+)
+def test_neither_number_is_below_zero(times, expected):
+    points = [
+        ("one_peer", "bluecomm", s, t) for s, t in zip((10, 100), times, strict=True)
+    ]
+    link = fit_link(ops_results([0, 0], points))
+    assert min(dataclasses.astuple(link)) == 0.0
+    assert (link.alpha_s == 0.0) == (expected.alpha_s == 0.0)
+
+
+def test_the_fit_needs_two_sizes():
+    with pytest.raises(ValueError, match="two or more sizes of one_peer"):
+        fit_link(ops_results([0, 1], [("one_peer", "bluecomm", 4, 1.0)] * 2))
+
+
+def test_the_layout_tells_which_link_was_measured():
+    points = [("one_peer", "bluecomm", s, 10.0 + s) for s in (10, 100)]
+    runs = [ops_results([0, 0], points), ops_results([0, 1], points)]
+    assert cluster_from(runs[:1], CLUSTER).network == CLUSTER.network
+    assert cluster_from(runs[:1], CLUSTER).memory != CLUSTER.memory
+    assert cluster_from(runs[1:], CLUSTER).memory == CLUSTER.memory
+    assert cluster_from(runs[1:], CLUSTER).network != CLUSTER.network
+
+
+@pytest.mark.parametrize(
+    ("ranks", "alphas", "share", "combined"), [(2, 2, 1.0, 0.5), (4, 6, 1.5, 0.75)]
+)
+def test_ring_allreduce_is_the_closed_form(ranks, alphas, share, combined):
+    expected = alphas * ALPHA + share * S * BETA + combined * S * GAMMA
+    for pattern in (exchanges.ring_allreduce, exchanges.allreduce):
+        cost = pattern(CLUSTER, ranks, S)
+        assert cost.total_s == pytest.approx(expected)
+        assert cost.card_nbytes == pytest.approx(share * S)
+        assert cost.messages == alphas
+
+
+def test_short_tensors_are_doubled():
+    cost = exchanges.allreduce(CLUSTER, 8, 1024)
+    assert cost.total_s == pytest.approx(3 * (ALPHA + 1024 * (BETA + GAMMA)))
+
+
+def test_middling_tensors_take_two_steps():
+    cost = exchanges.allreduce(CLUSTER, 8, 256 << 10)
+    assert cost.messages == 2
+    assert exchanges.allreduce_peers(8, 256 << 10) == 7
+    assert exchanges.allreduce_peers(8, 8 << 20) == 2
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 1024])
+def test_one_peer_does_not_grow_with_the_ranks(ranks):
+    cost = exchanges.one_peer(CLUSTER, ranks, S)
+    assert cost.total_s == pytest.approx(ALPHA + S * BETA + S * GAMMA)
+    assert cost.card_nbytes == S
+    assert cost.messages == 1
+
+
+@pytest.mark.parametrize("machines", [2, 4, 32])
+def test_hierarchical_sends_the_tensor_once_per_card(machines):
+    cluster = dataclasses.replace(CLUSTER, ranks_per_machine=4)
+    cost = exchanges.hierarchical_one_peer(cluster, 4 * machines, S)
+    assert cost.card_nbytes == S
+    flat = exchanges.neighbor_allreduce(cluster, 4 * machines, S)
+    assert (
+        flat.card_nbytes > exchanges.hierarchical(cluster, 4 * machines, S).card_nbytes
+    )
+
+
+@pytest.mark.parametrize("name", PREDICTED)
+@pytest.mark.parametrize("per_machine", [1, 8])
+def test_steps_take_longer_with_more_ranks_and_slower_links(name, per_machine):
+    job = Job([1 << 20] * 20, [0.05] * 20, 0.2)
+    contender = Contender.parse(name)
+    cluster = dataclasses.replace(CLUSTER, ranks_per_machine=per_machine)
+    steps = [
+        predict(job, cluster, contender, 8 * ranks).step_ms
+        for ranks in (1, 2, 4, 8, 64, 1024)
+    ]
+    assert steps == sorted(steps)
+    assert steps[0] >= 200 - 1e-9
+    slower = dataclasses.replace(cluster, network=Link(ALPHA, 2 * BETA))
+    assert predict(job, slower, contender, 64).step_ms >= steps[3]
+    assert predict(job, cluster, contender, 1).efficiency == pytest.approx(1)
+
+
+def test_communication_is_hidden_where_it_can_be():
+    job = Job([1 << 20] * 20, [0.05] * 20, 0.2)
+    step_ms = {
+        label: predict(job, CLUSTER, Contender.parse(label), 8).step_ms
+        for label in ("ddp", "ddp:bucket=4M", "neighbor_allreduce:atc", "allreduce")
+    }
+    # 20 MiB at 1e8 bytes a second do not fit into the step.
+    alone_ms = 1e3 * (20 << 20) * BETA
+    one_peer = predict(job, CLUSTER, Contender.parse("neighbor_allreduce"), 8)
+    assert one_peer.step_ms == pytest.approx(alone_ms, rel=0.01)
+    assert step_ms["neighbor_allreduce:atc"] == pytest.approx(200 + alone_ms, rel=0.01)
+    # DDP's second bucket of 19 MiB waits for the end of backward.
+    late_ms = 1e3 * 1.75 * (19 << 20) * BETA
+    assert step_ms["ddp"] == pytest.approx(200 + late_ms, rel=0.02)
+    assert step_ms["ddp:bucket=4M"] < step_ms["ddp"]
+
+
+def test_uneven_machines_are_refused():
+    cluster = dataclasses.replace(CLUSTER, ranks_per_machine=8)
+    with pytest.raises(ValueError, match="12 ranks do not fill machines of 8"):
+        exchanges.one_peer(cluster, 12, S)
+
+
+def test_an_algorithm_without_a_model_is_refused():
+    job = Job([4], [1.0], 0.1)
+    with pytest.raises(ValueError, match="no cost model of 'local'"):
+        predict(job, CLUSTER, Contender.parse("local"), 2)
+
+
+def test_the_command_predicts_and_draws(tmp_path, capsys):
+    file, picture = tmp_path / "out.json", tmp_path / "out.png"
+    options = ["--model", "resnet50", "--ranks-per-machine", "8", "--json", str(file)]
+    assert main(["simulate", *options, "--plot", str(picture)]) == 0
+    assert "8 ranks per machine" in capsys.readouterr().out
+    content = json.loads(file.read_text())
+    assert {one["contender"] for one in content["predictions"]} == set(PREDICTED)
+    assert content["predictions"][-1]["ranks"] == 10000
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_compares_with_train(tmp_path, capsys):
+    file = tmp_path / "train.json"
+    times = [
+        StepTime("none", 1, 200.0, 200.0, 200.0, 0.0, 1.0),
+        StepTime("neighbor_allreduce", 8, 250.0, 250.0, 250.0, 50.0, 1.0),
+    ]
+    report = TrainReport("2x1M", [1 << 20] * 2, [0.5] * 2, 200.0, 1, times)
+    report.write(str(file))
+    assert main(["simulate", "--check", str(file)]) == 0
+    assert "-20.0 %" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gbit-s", "0"], "latencies must be at least 0"),
+        (["--step-ms", "0"], "step, parameters and ranks must be above 0"),
+        (["--algorithms", "sgd"], "algorithm must be one of"),
+    ],
+)
+def test_the_command_refuses(options, message, capsys):
+    assert main(["simulate", *options]) == 2
+    assert message in capsys.readouterr().err
