@@ -185,7 +185,7 @@ def _measure_all(args: argparse.Namespace) -> Results:
             if rank() == 0 and case.operation != before:
                 print(f"measuring {case.operation.title}", file=sys.stderr)
             before = case.operation
-            if _fits(case, len(libraries)):
+            if fits(case, len(libraries)):
                 measurements += _measure(case, libraries, layout, args)
             else:
                 notes.append(
@@ -196,7 +196,7 @@ def _measure_all(args: argparse.Namespace) -> Results:
     return Results(layout, about, measurements, notes)
 
 
-def _fits(case: Case, libraries: int) -> bool:
+def fits(case: Case, libraries: int) -> bool:
     """Return whether the memory that is free on each machine suffices; collective."""
     with open("/proc/meminfo") as file:
         lines = dict(line.split(":", 1) for line in file)

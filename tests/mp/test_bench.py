@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 import torch
 
 import bluecomm as bf
+from bluecomm.bench.libraries import others
 from bluecomm.bench.limit import MemoryLimit, StreamLimit
 from bluecomm.bench.mpi import Mpi, why_not_here
 from bluecomm.bench.operations import OPERATIONS, case_of
+from bluecomm.bench.ops import fits
 from bluecomm.bench.own import Bluecomm
 from bluecomm.bench.results import load
 from bluecomm.bench.timing import Library
@@ -162,3 +165,78 @@ def fail_to_map() -> None:
 
 def test_all_ranks_learn_that_one_cannot_map() -> None:
     run_ranks(2, fail_to_map)
+
+
+def only_rank_1_shifts(other_closes: bool) -> str:
+    streams = StreamLimit()
+    bf.barrier()
+    case = case_of(OPERATIONS["one_peer"], torch.float32, 1000, 2)
+    turn = streams.prepare(case)
+    said = ""
+    if bf.rank() == 0 and other_closes:
+        streams.close()
+    elif bf.rank() == 1:
+        patch = pytest.MonkeyPatch()
+        patch.setattr("bluecomm.bench.limit._STREAM_LIMIT_S", 0.1)
+        patch.setattr("bluecomm.bench.timing.barrier", lambda: None)
+        assert turn is not None
+        try:
+            turn(1)
+        except OSError as error:
+            said = str(error)
+        patch.undo()
+    bf.barrier()
+    streams.close()
+    return said
+
+
+@pytest.mark.parametrize(
+    ("other_closes", "text"),
+    [
+        (True, "rank 0 closed its stream to 1"),
+        (False, "rank 1 received 0 of 1000 bytes from rank 0 within 0.1 s"),
+    ],
+)
+def test_streams_do_not_wait_for_ever(other_closes: bool, text: str) -> None:
+    assert run_ranks(2, only_rank_1_shifts, other_closes, machines=[0, 1])[1] == text
+
+
+def ask_for(name: str) -> str:
+    case = case_of(OPERATIONS["allreduce"], torch.float32, 1000, bf.size())
+    patch = pytest.MonkeyPatch()
+    patch.setattr("bluecomm.bench.libraries.why_not_here", lambda: "no mpi4py")
+    try:
+        with contextlib.ExitStack() as stack:
+            list(others([name], [case], stack, {}, []))
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        patch.undo()
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("name", "machines", "text"),
+    [
+        ("mpi", [0, 0], "no mpi4py"),
+        ("mpi", [0, 1], "MPI is measured on one machine only"),
+        ("limit", [0, 0, 1], "between machines it is known for one rank on each"),
+        ("limit", [0, 1], ""),
+    ],
+)
+def test_what_is_asked_for_must_be_there(
+    name: str, machines: list[int], text: str
+) -> None:
+    found = run_ranks(len(machines), ask_for, name, machines=machines)
+    assert found == [text] * len(machines)
+
+
+def fit() -> list[bool]:
+    return [
+        fits(case_of(OPERATIONS["allreduce"], torch.float32, nbytes, 2), 5)
+        for nbytes in (4, 1 << 50)
+    ]
+
+
+def test_what_does_not_fit_is_not_begun() -> None:
+    assert run_ranks(2, fit) == [[True, False]] * 2

@@ -11,6 +11,7 @@ import pytest
 from bluecomm.bench import mpi
 
 OPEN_MPI = ["mpirun (Open MPI) 4.1.4", "mpirun (Open MPI) 5.0.11"]
+PYTHON = sys.executable
 HYDRA = "HYDRA build details:\n    Version: 5.0.2"
 
 
@@ -59,6 +60,36 @@ def test_what_is_missing_is_said(
     assert mpi.why_not_here() == "mpi4py is not installed"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     assert mpi.why_not_here() == "there is no mpirun beside this Python or in PATH"
+
+
+_FAKE = """#!{python}
+import json, socket, sys
+if "--version" not in sys.argv:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(sys.argv[-1])
+    told = json.dumps(dict(size={size}, version="Fake MPI v1, of a test"))
+    connection.sendall(told.encode() + b"\\n")
+    connection.recv(100)
+"""
+
+
+def test_another_mpis_mpirun_is_noticed(environment: Path) -> None:
+    environment.write_text(_FAKE.format(python=PYTHON, size=3))
+    environment.chmod(0o755)
+    with pytest.raises(RuntimeError, match="started 3 ranks, expected 1"):
+        mpi.MpiWorld(1)
+
+
+def test_an_mpi_rank_that_ends_is_noticed(environment: Path) -> None:
+    environment.write_text(_FAKE.format(python=PYTHON, size=1))
+    environment.chmod(0o755)
+    world = mpi.MpiWorld(1)
+    try:
+        assert world.version == "Fake MPI v1"
+        with pytest.raises(RuntimeError, match="rank 0 of the MPI world ended during"):
+            world.ask({"repeats": 1})
+    finally:
+        world.close()
 
 
 def test_an_mpirun_that_fails_is_quoted(
