@@ -4,7 +4,7 @@
 #   make test     all tests           make native-test   the C++ tests alone
 #   make check    lint, types, C++ warnings              make lint, make format
 #   make bench    speed of the operations on this machine
-#   make bench-all    everything that is measured, to build/bench; a quarter of an hour
+#   make bench-all    all operations and the start of jobs, to build/bench; takes long
 #   make clean    remove everything that was built
 #
 # Set PYTHON to choose an interpreter, VENV to use an environment that exists, JOBS for
