@@ -93,14 +93,19 @@ def write(file: str, cluster: Cluster, predictions: Sequence[Prediction]) -> Non
 def plot(file: str, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
     """Draw efficiency over the number of ranks, a line per algorithm."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
-    for label in dict.fromkeys(one.contender for one in predictions):
+    labels = list(dict.fromkeys(one.contender for one in predictions))
+    for position, label in enumerate(labels):
         own = [one for one in predictions if one.contender == label]
         share = [100 * one.efficiency for one in own]
-        axes.plot([one.ranks for one in own], share, "o-", label=label, markersize=4)
+        # Thinner and thinner, so that lines upon each other can be told apart.
+        width = 0.8 * (len(labels) - position)
+        axes.plot([one.ranks for one in own], share, label=label, linewidth=width)
     axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.set_ylim(0, 105)
     axes.set_xlabel("ranks")
     axes.set_ylabel("efficiency, %")

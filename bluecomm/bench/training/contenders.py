@@ -119,7 +119,8 @@ class Trainer:
             model = self._ddp(contender, model)
         elif contender.name != ALONE:
             optimizer = self._distributed(contender, model, optimizer)
-            finish = optimizer.synchronize
+            if contender.name in _AVERAGING:
+                finish = optimizer.synchronize  # with gradients, it would send again
         x = torch.ones(1)
 
         def step() -> None:
