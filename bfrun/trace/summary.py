@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from bfrun.trace.clock import ClockEstimate
-from bfrun.trace.slices import WAIT, RankSlices
+from bfrun.trace.slices import FIRST_LANE, WAIT, RankSlices
 from bfrun.trace.spool import Spool
 
 
@@ -21,6 +21,7 @@ class _Edge:
 class _Wait:
     late_ns: int = 0
     data_ns: int = 0
+    exposed_ns: int = 0
 
 
 @dataclasses.dataclass
@@ -57,6 +58,9 @@ class Summary:
         for each in slices.slices:
             if each.category == "compute" or each.name == WAIT:
                 seconds[each.name] += (each.end_ns - each.begin_ns) / 1e9
+            elif each.category in ("late", "data") and each.track < FIRST_LANE:
+                exposed = self._waits[header.rank, each.arguments["peer"]]
+                exposed.exposed_ns += each.end_ns - each.begin_ns
         self._ranks[header.rank] = {
             "rank": header.rank,
             "host": host,
@@ -113,6 +117,7 @@ class Summary:
                     "for": peer,
                     "late_s": wait.late_ns / 1e9,
                     "data_s": wait.data_ns / 1e9,
+                    "exposed_s": wait.exposed_ns / 1e9,
                 }
                 for (rank, peer), wait in sorted(self._waits.items())
             ],

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <utility>
 
 namespace bluecomm {
@@ -74,15 +73,25 @@ void Account::reset() {
   since_ = Clock::now();
 }
 
-void Account::submitted(const Operation& operation) {
-  if (!recorder_) return;
+Event Account::call_event(EventType type, Notes& notes, const Operation& operation,
+                          Clock::time_point end) {
   const Request& request = operation.request();
-  Event call = event(EventType::kEnqueue, operation, operation.started(), Clock::now());
-  call.name = recorder_->name(request.name);
-  call.label = recorder_->name(kind_name(request.kind));
+  if (notes.kind == 0) {
+    notes.name = recorder_->name(request.name);
+    notes.kind = recorder_->name(kind_name(request.kind));
+  }
+  Event call = event(type, operation, operation.started(), end);
+  call.name = notes.name;
+  call.label = notes.kind;
   call.a = request.group->id;
-  call.b = request.input.size();
   call.c = operation.key().sequence;
+  return call;
+}
+
+void Account::submitted(Notes& notes, const Operation& operation) {
+  if (!recorder_) return;
+  Event call = call_event(EventType::kEnqueue, notes, operation, Clock::now());
+  call.b = operation.request().input.size();
   recorder_->add(call);
 }
 
@@ -157,13 +166,8 @@ void Account::ended(Notes& notes, const Operation& operation) {
     ++kind.failures;
   }
   if (!recorder_) return;
-  const Request& request = operation.request();
-  Event whole = event(EventType::kOperation, operation, operation.started(), now);
-  whole.name = recorder_->name(request.name);
-  whole.label = recorder_->name(kind_name(request.kind));
-  whole.a = request.group->id;
+  Event whole = call_event(EventType::kOperation, notes, operation, now);
   whole.b = static_cast<std::uint64_t>(operation.status().code);
-  whole.c = operation.key().sequence;
   recorder_->add(whole);
   if (operation.succeeded()) record_edges(operation, now);
 }
@@ -181,18 +185,26 @@ void Account::count_messages(const Operation& operation) {
 }
 
 void Account::record_edges(const Operation& operation, Clock::time_point end) {
-  std::map<int, Event> edges;
+  edge_places_.resize(edges_.size());
+  edge_events_.clear();
   for_each_message(operation.plan(), [&](int peer, unsigned sent, unsigned received,
                                          std::size_t nbytes) {
-    Event& edge = edges.try_emplace(peer, event(EventType::kEdge, operation, end, end))
-                      .first->second;
-    edge.peer = peer;
+    std::uint32_t& place = edge_places_[static_cast<std::size_t>(peer)];
+    if (place == 0) {
+      edge_events_.push_back(event(EventType::kEdge, operation, end, end));
+      edge_events_.back().peer = peer;
+      place = static_cast<std::uint32_t>(edge_events_.size());
+    }
+    Event& edge = edge_events_[place - 1];
     edge.a += sent * nbytes;
     edge.b += received * nbytes;
     edge.label += sent;
     edge.c += received;
   });
-  for (const auto& [peer, edge] : edges) recorder_->add(edge);
+  for (const Event& edge : edge_events_) {
+    recorder_->add(edge);
+    edge_places_[static_cast<std::size_t>(edge.peer)] = 0;
+  }
 }
 
 void Account::blocked(const Operation& operation, Clock::time_point begin,

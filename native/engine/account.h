@@ -53,6 +53,9 @@ class Account {
     int caller = -1;   // the last to call the operation during this wait ...
     Clock::time_point since;
     Clock::time_point called;  // ... and when
+    // The recorder's numbers of name and kind; 0: not asked for yet.
+    std::uint32_t name = 0;
+    std::uint32_t kind = 0;
   };
 
   Account(int size, std::shared_ptr<Recorder> recorder);
@@ -60,7 +63,7 @@ class Account {
   bool records() const { return recorder_ != nullptr; }
 
   // The program's call is about to return.
-  void submitted(const Operation& operation);
+  void submitted(Notes& notes, const Operation& operation);
   // A message of `peer` for the first phase has come.
   void header(Notes& notes, const Operation& operation, int peer,
               Clock::time_point now);
@@ -88,10 +91,14 @@ class Account {
   void record_edges(const Operation& operation, Clock::time_point end);
   Event event(EventType type, const Operation& operation, Clock::time_point begin,
               Clock::time_point end) const;
+  Event call_event(EventType type, Notes& notes, const Operation& operation,
+                   Clock::time_point end);
 
   const std::shared_ptr<Recorder> recorder_;
   const std::uint64_t first_operation_;
   std::vector<std::unique_ptr<Edges>> edges_;  // by rank
+  std::vector<Event> edge_events_;             // reused by record_edges()
+  std::vector<std::uint32_t> edge_places_;     // by rank, in it, from 1; 0: none
   std::array<KindStats, kKinds> kinds_{};
   std::array<std::atomic<std::int64_t>, kKinds> blocked_ns_{};
   Clock::time_point since_ = Clock::now();

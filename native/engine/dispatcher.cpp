@@ -91,7 +91,7 @@ Handle Dispatcher::submit(Request request) {
     match(one.peer, one.envelope, std::move(one.message));
   }
   if (!must_wait && operation->state() == Operation::State::kQueued) start(*operation);
-  account_.submitted(*operation);
+  account_.submitted(entry(handle).notes, *operation);
   return handle;
 }
 

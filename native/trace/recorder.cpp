@@ -60,6 +60,8 @@ Recorder::Recorder(const std::string& path, std::size_t nbytes, Place place) {
     fail("cannot map the trace file " + path, error);
   }
   memory_ = static_cast<std::byte*>(memory);
+  // Touches every page now: the first write to one costs ten microseconds on ext4.
+  std::memset(memory_, 0, nbytes_);
   header_ = reinterpret_cast<TraceHeader*>(memory_);
   events_ = reinterpret_cast<Event*>(memory_ + kHeaderBytes + kNamesBytes);
   header_->version = kTraceVersion;

@@ -75,6 +75,7 @@ def test_what_it_adds_up_to():
     first = make_rank(0, 1, called=0)
     first.add(spool.LATE, 1 * US, 31 * US, operation=1, peer=1)
     first.add(spool.DATA, 31 * US, 41 * US, operation=1, peer=1)
+    first.add(spool.BLOCKED, 21 * US, 60 * US, operation=1)
     first.add(spool.BEGIN, 200 * US, name="STEP")
     first.add(spool.END, 205 * US, name="STEP")
     last = make_rank(1, 0, called=30 * US)
@@ -84,9 +85,10 @@ def test_what_it_adds_up_to():
         {"from": 0, "to": 1, "bytes": 4, "messages": 1},
         {"from": 1, "to": 0, "bytes": 4, "messages": 1},
     ]
-    assert other["waits"] == [{"rank": 0, "for": 1, "late_s": 3e-5, "data_s": 1e-5}]
+    seconds = {"late_s": 3e-5, "data_s": 1e-5, "exposed_s": 2e-5}
+    assert other["waits"] == [{"rank": 0, "for": 1, **seconds}]
     assert other["called_last"] == [{"rank": 1, "times": 1, "after_first_s": 3e-5}]
-    assert other["ranks"][0]["seconds"] == {"STEP": 5e-6}
+    assert other["ranks"][0]["seconds"] == {"STEP": 5e-6, "WAIT": 3.9e-5}
 
 
 def test_arrows_lead_from_the_sender_to_the_receiver():

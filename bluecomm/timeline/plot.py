@@ -1,0 +1,123 @@
+"""A timeline as a picture, for those without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bluecomm.timeline.reading import Bar, Timeline
+
+_COMPUTE = {"FORWARD": "#9ecae1", "BACKWARD": "#3182bd", "STEP": "#08306b"}
+_COMMUNICATION = "#bdbdbd"
+_COMBINE = "#31a354"
+_HEIGHT = 0.8
+
+
+def plot(
+    timeline: Timeline,
+    path: Path,
+    *,
+    begin_ms: float | None = None,
+    end_ms: float | None = None,
+) -> None:
+    """Write a picture with three rows for each rank.
+
+    They show what it computed, what the program waited for (coloured by the rank that
+    it waited for), and which operations were under way.
+
+    Args:
+        timeline: What to show.
+        path: The file; its suffix says the format.
+        begin_ms: First moment to show. Default: the first event.
+        end_ms: Last moment to show. Default: the end.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    every = [bar for bars in timeline.bars.values() for bar in bars]
+    if begin_ms is None:
+        begin_ms = min((bar.begin_ms for bar in every), default=0.0)
+    if end_ms is None:
+        end_ms = max((bar.begin_ms + bar.duration_ms for bar in every), default=1.0)
+    ranks = sorted(timeline.bars)
+    figure = Figure(figsize=(12, 1.2 + 0.9 * len(ranks)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    labels = []
+    for place, rank in enumerate(ranks):
+        for row, (label, bars) in enumerate(_rows(timeline.bars[rank])):
+            labels.append((3.5 * place + row, f"rank {rank} {label}"))
+            for colour, spans in _by_colour(bars, ranks, begin_ms, end_ms).items():
+                low = 3.5 * place + row - _HEIGHT / 2
+                axes.broken_barh(spans, (low, _HEIGHT), facecolors=colour)
+    axes.set_yticks([at for at, _ in labels], [text for _, text in labels])
+    axes.set_xlim(begin_ms, end_ms)
+    axes.set_xlabel("milliseconds")
+    axes.invert_yaxis()
+    _add_legend(axes, ranks)
+    figure.savefig(path, dpi=110)
+
+
+def _rows(bars: Iterable[Bar]) -> list[tuple[str, list[Bar]]]:
+    """Sort what a rank did into the rows of the picture."""
+    compute, waits, communication = [], [], []
+    for bar in bars:
+        if bar.category == "compute":
+            compute.append(bar)
+        elif bar.category == "combine":
+            communication.append(bar)
+        elif bar.category == "communicate":
+            communication.insert(0, bar)
+        elif bar.category in ("late", "data") and not bar.row.startswith("comm"):
+            waits.append(bar)
+    return [("computes", compute), ("waits", waits), ("communicates", communication)]
+
+
+def _by_colour(
+    bars: Iterable[Bar], ranks: list[int], begin_ms: float, end_ms: float
+) -> dict[str, list[tuple[float, float]]]:
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for bar in bars:
+        if bar.begin_ms < end_ms and bar.begin_ms + bar.duration_ms > begin_ms:
+            span = (bar.begin_ms, bar.duration_ms)
+            spans.setdefault(_colour(bar, ranks), []).append(span)
+    return spans
+
+
+def _colour(bar: Bar, ranks: list[int]) -> str:
+    if bar.category == "compute":
+        return _COMPUTE.get(bar.name, "#cccccc")
+    if bar.category == "communicate":
+        return _COMMUNICATION
+    return _COMBINE if bar.category == "combine" else _rank_colour(bar.peer, ranks)
+
+
+def _rank_colour(rank: int, ranks: list[int]) -> str:
+    """Return one of ten colours that differ from those of the other rows."""
+    palette = (
+        *("#e6550d", "#756bb1", "#fdae6b", "#dd1c77", "#a1d99b"),
+        *("#8c564b", "#bcbd22", "#17becf", "#f768a1", "#636363"),
+    )
+    return palette[ranks.index(rank) % len(palette)] if rank in ranks else "#000000"
+
+
+def _add_legend(axes: Any, ranks: list[int]) -> None:
+    from matplotlib.patches import Patch
+
+    entries = {name.lower(): colour for name, colour in _COMPUTE.items()}
+    entries["operation"] = _COMMUNICATION
+    entries["combines"] = _COMBINE
+    for rank in ranks[:10]:
+        entries[f"waits for {rank}"] = _rank_colour(rank, ranks)
+    axes.legend(
+        handles=[Patch(color=colour, label=name) for name, colour in entries.items()],
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=8,
+        frameon=False,
+        fontsize="small",
+    )

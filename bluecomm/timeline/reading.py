@@ -1,0 +1,81 @@
+"""A timeline as ``bfrun`` wrote it, read again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+COMPUTE = ("FORWARD", "BACKWARD", "STEP")
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """Something that a rank did, in milliseconds since the timeline's first moment.
+
+    Attributes:
+        row: Its row in a viewer, such as ``"program"``.
+        name: Such as ``"FORWARD"`` or ``"late: rank 2"``.
+        category: Such as ``"compute"``, ``"late"``, ``"data"`` or ``"communicate"``.
+        begin_ms: When it began.
+        duration_ms: How long it took.
+        peer: The rank that was waited for, -1 for none.
+    """
+
+    row: str
+    name: str
+    category: str
+    begin_ms: float
+    duration_ms: float
+    peer: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeline:
+    """What is in a file.
+
+    Attributes:
+        bars: By rank.
+        totals: The file's ``otherData``; see docs/timeline.md.
+    """
+
+    bars: dict[int, list[Bar]]
+    totals: dict[str, Any]
+
+
+def read_timeline(path: Path) -> Timeline:
+    """Return the timeline in a file.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no timeline of bluecomm.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        events, totals = content["traceEvents"], content["otherData"]
+        rows = {
+            (event["pid"], event["tid"]): event["args"]["name"]
+            for event in events
+            if event["name"] == "thread_name"
+        }
+        bars: dict[int, list[Bar]] = {each["rank"]: [] for each in totals["ranks"]}
+        for event in events:
+            if event["ph"] == "X":
+                bars[event["pid"]].append(_bar(event, rows))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is no timeline that bfrun --timeline-filename wrote: {error!r}"
+        ) from None
+    return Timeline(bars, totals)
+
+
+def _bar(event: dict[str, Any], rows: dict[tuple[int, int], str]) -> Bar:
+    return Bar(
+        row=rows[event["pid"], event["tid"]],
+        name=event["name"],
+        category=event["cat"],
+        begin_ms=event["ts"] / 1000,
+        duration_ms=event["dur"] / 1000,
+        peer=int(event["args"].get("peer", -1)),
+    )

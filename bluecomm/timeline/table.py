@@ -1,0 +1,55 @@
+"""A timeline in a few lines of text: who computed, who waited, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bluecomm.timeline.reading import COMPUTE
+
+_HEADINGS = (
+    *("rank", "host", "forward s", "backward s", "step s", "waited s"),
+    *("longest for", "called last"),
+)
+
+
+def describe(totals: Mapping[str, Any]) -> str:
+    """Return the ``otherData`` of a timeline as a table and two remarks."""
+    last = {each["rank"]: each for each in totals["called_last"]}
+    rows = [_HEADINGS, *(_row(each, totals, last) for each in totals["ranks"])]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
+    lines = [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    if last:
+        slowest = max(last.values(), key=lambda each: each["after_first_s"])
+        late_ms = 1e3 * slowest["after_first_s"] / slowest["times"]
+        lines.append(
+            f"rank {slowest['rank']} held up the others most: it was the last to call "
+            f"{slowest['times']} operations, on average {late_ms:.1f} ms after the "
+            "first"
+        )
+    sent = sum(edge["bytes"] for edge in totals["edges"])
+    lines.append(f"{sent / 1e6:.1f} MB over {len(totals['edges'])} edges")
+    return "\n".join(lines)
+
+
+def _row(
+    rank: Mapping[str, Any], totals: Mapping[str, Any], last: Mapping[int, Any]
+) -> Sequence[str]:
+    number, seconds = rank["rank"], rank["seconds"]
+    waits = {
+        each["for"]: each["exposed_s"]
+        for each in totals["waits"]
+        if each["rank"] == number
+    }
+    longest = max(waits, key=lambda peer: waits[peer], default=None)
+    return (
+        str(number),
+        rank["host"],
+        *(f"{seconds.get(name, 0.0):.3f}" for name in COMPUTE),
+        f"{seconds.get('WAIT', 0.0):.3f}",
+        "-" if longest is None else f"rank {longest} ({waits[longest]:.3f} s)",
+        f"{last[number]['times']} times" if number in last else "-",
+    )
