@@ -135,6 +135,7 @@ class Engine:
         sources: Sequence[tuple[int, float]] = (),
         destinations: Sequence[tuple[int, float]] = (),
         timeout_s: float = 600.0,
+        waits: bool = False,  # the caller waits at once
     ) -> int:
         """Start an operation and return its handle; memory stays the caller's."""
 

@@ -53,15 +53,19 @@ def allgather(
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
-    return allgather_nonblocking(
-        tensor, name, process_set=process_set, timeout_s=timeout_s
-    ).wait()
+    comm = current_communicator(process_set)
+    gathered = start_gather(
+        comm, "allgather", tensor, name=name, timeout_s=timeout_s, waits=True
+    )
+    return gathered.wait()[0]
 
 
 def allgather_by_rank(
     comm: Communicator, tensor: torch.Tensor, name: str, timeout_s: float | None = None
 ) -> list[torch.Tensor]:
     """Return the members' tensors one by one; ``tensor`` has at least one dimension."""
-    handle = start_gather(comm, "allgather", tensor, name=name, timeout_s=timeout_s)
+    handle = start_gather(
+        comm, "allgather", tensor, name=name, timeout_s=timeout_s, waits=True
+    )
     stacked, rows = handle.wait()
     return list(torch.split(stacked, rows))

@@ -115,16 +115,17 @@ def allreduce(
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
     compressed, context = check_compressor(compression).compress(tensor)
-    result = allreduce_nonblocking(
+    result = _start(
         compressed,
         average,
         is_hierarchical_local,
         name,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
-        timeout_s=timeout_s,
+        op,
+        (prescale_factor, postscale_factor),
+        process_set,
+        timeout_s,
+        in_place=False,
+        waits=True,
     ).wait()
     return compression.decompress(result, context)
 
@@ -145,16 +146,17 @@ def allreduce_(
 
     Arguments and errors are those of ``allreduce``.
     """
-    return allreduce_nonblocking_(
+    return _start(
         tensor,
         average,
         is_hierarchical_local,
         name,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
-        timeout_s=timeout_s,
+        op,
+        (prescale_factor, postscale_factor),
+        process_set,
+        timeout_s,
+        in_place=True,
+        waits=True,
     ).wait()
 
 
@@ -169,6 +171,7 @@ def _start(
     timeout_s: float | None,
     *,
     in_place: bool,
+    waits: bool = False,
 ) -> Handle[torch.Tensor]:
     comm = current_communicator(process_set)
     if not isinstance(is_local, bool):
@@ -195,4 +198,5 @@ def _start(
         prescale=float(factors[0]),
         postscale=float(factors[1]),
         local_only=is_local,
+        waits=waits,
     )

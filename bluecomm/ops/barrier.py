@@ -28,4 +28,5 @@ def barrier(
         keep=(),
         finish=lambda _: None,
         timeout_s=timeout_s,
+        waits=True,
     ).wait()

@@ -68,8 +68,8 @@ def broadcast(
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
-    return broadcast_nonblocking(
-        tensor, root_rank, name, process_set=process_set, timeout_s=timeout_s
+    return _start(
+        tensor, root_rank, name, process_set, timeout_s, in_place=False, waits=True
     ).wait()
 
 
@@ -85,8 +85,8 @@ def broadcast_(
 
     Arguments and errors are those of ``broadcast``.
     """
-    return broadcast_nonblocking_(
-        tensor, root_rank, name, process_set=process_set, timeout_s=timeout_s
+    return _start(
+        tensor, root_rank, name, process_set, timeout_s, in_place=True, waits=True
     ).wait()
 
 
@@ -98,6 +98,7 @@ def _start(
     timeout_s: float | None,
     *,
     in_place: bool,
+    waits: bool = False,
 ) -> Handle[torch.Tensor]:
     comm = current_communicator(process_set)
     if root_rank not in comm.ranks:
@@ -113,4 +114,5 @@ def _start(
         timeout_s=timeout_s,
         in_place=in_place,
         root=comm.ranks.index(root_rank),
+        waits=waits,
     )

@@ -83,13 +83,13 @@ def hierarchical_neighbor_allreduce(
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
-    return hierarchical_neighbor_allreduce_nonblocking(
+    return start_weighted_average(
+        MACHINES,
         tensor,
-        self_weight=self_weight,
-        src_machine_weights=src_machine_weights,
-        dst_machine_weights=dst_machine_weights,
+        Weights(self_weight, src_machine_weights, dst_machine_weights),
         enable_topo_check=enable_topo_check,
         name=name,
         process_set=process_set,
         timeout_s=timeout_s,
+        waits=True,
     ).wait()

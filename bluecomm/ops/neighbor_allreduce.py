@@ -109,15 +109,15 @@ def neighbor_allreduce(
         PeerLostError: A neighbor is gone.
         CommunicationTimeout: Some neighbors did not come in time; the text names them.
     """
-    return neighbor_allreduce_nonblocking(
+    return start_weighted_average(
+        RANKS,
         tensor,
-        self_weight=self_weight,
-        src_weights=src_weights,
-        dst_weights=dst_weights,
+        Weights(self_weight, src_weights, dst_weights),
         enable_topo_check=enable_topo_check,
         name=name,
         process_set=process_set,
         timeout_s=timeout_s,
+        waits=True,
     ).wait()
 
 
@@ -136,13 +136,14 @@ def neighbor_allreduce_(
 
     Arguments and errors are those of ``neighbor_allreduce``.
     """
-    return neighbor_allreduce_nonblocking_(
+    return start_weighted_average(
+        RANKS,
         tensor,
-        self_weight=self_weight,
-        src_weights=src_weights,
-        dst_weights=dst_weights,
+        Weights(self_weight, src_weights, dst_weights),
         enable_topo_check=enable_topo_check,
         name=name,
         process_set=process_set,
         timeout_s=timeout_s,
+        in_place=True,
+        waits=True,
     ).wait()

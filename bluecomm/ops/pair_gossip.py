@@ -26,30 +26,8 @@ def pair_gossip_nonblocking(
     ``tensor`` must not change before the handle has been waited for. Arguments, result
     and errors are those of ``pair_gossip``.
     """
-    comm = current_communicator(process_set)
-    require_floating_point(_KIND, tensor)
-    if (self_weight is None) != (pair_weight is None):
-        raise ValueError(
-            f"{_KIND}: self_weight and pair_weight have to be given together, got "
-            f"self_weight={self_weight}, pair_weight={pair_weight}"
-        )
-    others = [rank for rank in comm.ranks if rank != comm.world.rank]
-    if target_rank not in others:
-        raise ValueError(
-            f"{_KIND}: target_rank must be one of the other ranks {others}, "
-            f"got {target_rank}"
-        )
-    member = comm.ranks.index(target_rank)
-    return start(
-        comm,
-        _KIND,
-        tensor,
-        name=comm.pair_name_for(_KIND, name, member),
-        timeout_s=timeout_s,
-        in_place=False,
-        self_weight=0.5 if self_weight is None else float(self_weight),
-        sources=[(member, 0.5 if pair_weight is None else float(pair_weight))],
-        destinations=[(member, 1.0)],
+    return _start(
+        tensor, target_rank, self_weight, pair_weight, name, process_set, timeout_s
     )
 
 
@@ -85,12 +63,52 @@ def pair_gossip(
         PeerLostError: The other rank is gone.
         CommunicationTimeout: The other rank did not come in time.
     """
-    return pair_gossip_nonblocking(
+    return _start(
         tensor,
         target_rank,
         self_weight,
         pair_weight,
         name,
-        process_set=process_set,
-        timeout_s=timeout_s,
+        process_set,
+        timeout_s,
+        waits=True,
     ).wait()
+
+
+def _start(
+    tensor: torch.Tensor,
+    target_rank: int,
+    self_weight: float | None,
+    pair_weight: float | None,
+    name: str | None,
+    process_set: Communicator | None,
+    timeout_s: float | None,
+    *,
+    waits: bool = False,
+) -> Handle[torch.Tensor]:
+    comm = current_communicator(process_set)
+    require_floating_point(_KIND, tensor)
+    if (self_weight is None) != (pair_weight is None):
+        raise ValueError(
+            f"{_KIND}: self_weight and pair_weight have to be given together, got "
+            f"self_weight={self_weight}, pair_weight={pair_weight}"
+        )
+    others = [rank for rank in comm.ranks if rank != comm.world.rank]
+    if target_rank not in others:
+        raise ValueError(
+            f"{_KIND}: target_rank must be one of the other ranks {others}, "
+            f"got {target_rank}"
+        )
+    member = comm.ranks.index(target_rank)
+    return start(
+        comm,
+        _KIND,
+        tensor,
+        name=comm.pair_name_for(_KIND, name, member),
+        timeout_s=timeout_s,
+        in_place=False,
+        self_weight=0.5 if self_weight is None else float(self_weight),
+        sources=[(member, 0.5 if pair_weight is None else float(pair_weight))],
+        destinations=[(member, 1.0)],
+        waits=waits,
+    )

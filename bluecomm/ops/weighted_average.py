@@ -65,11 +65,13 @@ def start_weighted_average(
     timeout_s: float | None,
     in_place: bool = False,
     output: torch.Tensor | None = None,
+    waits: bool = False,
 ) -> Handle[torch.Tensor]:
     """Start the operation of a level.
 
     The result is written to ``tensor`` itself (in place), to ``output``, or to new
     memory without one. The check of a dynamic topology is done before this returns.
+    ``waits`` says that the caller waits for the handle at once.
 
     Raises:
         TypeError: ``tensor`` is no tensor, or of a type that is not supported.
@@ -106,4 +108,5 @@ def start_weighted_average(
         self_weight=resolved.self_weight,
         sources=resolved.sources,
         destinations=resolved.destinations,
+        waits=waits,
     )

@@ -110,7 +110,7 @@ Handle submit(PyEngine& self, std::string_view kind, std::string name,
               std::size_t output_nbytes, std::string_view op, double prescale,
               double postscale, int root, std::vector<std::int64_t> splits,
               bool local_only, double self_weight, std::vector<Weight> sources,
-              std::vector<Weight> destinations, double timeout_s) {
+              std::vector<Weight> destinations, double timeout_s, bool waits) {
   Engine& engine = self.use();
   Request request;
   request.kind = parse_kind(kind);
@@ -131,7 +131,8 @@ Handle submit(PyEngine& self, std::string_view kind, std::string name,
   request.deadline = deadline_after(timeout_s);
   const ReleaseGil unlocked;
   request.group = engine.group(group_id);
-  return engine.submit(std::move(request));
+  return engine.submit(std::move(request),
+                       waits ? Engine::Caller::kWaits : Engine::Caller::kGoesOn);
 }
 
 std::optional<Status> wait(PyEngine& self, Handle handle, double timeout_s) {
@@ -232,7 +233,8 @@ void register_engine(py::module_& module) {
            arg("root") = 0, arg("splits") = std::vector<std::int64_t>(),
            arg("local_only") = false, arg("self_weight") = 1.0,
            arg("sources") = std::vector<Weight>(),
-           arg("destinations") = std::vector<Weight>(), arg("timeout_s") = 600.0)
+           arg("destinations") = std::vector<Weight>(), arg("timeout_s") = 600.0,
+           arg("waits") = false)
       .def("done", unlocked(&Engine::done), arg("handle"))
       .def("wait", &wait, arg("handle"), arg("timeout_s"))
       .def("output", &output, arg("handle"))

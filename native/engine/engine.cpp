@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <thread>
 #include <utility>
+
+#include "common/cores.h"
 
 namespace bluecomm {
 namespace {
@@ -13,9 +14,7 @@ namespace {
 constexpr std::chrono::microseconds kSpin{20};
 
 std::chrono::microseconds spin_for(int ranks_here) {
-  const unsigned cores = std::thread::hardware_concurrency();
-  return static_cast<unsigned>(ranks_here) < cores ? kSpin
-                                                   : std::chrono::microseconds{0};
+  return ranks_here < usable_cores() ? kSpin : std::chrono::microseconds{0};
 }
 
 }  // namespace
@@ -78,13 +77,14 @@ std::shared_ptr<const Group> Engine::group(std::uint64_t id) {
   return progress_.look([&] { return dispatcher_.group(id); });
 }
 
-Handle Engine::submit(Request request) {
-  return progress_.run([&] {
+Handle Engine::submit(Request request, Caller caller) {
+  const auto start = [&] {
     if (!started_) throw std::invalid_argument("the engine has not been started");
     const Handle handle = dispatcher_.submit(std::move(request));
     poll();
     return handle;
-  });
+  };
+  return caller == Caller::kWaits ? progress_.run(start) : progress_.run_apart(start);
 }
 
 bool Engine::done(Handle handle) {

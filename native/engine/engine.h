@@ -32,8 +32,14 @@ class Engine final : private Work {
   void add_group(std::uint64_t id, std::vector<int> ranks, std::vector<int> machine_of);
   std::shared_ptr<const Group> group(std::uint64_t id);
 
+  // What the caller does after submit().
+  enum class Caller {
+    kGoesOn,  // the progress thread moves the operation on, from now
+    kWaits,   // it waits at once and so drives itself: waking a thread is not worth it
+  };
+
   // See Dispatcher.
-  Handle submit(Request request);
+  Handle submit(Request request, Caller caller = Caller::kGoesOn);
   bool done(Handle handle);
   // Nothing when the time was up, or `interrupted` said so, before the operation ended.
   std::optional<Status> wait(Handle handle, Clock::time_point deadline,

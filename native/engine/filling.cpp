@@ -22,10 +22,11 @@ Filling::Filling(const Gather& gather, DType dtype)
   terms_.resize(inputs_.size());
 }
 
-bool Filling::put(std::size_t index, std::unique_ptr<Incoming> message, double scale) {
+bool Filling::put(std::size_t index, std::unique_ptr<Incoming> message, double scale,
+                  const Sends& sends) {
   inputs_[index].message = std::move(message);
   inputs_[index].weight *= scale;
-  return !open_ || accept(index);
+  return !open_ || accept(index, sends);
 }
 
 bool Filling::has(std::size_t index) const {
@@ -37,18 +38,19 @@ const Header& Filling::header(std::size_t index) const {
   return inputs_[index].message->header();
 }
 
-std::optional<std::size_t> Filling::open() {
+std::optional<std::size_t> Filling::open(const Sends& sends) {
   open_ = true;
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    if (inputs_[i].message && !accept(i)) return i;
+    if (inputs_[i].message && !accept(i, sends)) return i;
   }
   return std::nullopt;
 }
 
-bool Filling::accept(std::size_t index) {
+bool Filling::accept(std::size_t index, const Sends& sends) {
   Incoming& message = *inputs_[index].message;
   if (message.header().nbytes != gather_.dst.size()) return false;
-  const bool straight = gather_.combine == Combine::kCopy && !gather_.overwrites_sent;
+  const bool straight = gather_.combine == Combine::kCopy &&
+                        (!gather_.overwrites_sent || sends.released(gather_.dst));
   message.accept(straight ? gather_.dst : std::span<std::byte>{});
   return true;
 }

@@ -31,14 +31,14 @@ class Filling {
   // Hands over the message of source `index`. False: it announced another length than
   // the destination has.
   [[nodiscard]] bool put(std::size_t index, std::unique_ptr<Incoming> message,
-                         double scale);
+                         double scale, const Sends& sends);
   // The header of source `index` has arrived, or the source is this rank.
   bool has(std::size_t index) const;
   const Header& header(std::size_t index) const;
 
   // From here on the destination is known, and payloads are asked for. Returns the
   // source that announced another length, if any.
-  std::optional<std::size_t> open();
+  std::optional<std::size_t> open(const Sends& sends);
 
   // Moves up to about `budget` bytes and takes them off; true when anything changed.
   bool advance(std::size_t& budget, const Sends& sends);
@@ -55,7 +55,7 @@ class Filling {
     double weight = 1.0;
   };
 
-  bool accept(std::size_t index);
+  bool accept(std::size_t index, const Sends& sends);
   std::size_t available(std::size_t index) const;
   const std::byte* data(std::size_t index) const;
   std::size_t next_block(std::size_t budget) const;

@@ -36,7 +36,7 @@ void Operation::begin_phase() {
     fillings_.emplace_back(gather, request_.dtype);
   }
   open_ = false;
-  sends_ = std::make_unique<Sends>(phase().sends, call_, phase_, channels_);
+  sends_.start(phase().sends, call_, phase_, channels_);
   if (!phase().bind) open_phase();
 
   std::vector<Held> held = std::exchange(held_, {});
@@ -88,7 +88,8 @@ Operation::Delivery Operation::deliver(int peer, const Envelope& envelope,
 void Operation::put(const Place& place, int peer, const Envelope& envelope,
                     std::unique_ptr<Incoming> message) {
   const std::size_t announced = message->header().nbytes;
-  if (!fillings_[place.gather].put(place.source, std::move(message), envelope.scale)) {
+  if (!fillings_[place.gather].put(place.source, std::move(message), envelope.scale,
+                                   sends_)) {
     fail_length(peer, announced, phase().gathers[place.gather].dst.size());
   }
 }
@@ -118,7 +119,7 @@ bool Operation::open_phase() {
   }
   open_ = true;
   for (std::size_t g = 0; g < fillings_.size(); ++g) {
-    const std::optional<std::size_t> wrong = fillings_[g].open();
+    const std::optional<std::size_t> wrong = fillings_[g].open(sends_);
     if (wrong) {
       const Gather& gather = phase().gathers[g];
       fail_length(gather.sources[*wrong].peer, fillings_[g].header(*wrong).nbytes,
@@ -154,7 +155,7 @@ bool Operation::advance(std::size_t budget) {
   bool changed = false;
   while (state_ == State::kRunning && !error_ && open_phase()) {
     for (Filling& filling : fillings_) {
-      if (filling.advance(budget, *sends_)) changed = true;
+      if (filling.advance(budget, sends_)) changed = true;
     }
     if (!phase_done()) break;
     changed = true;
@@ -172,7 +173,8 @@ bool Operation::phase_done() {
   for (const Filling& filling : fillings_) {
     if (!filling.done()) return false;
   }
-  return sends_->released();
+  const bool is_last = phase_ + 1 == plan_.phases.size();
+  return is_last ? sends_.released() : sends_.phase_released();
 }
 
 void Operation::finish(Status status) {
@@ -180,7 +182,7 @@ void Operation::finish(Status status) {
   status_ = std::move(status);
   held_.clear();
   fillings_.clear();
-  sends_.reset();
+  sends_ = Sends();
 }
 
 Operation::Lack Operation::lack() const {
@@ -197,7 +199,7 @@ Operation::Lack Operation::lack() const {
     const std::size_t left = one.expected - one.received;
     lack.received -= std::min(left, lack.received);
   }
-  sends_->collect_readers(lack.not_taken);
+  sends_.collect_readers(lack.not_taken);
   return lack;
 }
 
@@ -247,7 +249,7 @@ int Operation::blocker() {
   if (state_ != State::kRunning) return -1;
   scratch_peers_.clear();
   for (const Filling& filling : fillings_) filling.collect_blockers(scratch_peers_);
-  if (scratch_peers_.empty()) sends_->collect_readers(scratch_peers_);
+  if (scratch_peers_.empty()) sends_.collect_readers(scratch_peers_);
   return scratch_peers_.empty() ? -1 : scratch_peers_.front();
 }
 

@@ -119,7 +119,7 @@ class Operation {
   std::span<Channel* const> channels_;
   std::uint32_t phase_ = 0;
   std::vector<Filling> fillings_;  // of the running phase
-  std::unique_ptr<Sends> sends_;
+  Sends sends_;
   bool open_ = false;  // fillings know their destinations
   std::vector<Held> held_;
   std::vector<int> scratch_peers_;

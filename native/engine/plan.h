@@ -20,11 +20,12 @@
 // Rules
 // - The message of phase p with slot s from rank a to rank b is Send{b, s} in phase p
 //   of a's plan and Source{a, s} in phase p of b's; both name the same length.
-// - A phase ends when its gathers are filled and its sends are released. So a later
-//   phase may overwrite what an earlier one has sent.
-// - Within a phase a gather may overwrite memory that the same phase sends only when
-//   `overwrites_sent` is set: then each chunk is combined into scratch memory and
-//   written back once the sends have released it.
+// - A phase ends when its gathers are filled and its sends are released, except those
+//   that `linger`: they may be read until the operation ends. So a later phase may
+//   overwrite what an earlier one has sent, unless that lingers.
+// - A gather may overwrite memory that the same phase sends, or that lingers from an
+//   earlier one, only when `overwrites_sent` is set: then a chunk that is still read is
+//   combined into scratch memory and written back once the sends have released it.
 // - A gather may have a Source without peer: this rank's own memory. It may be the
 //   gather's `dst` exactly; it overlaps no `dst` of the phase in any other way.
 // - The `dst` of a phase do not overlap one another.
@@ -43,6 +44,8 @@ struct Send {
   // Rows that `bytes` holds; travels in the header to Arrival::first_dim. Only where
   // the receiver's phase has a `bind`, else 0.
   std::int64_t first_dim = 0;
+  // The phase ends without waiting for the reader.
+  bool lingers = false;
 };
 
 struct Source {

@@ -158,12 +158,17 @@ void Progress::step_down() {
       thread_wakes_.notify_one();
       return;
     case ThreadState::kNaps:
-      if (work_.outstanding()) thread_wakes_.notify_one();
+      wake_napping_thread();
       return;
     case ThreadState::kRuns:
     case ThreadState::kEnded:
       return;
   }
+}
+
+void Progress::wake_napping_thread() {
+  const bool naps = thread_state_ == ThreadState::kNaps && leader_ == Leader::kNone;
+  if (naps && work_.outstanding()) thread_wakes_.notify_one();
 }
 
 void Progress::notify_followers() {

@@ -63,12 +63,23 @@ class Progress {
   void set_spin(std::chrono::microseconds spin) { spin_ = spin; }
 
   // Runs `body`, which may leave something to do behind, under the progress lock. Wakes
-  // nobody for that: most callers wait next, and else the progress thread looks soon.
+  // nobody for that: the caller waits next, and else the progress thread looks soon.
   template <typename Body>
   auto run(Body&& body) {
     const Lock lock = turnstile_.enter();
     const Visit visit(*this);
     return std::forward<Body>(body)();
+  }
+
+  // Runs `body` likewise; the caller goes on with something else, so the progress
+  // thread is woken for what is left to do, if nobody drives.
+  template <typename Body>
+  auto run_apart(Body&& body) {
+    const Lock lock = turnstile_.enter();
+    const Visit visit(*this);
+    auto result = std::forward<Body>(body)();
+    wake_napping_thread();
+    return result;
   }
 
   // Runs `body`, which leaves nothing to do behind, under the progress lock.
@@ -111,6 +122,7 @@ class Progress {
   bool check_interrupt(Lock& lock, const std::function<bool()>& interrupted);
   void take_lead();
   void step_down();
+  void wake_napping_thread();
   bool sleep(Lock& lock, Leader role, Clock::time_point until);
   bool spin();
   bool announce();

@@ -5,37 +5,50 @@
 
 namespace bluecomm {
 
-Sends::Sends(std::span<const Send> sends, Envelope call, std::uint32_t phase,
-             std::span<Channel* const> channels)
-    : sends_(sends) {
-  messages_.reserve(sends.size());
+void Sends::start(std::span<const Send> sends, Envelope call, std::uint32_t phase,
+                  std::span<Channel* const> channels) {
+  messages_.reserve(messages_.size() + sends.size());
   call.phase = phase;
+  std::shared_ptr<void> copies;  // of the payload that the last sends have in common
+  std::span<const std::byte> last;
   for (const Send& send : sends) {
+    if (send.bytes.data() != last.data() || send.bytes.size() != last.size()) {
+      copies.reset();
+      last = send.bytes;
+    }
     call.slot = send.slot;
     call.scale = send.scale;
     call.first_dim = send.first_dim;
     Channel& channel = *channels[static_cast<std::size_t>(send.peer)];
-    messages_.push_back(channel.send(to_header(call, send.bytes.size()), send.bytes));
+    const Header header = to_header(call, send.bytes.size());
+    messages_.push_back({&send, channel.send_to_many(header, send.bytes, copies)});
   }
 }
 
+void Sends::forget_released() {
+  std::erase_if(messages_, [](const Message& one) { return one.released(); });
+}
+
 bool Sends::released() {
-  while (finished_ < messages_.size() &&
-         messages_[finished_]->released() == sends_[finished_].bytes.size()) {
-    ++finished_;
-  }
-  return finished_ == messages_.size();
+  forget_released();
+  return messages_.empty();
+}
+
+bool Sends::phase_released() {
+  forget_released();
+  return std::all_of(messages_.begin(), messages_.end(),
+                     [](const Message& one) { return one.send->lingers; });
 }
 
 bool Sends::released(std::span<const std::byte> range) const {
   const std::less<const std::byte*> before;
   const std::byte* const end = range.data() + range.size();
-  for (std::size_t i = finished_; i < messages_.size(); ++i) {
-    const std::span<const std::byte> bytes = sends_[i].bytes;
+  for (const Message& one : messages_) {
+    const std::span<const std::byte> bytes = one.send->bytes;
     const std::byte* const bytes_end = bytes.data() + bytes.size();
     if (!before(bytes.data(), end) || !before(range.data(), bytes_end)) continue;
     const std::byte* const last = std::min(end, bytes_end, before);
-    if (messages_[i]->released() < static_cast<std::size_t>(last - bytes.data())) {
+    if (one.outgoing->released() < static_cast<std::size_t>(last - bytes.data())) {
       return false;
     }
   }
@@ -43,10 +56,8 @@ bool Sends::released(std::span<const std::byte> range) const {
 }
 
 void Sends::collect_readers(std::vector<int>& peers) const {
-  for (std::size_t i = finished_; i < messages_.size(); ++i) {
-    if (messages_[i]->released() < sends_[i].bytes.size()) {
-      peers.push_back(sends_[i].peer);
-    }
+  for (const Message& one : messages_) {
+    if (!one.released()) peers.push_back(one.send->peer);
   }
 }
 

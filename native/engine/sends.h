@@ -11,16 +11,20 @@
 
 namespace bluecomm {
 
-// The messages that one phase sends. Destroying it cancels those not taken yet.
+// The messages that the running phase of an operation sends, and those that linger from
+// earlier ones. Destroying it cancels those not taken yet.
 class Sends {
  public:
   // Starts all of `sends`, which outlives this object. `call` is their envelope but for
   // the parts of each message.
-  Sends(std::span<const Send> sends, Envelope call, std::uint32_t phase,
-        std::span<Channel* const> channels);
+  void start(std::span<const Send> sends, Envelope call, std::uint32_t phase,
+             std::span<Channel* const> channels);
 
   // No peer reads any of the memory any more.
   bool released();
+
+  // The same, but for what lingers.
+  bool phase_released();
 
   // No peer reads `range` any more.
   bool released(std::span<const std::byte> range) const;
@@ -29,9 +33,15 @@ class Sends {
   void collect_readers(std::vector<int>& peers) const;
 
  private:
-  std::span<const Send> sends_;
-  std::vector<std::unique_ptr<Outgoing>> messages_;
-  std::size_t finished_ = 0;  // the first so many are released
+  struct Message {
+    const Send* send;
+    std::unique_ptr<Outgoing> outgoing;
+    bool released() const { return outgoing->released() == send->bytes.size(); }
+  };
+
+  void forget_released();
+
+  std::vector<Message> messages_;  // that were not released when last looked at
 };
 
 }  // namespace bluecomm

@@ -25,8 +25,9 @@
 // A message is a header and `nbytes` of payload. Messages of a channel may be received
 // in any order of their payloads, but headers arrive in the order of the sends. A small
 // payload (eager) travels with its header. A large one stays with the sender until the
-// receiver has accepted it, so a message that nobody wants yet costs a header and never
-// stands in the way of another one.
+// receiver has accepted it, so a message that nobody wants yet costs a header (and a
+// bounded buffer, where a transport copies its start ahead) and never stands in the way
+// of another one.
 
 namespace bluecomm {
 
@@ -110,6 +111,16 @@ class Channel {
   // stays 0.
   virtual std::unique_ptr<Outgoing> send(const Header& header,
                                          std::span<const std::byte> payload) = 0;
+
+  // As send(), for a payload that goes to several peers at once: `copies`, empty at
+  // first, is handed to each of these sends. A transport that copies payloads leaves
+  // there what it has copied, for the others to use.
+  virtual std::unique_ptr<Outgoing> send_to_many(const Header& header,
+                                                 std::span<const std::byte> payload,
+                                                 std::shared_ptr<void>& copies) {
+    static_cast<void>(copies);
+    return send(header, payload);
+  }
 
   // Sends a message of at most kMaxPost bytes and forgets it; the payload is copied.
   static constexpr std::size_t kMaxPost = 4096;

@@ -41,9 +41,20 @@ void add_direct_allgather(Plan& plan, std::size_t number, const Team& team,
 void add_direct_allreduce(Plan& plan, std::size_t first, const Team& team,
                           const Reduction& reduction, const Buffers& buffers) {
   const std::vector<Range> slices = cut(buffers.output.size(), team.size());
+  const std::size_t sends_before = phase_at(plan, first).sends.size();
+  const std::size_t gathers_before = phase_at(plan, first + 1).gathers.size();
   add_direct_reduce_scatter(plan, first, team, reduction, buffers.input,
                             slices[team.me].of(buffers.output), slices);
   add_direct_allgather(plan, first + 1, team, buffers.output, slices);
+  // A member's reduced slice says by itself that it has read what it needed, so nobody
+  // waits for that in between.
+  for (Send& send : std::span(plan.phases[first].sends).subspan(sends_before)) {
+    send.lingers = true;
+  }
+  for (Gather& gather :
+       std::span(plan.phases[first + 1].gathers).subspan(gathers_before)) {
+    gather.overwrites_sent = buffers.in_place();
+  }
 }
 
 }  // namespace bluecomm

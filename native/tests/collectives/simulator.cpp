@@ -102,7 +102,10 @@ class Runner {
 
   void start_phase() {
     is_started_ = true;
-    for (const Send& send : phase().sends) post(send);
+    for (const Send& send : phase().sends) {
+      post(send);
+      unreleased_.emplace_back(phase_, &send);
+    }
     progress_.assign(phase().gathers.size(), {});
     is_bound_ = !phase().bind;
     if (is_bound_) check_and_poison();
@@ -156,9 +159,9 @@ class Runner {
           !(call_.in_place && holds(call_.input, gather.dst))) {
         broken("a destination leaves the caller's memory");
       }
-      for (const Send& send : phase().sends) {
-        if (overlap(gather.dst, send.bytes) && !gather.overwrites_sent) {
-          broken("a destination overlaps a send of the same phase");
+      for (const auto& [number, send] : unreleased_) {
+        if (overlap(gather.dst, send->bytes) && !gather.overwrites_sent) {
+          broken("a destination overlaps a send of phase " + std::to_string(number));
         }
       }
       for (std::size_t j = 0; j < gathers.size(); ++j) {
@@ -256,7 +259,7 @@ class Runner {
     return true;
   }
 
-  // Moves out of scratch memory what no send of this phase needs any more.
+  // Moves out of scratch memory what no send needs any more.
   bool write_back(std::size_t index) {
     const Gather& gather = phase().gathers[index];
     Progress& progress = progress_[index];
@@ -264,12 +267,12 @@ class Runner {
     const std::size_t length = chunk_length(progress.combined - progress.written);
     const std::span<std::byte> dst = gather.dst.subspan(progress.written, length);
     const std::byte* const dst_end = dst.data() + dst.size();
-    for (const Send& send : phase().sends) {
-      if (!overlap(send.bytes, dst)) continue;
-      const std::byte* const send_end = send.bytes.data() + send.bytes.size();
+    for (const auto& [number, send] : unreleased_) {
+      if (!overlap(send->bytes, dst)) continue;
+      const std::byte* const send_end = send->bytes.data() + send->bytes.size();
       const auto needed_end =
-          static_cast<std::size_t>(std::min(dst_end, send_end) - send.bytes.data());
-      if (released(send) < needed_end) return false;
+          static_cast<std::size_t>(std::min(dst_end, send_end) - send->bytes.data());
+      if (released(number, *send) < needed_end) return false;
     }
     std::copy_n(
         progress.scratch.begin() + static_cast<std::ptrdiff_t>(progress.written),
@@ -278,8 +281,8 @@ class Runner {
     return true;
   }
 
-  std::size_t released(const Send& send) const {
-    return network_.at({rank_, send.peer, phase_, send.slot}).released;
+  std::size_t released(std::size_t phase, const Send& send) const {
+    return network_.at({rank_, send.peer, phase, send.slot}).released;
   }
 
   bool end_phase() {
@@ -289,8 +292,13 @@ class Runner {
         return false;
       }
     }
-    for (const Send& send : phase().sends) {
-      if (released(send) < send.bytes.size()) return false;
+    std::erase_if(unreleased_, [&](const auto& sent) {
+      const auto& [number, send] = sent;
+      return released(number, *send) == send->bytes.size();
+    });
+    const bool is_last = phase_ + 1 == call_.plan.phases.size();
+    for (const auto& [number, send] : unreleased_) {
+      if (is_last || !send->lingers) return false;
     }
     ++phase_;
     is_started_ = false;
@@ -306,6 +314,7 @@ class Runner {
   bool is_started_ = false;
   bool is_bound_ = false;
   std::vector<Progress> progress_;
+  std::vector<std::pair<std::size_t, const Send*>> unreleased_;  // with their phases
 };
 
 void finish(Call& call) {

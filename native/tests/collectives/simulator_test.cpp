@@ -77,7 +77,7 @@ TEST(simulator, notices_memory_that_is_still_needed) {
         Phase& phase = first_phase(world);
         phase.sends[0].bytes = phase.gathers[0].dst;
       },
-      "a destination overlaps a send of the same phase");
+      "a destination overlaps a send of phase 0");
   check_broken(
       [](World& world) {
         Phase& phase = first_phase(world);
@@ -98,6 +98,31 @@ TEST(simulator, notices_memory_that_is_still_needed) {
         gather.dst = gather.dst.first(64);
       },
       "an own source has another length than its destination");
+}
+
+// The second phase of a direct allreduce writes where peers may still read the first.
+TEST(simulator, notices_a_lingering_send_that_is_overwritten) {
+  int broken = 0;
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    World world(one_machine(3));
+    for (int i = 0; i < 3; ++i) {
+      world.set_tensor(i, DType::kFloat32, {30'000}, 0, /*in_place=*/true);
+      world[i].request.kind = Kind::kAllreduce;
+    }
+    world.plan();
+    for (Gather& gather : world[0].plan.phases[1].gathers) {
+      CHECK(gather.overwrites_sent);
+      gather.overwrites_sent = false;
+    }
+    try {
+      world.run(seed);
+    } catch (const RuleBroken& error) {
+      CHECK_EQ(std::string(error.what()),
+               "a destination overlaps a send of phase 0 (rank 100, phase 1)");
+      ++broken;
+    }
+  }
+  CHECK(broken > 0);
 }
 
 // So a result that were read later than the rules allow would be wrong.

@@ -83,7 +83,7 @@ Request make_request(Engine& engine, Kind kind, std::string name,
 
 Status call(Engine& engine, Request request) {
   const Clock::time_point limit = request.deadline + 5s;
-  const Handle handle = engine.submit(std::move(request));
+  const Handle handle = engine.submit(std::move(request), Engine::Caller::kWaits);
   const std::optional<Status> status = engine.wait(handle, limit);
   if (!status) return {Code::kInternal, "wait() gave up after the deadline", -1};
   engine.release(handle);

@@ -40,8 +40,20 @@ Link::Link(std::shared_ptr<Shared> shared, int peer, std::string offer)
 
 Link::~Link() { end(); }
 
-std::unique_ptr<Outgoing> Link::send(const Header& sent,
+std::unique_ptr<Outgoing> Link::send(const Header& header,
                                      std::span<const std::byte> payload) {
+  return send_message(header, payload, nullptr);
+}
+
+std::unique_ptr<Outgoing> Link::send_to_many(const Header& header,
+                                             std::span<const std::byte> payload,
+                                             std::shared_ptr<void>& copies) {
+  return send_message(header, payload, &copies);
+}
+
+std::unique_ptr<Outgoing> Link::send_message(const Header& sent,
+                                             std::span<const std::byte> payload,
+                                             std::shared_ptr<void>* copies) {
   if (over_ || closing_ || forgotten_) return std::make_unique<SettledOutgoing>(0);
   Header header = sent;
   header.nbytes = payload.size();
@@ -53,6 +65,10 @@ std::unique_ptr<Outgoing> Link::send(const Header& sent,
   auto message = std::make_shared<Sent>();
   message->header = header;
   message->payload = payload;
+  if (copies != nullptr) {
+    if (!*copies) *copies = std::make_shared<Copies>();
+    message->copies = std::static_pointer_cast<Copies>(*copies);
+  }
   sender_->enqueue(message);
   return std::make_unique<ShmOutgoing>(sender_, std::move(message));
 }

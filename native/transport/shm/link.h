@@ -21,6 +21,9 @@ class Link final : public Channel {
   const std::string& offer() const { return offer_; }
   std::unique_ptr<Outgoing> send(const Header& header,
                                  std::span<const std::byte> payload) override;
+  std::unique_ptr<Outgoing> send_to_many(const Header& header,
+                                         std::span<const std::byte> payload,
+                                         std::shared_ptr<void>& copies) override;
   void post(const Header& header, std::span<const std::byte> payload) override;
   ChannelStats stats() const override;
 
@@ -49,6 +52,9 @@ class Link final : public Channel {
   void abandon() noexcept;
 
  private:
+  std::unique_ptr<Outgoing> send_message(const Header& header,
+                                         std::span<const std::byte> payload,
+                                         std::shared_ptr<void>* copies);
   bool drain(Receiver& receiver);
   void dispatch(const Record& record, Receiver& receiver);
   void say_goodbye();

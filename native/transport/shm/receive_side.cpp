@@ -134,7 +134,6 @@ class LargeIncoming final : public Incoming {
   }
 
   void die() { dead_ = true; }
-  bool wants_chunks() const { return accepted_ && !in_place_; }
   bool in_place() const { return in_place_; }
   std::uint64_t id() const { return id_; }
   std::uint64_t live() const { return live_; }
@@ -261,8 +260,7 @@ void ReceiveSide::on_record(const Record& record) {
 
 void ReceiveSide::on_chunk(LargeIncoming& message, const Record& record) {
   const bool whole = record.length == message.missing();
-  if (!message.wants_chunks() || record.length == 0 ||
-      record.length > message.missing() ||
+  if (message.in_place() || record.length == 0 || record.length > message.missing() ||
       (!whole && record.length % kChunkAlignment != 0)) {
     throw LinkError("it sent a chunk of " + std::to_string(record.length) + " bytes, " +
                     std::to_string(message.missing()) + " were expected of message " +

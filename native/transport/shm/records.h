@@ -11,10 +11,11 @@
 //
 // A message starts with kEager, which has the payload with it, or kLarge. The payload
 // of kLarge is read in place when the record names the memory where it lies; otherwise
-// the receiver asks for it by kAccept, and the sender copies it, chunk by chunk, to
-// staging memory (kChunk). The receiver says by kConsumed how much it has read, which
-// releases the payload and the chunks. kCancel (from the sender) is answered by
-// kDiscard, which the receiver also sends by itself when it wants no more.
+// the sender copies it, chunk by chunk, to staging memory (kChunk): the first chunks at
+// once, as far as there is memory, and the others when the receiver has asked for the
+// payload by kAccept. The receiver says by kConsumed how much it has read, which
+// releases the chunks, or the payload read in place. kCancel (from the sender) is
+// answered by kDiscard, which the receiver also sends by itself when it wants no more.
 
 namespace bluecomm::shm {
 
@@ -23,7 +24,7 @@ enum class RecordType : std::uint32_t {
   kLarge,        // sender: followed by Header; at (`segment`, `offset`) if not 0
   kChunk,        // sender: next `length` bytes at (`segment`, `offset`)
   kCancel,       // sender
-  kAccept,       // receiver: please send chunks
+  kAccept,       // receiver: wants the payload; please send all chunks
   kConsumed,     // receiver: the first `length` bytes
   kDiscard,      // receiver: no more, please
   kCredit,       // receiver: `length` bytes of eager payloads have found an owner
@@ -48,6 +49,7 @@ constexpr std::size_t padded(std::size_t nbytes) { return (nbytes + 15) / 16 * 1
 inline constexpr std::size_t kMaxRecord = kRingBytes / 2;
 inline constexpr std::size_t kChunkBytes = 256 << 10;
 inline constexpr std::size_t kChunksPerMessage = 4;
+inline constexpr std::size_t kChunksAhead = 2;  // of those, before kAccept
 inline constexpr std::size_t kEagerCredit = 1 << 20;
 inline constexpr std::size_t kLiveMessages = 1024;
 

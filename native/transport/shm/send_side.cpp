@@ -12,6 +12,15 @@ constexpr int kChunksPerPump = 4;
 
 }  // namespace
 
+StagedChunk::StagedChunk(std::shared_ptr<Shared> shared, std::size_t nbytes)
+    : shared_(std::move(shared)),
+      memory_(shared_->options.memory->allocate(nbytes)),
+      place_(*shared_->options.memory->find(memory_.bytes())) {
+  shared_->staged_bytes += nbytes;
+}
+
+StagedChunk::~StagedChunk() { shared_->staged_bytes -= memory_.bytes().size(); }
+
 SendSide::SendSide(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {
   for (std::size_t i = kLiveMessages; i > 0; --i) free_live_.push_back(i - 1);
 }
@@ -23,9 +32,6 @@ void SendSide::detach() {
   queue_.clear();
   streaming_.clear();
   for (const auto& [id, message] : sent_) {
-    for (const Sent::Chunk& chunk : message->chunks) {
-      shared_->staged_bytes -= chunk.memory.bytes().size();
-    }
     message->chunks.clear();
     message->over = true;
   }
@@ -90,7 +96,20 @@ bool SendSide::announce(const std::shared_ptr<Sent>& message) {
   place_in_memory(*message, record);
   message->id = ++last_id_;
   sent_[message->id] = message;
-  return wire_->push(record, std::as_bytes(std::span(&message->header, 1)));
+  if (!message->live) stage_ahead(*message);
+  wire_->push(record, std::as_bytes(std::span(&message->header, 1)));
+  for (const Sent::Chunk& chunk : message->chunks) show(*message, chunk);
+  return true;
+}
+
+// Copies before it is asked to, so that a receiver that is ready need not wait for
+// that. Half of the memory is left for messages that have been accepted.
+void SendSide::stage_ahead(Sent& message) {
+  const std::size_t limit = shared_->options.staging_bytes / 2;
+  while (message.copied < message.payload.size() &&
+         message.chunks.size() < kChunksAhead &&
+         shared_->staged_bytes + kChunkBytes <= limit && stage(message)) {
+  }
 }
 
 // Offers the payload to be read in place, if it lies in shared memory.
@@ -157,24 +176,45 @@ bool SendSide::can_copy_chunk(const Sent& message) const {
           shared_->staged_bytes + kChunkBytes <= shared_->options.staging_bytes);
 }
 
-bool SendSide::copy_chunk(Sent& message) {
+// The next chunk: another peer's, or a new copy.
+std::shared_ptr<const StagedChunk> SendSide::next_chunk(Sent& message) {
+  const std::size_t index = message.copied / kChunkBytes;
+  if (message.copies) {
+    message.copies->chunks.resize(std::max(message.copies->chunks.size(), index + 1));
+    if (auto chunk = message.copies->chunks[index].lock()) return chunk;
+  }
   const std::size_t n = std::min(kChunkBytes, message.payload.size() - message.copied);
-  SharedBlock memory = shared_->options.memory->allocate(n);
-  const auto place = shared_->options.memory->find(memory.bytes());
-  if (!wire_->share(place->segment)) {
+  const auto chunk = std::make_shared<const StagedChunk>(shared_, n);
+  if (!wire_->share(chunk->place().segment)) return nullptr;
+  std::copy_n(message.payload.data() + message.copied, n, chunk->bytes().data());
+  if (message.copies) message.copies->chunks[index] = chunk;
+  return chunk;
+}
+
+// Adds the next chunk to the message. False when it cannot be made known to the peer.
+bool SendSide::stage(Sent& message) {
+  std::shared_ptr<const StagedChunk> chunk = next_chunk(message);
+  if (!chunk || !wire_->share(chunk->place().segment)) {
     needs_retry_ = true;
     return false;
   }
-  std::copy_n(message.payload.data() + message.copied, n, memory.bytes().data());
-  message.copied += n;
-  message.released = message.copied;
-  message.chunks.push_back({message.copied, std::move(memory)});
-  shared_->staged_bytes += n;
+  message.copied += chunk->bytes().size();
+  if (message.accepted) message.released = message.copied;
+  message.chunks.push_back({message.copied, std::move(chunk)});
+  return true;
+}
+
+void SendSide::show(const Sent& message, const Sent::Chunk& chunk) {
   control({.type = RecordType::kChunk,
            .id = message.id,
-           .segment = place->segment->id(),
-           .offset = place->offset,
-           .length = n});
+           .segment = chunk.memory->place().segment->id(),
+           .offset = chunk.memory->place().offset,
+           .length = chunk.memory->bytes().size()});
+}
+
+bool SendSide::copy_chunk(Sent& message) {
+  if (!stage(message)) return false;
+  show(message, message.chunks.back());
   return true;
 }
 
@@ -213,11 +253,15 @@ void SendSide::on_accept(const std::shared_ptr<Sent>& message) {
     throw LinkError("it accepted message " + std::to_string(message->id) + " twice");
   }
   release_live(*message);
-  if (!message->over) streaming_.push_back(message);
+  if (message->over) return;
+  message->released = message->copied;
+  streaming_.push_back(message);
 }
 
 void SendSide::on_consumed(Sent& message, std::uint64_t nbytes) {
-  const std::uint64_t readable = message.live ? message.header.nbytes : message.copied;
+  std::uint64_t readable = 0;
+  if (message.accepted) readable = message.copied;
+  if (message.live) readable = message.header.nbytes;
   if (nbytes > readable) {
     throw LinkError("it consumed " + std::to_string(nbytes) + " of " +
                     std::to_string(readable) + " bytes of message " +
@@ -238,11 +282,8 @@ void SendSide::release_live(Sent& message) {
 }
 
 void SendSide::free_chunks(Sent& message, std::size_t consumed) {
-  std::erase_if(message.chunks, [&](const Sent::Chunk& chunk) {
-    if (chunk.end > consumed) return false;
-    shared_->staged_bytes -= chunk.memory.bytes().size();
-    return true;
-  });
+  std::erase_if(message.chunks,
+                [&](const Sent::Chunk& chunk) { return chunk.end <= consumed; });
 }
 
 }  // namespace bluecomm::shm

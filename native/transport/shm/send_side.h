@@ -22,11 +22,34 @@ struct Shared {
   std::size_t staged_bytes = 0;  // in chunks that peers have not consumed yet
 };
 
+// A part of a payload in staging memory, which may be read by several peers.
+class StagedChunk {
+ public:
+  StagedChunk(std::shared_ptr<Shared> shared, std::size_t nbytes);
+  StagedChunk(const StagedChunk&) = delete;
+  StagedChunk& operator=(const StagedChunk&) = delete;
+  ~StagedChunk();
+
+  std::span<std::byte> bytes() const { return memory_.bytes(); }
+  const SharedMemory::Location& place() const { return place_; }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  const SharedBlock memory_;
+  const SharedMemory::Location place_;
+};
+
+// What has been staged of a payload that goes to several peers: chunk k starts at k
+// times kChunkBytes. Whoever comes while another peer still reads a chunk shares it.
+struct Copies {
+  std::vector<std::weak_ptr<const StagedChunk>> chunks;
+};
+
 // A message on its way out.
 struct Sent {
   struct Chunk {
     std::size_t end;  // payload offset
-    SharedBlock memory;
+    std::shared_ptr<const StagedChunk> memory;
   };
 
   Header header;
@@ -37,6 +60,7 @@ struct Sent {
   std::size_t released = 0;
   std::optional<std::size_t> live;  // is read in place; index in Direction::live
   std::size_t copied = 0;           // to chunks
+  std::shared_ptr<Copies> copies;
   std::vector<Chunk> chunks;
   bool accepted = false;
   bool over = false;  // cancelled or discarded
@@ -89,6 +113,10 @@ class SendSide {
                   bool is_post);
   void place_in_memory(Sent& message, Record& record);
   bool flush_queue();
+  void stage_ahead(Sent& message);
+  std::shared_ptr<const StagedChunk> next_chunk(Sent& message);
+  bool stage(Sent& message);
+  void show(const Sent& message, const Sent::Chunk& chunk);
   bool can_copy_chunk(const Sent& message) const;
   bool copy_chunk(Sent& message);
   void release_live(Sent& message);

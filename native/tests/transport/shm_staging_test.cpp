@@ -1,0 +1,89 @@
+// How payloads outside shared memory are copied for the peers.
+#include <memory>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/transport/shm_raw_link.h"
+
+namespace bluecomm::test {
+namespace {
+
+const std::vector<std::byte> kPayload(2 * kChunkBytes, std::byte{5});
+
+void answer(Fixture& end, RecordType type, std::uint64_t length = 0) {
+  end.write({.type = type, .id = 1, .length = length});
+  end.link->poll(end.sink);
+}
+
+TEST(shm_staging, copies_ahead_but_releases_only_what_was_accepted) {
+  const auto shared = shm_shared();
+  Fixture end(shared);
+  const auto sent = end.link->send({}, kPayload);
+  CHECK_EQ(shared->staged_bytes, kPayload.size());
+  CHECK(end.last_answer() == RecordType::kChunk);
+  CHECK_EQ(sent->released(), 0u);
+  answer(end, RecordType::kAccept);
+  CHECK_EQ(sent->released(), kPayload.size());
+  answer(end, RecordType::kConsumed, kPayload.size());
+  CHECK_EQ(shared->staged_bytes, 0u);
+}
+
+TEST(shm_staging, copies_no_further_ahead_than_agreed) {
+  const auto shared = shm_shared();
+  Fixture end(shared);
+  const std::vector<std::byte> long_payload(8 * kChunkBytes);
+  const auto sent = end.link->send({}, long_payload);
+  CHECK_EQ(shared->staged_bytes, kChunksAhead * kChunkBytes);
+  answer(end, RecordType::kAccept);
+  CHECK_EQ(shared->staged_bytes, kChunksPerMessage * kChunkBytes);
+}
+
+TEST(shm_staging, leaves_half_of_the_memory_to_accepted_messages) {
+  const auto shared = shm_shared();
+  shared->options.staging_bytes = 2 * kChunkBytes;
+  Fixture first(shared);
+  Fixture second(shared);
+  const auto sent = first.link->send({}, kPayload);
+  const auto other = second.link->send({}, kPayload);
+  CHECK_EQ(shared->staged_bytes, kChunkBytes);
+  answer(second, RecordType::kAccept);
+  CHECK_EQ(shared->staged_bytes, 2 * kChunkBytes);
+}
+
+TEST(shm_staging, copies_once_for_several_readers) {
+  const auto shared = shm_shared();
+  Fixture first(shared);
+  Fixture second(shared);
+  std::shared_ptr<void> copies;
+  const auto sent = first.link->send_to_many({}, kPayload, copies);
+  const auto other = second.link->send_to_many({}, kPayload, copies);
+  CHECK_EQ(shared->staged_bytes, kPayload.size());
+  for (Fixture* end : {&first, &second}) {
+    answer(*end, RecordType::kAccept);
+    CHECK_EQ(shared->staged_bytes, kPayload.size());
+    answer(*end, RecordType::kConsumed, kPayload.size());
+  }
+  CHECK_EQ(shared->staged_bytes, 0u);
+}
+
+TEST(shm_staging, shares_no_copies_between_sends_apart) {
+  const auto shared = shm_shared();
+  Fixture first(shared);
+  Fixture second(shared);
+  const auto sent = first.link->send({}, kPayload);
+  const auto other = second.link->send({}, kPayload);
+  CHECK_EQ(shared->staged_bytes, 2 * kPayload.size());
+}
+
+TEST(shm_staging, a_cancelled_message_gives_its_copies_back) {
+  const auto shared = shm_shared();
+  Fixture end(shared);
+  auto sent = end.link->send({}, kPayload);
+  sent.reset();
+  CHECK(end.last_answer() == RecordType::kCancel);
+  answer(end, RecordType::kDiscard);
+  CHECK_EQ(shared->staged_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace bluecomm::test
