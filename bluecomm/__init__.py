@@ -125,6 +125,7 @@ from bluecomm.runtime.stats import (
     NeighborStats,
     OperationStats,
     Stats,
+    StreamStats,
 )
 from bluecomm.timeline import (
     timeline_context,
@@ -211,6 +212,7 @@ __all__ = [
     "ShutdownError",
     "StarGraph",
     "Stats",
+    "StreamStats",
     "Sum",
     "SymmetricExponentialGraph",
     "__version__",

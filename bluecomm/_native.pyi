@@ -57,6 +57,13 @@ class EdgeStats(TypedDict):
     wait_s: float
     late_s: float
 
+class StreamStats(TypedDict):
+    address: str
+    bytes_sent: int
+    chunks_sent: int
+    bytes_received: int
+    chunks_received: int
+
 class PeerStats(TypedDict):
     rank: int
     transport: str
@@ -65,6 +72,7 @@ class PeerStats(TypedDict):
     messages_received: int
     bytes_received: int
     operations: dict[str, EdgeStats]  # by kind
+    streams: list[StreamStats]  # of a TCP link, in the order of their opening
 
 class KindStats(TypedDict):
     calls: int
@@ -99,7 +107,7 @@ class Engine:
         addresses: Sequence[str],  # own data addresses, in order of preference
         machine: str,
         transport: str = "auto",  # auto, shm, tcp
-        tcp_streams: int = 2,
+        tcp_streams: int = 0,
         eager_bytes: int = 4096,
         staging_bytes: int = 8 << 20,
         memory: SharedMemory,

@@ -20,6 +20,7 @@ from typing import Any, Literal
 PREFIX = "BLUECOMM_"
 
 _MIB = 1 << 20
+_STREAM_COUNTS = {"auto", *map(str, range(1, 17))}
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 
 
@@ -84,7 +85,11 @@ class Config:
         "which are sent while others are computed; 25 MiB of parameters.",
         minimum=1,
     )
-    tcp_streams: int = _setting(2, "TCP connections to each peer.", minimum=1)
+    tcp_streams: str = _setting(
+        "auto",
+        "TCP connections to each peer: a number from 1 to 16, or one to begin with, "
+        "and up to 8 as long as more of them carry more (auto).",
+    )
     eager_bytes: int = _setting(
         4096,
         "Largest message in bytes that is sent before its receiver asks for it.",
@@ -110,9 +115,19 @@ class Config:
         _setting("warning", "Least severe messages to write to standard error.")
     )
 
+    @property
+    def tcp_stream_count(self) -> int:
+        """``tcp_streams`` as a number; 0 for ``auto``."""
+        return 0 if self.tcp_streams == "auto" else int(self.tcp_streams)
+
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):
             _check(setting, getattr(self, setting.name))
+        if self.tcp_streams not in _STREAM_COUNTS:
+            raise ValueError(
+                "tcp_streams (BLUECOMM_TCP_STREAMS): expected auto or a number from 1 "
+                f"to 16, got {self.tcp_streams!r}"
+            )
         _check_place("rank", self.rank, "size", self.size)
         _check_place("local_rank", self.local_rank, "local_size", self.local_size)
         _check_place(

@@ -34,6 +34,25 @@ class EdgeStats:
 
 
 @dataclasses.dataclass(frozen=True)
+class StreamStats:
+    """What went over one TCP connection of a link.
+
+    Attributes:
+        address: The other rank's address and port.
+        bytes_sent: Bytes written to it, heads of messages included.
+        chunks_sent: Pieces of large messages among them.
+        bytes_received: Bytes read from it.
+        chunks_received: Pieces of large messages among them.
+    """
+
+    address: str
+    bytes_sent: int
+    chunks_sent: int
+    bytes_received: int
+    chunks_received: int
+
+
+@dataclasses.dataclass(frozen=True)
 class NeighborStats:
     """What this rank exchanged with one other rank.
 
@@ -49,6 +68,7 @@ class NeighborStats:
         wait_s: Seconds in which an operation could not go on without this rank.
         late_s: The part of it in which this rank had not called the operation yet.
         operations: The same by kind of operation, such as ``"neighbor_allreduce"``.
+        streams: The connections of a TCP link, in the order of their opening.
     """
 
     rank: int
@@ -61,6 +81,7 @@ class NeighborStats:
     wait_s: float
     late_s: float
     operations: Mapping[str, EdgeStats]
+    streams: tuple[StreamStats, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,4 +171,5 @@ def _to_neighbor(peer: PeerStats, host: str) -> NeighborStats:
         wait_s=sum(edge.wait_s for edge in operations.values()),
         late_s=sum(edge.late_s for edge in operations.values()),
         operations=operations,
+        streams=tuple(StreamStats(**stream) for stream in peer["streams"]),
     )

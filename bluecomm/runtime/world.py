@@ -115,7 +115,7 @@ class World:
             addresses=self.place.addresses,
             machine=self.place.machine,
             transport=self.config.transport,
-            tcp_streams=self.config.tcp_streams,
+            tcp_streams=self.config.tcp_stream_count,
             eager_bytes=self.config.eager_bytes,
             staging_bytes=self.config.shm_staging_bytes,
             memory=self.memory,

@@ -219,7 +219,7 @@ void register_engine(py::module_& module) {
   py::class_<PyEngine>(module, "Engine")
       .def(py::init(&make_engine), py::kw_only(), arg("rank"), arg("size"), arg("job"),
            arg("epoch"), arg("secret"), arg("socket_dir"), arg("addresses"),
-           arg("machine"), arg("transport") = "auto", arg("tcp_streams") = 2,
+           arg("machine"), arg("transport") = "auto", arg("tcp_streams") = 0,
            arg("eager_bytes") = 4096, arg("staging_bytes") = std::size_t{8} << 20,
            arg("memory"), arg("recorder") = nullptr)
       .def("offers", unlocked(&Engine::offers))

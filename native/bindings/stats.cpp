@@ -19,17 +19,29 @@ py::dict to_dict(const KindStats& kind) {
                   py::arg("blocked_s") = kind.blocked_s);
 }
 
+py::dict to_dict(const StreamCounters& stream) {
+  return py::dict(py::arg("address") = stream.peer,
+                  py::arg("bytes_sent") = stream.bytes_sent,
+                  py::arg("chunks_sent") = stream.chunks_sent,
+                  py::arg("bytes_received") = stream.bytes_received,
+                  py::arg("chunks_received") = stream.chunks_received);
+}
+
 py::dict to_dict(const PeerStats& peer) {
   py::dict operations;
   for (const auto& [kind, edge] : peer.edges) {
     operations[py::str(kind_name(kind))] = to_dict(edge);
+  }
+  py::list streams;
+  for (const StreamCounters& stream : peer.channel.streams) {
+    streams.append(to_dict(stream));
   }
   return py::dict(py::arg("rank") = peer.rank, py::arg("transport") = peer.transport,
                   py::arg("messages_sent") = peer.channel.messages_sent,
                   py::arg("bytes_sent") = peer.channel.bytes_sent,
                   py::arg("messages_received") = peer.channel.messages_received,
                   py::arg("bytes_received") = peer.channel.bytes_received,
-                  py::arg("operations") = operations);
+                  py::arg("operations") = operations, py::arg("streams") = streams);
 }
 
 }  // namespace

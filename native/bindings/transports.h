@@ -17,7 +17,7 @@ struct TransportOptions {
   std::string secret;
   std::string socket_dir;
   std::vector<std::string> addresses;
-  int tcp_streams = 2;
+  int tcp_streams = 0;  // as stream::Options
   std::size_t eager_bytes = 4096;
   std::size_t staging_bytes = std::size_t{8} << 20;
   std::shared_ptr<SharedMemory> memory;

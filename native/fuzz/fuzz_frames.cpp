@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "transport/tcp/frame_parser.h"
+#include "stream/frame_parser.h"
 
 namespace {
 
 using namespace bluecomm;
-using namespace bluecomm::tcp;
+using namespace bluecomm::stream;
 
 // Writes down what it is told; drops every fourth message.
 class Recorder final : public FrameSink {

@@ -3,17 +3,17 @@
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "transport/tcp/handshake.h"
+#include "stream/handshake.h"
 
 namespace {
 
 using namespace bluecomm;
-using tcp::Handshake;
+using stream::Handshake;
 
 const std::vector<std::byte> kKey(32, std::byte{7});
 
-tcp::Hello hello() {
-  tcp::Hello hello;
+stream::Hello hello() {
+  stream::Hello hello;
   hello.from = 1;
   hello.to = 0;
   return hello;
@@ -42,8 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::Input input(data, size);
   const std::uint8_t mode = input.byte();
   const std::size_t piece = 1 + input.byte();
-  const tcp::Nonce nonce{std::byte{1}};
-  tcp::Hello me;
+  const stream::Nonce nonce{std::byte{1}};
+  stream::Hello me;
   Handshake acceptor = Handshake::accept(kKey, me, nonce);
   Handshake dialer = Handshake::dial(kKey, hello());
   // What comes before the stranger takes over: nothing, a hello, a hello and a reply.

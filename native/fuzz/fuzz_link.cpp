@@ -2,42 +2,37 @@
 // this side come and go. Whatever it does may cost the link, nothing else.
 #include <sys/socket.h>
 
-#include <cstring>
+#include <array>
 #include <memory>
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "transport/tcp/link.h"
+#include "stream/link.h"
 
 namespace {
 
 using namespace bluecomm;
-using namespace bluecomm::tcp;
+using namespace bluecomm::stream;
 
-constexpr std::size_t kStreams = 2;
+constexpr std::size_t kStreams = 4;  // two of them join later
+constexpr std::size_t kHead = 256;
 
 struct Received {
-  std::unique_ptr<Incoming> message;
+  std::unique_ptr<ReceivedMessage> message;
   bool accepted = false;
   std::vector<std::byte> into;
 };
 
 struct Sent {
   std::vector<std::byte> payload;
-  std::unique_ptr<Outgoing> message;
+  std::unique_ptr<SentMessage> message;
 };
 
 class Session {
  public:
-  Session() : link_(4096, std::make_shared<SegmentPool>()) {
-    Streams::Set streams;
-    for (UniqueFd& peer : peers_) {
-      int pair[2];
-      MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
-      peer.reset(pair[0]);
-      streams.emplace_back(UniqueFd(pair[1]), streams.size());
-    }
-    link_.open(std::move(streams), false);
+  Session() : link_(kHead, 4096, std::make_shared<SegmentPool>()) {
+    add_stream();
+    add_stream();
   }
 
   void step(fuzz::Input& input) {
@@ -74,7 +69,8 @@ class Session {
       case 8:
         if (which == 0) link_.say_goodbye();
         if (which == 1) peers_[0].reset();
-        if (which == 2) link_.end();
+        if (which == 2) end();
+        if (which == 3) add_stream();
         break;
       case 9:
         break;
@@ -88,6 +84,21 @@ class Session {
     return static_cast<std::ptrdiff_t>(which % all.size());
   }
 
+  void end() {
+    ended_ = true;
+    link_.end();
+  }
+
+  // As when one more stream has been opened meanwhile.
+  void add_stream() {
+    const std::size_t count = link_.streams().size();
+    if (ended_ || count == kStreams) return;
+    int pair[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
+    peers_[count].reset(pair[0]);
+    link_.add(UniqueFd(pair[1]), count % 2 == 1);
+  }
+
   void write(std::size_t stream, std::span<const std::byte> bytes) {
     const int fd = peers_[stream % kStreams].get();
     if (fd < 0 || bytes.empty()) return;
@@ -96,7 +107,7 @@ class Session {
 
   // A frame that is nearly right, so that it gets past the first checks.
   void write_frame(std::size_t stream, fuzz::Input& input) {
-    Frame frame{.kind = static_cast<FrameKind>(input.byte() % 10)};
+    Frame frame{.kind = static_cast<FrameKind>(input.byte() % 11)};
     frame.message = input.byte() % 8;
     frame.offset = input.byte() % 16 * kSmallChunk;
     std::size_t payload = 0;
@@ -114,12 +125,12 @@ class Session {
 
   void write_message(std::size_t stream, Frame frame, std::size_t nbytes) {
     const bool eager = nbytes < 4096;
-    frame.length = static_cast<std::uint32_t>(sizeof(Header) + (eager ? nbytes : 0));
+    frame.length = static_cast<std::uint32_t>(kHead + (eager ? nbytes : 0));
     frame.flags = eager ? kCharged : 0;
-    Header header;
-    header.nbytes = nbytes;
+    frame.offset = nbytes;
+    const std::array<std::byte, kHead> head{};
     write(stream, std::as_bytes(std::span(&frame, 1)));
-    write(stream, std::as_bytes(std::span(&header, 1)));
+    write(stream, head);
     if (eager) write(stream, std::vector<std::byte>(nbytes));
   }
 
@@ -127,11 +138,12 @@ class Session {
     if (sent_.size() > 8) return;
     Sent& sent = sent_.emplace_back();
     sent.payload.resize(nbytes);
-    sent.message = link_.send(Header{}, sent.payload);
+    sent.message = std::make_unique<SentMessage>();
+    link_.send(*sent.message, std::array<std::byte, kHead>{}, sent.payload);
   }
 
   void accept(Received& received, std::uint8_t how) {
-    const std::size_t nbytes = received.message->header().nbytes;
+    const std::size_t nbytes = received.message->nbytes();
     if (received.accepted || nbytes > (4u << 20)) return;
     received.accepted = true;
     if (how % 2 == 1) received.into.resize(nbytes);
@@ -152,7 +164,7 @@ class Session {
       while (peer && recv(peer.get(), buffer, sizeof buffer, 0) > 0) {
       }
     }
-    if (link_.ended()) link_.end();
+    if (link_.ended()) end();
     for (Stream& stream : link_.streams()) stream.readable = stream.writable = true;
     link_.progress();
     while (auto message = link_.take_arrived()) {
@@ -166,6 +178,7 @@ class Session {
   std::array<UniqueFd, kStreams> peers_;
   std::uint64_t announced_ = 0;
   Link link_;
+  bool ended_ = false;
   std::vector<Received> received_;
   std::vector<Sent> sent_;
 };

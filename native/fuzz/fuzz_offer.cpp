@@ -3,10 +3,10 @@
 #include <string_view>
 
 #include "fuzz/fuzz.h"
-#include "transport/tcp/address.h"
+#include "stream/address.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace bluecomm::tcp;
+  using namespace bluecomm::stream;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     const auto addresses = parse_offer(text);

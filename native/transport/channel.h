@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/status.h"
 
@@ -83,16 +84,39 @@ class Incoming {
   virtual std::size_t consumed() const = 0;
 };
 
+// Of one connection, where a channel is made of connections. Bytes are those of the
+// wire.
+struct StreamCounters {
+  std::string peer;  // its address
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t chunks_sent = 0;
+  std::uint64_t bytes_received = 0;
+  std::uint64_t chunks_received = 0;
+
+  StreamCounters operator-(const StreamCounters& before) const {
+    return {peer, bytes_sent - before.bytes_sent, chunks_sent - before.chunks_sent,
+            bytes_received - before.bytes_received,
+            chunks_received - before.chunks_received};
+  }
+};
+
 struct ChannelStats {
   std::uint64_t messages_sent = 0;
   std::uint64_t bytes_sent = 0;
   std::uint64_t messages_received = 0;
   std::uint64_t bytes_received = 0;
+  std::vector<StreamCounters> streams;
 
   ChannelStats operator-(const ChannelStats& before) const {
-    return {messages_sent - before.messages_sent, bytes_sent - before.bytes_sent,
-            messages_received - before.messages_received,
-            bytes_received - before.bytes_received};
+    ChannelStats since{messages_sent - before.messages_sent,
+                       bytes_sent - before.bytes_sent,
+                       messages_received - before.messages_received,
+                       bytes_received - before.bytes_received, streams};
+    // Streams may have been added meanwhile; none goes.
+    for (std::size_t i = 0; i < before.streams.size(); ++i) {
+      since.streams[i] = streams[i] - before.streams[i];
+    }
+    return since;
   }
 };
 

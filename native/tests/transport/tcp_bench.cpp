@@ -1,7 +1,10 @@
 // Goodput of the tcp transport beside that of a plain socket, in one run.
 //
-//   tcp_bench [--streams 1] [--seconds 3] [--address 127.0.0.1]
-//             [--peer-address 127.0.0.1] [--peer-netns /run/netns/NAME]
+//   tcp_bench [--streams 0] [--seconds 3] [--warm-up 1] [--flow-cap MB/S]
+//             [--address 127.0.0.1[,MORE]] [--peer-address 127.0.0.1[,MORE]]
+//             [--peer-netns /run/netns/NAME]
+//
+// Prints one line of JSON. --flow-cap limits each connection of the sender.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -10,14 +13,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "transport/tcp/socket.h"
+#include "stream/socket.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace {
@@ -26,8 +31,10 @@ using namespace bluecomm;
 using Clock = std::chrono::steady_clock;
 
 struct Settings {
-  int streams = 1;
+  int streams = 0;
   double seconds = 3;
+  double warm_up = 1;   // in which the link may grow
+  double flow_cap = 0;  // MB/s; 0: none
   std::string address = "127.0.0.1";
   std::string peer_address = "127.0.0.1";
   std::string peer_netns;
@@ -46,8 +53,27 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// --- A plain socket
-// --------------------------------------------------------------------
+// Caps every TCP connection that this process has by now.
+void cap_flows(double megabytes_per_s) {
+  if (megabytes_per_s == 0) return;
+  const auto rate = static_cast<std::uint64_t>(megabytes_per_s * 1e6);
+  for (int fd = 3; fd < 128; ++fd) {
+    static_cast<void>(
+        setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate));
+  }
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    parts.push_back(text.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return parts;
+}
+
+// --- A plain socket ------------------------------------------------------------------
 
 void plain_receiver(int listener) {
   const int fd = accept(listener, nullptr, nullptr);
@@ -63,13 +89,14 @@ void plain_receiver(int listener) {
   std::exit(0);
 }
 
-double plain_sender(const tcp::Address& address, double seconds) {
+double plain_sender(const stream::Address& address, const Settings& settings) {
   const UniqueFd fd(socket(address.family(), SOCK_STREAM, 0));
   if (connect(fd.get(), address.data(), address.size()) != 0) fail("connect");
+  cap_flows(settings.flow_cap);
   const std::vector<char> data(kMessage);
   std::size_t sent = 0;
   const auto start = Clock::now();
-  while (seconds_since(start) < seconds) {
+  while (seconds_since(start) < settings.seconds) {
     const std::size_t at = sent % data.size();
     const ssize_t n =
         write(fd.get(), data.data() + at, std::min(kPiece, data.size() - at));
@@ -79,8 +106,7 @@ double plain_sender(const tcp::Address& address, double seconds) {
   return static_cast<double>(sent) / seconds_since(start);
 }
 
-// --- The transport
-// ---------------------------------------------------------------------
+// --- The transport -------------------------------------------------------------------
 
 class Rank : public Receiver {
  public:
@@ -90,7 +116,8 @@ class Rank : public Receiver {
           options.rank = rank;
           options.key.assign(32, std::byte{7});
           options.streams = settings.streams;
-          options.addresses = {rank == 0 ? settings.address : settings.peer_address};
+          options.addresses =
+              split(rank == 0 ? settings.address : settings.peer_address);
           return options;
         }()) {}
 
@@ -167,10 +194,10 @@ void receiver(const Settings& settings, int in, int out) {
     if (!netns || setns(netns.get(), CLONE_NEWNET) != 0) fail("setns");
   }
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM, 0));
-  const tcp::Address address(settings.peer_address, 0);
+  const stream::Address address(split(settings.peer_address).front(), 0);
   if (bind(listener.get(), address.data(), address.size()) != 0) fail("bind");
   if (listen(listener.get(), 1) != 0) fail("listen");
-  write_line(out, tcp::local_address(listener.get()).text());
+  write_line(out, stream::local_address(listener.get()).text());
   if (fork() == 0) plain_receiver(listener.get());
   wait(nullptr);
 
@@ -186,12 +213,13 @@ void receiver(const Settings& settings, int in, int out) {
   for (int i = 0; i < 10; ++i) rank.turn();
 }
 
-double send_for(Rank& rank, double seconds) {
+double send_for(Rank& rank, double seconds, double flow_cap) {
   const std::vector<std::byte> payload(kMessage);
   std::vector<std::unique_ptr<Outgoing>> sent;
   std::size_t done = 0;
   const auto start = Clock::now();
   while (seconds_since(start) < seconds) {
+    cap_flows(flow_cap);
     while (sent.size() < kInFlight) sent.push_back(rank.channel().send({}, payload));
     rank.turn();
     std::erase_if(sent, [&](const auto& message) {
@@ -214,19 +242,23 @@ double ping(Rank& rank, int count) {
 }
 
 void sender(const Settings& settings, int in, int out) {
-  const tcp::Address plain_address = tcp::parse_offer(read_line(in)).front();
-  const double plain = plain_sender(plain_address, settings.seconds);
+  const stream::Address plain_address = stream::parse_offer(read_line(in)).front();
+  const double plain = plain_sender(plain_address, settings);
   Rank rank(0, settings);
   rank.set_peer(1);
   rank.meet(read_line(in));
   write_line(out, rank.offer());
   const double round_trip = ping(rank, 2000);
-  const double ours = send_for(rank, settings.seconds);
-  std::printf(
-      "plain %.1f MB/s, tcp transport with %d streams %.1f MB/s (%.1f %%), round trip "
-      "of "
-      "4 bytes %.1f us\n",
-      plain / 1e6, settings.streams, ours / 1e6, 100 * ours / plain, round_trip * 1e6);
+  send_for(rank, settings.warm_up, settings.flow_cap);
+  const double ours = send_for(rank, settings.seconds, 0);
+  std::printf("{\"plain_mb_s\": %.1f, \"ours_mb_s\": %.1f, \"round_trip_us\": %.1f, ",
+              plain / 1e6, ours / 1e6, round_trip * 1e6);
+  const char* separator = "\"stream_mb\": [";
+  for (const StreamCounters& stream : rank.channel().stats().streams) {
+    std::printf("%s%.1f", separator, static_cast<double>(stream.bytes_sent) / 1e6);
+    separator = ", ";
+  }
+  std::printf("]}\n");
   rank.transport().close();
   while (!rank.transport().closed()) rank.turn();
 }
@@ -239,6 +271,8 @@ int main(int argc, char** argv) {
     const std::string flag = argv[i];
     if (flag == "--streams") settings.streams = std::atoi(argv[i + 1]);
     if (flag == "--seconds") settings.seconds = std::atof(argv[i + 1]);
+    if (flag == "--warm-up") settings.warm_up = std::atof(argv[i + 1]);
+    if (flag == "--flow-cap") settings.flow_cap = std::atof(argv[i + 1]);
     if (flag == "--address") settings.address = argv[i + 1];
     if (flag == "--peer-address") settings.peer_address = argv[i + 1];
     if (flag == "--peer-netns") settings.peer_netns = argv[i + 1];

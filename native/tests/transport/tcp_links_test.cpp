@@ -2,12 +2,14 @@
 #include <dirent.h>
 #include <sys/socket.h>
 
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "stream/socket.h"
 #include "tests/check.h"
 #include "tests/transport/tcp_support.h"
-#include "transport/tcp/socket.h"
 
 namespace bluecomm::test {
 namespace {
@@ -24,14 +26,14 @@ std::size_t count_fds() {
 class BlackHole {
  public:
   BlackHole() : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const tcp::Address address("127.0.0.1", 0);
+    const stream::Address address("127.0.0.1", 0);
     REQUIRE(bind(listener_.get(), address.data(), address.size()) == 0);
     REQUIRE(listen(listener_.get(), 0) == 0);
     for (UniqueFd& fd : fillers_) {
-      tcp::start_connecting(tcp::local_address(listener_.get()), fd);
+      stream::start_connecting(stream::local_address(listener_.get()), fd);
     }
   }
-  std::string offer() const { return tcp::local_address(listener_.get()).text(); }
+  std::string offer() const { return stream::local_address(listener_.get()).text(); }
 
  private:
   UniqueFd listener_;
@@ -40,11 +42,11 @@ class BlackHole {
 
 // An address where nobody listens.
 std::string refusing_offer() {
-  const UniqueFd fd = tcp::listen_on(tcp::Address("127.0.0.1", 0));
-  return tcp::local_address(fd.get()).text();
+  const UniqueFd fd = stream::listen_on(stream::Address("127.0.0.1", 0));
+  return stream::local_address(fd.get()).text();
 }
 
-TEST(tcp_links, one_group_of_streams_stays_when_both_dial) {
+TEST(tcp_links, one_link_stays_when_both_dial) {
   for (int round = 0; round < 30; ++round) {
     Findings findings;
     Ranks ranks(tcp_scheme([&](TcpOptions& options) { options.streams = 3; }), 2,
@@ -55,10 +57,103 @@ TEST(tcp_links, one_group_of_streams_stays_when_both_dial) {
     const Sending from_1 = ranks[1].send(0, 2, 300'000);
     if (Reader* reader = ranks.await(1, 1)) ranks.read_all(*reader);
     if (Reader* reader = ranks.await(0, 2)) ranks.read_all(*reader);
+    ranks.spin("three streams", [&] { return count_fds() == before + 6; });
     ranks.drive_for(5ms);
     CHECK_EQ(count_fds(), before + 6);
     CHECK_EQ(findings.size(), 0u);
   }
+}
+
+// Streams of the link from rank 0 to rank 1, as rank 0 counts them.
+std::vector<StreamCounters> streams_of(Ranks& ranks) {
+  return ranks[0].channel(1).stats().streams;
+}
+
+// Sends megabytes from rank 0 to rank 1 until `done`.
+void send_until(Ranks& ranks, const std::function<bool()>& done) {
+  std::uint64_t tag = 1;
+  while (!done() && tag < 200 && ranks.findings().empty()) {
+    const Sending sending = ranks[0].send(1, tag, 4 << 20);
+    if (Reader* reader = ranks.await(1, tag++)) ranks.read_all(*reader);
+  }
+  CHECK(done());
+}
+
+TEST(tcp_links, a_link_within_a_machine_stays_at_one_stream) {
+  Findings findings;
+  Ranks ranks(tcp_scheme([](TcpOptions& options) { options.streams = 0; }), 2,
+              findings);
+  int sent = 0;
+  send_until(ranks, [&] { return ++sent > 16; });
+  CHECK_EQ(streams_of(ranks).size(), 1u);
+  CHECK_EQ(findings.size(), 0u);
+}
+
+// Caps each TCP connection of this process, so that it is the network that is slow.
+void slow_down() {
+  const std::uint64_t bytes_per_s = 20'000'000;
+  for (int fd = 3; fd < 100; ++fd) {
+    static_cast<void>(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s,
+                                 sizeof bytes_per_s));
+  }
+}
+
+// Whoever is reached at another address than one's own is on another machine.
+void check_growth(int dialer) {
+  Findings findings;
+  Ranks ranks(tcp_scheme([](TcpOptions& options) {
+                options.streams = 0;
+                options.addresses = {"127.0.0." + std::to_string(options.rank + 2)};
+              }),
+              2, findings);
+  if (dialer == 1) {
+    const Sending first = ranks[1].send(0, 1000, 10);
+    if (Reader* reader = ranks.await(0, 1000)) ranks.read_all(*reader);
+  }
+  send_until(ranks, [&] {
+    slow_down();
+    return streams_of(ranks).size() >= 4;
+  });
+  CHECK_EQ(findings.size(), 0u);
+}
+
+TEST(tcp_links, a_link_to_another_machine_grows_under_load) { check_growth(0); }
+
+TEST(tcp_links, the_end_that_did_not_dial_asks_for_growth) { check_growth(1); }
+
+TEST(tcp_links, streams_are_spread_over_the_addresses_that_answer) {
+  const BlackHole hole;
+  TcpOptions options = tcp_options(1);
+  options.addresses = {"127.0.0.2", "127.0.0.3"};
+  TcpTransport other(options);
+  Scheme scheme = tcp_alone(
+      [](TcpOptions& options) {
+        options.streams = 7;
+        options.handshake_timeout = 300ms;
+      },
+      other.offer() + "," + refusing_offer() + "," + hole.offer());
+  scheme.make_world = [make = scheme.make_world, &other](int) {
+    World world = make(1);
+    other.channel(0, world.transports[0]->offer());
+    return world;
+  };
+  LoneRank world(scheme);
+  struct : Receiver {
+    void on_message(int, std::unique_ptr<Incoming>) override {}
+    void on_lost(int, Status) override {}
+    void on_goodbye(int) override {}
+  } receiver;
+  const Sending sending = world.ranks[0].send(1, 1, 10);
+  world.ranks.spin("seven streams", [&] {
+    other.poll(receiver);
+    return streams_of(world.ranks).size() == 7;
+  });
+  std::map<std::string, int> count;
+  for (const StreamCounters& stream : streams_of(world.ranks)) {
+    ++count[stream.peer.substr(0, stream.peer.rfind(':'))];
+  }
+  CHECK_EQ(count.size(), 2u);
+  CHECK(count["127.0.0.2"] >= 2 && count["127.0.0.3"] >= 2);
 }
 
 TEST(tcp_links, unreachable_addresses_are_passed_over) {

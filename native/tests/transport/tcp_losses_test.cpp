@@ -27,9 +27,9 @@ TEST(tcp_losses, a_stream_cut_in_mid_chunk_loses_the_channel) {
   REQUIRE(reader != nullptr);
   reader->accept(Reader::Mode::kViews);
   world.ranks.drive_for(5ms);
-  const tcp::Frame chunk{.kind = tcp::FrameKind::kChunk, .length = 65536};
+  const stream::Frame chunk{.kind = stream::FrameKind::kChunk, .length = 65536};
   peer.send(chunk, 65536, 1);
-  tcp::Frame second = chunk;
+  stream::Frame second = chunk;
   second.offset = 65536;
   peer.send(second, 1000, 2);
   world.ranks.drive_for(5ms);
@@ -42,18 +42,27 @@ TEST(tcp_losses, a_stream_cut_in_mid_chunk_loses_the_channel) {
 }
 
 TEST(tcp_losses, a_peer_that_breaks_the_protocol_loses_the_channel) {
-  const tcp::Frame chunk{.kind = tcp::FrameKind::kChunk, .length = 64};
-  const tcp::Frame grant{.kind = tcp::FrameKind::kGrant, .message = 9, .offset = 1};
-  const tcp::Frame open{.kind = tcp::FrameKind::kOpen};
-  const tcp::Frame early{.kind = tcp::FrameKind::kMessage, .length = 256, .message = 1};
-  const tcp::Frame long_credit{.kind = tcp::FrameKind::kCredit, .offset = 1};
-  const tcp::Frame strange{.kind = static_cast<tcp::FrameKind>(99)};
-  const std::vector<std::pair<tcp::Frame, std::string>> cases{
+  const stream::Frame chunk{.kind = stream::FrameKind::kChunk, .length = 64};
+  const stream::Frame grant{
+      .kind = stream::FrameKind::kGrant, .message = 9, .offset = 1};
+  const stream::Frame open{.kind = stream::FrameKind::kOpen};
+  const stream::Frame early{
+      .kind = stream::FrameKind::kMessage, .length = 256, .message = 1};
+  const stream::Frame headless{.kind = stream::FrameKind::kMessage, .length = 255};
+  const stream::Frame longer{
+      .kind = stream::FrameKind::kMessage, .length = 257, .offset = 2};
+  const stream::Frame many{.kind = stream::FrameKind::kGrow, .offset = 17};
+  const stream::Frame long_credit{.kind = stream::FrameKind::kCredit, .offset = 1};
+  const stream::Frame strange{.kind = static_cast<stream::FrameKind>(99)};
+  const std::vector<std::pair<stream::Frame, std::string>> cases{
       {chunk, "a chunk of an unknown message"},
       {grant, "room for a message never sent"},
       {open, "a link opened twice"},
       {early, "a message out of order"},
       {long_credit, "more credit than was used"},
+      {headless, "a message without a head"},
+      {longer, "a message of another length"},
+      {many, "too many streams"},
       {strange, "an unknown kind of frame"}};
   for (const auto& [frame, defect] : cases) {
     LoneRank world(tcp_alone());
@@ -73,7 +82,7 @@ TEST(tcp_losses, a_chunk_is_written_once_and_within_what_was_asked_for) {
     Reader* reader = world.ranks.await(0, 5);
     REQUIRE(reader != nullptr);
     reader->accept(Reader::Mode::kViews);
-    tcp::Frame chunk{.kind = tcp::FrameKind::kChunk, .length = 128};
+    stream::Frame chunk{.kind = stream::FrameKind::kChunk, .length = 128};
     peer.send(chunk, 128);
     chunk.offset = offset;
     peer.send(chunk, 128);

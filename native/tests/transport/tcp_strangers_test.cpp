@@ -1,4 +1,5 @@
 // Whoever does not belong to the job disturbs nobody and learns nothing.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,7 @@ TEST(tcp_strangers, port_scanners_are_nothing) {
 TEST(tcp_strangers, half_handshakes_end_by_the_deadline) {
   Job job(&quick);
   job.work();
-  const std::string hello(tcp::kMagic.begin(), tcp::kMagic.end());
+  const std::string hello(stream::kMagic.begin(), stream::kMagic.end());
   const UniqueFd silent = connect_to(job.offer());
   const UniqueFd started = connect_to(job.offer());
   write_all(started.get(), hello);
@@ -86,16 +87,16 @@ TEST(tcp_strangers, half_handshakes_end_by_the_deadline) {
 }
 
 TEST(tcp_strangers, a_wrong_hello_gets_no_reply) {
-  const std::vector<std::function<void(tcp::Hello&, TcpOptions&)>> spoilers{
-      [](tcp::Hello&, TcpOptions& options) { options.key.assign(32, std::byte{8}); },
-      [](tcp::Hello&, TcpOptions& options) { options.key.clear(); },
-      [](tcp::Hello& hello, TcpOptions&) { hello.epoch = 2; },
-      [](tcp::Hello& hello, TcpOptions&) { hello.job[0] ^= std::byte{1}; },
-      [](tcp::Hello& hello, TcpOptions&) { hello.to = 2; },
-      [](tcp::Hello& hello, TcpOptions&) { hello.from = 0; },
-      [](tcp::Hello& hello, TcpOptions&) { hello.from = -1; },
-      [](tcp::Hello& hello, TcpOptions&) { hello.streams = 65; },
-      [](tcp::Hello& hello, TcpOptions&) { hello.streams = 0; }};
+  const std::vector<std::function<void(stream::Hello&, TcpOptions&)>> spoilers{
+      [](stream::Hello&, TcpOptions& options) { options.key.assign(32, std::byte{8}); },
+      [](stream::Hello&, TcpOptions& options) { options.key.clear(); },
+      [](stream::Hello& hello, TcpOptions&) { hello.epoch = 2; },
+      [](stream::Hello& hello, TcpOptions&) { hello.job[0] ^= std::byte{1}; },
+      [](stream::Hello& hello, TcpOptions&) { hello.to = 2; },
+      [](stream::Hello& hello, TcpOptions&) { hello.from = 0; },
+      [](stream::Hello& hello, TcpOptions&) { hello.from = -1; },
+      [](stream::Hello& hello, TcpOptions&) { hello.stream = 16; },
+      [](stream::Hello& hello, TcpOptions&) { hello.reserved = 1; }};
   Job job;
   job.work();
   for (const auto& spoil : spoilers) {
@@ -112,11 +113,66 @@ TEST(tcp_strangers, ranks_that_do_not_exist_or_are_connected_are_put_out) {
   job.work();
   for (const int from : {1, 77}) {
     HandMadePeer peer(job.offer(), 1,
-                      [&](tcp::Hello& hello, TcpOptions&) { hello.from = from; });
+                      [&](stream::Hello& hello, TcpOptions&) { hello.from = from; });
     job.ranks.spin("a handshake", [&] { return peer.greet(); });
     job.expect_silence(peer.fd());
   }
   job.work();
+}
+
+TEST(tcp_strangers, further_streams_join_the_link_of_their_pair_only) {
+  const std::vector<HandMadePeer::Spoil> spoilers{
+      // Another link's, another rank's, and one with another key.
+      [](stream::Hello& hello, TcpOptions&) { hello.group[0] ^= std::byte{1}; },
+      [](stream::Hello& hello, TcpOptions&) { hello.from = 2; },
+      [](stream::Hello&, TcpOptions& options) { options.key.assign(32, std::byte{8}); },
+      [](stream::Hello& hello, TcpOptions&) { hello.epoch = 2; }};
+  for (const auto& spoil : spoilers) {
+    LoneRank world(tcp_alone());
+    HandMadePeer peer(world.offer(), 2, [&](stream::Hello& hello, TcpOptions& options) {
+      if (hello.stream == 1) spoil(hello, options);
+    });
+    world.ranks.spin("a second connection", [&] {
+      peer.greet();
+      return peer.dialled() == 2;
+    });
+    std::string heard;
+    world.ranks.spin("its end", [&] {
+      if (!has_ended(peer.fd(1), heard)) peer.greet();
+      return has_ended(peer.fd(1), heard);
+    });
+    // The link does not mind.
+    peer.announce(0, 5, 10);
+    CHECK(world.ranks.await(0, 5) != nullptr);
+    CHECK(world.ranks[0].lost.empty());
+  }
+}
+
+TEST(tcp_strangers, a_half_handshake_of_a_further_stream_ends_by_the_deadline) {
+  LoneRank world(tcp_alone(&quick));
+  HandMadePeer peer(world.offer(), 2);
+  world.ranks.spin("a second connection", [&] {
+    if (peer.dialled() == 1) peer.greet();
+    return peer.dialled() == 2;
+  });
+  std::string heard;
+  world.ranks.spin("its end", [&] { return has_ended(peer.fd(1), heard); });
+  CHECK_EQ(heard.size(), 0u);
+  CHECK(world.ranks[0].lost.empty());
+}
+
+TEST(tcp_strangers, a_link_has_so_many_streams_and_no_more) {
+  LoneRank world(tcp_alone());
+  HandMadePeer peer(world.offer(), 17, [](stream::Hello& hello, TcpOptions&) {
+    hello.stream = std::min(hello.stream, 15u);
+  });
+  std::string heard;
+  world.ranks.spin("the end of the last", [&] {
+    peer.greet();
+    return peer.dialled() == 17 && has_ended(peer.fd(16), heard);
+  });
+  CHECK_EQ(world.ranks[0].channel(1).stats().streams.size(), 16u);
+  CHECK(world.ranks[0].lost.empty());
 }
 
 TEST(tcp_strangers, many_half_open_ones_keep_nobody_out) {

@@ -3,11 +3,13 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 #include <stdexcept>
+#include <utility>
 
 #include "common/sha256.h"
-#include "transport/tcp/socket.h"
+#include "stream/socket.h"
 
 namespace bluecomm::test {
 
@@ -54,11 +56,12 @@ void expect_part(const std::string& text, std::string_view part) {
 }
 
 UniqueFd connect_to(std::string_view offer) {
-  const tcp::Address address = tcp::parse_offer(offer).front();
+  const stream::Address address = stream::parse_offer(offer).front();
   UniqueFd fd;
-  const int error = tcp::start_connecting(address, fd);
+  const int error = stream::start_connecting(address, fd);
   pollfd wait{fd.get(), POLLOUT, 0};
-  if (error != 0 || ::poll(&wait, 1, 5000) != 1 || tcp::connect_error(fd.get()) != 0) {
+  if (error != 0 || ::poll(&wait, 1, 5000) != 1 ||
+      stream::connect_error(fd.get()) != 0) {
     throw std::runtime_error("cannot connect to " + address.text());
   }
   return fd;
@@ -79,34 +82,41 @@ bool has_ended(int fd, std::string& said) {
   return n == 0 || (n < 0 && errno == ECONNRESET);
 }
 
-HandMadePeer::HandMadePeer(std::string_view offer, std::uint32_t streams,
-                           const std::function<void(tcp::Hello&, TcpOptions&)>& spoil) {
+HandMadePeer::HandMadePeer(std::string offer, std::uint32_t streams, Spoil spoil)
+    : offer_(std::move(offer)), wanted_(streams), spoil_(std::move(spoil)) {
+  hello_.from = 1;
+  hello_.to = 0;
+  const TcpOptions options = tcp_options(1);
+  hello_.epoch = options.epoch;
+  hello_.job = sha256(std::as_bytes(std::span(options.job)));
+  hello_.group = stream::random_nonce();
+  dial();
+}
+
+void HandMadePeer::dial() {
   TcpOptions options = tcp_options(1);
-  tcp::Hello hello;
-  hello.from = 1;
-  hello.to = 0;
-  hello.epoch = options.epoch;
-  hello.job = sha256(std::as_bytes(std::span(options.job)));
-  hello.streams = streams;
-  hello.group = tcp::random_nonce();
-  if (spoil) spoil(hello, options);
-  for (std::uint32_t stream = 0; stream < streams; ++stream) {
-    hello.stream = stream;
-    hello.nonce = tcp::random_nonce();
-    streams_.push_back({connect_to(offer), tcp::Handshake::dial(options.key, hello)});
-  }
+  stream::Hello hello = hello_;
+  hello.stream = static_cast<std::uint32_t>(streams_.size());
+  hello.nonce = stream::random_nonce();
+  if (spoil_) spoil_(hello, options);
+  streams_.push_back({connect_to(offer_), stream::Handshake::dial(options.key, hello)});
 }
 
 bool HandMadePeer::greet() {
-  bool done = true;
-  for (Stream& stream : streams_) {
-    static_cast<void>(tcp::drive(stream.fd.get(), stream.handshake));
-    done &= stream.handshake.state() == tcp::Handshake::State::kDone;
-  }
-  return done;
+  Stream& last = streams_.back();
+  static_cast<void>(stream::drive(last.fd.get(), last.handshake));
+  if (last.handshake.state() != stream::Handshake::State::kDone) return false;
+  if (wanted_ == 1) return true;
+  std::array<std::byte, sizeof(stream::Frame)> open;
+  const ssize_t n = recv(last.fd.get(), open.data(), open.size() - last.opened, 0);
+  if (n > 0) last.opened += static_cast<std::size_t>(n);
+  if (last.opened < open.size()) return false;
+  if (streams_.size() == wanted_) return true;
+  dial();
+  return false;
 }
 
-void HandMadePeer::send(const tcp::Frame& frame, std::size_t payload_sent,
+void HandMadePeer::send(const stream::Frame& frame, std::size_t payload_sent,
                         std::size_t stream) {
   write_all(fd(stream), std::as_bytes(std::span(&frame, 1)));
   write_all(fd(stream), std::vector<std::byte>(payload_sent, std::byte{42}));
@@ -114,8 +124,10 @@ void HandMadePeer::send(const tcp::Frame& frame, std::size_t payload_sent,
 
 void HandMadePeer::announce(std::uint64_t message, std::uint64_t tag,
                             std::size_t nbytes) {
-  const tcp::Frame frame{
-      .kind = tcp::FrameKind::kMessage, .length = sizeof(Header), .message = message};
+  const stream::Frame frame{.kind = stream::FrameKind::kMessage,
+                            .length = sizeof(Header),
+                            .message = message,
+                            .offset = nbytes};
   const Header header = make_header(tag, nbytes);
   send(frame, 0);
   write_all(fd(), std::as_bytes(std::span(&header, 1)));

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "common/fd.h"
+#include "stream/handshake.h"
+#include "stream/wire.h"
 #include "tests/transport/ranks.h"
-#include "transport/tcp/handshake.h"
 #include "transport/tcp/tcp_transport.h"
-#include "transport/tcp/wire.h"
 
 // What the tests of the tcp transport share.
 
@@ -56,22 +56,34 @@ bool has_ended(int fd, std::string& said);
 // Plays rank 1 towards a transport of rank 0, stream by stream, by hand.
 class HandMadePeer {
  public:
-  // Dials `offer`. The hello and the key may be spoilt first.
-  HandMadePeer(std::string_view offer, std::uint32_t streams,
-               const std::function<void(tcp::Hello&, TcpOptions&)>& spoil = {});
+  using Spoil = std::function<void(stream::Hello&, TcpOptions&)>;
 
+  // Dials `offer`. Each hello and the key may be spoilt first.
+  HandMadePeer(std::string offer, std::uint32_t streams, Spoil spoil = {});
+
+  std::size_t dialled() const { return streams_.size(); }
   int fd(std::size_t stream = 0) const { return streams_[stream].fd.get(); }
-  // Goes on with the handshakes; true when all are done.
+  // Goes on with the handshakes, one stream after the other; true when all are done,
+  // and in use if there are several.
   bool greet();
-  void send(const tcp::Frame& frame, std::size_t payload_sent, std::size_t stream = 0);
+  void send(const stream::Frame& frame, std::size_t payload_sent,
+            std::size_t stream = 0);
   void announce(std::uint64_t message, std::uint64_t tag, std::size_t nbytes);
   void close(std::size_t stream) { streams_[stream].fd.reset(); }
 
  private:
   struct Stream {
     UniqueFd fd;
-    tcp::Handshake handshake;
+    stream::Handshake handshake;
+    std::size_t opened = 0;  // bytes of the kOpen that have come
   };
+
+  void dial();
+
+  const std::string offer_;
+  const std::uint32_t wanted_;
+  const Spoil spoil_;
+  stream::Hello hello_;
   std::vector<Stream> streams_;
 };
 

@@ -30,8 +30,8 @@ TcpTransport make(const Adjust& adjust) {
 TEST(tcp_options, refuses_what_cannot_work) {
   CHECK_THROWS(make([](TcpOptions& options) { options.key.clear(); }),
                std::invalid_argument, "expected the job's key, got an empty one");
-  CHECK_THROWS(make([](TcpOptions& options) { options.streams = 0; }),
-               std::invalid_argument, "expected 1 to 64 streams, got 0");
+  CHECK_THROWS(make([](TcpOptions& options) { options.streams = 17; }),
+               std::invalid_argument, "expected 0 (auto) to 16 streams, got 17");
   CHECK_THROWS(make([](TcpOptions& options) { options.addresses = {"host1"}; }),
                std::invalid_argument, "expected a numeric IP address: 'host1'");
   CHECK_THROWS(make([](TcpOptions& options) { options.addresses = {}; }),

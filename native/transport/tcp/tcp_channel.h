@@ -1,68 +1,39 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
-#include <vector>
+#include <utility>
 
+#include "stream/connection.h"
 #include "transport/channel.h"
-#include "transport/tcp/connector.h"
-#include "transport/tcp/link.h"
-#include "transport/tcp/options.h"
-#include "transport/tcp/poller.h"
 
 namespace bluecomm::tcp {
 
-// One peer: first a connector, then a link, at last neither.
+// The link to one peer: gives the messages of a Connection the form that a Channel's
+// have.
 class TcpChannel final : public Channel {
  public:
-  // `hello`: this rank, the peer, epoch and job. References outlive the channel.
-  TcpChannel(Poller& poller, const TcpOptions& options, const Hello& hello,
-             std::vector<Address> addresses, std::shared_ptr<SegmentPool> pool);
+  // As Connection.
+  TcpChannel(stream::Poller& poller, const stream::Options& options,
+             const stream::Hello& hello, std::vector<stream::Address> addresses,
+             std::shared_ptr<stream::SegmentPool> pool)
+      : connection_(poller, options, hello, std::move(addresses), sizeof(Header),
+                    std::move(pool)) {}
 
-  int peer() const override { return peer_; }
+  int peer() const override { return connection_.peer(); }
   std::unique_ptr<Outgoing> send(const Header& header,
                                  std::span<const std::byte> payload) override;
   void post(const Header& header, std::span<const std::byte> payload) override;
-  ChannelStats stats() const override { return link_.stats(); }
+  ChannelStats stats() const override;
 
-  // A stream that the peer has dialled. False: not wanted, and closed.
-  bool admit(const Hello& hello, UniqueFd fd, Clock::time_point now);
+  stream::Connection& connection() { return connection_; }
+  const stream::Connection& connection() const { return connection_; }
 
-  // Moves what can be moved now. True if anything changed.
-  bool advance(Clock::time_point now);
   // Hands what has come to the receiver, then the end of the link. True if anything.
   bool report(Receiver& receiver);
-  // advance() or report() would do something now.
-  bool busy() const;
-  Clock::time_point next_timer() const;
-  // Ends the link if the peer's kernel has fallen silent.
-  void check_silence();
-
-  void forget();
-  void close();
-  bool closed() const;
-  void abandon() noexcept;
 
  private:
-  enum class State { kConnecting, kOpen, kGone };
-
-  bool advance_connector(Clock::time_point now);
-  bool advance_link();
-  void lose(std::string text);
-  void let_go();
-
-  Poller& poller_;
-  const TcpOptions& options_;
-  const int peer_;
-  State state_ = State::kConnecting;
-  bool closing_ = false;
-  bool told_ = false;                // the receiver knows how the link ended
-  std::optional<std::string> lost_;  // to be told
-  Connector connector_;
-  Link link_;
-  std::vector<Watch> watches_;  // of link_'s streams: go before them
+  stream::Connection connection_;
 };
 
 }  // namespace bluecomm::tcp

@@ -16,16 +16,16 @@ TcpOptions checked(TcpOptions options) {
   if (options.key.empty()) {
     throw std::invalid_argument("tcp: expected the job's key, got an empty one");
   }
-  if (options.streams < 1 || options.streams > static_cast<int>(tcp::kMaxStreams)) {
-    throw std::invalid_argument("tcp: expected 1 to 64 streams, got " +
+  if (options.streams < 0 || options.streams > stream::kMaxStreams) {
+    throw std::invalid_argument("tcp: expected 0 (auto) to 16 streams, got " +
                                 std::to_string(options.streams));
   }
-  options.eager_bytes = std::min(options.eager_bytes, tcp::kEagerCredit / 4);
+  options.eager_bytes = std::min(options.eager_bytes, stream::kEagerCredit / 4);
   return options;
 }
 
-tcp::Hello own_hello(const TcpOptions& options) {
-  tcp::Hello hello;
+stream::Hello own_hello(const TcpOptions& options) {
+  stream::Hello hello;
   hello.from = hello.to = options.rank;
   hello.epoch = options.epoch;
   hello.job = sha256(std::as_bytes(std::span(options.job)));
@@ -38,22 +38,22 @@ TcpTransport::TcpTransport(TcpOptions options)
     : options_(checked(std::move(options))),
       hello_(own_hello(options_)),
       listener_(poller_, options_, hello_),
-      pool_(std::make_shared<tcp::SegmentPool>()),
+      pool_(std::make_shared<stream::SegmentPool>()),
       next_check_(Clock::now()) {}
 
 TcpTransport::~TcpTransport() = default;
 
 std::string TcpTransport::offer() const {
-  return tcp::format_offer(listener_.addresses());
+  return stream::format_offer(listener_.addresses());
 }
 
 Channel& TcpTransport::channel(int peer, std::string_view offer) {
   const auto found = channels_.find(peer);
   if (found != channels_.end()) return *found->second;
-  tcp::Hello hello = hello_;
+  stream::Hello hello = hello_;
   hello.to = peer;
   auto channel = std::make_unique<tcp::TcpChannel>(poller_, options_, hello,
-                                                   tcp::parse_offer(offer), pool_);
+                                                   stream::parse_offer(offer), pool_);
   return *channels_.emplace(peer, std::move(channel)).first->second;
 }
 
@@ -62,23 +62,25 @@ bool TcpTransport::poll(Receiver& receiver) {
   poller_.collect();
   bool changed = admit_all(now);
   check_silence(now);
-  for (const auto& [peer, channel] : channels_) changed |= channel->advance(now);
+  for (const auto& [peer, channel] : channels_)
+    changed |= channel->connection().advance(now);
   // After all of them, as the receiver may do anything with any channel.
   for (const auto& [peer, channel] : channels_) {
     if (!channel->report(receiver)) continue;
     changed = true;
-    channel->advance(now);
+    channel->connection().advance(now);
   }
   return changed;
 }
 
 bool TcpTransport::admit_all(Clock::time_point now) {
-  std::vector<tcp::Admitted> admitted;
+  std::vector<stream::Admitted> admitted;
   listener_.advance(now, admitted);
-  for (tcp::Admitted& one : admitted) {
+  for (stream::Admitted& one : admitted) {
     const auto found = channels_.find(one.hello.from);
-    const bool wanted = found != channels_.end() &&
-                        found->second->admit(one.hello, std::move(one.fd), now);
+    const bool wanted =
+        found != channels_.end() &&
+        found->second->connection().admit(one.hello, std::move(one.fd), now);
     if (!wanted) ++unwanted_;
   }
   return !admitted.empty();
@@ -87,41 +89,43 @@ bool TcpTransport::admit_all(Clock::time_point now) {
 void TcpTransport::check_silence(Clock::time_point now) {
   if (now < next_check_) return;
   next_check_ = now + options_.silence_timeout / 4;
-  for (const auto& [peer, channel] : channels_) channel->check_silence();
+  for (const auto& [peer, channel] : channels_) channel->connection().check_silence();
 }
 
 bool TcpTransport::prepare_sleep() {
   if (next_timer() <= Clock::now()) return false;
-  return std::none_of(channels_.begin(), channels_.end(),
-                      [](const auto& entry) { return entry.second->busy(); });
+  return std::none_of(channels_.begin(), channels_.end(), [](const auto& entry) {
+    return entry.second->connection().busy();
+  });
 }
 
 Clock::time_point TcpTransport::next_timer() const {
   Clock::time_point next = std::min(next_check_, listener_.next_timer());
   for (const auto& [peer, channel] : channels_) {
-    next = std::min(next, channel->next_timer());
+    next = std::min(next, channel->connection().next_timer());
   }
   return next;
 }
 
 void TcpTransport::forget(int peer) {
   const auto found = channels_.find(peer);
-  if (found != channels_.end()) found->second->forget();
+  if (found != channels_.end()) found->second->connection().forget();
 }
 
 void TcpTransport::close() {
-  for (const auto& [peer, channel] : channels_) channel->close();
+  for (const auto& [peer, channel] : channels_) channel->connection().close();
 }
 
 bool TcpTransport::closed() const {
-  return std::all_of(channels_.begin(), channels_.end(),
-                     [](const auto& entry) { return entry.second->closed(); });
+  return std::all_of(channels_.begin(), channels_.end(), [](const auto& entry) {
+    return entry.second->connection().closed();
+  });
 }
 
 void TcpTransport::abandon_after_fork() noexcept {
   poller_.abandon();
   listener_.abandon();
-  for (const auto& [peer, channel] : channels_) channel->abandon();
+  for (const auto& [peer, channel] : channels_) channel->connection().abandon();
 }
 
 }  // namespace bluecomm

@@ -8,16 +8,19 @@
 #include <string_view>
 #include <vector>
 
+#include "stream/listener.h"
+#include "stream/options.h"
+#include "stream/poller.h"
+#include "stream/segment_pool.h"
 #include "transport/channel.h"
-#include "transport/tcp/listener.h"
-#include "transport/tcp/options.h"
-#include "transport/tcp/poller.h"
-#include "transport/tcp/segment_pool.h"
 #include "transport/tcp/tcp_channel.h"
 
 namespace bluecomm {
 
-// Transport between machines: a few TCP streams per peer, opened by a keyed handshake.
+using TcpOptions = stream::Options;
+
+// Transport between machines: one TCP stream per peer, or several where they pay, each
+// opened by a keyed handshake.
 // No thread; everything happens in poll().
 class TcpTransport final : public Transport {
  public:
@@ -51,10 +54,10 @@ class TcpTransport final : public Transport {
   void check_silence(std::chrono::steady_clock::time_point now);
 
   const TcpOptions options_;
-  const tcp::Hello hello_;
-  tcp::Poller poller_;
-  tcp::Listener listener_;
-  std::shared_ptr<tcp::SegmentPool> pool_;
+  const stream::Hello hello_;
+  stream::Poller poller_;
+  stream::Listener listener_;
+  std::shared_ptr<stream::SegmentPool> pool_;
   std::map<int, std::unique_ptr<tcp::TcpChannel>> channels_;
   std::chrono::steady_clock::time_point next_check_;
   std::uint64_t unwanted_ = 0;

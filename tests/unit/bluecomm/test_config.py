@@ -22,7 +22,7 @@ def test_defaults():
     assert settings.operation_timeout_s == 600.0
     assert settings.start_timeout_s == 300.0
     assert settings.bucket_bytes is None
-    assert settings.tcp_streams == 2
+    assert settings.tcp_streams == "auto"
     assert settings.eager_bytes == 4096
     assert settings.shm_staging_bytes == 8 * 1024 * 1024
 
@@ -33,10 +33,10 @@ def test_is_frozen():
 
 
 def test_argument_wins_over_variable_wins_over_default():
-    environ = {"BLUECOMM_TCP_STREAMS": "5", "PATH": "/bin", "BLUECOM_RANK": "x"}
-    assert Config.from_environment(environ).tcp_streams == 5
-    assert Config.from_environment(environ, tcp_streams=7).tcp_streams == 7
-    assert Config.from_environment(environ, tcp_streams=None).tcp_streams == 5
+    environ = {"BLUECOMM_BUCKET_BYTES": "5", "PATH": "/bin", "BLUECOM_RANK": "x"}
+    assert Config.from_environment(environ).bucket_bytes == 5
+    assert Config.from_environment(environ, bucket_bytes=7).bucket_bytes == 7
+    assert Config.from_environment(environ, bucket_bytes=None).bucket_bytes == 5
 
 
 def test_reads_every_kind_of_variable():
@@ -77,8 +77,8 @@ def test_no_variable_may_be_empty_or_padded(name, text):
 
 @pytest.mark.parametrize("text", ["1.0", "1e3", "0x10", "1_000", "--2", "two", "²"])
 def test_integers_are_strict(text):
-    with pytest.raises(ValueError, match="TCP_STREAMS: expected integer, got"):
-        Config.from_environment({"BLUECOMM_TCP_STREAMS": text})
+    with pytest.raises(ValueError, match="BUCKET_BYTES: expected integer, got"):
+        Config.from_environment({"BLUECOMM_BUCKET_BYTES": text})
 
 
 @pytest.mark.parametrize("text", ["1s", "1_0.0", "ten", "1,5"])
@@ -106,6 +106,18 @@ def test_booleans_are_strict(text):
         config._parse("BLUECOMM_X", text, (bool,))
 
 
+@pytest.mark.parametrize(("text", "count"), [("auto", 0), ("1", 1), ("16", 16)])
+def test_streams_are_counted_or_chosen(text, count):
+    settings = Config.from_environment({"BLUECOMM_TCP_STREAMS": text})
+    assert settings.tcp_stream_count == count
+
+
+@pytest.mark.parametrize("text", ["0", "17", "-1", "two", "01"])
+def test_other_numbers_of_streams_are_refused(text):
+    with pytest.raises(ValueError, match="auto or a number from 1 to 16, got"):
+        Config.from_environment({"BLUECOMM_TCP_STREAMS": text})
+
+
 def test_unknown_choice_names_the_choices():
     with pytest.raises(ValueError, match=r"transport .*auto, shm or tcp, got 'ib'"):
         Config.from_environment({"BLUECOMM_TRANSPORT": "ib"})
@@ -114,10 +126,10 @@ def test_unknown_choice_names_the_choices():
 @pytest.mark.parametrize(
     ("override", "error", "text"),
     [
-        ({"tcp_streams": "2"}, TypeError, "tcp_streams .*expected integer, got '2'"),
-        ({"tcp_streams": True}, TypeError, "expected integer, got True"),
-        ({"tcp_streams": 2.0}, TypeError, "expected integer, got 2.0"),
-        ({"tcp_streams": 0}, ValueError, "must be at least 1 and finite, got 0"),
+        ({"bucket_bytes": "2"}, TypeError, "bucket_bytes .*expected integer, got '2'"),
+        ({"bucket_bytes": True}, TypeError, "expected integer, got True"),
+        ({"bucket_bytes": 2.0}, TypeError, "expected integer, got 2.0"),
+        ({"bucket_bytes": 0}, ValueError, "must be at least 1 and finite, got 0"),
         ({"start_timeout_s": "1"}, TypeError, "expected number, got '1'"),
         ({"log_level": "loud"}, ValueError, "expected trace, debug.* got 'loud'"),
         ({"log_level": 3}, TypeError, "expected trace, debug.* got 3"),

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bluecomm::stream {
+
+// An IP address and a port, as the kernel and as people write them.
+class Address {
+ public:
+  // `host`: a numeric IPv4 or IPv6 address, the latter with %scope if need be, without
+  // brackets. Throws std::invalid_argument.
+  Address(std::string_view host, std::uint16_t port);
+  Address(const sockaddr_storage& storage, socklen_t length);
+
+  // 0.0.0.0 or ::, whichever is of this address's family.
+  static Address any(int family);
+
+  int family() const { return storage_.ss_family; }
+  const sockaddr* data() const { return reinterpret_cast<const sockaddr*>(&storage_); }
+  socklen_t size() const { return length_; }
+  std::uint16_t port() const;
+  void set_port(std::uint16_t port);
+
+  // "10.0.0.2:4711", "[fe80::1%eth0]:4711".
+  std::string text() const;
+
+ private:
+  sockaddr_storage storage_{};
+  socklen_t length_ = 0;
+};
+
+// An offer is "10.0.0.2:4711,[2001:db8::1]:4711", in order of preference. Throws
+// std::invalid_argument, naming the entry that is wrong.
+std::vector<Address> parse_offer(std::string_view offer);
+std::string format_offer(const std::vector<Address>& addresses);
+
+}  // namespace bluecomm::stream

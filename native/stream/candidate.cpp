@@ -1,0 +1,29 @@
+#include "stream/candidate.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <span>
+
+namespace bluecomm::stream {
+
+Candidate::Word Candidate::hear(Poller& poller) {
+  const int fd = socket_.get();
+  if (watch_.empty()) watch_ = Watch(poller, fd, EPOLLIN | EPOLLRDHUP | EPOLLET);
+  while (received_ < open_.size()) {
+    const auto space = std::span(open_).subspan(received_);
+    const ssize_t n = recv(fd, space.data(), space.size(), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return Word::kNone;
+    if (n <= 0) return Word::kGone;
+    received_ += static_cast<std::size_t>(n);
+  }
+  Frame frame;
+  std::memcpy(&frame, open_.data(), sizeof frame);
+  const bool right = frame.kind == FrameKind::kOpen && defect_of(frame).empty();
+  return right ? Word::kOpen : Word::kGone;
+}
+
+}  // namespace bluecomm::stream

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "common/fd.h"
+#include "stream/handshake.h"
+#include "stream/options.h"
+#include "stream/poller.h"
+#include "stream/wire.h"
+
+namespace bluecomm::stream {
+
+// A connection whose handshake is done, and of which the peer may yet say that it is
+// used: by a kOpen, the first thing on it.
+class Candidate {
+ public:
+  enum class Word { kNone, kOpen, kGone };
+
+  Candidate(const Nonce& group, UniqueFd socket, Clock::time_point deadline)
+      : group_(group), socket_(std::move(socket)), deadline_(deadline) {}
+
+  const Nonce& group() const { return group_; }
+  Clock::time_point deadline() const { return deadline_; }
+
+  // What the peer has said so far. Reads the kOpen and nothing that follows it.
+  Word hear(Poller& poller);
+
+  UniqueFd take_socket() {
+    watch_ = {};
+    return std::move(socket_);
+  }
+  void abandon() noexcept { socket_.reset(); }
+
+ private:
+  Nonce group_;
+  UniqueFd socket_;
+  Clock::time_point deadline_;
+  Watch watch_;  // goes before socket_
+  std::array<std::byte, sizeof(Frame)> open_{};
+  std::size_t received_ = 0;
+};
+
+}  // namespace bluecomm::stream

@@ -1,0 +1,201 @@
+#include "stream/connection.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "stream/socket.h"
+
+namespace bluecomm::stream {
+namespace {
+
+std::string seconds_text(std::chrono::milliseconds duration) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s",
+                static_cast<double>(duration.count()) / 1000);
+  return text;
+}
+
+}  // namespace
+
+Connection::Connection(Poller& poller, const Options& options, const Hello& hello,
+                       std::vector<Address> addresses, std::size_t head_nbytes,
+                       std::shared_ptr<SegmentPool> pool)
+    : poller_(poller),
+      options_(options),
+      hello_(hello),
+      addresses_(std::move(addresses)),
+      connector_(poller, options, hello, addresses_),
+      link_(head_nbytes, options.eager_bytes, std::move(pool)) {}
+
+bool Connection::admit(const Hello& hello, UniqueFd fd, Clock::time_point now) {
+  if (hello.stream > 0) {
+    const bool joins = state_ == State::kOpen && !growth_ && hello.group == group_ &&
+                       link_.streams().size() < static_cast<std::size_t>(kMaxStreams);
+    if (joins) add(std::move(fd), true);
+    return joins;
+  }
+  if (state_ != State::kConnecting || (closing_ && !link_.is_wanted())) return false;
+  connector_.admit(hello, std::move(fd), now);
+  return true;
+}
+
+bool Connection::advance(Clock::time_point now) {
+  if (state_ == State::kConnecting && advance_connector(now)) return true;
+  return state_ == State::kOpen && advance_link(now);
+}
+
+bool Connection::advance_connector(Clock::time_point now) {
+  if (link_.is_wanted()) connector_.want(now);
+  if (connector_.is_idle()) return false;
+  if (auto first = connector_.advance(now)) {
+    open(std::move(*first));
+    advance_link(now);
+    return true;
+  }
+  if (const auto& failure = connector_.failure()) {
+    lose("cannot connect to rank " + std::to_string(peer()) + " within " +
+         seconds_text(connector_.waited(now)) + ": " + *failure);
+    return true;
+  }
+  return false;
+}
+
+void Connection::open(Connector::First first) {
+  connector_.stop();
+  state_ = State::kOpen;
+  group_ = first.group;
+  const int fd = first.socket.get();
+  if (options_.streams == 0) {
+    // Between processes of one machine there is one path, and it knows no limit.
+    count_.emplace(stays_on_this_machine(fd) ? 1 : kMaxAutoStreams);
+  }
+  if (first.dialled) {
+    Hello hello = hello_;
+    hello.group = group_;
+    growth_.emplace(poller_, options_, hello, addresses_, peer_address(fd));
+  }
+  add(std::move(first.socket), connector_.decides());
+}
+
+void Connection::add(UniqueFd socket, bool announce) {
+  watches_.emplace_back(poller_, socket.get(),
+                        EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+  link_.add(std::move(socket), announce);
+}
+
+bool Connection::advance_link(Clock::time_point now) {
+  for (std::size_t i = 0; i < watches_.size(); ++i) {
+    const std::uint32_t events = watches_[i].take_events();
+    if (events == 0) continue;
+    Stream& stream = link_.streams()[i];
+    stream.hung_up |= (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+    stream.readable |= (events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0;
+    stream.writable |= (events & EPOLLOUT) != 0;
+  }
+  grow(now);
+  if (!link_.busy()) return false;
+  const bool moved = link_.progress();
+  if (const auto& ended = link_.ended()) {
+    if (ended->empty()) {
+      let_go();
+    } else {
+      lose("lost the connection to rank " + std::to_string(peer()) + ": " + *ended);
+    }
+  }
+  return moved;
+}
+
+void Connection::grow(Clock::time_point now) {
+  const std::size_t streams = link_.streams().size();
+  std::size_t wanted = static_cast<std::size_t>(options_.streams);
+  if (count_) {
+    count_->update(link_.is_blocked(), link_.bytes_started(), streams, now);
+    link_.use(count_->used());
+    wanted = count_->wanted();
+    if (growth_) wanted = std::max(wanted, link_.streams_asked_for());
+  }
+  if (growth_) {
+    growth_->want(wanted);
+    for (UniqueFd& socket : growth_->advance(now)) add(std::move(socket), false);
+  } else if (count_ && wanted > asked_for_) {
+    asked_for_ = wanted;
+    link_.ask_for_streams(wanted);
+  }
+}
+
+std::optional<std::string> Connection::take_end() {
+  if (told_) return std::nullopt;
+  std::optional<std::string> end;
+  if (link_.peer_finished()) {
+    end.emplace();
+  } else {
+    end = lost_;
+  }
+  told_ = end.has_value();
+  return end;
+}
+
+bool Connection::busy() const {
+  if (link_.has_arrived()) return true;
+  if (!told_ && (lost_ || link_.peer_finished())) return true;
+  return state_ == State::kOpen && link_.busy();
+}
+
+Clock::time_point Connection::next_timer() const {
+  if (state_ == State::kOpen && growth_) return growth_->next_timer();
+  if (state_ != State::kConnecting) return Clock::time_point::max();
+  const bool news = link_.is_wanted() && !connector_.is_wanted();
+  return news ? Clock::time_point::min() : connector_.next_timer();
+}
+
+void Connection::check_silence() {
+  if (state_ != State::kOpen) return;
+  const auto& streams = link_.streams();
+  const auto silent =
+      std::find_if(streams.begin(), streams.end(), [this](const Stream& stream) {
+        return is_silent(stream.fd(), options_.silence_timeout);
+      });
+  if (silent == streams.end()) return;
+  lose("lost the connection to rank " + std::to_string(peer()) + ": " + silent->peer() +
+       ": nothing was acknowledged for " + seconds_text(options_.silence_timeout) +
+       "; the machine or the network is down");
+}
+
+void Connection::lose(std::string text) {
+  lost_ = std::move(text);
+  let_go();
+}
+
+void Connection::let_go() {
+  state_ = State::kGone;
+  watches_.clear();
+  growth_.reset();
+  link_.end();
+  connector_.stop();
+}
+
+void Connection::forget() {
+  told_ = true;
+  let_go();
+}
+
+void Connection::close() {
+  closing_ = true;
+  link_.say_goodbye();
+  if (state_ == State::kConnecting && !link_.is_wanted()) let_go();
+}
+
+bool Connection::closed() const {
+  return closing_ && (state_ == State::kGone || link_.goodbye_seen());
+}
+
+void Connection::abandon() noexcept {
+  connector_.abandon();
+  if (growth_) growth_->abandon();
+  link_.abandon();
+}
+
+}  // namespace bluecomm::stream

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/fd.h"
+#include "stream/attempt.h"
+
+namespace bluecomm::stream {
+
+// Opens the first stream of a link. Tries the peer's addresses in their order, a little
+// after one another; the first that answers the handshake is kept.
+class Dialer {
+ public:
+  enum class State { kRunning, kDone, kFailed };
+
+  // `hello`: this rank, the peer, epoch and job. `addresses` outlives the dialer.
+  Dialer(Poller& poller, const Options& options, const Hello& hello,
+         const std::vector<Address>& addresses, Clock::time_point now);
+
+  void advance(Clock::time_point now);
+  State state() const { return state_; }
+  Clock::time_point next_timer() const;
+
+  const Nonce& group() const { return hello_.group; }
+  // When done.
+  UniqueFd take_socket() { return std::move(socket_); }
+  // When failed: what went wrong with each address, by address.
+  const std::map<std::string, std::string>& failures() const { return failures_; }
+  // When failed: every address refused, so nobody listens there.
+  bool refused() const { return refused_; }
+
+  void abandon() noexcept;
+
+ private:
+  Poller& poller_;
+  const Options& options_;
+  Hello hello_;
+  const std::vector<Address>& addresses_;
+  std::size_t next_address_ = 0;
+  Clock::time_point next_start_;
+  bool greeted_ = false;  // the only attempt left has found the peer
+  std::list<Attempt> attempts_;
+  UniqueFd socket_;
+  std::map<std::string, std::string> failures_;
+  bool refused_ = true;
+  State state_ = State::kRunning;
+};
+
+}  // namespace bluecomm::stream

@@ -1,0 +1,110 @@
+#include "stream/inbox.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "stream/streams.h"
+
+namespace bluecomm::stream {
+
+FrameSink::Place Inbox::begin(const Frame& frame) {
+  return frame.kind == FrameKind::kMessage ? begin_message(frame) : begin_chunk(frame);
+}
+
+std::string_view Inbox::end(const Frame& frame) {
+  return frame.kind == FrameKind::kMessage ? end_message(frame) : end_chunk(frame);
+}
+
+FrameSink::Place Inbox::begin_message(const Frame& frame) {
+  if (frame.message != next_message_) return {{}, "a message out of order"};
+  if (frame.length < head_nbytes_) return {{}, "a message without a head"};
+  const std::size_t eager = frame.length - head_nbytes_;
+  if (eager != 0 && eager != frame.offset) return {{}, "a message of another length"};
+  message_bytes_ = std::make_unique_for_overwrite<std::byte[]>(frame.length);
+  return {{message_bytes_.get(), frame.length}, {}};
+}
+
+std::string_view Inbox::end_message(const Frame& frame) {
+  if (!message_bytes_) return "a message without a head";
+  ++next_message_;
+  auto message = std::make_unique<ReceivedMessage>(*this, frame, head_nbytes_,
+                                                   std::move(message_bytes_), pool_);
+  known_.emplace(frame.message, message.get());
+  arrived_.push_back(std::move(message));
+  ++stats_.messages;
+  stats_.bytes += frame.length - head_nbytes_;
+  return {};
+}
+
+FrameSink::Place Inbox::begin_chunk(const Frame& frame) {
+  if (frame.message >= next_message_) return {{}, "a chunk of an unknown message"};
+  const auto found = known_.find(frame.message);
+  if (found == known_.end()) return {};  // discarded here meanwhile
+  const auto place = found->second->place(frame.offset, frame.length);
+  if (place.empty()) return {{}, "a chunk that was not asked for"};
+  return {place, {}};
+}
+
+std::string_view Inbox::end_chunk(const Frame& frame) {
+  ++chunks_ended_;
+  const auto found = known_.find(frame.message);
+  if (found == known_.end()) return {};
+  found->second->arrived_.add(frame.offset, frame.offset + frame.length);
+  stats_.bytes += frame.length;
+  return {};
+}
+
+std::unique_ptr<ReceivedMessage> Inbox::take_arrived() {
+  if (arrived_.empty()) return nullptr;
+  auto message = std::move(arrived_.front());
+  arrived_.pop_front();
+  return message;
+}
+
+void Inbox::extend_grant(ReceivedMessage& message) {
+  const std::size_t nbytes = message.nbytes();
+  std::size_t granted = nbytes;
+  if (message.in_segments()) {
+    const std::size_t freed =
+        message.consumed_ == nbytes ? nbytes : message.consumed_ / kSegment * kSegment;
+    in_segments_ -= message.held_;
+    const std::size_t left = kViewBudget - std::min(kViewBudget, in_segments_);
+    const std::size_t room =
+        std::clamp(left / kSegment * kSegment, kSegment, kMessageWindow);
+    const std::size_t wanted = std::min(nbytes - freed, room);
+    granted = std::max(message.granted_, freed + wanted);
+    message.held_ = granted - freed;
+    in_segments_ += message.held_;
+  }
+  if (granted == message.granted_) return;
+  message.granted_ = granted;
+  control(FrameKind::kGrant, message.message_, granted);
+}
+
+void Inbox::remove(ReceivedMessage& message) {
+  const std::size_t nbytes = message.nbytes();
+  known_.erase(message.message_);
+  streams_.drop_chunks(message.message_);
+  in_segments_ -= message.held_;
+  if (!message.eager_ && message.arrived_.length() < nbytes) {
+    control(FrameKind::kDiscard, message.message_, 0);
+  }
+  if (!message.charged_) return;
+  freed_credit_ += head_nbytes_ + nbytes;
+  if (freed_credit_ < kCreditStep) return;
+  control(FrameKind::kCredit, 0, std::exchange(freed_credit_, 0));
+}
+
+void Inbox::control(FrameKind kind, std::uint64_t message, std::uint64_t offset) {
+  Frame frame{.kind = kind};
+  frame.message = message;
+  frame.offset = offset;
+  streams_.queue(frame);
+}
+
+void Inbox::lose() {
+  for (const auto& [number, message] : known_) message->inbox_ = nullptr;
+  known_.clear();
+}
+
+}  // namespace bluecomm::stream

@@ -1,0 +1,193 @@
+#include "stream/link.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "stream/socket.h"
+
+namespace bluecomm::stream {
+namespace {
+
+// Moved by one call of progress() in each direction, so that other links get a turn and
+// what has come is combined while it is in the cache.
+constexpr std::size_t kBudget = 1 << 20;
+
+}  // namespace
+
+void Link::send(SentMessage& message, std::span<const std::byte> head,
+                std::span<const std::byte> payload) {
+  if (closing_ || refusing_ || peer_finished_) return;
+  outbox_.send(message, head, payload);
+}
+
+void Link::post(std::span<const std::byte> head, std::span<const std::byte> payload) {
+  if (closing_ || refusing_ || peer_finished_) return;
+  outbox_.post(head, payload);
+}
+
+LinkStats Link::stats() const {
+  return {outbox_.stats(), inbox_.stats(), streams_.stats()};
+}
+
+void Link::add(UniqueFd socket, bool announce) {
+  streams_.add(std::move(socket), announce);
+}
+
+bool Link::progress() {
+  if (streams_.empty()) return false;
+  bool moved = read_all(kBudget);
+  if (closing_ && !goodbye_queued_ && outbox_.idle()) queue_goodbye();
+  moved |= write_all(kBudget);
+  check_ends();
+  return moved || ended_.has_value();
+}
+
+bool Link::busy() const {
+  if (inbox_.has_arrived()) return true;
+  if (closing_ && !goodbye_queued_ && is_open() && outbox_.idle()) return true;
+  const auto& all = streams_.all();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].readable) return true;
+    const bool chunks = takes_chunks(i) && outbox_.has_chunks();
+    if (all[i].writable && (chunks || all[i].has_output())) return true;
+  }
+  return false;
+}
+
+bool Link::is_blocked() const {
+  if (!outbox_.has_chunks()) return false;
+  const auto& all = streams_.all();
+  for (std::size_t i = 0; i < all.size() && takes_chunks(i); ++i) {
+    if (all[i].writable) return false;
+  }
+  return true;
+}
+
+bool Link::read_all(std::size_t budget) {
+  bool any = false;
+  for (Stream& stream : streams_.all()) {
+    std::size_t moved = 0;
+    while (stream.readable && !stream.ended && moved < budget) {
+      moved += stream.read_some(*this);
+    }
+    any |= moved > 0 || stream.ended.has_value();
+  }
+  return any;
+}
+
+// Chunk by chunk over all streams that have room, so that all of them are busy.
+bool Link::write_all(std::size_t budget) {
+  auto& all = streams_.all();
+  // With one stream nothing can be held back by another one.
+  const std::size_t chunk = std::min(all.size(), in_use_) == 1 ? kSegment : kSmallChunk;
+  std::size_t moved = 0;
+  std::size_t before;
+  do {
+    before = moved;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (!all[i].writable) continue;
+      moved += all[i].write_some(outbox_, takes_chunks(i) ? chunk : 0);
+    }
+  } while (moved > before && moved < budget);
+  return moved > 0;
+}
+
+void Link::ask_for_streams(std::size_t count) {
+  Frame frame{.kind = FrameKind::kGrow};
+  frame.offset = count;
+  streams_.queue(frame);
+}
+
+void Link::queue_goodbye() {
+  goodbye_queued_ = true;
+  Frame frame{.kind = FrameKind::kGoodbye};
+  frame.offset = outbox_.chunks_started();
+  streams_.queue(frame);
+}
+
+// The goodbye comes on stream 0, and may overtake chunks on the others.
+void Link::check_goodbye() {
+  if (peer_finished_ || !peer_chunks_ || inbox_.chunks_ended() < *peer_chunks_) return;
+  peer_finished_ = true;
+  streams_.queue(Frame{.kind = FrameKind::kGoodbyeSeen});
+}
+
+// One stream that broke ends the link. What the others have brought is read before, as
+// the peer may have sent all that it wanted to, goodbye included, before it ended.
+void Link::check_ends() {
+  const auto has_ended = [](const Stream& stream) { return stream.ended.has_value(); };
+  const auto& all = streams_.all();
+  const auto broken = std::find_if(all.begin(), all.end(), has_ended);
+  if (broken == all.end()) return;
+  if (!peer_finished_) read_all(std::numeric_limits<std::size_t>::max());
+  if (peer_finished_) {
+    if (std::all_of(all.begin(), all.end(), has_ended)) ended_.emplace();
+    return;
+  }
+  ended_ = broken->peer() + ": " + *broken->ended;
+  if (all.size() > 1) {
+    ended_ = "stream " + std::to_string(broken - all.begin() + 1) + " of " +
+             std::to_string(all.size()) + " to " + *ended_;
+  }
+}
+
+FrameSink::Place Link::begin(const Frame& frame, std::size_t stream) {
+  if (frame.kind == FrameKind::kMessage && stream != 0) {
+    return {{}, "a message on a stream for chunks"};
+  }
+  return inbox_.begin(frame);
+}
+
+std::string_view Link::end(const Frame& frame, std::size_t stream) {
+  if (frame.kind != FrameKind::kChunk && stream != 0) {
+    return "control on a stream for chunks";
+  }
+  switch (frame.kind) {
+    case FrameKind::kMessage:
+      return inbox_.end(frame);
+    case FrameKind::kChunk: {
+      streams_.all()[stream].count_received_chunk();
+      const auto defect = inbox_.end(frame);
+      check_goodbye();
+      return defect;
+    }
+    case FrameKind::kGrant:
+      return outbox_.grant(frame);
+    case FrameKind::kDiscard:
+      return outbox_.discard(frame);
+    case FrameKind::kCredit:
+      return outbox_.credit(frame);
+    case FrameKind::kGrow:
+      if (frame.offset > static_cast<std::uint64_t>(kMaxStreams)) {
+        return "too many streams";
+      }
+      asked_for_ = frame.offset;
+      return {};
+    case FrameKind::kGoodbye:
+      if (peer_chunks_) return "a second goodbye";
+      peer_chunks_ = frame.offset;
+      check_goodbye();
+      return {};
+    case FrameKind::kGoodbyeSeen:
+      goodbye_seen_ = true;
+      return {};
+    case FrameKind::kOpen:
+      return "a link opened twice";
+  }
+  return "an unknown kind of frame";
+}
+
+void Link::end() {
+  refusing_ = true;
+  outbox_.lose();
+  inbox_.lose();
+  streams_.close();
+}
+
+void Link::abandon() noexcept {
+  for (Stream& stream : streams_.all()) stream.abandon();
+}
+
+}  // namespace bluecomm::stream

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <vector>
+
+#include "common/fd.h"
+#include "stream/address.h"
+#include "stream/handshake.h"
+#include "stream/options.h"
+#include "stream/poller.h"
+
+namespace bluecomm::stream {
+
+// A connection whose dialer belongs to the job.
+struct Admitted {
+  Hello hello;
+  UniqueFd fd;
+};
+
+// Accepts connections and finds out who belongs to the job. Anyone may knock: whoever
+// does not show the key in time is put out without a word, and costs nobody else more
+// than a turn.
+class Listener {
+ public:
+  // Throws std::system_error if it can listen on none of the addresses.
+  Listener(Poller& poller, const Options& options, const Hello& me);
+
+  // The addresses under which peers may reach it.
+  const std::vector<Address>& addresses() const { return addresses_; }
+
+  // Does what the events collected so far allow; appends who has been let in.
+  void advance(Clock::time_point now, std::vector<Admitted>& admitted);
+  Clock::time_point next_timer() const;
+
+  // Connections that were put out.
+  std::uint64_t rejected() const { return rejected_; }
+
+  void abandon() noexcept;
+
+ private:
+  struct Door {
+    UniqueFd fd;
+    Watch watch;  // must go before fd
+  };
+  struct Guest {
+    UniqueFd fd;
+    Watch watch;
+    Handshake handshake;
+    Clock::time_point since;
+  };
+
+  std::uint16_t open_door(const Address& address);
+  bool accept_from(Door& door, Clock::time_point now);
+  void make_room(Clock::time_point now);
+  static bool is_stranger(const Guest& guest);
+  bool full() const;
+  void watch_doors(bool on);
+
+  Poller& poller_;
+  const Options& options_;
+  const Hello me_;
+  std::vector<Address> addresses_;
+  std::vector<Door> doors_;
+  std::list<Guest> guests_;  // oldest first
+  bool watching_ = false;
+  Clock::time_point paused_until_ = Clock::time_point::min();
+  std::uint64_t rejected_ = 0;
+};
+
+}  // namespace bluecomm::stream

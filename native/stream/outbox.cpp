@@ -1,0 +1,123 @@
+#include "stream/outbox.h"
+
+#include <algorithm>
+
+#include "stream/streams.h"
+
+namespace bluecomm::stream {
+
+SentMessage::~SentMessage() {
+  if (outbox_ != nullptr) outbox_->cancel(*this);
+}
+
+void Outbox::send(SentMessage& message, std::span<const std::byte> head,
+                  std::span<const std::byte> payload) {
+  const std::size_t cost = head.size() + payload.size();
+  if (payload.empty()) return announce(head, 0, {}, 0);
+  if (payload.size() <= eager_bytes_ && charged_ + cost <= kEagerCredit) {
+    charged_ += cost;
+    announce(head, payload.size(), payload, kCharged);
+    message.released_ = payload.size();
+    return;
+  }
+  message.outbox_ = this;
+  message.message_ = next_message_;
+  message.payload_ = payload;
+  waiting_.emplace(next_message_, &message);
+  announce(head, payload.size(), {}, 0);
+}
+
+void Outbox::post(std::span<const std::byte> head, std::span<const std::byte> payload) {
+  announce(head, payload.size(), payload, 0);
+}
+
+void Outbox::announce(std::span<const std::byte> head, std::size_t nbytes,
+                      std::span<const std::byte> eager, std::uint8_t flags) {
+  Frame frame{.kind = FrameKind::kMessage, .flags = flags};
+  frame.length = static_cast<std::uint32_t>(head.size() + eager.size());
+  frame.message = next_message_++;
+  frame.offset = nbytes;
+  streams_.queue(frame, head, eager);
+  ++stats_.messages;
+  stats_.bytes += eager.size();
+}
+
+std::optional<Chunk> Outbox::next_chunk(std::size_t max_nbytes) const {
+  if (ready_.empty()) return std::nullopt;
+  const SentMessage& message = *ready_[turn()];
+  const std::size_t begin = message.started_;
+  // Cut at multiples of the chunk size, hence never across a segment.
+  const std::size_t border = begin / max_nbytes * max_nbytes + max_nbytes;
+  const std::size_t end = std::min(border, message.granted_);
+  return Chunk{message.message_, begin, message.payload_.subspan(begin, end - begin)};
+}
+
+void Outbox::start(const Chunk& chunk) {
+  const std::size_t index = turn();
+  SentMessage& message = *ready_[index];
+  message.started_ += chunk.bytes.size();
+  stats_.bytes += chunk.bytes.size();
+  ++chunks_started_;
+  others_turn_ = !others_turn_;
+  if (index == 0 && message.started_ < message.granted_) return;
+  ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(index));
+  if (message.started_ < message.granted_) ready_.push_back(&message);
+}
+
+void Outbox::finish(std::uint64_t message, std::size_t offset, std::size_t nbytes) {
+  const auto found = waiting_.find(message);
+  if (found == waiting_.end()) return;
+  SentMessage& sent = *found->second;
+  sent.written_.add(offset, offset + nbytes);
+  sent.released_ = sent.written_.length();
+  if (sent.released_ == sent.payload_.size()) forget(sent);
+}
+
+std::string_view Outbox::grant(const Frame& frame) {
+  if (frame.message >= next_message_) return "room for a message never sent";
+  const auto found = waiting_.find(frame.message);
+  if (found == waiting_.end()) return {};  // cancelled here meanwhile
+  SentMessage& message = *found->second;
+  if (frame.offset > message.payload_.size() || frame.offset < message.granted_) {
+    return "room for more than was announced";
+  }
+  const bool was_ready = message.started_ < message.granted_;
+  message.granted_ = frame.offset;
+  if (!was_ready && message.started_ < message.granted_) ready_.push_back(&message);
+  return {};
+}
+
+std::string_view Outbox::discard(const Frame& frame) {
+  if (frame.message >= next_message_) return "refusal of a message never sent";
+  const auto found = waiting_.find(frame.message);
+  if (found == waiting_.end()) return {};
+  SentMessage& message = *found->second;
+  cancel(message);
+  message.released_ = message.payload_.size();
+  return {};
+}
+
+std::string_view Outbox::credit(const Frame& frame) {
+  if (frame.offset > charged_) return "more credit than was used";
+  charged_ -= frame.offset;
+  return {};
+}
+
+void Outbox::cancel(SentMessage& message) {
+  streams_.keep_chunks(message.message_);
+  forget(message);
+}
+
+void Outbox::forget(SentMessage& message) {
+  std::erase(ready_, &message);
+  waiting_.erase(message.message_);
+  message.outbox_ = nullptr;
+}
+
+void Outbox::lose() {
+  for (const auto& [number, message] : waiting_) message->outbox_ = nullptr;
+  waiting_.clear();
+  ready_.clear();
+}
+
+}  // namespace bluecomm::stream

@@ -1,0 +1,146 @@
+#include "stream/socket.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+namespace bluecomm::stream {
+namespace {
+
+// Unsent bytes that a socket takes: enough to keep the wire busy, so few that a chunk
+// goes to the stream that sends it soonest.
+constexpr int kUnsentLimit = 128 << 10;
+
+constexpr int kBacklog = 1024;
+
+void set_option(int fd, int level, int name, int value) {
+  // Options tune; a kernel that lacks one still moves the bytes.
+  static_cast<void>(setsockopt(fd, level, name, &value, sizeof value));
+}
+
+[[noreturn]] void fail(int error, const std::string& what) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+UniqueFd open_socket(int family) {
+  return UniqueFd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+Address address_of(int fd, decltype(getsockname)* get, const char* name) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (get(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) fail(errno, name);
+  return Address(storage, length);
+}
+
+}  // namespace
+
+UniqueFd listen_on(const Address& address) {
+  UniqueFd fd = open_socket(address.family());
+  if (!fd) fail(errno, "socket for " + address.text());
+  if (address.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  if (bind(fd.get(), address.data(), address.size()) != 0) {
+    fail(errno, "bind to " + address.text());
+  }
+  if (listen(fd.get(), kBacklog) != 0) fail(errno, "listen on " + address.text());
+  return fd;
+}
+
+Address local_address(int fd) { return address_of(fd, getsockname, "getsockname"); }
+
+Address peer_address(int fd) { return address_of(fd, getpeername, "getpeername"); }
+
+bool stays_on_this_machine(int fd) {
+  Address here = local_address(fd);
+  Address there = peer_address(fd);
+  here.set_port(1);
+  there.set_port(1);
+  return here.text() == there.text();
+}
+
+int start_connecting(const Address& address, UniqueFd& fd) {
+  fd = open_socket(address.family());
+  if (!fd) return errno;
+  if (connect(fd.get(), address.data(), address.size()) == 0) return 0;
+  return errno == EINPROGRESS ? 0 : errno;
+}
+
+int connect_error(int fd) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+  return error;
+}
+
+void prepare_stream(int fd, std::chrono::milliseconds silence_timeout) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentLimit);
+  // Asks an idle peer's kernel whether it is still there, four times within the limit.
+  const auto quarter =
+      std::chrono::duration_cast<std::chrono::seconds>(silence_timeout / 4);
+  const int interval_s = std::max(1, static_cast<int>(quarter.count()));
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, interval_s);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval_s);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+std::string peer_text(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) {
+    return "an unknown address";
+  }
+  return Address(storage, length).text();
+}
+
+std::string error_text(int error) { return std::generic_category().message(error); }
+
+bool is_silent(int fd, std::chrono::milliseconds timeout) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  // Probes of a closed window may be minutes apart; one that is answered does not
+  // count.
+  const bool asked = info.tcpi_retransmits > 0 || info.tcpi_probes > 1;
+  return asked && std::chrono::milliseconds(info.tcpi_last_ack_recv) >= timeout;
+}
+
+std::optional<std::string> drive(int fd, Handshake& handshake) {
+  while (!handshake.space().empty()) {
+    const auto space = handshake.space();
+    const ssize_t n = recv(fd, space.data(), space.size(), 0);
+    if (n == 0) return "closed the connection during the handshake (another job?)";
+    if (n < 0 && errno == EAGAIN) break;
+    if (n < 0 && errno != EINTR) return error_text(errno);
+    if (n > 0) handshake.received(static_cast<std::size_t>(n));
+  }
+  while (!handshake.output().empty()) {
+    const auto output = handshake.output();
+    const ssize_t n = send(fd, output.data(), output.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EAGAIN) break;
+    if (n < 0 && errno != EINTR) return error_text(errno);
+    if (n > 0) handshake.sent(static_cast<std::size_t>(n));
+  }
+  if (handshake.state() == Handshake::State::kFailed) {
+    return "does not know the key of this job";
+  }
+  return std::nullopt;
+}
+
+Nonce random_nonce() {
+  Nonce nonce;
+  // So few bytes come whole, once the kernel has any.
+  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
+    fail(errno, "getrandom");
+  }
+  return nonce;
+}
+
+}  // namespace bluecomm::stream

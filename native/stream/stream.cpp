@@ -1,0 +1,156 @@
+#include "stream/stream.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "stream/socket.h"
+
+namespace bluecomm::stream {
+namespace {
+
+// What one sendmsg or readv moves.
+class Vector {
+ public:
+  void add(std::span<const std::byte> bytes) {
+    if (bytes.empty()) return;
+    parts_[count_++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
+    nbytes_ += bytes.size();
+  }
+  iovec* data() { return parts_.data(); }
+  std::size_t count() const { return count_; }
+  std::size_t nbytes() const { return nbytes_; }
+
+ private:
+  std::array<iovec, 3> parts_{};
+  std::size_t count_ = 0;
+  std::size_t nbytes_ = 0;
+};
+
+}  // namespace
+
+void OutBuffer::consume(std::size_t nbytes) {
+  done_ += nbytes;
+  if (done_ == bytes_.size()) {
+    bytes_.clear();
+    done_ = 0;
+  } else if (done_ > bytes_.size() / 2) {
+    bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(done_));
+    done_ = 0;
+  }
+}
+
+Stream::Stream(UniqueFd fd, std::size_t index) : fd_(std::move(fd)), parser_(index) {
+  stats_.peer = peer_text(fd_.get());
+}
+
+std::size_t Stream::write_some(Outbox& outbox, std::size_t max_chunk) {
+  std::optional<OpenChunk> fresh;
+  if (!chunk_ && max_chunk > 0) {
+    if (const auto next = outbox.next_chunk(max_chunk)) {
+      Frame head{.kind = FrameKind::kChunk};
+      head.length = static_cast<std::uint32_t>(next->bytes.size());
+      head.message = next->message;
+      head.offset = next->offset;
+      fresh = OpenChunk{*next, head, 0, {}};
+    }
+  }
+  Vector vector;
+  if (!chunk_) vector.add(frames_.pending());
+  if (const OpenChunk* chunk = chunk_ ? &*chunk_ : fresh ? &*fresh : nullptr) {
+    const std::size_t in_head = std::min(chunk->written, sizeof(Frame));
+    const std::size_t in_payload = chunk->written - in_head;
+    vector.add(std::as_bytes(std::span(&chunk->head, 1)).subspan(in_head));
+    const auto kept = std::span<const std::byte>(chunk->kept);
+    const std::size_t missing = chunk->chunk.bytes.size() - in_payload;
+    vector.add(kept.empty() ? chunk->chunk.bytes.subspan(in_payload)
+                            : kept.last(missing));
+  }
+  if (chunk_) vector.add(frames_.pending());
+  if (vector.nbytes() == 0) return 0;
+
+  msghdr message{};
+  message.msg_iov = vector.data();
+  message.msg_iovlen = vector.count();
+  const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+  // Whether an error is the end is for the reading side to say: a goodbye may wait.
+  if (n < 0) {
+    if (errno == EINTR) return 0;
+    if (errno != EAGAIN) readable = hung_up = true;
+    writable = false;
+    return 0;
+  }
+  const auto moved = static_cast<std::size_t>(n);
+  stats_.bytes_sent += moved;
+  if (moved < vector.nbytes()) writable = false;
+  account(moved, fresh, outbox);
+  return moved;
+}
+
+void Stream::account(std::size_t nbytes, std::optional<OpenChunk>& fresh,
+                     Outbox& outbox) {
+  if (!chunk_) {
+    const std::size_t count = std::min(nbytes, frames_.pending().size());
+    frames_.consume(count);
+    nbytes -= count;
+    if (nbytes == 0) return;
+    outbox.start(fresh->chunk);
+    chunk_ = std::move(fresh);
+  }
+  const std::size_t size = sizeof(Frame) + chunk_->chunk.bytes.size();
+  const std::size_t count = std::min(nbytes, size - chunk_->written);
+  chunk_->written += count;
+  nbytes -= count;
+  if (chunk_->finished()) {
+    const Chunk done = chunk_->chunk;
+    chunk_.reset();
+    ++stats_.chunks_sent;
+    outbox.finish(done.message, done.offset, done.bytes.size());
+  }
+  if (nbytes > 0) frames_.consume(nbytes);
+}
+
+std::size_t Stream::read_some(FrameSink& sink) {
+  Vector vector;
+  for (const auto space : parser_.spaces()) vector.add(space);
+  const ssize_t n = readv(fd_.get(), vector.data(), static_cast<int>(vector.count()));
+  if (n < 0) {
+    if (errno == EINTR) return 0;
+    readable = false;
+    if (errno != EAGAIN) end(error_text(errno));
+    return 0;
+  }
+  const auto moved = static_cast<std::size_t>(n);
+  stats_.bytes_received += moved;
+  if (moved < vector.nbytes() && !hung_up) readable = false;
+  if (moved == 0) {
+    readable = false;
+    end("closed by the peer without a goodbye");
+    return 0;
+  }
+  const std::string_view defect = parser_.advance(moved, sink);
+  if (!defect.empty()) {
+    readable = false;
+    ended = "the peer broke the protocol: " + std::string(defect);
+  }
+  return moved;
+}
+
+void Stream::end(std::string why) {
+  writable = false;
+  ended = std::move(why);
+}
+
+void Stream::keep_chunk(std::uint64_t message) {
+  if (!chunk_ || chunk_->chunk.message != message || !chunk_->kept.empty()) return;
+  const std::size_t written = chunk_->written;
+  const auto rest = chunk_->chunk.bytes.subspan(
+      written > sizeof(Frame) ? written - sizeof(Frame) : 0);
+  chunk_->kept.assign(rest.begin(), rest.end());
+}
+
+}  // namespace bluecomm::stream

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/fd.h"
+#include "stream/frame_parser.h"
+#include "stream/outbox.h"
+#include "stream/stats.h"
+
+namespace bluecomm::stream {
+
+// Bytes that wait for a socket, in order.
+class OutBuffer {
+ public:
+  void append(std::span<const std::byte> bytes) {
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+  void append(const Frame& frame) { append(std::as_bytes(std::span(&frame, 1))); }
+
+  std::span<const std::byte> pending() const {
+    return std::span(bytes_).subspan(done_);
+  }
+  bool empty() const { return done_ == bytes_.size(); }
+  void consume(std::size_t nbytes);
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::size_t done_ = 0;
+};
+
+// One connection of a link: writes frames and chunks, reads frames into their places.
+class Stream {
+ public:
+  Stream(UniqueFd fd, std::size_t index);
+
+  int fd() const { return fd_.get(); }
+  const std::string& peer() const { return stats_.peer; }
+  const StreamStats& stats() const { return stats_; }
+  void count_received_chunk() { ++stats_.chunks_received; }
+
+  // Frames to be written between two chunks.
+  OutBuffer& frames() { return frames_; }
+
+  // The kernel said so, or the last call did not find out otherwise.
+  bool readable = true;
+  bool writable = true;
+  // The peer has hung up: read until the end, for no event will tell of it again.
+  bool hung_up = false;
+  // Set by read_some() when nothing more will come: why.
+  std::optional<std::string> ended;
+
+  bool has_output() const { return chunk_.has_value() || !frames_.empty(); }
+
+  // One system call. Returns the bytes moved. `max_chunk`: 0 to begin no new chunk.
+  std::size_t write_some(Outbox& outbox, std::size_t max_chunk);
+  std::size_t read_some(FrameSink& sink);
+
+  // The payload of `message` goes away: what a started chunk lacks is copied.
+  void keep_chunk(std::uint64_t message);
+  void drop_chunk(std::uint64_t message) { parser_.drop(message); }
+
+  void abandon() noexcept { fd_.reset(); }
+
+ private:
+  struct OpenChunk {
+    Chunk chunk;
+    Frame head;
+    std::size_t written = 0;      // of head and payload
+    std::vector<std::byte> kept;  // the rest of the payload, if it was copied
+    bool finished() const { return written == sizeof(Frame) + chunk.bytes.size(); }
+  };
+
+  void account(std::size_t nbytes, std::optional<OpenChunk>& fresh, Outbox& outbox);
+  void end(std::string why);
+
+  UniqueFd fd_;
+  StreamStats stats_;
+  FrameParser parser_;
+  OutBuffer frames_;
+  std::optional<OpenChunk> chunk_;  // started: it goes before frames_
+};
+
+}  // namespace bluecomm::stream

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "stream/options.h"
+
+namespace bluecomm::stream {
+
+// How many streams a link should have, and how many of them should carry chunks.
+//
+// A second stream pays where one alone cannot fill the way to the peer: several paths,
+// or a limit for each connection. Elsewhere it only costs. Which it is cannot be known
+// before it was tried, so it is: while chunks wait and no stream takes any, the time
+// and the bytes are counted, but for the first kSettle, in which buffers fill; after
+// kTrial of such time the number is doubled. Up to
+// kBlind streams are opened whatever they bring, because where there are several paths
+// it is a matter of luck which one a connection takes; beyond, the last doubling must
+// have brought kGain. At the end the smallest number is used that comes near the best.
+class StreamCount {
+ public:
+  static constexpr std::chrono::milliseconds kSettle{20};
+  static constexpr std::chrono::milliseconds kTrial{50};
+  static constexpr std::size_t kBlind = 4;
+  static constexpr double kGain = 1.1;
+
+  // `max`: never more.
+  explicit StreamCount(std::size_t max) : max_(max) {}
+
+  // Called at each turn: whether chunks wait and no stream takes any, how many bytes
+  // have been handed to streams so far, and how many streams there are.
+  void update(bool blocked, std::uint64_t bytes, std::size_t count,
+              Clock::time_point now);
+
+  // How many streams there should be ...
+  std::size_t wanted() const { return wanted_; }
+  // ... and how many of them carry chunks.
+  std::size_t used() const { return used_; }
+
+ private:
+  void judge(double rate);
+
+  const std::size_t max_;
+  std::size_t wanted_ = 1;
+  std::size_t used_ = 1;
+  bool settled_ = false;
+  bool was_blocked_ = false;
+  Clock::time_point since_;
+  std::uint64_t bytes_before_ = 0;
+  Clock::duration blocked_time_ = -kSettle;  // counts from 0
+  std::uint64_t blocked_bytes_ = 0;
+  // Bytes per second, with the number of streams that is worth using so far.
+  double best_rate_ = 0;
+  std::size_t best_ = 1;
+};
+
+}  // namespace bluecomm::stream

@@ -1,0 +1,139 @@
+#include "stream/frame_parser.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/check.h"
+
+namespace bluecomm::stream {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+void append(Bytes& bytes, const Frame& frame, const std::string& payload = {}) {
+  const auto head = std::as_bytes(std::span(&frame, 1));
+  const auto tail = std::as_bytes(std::span(payload));
+  bytes.insert(bytes.end(), head.begin(), head.end());
+  bytes.insert(bytes.end(), tail.begin(), tail.end());
+}
+
+Frame chunk(std::size_t length, std::uint64_t offset) {
+  return {.kind = FrameKind::kChunk,
+          .length = static_cast<std::uint32_t>(length),
+          .message = 1,
+          .offset = offset};
+}
+
+// Takes chunks of one message into its memory.
+struct Payload final : FrameSink {
+  explicit Payload(std::size_t nbytes) : memory(nbytes) {}
+  Place begin(const Frame& frame, std::size_t) override {
+    if (frame.offset + frame.length > memory.size()) return {{}, "too far"};
+    return {std::span(memory).subspan(frame.offset, frame.length), {}};
+  }
+  std::string_view end(const Frame&, std::size_t) override {
+    ++frames;
+    return {};
+  }
+  std::string text() const {
+    return {reinterpret_cast<const char*>(memory.data()), memory.size()};
+  }
+
+  Bytes memory;
+  int frames = 0;
+};
+
+std::string_view feed(FrameParser& parser, FrameSink& sink,
+                      std::span<const std::byte> bytes, std::size_t piece) {
+  while (!bytes.empty()) {
+    std::size_t count = 0;
+    for (const auto space : parser.spaces()) {
+      const std::size_t part =
+          std::min({space.size(), piece - count, bytes.size() - count});
+      std::copy_n(bytes.begin() + static_cast<long>(count), part, space.begin());
+      count += part;
+    }
+    bytes = bytes.subspan(count);
+    if (const auto defect = parser.advance(count, sink); !defect.empty()) return defect;
+  }
+  return {};
+}
+
+TEST(stream_frame_parser, payloads_get_into_place_however_they_are_cut) {
+  const std::string text = [] {
+    std::string made;
+    for (int i = 0; i < 3000; ++i) made += std::to_string(i);
+    return made;
+  }();
+  Bytes bytes;
+  append(bytes, {.kind = FrameKind::kGoodbye});
+  for (std::size_t at = 0; at < text.size(); at += 640) {
+    const std::string part = text.substr(at, 640);
+    append(bytes, chunk(part.size(), at), part);
+  }
+  for (const std::size_t piece : {1, 23, 24, 25, 640, 700, 100'000}) {
+    FrameParser parser(0);
+    Payload payload(text.size());
+    CHECK_EQ(feed(parser, payload, bytes, piece), "");
+    CHECK_EQ(payload.frames, static_cast<int>((text.size() + 639) / 640) + 1);
+    CHECK(payload.text() == text);
+  }
+}
+
+TEST(stream_frame_parser, a_run_of_chunks_is_read_in_place) {
+  FrameParser parser(0);
+  Payload payload(kSmallChunk);
+  Bytes bytes;
+  append(bytes, chunk(kSmallChunk, 0));
+  CHECK_EQ(feed(parser, payload, bytes, SIZE_MAX), "");
+  CHECK(parser.spaces()[0].data() == payload.memory.data());
+  CHECK_EQ(parser.spaces()[0].size(), kSmallChunk);
+  CHECK(parser.spaces()[1].size() >= sizeof(Frame));
+}
+
+TEST(stream_frame_parser, memory_that_went_away_is_not_written) {
+  FrameParser parser(0);
+  Payload payload(640);
+  Bytes bytes;
+  append(bytes, chunk(640, 0), std::string(100, 'a'));
+  CHECK_EQ(feed(parser, payload, bytes, SIZE_MAX), "");
+  parser.drop(2);
+  CHECK(parser.spaces()[0].data() == payload.memory.data() + 100);
+  parser.drop(1);
+  Bytes rest;
+  append(rest, {.kind = FrameKind::kGoodbye});
+  rest.insert(rest.begin(), 540, std::byte{'b'});
+  CHECK_EQ(feed(parser, payload, rest, 77), "");
+  CHECK_EQ(payload.frames, 2);
+  CHECK(payload.text() == std::string(100, 'a') + std::string(540, '\0'));
+}
+
+TEST(stream_frame_parser, what_is_wrong_is_named) {
+  const std::vector<std::pair<Frame, std::string>> cases{
+      {{}, "an unknown kind of frame"},
+      {{.kind = static_cast<FrameKind>(99)}, "an unknown kind of frame"},
+      {{.kind = FrameKind::kGrant, .flags = 1}, "a control frame with a payload"},
+      {{.kind = FrameKind::kGrant, .flags = 2}, "unknown flags"},
+      {{.kind = FrameKind::kGrant, .reserved = 1}, "unknown flags"},
+      {{.kind = FrameKind::kGrant, .length = 1}, "a control frame with a payload"},
+      {{.kind = FrameKind::kMessage, .length = 2u << 20}, "too long a message"},
+      {{.kind = FrameKind::kMessage, .length = 256, .offset = UINT64_MAX},
+       "a message of impossible length"},
+      {chunk(0, 0), "a chunk of wrong length"},
+      {chunk(kSegment + 1, 0), "a chunk of wrong length"},
+      {chunk(64, UINT64_MAX - 63), "a chunk at a wrong offset"},
+      {chunk(64, 63), "a chunk at an odd offset"},
+      {chunk(65, kSegment - 64), "a chunk across segments"},
+      {chunk(64, 640), "too far"}};
+  for (const auto& [frame, defect] : cases) {
+    FrameParser parser(0);
+    Payload payload(640);
+    Bytes bytes;
+    append(bytes, frame);
+    CHECK_EQ(feed(parser, payload, bytes, SIZE_MAX), defect);
+  }
+}
+
+}  // namespace
+}  // namespace bluecomm::stream

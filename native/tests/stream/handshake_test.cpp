@@ -1,0 +1,122 @@
+#include "stream/handshake.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/check.h"
+
+namespace bluecomm::stream {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+const Bytes kKey(32, std::byte{7});
+
+Hello hello_of(int from, int to) {
+  Hello hello;
+  hello.from = from;
+  hello.to = to;
+  hello.stream = 1;
+  hello.epoch = 3;
+  hello.nonce[0] = std::byte{4};
+  return hello;
+}
+
+Handshake dialer() { return Handshake::dial(kKey, hello_of(5, 6)); }
+
+Handshake acceptor(int nonce = 9) {
+  return Handshake::accept(kKey, hello_of(6, 6), Nonce{std::byte(nonce)});
+}
+
+void feed(Handshake& handshake, Bytes bytes, std::size_t piece = SIZE_MAX) {
+  std::size_t fed = 0;
+  while (fed < bytes.size() && !handshake.space().empty()) {
+    const auto space = handshake.space();
+    const std::size_t count = std::min({space.size(), bytes.size() - fed, piece});
+    std::copy_n(bytes.begin() + static_cast<long>(fed), count, space.begin());
+    handshake.received(count);
+    fed += count;
+  }
+}
+
+Bytes take_output(Handshake& handshake) {
+  const auto output = handshake.output();
+  Bytes bytes(output.begin(), output.end());
+  handshake.sent(bytes.size());
+  return bytes;
+}
+
+TEST(stream_handshake, both_ends_agree_however_the_bytes_are_cut) {
+  for (const std::size_t piece : {1, 7, 95, 1000}) {
+    Handshake ours = dialer();
+    Handshake theirs = acceptor();
+    CHECK(theirs.output().empty());
+    feed(theirs, take_output(ours), piece);
+    CHECK(theirs.greeted());
+    feed(ours, take_output(theirs), piece);
+    CHECK(ours.greeted());
+    CHECK(theirs.state() == Handshake::State::kRunning);
+    feed(theirs, take_output(ours), piece);
+    CHECK(ours.state() == Handshake::State::kDone);
+    CHECK(theirs.state() == Handshake::State::kDone);
+    CHECK_EQ(theirs.hello().from, 5);
+    CHECK_EQ(theirs.hello().stream, 1u);
+    CHECK(theirs.space().empty());
+  }
+}
+
+TEST(stream_handshake, a_recorded_exchange_is_of_no_use) {
+  Handshake ours = dialer();
+  Handshake theirs = acceptor(1);
+  const Bytes hello = take_output(ours);
+  feed(theirs, hello);
+  const Bytes reply = take_output(theirs);
+  feed(ours, reply);
+  const Bytes proof = take_output(ours);
+
+  Handshake again = acceptor(2);
+  feed(again, hello);
+  CHECK(again.greeted());
+  feed(again, proof);
+  CHECK(again.state() == Handshake::State::kFailed);
+
+  Hello other = hello_of(5, 6);
+  other.nonce[0] = std::byte{5};
+  Handshake redial = Handshake::dial(kKey, other);
+  feed(redial, reply);
+  CHECK(redial.state() == Handshake::State::kFailed);
+  CHECK(!redial.greeted());
+}
+
+TEST(stream_handshake, what_an_end_said_is_no_answer_to_itself) {
+  Handshake ours = dialer();
+  feed(ours, take_output(ours));
+  CHECK(ours.state() == Handshake::State::kFailed);
+  Handshake theirs = acceptor();
+  Handshake other = dialer();
+  feed(theirs, take_output(other));
+  feed(theirs, take_output(theirs));
+  CHECK(theirs.state() == Handshake::State::kFailed);
+}
+
+TEST(stream_handshake, any_changed_bit_fails) {
+  Handshake sample = dialer();
+  const Bytes hello = take_output(sample);
+  for (std::size_t bit = 0; bit < hello.size() * 8; ++bit) {
+    Bytes changed = hello;
+    changed[bit / 8] ^= std::byte(1 << bit % 8);
+    Handshake theirs = acceptor();
+    feed(theirs, changed);
+    CHECK(theirs.state() == Handshake::State::kFailed);
+    CHECK(theirs.output().empty());
+  }
+}
+
+TEST(stream_handshake, a_stranger_is_told_by_the_first_bytes) {
+  Handshake theirs = acceptor();
+  feed(theirs, Bytes{std::byte{'G'}});
+  CHECK(theirs.state() == Handshake::State::kFailed);
+}
+
+}  // namespace
+}  // namespace bluecomm::stream

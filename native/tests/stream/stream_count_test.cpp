@@ -1,0 +1,73 @@
+#include "stream/stream_count.h"
+
+#include <functional>
+
+#include "tests/check.h"
+
+namespace bluecomm::stream {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A sender that always has data, for `time`, over streams that are opened at once and
+// carry so many bytes per millisecond as `rate` says of their number.
+void send(StreamCount& count, std::chrono::milliseconds time,
+          const std::function<std::uint64_t(std::size_t streams)>& rate) {
+  static Clock::time_point now{};
+  std::uint64_t bytes = 0;
+  for (auto end = now + time; now < end; now += 1ms) {
+    count.update(true, bytes, count.wanted(), now);
+    bytes += rate(count.used());
+  }
+}
+
+TEST(stream_count, grows_while_each_stream_brings_its_share) {
+  StreamCount count(8);
+  CHECK_EQ(count.wanted(), 1u);
+  send(count, 1s, [](std::size_t streams) { return streams * 60'000; });
+  CHECK_EQ(count.wanted(), 8u);
+  CHECK_EQ(count.used(), 8u);
+}
+
+TEST(stream_count, uses_one_where_more_bring_nothing) {
+  StreamCount count(8);
+  send(count, 1s, [](std::size_t) { return 120'000; });
+  CHECK_EQ(count.wanted(), StreamCount::kBlind);
+  CHECK_EQ(count.used(), 1u);
+}
+
+TEST(stream_count, stops_where_the_line_is_full) {
+  StreamCount count(16);
+  send(count, 1s,
+       [](std::size_t streams) { return std::min<std::size_t>(streams, 4); });
+  CHECK_EQ(count.wanted(), 8u);
+  CHECK_EQ(count.used(), 4u);
+}
+
+TEST(stream_count, finds_the_second_path_though_the_first_tries_miss_it) {
+  StreamCount count(8);
+  send(count, 1s, [](std::size_t streams) { return streams < 4 ? 100 : 500; });
+  CHECK_EQ(count.used(), 4u);
+}
+
+TEST(stream_count, stays_where_nothing_waits) {
+  StreamCount count(8);
+  Clock::time_point now{};
+  for (int i = 0; i < 1000; ++i) {
+    now += 10ms;
+    count.update(false, 1'000'000 * static_cast<std::uint64_t>(i), 1, now);
+  }
+  CHECK_EQ(count.wanted(), 1u);
+}
+
+TEST(stream_count, learns_nothing_before_the_streams_are_there) {
+  StreamCount count(8);
+  send(count, 80ms, [](std::size_t) { return 1; });
+  CHECK_EQ(count.wanted(), 2u);
+  Clock::time_point now = Clock::time_point{} + 1h;
+  for (int i = 0; i < 1000; ++i) count.update(true, 0, 1, now += 1ms);
+  CHECK_EQ(count.wanted(), 2u);
+}
+
+}  // namespace
+}  // namespace bluecomm::stream

@@ -1,0 +1,159 @@
+"""Goodput between two hosts over shaped links, beside that of one plain TCP stream.
+
+    make build/native/transport/tcp_bench
+    python -m tests.bench.links [--rounds 3] [--seconds 2] [ROW ...]
+
+Makes network namespaces: needs root and iproute2. The rows are measured in turn, round
+after round, and each with a plain stream in the same run; a figure is the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.paths import Paths, make_paths
+
+BENCH = Path(__file__).parents[2] / "build/native/transport/tcp_bench"
+# What is left of a link's rate for payload: 1448 of 1514 bytes of each packet.
+_PAYLOAD = 1448 / 1514
+
+
+@dataclass(frozen=True)
+class Row:
+    """One link, and what a run over it is compared with.
+
+    Attributes:
+        links: Cables between the hosts; 0 is one host's loopback.
+        mbit: Limit of each cable, none if empty.
+        by_port: Limits of two classes that the ports of a connection choose from.
+        streams: As ``BLUECOMM_TCP_STREAMS``, 0 for auto.
+        flow_cap_mbit: Limit of each connection.
+        ideal_mbit: The figure is a share of this payload rate; 0: of the plain stream.
+        versus_one: The figure is a share of the same with one stream.
+    """
+
+    text: str
+    links: int = 1
+    mbit: tuple[int, ...] = ()
+    by_port: tuple[int, int] | None = None
+    streams: int = 0
+    flow_cap_mbit: float = 0
+    ideal_mbit: float = 0
+    versus_one: bool = False
+
+
+ROWS = {
+    "shaped": Row("one link of 1 Gbit/s", mbit=(1000,)),
+    "ports": Row(
+        "400 + 100 Mbit/s, sorted by port, 8 streams",
+        by_port=(400, 100),
+        streams=8,
+        ideal_mbit=500 * _PAYLOAD,
+    ),
+    "addresses": Row(
+        "400 + 100 Mbit/s, an address each",
+        links=2,
+        mbit=(400, 100),
+        ideal_mbit=500 * _PAYLOAD,
+    ),
+    "capped": Row(
+        "0.5 Gbit/s per flow, 8 streams",
+        streams=8,
+        flow_cap_mbit=500,
+        ideal_mbit=8 * 500,
+    ),
+    "capped-auto": Row(
+        "0.5 Gbit/s per flow, auto", flow_cap_mbit=500, ideal_mbit=8 * 500
+    ),
+    "veth": Row("unshaped link, auto against 1 stream", versus_one=True),
+    "loopback": Row("loopback, auto against 1 stream", links=0, versus_one=True),
+}
+
+
+def main() -> int:
+    """Measure the rows that the command line names, all by default."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.links")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--seconds", type=float, default=2, help="of each run")
+    args = parser.parse_args()
+    if unknown := set(args.rows) - set(ROWS):
+        parser.error(f"unknown row {unknown.pop()}; there are {', '.join(ROWS)}")
+    if not BENCH.exists():
+        parser.error(
+            f"{BENCH} is not there; run 'make {BENCH.relative_to(Path.cwd())}'"
+        )
+    names = args.rows or list(ROWS)
+    runs: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
+    for _ in range(args.rounds):
+        for name in names:
+            runs[name].append(_measure(ROWS[name], args.seconds))
+    print(f"{'link':46} {'reference':>10} {'ours':>10} {'share':>7} {'4 bytes':>9}")
+    for name, done in runs.items():
+        reference, ours, latency_us = (
+            statistics.median(column) for column in zip(*done, strict=True)
+        )
+        share = statistics.median(run[1] / run[0] for run in done)
+        print(
+            f"{ROWS[name].text:46} {reference:5.0f} MB/s {ours:5.0f} MB/s "
+            f"{share:7.1%} {latency_us:6.1f} us"
+        )
+    return 0
+
+
+def _measure(row: Row, seconds: float) -> tuple[float, float, float]:
+    """Return the reference and the own goodput in MB/s, and the round trip in us."""
+    with _rig(row) as command:
+        command += ["--seconds", str(seconds)]
+        if row.flow_cap_mbit:
+            command += ["--flow-cap", str(row.flow_cap_mbit / 8)]
+        got = _run([*command, "--streams", str(row.streams)])
+        reference = got["plain_mb_s"]
+        if row.versus_one:
+            reference = _run([*command, "--streams", "1"])["ours_mb_s"]
+        if row.ideal_mbit:
+            reference = row.ideal_mbit / 8
+    return reference, got["ours_mb_s"], got["round_trip_us"]
+
+
+@contextlib.contextmanager
+def _rig(row: Row) -> Iterator[list[str]]:
+    """Yield the command that runs the native benchmark over the row's links."""
+    if row.links == 0:
+        yield [str(BENCH)]
+        return
+    with make_paths(row.links) as paths:
+        for link, mbit in enumerate(row.mbit):
+            paths.shape(link, mbit)
+        if row.by_port:
+            paths.sort_by_port(row.by_port)
+        yield _command(paths)
+
+
+def _command(paths: Paths) -> list[str]:
+    return [
+        *("ip", "netns", "exec", paths.here, str(BENCH)),
+        *("--peer-netns", f"/run/netns/{paths.there}"),
+        *("--address", ",".join(paths.here_addresses)),
+        *("--peer-address", ",".join(paths.there_addresses)),
+    ]
+
+
+def _run(command: list[str]) -> dict[str, float]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    got: dict[str, float] = json.loads(done.stdout)
+    return got
+
+
+if __name__ == "__main__":
+    sys.exit(main())
