@@ -70,7 +70,8 @@ TEST(account, counts_a_wait_for_the_one_who_came_last) {
   CHECK(last.late_s > 0.06);
   CHECK(last.wait_s >= last.late_s);
   CHECK(edge_of(stats, 1, Kind::kAllreduce).wait_s < last.wait_s);
-  CHECK(stats.kinds[0].second.blocked_s >= last.late_s);
+  // Peers are late from the submit on, the program waits a moment after it.
+  CHECK(stats.kinds[0].second.blocked_s > 0.06);
   const double waited = edge_of(stats, 1, Kind::kAllreduce).wait_s + last.wait_s;
   CHECK(waited <= stats.kinds[0].second.duration_s);
 }
