@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bfrun.trace import spool
+from bftimeline import spool
 
 NAMES_CAPACITY = 1 << 12
 _NO_EVENT = {
