@@ -15,7 +15,7 @@ from bfrun.launch.per_host import PerHostLauncher, remote_hosts
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
 from bfrun.preflight.preflight import HostReport, run_preflight
 from bfrun.probe import numa_domains, visible_gpus
-from bfrun.timeline_target import check_target
+from bfrun.trace.target import check_target
 
 RunJob = Callable[[LaunchPlan, Launcher, LaunchConfig], int]
 

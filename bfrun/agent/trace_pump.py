@@ -13,8 +13,8 @@ import zlib
 from typing import Tuple  # noqa: UP035
 
 from bfrun.agent.driver_link import DriverLink
-from bftimeline.errors import TraceError
-from bftimeline.spool import HEADER_NBYTES, parse_header, used_ranges
+from bfrun.errors import ProtocolError
+from bfrun.trace.spool import HEADER_NBYTES, parse_header, used_ranges
 
 # Small enough that a slow link still carries heartbeats in time.
 _PIECE_NBYTES = 512 << 10
@@ -55,7 +55,7 @@ class TracePump:
         try:
             with open(path, "rb") as file:
                 header = parse_header(file.read(HEADER_NBYTES))
-        except (OSError, TraceError):
+        except (OSError, ProtocolError):
             return  # the rank ended while it made the file
         for start, length in used_ranges(header):
             for at in range(start, start + length, _PIECE_NBYTES):

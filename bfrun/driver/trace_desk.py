@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bfrun.channel import Frame
 from bfrun.output.ranges import format_ranks
-from bftimeline.clock import ClockEstimate
-from bftimeline.merge import Source, merge_file
+from bfrun.trace.clock import ClockEstimate
+from bfrun.trace.merge import Source, merge_file
 
 # Clocks are compared often at first, so that a short job has a good estimate, and then
 # now and then, since they drift.

@@ -11,15 +11,16 @@ import secrets
 import zipfile
 from pathlib import Path
 
-# Where both packages lie.
-_ROOT = Path(__file__).parents[2]
-_AGENT = _ROOT / "bfrun" / "agent"
+_PACKAGE = Path(__file__).parents[1]
 
 # The agent, and what it shares with the driver: standard library only, Python 3.8.
 AGENT_FILES = (
-    *("bfrun/channel.py", "bfrun/errors.py", "bfrun/silence.py"),
-    *("bftimeline/__init__.py", "bftimeline/errors.py", "bftimeline/spool.py"),
-    *sorted(f"bfrun/agent/{path.name}" for path in _AGENT.glob("*.py")),
+    "channel.py",
+    "errors.py",
+    "silence.py",
+    "trace/__init__.py",
+    "trace/spool.py",
+    *sorted(f"agent/{path.name}" for path in (_PACKAGE / "agent").glob("*.py")),
 )
 
 # Runs before it is known which Python this is, so it is written for any.
@@ -55,8 +56,8 @@ def agent_archive() -> bytes:
         # The package's own __init__ imports the driver, which agents do not have.
         archive.writestr(zipfile.ZipInfo("bfrun/__init__.py"), "")
         for name in AGENT_FILES:
-            source = (_ROOT / name).read_bytes()
-            info = zipfile.ZipInfo(name)
+            source = (_PACKAGE / name).read_bytes()
+            info = zipfile.ZipInfo(f"bfrun/{name}")
             info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, source)
     return buffer.getvalue()

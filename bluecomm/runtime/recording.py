@@ -60,9 +60,9 @@ class Recording:
         recorder, self.recorder = self.recorder, None
         if recorder is None or self._target is None or os.getpid() != self._pid:
             return
-        from bftimeline.clock import ClockEstimate
-        from bftimeline.merge import Source, merge_file
-        from bftimeline.spool import pack
+        from bfrun.trace.clock import ClockEstimate
+        from bfrun.trace.merge import Source, merge_file
+        from bfrun.trace.spool import pack
 
         def read(nbytes: int) -> bytes:
             return pack(self._path.read_bytes())[:nbytes]

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bftimeline.clock import ClockEstimate
-from bftimeline.merge import Source, merge_file
-from bftimeline.spool import pack
+from bfrun.trace.clock import ClockEstimate
+from bfrun.trace.merge import Source, merge_file
+from bfrun.trace.spool import pack
 from bluecomm.timeline.plot import plot
 from bluecomm.timeline.reading import read_timeline
 from bluecomm.timeline.table import describe

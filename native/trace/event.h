@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// The layout of a trace file: what a rank writes while it runs and bftimeline/spool.py
+// The layout of a trace file: what a rank writes while it runs and bfrun/trace/spool.py
 // reads when it has ended, in whatever way. Little-endian, as the machine is.
 //
 //   header      kHeaderBytes

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bftimeline import spool
+from bfrun.trace import spool
 
 NAMES_CAPACITY = 1 << 12
 _NO_EVENT = {

@@ -1,8 +1,8 @@
 """The layers of the Python packages: imports go down, never up.
 
 A row may import itself and the rows below it, and no module may need itself to start.
-A name is a module or package directly below one of the packages. A new one fails here
-until it has a place.
+A name is a module or package directly below ``bluecomm`` or ``bfrun``. A new one fails
+here until it has a place.
 """
 
 import ast
@@ -40,24 +40,18 @@ BFRUN = [
     {"agent"},
     # What both sides know.
     {"silence", "task"},
-    {"env", "config", "hosts", "channel", "timeline_target"},
+    {"env", "config", "hosts", "channel", "trace"},
     {"errors"},
 ]
-# Below both.
-BFTIMELINE = [
-    {"__init__", "merge"},
-    {"summary"},
-    {"slices"},
-    {"calls", "clock"},
-    {"spool"},
-    {"errors"},
-]
-LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN, "bftimeline": BFTIMELINE}
+LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}
 
 # The extension is reached through these; all other code uses their Python interface.
 NATIVE_USERS = {"runtime", "ops", "window", "compression", "bench"}
-# One for both sides: the framing of messages to the agent.
-BFRUN_FROM_BLUECOMM = {"bfrun.channel", "bfrun.errors"}
+# One for both sides: the framing of messages to the agent, and timelines.
+BFRUN_FROM_BLUECOMM = {
+    *("bfrun.channel", "bfrun.errors"),
+    *("bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
+}
 # Sent to hosts that have nothing but Python.
 AGENT_ROOTS = {"bfrun.agent.agent", "bfrun.launch.bootstrap", "bfrun.agent.guard"}
 
@@ -207,17 +201,7 @@ def test_bfrun_needs_neither_bluecomm_nor_torch():
     assert not wrong, "\n".join(wrong)
 
 
-def test_timelines_need_the_standard_library_only():
-    wrong = [
-        str(item)
-        for item in IMPORTS
-        if item.importer.startswith("bftimeline")
-        and item.imported.split(".")[0] not in {"bftimeline", *sys.stdlib_module_names}
-    ]
-    assert not wrong, "\n".join(wrong)
-
-
-def test_bluecomm_takes_only_framing_from_bfrun():
+def test_bluecomm_takes_only_framing_and_timelines_from_bfrun():
     wrong = [
         str(item)
         for item in IMPORTS
@@ -264,15 +248,14 @@ def test_importing_bluecomm_loads_nothing_slow():
 
 def test_the_agent_needs_the_standard_library_only():
     reached = set()
-    known = {*MODULES["bfrun"], *MODULES["bftimeline"]}
-    waiting = AGENT_ROOTS & known
+    waiting = AGENT_ROOTS & set(MODULES["bfrun"])
     foreign = []
     while waiting:
         module = waiting.pop()
         reached.add(module)
         for item in IMPORTS:
             if item.importer == module:
-                if item.imported in known:
+                if item.imported in MODULES["bfrun"]:
                     waiting |= {item.imported} - reached
                 elif item.imported.split(".")[0] not in sys.stdlib_module_names:
                     foreign.append(str(item))

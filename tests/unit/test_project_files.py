@@ -13,7 +13,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BUILD_FILES = [ROOT / name for name in ("Makefile", "setup.py", ".ci/run")]
 # Pages name files from the folder that they are about.
 FOLDERS = [
-    *("", "docs", "examples", "bfrun", "bftimeline", "bluecomm", "bluecomm/optim"),
+    *("", "docs", "examples", "bfrun", "bluecomm", "bluecomm/optim"),
     *("native", "native/engine", "native/engine/collectives"),
 ]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bftimeline import spool
-from bftimeline.clock import ClockEstimate
-from bftimeline.merge import Source, merge_file
+from bfrun.trace import spool
+from bfrun.trace.clock import ClockEstimate
+from bfrun.trace.merge import Source, merge_file
 from bluecomm.timeline.__main__ import main
 from bluecomm.timeline.plot import plot
 from bluecomm.timeline.reading import read_timeline

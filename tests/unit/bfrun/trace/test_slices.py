@@ -1,7 +1,7 @@
 """What is shown of one rank."""
 
-from bftimeline import spool
-from bftimeline.slices import make_slices
+from bfrun.trace import spool
+from bfrun.trace.slices import make_slices
 from tests.support.traces import TraceWriter
 
 

@@ -10,9 +10,9 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bftimeline import spool
-from bftimeline.calls import Call, Wait, collect_calls
-from bftimeline.spool import Event, Spool
+from bfrun.trace import spool
+from bfrun.trace.calls import Call, Wait, collect_calls
+from bfrun.trace.spool import Event, Spool
 
 # Numbers of tracks; those of threads are the threads' own.
 FIRST_LANE = 1 << 24

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from bftimeline import spool
-from bftimeline.spool import Event
+from bfrun.trace import spool
+from bfrun.trace.spool import Event
 
 
 @dataclasses.dataclass

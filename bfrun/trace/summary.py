@@ -6,9 +6,9 @@ import collections
 import dataclasses
 from typing import Any
 
-from bftimeline.clock import ClockEstimate
-from bftimeline.slices import FIRST_LANE, WAIT, RankSlices
-from bftimeline.spool import Spool
+from bfrun.trace.clock import ClockEstimate
+from bfrun.trace.slices import FIRST_LANE, WAIT, RankSlices
+from bfrun.trace.spool import Spool
 
 
 @dataclasses.dataclass

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from bftimeline.calls import Call
-from bftimeline.clock import ClockEstimate
-from bftimeline.errors import TraceError
-from bftimeline.slices import RankSlices, make_slices
-from bftimeline.spool import HEADER_NBYTES, Spool, parse_header
-from bftimeline.summary import Summary
+from bfrun.errors import ProtocolError
+from bfrun.trace.calls import Call
+from bfrun.trace.clock import ClockEstimate
+from bfrun.trace.slices import RankSlices, make_slices
+from bfrun.trace.spool import HEADER_NBYTES, Spool, parse_header
+from bfrun.trace.summary import Summary
 
 # How Chrome shows what a rank waits for; Perfetto has colours of its own.
 _COLOURS = {"late": "terrible", "data": "bad", "wait": "grey"}
@@ -84,7 +84,7 @@ def merge(sources: Sequence[Source], out: TextIO) -> Merged:
         try:
             header = parse_header(source.read(HEADER_NBYTES))
             readable.append((header.rank, header.pid, header.started_ns, source))
-        except (OSError, TraceError) as error:
+        except (OSError, ProtocolError) as error:
             broken.append(f"{source.name} ({source.host}): {error}")
     readable.sort(key=lambda each: each[:3])
     base_ns = min((s.clock.to_ours(start) for *_, start, s in readable), default=0)
@@ -96,7 +96,7 @@ def merge(sources: Sequence[Source], out: TextIO) -> Merged:
         try:
             trace = Spool(source.read(sys.maxsize))
             slices = make_slices(trace)
-        except (OSError, TraceError) as error:
+        except (OSError, ProtocolError) as error:
             broken.append(f"{source.name} ({source.host}): {error}")
             continue
         ranks.append(rank)

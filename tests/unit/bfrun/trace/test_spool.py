@@ -2,8 +2,8 @@
 
 import pytest
 
-from bftimeline import spool
-from bftimeline.errors import TraceError
+from bfrun.errors import ProtocolError
+from bfrun.trace import spool
 from tests.support.traces import NAMES_CAPACITY, TraceWriter
 
 
@@ -64,14 +64,14 @@ def test_a_packed_trace_is_as_long_as_what_was_written():
     ],
 )
 def test_what_is_no_trace(data, text):
-    with pytest.raises(TraceError, match=text):
+    with pytest.raises(ProtocolError, match=text):
         spool.Spool(data)
 
 
 def test_a_trace_whose_end_is_missing():
     writer = TraceWriter()
     writer.add(spool.COMBINE, 1)
-    with pytest.raises(TraceError, match="lacks its last 10 bytes"):
+    with pytest.raises(ProtocolError, match="lacks its last 10 bytes"):
         spool.Spool(writer.packed()[:-10])
 
 

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from bfrun.errors import LaunchError
-from bfrun.timeline_target import check_target
-from bftimeline import spool
-from bftimeline.clock import ClockEstimate
-from bftimeline.merge import Source, merge, merge_file
+from bfrun.trace import spool
+from bfrun.trace.clock import ClockEstimate
+from bfrun.trace.merge import Source, merge, merge_file
+from bfrun.trace.target import check_target
 from tests.support.traces import TraceWriter, check_timeline, slices_of
 
 US = 1000

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Iterator, List, NamedTuple, Tuple  # noqa: UP035
 
-from bftimeline.errors import TraceError
+from bfrun.errors import ProtocolError
 
 HEADER_NBYTES = 4096
 MAGIC = b"BLUETRCE"
@@ -81,20 +81,20 @@ def parse_header(data: bytes) -> Header:
     """Return the header at the start of a file, packed or not.
 
     Raises:
-        TraceError: No recorder of this version can have written it.
+        ProtocolError: No recorder of this version can have written it.
     """
     if len(data) < _HEADER.size:
-        raise TraceError(f"a trace of {len(data)} bytes is too short")
+        raise ProtocolError(f"a trace of {len(data)} bytes is too short")
     header = Header._make(_HEADER.unpack_from(data))
     if header.magic != MAGIC:
-        raise TraceError("no trace of bluecomm: it begins with other bytes")
+        raise ProtocolError("no trace of bluecomm: it begins with other bytes")
     if header.version != VERSION or header.event_nbytes != _EVENT.size:
-        raise TraceError(
+        raise ProtocolError(
             f"a trace of version {header.version}, this bfrun reads {VERSION}; "
             "install the same version everywhere"
         )
     if header.names_nbytes > header.names_capacity:
-        raise TraceError("a trace whose table of names is larger than its room")
+        raise ProtocolError("a trace whose table of names is larger than its room")
     return header
 
 
@@ -112,7 +112,7 @@ def pack(data: bytes) -> bytes:
     """Return the packed form of the whole of an unpacked file.
 
     Raises:
-        TraceError: It is no trace.
+        ProtocolError: It is no trace.
     """
     ranges = used_ranges(parse_header(data))
     return b"".join(data[start : start + length] for start, length in ranges)
@@ -122,7 +122,7 @@ class Spool:
     """A packed file, for reading.
 
     Raises:
-        TraceError: It is none, or a part of it is missing.
+        ProtocolError: It is none, or a part of it is missing.
     """
 
     def __init__(self, packed: bytes) -> None:
@@ -130,7 +130,9 @@ class Spool:
         names_end = HEADER_NBYTES + self.header.names_nbytes
         end = names_end + self.header.kept * _EVENT.size
         if len(packed) < end:
-            raise TraceError(f"a trace that lacks its last {end - len(packed)} bytes")
+            raise ProtocolError(
+                f"a trace that lacks its last {end - len(packed)} bytes"
+            )
         self._names = packed[HEADER_NBYTES:names_end]
         self._events = packed[names_end:end]
 

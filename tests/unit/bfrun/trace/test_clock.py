@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftimeline.clock import WINDOW_NS, ClockEstimate
+from bfrun.trace.clock import WINDOW_NS, ClockEstimate
 
 MS = 1_000_000
 
