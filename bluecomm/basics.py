@@ -27,6 +27,7 @@ def init(
 
     Raises:
         ValueError: A ``BLUECOMM_*`` variable is unknown or cannot be parsed.
+        OSError: A timeline is wanted (``BLUECOMM_TIMELINE``) that cannot be written.
         MismatchError: The ranks start with differing topologies or settings.
         CommunicationTimeout: Some ranks did not come within the start timeout.
         BluecommError: The launcher cannot be reached, or refuses this process.
