@@ -173,7 +173,9 @@ TEST(shared_memory, a_forked_child_frees_nothing) {
   SharedBlock block = memory.allocate(4 << 20);
   const std::weak_ptr<const Segment> segment = memory.find(block.bytes())->segment;
   CHECK(holds_in_a_fork([&] {
-    { const SharedBlock freed = std::move(block); }
+    {
+      const SharedBlock freed = std::move(block);
+    }
     return !segment.expired();
   }));
   block = {};
