@@ -68,6 +68,17 @@ class Config:
         "Link between ranks: shared memory (shm), TCP (tcp), or shared memory "
         "wherever it reaches and TCP elsewhere (auto).",
     )
+    network_interface: str | None = _setting(
+        None,
+        "Interfaces that carry data where another launcher than bfrun started the "
+        "ranks: name, glob, ^exclude or CIDR, separated by commas. Default: all.",
+    )
+    secret_file: str | None = _setting(
+        None,
+        "File on each machine with 16 or more random bytes, the same everywhere, from "
+        "which the keys of connections are made where the launcher cannot carry them "
+        "in private (torchrun on several machines). Only its owner may read it.",
+    )
     operation_timeout_s: float = _setting(
         600.0,
         "Seconds that an operation waits for ranks that live but do not take part.",

@@ -169,11 +169,17 @@ class AgentRendezvous(Rendezvous):
 def find_rendezvous(config: Config) -> Rendezvous:
     """Return the meeting point that the environment tells of.
 
-    bfrun's agent when there is one, else a world of one.
+    bfrun's agent when there is one, else torchrun, else a world of one.
 
     Raises:
-        BluecommError: The agent cannot be reached, or refuses this process.
+        BluecommError: The launcher cannot be reached, or refuses this process.
+        CommunicationTimeout: Some ranks did not come within the start timeout.
+        MismatchError: The ranks have differing versions or world sizes.
     """
     if config.agent_socket is not None:
         return AgentRendezvous(config)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from bluecomm.runtime.torchrun import TorchrunRendezvous
+
+        return TorchrunRendezvous(config, os.environ)
     return SoloRendezvous()

@@ -47,9 +47,10 @@ LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}
 
 # The extension is reached through these; all other code uses their Python interface.
 NATIVE_USERS = {"runtime", "ops", "window", "compression", "bench"}
-# One for both sides: the framing of messages to the agent, and timelines.
+# One for both sides: the framing of messages to the agent, and timelines. Without an
+# agent a rank finds its addresses by the driver's code.
 BFRUN_FROM_BLUECOMM = {
-    *("bfrun.channel", "bfrun.errors"),
+    *("bfrun.addresses", "bfrun.channel", "bfrun.errors", "bfrun.probe"),
     *("bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
 }
 # Sent to hosts that have nothing but Python.
