@@ -135,10 +135,10 @@ def _add_placement(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--launcher",
-        choices=("auto", "local", "ssh"),
+        choices=("auto", "local", "ssh", "slurm"),
         default="auto",
-        help="how agents start; auto: this machine directly, others over SSH "
-        "(default: %(default)s)",
+        help="how agents start; auto: inside a Slurm job by srun on all its hosts, "
+        "else this machine directly and others over SSH (default: %(default)s)",
     )
     group.add_argument(
         "--gpus-per-rank",

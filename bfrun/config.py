@@ -8,7 +8,7 @@ from typing import Literal
 
 from bfrun.hosts import Host
 
-Launcher = Literal["auto", "local", "ssh"]
+Launcher = Literal["auto", "local", "ssh", "slurm"]
 BindTo = Literal["core", "numa", "none"]
 
 
@@ -22,8 +22,9 @@ class LaunchConfig:
         hosts: Machines in rank order; empty: this machine takes every rank.
         oversubscribe: Allow more ranks than slots.
         ranks_per_machine: Cut each host into simulated machines of this many ranks.
-        launcher: How agents start: ``local``, ``ssh``, or ``auto`` (local for this
-            machine, SSH for others).
+        launcher: How agents start: ``local``, ``ssh``, ``slurm`` (srun), or ``auto``
+            (srun on all hosts of the Slurm job that this process is in, unless hosts
+            are given; else local for this machine, SSH for others).
         gpus_per_rank: GPUs that each rank sees through ``CUDA_VISIBLE_DEVICES``.
         bind_to: CPUs that a rank may run on.
         cwd: Working directory of every rank.

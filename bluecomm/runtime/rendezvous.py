@@ -169,7 +169,7 @@ class AgentRendezvous(Rendezvous):
 def find_rendezvous(config: Config) -> Rendezvous:
     """Return the meeting point that the environment tells of.
 
-    bfrun's agent when there is one, else torchrun, else a world of one.
+    bfrun's agent when there is one, else torchrun, else srun, else a world of one.
 
     Raises:
         BluecommError: The launcher cannot be reached, or refuses this process.
@@ -182,4 +182,8 @@ def find_rendezvous(config: Config) -> Rendezvous:
         from bluecomm.runtime.torchrun import TorchrunRendezvous
 
         return TorchrunRendezvous(config, os.environ)
+    from bluecomm.runtime.slurm import SlurmRendezvous, is_in_step
+
+    if is_in_step(os.environ):
+        return SlurmRendezvous(config, os.environ)
     return SoloRendezvous()

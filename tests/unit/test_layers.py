@@ -36,6 +36,7 @@ BFRUN = [
     {"output"},
     # What the driver plans, and how it starts an agent.
     {"addresses", "plan", "describe", "launch", "probe"},
+    {"allocation"},
     # The standard library only.
     {"agent"},
     # What both sides know.
