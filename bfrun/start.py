@@ -10,6 +10,7 @@ from dataclasses import replace
 from bfrun.config import LaunchConfig
 from bfrun.describe import describe_addresses, describe_plan
 from bfrun.driver.driver import run_job
+from bfrun.errors import LaunchError
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.base import Launcher
 from bfrun.launch.choose import Choice, choose_launcher
@@ -34,6 +35,8 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
         LaunchError: The plan is impossible, a host did not pass the pre-flight, or
             the job could not start. Nothing is left running.
     """
+    if config.launcher == "mpi":
+        return _start_mpi(config, run)
     choice = choose_launcher(config, os.environ)
     config, launcher = choice.config, choice.launcher
     hosts = config.hosts or (LOCALHOST,)
@@ -55,6 +58,17 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
         return run(plan, launcher, config)
     finally:
         launcher.close()
+
+
+def _start_mpi(config: LaunchConfig, run: RunJob) -> int:
+    if run is not run_job:
+        raise LaunchError(
+            "bfrun.run needs agents to carry the function: use another launcher than "
+            "mpi, or start a script"
+        )
+    from bfrun.mpi.job import run_mpi
+
+    return run_mpi(config, os.environ)
 
 
 def _needs_preflight(config: LaunchConfig, remote: frozenset[Host]) -> bool:

@@ -31,7 +31,7 @@ BLUECOMM = [
 BFRUN = [
     {"__init__", "__main__", "cli"},
     {"function", "start"},
-    {"preflight"},
+    {"preflight", "mpi"},
     {"driver"},
     {"output"},
     # What the driver plans, and how it starts an agent.
