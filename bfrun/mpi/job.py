@@ -86,6 +86,7 @@ def plan_mpi(
         (config.check, "--check"),
         (config.gpus_per_rank, "--gpus-per-rank"),
         (config.output_dir, "--output-dir"),
+        (config.timeline_filename, "--timeline-filename"),
         (config.only_rank, "--only-rank"),
         (config.prefix_timestamp, "--prefix-timestamp"),
         (config.stdin, "--stdin"),
