@@ -146,7 +146,7 @@ test: $(VENV)/.dev $(VENV)/.extension
 
 # Side by side: the second spends its time waiting for things to be noticed.
 test-ranks: $(VENV)/.dev $(VENV)/.extension
-	$(BIN)/pytest tests/mp tests/cluster tests/examples tests/launchers
+	$(BIN)/pytest tests/mp tests/cluster tests/examples tests/launchers tests/slurm
 
 test-faults: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/faults

@@ -14,10 +14,10 @@ def init(
 ) -> None:
     """Find this process's world and connect to it.
 
-    Under bfrun the world is the job's ranks; a script that no launcher started gets a
-    world of one. Collective. Called again, it only resets the topology. After
-    ``shutdown`` it starts anew. With the world comes its end: ``shutdown`` runs at the
-    exit of the interpreter.
+    Under bfrun, torchrun and srun the world is the job's ranks; a script that no
+    launcher started gets a world of one. Collective. Called again, it only resets the
+    topology. After ``shutdown`` it starts anew. With the world comes its end:
+    ``shutdown`` runs at the exit of the interpreter.
 
     Args:
         topology_fn: Makes the topology from the number of ranks, the same on all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -10,12 +11,17 @@ import pytest
 
 from tests.support.launch import launched, python
 
-pytestmark = [
-    pytest.mark.launchers,
-    pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun"),
-]
+pytestmark = pytest.mark.launchers
 
 MPI = ("--launcher", "mpi")
+
+
+@pytest.fixture(autouse=True)
+def there_is_an_mpi():
+    if shutil.which("mpirun") is None:
+        if os.environ.get("CI"):
+            pytest.fail("there is no mpirun on PATH")
+        pytest.skip("there is no mpirun on PATH")
 
 
 def test_ranks_run_with_the_usual_variables(tmp_path):
