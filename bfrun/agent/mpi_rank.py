@@ -12,11 +12,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-import time
 import zlib
 from typing import Any, Dict, List  # noqa: UP035
 
@@ -26,6 +26,7 @@ from bfrun.agent.procs import kill_descendants
 # A report fits into one write to a pipe, which the kernel does not tear apart.
 _TAIL_NBYTES = 1500
 _KILL_LIMIT_S = 1.5
+_LOOK_MS = 50
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 # Rank, local rank, world size and local world size, as Open MPI and as MPICH say them.
@@ -118,18 +119,15 @@ class MpiRank:
 
     def _copy(self, fd: int, child: subprocess.Popen[bytes]) -> None:
         """Pass standard error on until the command ends, or nobody has it open."""
-        os.set_blocking(fd, False)
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
         ended = False
-        while True:
-            try:
-                data = os.read(fd, 65536)
-            except BlockingIOError:
-                if ended:
-                    return
+        while not ended or poll.poll(0):
+            if not ended and not poll.poll(_LOOK_MS):
                 # Its children may hold it open after its end.
                 ended = child.poll() is not None
-                time.sleep(0 if ended else 0.02)
                 continue
+            data = os.read(fd, 65536)
             if not data:
                 return
             self._tail = (self._tail + data)[-_TAIL_NBYTES:]

@@ -21,7 +21,7 @@ from bfrun.allocation import is_in_allocation, read_allocation
 from bfrun.config import LaunchConfig
 from bfrun.driver.membership import Failure, describe_status
 from bfrun.driver.report import Leftovers, Verdict, make_verdict
-from bfrun.driver.signals import SignalWatch
+from bfrun.driver.signals import SignalWatch, stop_myself
 from bfrun.env import forwarded_environment
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host, is_local
@@ -240,6 +240,8 @@ class MpiJob:
                 self._end(process, number)
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 return
+            if fd not in ready and process.poll() is not None:
+                break  # something that it has left behind holds its standard error
             if fd in ready:
                 data = os.read(fd, 65536)
                 if not data:
@@ -253,6 +255,7 @@ class MpiJob:
 
     def _end(self, process: subprocess.Popen[bytes], number: int) -> None:
         if number == SignalWatch.SUSPEND:
+            stop_myself()  # the ranks go on, as they do with agents
             return
         if self._ended_by is None:
             self._ended_by = number

@@ -6,12 +6,13 @@ and a rank that waits for a dead one learns of it from the broken link.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import os
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
@@ -90,7 +91,7 @@ class TorchrunRendezvous(Rendezvous):
     """
 
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
-        told = TorchrunVariables.from_environment(environ)
+        self._told = told = TorchrunVariables.from_environment(environ)
         # When torchrun itself runs no store, rank 0 does.
         self._runs_store = told.rank == 0 and not told.has_store
         self._owner = os.getpid()
@@ -102,14 +103,15 @@ class TorchrunRendezvous(Rendezvous):
                 one_machine=told.local_size == told.size,
                 channel=f"torchrun's store at {told.store_host}:{told.store_port}",
             )
-            self._meeting = StoreMeeting(
-                _connect(told, config.start_timeout_s),
-                f"bluecomm/{told.run_id}/{told.restart_count}",
-                told.rank,
-                told.size,
-                handover,
-                config.start_timeout_s,
-            )
+            with _named(told):
+                self._meeting = StoreMeeting(
+                    _connect(told, config.start_timeout_s),
+                    f"bluecomm/{told.run_id}/{told.restart_count}",
+                    told.rank,
+                    told.size,
+                    handover,
+                    config.start_timeout_s,
+                )
             self._place = self._make_place(config, told)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -120,7 +122,8 @@ class TorchrunRendezvous(Rendezvous):
         return self._place
 
     def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
-        return self._meeting.exchange(record, timeout_s)
+        with _named(self._told):
+            return self._meeting.exchange(record, timeout_s)
 
     def goodbye(self) -> None:
         pass  # torchrun looks at exit codes only
@@ -153,17 +156,25 @@ class TorchrunRendezvous(Rendezvous):
 def _connect(told: TorchrunVariables, timeout_s: float) -> TCPStore:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+    return TCPStore(
+        told.store_host,
+        told.store_port,
+        told.size,
+        is_master=told.rank == 0 and not told.has_store,
+        timeout=datetime.timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+
+
+@contextlib.contextmanager
+def _named(told: TorchrunVariables) -> Iterator[None]:
+    """Say which store it is that fails."""
     try:
-        return TCPStore(
-            told.store_host,
-            told.store_port,
-            told.size,
-            is_master=told.rank == 0 and not told.has_store,
-            timeout=datetime.timedelta(seconds=timeout_s),
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
-    except RuntimeError as error:
+        yield
+    except BluecommError:
+        raise
+    except RuntimeError as error:  # torch's errors of a store are of this class
         first = str(error).splitlines()[0]
         raise BluecommError(
             f"init on rank {told.rank}: torchrun's store at {told.store_host}:"

@@ -51,6 +51,22 @@ def test_a_store_that_does_not_answer_is_named(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_store_that_goes_away_is_named(tmp_path, monkeypatch):
+    from torch.distributed import TCPStore
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    environ = {**VARIABLES, **alone, "MASTER_PORT": str(store.port)}
+    rendezvous = TorchrunRendezvous(Config(start_timeout_s=5), environ)
+    assert rendezvous.exchange({"a": 1}, 5.0) == [{"a": 1}]
+    del store
+    with pytest.raises(BluecommError, match=r"rank 0: torchrun's store at 127"):
+        rendezvous.exchange({"a": 2}, 5.0)
+    rendezvous.close()
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_address_of_the_route_comes_first(monkeypatch):
     monkeypatch.setattr(
         "bluecomm.runtime.host.interface_addresses",
