@@ -6,10 +6,12 @@ namespaces of its own (network, host name, mounts, 64 MB of /dev/shm), as Docker
 What it cannot show is Docker's own part: layers, caches, the seccomp profile.
 
     docker/check.py [--folder DIR] [--bind PATH]... [--env NAME=VALUE]...
-        [--build-arg NAME=VALUE]...
+        [--build-arg NAME=VALUE]... [--again]
 
 Needs root, debootstrap, iproute2 and PyYAML. The folder keeps the roots, so that a
-second run only repeats what follows the build (--again).
+second run only repeats what follows the build (--again). --bind shows a folder of this
+machine to the instructions, such as one with wheels or certificates; they can write to
+it, so never give one that holds more.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 MIRROR = "http://deb.debian.org/debian"
 SUBNET = "10.213.7"
+# As in Docker's Debian images.
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def instructions(path: Path) -> Iterator[tuple[str, str]]:
@@ -47,7 +51,7 @@ class Stage:
 
     def __init__(self, root: Path, options: argparse.Namespace) -> None:
         self.root = root
-        self.environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+        self.environ = {"PATH": PATH, "HOME": "/root"}
         self.cwd = "/"
         self.arguments = dict(pair.split("=", 1) for pair in options.build_arg)
         self._options = options
