@@ -11,6 +11,7 @@ cores              ``--bind-to``                   ``-bind-to``
 oversubscription   ``--oversubscribe`` (4),        not limited
                    ``--map-by :OVERSUBSCRIBE`` (5)
 waiting politely   ``mpi_yield_when_idle``         no setting
+this host          found by itself                 ``-localhost``
 interface          ``btl_tcp_if_include``          ``-iface``
 InfiniBand         ``pml ucx``                     ``MPIR_CVAR_CH4_NETMOD=ucx``
 =================  ==============================  ==============================
@@ -55,6 +56,7 @@ def make_command(
     program: Sequence[str],
     *,
     takes_turns: bool,
+    own_address: str | None = None,
 ) -> MpiCommand:
     """Return the command that starts ``program`` on each rank.
 
@@ -65,6 +67,7 @@ def make_command(
         variables: Environment of the ranks.
         program: What mpirun starts.
         takes_turns: Whether there are more ranks than cores somewhere.
+        own_address: Where the other hosts reach this one; None: they know its name.
 
     Raises:
         LaunchError: The implementation has no word for something that is asked for.
@@ -79,7 +82,7 @@ def make_command(
     if mpi.kind == "openmpi":
         options = _open_mpi(config, mpi, variables, takes_turns)
     else:
-        options, settings = _mpich(config, variables)
+        options, settings = _mpich(config, variables, own_address)
     count = config.world_size or sum(slots for _, slots in hosts)
     words = [mpi.mpirun, "-np", str(count)]
     if hosts:
@@ -135,10 +138,12 @@ def _open_mpi(
 
 
 def _mpich(
-    config: LaunchConfig, variables: Mapping[str, str]
+    config: LaunchConfig, variables: Mapping[str, str], own_address: str | None
 ) -> tuple[list[str], dict[str, str]]:
     words: list[str] = ["-bind-to", config.bind_to]
     settings: dict[str, str] = {}
+    if own_address is not None:
+        words += ["-localhost", own_address]
     if config.network_interface is not None:
         which, names = _interfaces(config.network_interface)
         if which == "exclude" or "," in names or "/" in names:

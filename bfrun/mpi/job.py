@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bfrun.addresses import Address, choose_interfaces
+from bfrun.addresses import Address, choose_interfaces, source_address
 from bfrun.agent.mpi_rank import decode_report
 from bfrun.agent.ports import free_port
 from bfrun.allocation import is_in_allocation, read_allocation
@@ -119,6 +119,7 @@ def plan_mpi(
         variables,
         [*wrapper, *config.command],
         takes_turns=_takes_turns(config, hosts),
+        own_address=_own_address(hosts),
     )
 
 
@@ -160,6 +161,13 @@ def _takes_turns(config: LaunchConfig, hosts: Sequence[tuple[Host, int]]) -> boo
     here = [slots for host, slots in hosts if is_local(host, own)]
     ranks = sum(here) if hosts else config.world_size or 0
     return ranks > len(os.sched_getaffinity(0))
+
+
+def _own_address(hosts: Sequence[tuple[Host, int]]) -> str | None:
+    """Return where the other hosts reach this one."""
+    own = [address for _, address in interface_addresses()]
+    remote = [host for host, _ in hosts if not is_local(host, own)]
+    return source_address(remote[0].name) if remote else None
 
 
 def _head_address(hosts: Sequence[tuple[Host, int]], pattern: str | None) -> str:

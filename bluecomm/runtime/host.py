@@ -8,7 +8,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from bfrun.addresses import Address, choose_interfaces
+from bfrun.addresses import Address, choose_interfaces, source_address
 from bfrun.errors import LaunchError
 from bfrun.probe import interface_addresses
 from bluecomm.errors import BluecommError
@@ -58,21 +58,9 @@ def data_addresses(pattern: str | None, towards: str) -> tuple[str, ...]:
             f"{socket.gethostname()}, which has {had}",
             operation="init",
         )
-    route = _source_address(towards)
+    route = source_address(towards)
     allowed.sort(key=lambda ip: ip != route)
     return tuple(allowed) or ("127.0.0.1",)
-
-
-def _source_address(host: str) -> str | None:
-    """Return the own address of the route to ``host``; sends nothing."""
-    try:
-        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return None
 
 
 def process_start(pid: int) -> str | None:

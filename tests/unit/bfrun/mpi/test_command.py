@@ -91,6 +91,21 @@ def test_ssh_settings_reach_hydra_by_its_variable():
     assert made.settings == {"HYDRA_LAUNCHER_EXTRA_ARGS": "-p 22022"}
 
 
+def test_hydras_proxies_are_told_where_to_call():
+    for mpi, expected in ((MPICH, "-localhost 10.0.0.9"), (OPEN_MPI_5, "--host")):
+        made = make_command(
+            CONFIG,
+            HOSTS,
+            mpi,
+            {},
+            ["prog"],
+            takes_turns=False,
+            own_address="10.0.0.9",
+        )
+        assert expected in " ".join(made.argv)
+        assert ("10.0.0.9" in made.argv) == (mpi is MPICH)
+
+
 def test_root_is_allowed_for_open_mpi(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert "--allow-run-as-root" in command(OPEN_MPI_5)
