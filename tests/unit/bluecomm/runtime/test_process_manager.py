@@ -128,6 +128,17 @@ def test_a_missing_libpmix_is_named(monkeypatch):
         Pmix(0)
 
 
+def test_a_pmix_that_refuses_is_named(monkeypatch):
+    class Library:
+        @staticmethod
+        def PMIx_Init(*arguments):  # noqa: N802 (libpmix's own name)
+            return -25
+
+    monkeypatch.setattr(process_manager.ctypes, "CDLL", lambda name: Library)
+    with pytest.raises(BluecommError, match="rank 4: PMIx_Init failed with code -25"):
+        Pmix(4)
+
+
 @pytest.mark.skipif(not HEADERS.exists(), reason="needs Debian's libpmix-dev")
 def test_declarations_of_pmix_are_those_of_its_header(tmp_path):
     source = tmp_path / "check.c"
