@@ -15,7 +15,9 @@ from bluecomm.config import Config
 from bluecomm.errors import BluecommError, MismatchError
 from bluecomm.runtime.host import data_addresses, machine_identity, private_folder
 from bluecomm.runtime.layout import layout_of
-from bluecomm.runtime.process_manager import Pmi2, Pmix, ProcessManager
+from bluecomm.runtime.pmi2 import Pmi2
+from bluecomm.runtime.pmix import Pmix
+from bluecomm.runtime.process_manager import ProcessManager
 from bluecomm.runtime.rendezvous import Place, Rendezvous
 
 # Set by the launchers of MPIs, whose daemons srun may have started: their ranks find

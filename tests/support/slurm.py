@@ -207,6 +207,9 @@ def _until(
 
 
 def _stop(slurm: Slurm) -> None:
+    """End jobs, then daemons, then the step daemons that slurmd has let go of."""
+    if len(slurm.daemons) == 3:
+        slurm.run("scancel", "--full", "--user=root")
     for daemon in reversed(slurm.daemons):
         daemon.send_signal(signal.SIGTERM)
     for daemon in reversed(slurm.daemons):
@@ -215,3 +218,8 @@ def _stop(slurm: Slurm) -> None:
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
+    mark = f"SLURM_CONF={slurm.environ['SLURM_CONF']}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (folder / "environ").read_bytes():
+                os.kill(int(folder.name), signal.SIGKILL)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from bluecomm.errors import BluecommError, CommunicationTimeout
-from bluecomm.runtime import process_manager
-from bluecomm.runtime.process_manager import Pmi2, Pmix
+from bluecomm.runtime import pmix
+from bluecomm.runtime.pmi2 import Pmi2
+from bluecomm.runtime.pmix import Pmix
 from bluecomm.runtime.slurm import is_in_step
 
 HEADERS = Path("/usr/lib/x86_64-linux-gnu/pmix2/include")
@@ -123,7 +124,7 @@ def test_a_missing_libpmix_is_named(monkeypatch):
     def fail(name):
         raise OSError(f"{name}: not there")
 
-    monkeypatch.setattr(process_manager.ctypes, "CDLL", fail)
+    monkeypatch.setattr(pmix.ctypes, "CDLL", fail)
     with pytest.raises(BluecommError, match=r"no libpmix.so.2 .*libpmix2"):
         Pmix(0)
 
@@ -134,7 +135,7 @@ def test_a_pmix_that_refuses_is_named(monkeypatch):
         def PMIx_Init(*arguments):  # noqa: N802 (libpmix's own name)
             return -25
 
-    monkeypatch.setattr(process_manager.ctypes, "CDLL", lambda name: Library)
+    monkeypatch.setattr(pmix.ctypes, "CDLL", lambda name: Library)
     with pytest.raises(BluecommError, match="rank 4: PMIx_Init failed with code -25"):
         Pmix(4)
 
@@ -143,15 +144,15 @@ def test_a_pmix_that_refuses_is_named(monkeypatch):
 def test_declarations_of_pmix_are_those_of_its_header(tmp_path):
     source = tmp_path / "check.c"
     names = ("PMIX_SUCCESS", "PMIX_GLOBAL", "PMIX_BOOL", "PMIX_STRING")
-    checks = [f"{name} == {getattr(process_manager, name)}" for name in names]
-    proc = process_manager.PmixProc
+    checks = [f"{name} == {getattr(pmix, name)}" for name in names]
+    proc = pmix.PmixProc
     checks += [
-        f"sizeof(pmix_value_t) == {process_manager.VALUE_NBYTES}",
-        f"sizeof(pmix_info_t) == {process_manager.INFO_NBYTES}",
-        f"sizeof(pmix_proc_t) == {process_manager.ctypes.sizeof(proc)}",
+        f"sizeof(pmix_value_t) == {pmix.VALUE_NBYTES}",
+        f"sizeof(pmix_info_t) == {pmix.INFO_NBYTES}",
+        f"sizeof(pmix_proc_t) == {pmix.ctypes.sizeof(proc)}",
         f"offsetof(pmix_proc_t, rank) == {proc.rank.offset}",
-        f"offsetof(pmix_value_t, data) == {process_manager.VALUE_DATA_OFFSET}",
-        f"offsetof(pmix_info_t, value) == {process_manager.INFO_VALUE_OFFSET}",
+        f"offsetof(pmix_value_t, data) == {pmix.VALUE_DATA_OFFSET}",
+        f"offsetof(pmix_info_t, value) == {pmix.INFO_VALUE_OFFSET}",
     ]
     lines = [f'_Static_assert({check}, "{check}");' for check in checks]
     source.write_text("#include <stddef.h>\n#include <pmix.h>\n" + "\n".join(lines))
