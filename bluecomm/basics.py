@@ -34,8 +34,8 @@ def init(
             For the first ``init`` of a process only. Default: all of the job's ranks.
 
     Raises:
-        ValueError: A ``BLUECOMM_*`` variable is unknown or cannot be parsed; or ``comm``
-            is null, or not given to the first ``init``.
+        ValueError: A ``BLUECOMM_*`` variable is unknown or cannot be parsed; or
+            ``comm`` is null, or not given to the first ``init``.
         TypeError: ``comm`` is no communicator of mpi4py.
         MismatchError: The ranks start with differing topologies or settings.
         CommunicationTimeout: Some ranks did not come within the start timeout.

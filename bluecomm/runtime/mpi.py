@@ -83,7 +83,7 @@ class MpiRendezvous(Rendezvous):
         if self._threads_are_few():
             _log.info(
                 "MPI was started with thread level '%s', and its transport needs "
-                "'serialized' or 'multiple': ranks on other machines are reached by TCP",
+                "'serialized' or 'multiple': other machines are reached by TCP",
                 self._library.threads,
             )
             return None
@@ -122,7 +122,9 @@ class MpiRendezvous(Rendezvous):
         try:
             opened = self._library.open_session(handle, timeout_s)
         except ValueError as error:
-            raise ValueError(f"init: {error}; ranks outside of it call no init") from None
+            raise ValueError(
+                f"init: {error}; ranks outside of it call no init"
+            ) from None
         if isinstance(opened, list):
             raise self._timeout(opened, timeout_s)
         return opened
@@ -153,7 +155,7 @@ class MpiRendezvous(Rendezvous):
             machine=str(mine["machine"]),
             socket_dir=self._folder,
             addresses=data_addresses(config.network_interface, everyone[0]["host"]),
-            source=f"MPI: {self._library.version}",
+            source=" ".join(self._library.version.partition(",")[0].split()),
         )
 
     def _timeout(self, silent: list[int], timeout_s: float) -> CommunicationTimeout:
@@ -195,4 +197,3 @@ def _check_versions(rank: int, versions: list[str]) -> None:
             got=versions[others[0]],
             remedy="Install the same version for all ranks.",
         )
-

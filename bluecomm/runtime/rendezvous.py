@@ -210,13 +210,11 @@ def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:
         return TorchrunRendezvous(config, os.environ)
     from bluecomm.runtime.slurm import SlurmRendezvous, is_in_step
 
-    is_mpi = launcher_family(os.environ) is not None
-    # srun starts processes of MPI, too, but meeting there needs none.
-    if not is_mpi and is_in_step(os.environ):
-        if config.transport != "mpi":
-            return SlurmRendezvous(config, os.environ)
-        is_mpi = True
-    if is_mpi:
+    # Meeting under srun needs no MPI, although srun starts processes of MPI, too.
+    is_step = is_in_step(os.environ)
+    if is_step and config.transport != "mpi":
+        return SlurmRendezvous(config, os.environ)
+    if is_step or launcher_family(os.environ) is not None:
         from bluecomm.runtime.mpi import MpiRendezvous
 
         return MpiRendezvous(config, os.environ)

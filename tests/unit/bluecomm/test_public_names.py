@@ -32,7 +32,8 @@ timeline_start_activity timeline_end_activity timeline_context
 
 HOROVOD = """
 init shutdown is_initialized size local_size rank local_rank cross_size cross_rank
-is_homogeneous nccl_built mpi_built mpi_threads_supported Average Sum Min Max Product Compression ProcessSet
+is_homogeneous nccl_built mpi_built mpi_threads_supported
+Average Sum Min Max Product Compression ProcessSet
 allreduce allreduce_ allreduce_async allreduce_async_
 grouped_allreduce grouped_allreduce_async allgather allgather_async
 broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async
