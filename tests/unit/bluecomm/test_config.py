@@ -107,7 +107,9 @@ def test_booleans_are_strict(text):
 
 
 def test_unknown_choice_names_the_choices():
-    with pytest.raises(ValueError, match=r"transport .*auto, shm, tcp or mpi, got 'ib'"):
+    with pytest.raises(
+        ValueError, match=r"transport .*auto, shm, tcp or mpi, got 'ib'"
+    ):
         Config.from_environment({"BLUECOMM_TRANSPORT": "ib"})
 
 
