@@ -112,18 +112,33 @@ def start_mpi(library: MpiLibrary, environ: Mapping[str, str]) -> bool:
             operation="init",
         )
     is_ours = not library.initialized
+    launcher = launcher_family(environ)
     if is_ours:
+        # Before: an MPI that talks to another one's launcher may end the process.
+        if launcher not in (None, _family_of(library)):
+            raise _foreign(library, f"{launcher}'s launcher started this process")
         library.init()
     expected = launched_size(environ)
     if expected is not None and library.world_size != expected:
-        raise BluecommError(
-            f"init: {launcher_family(environ)}'s launcher has started {expected} "
-            f"processes, but MPI has {library.world_size} in its world: "
-            f"{library.version} does not belong to this launcher. Use the mpirun of "
-            f"that library, or name the launcher's own libmpi in BLUECOMM_MPI_LIB",
-            operation="init",
+        raise _foreign(
+            library,
+            f"{launcher}'s launcher started {expected} processes, but MPI has "
+            f"{library.world_size} in its world",
         )
     return is_ours
+
+
+def _family_of(library: MpiLibrary) -> str:
+    return _OPEN_MPI if library.version.startswith(_OPEN_MPI) else _MPICH
+
+
+def _foreign(library: MpiLibrary, what: str) -> BluecommError:
+    return BluecommError(
+        f"init: {what}: '{library.version}' does not belong to this launcher. Use the "
+        "mpirun of that library, or name the launcher's own libmpi in "
+        "BLUECOMM_MPI_LIB (and in MPI4PY_LIBMPI for mpi4py)",
+        operation="init",
+    )
 
 
 def _candidates(family: str | None) -> Iterator[str]:

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -44,6 +45,11 @@ class Meeting {
         size_(communicator.size()) {}
 
   Attendance run(const std::string& mine) {
+    if (mine.size() > kMaxRecord) {
+      throw std::invalid_argument("a rank's record has at most " +
+                                  std::to_string(kMaxRecord) + " bytes, got " +
+                                  std::to_string(mine.size()));
+    }
     return rank_ == 0 ? lead(mine) : follow(mine);
   }
 

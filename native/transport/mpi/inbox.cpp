@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 namespace bluecomm::mpi {
@@ -21,7 +22,12 @@ MpiIncoming::MpiIncoming(Inbox& inbox, const Frame& frame, const Header& header,
 }
 
 MpiIncoming::~MpiIncoming() {
-  if (inbox_ != nullptr) inbox_->remove(*this);
+  if (inbox_ == nullptr) return;
+  try {
+    inbox_->remove(*this);
+  } catch (const std::exception&) {
+    // MPI has failed, which the next poll tells.
+  }
 }
 
 void MpiIncoming::accept(std::span<std::byte>) {
@@ -59,7 +65,11 @@ void MpiIncoming::consume(std::size_t nbytes) {
 
 Inbox::~Inbox() {
   for (MpiIncoming* incoming : known_) {
-    leave_receives(*incoming);
+    try {
+      leave_receives(*incoming);
+    } catch (const std::exception&) {
+      // MPI has failed: it will not write to memory any more.
+    }
     incoming->inbox_ = nullptr;
   }
 }

@@ -104,8 +104,19 @@ def test_starts_mpi_once():
     assert not mpi_library.start_mpi(library(world_size=4), OPEN_MPI)
     with pytest.raises(bf.BluecommError, match="cannot be started again"):
         mpi_library.start_mpi(library(finalized=True), {})
-    with pytest.raises(bf.BluecommError, match="X does not belong to this launcher"):
+    with pytest.raises(
+        bf.BluecommError, match="has 1 in its world: 'X' does not belong"
+    ):
         mpi_library.start_mpi(library(), OPEN_MPI)
+
+
+def test_library_of_another_launcher_is_not_started():
+    mpich = library(initialized=False, version="MPICH Version: 5.0")
+    del mpich.init
+    with pytest.raises(bf.BluecommError, match="Open MPI's launcher .* 'MPICH Version"):
+        mpi_library.start_mpi(mpich, OPEN_MPI)
+    open_mpi = library(initialized=False, version="Open MPI v5", world_size=4)
+    assert mpi_library.start_mpi(open_mpi, OPEN_MPI)
 
 
 def test_only_communicators_of_mpi4py_are_taken():
