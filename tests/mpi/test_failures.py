@@ -35,7 +35,7 @@ def test_rank_that_never_calls_init() -> None:
 from mpi4py import MPI
 import time
 if MPI.COMM_WORLD.rank == 1:
-    time.sleep(50)
+    time.sleep(5)
 {INIT}
 """
     code, text = launch("mpich", 3, program, BLUECOMM_START_TIMEOUT_S="2")
