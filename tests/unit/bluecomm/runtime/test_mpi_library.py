@@ -113,7 +113,9 @@ def test_starts_mpi_once():
 def test_library_of_another_launcher_is_not_started():
     mpich = library(initialized=False, version="MPICH Version: 5.0")
     del mpich.init
-    with pytest.raises(bf.BluecommError, match=r"Open MPI's launcher .* 'MPICH Version"):
+    with pytest.raises(
+        bf.BluecommError, match=r"Open MPI's launcher .* 'MPICH Version"
+    ):
         mpi_library.start_mpi(mpich, OPEN_MPI)
     open_mpi = library(initialized=False, version="Open MPI v5", world_size=4)
     assert mpi_library.start_mpi(open_mpi, OPEN_MPI)
