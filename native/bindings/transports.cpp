@@ -44,11 +44,12 @@ std::unique_ptr<Transport> make_shm(const TransportOptions& options) {
 }
 
 std::unique_ptr<Transport> make_mpi(const TransportOptions& options) {
-  MpiOptions mpi;
-  mpi.rank = options.rank;
-  mpi.session = options.mpi;
-  mpi.eager_bytes = options.eager_bytes;
-  return std::make_unique<MpiTransport>(std::move(mpi));
+  MpiOptions made;
+  made.rank = options.rank;
+  made.session = options.mpi;
+  // Each message that must be asked for waits for three naps, not one.
+  made.eager_bytes = std::max(options.eager_bytes, mpi::kMaxEager);
+  return std::make_unique<MpiTransport>(std::move(made));
 }
 
 }  // namespace
