@@ -44,7 +44,7 @@ class MpiTransport final : public Transport {
  private:
   using Clock = std::chrono::steady_clock;
 
-  static constexpr std::chrono::microseconds kShortestNap{20};
+  static constexpr std::chrono::microseconds kShortestNap{4};
   static constexpr std::chrono::microseconds kLongestNap{1000};
 
   bool take_frames();
