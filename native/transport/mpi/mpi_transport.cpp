@@ -69,6 +69,7 @@ bool MpiTransport::take_frames() {
 }
 
 bool MpiTransport::poll(Receiver& receiver) {
+  if (channels_.empty()) return false;  // all ranks are reached otherwise
   wake_on_time();
   bool changed = take_frames();
   changed |= port_.progress();
@@ -88,6 +89,7 @@ bool MpiTransport::prepare_sleep() {
 }
 
 MpiTransport::Clock::time_point MpiTransport::next_timer() const {
+  if (channels_.empty()) return Clock::time_point::max();
   const auto nap = std::clamp<Clock::duration>((last_poll_ - last_change_) / 4,
                                                kShortestNap, kLongestNap);
   return last_poll_ + nap;
