@@ -1,0 +1,148 @@
+"""What one launch under MPI's mpirun runs: all cases, one world after the other.
+
+Each rank writes ``RANK.json`` into the folder that it is given: the case's name, and
+what went wrong in it, if anything. The ranks are told that each two share a machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import bluecomm as bf
+import bluecomm.runtime.mpi
+from bluecomm.runtime import current_communicator
+from tests.mp.test_allreduce import other_collectives, reduce_all, shuffled_names
+from tests.mp.test_neighbor_allreduce import TOPOLOGIES, mix_all_shapes
+from tests.support.oracle import SHAPES, stacked
+
+
+def transports() -> list[str]:
+    """Return the kind of the link to each rank."""
+    world = current_communicator().world
+    return [world.transport_of(rank) for rank in range(bf.size())]
+
+
+def mixes_by_the_matrix() -> None:
+    n, me = bf.size(), bf.rank()
+    for topology, make in TOPOLOGIES.items():
+        results = mix_all_shapes(topology, torch.float64)
+        matrix = bf.mixing_matrix(make(n))
+        for shape, got in zip(SHAPES, results, strict=True):
+            x = stacked(shape, n, torch.float64).numpy()
+            expected = np.tensordot(matrix, x, axes=1)[me]
+            np.testing.assert_allclose(got.numpy(), expected, atol=1e-12)
+
+
+def large_tensors() -> None:
+    """More than all windows hold, in both directions at once."""
+    n, me = bf.size(), bf.rank()
+    x = torch.arange(3_000_001, dtype=torch.float32) % 1000 + me
+    handles = [bf.allreduce_nonblocking(x + i, name=f"large {i}") for i in range(4)]
+    for i, handle in enumerate(handles):
+        expected = x - me + i + (n - 1) / 2
+        torch.testing.assert_close(bf.synchronize(handle), expected)
+
+
+def trains() -> None:
+    """The ranks agree after a step by averaged gradients."""
+    torch.manual_seed(bf.rank())
+    model = torch.nn.Linear(50, 30)
+    bf.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = bf.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model=model,
+        algorithm="gradient_allreduce",
+    )
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 50)).square().mean().backward()
+        optimizer.step()
+    everyone = bf.allgather(model.weight.detach().reshape(1, -1))
+    assert torch.equal(everyone, everyone[:1].expand_as(everyone))
+
+
+def auto_mixes_shm_and_mpi() -> None:
+    me = bf.rank()
+    machine = [me // 2 * 2, me // 2 * 2 + 1]
+    expected = ["shm" if rank in machine else "mpi" for rank in range(bf.size())]
+    expected[me] = "self"
+    assert transports() == expected
+    assert (bf.local_rank(), bf.local_size()) == (me % 2, 2)
+    assert (bf.machine_rank(), bf.machine_size()) == (me // 2, bf.size() // 2)
+    other_collectives()
+    mixes_by_the_matrix()
+    large_tensors()
+    trains()
+    x = torch.full((100_000,), float(me))
+    bf.set_machine_topology(bf.RingGraph(bf.machine_size()))
+    got = bf.hierarchical_neighbor_allreduce(x)
+    assert torch.equal(got, torch.full_like(x, (bf.size() - 1) / 2))
+
+
+def all_over_mpi() -> None:
+    assert {*transports()} == {"self", "mpi"}
+    reduce_all()
+    other_collectives()
+    shuffled_names()
+    mixes_by_the_matrix()
+    large_tensors()
+
+
+def all_over_tcp() -> None:
+    assert {*transports()} == {"self", "tcp"}
+    other_collectives()
+
+
+def shares_mpi_with_mpi4py() -> None:
+    """mpi4py comes later: it finds MPI running, and calls it from this thread."""
+    from mpi4py import MPI
+
+    assert MPI.Is_initialized()
+    assert bf.mpi_threads_supported()
+    assert MPI.COMM_WORLD.rank == bf.rank()
+    handles = [
+        bf.allreduce_nonblocking(torch.ones(200_000), name=f"beside {i}", op=bf.Sum)
+        for i in range(8)
+    ]
+    for _ in range(20):
+        assert MPI.COMM_WORLD.allreduce(1) == bf.size()
+    for handle in handles:
+        assert bf.synchronize(handle)[0] == bf.size()
+
+
+CASES: list[tuple[str, Callable[[], None]]] = [
+    ("auto", auto_mixes_shm_and_mpi),
+    ("mpi", all_over_mpi),
+    ("tcp", all_over_tcp),
+    ("mpi", shares_mpi_with_mpi4py),
+]
+
+
+def main(folder: Path) -> None:
+    launched = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+    machine = f"machine {int(launched) // 2}"
+    bluecomm.runtime.mpi.machine_identity = lambda: machine
+    failures: dict[str, str] = {}
+    for transport, case in CASES:
+        os.environ["BLUECOMM_TRANSPORT"] = transport
+        bf.init()
+        try:
+            case()
+            failures[case.__name__] = ""
+        except Exception:
+            failures[case.__name__] = traceback.format_exc()
+        rank = bf.rank()
+        bf.shutdown()
+    (folder / f"{rank}.json").write_text(json.dumps(failures))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
