@@ -76,17 +76,26 @@ def test_a_wait_that_is_too_short_does_not_end_the_operation():
 
 
 PARTIAL = """
-import os, signal, torch
+import os, signal, threading, time, torch
 import bluecomm as bf
 bf.init()
 tensor = torch.ones(1 << 26)
+pids = bf.allgather_object(os.getpid())
+
+def stop_the_sender_in_the_middle():
+    received = 0
+    while received < 16 << 20:
+        time.sleep(0.001)
+        streams = bf.stats().neighbors[0].streams
+        received = sum(stream.bytes_received for stream in streams)
+    os.kill(pids[1], signal.SIGSTOP)
+
+if bf.rank() == 0:
+    threading.Thread(target=stop_the_sender_in_the_middle, daemon=True).start()
 bf.barrier()
-if bf.rank() == 1:
-    import threading
-    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGSTOP)).start()
 try:
-    while True:
-        bf.broadcast_(tensor, 1, name="x", timeout_s=4)
+    bf.broadcast_(tensor, 1, name="x", timeout_s=4)
+    bf.barrier()
 except bf.CommunicationTimeout as error:
     print(f"text: {error}", flush=True)
     raise

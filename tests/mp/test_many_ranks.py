@@ -1,0 +1,71 @@
+"""What a rank holds in a large world grows with its neighbors, not with the ranks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+import torch
+
+import bluecomm as bf
+from bluecomm.runtime.stats import EdgeStats
+from tests.support.ranks import run_ranks
+
+MIB = 1 << 20
+ENGINE_LIMIT_MIB = 32
+
+
+class MallocInfo(ctypes.Structure):
+    """``struct mallinfo2`` of glibc."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def held_mib() -> float:
+    """Return what this process has allocated, and its share of shared memory."""
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = MallocInfo
+    heap = library.mallinfo2()
+    fields = dict(
+        line.split(":", 1)
+        for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    )
+    shared_kib = int(fields["Pss_Shmem"].split()[0])
+    return float(heap.uordblks + heap.hblkhd) / MIB + shared_kib / 1024
+
+
+def exchange() -> tuple[set[int], set[int], int, float]:
+    """Return who got something, from whom something came, new fds, new MiB."""
+    bf.set_topology(bf.ExponentialTwoGraph(bf.size()))
+    x = torch.full((MIB // 4,), float(bf.rank()))
+    fds, memory = len(os.listdir("/proc/self/fd")), held_mib()
+    y = bf.neighbor_allreduce(x, name="x")
+    neighbors = bf.in_neighbor_ranks()
+    expected = (bf.rank() + sum(neighbors)) / (len(neighbors) + 1)
+    torch.testing.assert_close(y, torch.full_like(x, expected))
+    grown = held_mib() - memory
+    opened = len(os.listdir("/proc/self/fd")) - fds
+    edges = {
+        peer.rank: peer.operations.get("neighbor_allreduce", EdgeStats())
+        for peer in bf.stats().neighbors
+    }
+    sent_to = {rank for rank, edge in edges.items() if edge.messages_sent}
+    received_from = {rank for rank, edge in edges.items() if edge.messages_received}
+    return sent_to, received_from, opened, grown
+
+
+def test_64_ranks_on_the_exponential_graph() -> None:
+    distances = [1, 2, 4, 8, 16, 32]
+    results = run_ranks(64, exchange)
+    for rank, (sent_to, received_from, opened, grown) in enumerate(results):
+        assert sent_to == {(rank + d) % 64 for d in distances}
+        assert received_from == {(rank - d) % 64 for d in distances}
+        assert opened <= 2 * len(sent_to | received_from)
+        assert grown <= ENGINE_LIMIT_MIB
