@@ -10,13 +10,13 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import bluecomm as bf
+import bluecomm._version
 from bluecomm.runtime import current_communicator
 from bluecomm.topology.mixing import mixing_matrix
 
@@ -80,30 +80,55 @@ def _train() -> dict[str, float]:
     return apart
 
 
-def loss() -> dict[str, Any]:
-    """Let rank 1 be killed in the first start; the others say what they saw."""
+def lost_peer() -> dict[str, Any]:
+    """Have rank 1 killed while the others wait for it; say what they saw."""
     bf.init()
     bf.barrier()
-    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
-        total = bf.allreduce(torch.ones(1), op=bf.Sum)
-        return {"rank": bf.rank(), "again": float(total)}
-    # The launcher ends the others, too: they stay until they have seen it themselves.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if bf.rank() == 1:
-        time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         bf.allreduce(torch.ones(1000), name="lost")
     except bf.PeerLostError as error:
-        _tell({"rank": bf.rank(), "text": str(error), "peers": error.peers})
-    sys.exit(7)
+        return {"rank": bf.rank(), "lost": error.peers, "text": str(error)}
+    raise AssertionError("an allreduce without rank 1 has ended")
+
+
+def other_version() -> dict[str, Any]:
+    """Have rank 1 be of another version; say what each rank saw."""
+    rank = int(os.environ.get("SLURM_PROCID") or os.environ["RANK"])
+    if rank == 1:
+        bluecomm._version.__version__ = "0.0.1"
+    try:
+        bf.init()
+    except bf.MismatchError as error:
+        return {"rank": rank, "version": str(error)}
+    raise AssertionError("ranks of two versions have met")
+
+
+def starts_of_torchrun() -> dict[str, Any]:
+    """Fail in another way in each start (``without_bluecomm.py`` is the first)."""
+    start = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if start > 0:
+        # torchrun ends those beside a rank that failed; they tell first what they saw.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if start == 1:
+        _tell(other_version())
+        sys.exit(7)
+    if start == 2:
+        _tell(operations())
+        _tell(lost_peer())
+        sys.exit(7)
+    bf.init()
+    total = bf.allreduce(torch.ones(1), op=bf.Sum)
+    return {"rank": bf.rank(), "again": float(total)}
 
 
 def main(case: str) -> None:
     """Run one case and print what it found."""
     cases: dict[str, Callable[[], dict[str, Any]]] = {
         "operations": operations,
-        "loss": loss,
+        "other_version": other_version,
+        "starts_of_torchrun": starts_of_torchrun,
     }
     _tell(cases[case]())
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.launchers.support import (
-    PROGRAM,
     check_operations,
     findings,
     run_launcher,
@@ -16,43 +15,63 @@ from tests.launchers.support import (
 
 pytestmark = pytest.mark.launchers
 
+RANKS = 3
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
-def test_operations_and_optimizers(tmp_path):
-    command = [*TORCHRUN, "--nproc-per-node", "4", "-m", PROGRAM, "operations"]
-    done = run_launcher(command, environ={"TMPDIR": str(tmp_path)})
-    found = check_operations(done, 4)
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """One torchrun whose ranks fail in each start but the last, each time otherwise."""
+    options = ["--nproc-per-node", str(RANKS), "--max-restarts", "3"]
+    program = ["-m", "tests.launchers.without_bluecomm", "starts_of_torchrun"]
+    environ = {"TMPDIR": str(tmp_path_factory.mktemp("torchrun"))}
+    done = run_launcher([*TORCHRUN, *options, *program], environ=environ, limit_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_operations_and_optimizers(job):
+    found = check_operations(job, RANKS)
     assert {one["source"].split(",")[0] for one in found} == {"torchrun"}
     assert all(one["transports"] == ["shm"] for one in found)
-    assert "BLUECOMM_SECRET_FILE" not in done.stderr
-    # Neither the secret nor a folder for sockets is left.
-    assert not list(tmp_path.glob("bluecomm-*"))
+    assert "BLUECOMM_SECRET_FILE" not in job.stderr
 
 
-def test_a_killed_rank_is_named_by_its_peers_and_the_restart_meets_anew():
-    options = ["--nproc-per-node", "3", "--max-restarts", "1"]
-    command = [*TORCHRUN, *options, "-m", PROGRAM, "loss"]
-    done = run_launcher(command)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = findings(done)
-    lost = [one for one in found if "text" in one]
-    assert [one["rank"] for one in lost] == [0, 2], done.stderr
+def test_a_rank_without_bluecomm_ends_the_start(job):
+    assert "ModuleNotFoundError: import of bluecomm halted" in job.stderr
+
+
+def test_a_rank_of_another_version_is_named_by_all(job):
+    said = {one["rank"]: one["version"] for one in findings(job) if "version" in one}
+    for rank in (0, 2):
+        assert "bluecomm of rank 1 is another one (expected " in said[rank]
+        assert ", got 0.0.1)" in said[rank]
+    assert "bluecomm of rank 0 is another one (expected 0.0.1" in said[1]
+
+
+def test_a_killed_rank_is_named_by_its_peers(job):
+    lost = [one for one in findings(job) if "lost" in one]
+    assert [one["rank"] for one in lost] == [0, 2], job.stderr
     for one in lost:
-        assert one["peers"] == [1]
+        assert one["lost"] == [1]
         assert "rank 1" in one["text"]
-    again = [one for one in found if "again" in one]
-    assert again == [{"rank": rank, "again": 3.0} for rank in range(3)]
 
 
-def test_rank_zero_runs_the_store_where_torchrun_runs_none():
+def test_restarted_ranks_meet_anew(job):
+    again = [one for one in findings(job) if "again" in one]
+    assert again == [{"rank": rank, "again": float(RANKS)} for rank in range(RANKS)]
+
+
+def test_rank_zero_runs_the_store_where_torchrun_runs_none(tmp_path):
     body = "import bluecomm as bf; bf.init(); print({'size': bf.size()}, flush=True)"
     options = ["--nproc-per-node", "2", "--no-python"]
     command = [*TORCHRUN, *options, sys.executable, "-c", body]
-    environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "TMPDIR": str(tmp_path)}
     done = run_launcher(command, environ=environ)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("{'size': 2}") == 2
+    # Neither the secret nor a folder for sockets is left.
+    assert not list(tmp_path.glob("bluecomm-*"))
 
 
 def test_a_script_of_torch_alone_runs_under_bfrun(tmp_path):

@@ -13,7 +13,7 @@ from tests.support.slurm import Slurm, make_slurm
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Slurm]:
-    """One node with eight pretended cores."""
+    """Two nodes with eight pretended cores each."""
     # Not pytest's folder: munged refuses one below folders of other users' groups.
     with (
         tempfile.TemporaryDirectory(prefix="bluecomm-slurm-") as folder,

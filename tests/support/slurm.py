@@ -1,4 +1,6 @@
-"""A Slurm of one node, with daemons and munge of its own, that lives as long as a test.
+"""A Slurm of two nodes, with daemons and munge of its own, that lives as long as a test.
+
+Both nodes are this machine, each with a ``slurmd`` of its own.
 
 Needs root and Debian's slurm-wlm and munge. Nothing of it touches a Slurm that the
 machine may have: own configuration, ports, key and folders.
@@ -22,6 +24,8 @@ import pytest
 
 from tests.support.launch import ROOT
 
+NODES = ("node1", "node2")
+CORES = 8
 _TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "sinfo", "munged")
 _SYSTEM_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 
@@ -30,15 +34,14 @@ _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -47,8 +50,8 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=1
 MpiDefault=none
 ReturnToService=2
 KillWait=2
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
-PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+{nodes}
+PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
 
 
@@ -57,7 +60,6 @@ class Slurm:
     """A running Slurm; ``environ`` lets its commands find it."""
 
     folder: Path
-    host: str
     environ: dict[str, str] = field(default_factory=dict)
     daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -65,7 +67,7 @@ class Slurm:
         self,
         *command: str,
         environ: Mapping[str, str] | None = None,
-        limit_s: float = 60.0,
+        limit_s: float = 120.0,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command outside of any job, such as ``srun`` or ``sbatch``."""
         return subprocess.run(
@@ -80,7 +82,7 @@ class Slurm:
         )
 
     def batch(
-        self, script: str, *options: str, limit_s: float = 60.0
+        self, script: str, *options: str, limit_s: float = 120.0
     ) -> tuple[int, str]:
         """Run a batch script to its end; return exit code and output."""
         # sbatch --wait looks at growing intervals, up to half a minute.
@@ -115,7 +117,7 @@ def make_slurm(folder: Path) -> Iterator[Slurm]:
         if os.environ.get("CI"):
             pytest.fail(text)
         pytest.skip(text)
-    slurm = Slurm(folder, socket.gethostname().partition(".")[0])
+    slurm = Slurm(folder)
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}:{_SYSTEM_PATH}"
     slurm.environ = {
         "SLURM_CONF": str(folder / "slurm.conf"),
@@ -154,27 +156,40 @@ def _start_munge(slurm: Slurm) -> None:
 
 
 def _start_daemons(slurm: Slurm) -> None:
-    ports = []
-    for _ in range(2):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            ports.append(server.getsockname()[1])
-    for name in ("state", "spool"):
+    controller_port, *ports = _free_ports(1 + len(NODES))
+    for name in ("state", *(f"spool.{node}" for node in NODES)):
         (slurm.folder / name).mkdir()
+    host = socket.gethostname().partition(".")[0]
+    nodes = [
+        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
+        f"CPUs={CORES} State=UNKNOWN"
+        for node, port in zip(NODES, ports, strict=True)
+    ]
     text = _CONFIGURATION.format(
-        host=slurm.host,
+        host=host,
         folder=slurm.folder,
-        controller_port=ports[0],
-        node_port=ports[1],
+        controller_port=controller_port,
+        nodes="\n".join(nodes),
     )
     Path(slurm.environ["SLURM_CONF"]).write_text(text)
     _start(slurm, "slurmctld", "-D")
-    _start(slurm, "slurmd", "-D")
+    for node in NODES:
+        _start(slurm, "slurmd", "-D", "-N", node)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            for _ in range(count)
+        ]
+        return [server.getsockname()[1] for server in servers]
 
 
 def _start(slurm: Slurm, name: str, *options: str) -> None:
     program = shutil.which(name, path=_SYSTEM_PATH)
     assert program is not None
-    with (slurm.folder / f"{name}.out").open("wb") as log:
+    with (slurm.folder / f"{name}{len(slurm.daemons)}.out").open("wb") as log:
         slurm.daemons.append(
             subprocess.Popen(
                 [program, *options],
@@ -189,11 +204,15 @@ def _start(slurm: Slurm, name: str, *options: str) -> None:
 
 
 def _wait_until_idle(slurm: Slurm) -> None:
-    _until(lambda: "idle" in slurm.run("sinfo", "-h").stdout, slurm, "no idle node")
+    def all_idle() -> bool:
+        states = slurm.run("sinfo", "-h", "-N", "-o", "%t").stdout.split()
+        return states == ["idle"] * len(NODES)
+
+    _until(all_idle, slurm, "not all nodes are idle")
 
 
 def _until(
-    done: Callable[[], bool], slurm: Slurm, what: str, limit_s: float = 20.0
+    done: Callable[[], bool], slurm: Slurm, what: str, limit_s: float = 30.0
 ) -> None:
     deadline = time.monotonic() + limit_s
     while not done():
@@ -208,7 +227,7 @@ def _until(
 
 def _stop(slurm: Slurm) -> None:
     """End jobs, then daemons, then the step daemons that slurmd has let go of."""
-    if len(slurm.daemons) == 3:
+    if len(slurm.daemons) == 2 + len(NODES):
         slurm.run("scancel", "--full", "--user=root")
     for daemon in reversed(slurm.daemons):
         daemon.send_signal(signal.SIGTERM)
