@@ -22,6 +22,7 @@ from typing import Any, Dict, List  # noqa: UP035
 
 from bfrun.agent import kernel
 from bfrun.agent.procs import kill_descendants
+from bfrun.probe import visible_gpus
 
 # A report fits into one write to a pipe, which the kernel does not tear apart.
 _TAIL_NBYTES = 1500
@@ -74,11 +75,36 @@ def rank_environment(environ: Dict[str, str]) -> Dict[str, str]:  # noqa: UP006
     return result
 
 
+def choose_gpus(
+    gpus: List[str],  # noqa: UP006
+    each: int,
+    local_rank: int,
+    local_size: int,
+) -> str:
+    """Return the GPUs of one rank, as ``CUDA_VISIBLE_DEVICES`` takes them.
+
+    Raises:
+        ValueError: The ranks of this host need more than it has.
+    """
+    if each * local_size > len(gpus):
+        raise ValueError(
+            f"--gpus-per-rank {each}: {local_size} ranks on this host need "
+            f"{each * local_size} GPUs, it has {len(gpus)} visible"
+        )
+    return ",".join(gpus[local_rank * each : (local_rank + 1) * each])
+
+
 class MpiRank:
     """The command of one rank and the end of its standard error."""
 
-    def __init__(self, marker: str, command: List[str]) -> None:  # noqa: UP006
+    def __init__(
+        self,
+        marker: str,
+        gpus_per_rank: int,
+        command: List[str],  # noqa: UP006
+    ) -> None:
         self._marker = marker
+        self._gpus_per_rank = gpus_per_rank
         self._command = command
         self._environ = rank_environment(dict(os.environ))
         self._tail = b""
@@ -89,6 +115,11 @@ class MpiRank:
         kernel.set_parent_death_signal(signal.SIGTERM)
         kernel.become_subreaper()
         kernel.set_name("bfrun-mpi-rank")
+        try:
+            self._take_gpus()
+        except ValueError as error:
+            self._report(0, 1, str(error), 0)
+            return 1
         read_fd, write_fd = os.pipe()
         try:
             child = subprocess.Popen(
@@ -111,6 +142,16 @@ class MpiRank:
         left = kill_descendants(os.getpid(), set(), _KILL_LIMIT_S)
         self._report(child.pid, status, "", len(left))
         return 128 - status if status < 0 else status
+
+    def _take_gpus(self) -> None:
+        """Show this rank its GPUs only; 0 for each shows it all."""
+        if self._gpus_per_rank:
+            self._environ["CUDA_VISIBLE_DEVICES"] = choose_gpus(
+                visible_gpus(self._environ),
+                self._gpus_per_rank,
+                int(self._environ.get("LOCAL_RANK", "0")),
+                int(self._environ.get("LOCAL_WORLD_SIZE", "1")),
+            )
 
     def _pass_on(self, child: subprocess.Popen[bytes], signum: int) -> None:
         self._told = signum
@@ -149,6 +190,6 @@ class MpiRank:
         os.write(2, newline + encode_report(self._marker, report))
 
 
-def main(marker: str, command: List[str]) -> None:  # noqa: UP006
+def main(marker: str, gpus_per_rank: int, command: List[str]) -> None:  # noqa: UP006
     """Be the parent of one rank. Does not return."""
-    os._exit(MpiRank(marker, command).run())
+    os._exit(MpiRank(marker, gpus_per_rank, command).run())

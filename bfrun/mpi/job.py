@@ -11,39 +11,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from bfrun.addresses import Address, choose_interfaces, source_address
 from bfrun.agent.mpi_rank import decode_report
-from bfrun.agent.ports import free_port
-from bfrun.allocation import is_in_allocation, read_allocation
 from bfrun.config import LaunchConfig
 from bfrun.driver.membership import Failure, describe_status
 from bfrun.driver.report import Leftovers, Verdict, make_verdict
 from bfrun.driver.signals import SignalWatch, stop_myself
-from bfrun.env import forwarded_environment
 from bfrun.errors import LaunchError
-from bfrun.hosts import Host, is_local
 from bfrun.launch.bootstrap import agent_archive
-from bfrun.mpi.command import MpiCommand, make_command
-from bfrun.mpi.implementation import find_implementation
-from bfrun.probe import interface_addresses
+from bfrun.mpi.command import MpiCommand
+from bfrun.mpi.plan import FILES, plan_mpi
 
-# What stands between mpirun and a rank, sent along on the command line.
-_FILES = (
-    "errors.py",
-    "agent/__init__.py",
-    "agent/kernel.py",
-    "agent/procs.py",
-    "agent/mpi_rank.py",
-)
-_PROGRAM = (
-    "import sys,os,base64;f=os.memfd_create('bfrun');"
-    "os.write(f,base64.b64decode(sys.argv[2]));"
-    "sys.path.insert(0,'/proc/self/fd/%d'%f);"
-    "from bfrun.agent.mpi_rank import main;main(sys.argv[1],sys.argv[3:])"
-)
 _TERM_GRACE_S = 4.0
 _SHOWN = "ARCHIVE"
 
@@ -57,7 +37,7 @@ def run_mpi(config: LaunchConfig, environ: Mapping[str, str]) -> int:
         LaunchError: There is no MPI, or the settings do not fit it.
     """
     marker = f"--bfrun-{secrets.token_hex(8)}--"
-    archive = base64.b64encode(agent_archive(_FILES)).decode("ascii")
+    archive = base64.b64encode(agent_archive(FILES)).decode("ascii")
     command = plan_mpi(config, environ, marker, archive)
     shown = shlex.join(command.argv).replace(archive, _SHOWN)
     if config.dry_run:
@@ -69,116 +49,6 @@ def run_mpi(config: LaunchConfig, environ: Mapping[str, str]) -> int:
     if verdict.report:
         print(verdict.report, file=sys.stderr, flush=True)
     return verdict.exit_code
-
-
-def plan_mpi(
-    config: LaunchConfig, environ: Mapping[str, str], marker: str, archive: str
-) -> MpiCommand:
-    """Return the command of a job.
-
-    Args:
-        config: What the user asked for.
-        environ: Environment of bfrun.
-        marker: Stands before a rank's report.
-        archive: Code that reports, in base64.
-    """
-    for given, option in (
-        (config.check, "--check"),
-        (config.gpus_per_rank, "--gpus-per-rank"),
-        (config.output_dir, "--output-dir"),
-        (config.timeline_filename, "--timeline-filename"),
-        (config.only_rank, "--only-rank"),
-        (config.prefix_timestamp, "--prefix-timestamp"),
-        (config.stdin, "--stdin"),
-    ):
-        if given:
-            raise LaunchError(
-                f"{option} does not go with --launcher mpi, where mpirun starts the "
-                "ranks and shows their output; pass mpirun's own option in "
-                "--extra-mpi-flags"
-            )
-    mpi = find_implementation(config.prefix, environ)
-    if config.verbose:
-        print(f"bfrun: {mpi}", file=sys.stderr)
-    hosts = _hosts(config, environ)
-    python = config.python or sys.executable
-    wrapper = [python, "-I", "-S", "-c", _PROGRAM, marker, archive]
-    variables = {
-        **forwarded_environment(environ),
-        **dict(config.environment),
-        "BLUECOMM_START_TIMEOUT_S": str(config.start_timeout_s),
-    }
-    variables.setdefault("MASTER_ADDR", _head_address(hosts, config.network_interface))
-    variables.setdefault("MASTER_PORT", str(free_port()))
-    if config.ranks_per_machine is not None:
-        variables["BLUECOMM_RANKS_PER_MACHINE"] = str(config.ranks_per_machine)
-    return make_command(
-        config,
-        hosts,
-        mpi,
-        variables,
-        [*wrapper, *config.command],
-        takes_turns=_takes_turns(config, hosts),
-        own_address=_own_address(hosts),
-    )
-
-
-def _hosts(config: LaunchConfig, environ: Mapping[str, str]) -> list[tuple[Host, int]]:
-    """Return the hosts with their slots; empty: this machine takes all ranks."""
-    hosts: Sequence[Host] = config.hosts
-    cores: Mapping[Host, int] = {}
-    if not hosts and is_in_allocation(environ):
-        allocation = read_allocation(environ)
-        hosts, cores = allocation.hosts, allocation.cpus
-    if not hosts and config.world_size is None:
-        raise LaunchError(
-            "number of ranks unknown: give -np N, or hosts with -H host:slots,... or "
-            "--hostfile F"
-        )
-    found = []
-    for host in hosts:
-        slots = host.slots or cores.get(host)
-        if slots is None:
-            raise LaunchError(
-                f"--launcher mpi: host '{host}' is given without slots, and bfrun asks "
-                f"no host when mpirun starts the ranks; write {host}:SLOTS"
-            )
-        found.append((host, slots))
-    total = sum(slots for _, slots in found)
-    wanted = config.world_size or total
-    if found and wanted > total and not config.oversubscribe:
-        raise LaunchError(
-            f"-np {wanted}: the hosts have {total} slots; lower -np, give more slots, "
-            "or allow more ranks than slots with --oversubscribe"
-        )
-    return found
-
-
-def _takes_turns(config: LaunchConfig, hosts: Sequence[tuple[Host, int]]) -> bool:
-    if config.oversubscribe:
-        return True
-    own = [address for _, address in interface_addresses()]
-    here = [slots for host, slots in hosts if is_local(host, own)]
-    ranks = sum(here) if hosts else config.world_size or 0
-    return ranks > len(os.sched_getaffinity(0))
-
-
-def _own_address(hosts: Sequence[tuple[Host, int]]) -> str | None:
-    """Return where the other hosts reach this one."""
-    own = [address for _, address in interface_addresses()]
-    remote = [host for host, _ in hosts if not is_local(host, own)]
-    return source_address(remote[0].name) if remote else None
-
-
-def _head_address(hosts: Sequence[tuple[Host, int]], pattern: str | None) -> str:
-    """Return where rank 0 is reached by the other ranks."""
-    if not hosts:
-        return "127.0.0.1"
-    own = [Address(*entry) for entry in interface_addresses()]
-    if len(hosts) > 1 and is_local(hosts[0][0], [address.ip for address in own]):
-        allowed = choose_interfaces(own, pattern)
-        return allowed[0].ip if allowed else hosts[0][0].name
-    return hosts[0][0].name
 
 
 class MpiJob:

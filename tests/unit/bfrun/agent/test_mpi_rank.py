@@ -6,15 +6,20 @@ import sys
 
 import pytest
 
-from bfrun.agent.mpi_rank import decode_report, encode_report, rank_environment
+from bfrun.agent.mpi_rank import (
+    choose_gpus,
+    decode_report,
+    encode_report,
+    rank_environment,
+)
 from tests.support.launch import ROOT
 
 MARK = "--mark--"
 
 
-def run(*command, environ=None):
+def run(*command, environ=None, gpus_per_rank=0):
     body = "import sys; from bfrun.agent import mpi_rank; "
-    body += "mpi_rank.main(sys.argv[1], sys.argv[2:])"
+    body += f"mpi_rank.main(sys.argv[1], {gpus_per_rank}, sys.argv[2:])"
     done = subprocess.run(
         [sys.executable, "-c", body, MARK, *command],
         capture_output=True,
@@ -83,6 +88,20 @@ def test_children_that_hold_the_output_open_are_ended():
     done, _, report = run("sh", "-c", "sleep 60 & exit 0")
     assert done.returncode == 0
     assert report["left"] == 0
+
+
+def test_each_rank_of_a_host_gets_its_gpus():
+    gpus = ["0", "1", "GPU-a", "5"]
+    assert [choose_gpus(gpus, 2, rank, 2) for rank in range(2)] == ["0,1", "GPU-a,5"]
+    with pytest.raises(ValueError, match=r"3 ranks on this host need 6 GPUs, it has 4"):
+        choose_gpus(gpus, 2, 0, 3)
+
+
+def test_a_host_with_too_few_gpus_starts_nothing():
+    environ = {"PMI_RANK": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done, said, report = run("echo", "started", environ=environ, gpus_per_rank=2)
+    assert (done.returncode, done.stdout, said) == (1, b"", b"")
+    assert "--gpus-per-rank 2: 1 ranks on this host need 2 GPUs" in report["error"]
 
 
 def test_a_report_that_was_torn_apart_is_refused():

@@ -11,7 +11,8 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.mpi.command import make_command
 from bfrun.mpi.implementation import Implementation, find_implementation, parse_version
-from bfrun.mpi.job import plan_mpi, run_mpi
+from bfrun.mpi.job import run_mpi
+from bfrun.mpi.plan import plan_mpi
 
 OPEN_MPI_4 = Implementation("/a/mpirun", "openmpi", (4, 1, 4))
 OPEN_MPI_5 = Implementation("/a/mpirun", "openmpi", (5, 0, 11))
@@ -224,8 +225,12 @@ def test_hosts_of_a_slurm_job(tmp_path):
         ({"hosts": ()}, "number of ranks unknown"),
         ({"hosts": (Host("a"),)}, "without slots.*write a:SLOTS"),
         ({"world_size": 4}, "-np 4: the hosts have 3 slots"),
-        ({"output_dir": "d"}, "--output-dir does not go with --launcher mpi"),
-        ({"check": True}, "--check does not go"),
+        ({"output_dir": "d"}, "--output-dir needs bfrun's agents.*--output-filename"),
+        ({"check": True}, "--check needs .* leave --launcher out"),
+        ({"timeline_filename": "t"}, "--timeline-filename .*BLUECOMM_TIMELINE=PREFIX"),
+        ({"only_rank": (0,)}, "--only-rank needs .* --extra-mpi-flags"),
+        ({"prefix_timestamp": True}, "--prefix-timestamp needs"),
+        ({"stdin": True}, "--stdin needs"),
     ],
 )
 def test_settings_that_do_not_go_together(tmp_path, settings, match):
