@@ -16,7 +16,7 @@ import sys
 
 SHM_NBYTES = 64 << 20
 
-# Numbers of x86-64. Docker also refuses clone with the flags that make namespaces, which
+# Numbers of x86-64. Docker also refuses clone with flags that make namespaces, which
 # is left out here.
 REFUSED = {
     "ptrace": 101,

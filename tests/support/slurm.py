@@ -1,4 +1,4 @@
-"""A Slurm of two nodes, with daemons and munge of its own, that lives as long as a test.
+"""A Slurm of two nodes, daemons and munge of its own, that lives as long as a test.
 
 Both nodes are this machine, each with a ``slurmd`` of its own.
 
