@@ -1,6 +1,6 @@
 """The native engine: what the C++ extension offers to Python."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 class SharedMemory:
@@ -113,10 +113,14 @@ class MpiLibrary:
     def threads(self) -> str: ...  # single, funneled, serialized, multiple
     @property
     def world_size(self) -> int: ...
-    def init(self) -> str:
-        """Initialize MPI and return its thread level."""
+    def init(self, limit_s: float, late: Callable[[], None]) -> str:
+        """Initialize MPI and return its thread level.
 
-    def finalize(self) -> None: ...
+        ``late`` is called, in another thread, if that takes longer than the limit; so
+        also by ``finalize``. Both wait for all ranks, and know no deadline.
+        """
+
+    def finalize(self, limit_s: float, late: Callable[[], None]) -> None: ...
     def open_session(
         self, communicator: int | None, timeout_s: float
     ) -> MpiSession | list[int]:

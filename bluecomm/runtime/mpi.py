@@ -20,7 +20,8 @@ from bluecomm.config import Config
 from bluecomm.errors import BluecommError, CommunicationTimeout, MismatchError
 from bluecomm.runtime.host import data_addresses, machine_identity, private_folder
 from bluecomm.runtime.layout import layout_of
-from bluecomm.runtime.mpi_library import open_mpi, start_mpi
+from bluecomm.runtime.mpi_library import open_mpi
+from bluecomm.runtime.mpi_start import end_mpi, start_mpi
 from bluecomm.runtime.rendezvous import Place, Rendezvous
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class MpiRendezvous(Rendezvous):
         handle = None if communicator is None else fortran_handle(communicator)
         self._owner = os.getpid()
         self._library = open_mpi(config.mpi_lib, environ)
-        self._ends_mpi = start_mpi(self._library, environ)
+        self._start_timeout_s = config.start_timeout_s
+        self._ends_mpi = start_mpi(self._library, environ, config.start_timeout_s)
         if not self._library.on_main_thread and self._threads_are_few():
             raise BluecommError(
                 f"init: MPI was started with thread level '{self._library.threads}', "
@@ -81,7 +83,8 @@ class MpiRendezvous(Rendezvous):
     @property
     def mpi(self) -> MpiSession | None:
         if self._threads_are_few():
-            _log.info(
+            _log.log(
+                logging.INFO if self._place.rank else logging.WARNING,
                 "MPI was started with thread level '%s', and its transport needs "
                 "'serialized' or 'multiple': other machines are reached by TCP",
                 self._library.threads,
@@ -113,7 +116,7 @@ class MpiRendezvous(Rendezvous):
             return
         self._session.close()
         if self._ends_mpi:
-            self._library.finalize()
+            end_mpi(self._library, self._place.rank, self._start_timeout_s)
 
     def _threads_are_few(self) -> bool:
         return self._library.threads in ("single", "funneled")

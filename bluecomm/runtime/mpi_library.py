@@ -21,20 +21,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("bluecomm")
 
-_OPEN_MPI = "Open MPI"
-_MPICH = "MPICH"
+OPEN_MPI = "Open MPI"
+MPICH = "MPICH"
 # Names of the libraries that a launcher's processes can use, the best first.
 _NAMES = {
-    _OPEN_MPI: ("libmpi.so.40",),
-    _MPICH: ("libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0"),
+    OPEN_MPI: ("libmpi.so.40",),
+    MPICH: ("libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0"),
 }
-_ALL_NAMES = (*_NAMES[_OPEN_MPI], *reversed(_NAMES[_MPICH]))
+_ALL_NAMES = (*_NAMES[OPEN_MPI], *reversed(_NAMES[MPICH]))
 # Programs of launchers that are parents of the ranks on a machine.
 _LAUNCHERS = {
     *("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "prte"),
     *("mpiexec.hydra", "hydra_pmi_proxy"),
 }
-_SIZE_VARIABLES = {"OMPI_COMM_WORLD_SIZE": _OPEN_MPI, "PMI_SIZE": _MPICH}
+_SIZE_VARIABLES = {"OMPI_COMM_WORLD_SIZE": OPEN_MPI, "PMI_SIZE": MPICH}
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+# Where mpi4py looks which library to load.
+_OF_MPI4PY = "MPI4PY_LIBMPI"
 _INSTALL = "pip install bluecomm[mpi], or name a libmpi in BLUECOMM_MPI_LIB"
 
 
@@ -54,6 +57,19 @@ def launched_size(environ: Mapping[str, str]) -> int | None:
     return None
 
 
+def launched_rank(environ: Mapping[str, str]) -> int | None:
+    """Return this process's rank among those that the launcher has started."""
+    for variable in _RANK_VARIABLES:
+        if environ.get(variable, "").isdigit():
+            return int(environ[variable])
+    return None
+
+
+def family_of(library: MpiLibrary) -> str:
+    """Return whose launcher starts processes of a library: Open MPI's or MPICH's."""
+    return OPEN_MPI if library.version.startswith(OPEN_MPI) else MPICH
+
+
 def open_mpi(given: str | None, environ: Mapping[str, str]) -> MpiLibrary:
     """Bind the libmpi of this process.
 
@@ -71,7 +87,7 @@ def open_mpi(given: str | None, environ: Mapping[str, str]) -> MpiLibrary:
         raise BluecommError(
             f"init: this process has loaded {len(loaded)} MPI libraries, "
             f"{' and '.join(loaded)}, which cannot work side by side; let all its "
-            "modules use one (MPI4PY_LIBMPI names that of mpi4py)",
+            f"modules use one ({_OF_MPI4PY} names that of mpi4py)",
             operation="init",
         )
     if given is not None and loaded and not _is_same(given, loaded[0]):
@@ -89,54 +105,14 @@ def open_mpi(given: str | None, environ: Mapping[str, str]) -> MpiLibrary:
             tried.append(str(error))
             continue
         _log.debug("MPI: %s (%s, by the ABI of %s)", path, library.version, library.abi)
+        # An mpi4py that comes later must not bring another one.
+        os.environ.setdefault(_OF_MPI4PY, path)
         return library
     what = f"{family}'s launcher has started this process" if family else "MPI is asked"
     raise BluecommError(
         f"init: {what}, but no libmpi was found that fits; tried:"
         + "".join(f"\n  {text}" for text in tried)
         + f"\nInstall one ({_INSTALL}), or start the script with bfrun",
-        operation="init",
-    )
-
-
-def start_mpi(library: MpiLibrary, environ: Mapping[str, str]) -> bool:
-    """Initialize MPI unless it is; return whether this call did, which then ends it.
-
-    Raises:
-        BluecommError: MPI has ended already, or is not that of the launcher.
-    """
-    if library.finalized:
-        raise BluecommError(
-            "init: MPI has been finalized in this process and cannot be started again; "
-            "call bluecomm.init before MPI.Finalize, and once",
-            operation="init",
-        )
-    is_ours = not library.initialized
-    launcher = launcher_family(environ)
-    if is_ours:
-        # Before: an MPI that talks to another one's launcher may end the process.
-        if launcher not in (None, _family_of(library)):
-            raise _foreign(library, f"{launcher}'s launcher started this process")
-        library.init()
-    expected = launched_size(environ)
-    if expected is not None and library.world_size != expected:
-        raise _foreign(
-            library,
-            f"{launcher}'s launcher started {expected} processes, but MPI has "
-            f"{library.world_size} in its world",
-        )
-    return is_ours
-
-
-def _family_of(library: MpiLibrary) -> str:
-    return _OPEN_MPI if library.version.startswith(_OPEN_MPI) else _MPICH
-
-
-def _foreign(library: MpiLibrary, what: str) -> BluecommError:
-    return BluecommError(
-        f"init: {what}: '{library.version}' does not belong to this launcher. Use the "
-        "mpirun of that library, or name the launcher's own libmpi in "
-        "BLUECOMM_MPI_LIB (and in MPI4PY_LIBMPI for mpi4py)",
         operation="init",
     )
 

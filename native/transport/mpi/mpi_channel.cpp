@@ -58,7 +58,7 @@ bool MpiChannel::advance() {
   bool moved = inbox_.progress();
   if (gone_) return moved;
   moved |= outbox_.progress();
-  if (closing_ && used_ && !goodbye_sent_ && outbox_.idle()) {
+  if (owes_goodbye()) {
     goodbye_sent_ = moved = true;
     outbox_.control(Frame{.kind = FrameKind::kGoodbye});
   }
@@ -86,7 +86,7 @@ bool MpiChannel::busy(bool has_room) const {
   if (inbox_.has_arrived() || (!told_ && (peer_finished_ || lost_))) return true;
   if (gone_) return false;
   if (outbox_.has_chunks() && has_room) return true;
-  return closing_ && used_ && !goodbye_sent_ && outbox_.idle();
+  return owes_goodbye();
 }
 
 void MpiChannel::lose(std::string text) {
@@ -105,7 +105,9 @@ void MpiChannel::forget() {
 void MpiChannel::close() { closing_ = true; }
 
 bool MpiChannel::closed() const {
-  return closing_ && (!used_ || gone_ || goodbye_seen_);
+  if (!closing_) return false;
+  const bool needs_answer = used_ && !peer_finished_;
+  return gone_ || goodbye_seen_ || (goodbye_sent_ && !needs_answer);
 }
 
 void MpiChannel::leave() {

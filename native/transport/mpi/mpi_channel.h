@@ -44,6 +44,11 @@ class MpiChannel final : public Channel {
 
  private:
   bool can_send() const { return !closing_ && !gone_ && !peer_finished_; }
+  // Also to a peer that has never heard of this rank: what it sends from now on would
+  // reach nobody, and MPI would not tell. Such a one need not answer.
+  bool owes_goodbye() const {
+    return closing_ && !goodbye_sent_ && !gone_ && outbox_.idle();
+  }
   void lose(std::string text);
 
   const int peer_;

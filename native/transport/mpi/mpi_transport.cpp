@@ -1,7 +1,5 @@
 #include "transport/mpi/mpi_transport.h"
 
-#include <sys/prctl.h>
-
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -12,13 +10,6 @@ namespace {
 
 // Read by one poll, so that chunks get a turn.
 constexpr int kFramesPerPoll = 64;
-
-// Lets the naps of the calling thread end on time: the kernel's default is up to 50 us
-// late. Without it the naps are longer, and nothing else is wrong.
-void wake_on_time() {
-  thread_local const bool done = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL) == 0;
-  static_cast<void>(done);
-}
 
 MpiOptions checked(MpiOptions options) {
   if (!options.session) {
@@ -70,7 +61,6 @@ bool MpiTransport::take_frames() {
 
 bool MpiTransport::poll(Receiver& receiver) {
   if (channels_.empty()) return false;  // all ranks are reached otherwise
-  wake_on_time();
   bool changed = take_frames();
   changed |= port_.progress();
   for (const auto& [peer, channel] : channels_) changed |= channel->advance();

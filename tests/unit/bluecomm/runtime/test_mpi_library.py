@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -29,6 +30,8 @@ def machine(monkeypatch, tmp_path):
             raise RuntimeError(f"{path}: cannot open shared object file")
         return types.SimpleNamespace(path=path, version="1", abi="some MPI")
 
+    monkeypatch.setenv("MPI4PY_LIBMPI", "")  # so that it is restored
+    monkeypatch.delenv("MPI4PY_LIBMPI")
     monkeypatch.setattr(_native, "MpiLibrary", open_library)
     monkeypatch.setattr(_native, "loaded_mpi_libraries", lambda: here.loaded)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
@@ -55,6 +58,8 @@ def test_the_loaded_library_comes_first(machine):
     machine.loaded = ["/opt/libmpi.so.12"]
     machine.usable = {"/opt/libmpi.so.12", "libmpi.so.40"}
     assert open_mpi(None, OPEN_MPI).path == "/opt/libmpi.so.12"
+    # What comes to this process later must use it, too.
+    assert os.environ["MPI4PY_LIBMPI"] == "/opt/libmpi.so.12"
     assert open_mpi("libmpi.so.12", {}).path == "/opt/libmpi.so.12"
     with pytest.raises(bf.BluecommError, match=r"BLUECOMM_MPI_LIB is libmpi\.so\.40"):
         open_mpi("libmpi.so.40", {})
@@ -92,33 +97,6 @@ def test_says_how_to_get_one(machine):
         open_mpi(None, {})
     assert "libmpi.so.40: cannot open" in str(info.value)
     assert "libmpich.so.12: cannot open" in str(info.value)
-
-
-def library(**facts):
-    known = {"finalized": False, "initialized": True, "world_size": 1, "version": "X"}
-    return types.SimpleNamespace(**{**known, **facts}, init=lambda: "multiple")
-
-
-def test_starts_mpi_once():
-    assert mpi_library.start_mpi(library(initialized=False), {})
-    assert not mpi_library.start_mpi(library(world_size=4), OPEN_MPI)
-    with pytest.raises(bf.BluecommError, match="cannot be started again"):
-        mpi_library.start_mpi(library(finalized=True), {})
-    with pytest.raises(
-        bf.BluecommError, match="has 1 in its world: 'X' does not belong"
-    ):
-        mpi_library.start_mpi(library(), OPEN_MPI)
-
-
-def test_library_of_another_launcher_is_not_started():
-    mpich = library(initialized=False, version="MPICH Version: 5.0")
-    del mpich.init
-    with pytest.raises(
-        bf.BluecommError, match=r"Open MPI's launcher .* 'MPICH Version"
-    ):
-        mpi_library.start_mpi(mpich, OPEN_MPI)
-    open_mpi = library(initialized=False, version="Open MPI v5", world_size=4)
-    assert mpi_library.start_mpi(open_mpi, OPEN_MPI)
 
 
 def test_only_communicators_of_mpi4py_are_taken():
