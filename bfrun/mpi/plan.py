@@ -30,7 +30,8 @@ _PROGRAM = (
     "import sys,os,base64;f=os.memfd_create('bfrun');"
     "os.write(f,base64.b64decode(sys.argv[2]));"
     "sys.path.insert(0,'/proc/self/fd/%d'%f);"
-    "from bfrun.agent.mpi_rank import main;main(sys.argv[1],int(sys.argv[3]),sys.argv[4:])"
+    "from bfrun.agent.mpi_rank import main;"
+    "main(sys.argv[1],int(sys.argv[3]),sys.argv[4:])"
 )
 
 
@@ -79,7 +80,7 @@ def _refuse_what_needs_agents(config: LaunchConfig) -> None:
         f"{own}: --output-filename DIR (Open MPI 4), --output dir=DIR (Open MPI 5), "
         "-outfile-pattern FILE%r (MPICH)"
     )
-    timeline = "set BLUECOMM_TIMELINE=PREFIX, with which each rank writes a timeline of its own"
+    timeline = "each rank writes a timeline of its own with BLUECOMM_TIMELINE=PREFIX"
     for given, option, remedy in (
         (config.check, "--check", "leave --launcher out for the check"),
         (config.output_dir, "--output-dir", folder),
@@ -90,8 +91,8 @@ def _refuse_what_needs_agents(config: LaunchConfig) -> None:
     ):
         if given:
             raise LaunchError(
-                f"{option} needs bfrun's agents; with --launcher mpi, mpirun starts the "
-                f"ranks and carries their output: {remedy}"
+                f"{option} needs bfrun's agents; with --launcher mpi, mpirun starts "
+                f"the ranks and carries their output: {remedy}"
             )
 
 

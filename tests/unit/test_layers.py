@@ -35,12 +35,12 @@ BFRUN = [
     {"driver"},
     {"output"},
     # What the driver plans, and how it starts an agent.
-    {"addresses", "plan", "describe", "launch", "probe"},
+    {"addresses", "plan", "describe", "launch"},
     {"allocation"},
     # The standard library only.
     {"agent"},
     # What both sides know.
-    {"silence", "task"},
+    {"silence", "task", "probe"},
     {"env", "config", "hosts", "channel", "trace"},
     {"errors"},
 ]

@@ -192,7 +192,11 @@ def test_a_dry_run_prints_the_command(tmp_path, capsys):
     assert run_mpi(config, {"PATH": "/bin"}) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{tmp_path}/mpi/bin/mpirun -np 3 --host a:2,b:1 ")
-    assert said.endswith(" ARCHIVE prog\n")
+    assert said.endswith(" ARCHIVE 0 prog\n")
+
+
+def test_gpus_per_rank_are_told_to_what_starts_a_rank(tmp_path):
+    assert plan(tmp_path, gpus_per_rank=2).argv[-2:] == ("2", "prog")
 
 
 def test_the_variables_of_the_ranks(tmp_path):

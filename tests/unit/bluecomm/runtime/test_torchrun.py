@@ -1,11 +1,12 @@
 """What torchrun tells a rank, and a rank's own host."""
 
 import socket
+import threading
 
 import pytest
 
 from bluecomm.config import Config
-from bluecomm.errors import BluecommError
+from bluecomm.errors import BluecommError, MismatchError
 from bluecomm.runtime.host import data_addresses, private_folder, process_start
 from bluecomm.runtime.torchrun import TorchrunRendezvous, TorchrunVariables
 
@@ -65,6 +66,30 @@ def test_a_store_that_goes_away_is_named(tmp_path, monkeypatch):
         rendezvous.exchange({"a": 2}, 5.0)
     rendezvous.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_ranks_that_are_told_other_world_sizes_are_named(tmp_path, monkeypatch):
+    from torch.distributed import TCPStore
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    errors = {}
+
+    def meet(rank, size):
+        told = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": "2"}
+        environ = {**VARIABLES, **told, "MASTER_PORT": str(store.port)}
+        try:
+            TorchrunRendezvous(Config(start_timeout_s=30), environ)
+        except MismatchError as error:
+            errors[rank] = str(error)
+
+    threads = [threading.Thread(target=meet, args=[rank, 2 + rank]) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert "world size of rank 1 is another one (expected 2, got 3)" in errors[0]
+    assert "world size of rank 0 is another one (expected 3, got 2)" in errors[1]
 
 
 def test_the_address_of_the_route_comes_first(monkeypatch):
