@@ -76,10 +76,7 @@ def plan_mpi(
 
 def _refuse_what_needs_agents(config: LaunchConfig) -> None:
     own = "pass mpirun's own option in --extra-mpi-flags"
-    folder = (
-        f"{own}: --output-filename DIR (Open MPI 4), --output dir=DIR (Open MPI 5), "
-        "-outfile-pattern FILE%r (MPICH)"
-    )
+    folder = "start sh -c 'exec COMMAND >DIR/$RANK.out 2>DIR/$RANK.err'"
     timeline = "each rank writes a timeline of its own with BLUECOMM_TIMELINE=PREFIX"
     for given, option, remedy in (
         (config.check, "--check", "leave --launcher out for the check"),

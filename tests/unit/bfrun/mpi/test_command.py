@@ -229,7 +229,7 @@ def test_hosts_of_a_slurm_job(tmp_path):
         ({"hosts": ()}, "number of ranks unknown"),
         ({"hosts": (Host("a"),)}, "without slots.*write a:SLOTS"),
         ({"world_size": 4}, "-np 4: the hosts have 3 slots"),
-        ({"output_dir": "d"}, "--output-dir needs bfrun's agents.*--output-filename"),
+        ({"output_dir": "d"}, r"--output-dir needs bfrun's agents.*>DIR/\$RANK.out"),
         ({"check": True}, "--check needs .* leave --launcher out"),
         ({"timeline_filename": "t"}, "--timeline-filename .*BLUECOMM_TIMELINE=PREFIX"),
         ({"only_rank": (0,)}, "--only-rank needs .* --extra-mpi-flags"),
