@@ -146,7 +146,8 @@ test: $(VENV)/.dev $(VENV)/.extension
 
 # Side by side: the second spends its time waiting for things to be noticed.
 test-ranks: $(VENV)/.dev $(VENV)/.extension
-	$(BIN)/pytest tests/mp tests/cluster tests/examples
+	$(BIN)/pytest tests/mp tests/cluster tests/examples tests/launchers tests/slurm \
+	    tests/mpi
 
 test-faults: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/faults

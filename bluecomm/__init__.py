@@ -27,6 +27,8 @@ from bluecomm.basics import (
     local_size,
     machine_rank,
     machine_size,
+    mpi_built,
+    mpi_threads_supported,
     nccl_built,
     rank,
     reset_stats,
@@ -34,6 +36,7 @@ from bluecomm.basics import (
     shutdown,
     size,
     stats,
+    unified_mpi_window_model_supported,
 )
 from bluecomm.compression import Compression
 from bluecomm.errors import (
@@ -268,6 +271,8 @@ __all__ = [
     "machine_rank",
     "machine_size",
     "mixing_matrix",
+    "mpi_built",
+    "mpi_threads_supported",
     "nccl_built",
     "neighbor_allgather",
     "neighbor_allgather_nonblocking",
@@ -300,5 +305,6 @@ __all__ = [
     "timeline_end_activity",
     "timeline_start_activity",
     "topology_util",
+    "unified_mpi_window_model_supported",
     "wait",
 ]

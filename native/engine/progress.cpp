@@ -4,11 +4,13 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <system_error>
 
 namespace bluecomm {
@@ -29,6 +31,26 @@ void drain(int fd) {
   while (::read(fd, &count, sizeof count) < 0 && errno == EINTR) {
   }
 }
+
+// While it lives, sleeps of the calling thread end on time: by the kernel's default
+// they may be 50 us late, which is more than a whole nap of a transport that has to
+// nap.
+class PunctualSleep {
+ public:
+  PunctualSleep() : slack_(prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL)) {
+    if (slack_ > 1) prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+  }
+  ~PunctualSleep() {
+    if (slack_ > 1) {
+      prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(slack_), 0UL, 0UL, 0UL);
+    }
+  }
+  PunctualSleep(const PunctualSleep&) = delete;
+  PunctualSleep& operator=(const PunctualSleep&) = delete;
+
+ private:
+  const int slack_;
+};
 
 timespec to_timespec(Progress::Clock::duration time) {
   using std::chrono::nanoseconds;
@@ -222,8 +244,11 @@ bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
   const timespec timeout = to_timespec(std::min<Clock::duration>(time, kForever));
   if (is_thread) thread_state_ = ThreadState::kSleeps;
   lock.unlock();
+  std::optional<PunctualSleep> punctual;
+  if (time < kNap) punctual.emplace();
   const int ready = ::ppoll(polled.data(), count, &timeout, nullptr);
   const bool interrupted = ready < 0 && errno == EINTR;
+  punctual.reset();
   lock = turnstile_.enter();
   if (is_thread) thread_state_ = ThreadState::kRuns;
   if (polled[0].revents != 0) drain(doorbell);

@@ -129,6 +129,16 @@ def _reason_for_none() -> str | None:
     return None
 
 
+def needs_hosts() -> None:
+    """Skip the test with the reason where namespaces cannot be made; fail it in CI."""
+    reason = _reason_for_none()
+    if reason is not None:
+        text = f"no namespace hosts on this machine: {reason}"
+        if os.environ.get("CI"):
+            pytest.fail(text)
+        pytest.skip(text)
+
+
 def _tool(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
@@ -139,12 +149,7 @@ def make_cluster(folder: Path, count: int = 3) -> Iterator[Cluster]:
 
     Skips the test with the reason where hosts cannot be made; fails it in CI.
     """
-    reason = _reason_for_none()
-    if reason is not None:
-        text = f"no namespace hosts on this machine: {reason}"
-        if os.environ.get("CI"):
-            pytest.fail(text)
-        pytest.skip(text)
+    needs_hosts()
     _remove_leftovers()
     cluster = _make_bridge(folder)
     try:
