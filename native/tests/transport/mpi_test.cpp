@@ -46,22 +46,23 @@ Mpi& mpi_here() {
 
 struct Keep {
   std::shared_ptr<mpi::Session> session = mpi_here().make_session();
-  ~Keep() { session->close(); }
 };
 
 Scheme scheme() {
-  return {[](int size) {
-            World world;
-            auto keep = std::make_shared<Keep>();
-            for (int rank = 0; rank < size; ++rank) {
-              world.transports.push_back(std::make_unique<MpiTransport>(
-                  MpiOptions{rank, keep->session, kEager}));
-            }
-            world.keep = std::move(keep);
-            connect(world);
-            return world;
-          },
-          kEager};
+  return {.make_world =
+              [](int size) {
+                World world;
+                auto keep = std::make_shared<Keep>();
+                for (int rank = 0; rank < size; ++rank) {
+                  world.transports.push_back(std::make_unique<MpiTransport>(
+                      MpiOptions{rank, keep->session, kEager}));
+                }
+                world.keep = std::move(keep);
+                connect(world);
+                return world;
+              },
+          .eager_bytes = kEager,
+          .tells_idle_ranks = true};
 }
 
 // Transports of one session, one after the other.
