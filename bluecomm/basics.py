@@ -37,6 +37,7 @@ def init(
         ValueError: A ``BLUECOMM_*`` variable is unknown or cannot be parsed; or
             ``comm`` is null, or not given to the first ``init``.
         TypeError: ``comm`` is no communicator of mpi4py.
+        OSError: A timeline is wanted (``BLUECOMM_TIMELINE``) that cannot be written.
         MismatchError: The ranks start with differing topologies or settings.
         CommunicationTimeout: Some ranks did not come within the start timeout.
         BluecommError: The launcher cannot be reached, or refuses this process.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.distributed as dist
 
@@ -14,16 +12,16 @@ from bluecomm.bench.operations import (
     exchange_of,
     weighted_sum,
 )
+from bluecomm.bench.peer_calls import PeerCalls, zeros
 from bluecomm.bench.results import GLOO
 from bluecomm.bench.timing import Call, Turn, timed
 
 
-class Gloo:
+class Gloo(PeerCalls):
     """The gloo backend of torch.distributed, on ordinary tensors."""
 
     def __init__(self, rank: int, layout: Layout) -> None:
-        self._rank = rank
-        self._size = len(layout)
+        super().__init__(rank, len(layout))
         self._machine = layout[rank]
         self._machines = max(layout) + 1
         dist.init_process_group("gloo", rank=rank, world_size=self._size)
@@ -44,10 +42,9 @@ class Gloo:
 
     def prepare(self, case: Case) -> Turn | None:
         """Return the turn that measures a case; see ``Library``."""
-        make: Callable[[Case], Call] = getattr(self, f"_{case.operation.kind}")
         if case.operation.kind.startswith("hierarchical") and self._machines == 1:
             return None
-        return timed(make(case))
+        return timed(self.call_for(case))
 
     def _allreduce(self, case: Case) -> Call:
         tensor = zeros(case)
@@ -60,16 +57,6 @@ class Gloo:
             dist.all_reduce(output)
 
         return call
-
-    def _neighbor_allreduce(self, case: Case) -> Call:
-        exchange = exchange_of(case.operation.kind, self._rank, self._size)
-        if exchange is None:
-            return lambda: None
-        tensor = zeros(case)
-        output = tensor if case.operation.in_place else zeros(case)
-        return self._exchange(tensor, exchange, output)
-
-    _one_peer = _pair_gossip = _neighbor_allreduce
 
     def _exchange(
         self, tensor: torch.Tensor, exchange: Exchange, output: torch.Tensor
@@ -125,8 +112,3 @@ class Gloo:
     def _alltoall(self, case: Case) -> Call:
         tensor, output = zeros(case), zeros(case)
         return lambda: dist.all_to_all_single(output, tensor)
-
-
-def zeros(case: Case, blocks: int = 1) -> torch.Tensor:
-    """Return a case's tensor, or one of its blocks; its pages have been written."""
-    return torch.empty(case.count // blocks, dtype=case.dtype).fill_(0)

@@ -18,8 +18,8 @@ import torch
 
 from bluecomm import allgather_object, barrier, rank, size
 from bluecomm._native import RawMemory
-from bluecomm.bench.gloo import zeros
 from bluecomm.bench.operations import Case, bus_bytes, exchange_of
+from bluecomm.bench.peer_calls import zeros
 from bluecomm.bench.results import LIMIT
 from bluecomm.bench.timing import Turn, timed
 from bluecomm.runtime import current_communicator

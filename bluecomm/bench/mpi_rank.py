@@ -10,19 +10,12 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from bluecomm.bench.gloo import zeros
-from bluecomm.bench.operations import (
-    OPERATIONS,
-    Case,
-    Exchange,
-    exchange_of,
-    weighted_sum,
-)
+from bluecomm.bench.operations import OPERATIONS, Case, Exchange, weighted_sum
+from bluecomm.bench.peer_calls import PeerCalls, zeros
 from bluecomm.bench.timing import Call
 
 # MPI has no arithmetic on the half formats; messages of them are bytes.
@@ -45,19 +38,13 @@ def can_measure(case: Case) -> bool:
     )
 
 
-class MpiOperations:
+class MpiOperations(PeerCalls):
     """Makes the calls, with mpi4py on ordinary tensors."""
 
     def __init__(self, mpi: Any) -> None:
         self._mpi = mpi
         self._comm = mpi.COMM_WORLD
-        self._rank = self._comm.Get_rank()
-        self._size = self._comm.Get_size()
-
-    def call_for(self, case: Case) -> Call:
-        """Return the call that a case measures."""
-        make: Callable[[Case], Call] = getattr(self, f"_{case.operation.kind}")
-        return make(case)
+        super().__init__(self._comm.Get_rank(), self._comm.Get_size())
 
     def _bytes(self, tensor: torch.Tensor) -> Any:
         return [tensor.view(torch.uint8).numpy(), self._mpi.BYTE]
@@ -71,16 +58,6 @@ class MpiOperations:
         if not case.operation.in_place:
             own = self._numbers(own)
         return lambda: self._comm.Allreduce(own, output, op=self._mpi.SUM)
-
-    def _neighbor_allreduce(self, case: Case) -> Call:
-        exchange = exchange_of(case.operation.kind, self._rank, self._size)
-        if exchange is None:
-            return lambda: None
-        tensor = zeros(case)
-        output = tensor if case.operation.in_place else zeros(case)
-        return self._exchange(tensor, exchange, output)
-
-    _one_peer = _pair_gossip = _neighbor_allreduce
 
     def _exchange(
         self, tensor: torch.Tensor, exchange: Exchange, output: torch.Tensor

@@ -92,9 +92,9 @@ class Coordinator:
         self._sees_forwards = bool(models)
         self._handles = model_hooks.attach(models, self)
         recorder = comm.world.recorder
-        self._phases = None if recorder is None else Phases(recorder)
-        if self._phases is not None:
-            self._handles += self._phases.attach(models)
+        self.phases = None if recorder is None else Phases(recorder, models)
+        if self.phases is not None:
+            self.phases.turn_on()
 
     @property
     def is_live(self) -> bool:
@@ -110,6 +110,8 @@ class Coordinator:
                 self._tracker.close()
             for handle in self._handles:
                 handle.remove()
+            if self.phases is not None:
+                self.phases.turn_off()
 
     # -- what models do ---------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class Coordinator:
             if closure is None:
                 self._flush()
             self.algorithm.before_step()
-            with self._phases.step() if self._phases else contextlib.nullcontext():
+            with self.phases.step() if self.phases else contextlib.nullcontext():
                 result = None if run is None else run(self._exchanging(closure))
             self.algorithm.after_step()
             if not self._sees_forwards:

@@ -33,40 +33,64 @@ class Phases:
     is through, before what waits at its end for gradients of other ranks.
 
     Args:
-        recorder: Takes the events.
+        recorder: Takes the events; ``None`` in copies, which are never turned on.
+        models: Whose passes are shown, once ``turn_on`` has been called.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder | None, models: Sequence[nn.Module]) -> None:
         self._recorder = recorder
+        self._models = tuple(models)
+        self._is_on = False
+        self._handles: list[RemovableHandle] = []
         self._passes: set[int] = set()
 
-    def attach(self, models: Sequence[nn.Module]) -> list[RemovableHandle]:
-        """Watch the forward passes of models; return handles that end it."""
-        handles = []
-        for model in models:
-            handles += [
+    def __reduce__(self) -> tuple[type[Phases], tuple[None, tuple[()]]]:
+        # A copy of a model is a plain model: what it does is not shown.
+        return Phases, (None, ())
+
+    def turn_on(self) -> None:
+        """Begin to watch."""
+        if self._is_on:
+            return
+        self._is_on = True
+        for model in self._models:
+            self._handles += [
                 model.register_forward_pre_hook(self._before_forward),
                 model.register_forward_hook(self._after_forward, always_call=True),
             ]
-        return handles
+
+    def turn_off(self) -> None:
+        """Watch no longer; a pass that is under way is shown to its end."""
+        self._is_on = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """Show the user's own step."""
-        self._recorder.begin(STEP)
+        self._begin(STEP)
         try:
             yield
         finally:
-            self._recorder.end(activity=STEP)
+            self._end(STEP)
+
+    def _begin(self, activity: str) -> None:
+        if self._recorder is not None and self._is_on:
+            self._recorder.begin(activity)
+
+    def _end(self, activity: str) -> None:
+        if self._recorder is not None:
+            self._recorder.end(activity=activity)
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
         if not torch.compiler.is_compiling():
-            self._recorder.begin(FORWARD)
+            self._begin(FORWARD)
 
     def _after_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if not self._is_on or torch.compiler.is_compiling():
             return
-        self._recorder.end(activity=FORWARD)
+        self._end(FORWARD)
         for leaf in tree_leaves(outputs):
             if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
                 # torch has no annotations for it.
@@ -78,9 +102,9 @@ class Phases:
         if task in self._passes:
             return
         self._passes.add(task)
-        self._recorder.begin(BACKWARD)
+        self._begin(BACKWARD)
         queue_callback(lambda: self._on_end(task))
 
     def _on_end(self, task: int) -> None:
         self._passes.discard(task)
-        self._recorder.end(activity=BACKWARD)
+        self._end(BACKWARD)

@@ -187,6 +187,19 @@ class Distributed(_Base):
         with _coordinator(self).no_sync():
             yield
 
+    def turn_on_timeline(self) -> None:
+        """Show forward, backward and step in the timeline, if one is made.
+
+        From the start it is on.
+        """
+        if phases := _coordinator(self).phases:
+            phases.turn_on()
+
+    def turn_off_timeline(self) -> None:
+        """Leave forward, backward and step out of the timeline from now on."""
+        if phases := _coordinator(self).phases:
+            phases.turn_off()
+
     def join(self) -> int:
         """Take part without data until all ranks have joined.
 

@@ -24,6 +24,9 @@ class Recording:
 
     Attributes:
         recorder: Takes events; ``None`` when nobody wants to know.
+
+    Raises:
+        OSError: Somebody wants to know, and the file cannot be made.
     """
 
     def __init__(self, config: Config, place: Place) -> None:
@@ -38,22 +41,23 @@ class Recording:
         elif config.timeline is not None:
             self._path = Path(f"{config.timeline}{place.rank}.trace")
             self._target = Path(f"{config.timeline}{place.rank}.json")
-            self._path.unlink(missing_ok=True)
         else:
             return
-        self.recorder = self._open(config.timeline_bytes, place)
+        try:
+            self.recorder = self._open(config.timeline_bytes, place)
+        except OSError as error:
+            raise OSError(_refusal(place.rank, config, error)) from error
 
-    def _open(self, nbytes: int, place: Place) -> Recorder | None:
+    def _open(self, nbytes: int, place: Place) -> Recorder:
         from bluecomm._native import Recorder
 
-        try:
-            return Recorder(
-                path=str(self._path), nbytes=nbytes, rank=place.rank, size=place.size
-            )
-        except OSError as error:
-            # Not worth the end of a training run.
-            _log.error("rank %d: no timeline: %s", place.rank, error)
-            return None
+        if self._target is not None:
+            if self._target.is_dir():
+                raise IsADirectoryError(f"{self._target} is a folder")
+            self._path.unlink(missing_ok=True)
+        return Recorder(
+            path=str(self._path), nbytes=nbytes, rank=place.rank, size=place.size
+        )
 
     def finish(self) -> None:
         """Record nothing more, and write this rank's timeline if it is to."""
@@ -75,3 +79,13 @@ class Recording:
         else:
             with contextlib.suppress(OSError):
                 self._path.unlink()
+
+
+def _refusal(rank: int, config: Config, error: OSError) -> str:
+    remedy = "start the job without --timeline-filename, or with another TMPDIR"
+    if config.timeline is not None:
+        remedy = (
+            f"set BLUECOMM_TIMELINE (now {config.timeline!r}) to the beginning of a "
+            "path in a folder that exists and can be written"
+        )
+    return f"init on rank {rank}: no timeline can be made: {error}; {remedy}"

@@ -172,7 +172,9 @@ SharedBlock& SharedBlock::operator=(SharedBlock&& other) noexcept {
 }
 
 SharedBlock::~SharedBlock() {
-  if (!owner_) return;
+  // A forked child's copy frees nothing: its parent has the memory, and another thread
+  // of the parent may have held the lock when it forked.
+  if (!owner_ || getpid() != owner_->pid) return;
   const std::size_t nbytes = round_up(std::max<std::size_t>(bytes_.size(), 1), kPage);
   owner_->free({bytes_.data(), nbytes});
 }

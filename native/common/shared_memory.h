@@ -30,8 +30,8 @@ class Segment {
   std::span<std::byte> bytes_;
 };
 
-// Memory in a segment; goes back to its allocator when destroyed. Keeps the segment
-// alive.
+// Memory in a segment; goes back to its allocator when destroyed, but for the copies of
+// it that forked children have. Keeps the segment alive.
 class SharedBlock {
  public:
   SharedBlock() = default;

@@ -197,11 +197,10 @@ def test_children_that_hold_the_output_delay_nothing(tmp_path):
         "print('bye', flush=True)\n"
         "os._exit(0)\n"
     )
-    start = time.monotonic()
-    job = run_bfrun(tmp_path, "-np", "2", *python(body))
+    # Far less than the children sleep, far more than a busy machine needs.
+    job = run_bfrun(tmp_path, "-np", "2", *python(body), limit_s=60.0)
     assert job.process.returncode == 0
     assert job.out.count("bye") == 2
-    assert time.monotonic() - start < 5.0
 
 
 def test_a_process_that_dies_below_a_shell_is_noticed(tmp_path):

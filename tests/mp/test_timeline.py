@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import sys
@@ -203,11 +204,56 @@ def test_names_are_texts() -> None:
         bf.timeline_start_activity("weight", "COPY")
 
 
-def record_nowhere() -> bool:
-    """Return whether there is a timeline although its file cannot be made."""
-    return bf.timeline_start_activity("a", "b")
+def switch() -> None:
+    """Train a step of each: with the timeline on, off, on again, and of a copy."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = bf.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model, algorithm="local"
+    )
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(4)).sum().backward()
+        optimizer.step()
+
+    step()
+    optimizer.turn_off_timeline()
+    step()
+    optimizer.turn_on_timeline()
+    optimizer.turn_on_timeline()
+    step()
+    copy.deepcopy(model)(torch.ones(4)).sum().backward()
 
 
-def test_a_file_that_cannot_be_made_ends_no_training(tmp_path: Path) -> None:
-    nowhere = {"BLUECOMM_TIMELINE": f"{tmp_path}/none/t"}
-    assert run_ranks(1, record_nowhere, environment=nowhere) == [False]
+def test_an_optimizer_can_be_left_out_for_a_while(tmp_path: Path) -> None:
+    run_ranks(1, switch, environment={"BLUECOMM_TIMELINE": f"{tmp_path}/t"})
+    timeline = json.loads((tmp_path / "t0.json").read_text())
+    check_timeline(timeline)
+    names = [each["name"] for each in slices_of(timeline, 0, "compute")]
+    assert names == ["FORWARD", "BACKWARD", "STEP"] * 2
+
+
+def test_without_a_timeline_there_is_nothing_to_switch() -> None:
+    run_ranks(1, switch)
+
+
+def start_with_a_timeline() -> str:
+    """Return what ``init`` raises."""
+    with pytest.raises(OSError, match="init on rank 0: no timeline can be made") as got:
+        bf.init()
+    assert not bf.is_initialized()
+    return str(got.value)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "reason"),
+    [("none/t", "No such file or directory"), ("t", "t0.json is a folder")],
+)
+def test_a_file_that_cannot_be_made_is_an_error_of_init(
+    tmp_path: Path, prefix: str, reason: str
+) -> None:
+    (tmp_path / "t0.json").mkdir()
+    wanted = {"BLUECOMM_TIMELINE": f"{tmp_path}/{prefix}"}
+    (text,) = run_ranks(1, start_with_a_timeline, environment=wanted, initialize=False)
+    assert reason in text
+    assert f"set BLUECOMM_TIMELINE (now '{tmp_path}/{prefix}')" in text

@@ -146,21 +146,40 @@ TEST(shared_memory, threads_share_an_allocator) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Runs `body` in a forked child; whether it returned true there.
+template <typename Body>
+bool holds_in_a_fork(Body&& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body() ? 0 : 1);
+  int status = -1;
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
 TEST(shared_memory, a_forked_child_may_not_allocate) {
   SharedMemory memory;
-  const pid_t child = fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
+  CHECK(holds_in_a_fork([&] {
     try {
       memory.allocate(1);
-      _exit(1);
+      return false;
     } catch (const std::logic_error&) {
-      _exit(0);
+      return true;
     }
-  }
-  int status = -1;
-  CHECK_EQ(waitpid(child, &status, 0), child);
-  CHECK_EQ(status, 0);
+  }));
+}
+
+// The lock may be held for ever there, by a thread that only the parent has.
+TEST(shared_memory, a_forked_child_frees_nothing) {
+  SharedMemory memory({.segment_bytes = 4 << 20, .keep_free_bytes = 0});
+  SharedBlock block = memory.allocate(4 << 20);
+  const std::weak_ptr<const Segment> segment = memory.find(block.bytes())->segment;
+  CHECK(holds_in_a_fork([&] {
+    {
+      const SharedBlock freed = std::move(block);
+    }
+    return !segment.expired();
+  }));
+  block = {};
+  CHECK(segment.expired());
 }
 
 }  // namespace

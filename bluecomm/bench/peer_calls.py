@@ -1,0 +1,48 @@
+"""What the libraries that are compared have in common: how a case becomes a call."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+
+import torch
+
+from bluecomm.bench.operations import Case, Exchange, exchange_of
+from bluecomm.bench.timing import Call
+
+
+class PeerCalls(abc.ABC):
+    """Makes calls of a library that has messages, but no operations with neighbors.
+
+    A subclass has a method ``_<kind>(case)`` for each other kind of operation.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank = rank
+        self._size = size
+
+    def call_for(self, case: Case) -> Call:
+        """Return the call that a case measures."""
+        make: Callable[[Case], Call] = getattr(self, f"_{case.operation.kind}")
+        return make(case)
+
+    @abc.abstractmethod
+    def _exchange(
+        self, tensor: torch.Tensor, exchange: Exchange, output: torch.Tensor
+    ) -> Call:
+        """Return the call that writes an exchange's weighted sum to ``output``."""
+
+    def _neighbor_allreduce(self, case: Case) -> Call:
+        exchange = exchange_of(case.operation.kind, self._rank, self._size)
+        if exchange is None:
+            return lambda: None
+        tensor = zeros(case)
+        output = tensor if case.operation.in_place else zeros(case)
+        return self._exchange(tensor, exchange, output)
+
+    _one_peer = _pair_gossip = _neighbor_allreduce
+
+
+def zeros(case: Case, blocks: int = 1) -> torch.Tensor:
+    """Return a case's tensor, or one of its blocks; its pages have been written."""
+    return torch.empty(case.count // blocks, dtype=case.dtype).fill_(0)

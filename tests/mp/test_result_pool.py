@@ -1,0 +1,89 @@
+"""Results live in shared memory that is used again: how much of it, and after forks."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import bluecomm as bf
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.mp
+
+MIB = 1 << 20
+# Of segments that hold nothing; native/common/shared_memory.h.
+MOST_IDLE = 256 * MIB
+
+
+def mapped_nbytes() -> int:
+    """Return the bytes of the segments of results that this process has mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    spans = [line.split()[0] for line in lines if re.search(r"memfd:bluecomm\b", line)]
+    return sum(
+        int(end, 16) - int(begin, 16)
+        for begin, end in (span.split("-") for span in spans)
+    )
+
+
+def average(mib: int) -> torch.Tensor:
+    """Return an average over all ranks of so many MiB."""
+    return bf.allreduce(torch.full((mib * MIB // 4,), float(bf.rank())))
+
+
+def use_again() -> tuple[int, int, int]:
+    """Return the bytes mapped after one result, after many, and their places."""
+    places = {average(2).data_ptr()}
+    once = mapped_nbytes()
+    for _ in range(50):
+        places.add(average(2).data_ptr())
+    return once, mapped_nbytes(), len(places)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_results_that_are_dropped_are_used_again(transport: str) -> None:
+    for once, often, places in run_ranks(2, use_again, transport=transport):
+        assert often == once
+        assert places == 1
+
+
+def hold_many() -> tuple[int, int]:
+    """Return the bytes mapped while ten large results live, and after them."""
+    results = [average(64) for _ in range(10)]
+    assert len({result.data_ptr() for result in results}) == len(results)
+    while_held = mapped_nbytes()
+    results.clear()
+    bf.barrier()
+    return while_held, mapped_nbytes()
+
+
+def test_memory_of_results_is_given_back() -> None:
+    for while_held, after in run_ranks(1, hold_many, limit_s=120):
+        assert while_held >= 640 * MIB
+        assert after <= MOST_IDLE
+
+
+def drop_in_a_fork() -> tuple[bool, float, float]:
+    """Drop the parent's results in a child, then go on in the parent."""
+    result = average(1)
+    pid = os.fork()
+    if pid == 0:
+        value = float(result[-1])
+        del result
+        refused = False
+        try:
+            bf.shared_empty(1)
+        except RuntimeError as error:
+            refused = "cannot be allocated in its forked child" in str(error)
+        os._exit(0 if refused and value == 0.5 else 1)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    other = average(1)
+    other.fill_(7)
+    return status == 0, float(result[-1]), float(other[-1])
+
+
+def test_a_fork_reads_results_and_frees_none() -> None:
+    assert run_ranks(2, drop_in_a_fork) == [(True, 0.5, 7.0)] * 2

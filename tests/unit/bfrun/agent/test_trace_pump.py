@@ -1,0 +1,118 @@
+"""What ended ranks have recorded, on its way to the driver."""
+
+import base64
+import zlib
+
+import pytest
+
+from bfrun.agent import trace_pump
+from bfrun.agent.trace_pump import TracePump
+from bfrun.trace.spool import Spool
+from tests.support.traces import TraceWriter
+
+
+class Link:
+    """A link to the driver that takes frames when it is told to."""
+
+    def __init__(self):
+        self.idle = True
+        self.frames = []
+
+    def send_bulk(self, frame):
+        self.frames.append(frame)
+
+
+@pytest.fixture
+def link():
+    return Link()
+
+
+@pytest.fixture
+def pump(tmp_path, link):
+    return TracePump(str(tmp_path), link)
+
+
+def record(folder, rank, pid=7, events=100, capacity=1000):
+    """Leave the file of a rank; return what arrives of it."""
+    writer = TraceWriter(rank=rank, pid=pid, capacity=capacity)
+    for number in range(events):
+        writer.call(number, number, number + 1)
+    (folder / f"trace-{rank}-{pid}").write_bytes(writer.file())
+    return writer.packed()
+
+
+def drain(pump, link):
+    """Return what arrives: (rank, file) to bytes."""
+    arrived = {}
+    while pump.busy:
+        before = len(link.frames)
+        pump.step()
+        (frame,) = link.frames[before:]
+        assert frame["type"] == "trace"
+        key = frame["rank"], frame["file"]
+        piece = zlib.decompress(base64.b64decode(frame["data"]))
+        arrived[key] = arrived.get(key, b"") + piece
+    return arrived
+
+
+def test_a_file_arrives_packed(pump, link, tmp_path):
+    packed = record(tmp_path, 3)
+    assert not pump.busy
+    pump.add(3)
+    assert drain(pump, link) == {(3, "trace-3-7"): packed}
+    assert len(list(Spool(packed).events())) == 200
+    assert not pump.ready
+
+
+@pytest.mark.parametrize("nbytes", [1, 64, 1000, 4096])
+def test_pieces_are_small_and_in_order(pump, link, tmp_path, monkeypatch, nbytes):
+    monkeypatch.setattr(trace_pump, "_PIECE_NBYTES", nbytes)
+    packed = record(tmp_path, 0, events=3, capacity=10)
+    pump.add(0)
+    assert drain(pump, link) == {(0, "trace-0-7"): packed}
+    sizes = [len(zlib.decompress(base64.b64decode(f["data"]))) for f in link.frames]
+    assert max(sizes) <= nbytes
+
+
+def test_a_ring_that_went_round_is_whole(pump, link, tmp_path):
+    packed = record(tmp_path, 0, events=100, capacity=7)
+    pump.add(0)
+    assert drain(pump, link) == {(0, "trace-0-7"): packed}
+    assert Spool(packed).header.dropped == 193
+
+
+def test_only_the_rank_that_ended_is_read_with_all_of_its_processes(
+    pump, link, tmp_path
+):
+    for rank, pid in ((1, 7), (1, 8), (10, 9), (2, 10)):
+        record(tmp_path, rank, pid)
+    pump.add(1)
+    assert set(drain(pump, link)) == {(1, "trace-1-7"), (1, "trace-1-8")}
+
+
+def test_nothing_is_read_while_the_link_is_busy(pump, link, tmp_path):
+    record(tmp_path, 0)
+    pump.add(0)
+    link.idle = False
+    assert pump.busy
+    assert not pump.ready
+    pump.step()
+    assert link.frames == []
+    link.idle = True
+    assert pump.ready
+    pump.step()
+    assert len(link.frames) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"BLUETRCE", bytes(5000)])
+def test_a_rank_that_ended_while_it_made_the_file(pump, tmp_path, content):
+    (tmp_path / "trace-0-7").write_bytes(content)
+    pump.add(0)
+    assert not pump.busy
+
+
+def test_a_file_that_is_gone_is_sent_as_nothing(pump, link, tmp_path):
+    record(tmp_path, 0)
+    pump.add(0)
+    (tmp_path / "trace-0-7").unlink()
+    assert drain(pump, link) == {(0, "trace-0-7"): b""}
