@@ -141,9 +141,6 @@ class MpiSession:
     ) -> tuple[list[bytes], list[int]]:
         """Return the records by rank, or none and the ranks that did not come."""
 
-    def close(self) -> None:
-        """Free the communicator, collectively."""
-
 class Engine:
     """One rank's data plane. Starts its progress thread in `start`."""
 

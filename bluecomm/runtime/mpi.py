@@ -70,6 +70,12 @@ class MpiRendezvous(Rendezvous):
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
+        if self._threads_are_few() and self._place.rank == 0:
+            _log.warning(
+                "MPI was started with thread level '%s', and its transport needs "
+                "'serialized' or 'multiple': other machines are reached by TCP",
+                self._library.threads,
+            )
 
     @property
     def place(self) -> Place:
@@ -82,15 +88,7 @@ class MpiRendezvous(Rendezvous):
 
     @property
     def mpi(self) -> MpiSession | None:
-        if self._threads_are_few():
-            _log.log(
-                logging.INFO if self._place.rank else logging.WARNING,
-                "MPI was started with thread level '%s', and its transport needs "
-                "'serialized' or 'multiple': other machines are reached by TCP",
-                self._library.threads,
-            )
-            return None
-        return self._session
+        return None if self._threads_are_few() else self._session
 
     @property
     def outlives_failure(self) -> bool:
@@ -112,10 +110,7 @@ class MpiRendezvous(Rendezvous):
         if os.getpid() != self._owner:
             return
         shutil.rmtree(self._folder, ignore_errors=True)
-        if self._library.finalized:
-            return
-        self._session.close()
-        if self._ends_mpi:
+        if self._ends_mpi and not self._library.finalized:
             end_mpi(self._library, self._place.rank, self._start_timeout_s)
 
     def _threads_are_few(self) -> bool:

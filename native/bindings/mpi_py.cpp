@@ -164,8 +164,7 @@ void register_mpi(py::module_& module) {
                              [](Session& self) { return self.communicator().rank(); })
       .def_property_readonly("size",
                              [](Session& self) { return self.communicator().size(); })
-      .def("exchange", &exchange, arg("record"), arg("timeout_s"))
-      .def("close", [](Session& self) { unlocked([&] { self.close(); }); });
+      .def("exchange", &exchange, arg("record"), arg("timeout_s"));
 }
 
 }  // namespace bluecomm::bindings

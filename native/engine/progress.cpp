@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -234,7 +235,15 @@ bool Progress::spin() {
 bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
   wakes_at_ = std::min(until, work_.next_timer());
   const Clock::duration time = wakes_at_ - Clock::now();
-  if (time <= Clock::duration::zero() || !announce()) return true;
+  if (time <= Clock::duration::zero()) {
+    // A transport that nothing wakes up for wants to be polled again, or a deadline is
+    // over. Whom this rank waits for may need the core.
+    lock.unlock();
+    sched_yield();
+    lock = turnstile_.enter();
+    return true;
+  }
+  if (!announce()) return true;
 
   const bool is_thread = role == Leader::kThread;
   const int doorbell = (is_thread ? thread_doorbell_ : caller_doorbell_).get();

@@ -84,8 +84,6 @@ class BoundCommunicator final : public Communicator {
     return copy;
   }
 
-  void free() override { mpi_.check("MPI_Comm_free", mpi_->comm_free(&comm_)); }
-
   Request isend(std::span<const std::byte> bytes, int to, int tag) override {
     typename Abi::Request request;
     mpi_.check("MPI_Isend", mpi_->isend(bytes.data(), to_count(bytes.size()),

@@ -19,7 +19,6 @@ namespace bluecomm::mpi {
   X(comm_rank, MPI_Comm_rank)                     \
   X(comm_size, MPI_Comm_size)                     \
   X(comm_dup, MPI_Comm_dup)                       \
-  X(comm_free, MPI_Comm_free)                     \
   X(comm_set_errhandler, MPI_Comm_set_errhandler) \
   X(isend, MPI_Isend)                             \
   X(irecv, MPI_Irecv)                             \
@@ -49,7 +48,6 @@ struct Functions {
   int (*comm_rank)(Comm, int*);
   int (*comm_size)(Comm, int*);
   int (*comm_dup)(Comm, Comm*);
-  int (*comm_free)(Comm*);
   int (*comm_set_errhandler)(Comm, Errhandler);
   int (*isend)(const void*, int, Datatype, int, int, Comm, Request*);
   int (*irecv)(void*, int, Datatype, int, int, Comm, Request*);

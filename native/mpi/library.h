@@ -14,7 +14,7 @@
 //
 // Threads: as MPI's thread level says; with kSerialized or more one thread at a time.
 // Every function throws std::runtime_error with MPI's own text when MPI reports an
-// error; only duplicate(), free(), init() and finalize() block.
+// error; only duplicate(), init() and finalize() block.
 
 namespace bluecomm::mpi {
 
@@ -48,8 +48,6 @@ class Communicator {
   virtual int size() = 0;
   // The same processes, apart from all messages of this one. Collective.
   virtual std::shared_ptr<Communicator> duplicate() = 0;
-  // Of a duplicate. Collective; nothing may be under way.
-  virtual void free() = 0;
 
   virtual Request isend(std::span<const std::byte> bytes, int to, int tag) = 0;
   // `from` may be kAnySource. Takes messages of at most the length of `into`.

@@ -54,11 +54,4 @@ void Session::look_at_buried() {
   });
 }
 
-void Session::close() {
-  if (std::exchange(closed_, true) || library_->finalized()) return;
-  look_at_buried();
-  // What is left are messages that nobody takes: MPI ends them with the process.
-  if (buried_.empty()) communicator_->free();
-}
-
 }  // namespace bluecomm::mpi

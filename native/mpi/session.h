@@ -30,7 +30,9 @@ class Session {
       : library_(std::move(library)), communicator_(std::move(own)) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  // Frees nothing of MPI, which takes all ranks: see close().
+  // The communicator stays until MPI ends. Messages may be left in it that nobody took
+  // (to a transport that had ended), and an MPI that gives the number of a communicator
+  // again may give the next one these messages, or crash (Open MPI 4.1).
   ~Session();
 
   // Waits for all ranks of `communicator`, then duplicates it. Null, with `silent` set
@@ -57,9 +59,6 @@ class Session {
   // Keeps `memory` until `request`, which nobody waits for, has ended.
   void bury(Request request, Buffer memory);
 
-  // Ends what was buried and frees the communicator. Collective.
-  void close();
-
  private:
   struct Buried {
     Request request;
@@ -73,7 +72,6 @@ class Session {
   std::vector<Buried> buried_;
   std::vector<int> free_ports_;
   int ports_used_ = 1;
-  bool closed_ = false;
 };
 
 }  // namespace bluecomm::mpi

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,17 @@ def all_over_mpi() -> None:
     large_tensors()
 
 
+def waiting_takes_no_core() -> None:
+    """However many ranks wait for one on how few cores."""
+    bf.barrier()
+    wall_s, cpu_s = time.monotonic(), time.process_time()
+    if bf.rank() == 0:
+        time.sleep(1)
+    bf.allreduce(torch.ones(100_000), name="late")
+    wall_s, cpu_s = time.monotonic() - wall_s, time.process_time() - cpu_s
+    assert cpu_s < wall_s / 4
+
+
 def all_over_tcp() -> None:
     assert {*transports()} == {"self", "tcp"}
     other_collectives()
@@ -148,6 +160,7 @@ def worlds_of_communicators() -> None:
 CASES: list[tuple[str, Callable[[], None]]] = [
     ("auto", auto_mixes_shm_and_mpi),
     ("mpi", all_over_mpi),
+    ("mpi", waiting_takes_no_core),
     ("tcp", all_over_tcp),
     ("mpi", shares_mpi_with_mpi4py),
 ]

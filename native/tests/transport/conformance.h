@@ -48,6 +48,8 @@ struct Scheme {
   std::function<World(int size)> make_world;
   std::size_t eager_bytes;
   std::chrono::milliseconds limit{10'000};  // of each wait of a check
+  // A goodbye also reaches ranks that have exchanged nothing with the one that closes.
+  bool tells_idle_ranks = false;
 };
 
 // What a check found wrong; empty means passed. Checks do not use CHECK themselves, so

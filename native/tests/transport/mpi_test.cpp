@@ -46,22 +46,36 @@ Mpi& mpi_here() {
 
 struct Keep {
   std::shared_ptr<mpi::Session> session = mpi_here().make_session();
-  ~Keep() { session->close(); }
 };
 
-Scheme scheme() {
-  return {[](int size) {
-            World world;
-            auto keep = std::make_shared<Keep>();
-            for (int rank = 0; rank < size; ++rank) {
-              world.transports.push_back(std::make_unique<MpiTransport>(
-                  MpiOptions{rank, keep->session, kEager}));
-            }
-            world.keep = std::move(keep);
-            connect(world);
-            return world;
-          },
-          kEager};
+World make_world(int size, std::size_t eager_bytes) {
+  World world;
+  auto keep = std::make_shared<Keep>();
+  for (int rank = 0; rank < size; ++rank) {
+    world.transports.push_back(
+        std::make_unique<MpiTransport>(MpiOptions{rank, keep->session, eager_bytes}));
+  }
+  world.keep = std::move(keep);
+  connect(world);
+  return world;
+}
+
+Scheme scheme_with(std::size_t eager_bytes) {
+  return {.make_world = [=](int size) { return make_world(size, eager_bytes); },
+          .eager_bytes = eager_bytes,
+          .tells_idle_ranks = true};
+}
+
+Scheme scheme() { return scheme_with(kEager); }
+
+// They stay in the memory that MPI has received them in.
+void long_payloads_may_be_eager() {
+  for (const Check& check : kChecks) {
+    if (check.run != check_payload_sizes && check.run != check_outlives) continue;
+    for (const std::string& finding : run_check(check, scheme_with(mpi::kMaxEager))) {
+      record_failure(std::string(check.name).c_str(), 0, finding);
+    }
+  }
 }
 
 // Transports of one session, one after the other.
@@ -114,6 +128,7 @@ void refuses_what_cannot_work() {
 const bool registered =
     std::getenv("TEST_MPI_LIBRARY") != nullptr &&
     register_conformance<&scheme>("mpi") &&
+    add_test("mpi", "long_payloads_may_be_eager", &long_payloads_may_be_eager) &&
     add_test("mpi", "ports_are_used_again", &ports_are_used_again) &&
     add_test("mpi", "frames_to_an_earlier_transport_are_dropped",
              &frames_to_an_earlier_transport_are_dropped) &&

@@ -6,26 +6,29 @@
 #include <vector>
 
 #include "mpi/session.h"
-#include "transport/mpi/wire.h"
 
 namespace bluecomm::mpi {
 
-// Keeps chunks of memory for reuse: their pages are there, and known to the network.
-class ChunkPool {
+// Keeps pieces of memory of one length for reuse: their pages are there, and known to
+// the network.
+class Pool {
  public:
+  explicit Pool(std::size_t nbytes) : nbytes_(nbytes) {}
+
   Buffer take() {
-    if (free_.empty()) return std::make_unique_for_overwrite<std::byte[]>(kChunkBytes);
-    Buffer chunk = std::move(free_.back());
+    if (free_.empty()) return std::make_unique_for_overwrite<std::byte[]>(nbytes_);
+    Buffer buffer = std::move(free_.back());
     free_.pop_back();
-    return chunk;
+    return buffer;
   }
 
-  void give(Buffer chunk) {
-    if (chunk && free_.size() < kKept) free_.push_back(std::move(chunk));
+  void give(Buffer buffer) {
+    if (buffer && free_.size() < kKept) free_.push_back(std::move(buffer));
   }
 
  private:
   static constexpr std::size_t kKept = 64;
+  const std::size_t nbytes_;
   std::vector<Buffer> free_;
 };
 

@@ -16,13 +16,18 @@ MpiIncoming::MpiIncoming(Inbox& inbox, const Frame& frame, const Header& header,
       charged_(frame.charged != 0 ? sizeof(Header) + header.nbytes : 0),
       header_(header),
       is_eager_(!eager.empty()) {
-  if (!is_eager_) return;
-  eager_ = std::make_unique_for_overwrite<std::byte[]>(eager.size());
-  std::copy(eager.begin(), eager.end(), eager_.get());
+  if (eager.size() >= kKeptEager) {
+    frame_ = inbox.port_.keep_frame();
+    eager_ = eager.data();
+  } else if (is_eager_) {
+    copy_.assign(eager.begin(), eager.end());
+    eager_ = copy_.data();
+  }
 }
 
 MpiIncoming::~MpiIncoming() {
   if (inbox_ == nullptr) return;
+  inbox_->port_.frames().give(std::move(frame_));
   try {
     inbox_->remove(*this);
   } catch (const std::exception&) {
@@ -37,7 +42,7 @@ void MpiIncoming::accept(std::span<std::byte>) {
 
 std::span<const std::byte> MpiIncoming::readable() const {
   if (!accepted_ || consumed_ == nbytes()) return {};
-  if (is_eager_) return {eager_.get() + consumed_, nbytes() - consumed_};
+  if (is_eager_) return {eager_ + consumed_, nbytes() - consumed_};
   if (arrived_ == consumed_) return {};
   const std::size_t begin = consumed_ % kChunkBytes;
   return {chunks_.front().get() + begin,
@@ -56,7 +61,7 @@ void MpiIncoming::consume(std::size_t nbytes) {
   }
   inbox_->held_ -=
       std::min(kChunkBytes, header_.nbytes - before / kChunkBytes * kChunkBytes);
-  inbox_->port_.pool().give(std::move(chunks_.front()));
+  inbox_->port_.chunks().give(std::move(chunks_.front()));
   chunks_.pop_front();
   inbox_->extend_grant(*this);
 }
@@ -149,7 +154,7 @@ bool Inbox::receive(MpiIncoming& incoming) {
     any = true;
     if (done->nbytes != next.nbytes) incoming.is_cut_ = true;
     if (incoming.is_cut_) {
-      port_.pool().give(std::move(next.memory));
+      port_.chunks().give(std::move(next.memory));
     } else {
       incoming.arrived_ += next.nbytes;
       stats_.bytes_received += next.nbytes;
@@ -178,7 +183,7 @@ void Inbox::remove(MpiIncoming& incoming) {
       outbox_.control(frame);
     }
     leave_receives(incoming);
-    for (Buffer& chunk : incoming.chunks_) port_.pool().give(std::move(chunk));
+    for (Buffer& chunk : incoming.chunks_) port_.chunks().give(std::move(chunk));
   }
   if (incoming.charged_ == 0 || is_lost_) return;
   freed_credit_ += incoming.charged_;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <vector>
 
 #include "transport/channel.h"
 #include "transport/mpi/outbox.h"
@@ -19,7 +20,7 @@ class Inbox;
 // when the link is gone.
 class MpiIncoming final : public Incoming {
  public:
-  // `eager`: the payload that came along, if any.
+  // `eager`: the payload that came along, if any, in the port's frame of the moment.
   MpiIncoming(Inbox& inbox, const Frame& frame, const Header& header,
               std::span<const std::byte> eager);
   ~MpiIncoming() override;
@@ -35,6 +36,10 @@ class MpiIncoming final : public Incoming {
  private:
   friend class Inbox;
 
+  // An eager payload so long stays in the frame that it came in, which is kMaxFrame
+  // long whatever it holds.
+  static constexpr std::size_t kKeptEager = kMaxEager / 4;
+
   std::size_t nbytes() const { return header_.nbytes; }
   bool wants_more() const {
     return accepted_ && !is_eager_ && !is_cut_ && granted_ < nbytes();
@@ -45,7 +50,9 @@ class MpiIncoming final : public Incoming {
   const std::size_t charged_;
   Header header_;
   const bool is_eager_;
-  Buffer eager_;
+  const std::byte* eager_ = nullptr;  // in frame_ or copy_
+  Buffer frame_;
+  std::vector<std::byte> copy_;
   bool accepted_ = false;
   bool is_cut_ = false;  // the sender has dropped it
   int tag_ = -1;
@@ -58,7 +65,8 @@ class MpiIncoming final : public Incoming {
 
 // Messages from one peer, and how much of each it may send.
 //
-// Memory for one peer: kEagerCredit of eager messages, a head for each larger one that
+// Memory for one peer: kEagerCredit of eager messages (up to four times that, as they
+// keep whole frames), a head for each larger one that
 // is not accepted yet, and kWindow for each that is being read while kBudget lasts, but
 // at least one chunk, so that every accepted message gets through whatever the others
 // do.

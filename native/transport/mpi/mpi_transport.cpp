@@ -80,9 +80,9 @@ bool MpiTransport::prepare_sleep() {
 
 MpiTransport::Clock::time_point MpiTransport::next_timer() const {
   if (channels_.empty()) return Clock::time_point::max();
-  const auto nap = std::clamp<Clock::duration>((last_poll_ - last_change_) / 4,
-                                               kShortestNap, kLongestNap);
-  return last_poll_ + nap;
+  const Clock::duration idle = last_poll_ - last_change_;
+  if (idle < kAwake) return last_poll_;
+  return last_poll_ + std::min<Clock::duration>(idle / 4, kLongestNap);
 }
 
 void MpiTransport::forget(int peer) {

@@ -16,9 +16,9 @@ namespace bluecomm {
 // Transport over the point-to-point messages of an MPI, on a communicator of its own.
 //
 // MPI has nothing to sleep on and moves messages only while it is called. So a rank
-// that waits naps: for a quarter of the time for which nothing has happened, within
-// kShortestNap and kLongestNap. Waiting takes a quarter longer so at most, and hardly
-// any processor time.
+// that waits polls for kAwake, which is about what a nap costs, and naps from then on:
+// for a quarter of the time for which nothing has happened, up to kLongestNap. So a
+// long wait takes a quarter longer at most, and hardly any processor time.
 class MpiTransport final : public Transport {
  public:
   // Throws std::invalid_argument if an option is wrong.
@@ -44,7 +44,7 @@ class MpiTransport final : public Transport {
  private:
   using Clock = std::chrono::steady_clock;
 
-  static constexpr std::chrono::microseconds kShortestNap{4};
+  static constexpr std::chrono::microseconds kAwake{100};
   static constexpr std::chrono::microseconds kLongestNap{1000};
 
   bool take_frames();

@@ -79,7 +79,7 @@ bool Outbox::progress() {
 
 void Outbox::send_chunk(const Chunk& chunk) {
   const auto found = waiting_.find(chunk.message);
-  Buffer copy = port_.pool().take();
+  Buffer copy = port_.chunks().take();
   if (found == waiting_.end() || chunk.end > found->second->payload_.size()) {
     port_.send_chunk(peer_, chunk.tag, std::move(copy), 0);
     return;

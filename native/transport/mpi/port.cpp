@@ -58,7 +58,7 @@ Port::Port(std::shared_ptr<Session> session)
       mpi_(session_->communicator()),
       address_{mpi_.rank(), session_->take_port(), draw()} {
   for (Posted& posted : receives_) {
-    posted.memory = std::make_unique_for_overwrite<std::byte[]>(kMaxFrame);
+    posted.memory = frame_pool_.take();
     posted.request = receive_frame(posted.memory.get());
   }
 }
@@ -100,14 +100,22 @@ void Port::send_frame(const Address& to, Frame frame, std::span<const std::byte>
                       std::span<const std::byte> payload) {
   frame.to = to.transport;
   const std::size_t nbytes = sizeof frame + header.size() + payload.size();
-  Buffer memory = std::make_unique_for_overwrite<std::byte[]>(nbytes);
+  Buffer memory = frame_pool_.take();
   std::byte* at = memory.get();
   std::memcpy(at, &frame, sizeof frame);
   at = std::copy(header.begin(), header.end(), at + sizeof frame);
   std::copy(payload.begin(), payload.end(), at);
-  Request request =
-      mpi_.isend({memory.get(), nbytes}, to.rank, to.port * Session::kTags);
-  if (!mpi_.test(request)) frames_.push_back({request, std::move(memory), false});
+  send(to, to.port * Session::kTags, std::move(memory), nbytes, frame_pool_, frames_);
+}
+
+void Port::send(const Address& to, int tag, Buffer memory, std::size_t nbytes,
+                Pool& origin, std::deque<Send>& list) {
+  Request request = mpi_.isend({memory.get(), nbytes}, to.rank, tag);
+  if (mpi_.test(request)) {
+    origin.give(std::move(memory));
+  } else {
+    list.push_back({request, std::move(memory), &origin});
+  }
 }
 
 std::span<const std::byte> Port::next_frame() {
@@ -134,15 +142,14 @@ std::span<const std::byte> Port::next_frame() {
   }
 }
 
+Buffer Port::keep_frame() {
+  return std::exchange(receives_[next_receive_].memory, frame_pool_.take());
+}
+
 // --- Chunks --------------------------------------------------------------------------
 
 void Port::send_chunk(const Address& to, int tag, Buffer chunk, std::size_t nbytes) {
-  Request request = mpi_.isend({chunk.get(), nbytes}, to.rank, tag);
-  if (mpi_.test(request)) {
-    pool_.give(std::move(chunk));
-  } else {
-    sends_.push_back({request, std::move(chunk), true});
-  }
+  send(to, tag, std::move(chunk), nbytes, chunk_pool_, sends_);
 }
 
 std::optional<int> Port::take_tag() {
@@ -156,7 +163,7 @@ std::optional<int> Port::take_tag() {
 }
 
 Posted Port::receive_chunk(const Address& from, int tag, std::size_t nbytes) {
-  Posted posted{{}, pool_.take(), nbytes};
+  Posted posted{{}, chunk_pool_.take(), nbytes};
   posted.request = mpi_.irecv({posted.memory.get(), nbytes}, from.rank, tag);
   return posted;
 }
@@ -191,7 +198,7 @@ bool Port::end_sends(std::deque<Send>& sends) {
   const std::size_t before = sends.size();
   std::erase_if(sends, [this](Send& send) {
     if (!mpi_.test(send.request)) return false;
-    if (send.is_chunk) pool_.give(std::move(send.memory));
+    send.origin->give(std::move(send.memory));
     return true;
   });
   return sends.size() < before;
@@ -201,7 +208,7 @@ bool Port::end_orphans() {
   const std::size_t before = orphans_.size();
   std::erase_if(orphans_, [this](Orphan& orphan) {
     while (!orphan.posted.empty() && test(orphan.posted.front())) {
-      pool_.give(std::move(orphan.posted.front().memory));
+      chunk_pool_.give(std::move(orphan.posted.front().memory));
       orphan.posted.pop_front();
     }
     if (!orphan.posted.empty()) return false;

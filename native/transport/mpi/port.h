@@ -49,12 +49,16 @@ class Port {
 
   const Address& address() const { return address_; }
   int ranks() { return session_->communicator().size(); }
-  ChunkPool& pool() { return pool_; }
+  // Memory of chunks, and of whole frames.
+  Pool& chunks() { return chunk_pool_; }
+  Pool& frames() { return frame_pool_; }
 
   void send_frame(const Address& to, Frame frame, std::span<const std::byte> header,
                   std::span<const std::byte> payload);
   // The next frame that came, until the next call. Empty: none.
   std::span<const std::byte> next_frame();
+  // The memory of that frame, which then stays beyond the next call; from frames().
+  Buffer keep_frame();
 
   // Whether one more chunk may be under way.
   bool has_room() const { return sends_.size() < kMaxSends; }
@@ -87,7 +91,7 @@ class Port {
   struct Send {
     Request request{};
     Buffer memory;
-    bool is_chunk = false;
+    Pool* origin;
   };
   struct Orphan {
     std::deque<Posted> posted;
@@ -95,13 +99,16 @@ class Port {
   };
 
   Request receive_frame(std::byte* into);
+  void send(const Address& to, int tag, Buffer memory, std::size_t nbytes, Pool& origin,
+            std::deque<Send>& list);
   bool end_sends(std::deque<Send>& sends);
   bool end_orphans();
 
   const std::shared_ptr<Session> session_;
   Communicator& mpi_;
   const Address address_;
-  ChunkPool pool_;
+  Pool chunk_pool_{kChunkBytes};
+  Pool frame_pool_{kMaxFrame};
   std::deque<Send> sends_;   // of chunks
   std::deque<Send> frames_;  // on their way out
   std::vector<int> free_tags_;
