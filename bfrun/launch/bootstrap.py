@@ -18,6 +18,7 @@ _PACKAGE = Path(__file__).parents[1]
 AGENT_FILES = (
     "channel.py",
     "errors.py",
+    "probe.py",
     "silence.py",
     "trace/__init__.py",
     "trace/spool.py",
