@@ -8,7 +8,8 @@
 #   make clean    remove everything that was built
 #
 # Set PYTHON to choose an interpreter, VENV to use an environment that exists, JOBS for
-# the number of parallel compilers, BENCH_RANKS for the ranks that are measured.
+# the number of parallel compilers, BENCH_RANKS for the ranks that are measured;
+# BENCH_SIZES, BENCH_ROUNDS and BENCH_LAUNCH make bench-all shorter.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -71,15 +72,17 @@ demo: build
 bench: build
 	$(BIN)/bfrun -np $(BENCH_RANKS) $(BIN)/python -m bluecomm.bench
 
-BENCH_SIZES := 4 256 4K 16K 64K 256K 1M 8M 64M 256M
+BENCH_SIZES ?= 4 256 4K 16K 64K 256K 1M 8M 64M 256M
+BENCH_ROUNDS ?= 7
+BENCH_LAUNCH ?= 1 4 16 64
 bench-all: build
 	mkdir -p build/bench
 	for ranks in 2 4; do $(BIN)/bfrun -np $$ranks --oversubscribe \
 	    $(BIN)/python -m bluecomm.bench ops --operations all --sizes $(BENCH_SIZES) \
-	    --rounds 7 --round-s 0.03 --json build/bench/ops-$$ranks.json \
+	    --rounds $(BENCH_ROUNDS) --round-s 0.03 --json build/bench/ops-$$ranks.json \
 	    --plot build/bench/ops-$$ranks.png \
 	    --plot-bandwidth build/bench/bandwidth-$$ranks.png || exit 1; done
-	$(BIN)/python -m bluecomm.bench launch --ranks 1 4 16 64 --rounds 1 \
+	$(BIN)/python -m bluecomm.bench launch --ranks $(BENCH_LAUNCH) --rounds 1 \
 	    --json build/bench/launch.json
 
 # --- Native tests: one binary per mode --------------------------------------------------
