@@ -10,13 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bluecomm import (
-    DistributedOptimizer,
-    GetDynamicOnePeerSendRecvRanks,
-    GetExp2DynamicSendRecvMachineRanks,
-    algorithm_names,
-    load_topology,
-)
+from bluecomm import DistributedOptimizer, algorithm_names
 from bluecomm.bench.sizes import parse_size
 from bluecomm.runtime import Communicator
 
@@ -147,7 +141,7 @@ class Trainer:
         if contender.name in _AVERAGING:
             options["order"] = contender.order
         if not contender.is_static and self._comm.size > 1:
-            options.update(self._one_peer(contender.name))
+            options.update(_one_peer(contender.name))
         return DistributedOptimizer(
             optimizer,
             model,
@@ -157,18 +151,10 @@ class Trainer:
             **options,
         )
 
-    def _one_peer(self, name: str) -> dict[str, object]:
-        """Return the topology of an algorithm that talks to one neighbor a step."""
-        comm = self._comm
-        if name == _NEIGHBOR:
-            graph = load_topology(process_set=comm)
-            return {"topology": GetDynamicOnePeerSendRecvRanks(graph, comm.rank)}
-        if name == _MACHINES and comm.layout.is_homogeneous:
-            rounds = GetExp2DynamicSendRecvMachineRanks(
-                comm.size, comm.local_size, comm.rank, comm.local_rank
-            )
-            return {"topology": rounds}
-        return {}
+
+def _one_peer(name: str) -> dict[str, object]:
+    """Return the option of an algorithm that can talk to one neighbor a step."""
+    return {"topology": "one_peer"} if name in (_NEIGHBOR, _MACHINES) else {}
 
 
 def _do_nothing() -> None:

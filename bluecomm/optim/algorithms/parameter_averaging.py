@@ -42,8 +42,9 @@ class ParameterAveraging(Algorithm):
 
     Args:
         order: ``"cta"`` or ``"atc"``.
-        topology: Weights that change from round to round: ``"one_peer"``, an iterator
-            of ``([send ranks], [receive ranks])``, or a function of the round.
+        topology: Weights that change from round to round: ``"one_peer"``, a schedule
+            such as ``bf.topology.OnePeerExponential(n)``, an iterator of
+            ``([send ranks], [receive ranks])``, or a function of the round.
         uneven_inputs: Let ranks ``join`` when they run out of data. Costs a tiny
             allreduce per round, so all ranks wait for the slowest.
 
