@@ -12,6 +12,7 @@ from torch import nn
 
 from bluecomm import DistributedOptimizer, algorithm_names
 from bluecomm.bench.sizes import parse_size
+from bluecomm.optim.registry import get_algorithm
 from bluecomm.runtime import Communicator
 
 ALONE = "none"
@@ -48,7 +49,7 @@ class Contender:
             ValueError: The name or an option is unknown.
         """
         name, *options = label.split(":")
-        known = default_names()
+        known = [ALONE, DDP, *algorithm_names()]
         if name not in known:
             raise ValueError(f"algorithm must be one of {', '.join(known)}: {label!r}")
         found = cls(label, name)
@@ -70,8 +71,11 @@ class Contender:
 
 
 def default_names() -> list[str]:
-    """Return what is compared without a choice: the baselines, all algorithms."""
-    return [ALONE, DDP, *algorithm_names()]
+    """Return what is compared without a choice: the baselines, the basic algorithms.
+
+    The others are made of the same exchanges, one or two of them.
+    """
+    return [ALONE, DDP, "gradient_allreduce", *_AVERAGING, "local"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +117,7 @@ class Trainer:
             model = self._ddp(contender, model)
         elif contender.name != ALONE:
             optimizer = self._distributed(contender, model, optimizer)
-            if contender.name in _AVERAGING:
+            if get_algorithm(contender.name).flat_parameters:
                 finish = optimizer.synchronize  # with gradients, it would send again
         x = torch.ones(1)
 
