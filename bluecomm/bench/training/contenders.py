@@ -14,6 +14,7 @@ from bluecomm import DistributedOptimizer, algorithm_names
 from bluecomm.bench.sizes import parse_size
 from bluecomm.optim.registry import get_algorithm
 from bluecomm.runtime import Communicator
+from bluecomm.topology import OnePeerExponential, default_schedule
 
 ALONE = "none"
 DDP = "ddp"
@@ -145,7 +146,7 @@ class Trainer:
         if contender.name in _AVERAGING:
             options["order"] = contender.order
         if not contender.is_static and self._comm.size > 1:
-            options.update(_one_peer(contender.name))
+            options.update(_one_peer(contender.name, self._comm))
         return DistributedOptimizer(
             optimizer,
             model,
@@ -156,9 +157,13 @@ class Trainer:
         )
 
 
-def _one_peer(name: str) -> dict[str, object]:
+def _one_peer(name: str, comm: Communicator) -> dict[str, object]:
     """Return the option of an algorithm that can talk to one neighbor a step."""
-    return {"topology": "one_peer"} if name in (_NEIGHBOR, _MACHINES) else {}
+    if name == _NEIGHBOR:
+        return {"topology": default_schedule(comm.layout.machine_of)}
+    if name == _MACHINES:
+        return {"topology": OnePeerExponential(comm.machine_size)}
+    return {}
 
 
 def _do_nothing() -> None:
