@@ -13,7 +13,7 @@ Scripts written for BlueFog (``import bluefog.torch as bf``) and for Horovod
 (``import horovod.torch as hvd``) run with this import instead of theirs.
 """
 
-from bluecomm import topology_util
+from bluecomm import topology, topology_util
 from bluecomm._version import __version__
 from bluecomm.basics import (
     ProcessSet,
@@ -157,13 +157,16 @@ from bluecomm.topology import (
     GetInnerOuterRingDynamicSendRecvRanks,
     GetRecvWeights,
     GetSendWeights,
+    HypercubeGraph,
     IsRegularGraph,
     IsTopologyEquivalent,
     MeshGrid2DGraph,
     RingGraph,
     StarGraph,
     SymmetricExponentialGraph,
+    Torus2DGraph,
     mixing_matrix,
+    plot_topology,
     spectral_gap,
 )
 
@@ -196,6 +199,7 @@ __all__ = [
     "GetRecvWeights",
     "GetSendWeights",
     "Handle",
+    "HypercubeGraph",
     "InferDestinationFromSourceRanks",
     "InferSourceFromDestinationRanks",
     "IsRegularGraph",
@@ -218,6 +222,7 @@ __all__ = [
     "StreamStats",
     "Sum",
     "SymmetricExponentialGraph",
+    "Torus2DGraph",
     "__version__",
     "algorithm_names",
     "allgather",
@@ -284,6 +289,7 @@ __all__ = [
     "out_neighbor_ranks",
     "pair_gossip",
     "pair_gossip_nonblocking",
+    "plot_topology",
     "poll",
     "rank",
     "reducescatter",
@@ -304,6 +310,7 @@ __all__ = [
     "timeline_context",
     "timeline_end_activity",
     "timeline_start_activity",
+    "topology",
     "topology_util",
     "unified_mpi_window_model_supported",
     "wait",

@@ -60,7 +60,7 @@ def test_the_list_is_the_name_space():
         for name, value in vars(bf).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
-    assert public | {"__version__", "topology_util"} == set(bf.__all__)
+    assert public | {"__version__", "topology", "topology_util"} == set(bf.__all__)
     assert bf.__all__ == sorted(set(bf.__all__))
 
 
