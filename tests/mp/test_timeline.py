@@ -32,7 +32,6 @@ def run_script(folder: Path, *arguments: str) -> tuple[Launched, dict[str, Any]]
         folder,
         *("-np", str(RANKS), "--timeline-filename", "t.json"),
         *(sys.executable, script, *arguments),
-        limit_s=60,
     )
     timeline = json.loads((folder / "t.json").read_text())
     check_timeline(timeline)
@@ -93,7 +92,7 @@ def test_the_late_rank_is_the_one_that_others_waited_for(
     begin, end = phases[0]["ts"], phases[-1]["ts"]
     late = [each for each in slices_of(trained, 2, "late") if begin <= each["ts"] < end]
     assert {each["args"]["peer"] for each in late} == {1}
-    assert max(each["dur"] for each in late) > 1e6 * LATE_S / 2
+    assert max(each["dur"] for each in late) >= 1e6 * LATE_S
     last = {each["rank"]: each for each in trained["otherData"]["called_last"]}
     assert last[1]["times"] >= BUCKETS
 

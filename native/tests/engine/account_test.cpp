@@ -79,7 +79,6 @@ TEST(account, counts_a_wait_for_the_one_who_came_last) {
   const EdgeStats last = edge_of(stats, 2, Kind::kAllreduce);
   CHECK(last.late_s > 0.1);
   CHECK(last.wait_s >= last.late_s);
-  CHECK(edge_of(stats, 1, Kind::kAllreduce).wait_s > 0);
   // Peers are late from the submit on, the program waits a moment after it.
   CHECK(stats.kinds[0].second.blocked_s > 0.1);
   const double waited = edge_of(stats, 1, Kind::kAllreduce).wait_s + last.wait_s;
