@@ -12,24 +12,33 @@ import bluecomm as bf
 from bluecomm.errors import CommunicationTimeout, MismatchError
 from tests.support.launch import launched
 from tests.support.outcome import outcome_of
-from tests.support.patience import hear, say
+from tests.support.patience import hear, say, until
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.faults
 
 
+def _messages_from(rank):
+    (found,) = [each for each in bf.stats().neighbors if each.rank == rank]
+    return found.messages_received
+
+
 def _one_comes_too_late(folder):
-    """Rank 2 comes first, then rank 0 with a deadline, then, after it, rank 1."""
+    """First comes rank 2, then rank 0 with a deadline, then rank 1, which has heard."""
     bf.barrier()
     limit_s = 0.5 if bf.rank() == 0 else None
-    if bf.rank() < 2:
-        hear(folder, "missed" if bf.rank() == 1 else "started")
+    if bf.rank() == 0:
+        hear(folder, "started")
+    elif bf.rank() == 1:
+        before = _messages_from(0)
+        say(folder, "counted")
+        until(lambda: _messages_from(0) == before + 2, "rank 0 has not given up")
+    else:
+        hear(folder, "counted")
     handle = bf.allreduce_nonblocking(torch.ones(2), name="x", timeout_s=limit_s)
     if bf.rank() == 2:
         say(folder, "started")
     missed = outcome_of(handle.wait)
-    if bf.rank() == 0:
-        say(folder, "missed")
     again = outcome_of(lambda: bf.allreduce(torch.ones(2), name="x"))
     return missed, again
 
@@ -51,22 +60,23 @@ def test_the_deadline_of_a_call(transport, tmp_path):
         assert again.error is None
 
 
-def _one_calls_something_else(other):
-    if bf.rank() == other:
-        bf.allreduce_nonblocking(torch.ones(2), name="y")
+def _one_calls_something_else(other, folder):
     bf.barrier()
     if bf.rank() == other:
-        bf.barrier()
+        handle = bf.allreduce_nonblocking(torch.ones(2), name="y")
+        say(folder, "called")
+        handle.wait()
         return None
+    hear(folder, "called")
     call = lambda: bf.allreduce(torch.ones(2), name="x", timeout_s=0.5)  # noqa: E731
     outcome = outcome_of(call)
-    bf.barrier()
+    bf.allreduce(torch.ones(2), name="y")
     return outcome
 
 
 @pytest.mark.parametrize("other", [0, 1])
-def test_the_text_tells_what_the_silent_rank_called_instead(other):
-    outcome = run_ranks(2, _one_calls_something_else, other)[1 - other]
+def test_the_text_tells_what_the_silent_rank_called_instead(other, tmp_path):
+    outcome = run_ranks(2, _one_calls_something_else, other, tmp_path)[1 - other]
     assert isinstance(outcome.error, CommunicationTimeout)
     assert "has called allreduce 'y', which this rank has" in outcome.text
 
