@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from bfrun.agent.procs import all_processes, descendants
 from tests.support.launch import launched, python, run_bfrun
 from tests.support.patience import PATIENCE_S, until
 
@@ -262,6 +263,9 @@ def test_the_user_need_not_wait_for_output_that_nobody_takes():
     with subprocess.Popen([python("")[0], *command], stdout=write_end) as process:
         os.close(write_end)
         until(lambda: unread(read_end) > 32768, "the pipe is not half full")
+        until(
+            lambda: not descendants(process.pid, all_processes()), "the job is not over"
+        )
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
         os.close(read_end)

@@ -92,7 +92,7 @@ def test_the_late_rank_is_the_one_that_others_waited_for(
     begin, end = phases[0]["ts"], phases[-1]["ts"]
     late = [each for each in slices_of(trained, 2, "late") if begin <= each["ts"] < end]
     assert {each["args"]["peer"] for each in late} == {1}
-    assert max(each["dur"] for each in late) >= 1e6 * LATE_S
+    assert max(each["dur"] for each in late) > 1e6 * LATE_S / 2
     last = {each["rank"]: each for each in trained["otherData"]["called_last"]}
     assert last[1]["times"] >= BUCKETS
 
