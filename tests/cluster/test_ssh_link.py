@@ -80,7 +80,9 @@ def test_bytes_pass_both_ways_and_back_pressure_is_felt(launcher):
 
 
 def test_send_takes_nothing_when_nobody_reads(launcher):
-    link = launcher.start(NODE1, ["sleep", "300"], PATIENCE_S)
+    # Ends when nobody takes its output any more.
+    program = ["sh", "-c", "while sleep 0.2; do echo; done"]
+    link = launcher.start(NODE1, program, PATIENCE_S)
     total = 0
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:

@@ -33,7 +33,7 @@ if bf.rank() == 0:
     print("peers " + json.dumps(peers), flush=True)
 fds, rounds, left = count(), 0, torch.full((1,), 20)
 while left:
-    left -= pathlib.Path("stop").exists()
+    left -= int(pathlib.Path("stop").exists())
     bf.broadcast_(left, 0, name="left")
     assert float(bf.allreduce(large, name="x", op=bf.Sum)[-1]) == bf.size()
     rounds += 1
