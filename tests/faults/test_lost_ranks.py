@@ -216,8 +216,7 @@ except bf.PeerLostError as error:
 @pytest.mark.slow
 def test_a_stopped_rank_is_warned_of_and_then_lost(tmp_path):
     options = ["-np", "2", "--failure-timeout", "13"]
-    command = script(tmp_path, STOPPED)
-    with launched(tmp_path, *options, *command, patient=True) as job:
+    with launched(tmp_path, *options, *script(tmp_path, STOPPED)) as job:
         warning = r"\[0\] bluecomm WARNING: rank 1 on localhost \(pid (\d+)\) has been"
         pid = job.wait_for(warning)[1]
         assert job.wait() == 1
