@@ -1,9 +1,9 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <regex>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "mpi/abi_mpich.h"
 #include "mpi/abi_openmpi.h"
@@ -20,6 +20,20 @@ std::string file_name(void* library) {
   if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return "";
   const std::string path = map->l_name;
   return path.substr(path.rfind('/') + 1);
+}
+
+// With or without the numbers of a version.
+bool is_libmpi(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string_view::npos) return false;
+  const std::string_view name = path.substr(slash + 1);
+  for (const std::string_view stem : {"libmpi.so", "libmpich.so", "libmpi_abi.so"}) {
+    if (name.starts_with(stem) &&
+        name.find_first_not_of(".0123456789", stem.size()) == std::string_view::npos) {
+      return true;
+    }
+  }
+  return false;
 }
 
 std::shared_ptr<Library> bind(void* library) {
@@ -60,8 +74,7 @@ std::vector<std::string> loaded_libraries() {
   std::vector<std::string> paths;
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* found) {
-        static const std::regex kMpi(".*/libmpi(ch|_abi)?\\.so[.0-9]*");
-        if (std::regex_match(info->dlpi_name, kMpi)) {
+        if (is_libmpi(info->dlpi_name)) {
           static_cast<std::vector<std::string>*>(found)->push_back(info->dlpi_name);
         }
         return 0;
