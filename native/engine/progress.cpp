@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <optional>
 #include <system_error>
 
 namespace bluecomm {
@@ -33,12 +32,13 @@ void drain(int fd) {
   }
 }
 
-// While it lives, sleeps of the calling thread end on time: by the kernel's default
-// they may be 50 us late, which is more than a whole nap of a transport that has to
-// nap.
+// While it lives, if it is wanted, sleeps of the calling thread end on time: by the
+// kernel's default they may be 50 us late, which is more than a whole nap of a transport
+// that has to nap.
 class PunctualSleep {
  public:
-  PunctualSleep() : slack_(prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL)) {
+  explicit PunctualSleep(bool is_wanted)
+      : slack_(is_wanted ? prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL) : 0) {
     if (slack_ > 1) prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
   }
   ~PunctualSleep() {
@@ -253,11 +253,12 @@ bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
   const timespec timeout = to_timespec(std::min<Clock::duration>(time, kForever));
   if (is_thread) thread_state_ = ThreadState::kSleeps;
   lock.unlock();
-  std::optional<PunctualSleep> punctual;
-  if (time < kNap) punctual.emplace();
-  const int ready = ::ppoll(polled.data(), count, &timeout, nullptr);
-  const bool interrupted = ready < 0 && errno == EINTR;
-  punctual.reset();
+  bool interrupted = false;
+  {
+    const PunctualSleep punctual(time < kNap);
+    const int ready = ::ppoll(polled.data(), count, &timeout, nullptr);
+    interrupted = ready < 0 && errno == EINTR;
+  }
   lock = turnstile_.enter();
   if (is_thread) thread_state_ = ThreadState::kRuns;
   if (polled[0].revents != 0) drain(doorbell);
