@@ -33,8 +33,8 @@ void drain(int fd) {
 }
 
 // While it lives, if it is wanted, sleeps of the calling thread end on time: by the
-// kernel's default they may be 50 us late, which is more than a whole nap of a transport
-// that has to nap.
+// kernel's default they may be 50 us late, which is more than a whole nap of a
+// transport that has to nap.
 class PunctualSleep {
  public:
   explicit PunctualSleep(bool is_wanted)
