@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.launch import launched, python
@@ -50,7 +52,9 @@ def test_ranks_of_two_hosts_and_who_failed(cluster, tmp_path, name, slots):
             links[rank] = "self"
             where = f"node{rank // slots + 1} {rank % slots}"
             expected.append(f"{rank} {where} {float(size)} {links}")
-        # The end of the first failed rank may cut off what mpirun still had to show.
-        assert set(job.out.splitlines()) <= set(expected), job.out
+        # The end of the first failed rank may cut off what mpirun still had to show, and
+        # MPI may have something to say.
+        told = re.findall(r"^\d+ node.*", job.out, re.MULTILINE)
+        assert set(told) <= set(expected), job.out
         assert f"rank {slots} on node2 " in job.err.splitlines()[-1], job.err
-        job.wait_until_empty(30)
+        job.wait_until_empty()

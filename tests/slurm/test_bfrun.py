@@ -56,28 +56,36 @@ def test_a_failed_rank_is_reported_and_nothing_is_left(slurm):
     assert "0 processes left on 2 hosts" in said
 
 
-def test_an_allocation_that_ends_is_named(slurm, tmp_path):
-    granted = slurm.run("salloc", "-N", "2", "-n", "2", "--no-shell").stderr
-    found = re.search(r"Granted job allocation (\d+)", granted)
-    assert found, granted
+@pytest.fixture
+def granted(slurm):
+    """The number of an allocation without a shell, and the variables of one in it."""
+    said = slurm.run("salloc", "-N", "2", "-n", "2", "--no-shell").stderr
+    found = re.search(r"Granted job allocation (\d+)", said)
+    assert found, said
     number = found[1]
-    allocation = {
+    variables = {
         **slurm.environ,
         "SLURM_JOB_ID": number,
         "SLURM_JOB_NODELIST": "node[1-2]",
         "SLURM_JOB_CPUS_PER_NODE": "1(x2)",
     }
+    yield number, variables
+    slurm.run("scancel", number)
+
+
+def test_an_allocation_that_ends_is_named(slurm, granted, tmp_path):
+    number, allocation = granted
     command = ["sh", "-c", "echo up; sleep 300"]
     with launched(tmp_path, *command, environ=allocation) as job:
-        job.wait_for(r"up\n.*up\n", limit_s=60)
+        job.wait_for(r"up\n.*up\n")
         assert slurm.run("scancel", number).returncode == 0
-        assert job.wait(60) == 1
+        assert job.wait() == 1
         assert "is lost with its agent" in job.err
         assert re.search(rf"STEP {number}\.\d+ ON node\d CANCELLED", job.err)
-        job.wait_until_empty(30)
+        job.wait_until_empty()
     # And it cannot be used again.
     with launched(tmp_path, *command, environ=allocation) as job:
-        assert job.wait(60) == 1
+        assert job.wait() == 1
         assert "bfrun: error: " in job.err
         assert f"job {number}" in job.err
 
