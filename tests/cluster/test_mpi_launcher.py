@@ -52,8 +52,8 @@ def test_ranks_of_two_hosts_and_who_failed(cluster, tmp_path, name, slots):
             links[rank] = "self"
             where = f"node{rank // slots + 1} {rank % slots}"
             expected.append(f"{rank} {where} {float(size)} {links}")
-        # The end of the first failed rank may cut off what mpirun still had to show, and
-        # MPI may have something to say.
+        # The end of the first failed rank may cut off what mpirun still had to show;
+        # MPI itself may say something, too.
         told = re.findall(r"^\d+ node.*", job.out, re.MULTILINE)
         assert set(told) <= set(expected), job.out
         assert f"rank {slots} on node2 " in job.err.splitlines()[-1], job.err
