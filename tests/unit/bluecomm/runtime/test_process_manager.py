@@ -1,5 +1,6 @@
 """PMI-2 on the wire, and the declarations of PMIx against the real header."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -140,7 +141,10 @@ def test_a_pmix_that_refuses_is_named(monkeypatch):
         Pmix(4)
 
 
-@pytest.mark.skipif(not HEADERS.exists(), reason="needs Debian's libpmix-dev")
+@pytest.mark.skipif(
+    not HEADERS.exists() and not os.environ.get("CI"),
+    reason="needs Debian's libpmix-dev, which CI has",
+)
 def test_declarations_of_pmix_are_those_of_its_header(tmp_path):
     source = tmp_path / "check.c"
     names = ("PMIX_SUCCESS", "PMIX_GLOBAL", "PMIX_BOOL", "PMIX_STRING")
