@@ -87,6 +87,18 @@ Handle Engine::submit(Request request, Caller caller) {
   return caller == Caller::kWaits ? progress_.run(start) : progress_.run_apart(start);
 }
 
+Handle Engine::run(Request request) {
+  const Handle handle = submit(std::move(request), Caller::kWaits);
+  const std::optional<Status> status =
+      wait(handle, Clock::time_point::max(), [] { return true; });
+  if (!status || !status->ok()) return handle;
+  return progress_.look([&] {
+    if (dispatcher_.has_result(handle)) return handle;
+    dispatcher_.release(handle);
+    return Handle{0};
+  });
+}
+
 bool Engine::done(Handle handle) {
   return progress_.look([&] {
     return dispatcher_.operation(handle)->state() == Operation::State::kDone;
