@@ -4,6 +4,7 @@ import array
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
