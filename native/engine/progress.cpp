@@ -20,7 +20,8 @@ namespace {
 constexpr std::chrono::milliseconds kNap{1};
 constexpr std::chrono::hours kForever{1};
 // Who yields the core gets it back after the others' turns, which are long where they
-// compute. A sleeper that is woken has it sooner, so for some time there is no yielding.
+// compute. A sleeper that is woken has it sooner, so for some time there is no
+// yielding.
 constexpr std::chrono::milliseconds kLongTurn{1};
 constexpr std::chrono::milliseconds kCrowded{100};
 

@@ -61,7 +61,8 @@ class Progress {
   void start_thread();
   void stop_thread();
   void set_spin(std::chrono::microseconds spin) { spin_ = spin; }
-  // A caller that leads polls for so long before it sleeps, and yields the core between.
+  // A caller that leads polls for so long before it sleeps, and yields the core
+  // between.
   void set_yield(std::chrono::microseconds yield) { yield_ = yield; }
 
   // Runs `body`, which may leave something to do behind, under the progress lock. Wakes
@@ -146,8 +147,8 @@ class Progress {
   bool announced_ = false;  // the sleeping leader is woken by the transports
   Clock::time_point wakes_at_{};
   Clock::time_point crowded_until_{};  // others compute on this core: do not yield
-  std::uint64_t tenures_ = 0;       // of callers
-  std::uint64_t tenures_seen_ = 0;  // by the thread; 0: none
+  std::uint64_t tenures_ = 0;          // of callers
+  std::uint64_t tenures_seen_ = 0;     // by the thread; 0: none
   std::uint64_t completions_seen_ = 0;
   int followers_ = 0;
   bool stopping_ = false;
