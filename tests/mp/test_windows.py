@@ -285,7 +285,8 @@ def wrong_calls_say_what_is_wrong() -> None:
         bf.win_poll(3)
     with pytest.raises(TypeError, match="name must be a string"):
         bf.win_create(x, "")
-    with pytest.raises(ValueError, match="must be less than"), bf.win_mutex("x", ranks=[99]):
+    too_large = pytest.raises(ValueError, match="must be less than")
+    with too_large, bf.win_mutex("x", ranks=[99]):
         pass
     bf.win_create(torch.zeros(2, dtype=torch.int32), "i")
     with pytest.raises(ValueError, match="cannot be weighted"):
