@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+_STYLES = ("-", "--", "-.", ":")
+
 
 def plot_errors(
     curves: Mapping[str, Sequence[float]],
@@ -29,9 +31,11 @@ def plot_errors(
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    for name, errors in curves.items():
+    for number, (name, errors) in enumerate(curves.items()):
+        # Thinner and broken, so that a line below another one shows.
+        style = {"linestyle": _STYLES[number % 4], "linewidth": 3 - number % 4 * 0.6}
         # An exact result has no logarithm.
-        axes.semilogy([max(error, 1e-17) for error in errors], label=name)
+        axes.semilogy([max(error, 1e-17) for error in errors], label=name, **style)
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

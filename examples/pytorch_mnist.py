@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
         help="learning rate of one rank; n ranks use n times as much, after a warm-up "
         "of one epoch (default: %(default)s)",
     )
-    parser.add_argument("--momentum", type=float, default=0.5, help="default: 0.5")
+    parser.add_argument("--momentum", type=float, default=0.9, help="default: 0.9")
     parser.add_argument("--seed", type=int, default=42, help="default: 42")
     parser.add_argument(
         "--no-cuda",

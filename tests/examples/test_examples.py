@@ -137,10 +137,11 @@ def test_optimization(tmp_path: Path, task: str) -> None:
 
 def test_mnist(tmp_path: Path) -> None:
     """On digits: averaging with neighbors is as good as the mean of all gradients."""
+    recipe = ["--lr", "0.02", "--momentum", "0.9", "--batch-size", "32"]
     results = run_example_with_each(
         EXAMPLES / "pytorch_mnist.py",
         [
-            ["--dist-optimizer", name, "--epochs", "6", "--lr", "0.02"]
+            ["--dist-optimizer", name, "--epochs", "5", *recipe]
             for name in ("gradient_allreduce", "neighbor_allreduce")
         ],
         tmp_path,
