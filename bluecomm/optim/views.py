@@ -7,6 +7,7 @@ memory at any time (``p.data =``, ``model.to``, ``p.grad = None``, ...).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -160,6 +161,10 @@ class GradientViews:
     The tail has a flag per parameter, 1 if it has a gradient, and some counters. After
     an average or a sum over ranks a flag is positive if any rank had a gradient.
 
+    Attributes:
+        lengths: Elements of each parameter, with the padding behind it; the tail is
+            what they leave over.
+
     Args:
         slots: The parameters.
         numel: Elements with padding.
@@ -174,6 +179,8 @@ class GradientViews:
         self.flags = self.flat[numel : numel + len(slots)]
         self.counters = self.flat[numel + len(slots) :]
         self._views = [slot.view_of(self.flat) for slot in slots]
+        borders = [*(slot.offset for slot in slots), numel]
+        self.lengths = [end - begin for begin, end in itertools.pairwise(borders)]
 
     def keep(self, position: int) -> None:
         """Make the gradient of one parameter a view, if it has one that is not."""
