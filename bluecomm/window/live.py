@@ -160,6 +160,7 @@ def find(operation: str, name: str) -> LiveWindow:
     """
     comm = current_communicator()
     comm.world.check_usable()
+    comm.world.check_running(operation, name)
     window = comm.windows.get(name)
     if window is None:
         raise UnknownWindowError(
@@ -216,6 +217,7 @@ class WindowHandle(Handle[bool]):
         limit_s = float("inf") if timeout_s is None else timeout_s
         completion = window.native.wait(ticket, limit_s)
         if completion is None:
+            world.check_running(self._operation, window.name)
             raise CommunicationTimeout(
                 f"{self._label()} on rank {world.rank}: not finished within "
                 f"{timeout_s:g} s; it goes on, wait for it again",
