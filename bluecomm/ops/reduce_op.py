@@ -15,7 +15,7 @@ class ReduceOp(enum.Enum):
     ``AVERAGE`` divides the sum by the number of ranks, and needs a floating-point
     type. Sums of integers wrap around; of booleans, a sum is *or*, a product *and*.
 
-    ``ADASUM`` is for gradients, of ``allreduce`` only, and needs a floating-point type::
+    ``ADASUM`` is for gradients, in ``allreduce`` only, of a floating-point type::
 
         adasum(a, b) = (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b
 

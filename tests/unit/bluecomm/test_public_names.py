@@ -8,7 +8,8 @@ import pytest
 import bluecomm as bf
 
 BLUEFOG = """
-init shutdown suspend resume size local_size rank local_rank machine_size machine_rank is_homogeneous
+init shutdown suspend resume size local_size rank local_rank
+machine_size machine_rank is_homogeneous
 nccl_built mpi_threads_supported unified_mpi_window_model_supported
 set_skip_negotiate_stage get_skip_negotiate_stage
 load_topology set_topology load_machine_topology set_machine_topology
