@@ -92,8 +92,15 @@ LIBRARY_SOURCES := $(filter-out native/bindings/% native/tests/% native/fuzz/%, 
 TEST_SOURCES := $(LIBRARY_SOURCES) \
     $(filter-out %_bench.cpp,$(filter native/tests/%.cpp,$(NATIVE)))
 
-CXXFLAGS_ALL := -std=c++20 -Wall -Wextra -Werror -ffp-contract=off -pthread -MMD -MP \
-    -Inative
+# The plugin for NCCL, a library of its own beside the tests.
+PLUGIN := libnccl-net-bluecomm.so
+PLUGIN_SOURCES := $(filter native/net/% native/stream/% native/common/%, \
+    $(filter %.cpp,$(NATIVE)))
+PLUGIN_LDFLAGS := -shared -Wl,-soname,$(PLUGIN) -Wl,-z,nodelete \
+    -Wl,--version-script=native/net/exports.map
+
+CXXFLAGS_ALL := -std=c++20 -Wall -Wextra -Werror -ffp-contract=off -pthread -fPIC \
+    -MMD -MP -Inative
 # At -O3, g++ 12 warns of overlapping copies in assignments of literals to std::string
 # (GCC bug 105329).
 CXXFLAGS_native := -O3 -g -Wno-restrict
@@ -107,7 +114,12 @@ build/$(1)/obj/%.o: native/%.cpp
 	@mkdir -p $$(@D)
 	@echo "compile $$@"
 	@$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -c $$< -o $$@
-build/$(1)/tests: $$(TEST_SOURCES:native/%.cpp=build/$(1)/obj/%.o)
+build/$(1)/$(PLUGIN): $$(PLUGIN_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
+    native/net/exports.map
+	@echo "link $$@"
+	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$(filter %.o,$$^) -o $$@ $(PLUGIN_LDFLAGS)
+build/$(1)/tests: $$(TEST_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
+    | build/$(1)/$(PLUGIN)
 	@echo "link $$@"
 	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
 build/$(1)/%_bench: build/$(1)/obj/tests/%_bench.o \

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -30,6 +32,9 @@ class Streams {
     frames.append(tail);
   }
   bool has_early_frames() const { return !early_.empty(); }
+  // Bytes of frames on stream 0: ever queued, and taken by the kernel.
+  std::uint64_t queued() const { return frames().appended(); }
+  std::uint64_t flushed() const { return frames().consumed(); }
 
   // `announce`: the first thing that is said on it is that it is used.
   Stream& add(UniqueFd fd, bool announce) {
@@ -41,9 +46,10 @@ class Streams {
     }
     return stream;
   }
-  // Closes them; their counters stay.
+  // Closes them; their counters stay. A forked child's copies keep no connection up.
   void close() {
     if (!streams_.empty()) closed_ = stats();
+    for (const Stream& stream : streams_) shutdown(stream.fd(), SHUT_RDWR);
     streams_.clear();
     early_ = {};
   }
@@ -63,6 +69,10 @@ class Streams {
   }
 
  private:
+  const OutBuffer& frames() const {
+    return streams_.empty() ? early_ : streams_.front().frames();
+  }
+
   Set streams_;
   OutBuffer early_;
   std::vector<StreamStats> closed_;
