@@ -96,6 +96,7 @@ TEST_SOURCES := $(LIBRARY_SOURCES) \
 PLUGIN := libnccl-net-bluecomm.so
 PLUGIN_SOURCES := $(filter native/net/% native/stream/% native/common/%, \
     $(filter %.cpp,$(NATIVE)))
+NET_BENCH_SOURCES := native/tests/net/player.cpp native/tests/net/socket_strategy.cpp
 PLUGIN_LDFLAGS := -shared -Wl,-soname,$(PLUGIN) -Wl,-z,nodelete \
     -Wl,--version-script=native/net/exports.map
 
@@ -122,6 +123,8 @@ build/$(1)/tests: $$(TEST_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
     | build/$(1)/$(PLUGIN)
 	@echo "link $$@"
 	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
+build/$(1)/net/net_bench: $$(NET_BENCH_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
+    | build/$(1)/$(PLUGIN)
 build/$(1)/%_bench: build/$(1)/obj/tests/%_bench.o \
     $$(LIBRARY_SOURCES:native/%.cpp=build/$(1)/obj/%.o)
 	@mkdir -p $$(@D)
@@ -200,4 +203,4 @@ clang-check: $(CLANG_CHECKED)
 endif
 
 clean:
-	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so
+	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so bluecomm/lib

@@ -32,13 +32,6 @@ Comm::Comm(const stream::Options& options, const stream::Hello& hello, std::stri
       last_beat_(Clock::now()),
       heard_at_(last_beat_) {}
 
-bool Comm::advance_opening() {
-  const std::scoped_lock lock(mutex);
-  advance(Clock::now());
-  check();
-  return connection_.is_open();
-}
-
 std::optional<std::size_t> Comm::test(Request& request) {
   const std::scoped_lock lock(mutex);
   auto nbytes = finish(request);
@@ -90,7 +83,13 @@ void Comm::advance(Clock::time_point now) {
   poller_.collect();
   on_turn(now);
   connection_.advance(now);
-  while (auto message = connection_.take_arrived()) on_message(std::move(message));
+  bool any = false;
+  while (auto message = connection_.take_arrived()) {
+    on_message(std::move(message));
+    any = true;
+  }
+  // What they made this end say.
+  if (any) connection_.advance(now);
   if (const auto end = connection_.take_end()) {
     fail(abi::kRemoteError, end->empty() ? "the peer has closed the connection" : *end);
   }
@@ -113,9 +112,7 @@ void Comm::beat(Clock::time_point now) {
     connection_.advance(now);
   }
   const std::uint64_t received = link.bytes_received();
-  // A receiver says nothing before its accept().
-  const bool begun = received != 0;
-  if (received != std::exchange(bytes_received_, received) || was_away || !begun) {
+  if (received != std::exchange(bytes_received_, received) || was_away) {
     heard_at_ = now;
   } else if (now - heard_at_ >= options_.silence_timeout) {
     fail(abi::kRemoteError, "nothing was heard of " + connection_.name() + " for " +

@@ -35,10 +35,6 @@ class Comm : public Kept {
   Comm(const stream::Options& options, const stream::Hello& hello, std::string name,
        std::vector<stream::Address> addresses);
 
-  // Takes the mutex. True once the connection is there. Throws Failure if it never
-  // will.
-  bool advance_opening();
-
   // Takes the mutex. The bytes of the request, which is free again; or nothing yet.
   // Throws Failure.
   std::optional<std::size_t> test(Request& request);

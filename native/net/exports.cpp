@@ -171,7 +171,9 @@ int close_recv(void* comm) noexcept {
 }
 
 int close_listen(void* comm) noexcept {
-  return guard("closeListen", [&] { delete static_cast<ListenComm*>(comm); });
+  return guard("closeListen", [&] {
+    const KeptPtr<ListenComm> owner(static_cast<ListenComm*>(comm));
+  });
 }
 
 // --- What differs: where arguments stand

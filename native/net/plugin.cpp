@@ -47,8 +47,8 @@ Device& Plugin::device(int number) {
   return devices_[static_cast<std::size_t>(number)];
 }
 
-std::unique_ptr<ListenComm> Plugin::listen(int number, void* handle) {
-  auto listen_comm = std::make_unique<ListenComm>(device(number), settings_);
+KeptPtr<ListenComm> Plugin::listen(int number, void* handle) {
+  auto listen_comm = make_kept<ListenComm>(device(number), settings_);
   listen_comm->handle().write(handle);
   return listen_comm;
 }

@@ -30,7 +30,7 @@ class Plugin {
   // Throws Failure if there is no such card.
   Device& device(int number);
 
-  std::unique_ptr<ListenComm> listen(int device, void* handle);
+  KeptPtr<ListenComm> listen(int device, void* handle);
   // Null: called again, with the same memory, until there is one.
   SendComm* connect(int device, void* handle);
   RecvComm* accept(ListenComm& listen_comm);

@@ -42,9 +42,15 @@ Request* RecvComm::irecv(std::span<std::byte> into) {
   return &*slot;
 }
 
-bool RecvComm::is_abandoned() {
+bool RecvComm::advance_opening() {
   const std::scoped_lock lock(mutex);
-  return connection().is_idle();
+  advance(Clock::now());
+  return connection().was_opened() || !connection().is_idle();
+}
+
+bool RecvComm::is_open() {
+  const std::scoped_lock lock(mutex);
+  return connection().was_opened();
 }
 
 void RecvComm::on_turn(Clock::time_point now) {

@@ -23,8 +23,10 @@ class RecvComm final : public Comm {
   // many requests are in flight. Throws Failure.
   Request* irecv(std::span<std::byte> into);
 
-  // Takes the mutex. The sender has given this attempt up; it will never open.
-  bool is_abandoned();
+  // Take the mutex. advance_opening() is false if the sender has given this attempt up:
+  // it will never open.
+  bool advance_opening();
+  bool is_open();
 
  private:
   struct Receiving : Request {

@@ -24,6 +24,14 @@ SendComm::SendComm(const Identity& identity, const stream::Address& address,
   connection().post(bytes_of(MessageHead{.kind = MessageKind::kBegin}), {});
 }
 
+bool SendComm::advance_opening() {
+  const std::scoped_lock lock(mutex);
+  advance(Clock::now());
+  if (connection().was_opened()) return true;
+  check();
+  return false;
+}
+
 Request* SendComm::isend(std::span<const std::byte> payload, int tag) {
   const std::scoped_lock lock(mutex);
   check();

@@ -17,6 +17,10 @@ class SendComm final : public Comm {
 
   const char* direction() const override { return "send"; }
 
+  // Takes the mutex. True once the connection is there. Throws Failure if it never
+  // will.
+  bool advance_opening();
+
   // Takes the mutex. Starts a message; `payload` stays as it is until test() says that
   // the request is done. Null: too many requests are in flight. Throws Failure.
   Request* isend(std::span<const std::byte> payload, int tag);

@@ -67,6 +67,7 @@ bool Connection::advance_connector(Clock::time_point now) {
 void Connection::open(Connector::First first) {
   connector_.stop();
   state_ = State::kOpen;
+  opened_ = true;
   group_ = first.group;
   const int fd = first.socket.get();
   if (options_.streams == 0) {

@@ -43,6 +43,8 @@ class Connection {
   void say_alive() { link_.say_alive(); }
 
   bool is_open() const { return state_ == State::kOpen; }
+  // Also when it is over.
+  bool was_opened() const { return opened_; }
   // Of an open link: names it.
   const Nonce& group() const { return group_; }
   // Neither open nor on the way there.
@@ -86,6 +88,7 @@ class Connection {
   const std::string name_;
   const std::vector<Address> addresses_;
   State state_ = State::kConnecting;
+  bool opened_ = false;
   bool closing_ = false;
   bool told_ = false;                // the owner knows how the link ended
   std::optional<std::string> lost_;  // to be told

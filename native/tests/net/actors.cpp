@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "tests/check.h"
@@ -18,14 +19,16 @@
 namespace bluecomm::test {
 namespace {
 
-constexpr int kLimitS = 30;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kLimit{30};
 
 std::pair<UniqueFd, UniqueFd> make_line() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
     throw std::runtime_error("socketpair failed");
   }
-  const timeval limit{kLimitS, 0};
+  const timeval limit{kLimit.count(), 0};
   for (const int fd : fds) {
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   }
@@ -60,6 +63,21 @@ void read_all(int fd, void* data, std::size_t nbytes) {
   }
   std::fflush(stderr);
   _exit(failures == 0 ? 0 : 1);
+}
+
+// Returns how a process ended; ends it if it does not.
+int wait_for(int pid) {
+  int status = -1;
+  const auto deadline = Clock::now() + kLimit;
+  while (waitpid(pid, &status, WNOHANG) == 0) {
+    if (Clock::now() > deadline) {
+      ::kill(pid, SIGKILL);
+      waitpid(pid, &status, 0);
+      return status;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return status;
 }
 
 }  // namespace
@@ -126,17 +144,14 @@ void perform(const std::map<std::string, std::string>& environment,
   }
   for (const Director::Process& actor : director.actors_) {
     if (actor.pid < 0) continue;
-    int status = -1;
-    waitpid(actor.pid, &status, 0);
-    CHECK_EQ(status, 0);
+    CHECK_EQ(wait_for(actor.pid), 0);
   }
 }
 
 void spin_until(const char* what, const std::function<bool()>& done) {
-  const auto deadline =
-      std::chrono::steady_clock::now() + std::chrono::seconds(kLimitS);
+  const auto deadline = Clock::now() + kLimit;
   while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) {
+    if (Clock::now() > deadline) {
       throw std::runtime_error(std::string("waited too long: ") + what);
     }
     sched_yield();

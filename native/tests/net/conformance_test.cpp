@@ -159,28 +159,32 @@ TEST(net_conformance, a_full_table_says_busy_and_recovers) {
     actor.meet();
     const std::vector<std::byte> data(100'000, std::byte{42});
     std::vector<void*> sent;
-    spin_until("all are through", [&] {
+    const auto send = [&] {
       void* request = nullptr;
-      if (sent.size() < requests.size()) {
-        REQUIRE(player->isend(channel.send, data, 0, &request) == abi::kSuccess);
-        if (request != nullptr) sent.push_back(request);
-      }
-      int done = 0;
-      REQUIRE(player->test(requests.front(), &done, nullptr) == abi::kSuccess);
-      return sent.size() == requests.size() && done != 0;
-    });
+      REQUIRE(player->isend(channel.send, data, 0, &request) == abi::kSuccess);
+      if (request != nullptr) sent.push_back(request);
+      return request != nullptr;
+    };
+    while (sent.size() < requests.size()) REQUIRE(send());
+    CHECK(!send());
+    const auto finish = [&](std::vector<void*>& list) {
+      spin_until("the oldest request", [&] {
+        int done = 0;
+        REQUIRE(player->test(list.front(), &done, nullptr) == abi::kSuccess);
+        return done != 0;
+      });
+      list.erase(list.begin());
+    };
+    // As NCCL tests: the oldest of each.
+    finish(sent);
+    finish(requests);
     void* again = nullptr;
     REQUIRE(player->irecv(channel.recv, part(39), 0, &again) == abi::kSuccess);
-    CHECK(again != nullptr);
-    requests.erase(requests.begin());
-    for (auto* list : {&requests, &sent}) {
-      for (void* request : *list) {
-        spin_until("request", [&] {
-          int done = 0;
-          REQUIRE(player->test(request, &done, nullptr) == abi::kSuccess);
-          return done != 0;
-        });
-      }
+    REQUIRE(again != nullptr && send());
+    requests.push_back(again);
+    while (!sent.empty()) {
+      finish(sent);
+      finish(requests);
     }
     CHECK(memory[31 * 100'000] == std::byte{42});
     actor.meet();
