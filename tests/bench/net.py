@@ -18,10 +18,12 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.cluster import run
 from tests.support.paths import make_paths
 
 BENCH = Path(__file__).parents[2] / "build/native/net/net_bench"
@@ -132,9 +134,20 @@ def _rig(row: Row) -> Iterator[list[str]]:
     with make_paths() as paths:
         if row.by_port:
             paths.sort_by_port(row.by_port)
+        for namespace in (paths.here, paths.there):
+            _wait_until_up(namespace)
         inside = ["ip", "netns", "exec", paths.here, str(BENCH)]
         there = ["--peer-netns", f"/run/netns/{paths.there}"]
         yield [*inside, *there, "--interface", "eth0"]
+
+
+def _wait_until_up(namespace: str) -> None:
+    """Wait until the kernel calls eth0 running: NCCL takes no other card."""
+    deadline = time.monotonic() + 30
+    while "LOWER_UP" not in run("ip", "-n", namespace, "link", "show", "dev", "eth0"):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"eth0 of {namespace} does not come up")
+        time.sleep(0.02)
 
 
 def _run(command: list[str], **variables: str) -> dict[str, float]:

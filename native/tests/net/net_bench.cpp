@@ -163,6 +163,7 @@ class SocketWay final : public Way {
   SocketWay(int line, const Settings& settings) {
     const auto card = net::find_devices({"=" + settings.interface, "", ""}).front();
     const UniqueFd listener = stream::listen_on(card.address);
+    fcntl(listener.get(), F_SETFL, 0);  // waits
     const stream::Address mine = stream::local_address(listener.get());
     sockaddr_storage storage{};
     std::memcpy(&storage, mine.data(), mine.size());
