@@ -83,13 +83,10 @@ void Comm::advance(Clock::time_point now) {
   poller_.collect();
   on_turn(now);
   connection_.advance(now);
-  bool any = false;
-  while (auto message = connection_.take_arrived()) {
-    on_message(std::move(message));
-    any = true;
-  }
+  const std::uint64_t queued = connection_.link().queued();
+  while (auto message = connection_.take_arrived()) on_message(std::move(message));
   // What they made this end say.
-  if (any) connection_.advance(now);
+  if (connection_.link().queued() != queued) connection_.advance(now);
   if (const auto end = connection_.take_end()) {
     fail(abi::kRemoteError, end->empty() ? "the peer has closed the connection" : *end);
   }
