@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from bluecomm import net
+from bluecomm.net.__main__ import main
 from bluecomm.net.check import interface_of
 
 
@@ -45,15 +46,14 @@ def test_a_command_runs_with_the_variables():
     assert (done.returncode, done.stdout) == (0, "BlueComm\n")
 
 
-def test_a_command_that_is_not_there_is_an_error():
-    done = run("--", "no-such-program")
-    assert done.returncode == 1
-    assert done.stderr.startswith("bluecomm.net: ")
+def test_a_command_that_is_not_there_is_an_error(capsys):
+    assert main(["--", "no-such-program"]) == 1
+    assert capsys.readouterr().err.startswith("bluecomm.net: ")
 
 
-def test_variables_for_a_shell():
-    done = run("--env")
-    assert done.stdout.splitlines() == [
+def test_variables_for_a_shell(capsys):
+    assert main(["--env"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
         f"export NCCL_NET_PLUGIN={net.plugin_path()}",
         "export NCCL_NET=BlueComm",
     ]
