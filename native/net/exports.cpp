@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <system_error>
+#include <stdexcept>
 #include <type_traits>
 
 #include "net/plugin.h"
@@ -25,7 +25,7 @@ int guard(const char* call, Body&& body) noexcept {
   } catch (const Failure& error) {
     result = error.result;
     text = error.what();
-  } catch (const std::system_error& error) {
+  } catch (const std::runtime_error& error) {
     result = abi::kSystemError;
     text = error.what();
   } catch (const std::invalid_argument& error) {

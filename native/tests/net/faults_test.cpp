@@ -362,12 +362,14 @@ TEST(net_faults, bad_settings_make_nccl_pass_the_plugin_over) {
     CHECK_EQ(player->init(), abi::kInvalidArgument);
     unsetenv("BLUECOMM_NET_STREAM");
     setenv("NCCL_SOCKET_IFNAME", "=nosuchcard", 1);
-    CHECK_EQ(player->init(), abi::kInternalError);
+    CHECK_EQ(player->init(), abi::kSystemError);
     setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
     CHECK_EQ(player->init(), abi::kSuccess);
   });
 }
 
+// The checks of UBSan, which comes with ASan, need descriptors themselves.
+#if !defined(__SANITIZE_ADDRESS__)
 TEST(net_faults, no_more_descriptors_is_a_system_error) {
   perform(kPatient, [](Actor&) {
     const auto player = start_player(11);
@@ -387,6 +389,7 @@ TEST(net_faults, no_more_descriptors_is_a_system_error) {
     CHECK_EQ(player->close_listen(comm), abi::kSuccess);
   });
 }
+#endif
 
 }  // namespace
 }  // namespace bluecomm::test
