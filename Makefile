@@ -203,4 +203,4 @@ clang-check: $(CLANG_CHECKED)
 endif
 
 clean:
-	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so bluecomm/lib
+	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so bluecomm/net/*.so

@@ -23,7 +23,7 @@ if not sys.platform.startswith("linux"):
 FOLDERS = {path.name for path in Path("native").iterdir() if path.is_dir()}
 IN_EXTENSION = FOLDERS - {"tests", "fuzz", "net"}
 # The network plugin for NCCL: a library that NCCL loads, not Python.
-PLUGIN = "bluecomm.lib.libnccl-net-bluecomm"
+PLUGIN = "bluecomm.net.libnccl-net-bluecomm"
 IN_PLUGIN = {"net", "stream", "common"}
 
 

@@ -18,7 +18,7 @@ def plugin_path() -> Path:
     Raises:
         FileNotFoundError: It is not there; bluecomm was not built.
     """
-    path = Path(__file__).resolve().parents[1] / "lib/libnccl-net-bluecomm.so"
+    path = Path(__file__).resolve().parent / "libnccl-net-bluecomm.so"
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is not there; build bluecomm again (pip install, or make build)"
