@@ -160,11 +160,14 @@ native-fuzz: $(FUZZERS:%=build/native-asan/%)
 test: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/unit
 	$(MAKE) --no-print-directory native-test
+	$(BIN)/pytest tests/mp -m crowd
 	$(MAKE) --no-print-directory -j2 --output-sync=target test-ranks test-faults
 
-# Side by side: the second spends its time waiting for things to be noticed.
+# Side by side: the second spends its time waiting for things to be noticed, and has
+# the processor when they are.
 test-ranks: $(VENV)/.dev $(VENV)/.extension
-	$(BIN)/pytest tests/mp tests/cluster tests/examples
+	nice $(BIN)/pytest -m "not crowd" tests/mp tests/cluster tests/examples \
+	    tests/launchers tests/slurm tests/mpi
 
 test-faults: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/faults

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -52,6 +53,22 @@ def choose_interfaces(
         if (not include or any(_matches(word, address) for word in include))
         and not any(_matches(word, address) for word in exclude)
     )
+
+
+def source_address(host: str) -> str | None:
+    """Return the own address of the route to ``host``; sends nothing to it.
+
+    Returns:
+        None where the name is not known here, or there is no route.
+    """
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
 
 
 def _is_virtual(address: Address) -> bool:

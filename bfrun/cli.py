@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_placement(parser.add_argument_group("who runs where"))
     _add_environment(parser.add_argument_group("environment of the ranks"))
     _add_connections(parser.add_argument_group("connections"))
+    _add_mpi(parser.add_argument_group("with --launcher mpi"))
     _add_output(parser.add_argument_group("output"))
     _add_modes(parser.add_argument_group("look before starting"))
     return parser
@@ -135,9 +136,10 @@ def _add_placement(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--launcher",
-        choices=("auto", "local", "ssh"),
+        choices=("auto", "local", "ssh", "slurm", "mpi"),
         default="auto",
-        help="how agents start; auto: this machine directly, others over SSH "
+        help="how agents start; auto: inside a Slurm job by srun on all its hosts, "
+        "else this machine directly and others over SSH; mpi: mpirun starts the ranks "
         "(default: %(default)s)",
     )
     group.add_argument(
@@ -227,6 +229,26 @@ def _add_connections(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help="seconds that a rank may be frozen before the job ends (default: "
         "%(default)g)",
+    )
+
+
+def _add_mpi(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--use-infiniband",
+        action="store_true",
+        help="carry data over InfiniBand, by UCX (default: what the MPI chooses)",
+    )
+    group.add_argument(
+        "--extra-mpi-flags",
+        default="",
+        metavar="FLAGS",
+        help="more options for mpirun, in one word: --extra-mpi-flags='--mca a 1'",
+    )
+    group.add_argument(
+        "--prefix",
+        metavar="DIR",
+        help="folder of the MPI whose bin/mpirun is used (default: the first on PATH, "
+        "else the one beside this interpreter)",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from bfrun.hosts import Host
 
-Launcher = Literal["auto", "local", "ssh"]
+Launcher = Literal["auto", "local", "ssh", "slurm", "mpi"]
 BindTo = Literal["core", "numa", "none"]
 
 
@@ -22,8 +22,10 @@ class LaunchConfig:
         hosts: Machines in rank order; empty: this machine takes every rank.
         oversubscribe: Allow more ranks than slots.
         ranks_per_machine: Cut each host into simulated machines of this many ranks.
-        launcher: How agents start: ``local``, ``ssh``, or ``auto`` (local for this
-            machine, SSH for others).
+        launcher: How agents start: ``local``, ``ssh``, ``slurm`` (srun), or ``auto``
+            (srun on all hosts of the Slurm job that this process is in, unless hosts
+            are given; else local for this machine, SSH for others). ``mpi``: there are
+            no agents, mpirun starts the ranks.
         gpus_per_rank: GPUs that each rank sees through ``CUDA_VISIBLE_DEVICES``.
         bind_to: CPUs that a rank may run on.
         cwd: Working directory of every rank.
@@ -35,6 +37,9 @@ class LaunchConfig:
         ssh_config: SSH settings file; None: ``~/.ssh/config``.
         network_interface: Which interfaces carry data (name, glob, ``^exclude``, CIDR,
             separated by commas); None: what every other host can reach.
+        use_infiniband: With ``mpi``: carry data over InfiniBand (UCX).
+        extra_mpi_flags: With ``mpi``: more options for mpirun, quoted as for a shell.
+        prefix: With ``mpi``: folder of the MPI whose ``bin/mpirun`` is used.
         stdin: Give this process's standard input to rank 0.
         output_dir: Folder for a file per rank and stream.
         timeline_filename: Where the timeline of all ranks goes; None: none is made.
@@ -62,6 +67,9 @@ class LaunchConfig:
     ssh_identity_file: str | None = None
     ssh_config: str | None = None
     network_interface: str | None = None
+    use_infiniband: bool = False
+    extra_mpi_flags: str = ""
+    prefix: str | None = None
     stdin: bool = False
     output_dir: str | None = None
     timeline_filename: str | None = None

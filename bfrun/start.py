@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from bfrun.config import LaunchConfig
 from bfrun.describe import describe_addresses, describe_plan
 from bfrun.driver.driver import run_job
+from bfrun.errors import LaunchError
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.base import Launcher
-from bfrun.launch.per_host import PerHostLauncher, remote_hosts
+from bfrun.launch.choose import Choice, choose_launcher
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
 from bfrun.preflight.preflight import HostReport, run_preflight
 from bfrun.probe import numa_domains, visible_gpus
@@ -33,19 +35,21 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
         LaunchError: The plan is impossible, a host did not pass the pre-flight, or
             the job could not start. Nothing is left running.
     """
+    if config.launcher == "mpi":
+        return _start_mpi(config, run)
+    choice = choose_launcher(config, os.environ)
+    config, launcher = choice.config, choice.launcher
     hosts = config.hosts or (LOCALHOST,)
-    remote = remote_hosts(config)
-    launcher = PerHostLauncher(config, remote)
     try:
         reports: Sequence[HostReport] = ()
-        if _needs_preflight(config, remote):
+        if _needs_preflight(config, choice.remote):
             reports = run_preflight(config, hosts, launcher, os.environ)
         if config.check:
             # rich takes a tenth of a second to import.
             from bfrun.preflight.check import print_check
 
             return 0 if print_check(reports, sys.stdout) else 1
-        plan = _plan(config, hosts, remote, reports)
+        plan = _plan(choice, hosts, reports)
         if config.timeline_filename is not None:
             check_target(config.timeline_filename)
         if config.dry_run:
@@ -54,6 +58,17 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
         return run(plan, launcher, config)
     finally:
         launcher.close()
+
+
+def _start_mpi(config: LaunchConfig, run: RunJob) -> int:
+    if run is not run_job:
+        raise LaunchError(
+            "bfrun.run needs agents to carry the function: use another launcher than "
+            "mpi, or start a script"
+        )
+    from bfrun.mpi.job import run_mpi
+
+    return run_mpi(config, os.environ)
 
 
 def _needs_preflight(config: LaunchConfig, remote: frozenset[Host]) -> bool:
@@ -65,11 +80,9 @@ def _needs_preflight(config: LaunchConfig, remote: frozenset[Host]) -> bool:
 
 
 def _plan(
-    config: LaunchConfig,
-    hosts: Sequence[Host],
-    remote: frozenset[Host],
-    reports: Sequence[HostReport],
+    choice: Choice, hosts: Sequence[Host], reports: Sequence[HostReport]
 ) -> LaunchPlan:
+    config = choice.config
     facts: Mapping[Host, HostFacts]
     if reports:
         from bfrun.preflight.check import raise_failures
@@ -77,7 +90,12 @@ def _plan(
         raise_failures(reports)
         facts = {report.host: report.facts for report in reports}
     else:
-        facts = {host: local_facts() for host in hosts if host not in remote}
+        facts = {host: local_facts() for host in hosts if host not in choice.remote}
+    # A batch system need not confine a job to the cores that it has given to it.
+    facts = {
+        host: replace(known, cpus=known.cpus[: choice.cores.get(host)])
+        for host, known in facts.items()
+    }
     plan = make_plan(config, facts, os.environ)
     if reports:
         plan = with_addresses(plan, {each.host: each.addresses for each in reports})

@@ -13,7 +13,7 @@ Scripts written for BlueFog (``import bluefog.torch as bf``) and for Horovod
 (``import horovod.torch as hvd``) run with this import instead of theirs.
 """
 
-from bluecomm import topology_util
+from bluecomm import topology, topology_util
 from bluecomm._version import __version__
 from bluecomm.basics import (
     ProcessSet,
@@ -27,6 +27,8 @@ from bluecomm.basics import (
     local_size,
     machine_rank,
     machine_size,
+    mpi_built,
+    mpi_threads_supported,
     nccl_built,
     rank,
     reset_stats,
@@ -34,6 +36,7 @@ from bluecomm.basics import (
     shutdown,
     size,
     stats,
+    unified_mpi_window_model_supported,
 )
 from bluecomm.compression import Compression
 from bluecomm.errors import (
@@ -154,13 +157,16 @@ from bluecomm.topology import (
     GetInnerOuterRingDynamicSendRecvRanks,
     GetRecvWeights,
     GetSendWeights,
+    HypercubeGraph,
     IsRegularGraph,
     IsTopologyEquivalent,
     MeshGrid2DGraph,
     RingGraph,
     StarGraph,
     SymmetricExponentialGraph,
+    Torus2DGraph,
     mixing_matrix,
+    plot_topology,
     spectral_gap,
 )
 
@@ -193,6 +199,7 @@ __all__ = [
     "GetRecvWeights",
     "GetSendWeights",
     "Handle",
+    "HypercubeGraph",
     "InferDestinationFromSourceRanks",
     "InferSourceFromDestinationRanks",
     "IsRegularGraph",
@@ -215,6 +222,7 @@ __all__ = [
     "StreamStats",
     "Sum",
     "SymmetricExponentialGraph",
+    "Torus2DGraph",
     "__version__",
     "algorithm_names",
     "allgather",
@@ -268,6 +276,8 @@ __all__ = [
     "machine_rank",
     "machine_size",
     "mixing_matrix",
+    "mpi_built",
+    "mpi_threads_supported",
     "nccl_built",
     "neighbor_allgather",
     "neighbor_allgather_nonblocking",
@@ -279,6 +289,7 @@ __all__ = [
     "out_neighbor_ranks",
     "pair_gossip",
     "pair_gossip_nonblocking",
+    "plot_topology",
     "poll",
     "rank",
     "reducescatter",
@@ -299,6 +310,8 @@ __all__ = [
     "timeline_context",
     "timeline_end_activity",
     "timeline_start_activity",
+    "topology",
     "topology_util",
+    "unified_mpi_window_model_supported",
     "wait",
 ]

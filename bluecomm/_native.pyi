@@ -1,6 +1,6 @@
 """The native engine: what the C++ extension offers to Python."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 class SharedMemory:
@@ -92,6 +92,55 @@ class Recorder:
     def begin(self, activity: str, tensor: str = "") -> None: ...
     def end(self, tensor: str = "", activity: str = "") -> None: ...
 
+def loaded_mpi_libraries() -> list[str]:
+    """Paths of the MPI libraries that this process has loaded."""
+
+class MpiLibrary:
+    """A libmpi, bound when the program runs; see native/mpi/library.h."""
+
+    def __init__(self, path: str) -> None: ...
+    @property
+    def abi(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def initialized(self) -> bool: ...
+    @property
+    def finalized(self) -> bool: ...
+    @property
+    def on_main_thread(self) -> bool: ...
+    @property
+    def threads(self) -> str: ...  # single, funneled, serialized, multiple
+    @property
+    def world_size(self) -> int: ...
+    def init(self, limit_s: float, late: Callable[[], None]) -> str:
+        """Initialize MPI and return its thread level.
+
+        ``late`` is called, in another thread, if that takes longer than the limit; so
+        also by ``finalize``. Both wait for all ranks, and know no deadline.
+        """
+
+    def finalize(self, limit_s: float, late: Callable[[], None]) -> None: ...
+    def open_session(
+        self, communicator: int | None, timeout_s: float
+    ) -> MpiSession | list[int]:
+        """Duplicate a communicator (Fortran's handle; None: all), collectively.
+
+        Returns the ranks that did not come in time, if any.
+        """
+
+class MpiSession:
+    """A communicator of bluecomm's own; see native/mpi/session.h."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def exchange(
+        self, record: bytes, timeout_s: float
+    ) -> tuple[list[bytes], list[int]]:
+        """Return the records by rank, or none and the ranks that did not come."""
+
 class Engine:
     """One rank's data plane. Starts its progress thread in `start`."""
 
@@ -106,12 +155,13 @@ class Engine:
         socket_dir: str,
         addresses: Sequence[str],  # own data addresses, in order of preference
         machine: str,
-        transport: str = "auto",  # auto, shm, tcp
+        transport: str = "auto",  # auto, shm, tcp, mpi
         tcp_streams: int = 0,
         eager_bytes: int = 4096,
         staging_bytes: int = 8 << 20,
         memory: SharedMemory,
         recorder: Recorder | None = None,
+        mpi: MpiSession | None = None,
     ) -> None: ...
     def offers(self) -> dict[str, str]:
         """Open the listeners and return what peers need to reach this rank."""

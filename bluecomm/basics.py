@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from bluecomm.runtime import Communicator, current_communicator, current_process
+from bluecomm.runtime.mpi import MpiRendezvous
 from bluecomm.runtime.process import TopologyFunction
 from bluecomm.runtime.stats import Stats
 
 
 def init(
-    topology_fn: TopologyFunction | None = None, is_weighted: bool = False
+    topology_fn: TopologyFunction | None = None,
+    is_weighted: bool = False,
+    *,
+    comm: Any = None,
 ) -> None:
     """Find this process's world and connect to it.
 
-    Under bfrun the world is the job's ranks; a script that no launcher started gets a
-    world of one. Collective. Called again, it only resets the topology. After
-    ``shutdown`` it starts anew. With the world comes its end: ``shutdown`` runs at the
-    exit of the interpreter.
+    Under bfrun, torchrun, MPI's mpirun and srun the world is the job's ranks; a script
+    that no launcher started gets a world of one. Collective. Called again, it only
+    resets the topology. After ``shutdown`` it starts anew. With the world comes its
+    end: ``shutdown`` runs at the exit of the interpreter.
 
     Args:
         topology_fn: Makes the topology from the number of ranks, the same on all
             ranks. Default: ``ExponentialGraph``.
         is_weighted: Whether the weights of its edges are in force; see
             ``set_topology``.
+        comm: Communicator of mpi4py, also one of some processes: its ranks are the
+            world, and all of them call ``init``. MPI is used as the program started it.
+            For the first ``init`` of a process only. Default: all of the job's ranks.
 
     Raises:
-        ValueError: A ``BLUECOMM_*`` variable is unknown or cannot be parsed.
+        ValueError: A ``BLUECOMM_*`` variable is unknown or cannot be parsed; or
+            ``comm`` is null, or not given to the first ``init``.
+        TypeError: ``comm`` is no communicator of mpi4py.
         OSError: A timeline is wanted (``BLUECOMM_TIMELINE``) that cannot be written.
         MismatchError: The ranks start with differing topologies or settings.
         CommunicationTimeout: Some ranks did not come within the start timeout.
         BluecommError: The launcher cannot be reached, or refuses this process.
     """
-    current_process().init(topology_fn, is_weighted)
+    current_process().init(topology_fn, is_weighted, comm)
 
 
 def shutdown() -> None:
@@ -135,6 +145,28 @@ def is_homogeneous() -> bool:
 def nccl_built() -> bool:
     """Return whether operations on CUDA tensors are available; not yet."""
     return False
+
+
+def mpi_built() -> bool:
+    """Return ``True``: MPI's libraries are found when a program runs, not built in."""
+    return True
+
+
+def mpi_threads_supported() -> bool:
+    """Return whether the program may call MPI at any time, beside bluecomm.
+
+    That is, whether the ranks met over MPI and it has ``MPI_THREAD_MULTIPLE``.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    rendezvous = current_communicator().world.rendezvous
+    return isinstance(rendezvous, MpiRendezvous) and rendezvous.threads == "multiple"
+
+
+def unified_mpi_window_model_supported() -> bool:
+    """Return ``True``: a window is the owner's own memory, with no second copy."""
+    return True
 
 
 def stats() -> Stats:

@@ -66,10 +66,27 @@ class Config:
         "Flag: --ranks-per-machine. Default: a machine is a host.",
         minimum=1,
     )
-    transport: Literal["auto", "shm", "tcp"] = _setting(
+    transport: Literal["auto", "shm", "tcp", "mpi"] = _setting(
         "auto",
-        "Link between ranks: shared memory (shm), TCP (tcp), or shared memory "
-        "wherever it reaches and TCP elsewhere (auto).",
+        "Link between ranks: shared memory (shm), TCP (tcp), messages of MPI (mpi), or "
+        "shared memory wherever it reaches and elsewhere MPI in a job that MPI's "
+        "launcher started, TCP in others (auto).",
+    )
+    mpi_lib: str | None = _setting(
+        None,
+        "Path or name of the libmpi to use under mpirun or with init(comm=). Default: "
+        "that of the process, of the launcher, of Python's environment or the system.",
+    )
+    network_interface: str | None = _setting(
+        None,
+        "Interfaces that carry data where another launcher than bfrun started the "
+        "ranks: name, glob, ^exclude or CIDR, separated by commas. Default: all.",
+    )
+    secret_file: str | None = _setting(
+        None,
+        "File on each machine with 16 or more random bytes, the same everywhere, from "
+        "which the keys of connections are made where the launcher cannot carry them "
+        "in private (torchrun on several machines). Only its owner may read it.",
     )
     operation_timeout_s: float = _setting(
         600.0,

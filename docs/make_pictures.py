@@ -15,21 +15,25 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
-import networkx as nx
 import numpy as np
-from matplotlib.axes import Axes
 
 from bluecomm.topology import (
+    BaseGraph,
     ExponentialTwoGraph,
     FullyConnectedGraph,
-    GetDynamicOnePeerSendRecvRanks,
+    InnerOuterExponential,
     MeshGrid2DGraph,
+    OnePeerExponential,
+    RandomMatchings,
     RingGraph,
     StarGraph,
+    StaticTopology,
     SymmetricExponentialGraph,
-    mixing_matrix,
+    TopologySchedule,
+    disagreements,
     spectral_gap,
 )
+from bluecomm.topology.plot import draw_graph, on_circle
 
 GRAPHS = {
     "RingGraph": RingGraph,
@@ -39,51 +43,12 @@ GRAPHS = {
     "ExponentialTwoGraph": ExponentialTwoGraph,
     "FullyConnectedGraph": FullyConnectedGraph,
 }
-RANK_COLOR = "#1f6fb4"
-EDGE_COLOR = "#b8c4d0"
-SENDS_COLOR = "#d9541e"
-
-
-def on_circle(size: int) -> dict[int, tuple[float, float]]:
-    """Return positions of the ranks, clockwise from the top."""
-    angles = np.pi / 2 - 2 * np.pi * np.arange(size) / size
-    return dict(enumerate(zip(np.cos(angles), np.sin(angles), strict=True)))
 
 
 def on_grid(size: int) -> dict[int, tuple[float, float]]:
     """Return positions of the ranks of a square grid, row by row from the top."""
     columns = math.isqrt(size)
     return {rank: (rank % columns, -(rank // columns)) for rank in range(size)}
-
-
-def draw_graph(
-    axes: Axes,
-    graph: nx.DiGraph[int],
-    positions: dict[int, tuple[float, float]],
-    title: str,
-) -> None:
-    """Draw a topology, with what rank 0 sends in another color."""
-    others = [(i, j) for i, j in graph.edges if i != j and i != 0]
-    own = [(0, j) for j in graph.successors(0) if j != 0]
-    for edges, color in ((others, EDGE_COLOR), (own, SENDS_COLOR)):
-        nx.draw_networkx_edges(
-            graph,
-            positions,
-            ax=axes,
-            edgelist=edges,
-            edge_color=color,
-            connectionstyle="arc3,rad=0.08",
-            arrowsize=9,
-            node_size=260,
-        )
-    nx.draw_networkx_nodes(
-        graph, positions, ax=axes, node_size=260, node_color=RANK_COLOR
-    )
-    nx.draw_networkx_labels(graph, positions, ax=axes, font_size=8, font_color="white")
-    axes.set_title(title, fontsize=10)
-    axes.set_axis_off()
-    axes.set_aspect("equal")
-    axes.margins(0.08)
 
 
 def draw_topologies(path: Path, size: int = 16) -> None:
@@ -94,59 +59,31 @@ def draw_topologies(path: Path, size: int = 16) -> None:
         degree = max(len(set(graph.successors(rank)) - {rank}) for rank in graph)
         title = f"{name}({size})\ndegree {degree}, gap {spectral_gap(graph):.2f}"
         positions = on_grid(size) if make is MeshGrid2DGraph else on_circle(size)
-        draw_graph(axes, graph, positions, title)
+        draw_graph(axes, graph, title, positions=positions)
     figure.savefig(path, dpi=90)
     plt.close(figure)
 
 
 def draw_one_peer(path: Path, size: int = 8) -> None:
     """Draw three steps of the one-peer exponential graph."""
-    topology = ExponentialTwoGraph(size)
-    iterators = [GetDynamicOnePeerSendRecvRanks(topology, rank) for rank in topology]
+    schedule = OnePeerExponential(size)
     figure, all_axes = plt.subplots(1, 3, figsize=(10, 3.7), layout="constrained")
     for step, axes in enumerate(all_axes):
-        graph = nx.DiGraph()
-        graph.add_nodes_from(range(size))
-        for rank, iterator in enumerate(iterators):
-            graph.add_edges_from((rank, target) for target in next(iterator)[0])
-        draw_graph(axes, graph, on_circle(size), f"step {step}: to rank + {2**step}")
+        draw_graph(axes, schedule.graph(step), f"step {step}: to rank + {2**step}")
     figure.savefig(path, dpi=90)
     plt.close(figure)
 
 
-def one_peer_distances(size: int, rounds: int) -> list[float]:
-    """Return the distance from the average after each round of one-peer mixing."""
-    topology = ExponentialTwoGraph(size)
-    iterators = [GetDynamicOnePeerSendRecvRanks(topology, rank) for rank in topology]
-    product = np.eye(size)
-    distances = []
-    for _ in range(rounds):
-        distances.append(distance_from_average(product))
-        matrix = np.zeros((size, size))
-        for rank, iterator in enumerate(iterators):
-            sources = [rank, *next(iterator)[1]]
-            matrix[rank, sources] = 1 / len(sources)
-        product = matrix @ product
-    return distances
-
-
-def distance_from_average(product: np.ndarray) -> float:
-    """Return how much of a disagreement may be left, as a spectral norm."""
-    return float(np.linalg.norm(product - 1 / len(product), 2))
-
-
-def draw_consensus(path: Path, size: int = 32, rounds: int = 40) -> None:
+def draw_disagreements(
+    path: Path, curves: dict[str, TopologySchedule], size: int, rounds: int = 40
+) -> None:
     """Draw how fast each topology reaches the average."""
     figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    curves = {"one-peer exponential-2": one_peer_distances(size, rounds)}
-    for name, make in GRAPHS.items():
-        matrix = mixing_matrix(make(size))
-        powers = [np.linalg.matrix_power(matrix, n) for n in range(rounds)]
-        curves[name] = [distance_from_average(power) for power in powers]
     styles = itertools.cycle(["--", "-", "-", "-", "-", ":", "-"])
-    for (name, distances), style in zip(curves.items(), styles, strict=False):
+    for (name, schedule), style in zip(curves.items(), styles, strict=False):
         # An exact average is zero, which has no logarithm.
-        axes.semilogy(np.maximum(distances, 1e-8), style, label=name, linewidth=2)
+        distances = np.maximum(disagreements(schedule, rounds), 1e-8)
+        axes.semilogy(distances, style, label=name, linewidth=2)
     axes.set(
         xlabel="rounds",
         ylabel="disagreement left",
@@ -159,6 +96,26 @@ def draw_consensus(path: Path, size: int = 32, rounds: int = 40) -> None:
     plt.close(figure)
 
 
+def draw_consensus(path: Path, size: int = 32) -> None:
+    """Compare static graphs with one peer at a time."""
+    curves: dict[str, TopologySchedule]
+    curves = {"one-peer exponential-2": OnePeerExponential(size)}
+    for name, make in GRAPHS.items():
+        curves[name] = StaticTopology(make(size))
+    draw_disagreements(path, curves, size)
+
+
+def draw_schedules(path: Path, size: int = 24) -> None:
+    """Compare schedules, each of which sends one tensor per rank and round."""
+    schedules = [
+        OnePeerExponential(size),
+        BaseGraph(size),
+        RandomMatchings(size),
+        InnerOuterExponential(size, 4),
+    ]
+    draw_disagreements(path, {repr(each): each for each in schedules}, size)
+
+
 def main() -> None:
     """Draw all pictures."""
     default = Path(__file__).parent / "images"
@@ -167,6 +124,7 @@ def main() -> None:
     draw_topologies(folder / "topologies.png")
     draw_one_peer(folder / "one_peer.png")
     draw_consensus(folder / "consensus.png")
+    draw_schedules(folder / "schedules.png")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,11 @@ import bluecomm as bf
 from bluecomm.optim import algorithm_names
 
 ALIASES = {"horovod": "gradient_allreduce"}
+# One neighbor after the other, among ranks and among machines.
+NEIGHBOR_TOPOLOGIES = {
+    "neighbor_allreduce": "one_peer",
+    "hierarchical_neighbor_allreduce": "one_peer",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
@@ -50,27 +55,5 @@ def distribute(
     if algorithm in ("allreduce", *NEIGHBOR_TOPOLOGIES):
         options["order"] = "atc" if args.atc_style else "cta"
     if algorithm in NEIGHBOR_TOPOLOGIES and not args.disable_dynamic_topology:
-        options["topology"] = NEIGHBOR_TOPOLOGIES[algorithm]()
+        options["topology"] = NEIGHBOR_TOPOLOGIES[algorithm]
     return bf.DistributedOptimizer(optimizer, model, algorithm=algorithm, **options)
-
-
-def _one_peer() -> object:
-    """One out-neighbor of the topology in force after the other."""
-    if bf.size() == 1:
-        return None
-    return bf.GetDynamicOnePeerSendRecvRanks(bf.load_topology(), bf.rank())
-
-
-def _one_machine() -> object:
-    """One machine after the other, at distances 1, 2, 4, ..."""
-    if bf.machine_size() < 2 or not bf.is_homogeneous():
-        return None
-    return bf.GetExp2DynamicSendRecvMachineRanks(
-        bf.size(), bf.local_size(), bf.rank(), bf.local_rank()
-    )
-
-
-NEIGHBOR_TOPOLOGIES = {
-    "neighbor_allreduce": _one_peer,
-    "hierarchical_neighbor_allreduce": _one_machine,
-}

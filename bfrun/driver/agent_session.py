@@ -14,6 +14,7 @@ from bfrun.silence import Silence
 AGENT_SILENCE_LIMIT_S = 4.0
 BEAT_EVERY_S = 1.0
 _READ_NBYTES = 256 << 10
+_END_S = 5.0
 
 
 class AgentSession:
@@ -140,7 +141,8 @@ class AgentSession:
     def start_error(self, timeout_s: float) -> LaunchError:
         """Return why the agent did not start."""
         reason = self.lost or f"no answer within {timeout_s:g} s"
-        status = self.link.wait(0.5)
+        # One that has hung up is about to end, and has then said why.
+        status = self.link.wait(_END_S if self.lost else 0.5)
         lines = [f"host '{self.host.name}': the agent did not start: {reason}"]
         if status is not None:
             lines.append(f"exit status {status}")

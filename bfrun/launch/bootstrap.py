@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import secrets
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -17,6 +18,7 @@ _PACKAGE = Path(__file__).parents[1]
 AGENT_FILES = (
     "channel.py",
     "errors.py",
+    "probe.py",
     "silence.py",
     "trace/__init__.py",
     "trace/spool.py",
@@ -49,13 +51,17 @@ def new_marker() -> bytes:
     return f"--bfrun-{secrets.token_hex(16)}--".encode("ascii")
 
 
-def agent_archive() -> bytes:
-    """Return the agent as the bytes of a zip archive, the same for the same source."""
+def agent_archive(files: Sequence[str] = AGENT_FILES) -> bytes:
+    """Return the agent as the bytes of a zip archive, the same for the same source.
+
+    Args:
+        files: Modules of bfrun that go into it.
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         # The package's own __init__ imports the driver, which agents do not have.
         archive.writestr(zipfile.ZipInfo("bfrun/__init__.py"), "")
-        for name in AGENT_FILES:
+        for name in files:
             source = (_PACKAGE / name).read_bytes()
             info = zipfile.ZipInfo(f"bfrun/{name}")
             info.compress_type = zipfile.ZIP_DEFLATED

@@ -20,6 +20,8 @@ from bfrun.launch.ssh_settings import SshSettings, read_ssh_config, ssh_settings
 
 _CHUNK = 64 * 1024
 _STDERR_KEPT = 4 * 1024
+# An agent that has ended may have left its standard error to a process of its own.
+_LAST_WORDS_S = 1.0
 
 
 class SshLink(AgentLink):
@@ -39,6 +41,7 @@ class SshLink(AgentLink):
         self._stderr = b""
         bodies = (self._read_output, self._read_errors, self._write_input)
         self._threads = [threading.Thread(target=body, daemon=True) for body in bodies]
+        self._errors_reader = self._threads[1]
         for thread in self._threads:
             thread.start()
 
@@ -73,8 +76,12 @@ class SshLink(AgentLink):
 
     def wait(self, timeout_s: float) -> int | None:
         """Wait for the exit status; see :class:`AgentLink`."""
+        deadline = time.monotonic() + timeout_s
         if not self._channel.status_event.wait(timeout_s):
             return None
+        # What it said at last has come too, but diagnosis() may not have it yet.
+        left_s = deadline - time.monotonic()
+        self._errors_reader.join(max(0.0, min(left_s, _LAST_WORDS_S)))
         # -1 stands for a channel that closed without telling a status.
         return None if self._channel.exit_status == -1 else self._channel.exit_status
 

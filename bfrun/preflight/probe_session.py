@@ -15,6 +15,9 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
 
+# How long a probe whose output is over may take to say why.
+_END_S = 5.0
+
 # Takes the first interpreter that exists.
 _SCRIPT = """\
 program=$1 length=$2; shift 2
@@ -119,7 +122,7 @@ class ProbeSession:
         except (OSError, ValueError):
             data = b""  # Aborted by another thread.
         if data == b"":
-            self._link.wait(1.0)
+            self._link.wait(_END_S)
             raise LaunchError(
                 f"host '{self._host.name}': the pre-flight's program ended: "
                 f"{self._link.diagnosis() or 'no reason given'}; an interpreter of "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -25,12 +25,14 @@ class Level:
         words: How errors call the operation, its nodes and its arguments.
         node: Returns this process's node, and how many there are.
         topology: Returns the static topology of the nodes, if one is set.
+        machine_of: Returns the machine of each node; ranks may share one.
         check: Raises unless the senders and receivers of a dynamic call agree.
     """
 
     words: Wording
     node: Callable[[Communicator], tuple[int, int]]
     topology: Callable[[Communicator], Topology | None]
+    machine_of: Callable[[Communicator], Sequence[int]]
     check: Check
 
 
@@ -38,6 +40,7 @@ RANKS = Level(
     Wording("neighbor_allreduce"),
     lambda comm: (comm.rank, comm.size),
     lambda comm: comm.topology,
+    lambda comm: comm.layout.machine_of,
     check_peers,
 )
 
@@ -50,6 +53,7 @@ MACHINES = Level(
     ),
     lambda comm: (comm.machine_rank, comm.machine_size),
     lambda comm: comm.machine_topology,
+    lambda comm: range(comm.machine_size),
     check_machine_peers,
 )
 

@@ -12,7 +12,7 @@ See docs/optimizer.md for who calls what when. A new algorithm is one file::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,6 +65,8 @@ class Algorithm:
     default_bucket_nbytes = 25 << 20
 
     context: Context
+    # What the constructor was given, which must agree between ranks.
+    given_options: Mapping[str, object] = {}
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         """Take the buckets, in the order in which gradients become ready."""
@@ -93,6 +95,13 @@ class Algorithm:
     def before_step(self) -> None:
         """Prepare parameters and gradients for the user's step."""
 
+    def before_update(self) -> None:
+        """Change the gradients that the user's step is about to use.
+
+        Called inside of the step, with unscaled gradients, after each evaluation of a
+        closure. Not called where the step itself is left out.
+        """
+
     def after_step(self) -> None:
         """Start what follows the user's step (or its omission)."""
 
@@ -102,6 +111,10 @@ class Algorithm:
         Args:
             for_writing: They will also be changed.
         """
+
+    def drain(self) -> None:
+        """Wait for what is under way: the world is about to end."""
+        self.settle(for_writing=False)
 
     def join(self) -> int:
         """Take part without data until all ranks do; return the last rank to join.

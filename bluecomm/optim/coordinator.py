@@ -25,6 +25,7 @@ from bluecomm.optim.phases import Phases
 from bluecomm.optim.schedule import Schedule
 from bluecomm.optim.views import check_kind
 from bluecomm.runtime import Communicator
+from bluecomm.topology import TopologySchedule
 
 _log = logging.getLogger("bluecomm")
 
@@ -76,7 +77,7 @@ class Coordinator:
             group_of=group_of,
         )
         if algorithm.flat_parameters or algorithm.flat_gradients:
-            what = [type(algorithm).__name__, str(options)]
+            what = [type(algorithm).__name__, str(options), *_in_words(algorithm)]
             check_agreement(comm, name, what, self.buckets)
         live.take_over([parameter for _, parameter in named], self)
         self.context = Context(comm, name, options, self.knobs, self._schedule)
@@ -195,6 +196,11 @@ class Coordinator:
         if not self._is_retired:
             self.algorithm.settle(for_writing=for_writing)
 
+    def drain(self) -> None:
+        """Wait for what is under way, while there is a world."""
+        if not self._is_retired:
+            self.algorithm.drain()
+
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Let backward passes only add up."""
@@ -247,6 +253,7 @@ class Coordinator:
         def evaluate() -> Any:
             result = closure()
             self._flush()
+            self.algorithm.before_update()
             return result
 
         return evaluate
@@ -271,3 +278,12 @@ class Coordinator:
                 self.context.name,
                 ", ".join(returned),
             )
+
+
+def _in_words(algorithm: Algorithm) -> list[str]:
+    """Return the options of an algorithm that all ranks must give alike."""
+    return [
+        f"{name}={value!r}"
+        for name, value in sorted(algorithm.given_options.items())
+        if isinstance(value, (str, int, float, TopologySchedule))
+    ]

@@ -157,9 +157,11 @@ def _check_honoured(kind: type[Algorithm], options: CommonOptions) -> None:
 
 def _make_algorithm(kind: type[Algorithm], options: dict[str, Any]) -> Algorithm:
     try:
-        return kind(**options)
+        algorithm = kind(**options)
     except TypeError as error:
         raise TypeError(
             f"DistributedOptimizer: options {sorted(options)} do not fit "
             f"{kind.__name__}: {error}"
         ) from error
+    algorithm.given_options = options
+    return algorithm

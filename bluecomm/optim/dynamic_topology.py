@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.ops.neighbor_weights import Weights
-from bluecomm.topology import GetDynamicOnePeerSendRecvRanks
+from bluecomm.topology import OnePeer, TopologySchedule, default_schedule
 
 if TYPE_CHECKING:
     from bluecomm.runtime.communicator import Topology
@@ -23,36 +23,50 @@ class DynamicTopology:
     """The weights of each round.
 
     Args:
-        source: ``"one_peer"``, an iterator or iterable over the rounds, or a function
-            from the number of the round (from 0).
+        source: ``"one_peer"``, a schedule, an iterator or iterable over the rounds, or
+            a function from the number of the round (from 0).
         topology: Returns the topology in force, for ``"one_peer"``.
         rank: This rank (or machine) in that topology.
+        machine_of: Machine of each rank (or of each machine: itself).
 
     Raises:
         TypeError: ``source`` is something else.
-        ValueError: It is another word than ``"one_peer"``.
+        ValueError: It is another word than ``"one_peer"``, or a schedule for another
+            number of ranks.
     """
 
     def __init__(
-        self, source: object, topology: Callable[[], Topology | None], rank: int
+        self,
+        source: object,
+        topology: Callable[[], Topology | None],
+        rank: int,
+        machine_of: Sequence[int],
     ) -> None:
         self._at: Callable[[int], Entry]
-        if isinstance(source, str):
+        if isinstance(source, TopologySchedule):
+            if source.size != len(machine_of):
+                raise ValueError(
+                    f"topology: {source} is for {source.size} ranks (or machines), "
+                    f"here are {len(machine_of)}"
+                )
+            self._at = _Schedule(source, rank)
+        elif isinstance(source, str):
             if source != "one_peer":
                 raise ValueError(
-                    f"topology must be 'one_peer', an iterator or a function, got "
-                    f"{source!r}"
+                    "topology must be 'one_peer', a schedule, an iterator or a "
+                    f"function, got {source!r}"
                 )
-            self._at = _OnePeer(topology, rank)
+            self._at = _OnePeer(topology, rank, machine_of)
         elif callable(source):
             self._at = source
         elif isinstance(source, Iterable):
             self._at = _Rounds(iter(source))
         else:
             raise TypeError(
-                "topology must be 'one_peer', an iterator of ([send ranks], [receive "
-                f"ranks]) or a function of the round, got {type(source).__name__}; a "
-                "static graph is for bluecomm.set_topology"
+                "topology must be 'one_peer', a schedule of bluecomm.topology, an "
+                "iterator of ([send ranks], [receive ranks]) or a function of the "
+                f"round, got {type(source).__name__}; a static graph is for "
+                "bluecomm.set_topology"
             )
 
     def at(self, round_number: int) -> Weights:
@@ -114,22 +128,46 @@ class _Rounds:
         return self._entry
 
 
-class _OnePeer:
-    """One neighbor of the topology in force at a time; follows ``set_topology``."""
+class _Schedule:
+    """What one rank does by a schedule."""
 
-    def __init__(self, topology: Callable[[], Topology | None], rank: int) -> None:
+    def __init__(self, schedule: TopologySchedule, rank: int) -> None:
+        self._schedule = schedule
+        self._rank = rank
+
+    def __call__(self, round_number: int) -> Entry:
+        weights = self._schedule.weights(round_number, self._rank)
+        return weights.self_weight, weights.src_weights, weights.dst_ranks
+
+
+class _OnePeer:
+    """One neighbor of the topology in force at a time; follows ``set_topology``.
+
+    While nobody has set one, the schedule that suits the machines.
+    """
+
+    def __init__(
+        self,
+        topology: Callable[[], Topology | None],
+        rank: int,
+        machine_of: Sequence[int],
+    ) -> None:
         self._topology = topology
         self._rank = rank
+        self._machine_of = machine_of
         self._known: Topology | None = None
-        self._rounds: _Rounds | None = None
+        self._schedule: _Schedule | None = None
 
     def __call__(self, round_number: int) -> Entry:
         topology = self._topology()
         if topology is None:
             raise ValueError("topology='one_peer': no topology is set")
-        if topology is not self._known or self._rounds is None:
+        if topology is not self._known or self._schedule is None:
             self._known = topology
-            self._rounds = _Rounds(
-                GetDynamicOnePeerSendRecvRanks(topology.graph, self._rank)
+            schedule = (
+                default_schedule(self._machine_of)
+                if topology.is_default
+                else OnePeer(topology.graph)
             )
-        return self._rounds(round_number)
+            self._schedule = _Schedule(schedule, self._rank)
+        return self._schedule(round_number)

@@ -102,7 +102,12 @@ class GraphExchange(Exchange):
 
     def _make_dynamic(self, topology: object) -> DynamicTopology:
         node, _ = self.level.node(self._comm)
-        return DynamicTopology(topology, lambda: self.level.topology(self._comm), node)
+        return DynamicTopology(
+            topology,
+            lambda: self.level.topology(self._comm),
+            node,
+            self.level.machine_of(self._comm),
+        )
 
 
 class NeighborExchange(GraphExchange):

@@ -75,6 +75,6 @@ def _settle_all() -> None:
         coordinator = reference()
         if coordinator is not None:
             try:
-                coordinator.settle(for_writing=False)
+                coordinator.drain()
             except (BluecommError, RuntimeError) as error:
                 _log.warning("the last round was not finished: %s", error)

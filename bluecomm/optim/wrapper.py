@@ -92,12 +92,14 @@ class Distributed(_Base):
         coordinator = _coordinator(self)
         coordinator.given.__dict__["_opt_called"] = True
 
+        def update() -> Any:
+            coordinator.algorithm.before_update()
+            return super(Distributed, self).step(**kwargs)
+
         def run(evaluate: Callable[[], Any] | None) -> Any:
             if evaluate is not None:
                 return super(Distributed, self).step(evaluate, **kwargs)
-            return step_with_scaler(
-                self, lambda: super(Distributed, self).step(**kwargs)
-            )
+            return step_with_scaler(self, update)
 
         return coordinator.step(run, closure)
 

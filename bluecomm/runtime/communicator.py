@@ -32,6 +32,8 @@ class Topology:
     make_graph: Callable[[], nx.DiGraph[int]]
     is_weighted: bool
     weights: NeighborWeights
+    # Whether it is there because nobody has set another one.
+    is_default: bool = False
 
     @functools.cached_property
     def graph(self) -> nx.DiGraph[int]:
@@ -201,7 +203,7 @@ def _in_force(graph: nx.DiGraph[int], is_weighted: bool, member: int) -> Topolog
 
 def _default(size: int, member: int) -> Topology:
     weights = default_weights(size, member)
-    return Topology(lambda: ExponentialGraph(size), False, weights)
+    return Topology(lambda: ExponentialGraph(size), False, weights, is_default=True)
 
 
 def _group_id(ranks: Sequence[int], creation: int) -> int:

@@ -74,9 +74,17 @@ class Process:
         return self._memory
 
     def init(
-        self, topology_fn: TopologyFunction | None = None, is_weighted: bool = False
+        self,
+        topology_fn: TopologyFunction | None = None,
+        is_weighted: bool = False,
+        comm: Any = None,
     ) -> None:
         """See ``bluecomm.init``."""
+        if comm is not None and self._rendezvous is not None:
+            raise ValueError(
+                "init: comm is given to the first init of a process only, as it says "
+                "what the ranks are; later ones start the same world again"
+            )
         graph: nx.DiGraph[int] | None = None
         if self._communicator is not None:
             graph = (topology_fn or ExponentialGraph)(self._communicator.size)
@@ -85,7 +93,7 @@ class Process:
         if self._rendezvous is None:
             config = Config.from_environment(os.environ)
             _set_log_level(config.log_level)
-            self._rendezvous = find_rendezvous(config)
+            self._rendezvous = find_rendezvous(config, comm)
             if not self._ends_with_interpreter:
                 self._ends_with_interpreter = True
                 atexit.register(self._at_exit)
@@ -116,6 +124,11 @@ class Process:
     def recorder(self) -> Recorder | None:
         """Takes events of a timeline; ``None`` while there is none."""
         return None if self._recording is None else self._recording.recorder
+
+    @property
+    def rendezvous(self) -> Rendezvous | None:
+        """Where the ranks met, or ``None`` before the first ``init``."""
+        return self._rendezvous
 
     def before_shutdown(self, callback: Callable[[], None]) -> None:
         """Have a function called each time a world is about to end in order.
@@ -178,14 +191,18 @@ class Process:
         """Leave with the interpreter.
 
         Not when it ends by an exception: then the links break at the end of the
-        process, when the launcher can tell the peers why.
+        process, when the launcher can tell the peers why (unless that end waits for the
+        peers).
         """
         if os.getpid() != self._pid:
             return
         if getattr(sys, "last_value", None) is None:
             self.leave()
-        elif self._recording is not None:
-            self._recording.finish()
+        else:
+            if self._recording is not None:
+                self._recording.finish()
+            if self._rendezvous is not None and self._rendezvous.outlives_failure:
+                self._end(orderly=True)
 
 
 def _set_log_level(level: str) -> None:

@@ -9,11 +9,15 @@ import secrets
 import shutil
 import socket
 import tempfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bluecomm._version import __version__
 from bluecomm.config import Config
 from bluecomm.runtime.agent_link import AgentLink
+from bluecomm.runtime.mpi_library import launcher_family
+
+if TYPE_CHECKING:
+    from bluecomm._native import MpiSession
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +69,19 @@ class Rendezvous(abc.ABC):
     def link(self) -> AgentLink | None:
         """The connection to the agent, where there is one."""
         return None
+
+    @property
+    def mpi(self) -> MpiSession | None:
+        """What the transport over MPI needs, where the ranks met over MPI."""
+        return None
+
+    @property
+    def outlives_failure(self) -> bool:
+        """Whether a program that ends by an exception may stay until all others end.
+
+        Else its links break with it, when the launcher can tell the peers why.
+        """
+        return False
 
     @abc.abstractmethod
     def goodbye(self) -> None:
@@ -166,14 +183,39 @@ class AgentRendezvous(Rendezvous):
             self._link.abandon_after_fork()
 
 
-def find_rendezvous(config: Config) -> Rendezvous:
+def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:
     """Return the meeting point that the environment tells of.
 
-    bfrun's agent when there is one, else a world of one.
+    That of ``communicator`` if one is given, else bfrun's agent when there is one, else
+    torchrun, else an MPI's launcher, else srun, else a world of one.
+
+    Args:
+        config: Settings.
+        communicator: One of mpi4py's, whose ranks are the world.
 
     Raises:
-        BluecommError: The agent cannot be reached, or refuses this process.
+        BluecommError: The launcher cannot be reached, or refuses this process.
+        CommunicationTimeout: Some ranks did not come within the start timeout.
+        MismatchError: The ranks have differing versions or world sizes.
     """
+    if communicator is not None:
+        from bluecomm.runtime.mpi import MpiRendezvous
+
+        return MpiRendezvous(config, os.environ, communicator)
     if config.agent_socket is not None:
         return AgentRendezvous(config)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from bluecomm.runtime.torchrun import TorchrunRendezvous
+
+        return TorchrunRendezvous(config, os.environ)
+    from bluecomm.runtime.slurm import SlurmRendezvous, is_in_step
+
+    # Meeting under srun needs no MPI, although srun starts processes of MPI, too.
+    is_step = is_in_step(os.environ)
+    if is_step and config.transport != "mpi":
+        return SlurmRendezvous(config, os.environ)
+    if is_step or launcher_family(os.environ) is not None:
+        from bluecomm.runtime.mpi import MpiRendezvous
+
+        return MpiRendezvous(config, os.environ)
     return SoloRendezvous()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
-from bluecomm.errors import MismatchError, ShutdownError
+from bluecomm.errors import BluecommError, MismatchError, ShutdownError
 from bluecomm.runtime.handle import Handle, Result
 from bluecomm.runtime.layout import MachineLayout, layout_of
 from bluecomm.runtime.monitor import Monitor
@@ -20,7 +20,13 @@ from bluecomm.runtime.rendezvous import Rendezvous
 from bluecomm.runtime.stats import Stats, to_stats
 
 if TYPE_CHECKING:
-    from bluecomm._native import Completion, Engine, Recorder, SharedMemory
+    from bluecomm._native import (
+        Completion,
+        Engine,
+        MpiSession,
+        Recorder,
+        SharedMemory,
+    )
 
 _log = logging.getLogger("bluecomm")
 
@@ -120,7 +126,27 @@ class World:
             staging_bytes=self.config.shm_staging_bytes,
             memory=self.memory,
             recorder=self.recorder,
+            mpi=self._mpi(),
         )
+
+    def _mpi(self) -> MpiSession | None:
+        """Return what the transport over MPI needs; None: it is not wanted.
+
+        Raises:
+            BluecommError: It is asked for, and cannot be.
+        """
+        if self.config.transport not in ("auto", "mpi"):
+            return None
+        session = self.rendezvous.mpi
+        if session is None and self.config.transport == "mpi" and self.size > 1:
+            raise BluecommError(
+                f"init on rank {self.rank}: BLUECOMM_TRANSPORT is mpi, but this world "
+                f"has no MPI for it ({self.place.source}); start the script with "
+                "mpirun, and MPI with thread level 'serialized' or 'multiple'",
+                operation="init",
+                rank=self.rank,
+            )
+        return session
 
     def _meet(self, topology: str) -> list[PeerRecord]:
         mine = PeerRecord(
@@ -188,7 +214,7 @@ class World:
         self._engine.add_group(group_id, ranks, machine_of)
 
     def transport_of(self, rank: int) -> str:
-        """Return the kind of the link to a peer: ``"self"``, ``"shm"`` or ``"tcp"``."""
+        """Return the kind of the link to a peer: ``"self"``, ``"shm"``, ...."""
         return self._engine.transport_of(rank)
 
     def stats(self) -> Stats:

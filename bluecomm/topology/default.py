@@ -1,13 +1,19 @@
-"""The topology that ``init`` begins with, ``ExponentialGraph``, without making a graph.
+"""What holds where nobody has chosen: the static topology, and the one-peer schedule.
 
-networkx takes 0.1 s to import and as long to take down, in each rank of a job; most
-scripts never look at a graph.
+The topology that ``init`` begins with is ``ExponentialGraph``, here without making a
+graph: networkx takes 0.1 s to import and as long to take down, in each rank of a job;
+most scripts never look at a graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bluecomm.topology.compare import digest_of_edges
 from bluecomm.topology.exponential import powers_below
+from bluecomm.topology.inner_outer import InnerOuterExponential
+from bluecomm.topology.one_peer import OnePeerExponential
+from bluecomm.topology.schedule import TopologySchedule
 from bluecomm.topology.weights import NeighborWeights
 
 
@@ -25,3 +31,23 @@ def default_digest(size: int) -> bytes:
     hops = powers_below(size, 2)
     edges = sorted((rank, (rank + hop) % size) for rank in range(size) for hop in hops)
     return digest_of_edges(size, edges, is_weighted=False)
+
+
+def default_schedule(machine_of: Sequence[int]) -> TopologySchedule:
+    """Return the one-peer schedule for ranks on the given machines.
+
+    On several machines with the same number of ranks, more than one, each:
+    ``InnerOuterExponential``, which sends one tensor per machine and round over the
+    network. ``OnePeerExponential`` may send all local ranks' tensors at once; it is
+    for one machine, for machines with one rank each, and for machines that differ.
+
+    Args:
+        machine_of: Machine of each rank.
+    """
+    size = len(machine_of)
+    local_size = machine_of.count(machine_of[0])
+    in_order = [rank // local_size for rank in range(size)]
+    is_full = size % local_size == 0 and list(machine_of) == in_order
+    if is_full and 1 < local_size < size:
+        return InnerOuterExponential(size, local_size)
+    return OnePeerExponential(size)

@@ -40,7 +40,7 @@ def MeshGrid2DGraph(  # noqa: N802
         deviation", J. Parallel Distrib. Comput. 67, 2007 (Metropolis weights).
     """
     size = check_integer(size, "size", minimum=1)
-    ncols = _default_columns(size) if shape is None else _columns(shape, size)
+    ncols = columns_of(size, shape)
 
     neighbors: list[list[int]] = [[] for _ in range(size)]
     for rank in range(size):
@@ -60,6 +60,16 @@ def MeshGrid2DGraph(  # noqa: N802
             self_weight -= weight
         edges.append((rank, rank, self_weight))
     return graph_from_edges(size, edges)
+
+
+def columns_of(size: int, shape: Sequence[int] | None) -> int:
+    """Return the number of columns of a shape of ``size`` cells, or of the default.
+
+    Raises:
+        TypeError: A number is not an integer.
+        ValueError: ``shape`` does not have two factors of ``size``.
+    """
+    return _default_columns(size) if shape is None else _columns(shape, size)
 
 
 def _default_columns(size: int) -> int:

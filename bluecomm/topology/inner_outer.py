@@ -11,16 +11,139 @@ takes its turn. The small cases, where that rule would leave a rank alone:
 * two local ranks: both are in at even steps (they swap), both out at odd steps. Taking
   turns would keep them from ever meeting, and the two halves would never agree;
 * one rank in all: both lists are empty.
+
+Where hops take turns, too, their turn at step ``t`` is ``t mod L + t div L`` modulo
+their number, not ``t``: with 4 local ranks and 2 hops, a local rank whose turn comes
+every 4 steps would otherwise meet the same one of the two for ever.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 from bluecomm.topology.exponential import powers_below
-from bluecomm.topology.layout import Layout, check_layout
-from bluecomm.topology.one_peer import SendRecvRanks
+from bluecomm.topology.layout import check_layout
+from bluecomm.topology.schedule import PeerSchedule, SendRecvRanks
+
+
+class InnerOuter(PeerSchedule):
+    """Hops between machines for one local rank, hops inside them for the others.
+
+    The text of this module says who is out. Every rank sends to one and receives from
+    one, with weights 1/2, unless it is alone: each round is doubly stochastic.
+
+    Args:
+        size: Number of ranks.
+        local_size: Number of ranks of each machine; rank ``r`` is local rank
+            ``r % local_size`` of machine ``r // local_size``.
+        outer_hops: Machines ahead, taking turns.
+        inner_hops: Local ranks ahead, not counting ranks that are out, taking turns.
+
+    Raises:
+        TypeError: ``size`` or ``local_size`` is not an integer.
+        ValueError: ``size`` is not a multiple of ``local_size``.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        local_size: int,
+        outer_hops: Sequence[int],
+        inner_hops: Sequence[int],
+    ) -> None:
+        layout = check_layout(size, local_size, 0)
+        self.local_size = layout.local_size
+        self._machines = layout.machine_size
+        self._outer_hops = outer_hops
+        self._inner_hops = inner_hops
+        turns = math.lcm(len(outer_hops) or 1, len(inner_hops) or 1)
+        super().__init__(size, self.local_size * turns)
+
+    def peers(self, round_number: int, rank: int) -> SendRecvRanks:
+        """Return whom a rank sends to and receives from in a round."""
+        machine, local = divmod(rank, self.local_size)
+        turn = round_number % self.local_size + round_number // self.local_size
+        out = self._out(round_number)
+        if local in out:
+            if self.local_size == 2:
+                turn = round_number // 2  # both are out at every other step
+            hop = self._outer_hops[turn % len(self._outer_hops)]
+            return (
+                [self._rank_of(machine + hop, local)],
+                [self._rank_of(machine - hop, local)],
+            )
+        inside = [other for other in range(self.local_size) if other not in out]
+        if len(inside) == 1:
+            return [], []
+        place = inside.index(local)
+        hop = self._inner_hops[turn % len(self._inner_hops)]
+        target = inside[(place + hop) % len(inside)]
+        source = inside[(place - hop) % len(inside)]
+        return [self._rank_of(machine, target)], [self._rank_of(machine, source)]
+
+    def _out(self, round_number: int) -> Sequence[int]:
+        """Return the local ranks of each machine that leave it in a round."""
+        if self._machines == 1:
+            return []
+        if self.local_size == 1:
+            return [0]
+        if self.local_size == 2:
+            return [0, 1] if round_number % 2 else []
+        return [round_number % self.local_size]
+
+    def _rank_of(self, machine: int, local: int) -> int:
+        return machine % self._machines * self.local_size + local
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size}, {self.local_size})"
+
+
+class InnerOuterRing(InnerOuter):
+    """Rings inside the machines and a ring of machines.
+
+    In each round the ranks that are out send to the next machine and receive from the
+    one before; those that are in send to the next local rank that is in.
+
+    Args:
+        size: Number of ranks.
+        local_size: Number of ranks of each machine.
+
+    Raises:
+        TypeError: An argument is not an integer.
+        ValueError: ``size`` is not a multiple of ``local_size``.
+    """
+
+    def __init__(self, size: int, local_size: int) -> None:
+        super().__init__(size, local_size, outer_hops=[1], inner_hops=[1])
+
+
+class InnerOuterExponential(InnerOuter):
+    """Exponential-2 hops inside and between the machines.
+
+    In each round the ranks that are out send ``2**a`` machines ahead, for one of the
+    ``2**a`` below the number of machines. Those that are in send ``2**b`` local ranks
+    ahead, not counting ranks that are out, for one of the ``2**b`` below the number of
+    local ranks that are in.
+
+    Args:
+        size: Number of ranks.
+        local_size: Number of ranks of each machine.
+
+    Raises:
+        TypeError: An argument is not an integer.
+        ValueError: ``size`` is not a multiple of ``local_size``.
+    """
+
+    def __init__(self, size: int, local_size: int) -> None:
+        layout = check_layout(size, local_size, 0)
+        takes_turns = layout.local_size > 2 and layout.machine_size > 1
+        super().__init__(
+            size,
+            local_size,
+            outer_hops=powers_below(layout.machine_size, 2),
+            inner_hops=powers_below(layout.local_size - takes_turns, 2),
+        )
 
 
 def GetInnerOuterRingDynamicSendRecvRanks(  # noqa: N802
@@ -28,9 +151,7 @@ def GetInnerOuterRingDynamicSendRecvRanks(  # noqa: N802
 ) -> Iterator[SendRecvRanks]:
     """Return an iterator over rings inside the machines and a ring of machines.
 
-    At step ``t`` the ranks that are out send to the next machine and receive from the
-    one before; those that are in send to the next local rank that is in. The text of
-    this module says who is out.
+    It yields what ``InnerOuterRing(world_size, local_size)`` says of each round.
 
     Args:
         world_size: Number of ranks.
@@ -45,8 +166,8 @@ def GetInnerOuterRingDynamicSendRecvRanks(  # noqa: N802
         ValueError: ``world_size`` is not a multiple of ``local_size``, or
             ``self_rank`` is not in ``0 .. world_size-1``.
     """
-    layout = check_layout(world_size, local_size, self_rank)
-    return _inner_outer(layout, outer_hops=[1], inner_hops=[1])
+    check_layout(world_size, local_size, self_rank)
+    return InnerOuterRing(world_size, local_size).iterate(self_rank)
 
 
 def GetInnerOuterExpo2DynamicSendRecvRanks(  # noqa: N802
@@ -54,12 +175,7 @@ def GetInnerOuterExpo2DynamicSendRecvRanks(  # noqa: N802
 ) -> Iterator[SendRecvRanks]:
     """Return an iterator over exponential-2 hops inside and between the machines.
 
-    At step ``t`` the ranks that are out send ``2**(t mod p)`` machines ahead, where
-    ``p`` counts the powers of 2 below the number of machines. Those that are in send
-    ``2**(t mod q)`` local ranks ahead, not counting ranks that are out, where ``q``
-    counts the powers of 2 below the number of local ranks that are in. The text of
-    this module says who is out. With two local ranks only the odd steps, on which
-    they are out, count for ``p``.
+    It yields what ``InnerOuterExponential(world_size, local_size)`` says of each round.
 
     Args:
         world_size: Number of ranks.
@@ -74,51 +190,5 @@ def GetInnerOuterExpo2DynamicSendRecvRanks(  # noqa: N802
         ValueError: ``world_size`` is not a multiple of ``local_size``, or
             ``self_rank`` is not in ``0 .. world_size-1``.
     """
-    layout = check_layout(world_size, local_size, self_rank)
-    takes_turns = layout.local_size > 2 and layout.machine_size > 1
-    return _inner_outer(
-        layout,
-        outer_hops=powers_below(layout.machine_size, 2),
-        inner_hops=powers_below(layout.local_size - takes_turns, 2),
-    )
-
-
-def _inner_outer(
-    layout: Layout, *, outer_hops: Sequence[int], inner_hops: Sequence[int]
-) -> Iterator[SendRecvRanks]:
-    """Return the iterator for hops between machines and among the ranks inside."""
-
-    def at_step(step: int) -> SendRecvRanks:
-        out = _local_ranks_out(layout, step)
-        if layout.local_rank in out:
-            # Two local ranks are out at every other step only.
-            turn = step // 2 if layout.local_size == 2 else step
-            hop = outer_hops[turn % len(outer_hops)]
-            return (
-                [layout.rank_of(layout.machine_rank + hop, layout.local_rank)],
-                [layout.rank_of(layout.machine_rank - hop, layout.local_rank)],
-            )
-        inside = [local for local in range(layout.local_size) if local not in out]
-        if len(inside) == 1:
-            return [], []
-        place = inside.index(layout.local_rank)
-        hop = inner_hops[step % len(inner_hops)]
-        target = inside[(place + hop) % len(inside)]
-        source = inside[(place - hop) % len(inside)]
-        return (
-            [layout.rank_of(layout.machine_rank, target)],
-            [layout.rank_of(layout.machine_rank, source)],
-        )
-
-    return map(at_step, itertools.count())
-
-
-def _local_ranks_out(layout: Layout, step: int) -> Sequence[int]:
-    """Return the local ranks of each machine that leave it at a step."""
-    if layout.machine_size == 1:
-        return []
-    if layout.local_size == 1:
-        return [0]
-    if layout.local_size == 2:
-        return [0, 1] if step % 2 else []
-    return [step % layout.local_size]
+    check_layout(world_size, local_size, self_rank)
+    return InnerOuterExponential(world_size, local_size).iterate(self_rank)

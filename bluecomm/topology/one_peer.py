@@ -7,10 +7,11 @@ own; at every step rank ``i`` sends to ``j`` if and only if ``j`` receives from 
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from bluecomm.topology.compare import topology_digest
 from bluecomm.topology.exponential import powers_below
 from bluecomm.topology.graph import (
     check_rank,
@@ -19,12 +20,104 @@ from bluecomm.topology.graph import (
     out_neighbors,
 )
 from bluecomm.topology.layout import check_layout
+from bluecomm.topology.schedule import (
+    PeerSchedule,
+    SendRecvRanks,
+    is_doubly_stochastic_for,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
 
+# Periods that are longer than this are not looked at round by round.
+_LONG_PERIOD = 1000
 
-SendRecvRanks = tuple[list[int], list[int]]
+
+class OnePeer(PeerSchedule):
+    """One out-neighbor of a topology after the other.
+
+    In round ``t`` each rank sends to entry ``t mod m`` of its ``m`` out-neighbors,
+    counted clockwise from itself (``i + 1``, ``i + 2``, ... modulo ``n``), and
+    receives from all ranks whose choice it is: none, one or several. Self-loops do
+    not count. A rank without out-neighbors sends to none. The weights are uniform over
+    those that a rank receives from and itself: doubly stochastic if all ranks have the
+    same offsets to their out-neighbors, row-stochastic otherwise.
+
+    Args:
+        topo: A topology; later changes to it have no effect.
+
+    Raises:
+        TypeError: ``topo`` is not a ``networkx.DiGraph``.
+        ValueError: The nodes are not ``0 .. n-1``.
+
+    Source:
+        Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep
+        Training", NeurIPS 2021, arXiv:2110.13363 (for the exponential graph).
+    """
+
+    def __init__(self, topo: nx.DiGraph[int]) -> None:
+        size = check_topology(topo).number_of_nodes()
+
+        def clockwise(sender: int) -> list[int]:
+            targets = out_neighbors(topo, sender)
+            return sorted(targets, key=lambda target: (target - sender) % size)
+
+        self._targets = [clockwise(rank) for rank in range(size)]
+        self._sources = [in_neighbors(topo, rank) for rank in range(size)]
+        self._digest = topology_digest(topo, is_weighted=False).hex()
+        period = math.lcm(*(len(targets) or 1 for targets in self._targets))
+        super().__init__(size, period)
+
+    def peers(self, round_number: int, rank: int) -> SendRecvRanks:
+        """Return whom a rank sends to and receives from in a round."""
+
+        def choice(sender: int) -> list[int]:
+            targets = self._targets[sender]
+            return [targets[round_number % len(targets)]] if targets else []
+
+        sources = [source for source in self._sources[rank] if rank in choice(source)]
+        return choice(rank), sources
+
+    @property
+    def is_doubly_stochastic(self) -> bool:
+        """Whether every round leaves the average as it is (periods up to 1000)."""
+        period = self.period or 1
+        return period <= _LONG_PERIOD and is_doubly_stochastic_for(self, period)
+
+    def __repr__(self) -> str:
+        return f"OnePeer({self.size}, {self._digest[:8]})"
+
+
+class OnePeerExponential(PeerSchedule):
+    """One out-neighbor of the exponential-2 graph after the other.
+
+    In round ``t`` rank ``i`` sends to ``i + 2**(t mod p)`` and receives from
+    ``i - 2**(t mod p) (mod n)``, where ``p`` counts the powers of 2 below ``n``;
+    ``W[i, i] = W[i, i - 2**(t mod p)] = 1/2``. For ``n`` a power of 2 any
+    ``p = log2(n)`` rounds in a row give the exact average.
+
+    Args:
+        size: Number of ranks ``n``, at least 1.
+
+    Raises:
+        TypeError: ``size`` is not an integer.
+        ValueError: ``size`` is less than 1.
+
+    Source:
+        Ying et al., NeurIPS 2021, arXiv:2110.13363, section 4.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, 1)
+        self._hops = powers_below(self.size, 2)
+        self.period = max(1, len(self._hops))
+
+    def peers(self, round_number: int, rank: int) -> SendRecvRanks:
+        """Return whom a rank sends to and receives from in a round."""
+        if not self._hops:
+            return [], []
+        hop = self._hops[round_number % len(self._hops)]
+        return [(rank + hop) % self.size], [(rank - hop) % self.size]
 
 
 def GetDynamicOnePeerSendRecvRanks(  # noqa: N802
@@ -32,10 +125,7 @@ def GetDynamicOnePeerSendRecvRanks(  # noqa: N802
 ) -> Iterator[SendRecvRanks]:
     """Return an iterator over one out-neighbor of a topology at a time.
 
-    At step ``t`` each rank sends to entry ``t mod m`` of its ``m`` out-neighbors,
-    counted clockwise from itself (``i + 1``, ``i + 2``, ... modulo ``n``), and
-    receives from all ranks whose choice it is: none, one or several. Self-loops do
-    not count. A rank without out-neighbors sends to none.
+    It yields what ``OnePeer(topo)`` says of each round.
 
     Args:
         topo: A topology; later changes to it have no effect on the iterator.
@@ -47,31 +137,9 @@ def GetDynamicOnePeerSendRecvRanks(  # noqa: N802
     Raises:
         TypeError: ``topo`` is not a ``networkx.DiGraph``, or ``self_rank`` no integer.
         ValueError: The nodes are not ``0 .. n-1``, or ``self_rank`` is not one.
-
-    Source:
-        Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep
-        Training", NeurIPS 2021, arXiv:2110.13363 (for the exponential graph).
     """
-    size = check_topology(topo).number_of_nodes()
-    rank = check_rank(self_rank, size, "self_rank")
-
-    def clockwise(sender: int) -> list[int]:
-        targets = out_neighbors(topo, sender)
-        return sorted(targets, key=lambda target: (target - sender) % size)
-
-    targets = clockwise(rank)
-    # Per in-neighbor: it sends to this rank at the steps t with t mod period == turn.
-    turns = []
-    for source in in_neighbors(topo, rank):
-        order = clockwise(source)
-        turns.append((source, len(order), order.index(rank)))
-
-    def at_step(step: int) -> SendRecvRanks:
-        send = [targets[step % len(targets)]] if targets else []
-        receive = [source for source, period, turn in turns if step % period == turn]
-        return send, receive
-
-    return map(at_step, itertools.count())
+    schedule = OnePeer(topo)
+    return schedule.iterate(check_rank(self_rank, schedule.size, "self_rank"))
 
 
 def GetExp2DynamicSendRecvMachineRanks(  # noqa: N802
@@ -103,15 +171,4 @@ def GetExp2DynamicSendRecvMachineRanks(  # noqa: N802
             f"local_rank must be self_rank % local_size = {layout.local_rank}, got "
             f"{local_rank}: the ranks of a machine must be consecutive"
         )
-    hops = powers_below(layout.machine_size, 2)
-
-    def at_step(step: int) -> SendRecvRanks:
-        if not hops:
-            return [], []
-        hop = hops[step % len(hops)]
-        return (
-            [(layout.machine_rank + hop) % layout.machine_size],
-            [(layout.machine_rank - hop) % layout.machine_size],
-        )
-
-    return map(at_step, itertools.count())
+    return OnePeerExponential(layout.machine_size).iterate(layout.machine_rank)

@@ -63,14 +63,15 @@ std::unique_ptr<PyEngine> make_engine(
     std::vector<std::string> addresses, const std::string& machine,
     const std::string& transport, int tcp_streams, std::size_t eager_bytes,
     std::size_t staging_bytes, std::shared_ptr<SharedMemory> memory,
-    std::shared_ptr<Recorder> recorder) {
+    std::shared_ptr<Recorder> recorder, std::shared_ptr<mpi::Session> mpi) {
   if (rank < 0 || rank >= size) {
     throw std::invalid_argument("rank must be in 0 .. size - 1, got rank " +
                                 std::to_string(rank) + " of " + std::to_string(size));
   }
-  TransportOptions options{
-      rank,        job,         epoch,         secret, socket_dir, std::move(addresses),
-      tcp_streams, eager_bytes, staging_bytes, memory};
+  TransportOptions options{rank,        job,           epoch,
+                           secret,      socket_dir,    std::move(addresses),
+                           tcp_streams, eager_bytes,   staging_bytes,
+                           memory,      std::move(mpi)};
   EngineConfig config;
   config.rank = rank;
   config.size = size;
@@ -221,7 +222,7 @@ void register_engine(py::module_& module) {
            arg("epoch"), arg("secret"), arg("socket_dir"), arg("addresses"),
            arg("machine"), arg("transport") = "auto", arg("tcp_streams") = 0,
            arg("eager_bytes") = 4096, arg("staging_bytes") = std::size_t{8} << 20,
-           arg("memory"), arg("recorder") = nullptr)
+           arg("memory"), arg("recorder") = nullptr, arg("mpi") = nullptr)
       .def("offers", unlocked(&Engine::offers))
       .def("start", &start, arg("peers"))
       .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))

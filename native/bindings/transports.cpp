@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "transport/mpi/mpi_transport.h"
 #include "transport/shm/probe.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
@@ -42,12 +43,21 @@ std::unique_ptr<Transport> make_shm(const TransportOptions& options) {
   return make_shm_transport(shm);
 }
 
+std::unique_ptr<Transport> make_mpi(const TransportOptions& options) {
+  MpiOptions made;
+  made.rank = options.rank;
+  made.session = options.mpi;
+  // Each message that must be asked for waits for three naps, not one.
+  made.eager_bytes = std::max(options.eager_bytes, mpi::kMaxEager);
+  return std::make_unique<MpiTransport>(std::move(made));
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<Transport>> make_transports(
     const std::string& choice, const TransportOptions& options) {
-  if (choice != "auto" && choice != "shm" && choice != "tcp") {
-    throw std::invalid_argument("transport must be one of auto shm tcp; got '" +
+  if (choice != "auto" && choice != "shm" && choice != "tcp" && choice != "mpi") {
+    throw std::invalid_argument("transport must be one of auto shm tcp mpi; got '" +
                                 choice + "'");
   }
   std::vector<std::unique_ptr<Transport>> transports;
@@ -57,7 +67,9 @@ std::vector<std::unique_ptr<Transport>> make_transports(
       choice == "shm" ||
       (choice == "auto" && probe_shm(options.socket_dir, options.rank).empty());
   if (use_shm) transports.push_back(make_shm(options));
-  if (choice != "shm") transports.push_back(make_tcp(options));
+  const bool use_mpi = choice == "mpi" || (choice == "auto" && options.mpi);
+  if (use_mpi) transports.push_back(make_mpi(options));
+  if (choice == "auto" || choice == "tcp") transports.push_back(make_tcp(options));
   return transports;
 }
 

@@ -232,9 +232,9 @@ bool Dispatcher::fail_gone(Clock::time_point now) {
     for (std::size_t i = 0; i < active_.size();) {
       const std::shared_ptr<Operation> operation = active_[i];
       const Clock::time_point grace =
-          finished
-              ? std::max(peers_.grace_until(rank), operation->started() + Peers::kGrace)
-              : peers_.grace_until(rank);
+          finished ? std::max(peers_.grace_until(rank),
+                              operation->started() + Peers::kFarewell)
+                   : peers_.grace_until(rank);
       if (now < grace || operation->state() == Operation::State::kQueued ||
           !operation->needs(rank)) {
         ++i;

@@ -26,8 +26,9 @@ class Peers {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // How long a broken link waits for the control plane, which knows why.
-  static constexpr std::chrono::seconds kGrace{2};
+  // How long a broken link waits for the control plane, which knows why: its word goes
+  // through three processes, each of which may have to wait for a processor.
+  static constexpr std::chrono::seconds kGrace{5};
   // How long after a goodbye. The peer's process ends some time after that.
   static constexpr std::chrono::seconds kFarewell{3};
 

@@ -2,8 +2,10 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,6 +31,27 @@ void drain(int fd) {
   while (::read(fd, &count, sizeof count) < 0 && errno == EINTR) {
   }
 }
+
+// While it lives, if it is wanted, sleeps of the calling thread end on time: by the
+// kernel's default they may be 50 us late, which is more than a whole nap of a
+// transport that has to nap.
+class PunctualSleep {
+ public:
+  explicit PunctualSleep(bool is_wanted)
+      : slack_(is_wanted ? prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL) : 0) {
+    if (slack_ > 1) prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+  }
+  ~PunctualSleep() {
+    if (slack_ > 1) {
+      prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(slack_), 0UL, 0UL, 0UL);
+    }
+  }
+  PunctualSleep(const PunctualSleep&) = delete;
+  PunctualSleep& operator=(const PunctualSleep&) = delete;
+
+ private:
+  const int slack_;
+};
 
 timespec to_timespec(Progress::Clock::duration time) {
   using std::chrono::nanoseconds;
@@ -212,7 +235,15 @@ bool Progress::spin() {
 bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
   wakes_at_ = std::min(until, work_.next_timer());
   const Clock::duration time = wakes_at_ - Clock::now();
-  if (time <= Clock::duration::zero() || !announce()) return true;
+  if (time <= Clock::duration::zero()) {
+    // A transport that nothing wakes up for wants to be polled again, or a deadline is
+    // over. Whom this rank waits for may need the core.
+    lock.unlock();
+    sched_yield();
+    lock = turnstile_.enter();
+    return true;
+  }
+  if (!announce()) return true;
 
   const bool is_thread = role == Leader::kThread;
   const int doorbell = (is_thread ? thread_doorbell_ : caller_doorbell_).get();
@@ -222,8 +253,12 @@ bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
   const timespec timeout = to_timespec(std::min<Clock::duration>(time, kForever));
   if (is_thread) thread_state_ = ThreadState::kSleeps;
   lock.unlock();
-  const int ready = ::ppoll(polled.data(), count, &timeout, nullptr);
-  const bool interrupted = ready < 0 && errno == EINTR;
+  bool interrupted = false;
+  {
+    const PunctualSleep punctual(time < kNap);
+    const int ready = ::ppoll(polled.data(), count, &timeout, nullptr);
+    interrupted = ready < 0 && errno == EINTR;
+  }
   lock = turnstile_.enter();
   if (is_thread) thread_state_ = ThreadState::kRuns;
   if (polled[0].revents != 0) drain(doorbell);

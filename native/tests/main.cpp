@@ -36,7 +36,7 @@ char running_name[256] = "";
 
 struct Options {
   std::string filter;
-  unsigned limit_s = 60;
+  unsigned limit_s = 300;
   bool list = false;
 };
 

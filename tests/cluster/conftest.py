@@ -22,4 +22,4 @@ def hosts_end_empty(cluster: Cluster) -> Iterator[None]:
     yield
     for host in cluster.hosts:
         host.restore_link()
-    cluster.wait_until_empty(limit_s=6.0)
+    cluster.wait_until_empty()

@@ -1,4 +1,9 @@
-"""Whatever is killed or cut, nothing is left on any host within six seconds."""
+"""Whatever is killed or cut, nothing is left on any host.
+
+How soon is the sum of what has tests with clocks of their own: the silence of a link,
+the grace of survivors, the time from SIGTERM to SIGKILL. The ranks here would live on
+for minutes.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,9 @@ from tests.support.cluster import Cluster
 from tests.support.launch import Launched, launched
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
-LIMIT_S = 6.0
 
 # A rank with a child of its own, both of which ignore a polite end.
-STUBBORN = "trap '' TERM HUP; echo $$; sleep 61 & wait; wait; sleep 62"
+STUBBORN = "trap '' TERM HUP; echo $$; sleep 301 & wait; wait; sleep 302"
 
 
 @pytest.fixture
@@ -39,9 +43,8 @@ def pids_of(cluster: Cluster, number: int, word: str) -> list[int]:
 
 def test_rank_killed(cluster, job):
     os.kill(int(job.wait_for(r"^\[3\] (\d+)$")[1]), signal.SIGKILL)
-    start = time.monotonic()
-    assert job.wait(LIMIT_S) == 128 + signal.SIGKILL
-    cluster.wait_until_empty(LIMIT_S - (time.monotonic() - start))
+    assert job.wait() == 128 + signal.SIGKILL
+    cluster.wait_until_empty()
     assert "rank 3 on node2" in job.err
     assert "SIGKILL" in job.err
 
@@ -49,36 +52,32 @@ def test_rank_killed(cluster, job):
 def test_agent_killed(cluster, job):
     agent = max(pids_of(cluster, 1, "bfrun"))
     os.kill(agent, signal.SIGKILL)
-    start = time.monotonic()
-    cluster.wait_until_empty(LIMIT_S)
-    assert job.wait(LIMIT_S - (time.monotonic() - start)) != 0
+    cluster.wait_until_empty()
+    assert job.wait() != 0
     assert "rank 2 on node2 is lost with its agent" in job.err
 
 
 def test_driver_killed(cluster, job):
     job.signal(signal.SIGKILL)
-    cluster.wait_until_empty(LIMIT_S)
+    cluster.wait_until_empty()
 
 
 def test_driver_interrupted(cluster, job):
     job.signal(signal.SIGINT)
-    start = time.monotonic()
-    assert job.wait(LIMIT_S) == 128 + signal.SIGINT
-    cluster.wait_until_empty(LIMIT_S - (time.monotonic() - start))
+    assert job.wait() == 128 + signal.SIGINT
+    cluster.wait_until_empty()
 
 
 def test_driver_terminated(cluster, job):
     job.signal(signal.SIGTERM)
-    start = time.monotonic()
-    assert job.wait(LIMIT_S) == 128 + signal.SIGTERM
-    cluster.wait_until_empty(LIMIT_S - (time.monotonic() - start))
+    assert job.wait() == 128 + signal.SIGTERM
+    cluster.wait_until_empty()
 
 
 def test_link_of_one_host_cut(cluster, job):
     cluster.hosts[1].cut_link()
-    start = time.monotonic()
-    cluster.wait_until_empty(LIMIT_S)
-    assert job.wait(LIMIT_S - (time.monotonic() - start)) != 0
+    cluster.wait_until_empty()
+    assert job.wait() != 0
     assert "node2" in job.err
     assert "nothing heard of it for 4 s" in job.err
 
@@ -90,9 +89,8 @@ def test_sshd_session_killed(cluster, job):
     with open(children) as file:
         for pid in file.read().split():
             os.kill(int(pid), signal.SIGKILL)
-    start = time.monotonic()
-    cluster.wait_until_empty(LIMIT_S)
-    assert job.wait(LIMIT_S - (time.monotonic() - start)) != 0
+    cluster.wait_until_empty()
+    assert job.wait() != 0
     assert "rank 2 on node2 is lost with its agent" in job.err
 
 
@@ -105,4 +103,4 @@ def test_driver_stopped_for_a_while_keeps_the_job(cluster, job):
     time.sleep(0.5)
     assert job.process.poll() is None
     job.signal(signal.SIGINT)
-    assert job.wait(LIMIT_S) == 128 + signal.SIGINT
+    assert job.wait() == 128 + signal.SIGINT

@@ -44,7 +44,7 @@ def streams_between(cluster, folder, **variables: str) -> list[list[dict]]:
     for name, value in variables.items():
         options += ["-x", f"{name}={value}"]
     with launched(folder, *options, sys.executable, "-c", PROGRAM) as job:
-        assert job.wait(60) == 0, job.err
+        assert job.wait() == 0, job.err
         return [json.loads(line.partition(" ")[2]) for line in job.out.splitlines()]
 
 

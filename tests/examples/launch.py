@@ -17,7 +17,7 @@ def run_example(
     *arguments: str,
     np: int,
     bfrun_options: Sequence[str] = (),
-    limit_s: float = 120.0,
+    limit_s: float = 300.0,
 ) -> str:
     """Return what the job printed; it must succeed within ``limit_s``."""
     command = [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import multiprocessing
 import os
 import re
 import signal
 import sys
-import time
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ import bluecomm as bf
 from bluecomm.errors import ShutdownError
 from tests.support.launch import launched
 from tests.support.outcome import outcome_of
+from tests.support.patience import PATIENCE_S
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.faults
@@ -30,33 +31,33 @@ def _in_fork(body):
     if pid == 0:
         theirs.send(body())
         os._exit(0)
-    result = ours.recv() if ours.poll(10) else None
+    result = ours.recv() if ours.poll(PATIENCE_S) else None
     os.waitpid(pid, 0)
     return result
 
 
 def _engine_fds():
-    """Return what the open descriptors of the data plane are."""
-    names = []
+    """Count the open descriptors of the kinds that the data plane has, by name."""
+    names = collections.Counter()
     for fd in os.listdir("/proc/self/fd"):
         try:
             name = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:
             continue
         if name.startswith(("socket:", "anon_inode:[event")):
-            names.append(name)
+            names[name] += 1
     return names
 
 
 def _call_everything():
     handle_error = outcome_of(lambda: bf.allreduce(torch.ones(2), name="child"))
     bf.shutdown()
-    return handle_error, bf.is_initialized(), len(_engine_fds())
+    return handle_error, bf.is_initialized(), _engine_fds()
 
 
 def _operate_in_a_fork():
     before = float(bf.allreduce(torch.ones(2), name="before", op=bf.Sum)[0])
-    fds = len(_engine_fds())
+    fds = _engine_fds()
     child = _in_fork(_call_everything)
     after = float(bf.allreduce(torch.ones(2), name="after", op=bf.Sum)[0])
     return before, child, after, os.getpid(), fds
@@ -71,7 +72,8 @@ def test_an_operation_in_a_fork_is_refused(transport):
         assert isinstance(outcome.error, ShutdownError)
         assert f"is a fork of rank {rank} (pid {pid})" in outcome.text
         assert not is_initialized
-        assert fds - child_fds >= 4
+        # Two doorbells, a listener, a link to the other rank, one to the agent.
+        assert (fds - child_fds).total() >= 5
 
 
 def _wait_for_a_handle_in_a_fork():
@@ -95,10 +97,9 @@ bf.allreduce(torch.ones(2), name="first")
 if bf.rank() == 1:
     context = multiprocessing.get_context("fork")
     for _ in range(2):
-        context.Process(target=time.sleep, args=(60,)).start()
-    time.sleep(0.5)
+        context.Process(target=time.sleep, args=(300,)).start()
     print(f"victim {os.getpid()}", flush=True)
-    time.sleep(60)
+    time.sleep(300)
 bf.allreduce(torch.ones(2), name="second")
 """
 
@@ -108,13 +109,12 @@ def test_workers_of_a_dead_rank_keep_nobody_waiting(transport, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(WORKERS)
     options = ["-np", "2", "-x", f"BLUECOMM_TRANSPORT={transport}"]
-    with launched(tmp_path, *options, sys.executable, str(path)) as job:
-        victim = int(job.wait_for(r"victim (\d+)", 30)[1])
+    command = (sys.executable, str(path))
+    with launched(tmp_path, *options, *command, patient=True) as job:
+        victim = int(job.wait_for(r"victim (\d+)")[1])
         os.kill(victim, signal.SIGKILL)
-        start = time.monotonic()
-        job.wait_for(r"PeerLostError: allreduce 'second' on rank 0: rank 1 on", 4)
-        assert job.wait(8) == 137
-        assert time.monotonic() - start < 6.0
+        job.wait_for(r"PeerLostError: allreduce 'second' on rank 0: rank 1 on")
+        assert job.wait() == 137
         assert job.left() == {}
 
 
@@ -145,7 +145,7 @@ def test_a_spawned_child_cannot_claim_the_rank(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(UNGUARDED)
     with launched(tmp_path, "-np", "1", sys.executable, str(path)) as job:
-        assert job.wait(40) == 0, job.err
+        assert job.wait() == 0, job.err
         first = job.wait_for(r"first (\d+)")[1]
         second = job.wait_for(r"second (\d+): (.*)")
         assert first in second[2]

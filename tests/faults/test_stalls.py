@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 
 import pytest
 import torch
@@ -13,57 +12,82 @@ import bluecomm as bf
 from bluecomm.errors import CommunicationTimeout, MismatchError
 from tests.support.launch import launched
 from tests.support.outcome import outcome_of
+from tests.support.patience import hear, say, until
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.faults
 
 
-def _one_comes_too_late():
-    if bf.rank() == 1:
-        time.sleep(1.5)
-    missed = outcome_of(lambda: bf.allreduce(torch.ones(2), name="x", timeout_s=0.5))
+def _messages_from(rank):
+    (found,) = [each for each in bf.stats().neighbors if each.rank == rank]
+    return found.messages_received
+
+
+def _one_comes_too_late(folder):
+    """First comes rank 2, then rank 0 with a deadline, then rank 1, which has heard."""
+    bf.barrier()
+    limit_s = 0.5 if bf.rank() == 0 else None
+    if bf.rank() == 0:
+        hear(folder, "started")
+    elif bf.rank() == 1:
+        before = _messages_from(0)
+        say(folder, "counted")
+        until(lambda: _messages_from(0) >= before + 2, "rank 0 has not given up")
+    else:
+        hear(folder, "counted")
+    handle = bf.allreduce_nonblocking(torch.ones(2), name="x", timeout_s=limit_s)
+    if bf.rank() == 2:
+        say(folder, "started")
+    missed = outcome_of(handle.wait)
     again = outcome_of(lambda: bf.allreduce(torch.ones(2), name="x"))
     return missed, again
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_the_deadline_of_a_call(transport):
-    outcomes = run_ranks(3, _one_comes_too_late, transport=transport)
+def test_the_deadline_of_a_call(transport, tmp_path):
+    outcomes = run_ranks(3, _one_comes_too_late, tmp_path, transport=transport)
     for rank, (missed, again) in enumerate(outcomes):
         assert isinstance(missed.error, CommunicationTimeout)
         assert re.match(
-            r"allreduce 'x' on rank [02]: no data from rank 1 within 0\.5 s",
+            r"allreduce 'x' on rank 0: no data from rank 1 within 0\.5 s",
             missed.text,
         )
-        # The late one has it from the others.
+        # The others have it from rank 0.
         assert rank == 1 or missed.error.peers == (1,)
         assert missed.error.rank == rank
-        assert missed.error.timeout_s == 0.5
-        assert missed.seconds < 0.3 if rank == 1 else 0.4 < missed.seconds < 2.0
+        assert rank > 0 or missed.error.timeout_s == 0.5
+        assert rank > 0 or missed.seconds > 0.4
         assert again.error is None
 
 
-def _one_calls_something_else():
-    name = "y" if bf.rank() == 1 else "x"
-    outcome = outcome_of(lambda: bf.allreduce(torch.ones(2), name=name, timeout_s=1.0))
-    time.sleep(0.5)
+def _one_calls_something_else(other, folder):
     bf.barrier()
+    if bf.rank() == other:
+        handle = bf.allreduce_nonblocking(torch.ones(2), name="y")
+        say(folder, "called")
+        handle.wait()
+        return None
+    hear(folder, "called")
+    call = lambda: bf.allreduce(torch.ones(2), name="x", timeout_s=0.5)  # noqa: E731
+    outcome = outcome_of(call)
+    bf.allreduce(torch.ones(2), name="y")
     return outcome
 
 
-def test_the_text_tells_what_the_silent_rank_called_instead():
-    outcomes = run_ranks(2, _one_calls_something_else)
-    for outcome, other in zip(outcomes, "yx", strict=True):
-        assert isinstance(outcome.error, CommunicationTimeout)
-        assert f"has called allreduce '{other}', which this rank has" in outcome.text
+@pytest.mark.parametrize("other", [0, 1])
+def test_the_text_tells_what_the_silent_rank_called_instead(other, tmp_path):
+    outcome = run_ranks(2, _one_calls_something_else, other, tmp_path)[1 - other]
+    assert isinstance(outcome.error, CommunicationTimeout)
+    assert "has called allreduce 'y', which this rank has" in outcome.text
 
 
 def _wait_for_a_handle():
     if bf.rank() == 1:
-        time.sleep(1)
+        bf.barrier()
         return float(bf.allreduce(torch.ones(2), name="x")[0]), None
     handle = bf.allreduce_nonblocking(torch.ones(2), name="x")
     early = outcome_of(lambda: handle.wait(timeout_s=0.2))
+    bf.barrier()
     return float(handle.wait()[0]), early
 
 
@@ -75,27 +99,20 @@ def test_a_wait_that_is_too_short_does_not_end_the_operation():
     assert early.error.name == "x"
 
 
+# The sender's connections carry a tenth of the tensor within the deadline.
 PARTIAL = """
-import os, signal, threading, time, torch
+import contextlib, os, socket, torch
 import bluecomm as bf
 bf.init()
 tensor = torch.ones(1 << 26)
-pids = bf.allgather_object(os.getpid())
-
-def stop_the_sender_in_the_middle():
-    received = 0
-    while received < 16 << 20:
-        time.sleep(0.001)
-        streams = bf.stats().neighbors[0].streams
-        received = sum(stream.bytes_received for stream in streams)
-    os.kill(pids[1], signal.SIGSTOP)
-
-if bf.rank() == 0:
-    threading.Thread(target=stop_the_sender_in_the_middle, daemon=True).start()
+bf.barrier()
+SO_MAX_PACING_RATE = 47
+for fd in os.listdir("/proc/self/fd") if bf.rank() == 1 else ():
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as one:
+        one.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 6 << 20)
 bf.barrier()
 try:
-    bf.broadcast_(tensor, 1, name="x", timeout_s=4)
-    bf.barrier()
+    bf.broadcast_(tensor, 1, name="x", timeout_s=4 if bf.rank() == 0 else None)
 except bf.CommunicationTimeout as error:
     print(f"text: {error}", flush=True)
     raise
@@ -105,32 +122,28 @@ except bf.CommunicationTimeout as error:
 def test_the_text_tells_how_much_has_come(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PARTIAL)
-    options = ["-np", "2", "-x", "BLUECOMM_TRANSPORT=tcp", "--failure-timeout", "60"]
+    options = ["-np", "2", "-x", "BLUECOMM_TRANSPORT=tcp"]
     with launched(tmp_path, *options, sys.executable, str(path)) as job:
-        text = job.wait_for(r"text: (broadcast 'x' on rank 0: .*)", 30)[1]
+        text = job.wait_for(r"text: (broadcast 'x' on rank 0: .*)")[1]
         assert re.search(
             r"no data from rank 1 within 4\.0 s "
             r"\(received \d+\.\d of 256\.0 MiB from rank 1\)",
             text,
         )
-        assert job.wait(10) == 1
+        assert job.wait() == 1
         assert job.left() == {}
 
 
 LATE = """
-import time, torch
+import os, time, torch
 import bluecomm as bf
 bf.init()
 bf.barrier()
-if bf.rank() == 0:
-    bf.allreduce(torch.ones(4), name="x")
-elif bf.rank() == 1:
-    time.sleep(14)
-    bf.allreduce(torch.ones(4), name="x")
-else:
+if bf.rank() == 2:
     handle = bf.allreduce_nonblocking(torch.ones(4), name="y")
-    time.sleep(14)
-    bf.allreduce(torch.ones(4), name="x")
+while bf.rank() > 0 and not os.path.exists("warned"):
+    time.sleep(0.05)
+bf.allreduce(torch.ones(4), name="x")
 if bf.rank() < 2:
     handle = bf.allreduce_nonblocking(torch.ones(4), name="y")
 handle.wait()
@@ -143,15 +156,17 @@ def test_the_warning_tells_what_each_rank_does(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(LATE)
     with launched(tmp_path, "-np", "3", sys.executable, str(path)) as job:
-        job.wait_for(r"bluecomm WARNING: allreduce 'x' on rank 0", 30)
-        assert job.wait(20) == 0
+        job.wait_for(r"bluecomm WARNING: allreduce 'x' on rank 0")
+        job.wait_for(r"rank 2 on localhost \(pid \d+, running, CPU")
+        (tmp_path / "warned").touch()
+        assert job.wait() == 0
         assert job.out.count("done") == 3
         table = job.err[job.err.index("bluecomm WARNING: allreduce 'x'") :]
         where = r"on localhost \(pid \d+, running, CPU last used \d+ s ago\)"
-        waits = r"has waited 1\d s for ranks 1, 2 \(received 0 of 32 bytes\)"
+        waits = r"has waited \d+ s for ranks 1, 2 \(received 0 of 32 bytes\)"
         assert re.match(rf"bluecomm WARNING: allreduce 'x' on rank 0 {waits}", table)
-        x = r"allreduce 'x' for 1\d s \(waits for ranks 1, 2\)"
-        y = r"allreduce 'y' for 1\d s \(waits for ranks 0, 1\)"
+        x = r"allreduce 'x' for \d+ s \(waits for ranks 1, 2\)"
+        y = r"allreduce 'y' for \d+ s \(waits for ranks 0, 1\)"
         assert re.search(rf"rank 0 {where}: {x}", table)
         assert re.search(rf"rank 1 {where}: in no operation", table)
         assert re.search(rf"rank 2 {where}: {y}", table)
@@ -159,7 +174,7 @@ def test_the_warning_tells_what_each_rank_does(tmp_path):
 
 # Rank 1 computes, then rests; rank 0 waits for it.
 BUSY = """
-import time, torch
+import os, pathlib, time, torch
 import bluecomm as bf
 bf.init()
 bf.barrier()
@@ -168,7 +183,8 @@ if bf.rank() == 1:
     while time.monotonic() < start + 10:
         pass
     bf.allreduce(torch.ones(4), name="x")
-    time.sleep(12)
+    while not os.path.exists("missed"):
+        time.sleep(0.5)
     raise SystemExit(0)
 hard = bf.allreduce_nonblocking(torch.ones(4), name="hard", timeout_s=3)
 bf.allreduce(torch.ones(4), name="x")
@@ -182,6 +198,7 @@ try:
     bf.allreduce(torch.ones(4), name="y")
 except bf.CommunicationTimeout as error:
     print(f"y after {time.monotonic() - start:.1f}: {error}", flush=True)
+pathlib.Path("missed").touch()
 """
 
 
@@ -189,15 +206,15 @@ except bf.CommunicationTimeout as error:
 def test_a_busy_rank_is_waited_for_and_an_idle_one_is_not(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(BUSY)
-    options = ["-np", "2", "-x", "BLUECOMM_OPERATION_TIMEOUT_S=4"]
+    options = ["-np", "2", "-x", "BLUECOMM_OPERATION_TIMEOUT_S=6"]
     with launched(tmp_path, *options, sys.executable, str(path)) as job:
-        assert job.wait(50) == 0, job.err
-        assert float(job.wait_for(r"x after (\S+)")[1]) >= 9.5
+        assert job.wait() == 0, job.err
+        assert float(job.wait_for(r"x after (\S+)")[1]) > 6.0
         assert "hard: allreduce 'hard' on rank 0: no data from rank 1 within 3.0 s" in (
             job.out
         )
         failed = job.wait_for(r"y after (\S+): allreduce 'y' on rank 0: (.*)")
-        assert 3.5 <= float(failed[1]) <= 10.0
+        assert float(failed[1]) > 5.5
         assert failed[2].startswith("no data from rank 1 within")
 
 
@@ -209,9 +226,8 @@ def _cross():
 
 @pytest.mark.slow
 def test_crossed_blocking_calls_are_named():
-    for outcome, after in run_ranks(3, _cross, limit_s=30):
+    for outcome, after in run_ranks(3, _cross):
         assert isinstance(outcome.error, MismatchError)
-        assert 9.0 < outcome.seconds < 18.0
         assert "blocking calls in crossed order, which can never meet" in outcome.text
         assert "rank 1 is in allreduce 'y' and waits for rank" in outcome.text
         assert "is in allreduce 'x' and waits for rank 1" in outcome.text

@@ -48,7 +48,7 @@ def reduce_all() -> None:
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
 def test_reduces_every_type(world_size: int, transport: str) -> None:
-    run_ranks(world_size, reduce_all, transport=transport, limit_s=60)
+    run_ranks(world_size, reduce_all, transport=transport)
 
 
 def average_all() -> list[torch.Tensor]:

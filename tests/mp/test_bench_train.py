@@ -24,7 +24,6 @@ def test_trains_with_each_algorithm(tmp_path: Path) -> None:
         *("-np", "2", *command, "--layers", "3x4K", "--step-ms", "3"),
         *("--algorithms", *default_names(), "neighbor_allreduce:static:atc"),
         *("--json", str(file), "--plot", str(picture)),
-        limit_s=60,
     )
     assert job.process.returncode == 0, job.err
     report = TrainReport.read(str(file))
@@ -40,8 +39,6 @@ def test_trains_with_each_algorithm(tmp_path: Path) -> None:
 def test_real_compute_among_some_ranks(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "bluecomm.bench", "train", *SHORT)
     options = ("--model", "lenet", "--algorithms", "gradient_allreduce")
-    job = run_bfrun(
-        tmp_path, "-np", "3", *command, *options, "--scaling", "1,2", limit_s=60
-    )
+    job = run_bfrun(tmp_path, "-np", "3", *command, *options, "--scaling", "1,2")
     assert job.process.returncode == 0, job.err
     assert "lenet, 0.2 MB" in job.out

@@ -6,11 +6,14 @@ import ctypes
 import os
 from pathlib import Path
 
+import pytest
 import torch
 
 import bluecomm as bf
 from bluecomm.runtime.stats import EdgeStats
 from tests.support.ranks import run_ranks
+
+pytestmark = [pytest.mark.mp, pytest.mark.crowd]
 
 MIB = 1 << 20
 ENGINE_LIMIT_MIB = 32

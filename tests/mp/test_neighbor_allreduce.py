@@ -8,6 +8,7 @@ import torch
 
 import bluecomm as bf
 from tests.support.oracle import SHAPES, stacked
+from tests.support.patience import PATIENCE_S
 from tests.support.ranks import RankFailure, run_ranks
 
 TOPOLOGIES = {
@@ -131,7 +132,7 @@ def disagree(check: bool) -> str:
             src_weights=sources,
             dst_weights=others,
             enable_topo_check=check,
-            timeout_s=3,
+            timeout_s=PATIENCE_S if check else 3,
         )
     except (ValueError, bf.CommunicationTimeout) as error:
         return str(error)
@@ -261,7 +262,7 @@ def test_wrong_calls_are_refused_before_anything_is_sent() -> None:
 
 def test_a_failing_rank_is_reported() -> None:
     with pytest.raises(RankFailure, match=r"rank 1:\n[\s\S]*deliberate"):
-        run_ranks(2, fail_on_rank_one, limit_s=10)
+        run_ranks(2, fail_on_rank_one)
 
 
 def fail_on_rank_one() -> None:

@@ -86,7 +86,7 @@ def train_compiled(how, which):
     "how", ["eager", "aot_eager", "in place", "wrapped when compiled"]
 )
 def test_compiled_models(which, how):
-    got = run_ranks(RANKS, train_compiled, how, which, limit_s=120)
+    got = run_ranks(RANKS, train_compiled, how, which)
     check(got, expected(which, "mlp", "sgd"))
 
 
@@ -113,7 +113,7 @@ def train_with_workers(which):
 
 @pytest.mark.parametrize("which", ALGORITHMS)
 def test_data_loader_workers(which):
-    got = run_ranks(RANKS, train_with_workers, which, limit_s=60)
+    got = run_ranks(RANKS, train_with_workers, which)
     check(got, expected(which, "mlp", "sgd"))
 
 

@@ -166,6 +166,24 @@ def _weights():
 SOURCES = {"iterator": _iterator, "function": _function, "weights": _weights}
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", ["BaseGraph", "RandomMatchings"])
+def test_schedules_are_topologies(order, name):
+    schedule = getattr(bf.topology, name)(5)
+    options = {"algorithm": "neighbor_allreduce", "order": order, "topology": schedule}
+    got = run_ranks(5, train, "mlp", "sgd", 6, 1, None, options)
+    matrices = [schedule.matrix(step) for step in range(6)]
+    check(got, expected_averaging(5, "mlp", "sgd", order, matrices))
+
+
+def test_one_peer_spares_the_network_where_nobody_set_a_topology():
+    options = {"algorithm": "neighbor_allreduce", "topology": "one_peer"}
+    got = run_ranks(6, train, "mlp", "sgd", 6, 1, None, options, ranks_per_machine=3)
+    schedule = bf.topology.InnerOuterExponential(6, 3)
+    matrices = [schedule.matrix(step) for step in range(6)]
+    check(got, expected_averaging(6, "mlp", "sgd", "cta", matrices))
+
+
 def set_one_peer(optimizer, step):
     """Set the weights of one step as BlueFog's scripts do."""
     send, receive = next(itertools.islice(_iterator(), step, None))

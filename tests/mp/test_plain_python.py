@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.support.launch import ROOT
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.mp
 
@@ -90,7 +91,7 @@ def test_runs(program: str) -> None:
         [sys.executable, "-W", "error", "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         cwd=ROOT,
     )
@@ -115,7 +116,7 @@ raise RuntimeError("the program's own")
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         cwd=ROOT,
     )

@@ -32,7 +32,6 @@ def run_script(folder: Path, *arguments: str) -> tuple[Launched, dict[str, Any]]
         folder,
         *("-np", str(RANKS), "--timeline-filename", "t.json"),
         *(sys.executable, script, *arguments),
-        limit_s=60,
     )
     timeline = json.loads((folder / "t.json").read_text())
     check_timeline(timeline)

@@ -13,19 +13,20 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_S, until
+
 _TOOLS = ("ip", "unshare", "nsenter", "sshd", "ssh-keygen")
 
 
 def run(*command: str) -> str:
     """Run a command of the set-up and return its output, or raise with what it said."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
@@ -62,9 +63,21 @@ class ClusterHost:
         """Take the cable out: packets are lost, nobody is told."""
         run("ip", "link", "set", self.bridge_port, "down")
 
+    def fall_silent(self) -> None:
+        """As ``cut_link``, for good: not even its address is asked for in vain.
+
+        Else the kernel gives up after three seconds: no route to host.
+        """
+        self.cut_link()
+        bridge = self.bridge_port.partition("p")[0]
+        nowhere = ["lladdr", "02:00:00:00:00:01", "dev", bridge]
+        run("ip", "neigh", "replace", self.address, *nowhere, "nud", "permanent")
+
     def restore_link(self) -> None:
         """Put the cable back."""
         run("ip", "link", "set", self.bridge_port, "up")
+        bridge = self.bridge_port.partition("p")[0]
+        run("ip", "neigh", "flush", "to", self.address, "dev", bridge, "nud", "all")
 
     def limit_rate(self, rate: str) -> None:
         """Let no more than ``rate``, as ``tc`` words it, in and out of this host."""
@@ -103,14 +116,11 @@ class Cluster:
         found = {host.name: host.processes() for host in self.hosts}
         return {name: those for name, those in found.items() if those}
 
-    def wait_until_empty(self, limit_s: float) -> float:
+    def wait_until_empty(self) -> float:
         """Wait until nothing runs on any host; return the seconds it took."""
-        start = time.monotonic()
-        while left := self.processes():
-            if time.monotonic() - start > limit_s:
-                pytest.fail(f"still running after {limit_s} s: {left}")
-            time.sleep(0.05)
-        return time.monotonic() - start
+        return until(
+            lambda: not self.processes(), lambda: f"still running: {self.processes()}"
+        )
 
 
 def _reason_for_none() -> str | None:
@@ -129,6 +139,16 @@ def _reason_for_none() -> str | None:
     return None
 
 
+def needs_hosts() -> None:
+    """Skip the test with the reason where namespaces cannot be made; fail it in CI."""
+    reason = _reason_for_none()
+    if reason is not None:
+        text = f"no namespace hosts on this machine: {reason}"
+        if os.environ.get("CI"):
+            pytest.fail(text)
+        pytest.skip(text)
+
+
 def _tool(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
@@ -139,12 +159,7 @@ def make_cluster(folder: Path, count: int = 3) -> Iterator[Cluster]:
 
     Skips the test with the reason where hosts cannot be made; fails it in CI.
     """
-    reason = _reason_for_none()
-    if reason is not None:
-        text = f"no namespace hosts on this machine: {reason}"
-        if os.environ.get("CI"):
-            pytest.fail(text)
-        pytest.skip(text)
+    needs_hosts()
     _remove_leftovers()
     cluster = _make_bridge(folder)
     try:
@@ -223,16 +238,17 @@ def _start_sshd(
         )
 
 
-def _wait_for_sshd(host: ClusterHost, limit_s: float = 10.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while True:
+def _wait_for_sshd(host: ClusterHost) -> None:
+    def answers() -> bool:
+        if host.sshd.poll() is not None:
+            raise RuntimeError(f"sshd of {host.name} has ended")
         try:
             socket.create_connection((host.address, 22), timeout=1).close()
-            return
-        except OSError as error:
-            if host.sshd.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"sshd of {host.name} does not answer") from error
-            time.sleep(0.02)
+        except OSError:
+            return False
+        return True
+
+    until(answers, f"sshd of {host.name} does not answer")
 
 
 def _write_ssh_settings(cluster: Cluster) -> None:
@@ -254,7 +270,7 @@ def _remove(cluster: Cluster) -> None:
         for pid in run("ip", "netns", "pids", host.namespace).split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-        host.sshd.wait(timeout=10)
+        host.sshd.wait(timeout=PATIENCE_S)
     _remove_networks(cluster.bridge)
 
 

@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.support.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 # Every process of a job inherits it, whatever it does to its parents and sessions.
@@ -31,9 +32,11 @@ class Launched:
         stdin: int = subprocess.DEVNULL,
         environ: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        patient: bool = False,
     ) -> None:
         self.mark = uuid.uuid4().hex
         self._out, self._err = folder / "stdout", folder / "stderr"
+        module = "tests.support.patient_bfrun" if patient else "bfrun"
         environment = {
             **os.environ,
             _MARK: self.mark,
@@ -44,7 +47,7 @@ class Launched:
         }
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "bfrun", *arguments],
+                [sys.executable, "-m", module, *arguments],
                 stdin=stdin,
                 stdout=out,
                 stderr=err,
@@ -63,31 +66,26 @@ class Launched:
         """What it has written to stderr."""
         return self._err.read_text(errors="replace")
 
-    def wait(self, limit_s: float = 20.0) -> int:
+    def wait(self, limit_s: float = PATIENCE_S) -> int:
         """Wait for its end and return the exit code."""
         try:
             return self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
             pytest.fail(f"bfrun still runs after {limit_s} s\n{self.out}\n{self.err}")
 
-    def wait_for(self, pattern: str, limit_s: float = 15.0) -> re.Match[str]:
+    def wait_for(self, pattern: str) -> re.Match[str]:
         """Wait until its output matches ``pattern``."""
 
         def look() -> re.Match[str] | None:
             return re.search(pattern, self.out + self.err, re.MULTILINE)
 
-        self._until(lambda: look() is not None, limit_s, f"no '{pattern}'")
+        self._until(lambda: look() is not None, f"no '{pattern}'")
         found = look()
         assert found is not None
         return found
 
-    def _until(self, done: Callable[[], bool], limit_s: float, what: str) -> float:
-        start = time.monotonic()
-        while not done():
-            if time.monotonic() - start > limit_s:
-                pytest.fail(f"{what} after {limit_s} s\n{self.out}\n{self.err}")
-            time.sleep(0.02)
-        return time.monotonic() - start
+    def _until(self, done: Callable[[], bool], what: str) -> float:
+        return until(done, lambda: f"{self.out}\n{self.err}\n{what}")
 
     def left(self) -> dict[int, str]:
         """Return pid and command of every process of this job but bfrun itself."""
@@ -102,9 +100,9 @@ class Launched:
                     found[int(name)] = command.replace(b"\0", b" ").decode()[:200]
         return found
 
-    def wait_until_empty(self, limit_s: float = 6.0) -> float:
-        """Demand that nothing of the job runs any more within ``limit_s``."""
-        return self._until(lambda: not self.left(), limit_s, "processes left")
+    def wait_until_empty(self) -> float:
+        """Wait until nothing of the job runs any more; return the seconds it took."""
+        return self._until(lambda: not self.left(), "processes left")
 
     def pids(self, pattern: str) -> list[int]:
         """Return the processes whose command matches."""
@@ -114,7 +112,7 @@ class Launched:
 
     def wait_for_pids(self, pattern: str, count: int) -> None:
         """Wait until ``count`` processes match."""
-        self._until(lambda: len(self.pids(pattern)) == count, 10, f"not {count} pids")
+        self._until(lambda: len(self.pids(pattern)) == count, f"not {count} pids")
 
     def agent(self) -> tuple[int, int]:
         """Return the pids of agent and guard. Needs ``-v``."""
@@ -142,6 +140,7 @@ def launched(
     stdin: int = subprocess.DEVNULL,
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    patient: bool = False,
 ) -> Iterator[Launched]:
     """Start ``bfrun`` with ``arguments``; at the end nothing of it is left.
 
@@ -151,18 +150,21 @@ def launched(
         stdin: Descriptor of its standard input.
         environ: More variables.
         cwd: Where it runs; default: ``folder``.
+        patient: Whether the survivors of a failure have all the time they want.
     """
-    job = Launched(folder, list(arguments), stdin=stdin, environ=environ, cwd=cwd)
+    job = Launched(
+        folder, list(arguments), stdin=stdin, environ=environ, cwd=cwd, patient=patient
+    )
     try:
         yield job
     finally:
         job.end()
 
 
-def run_bfrun(folder: Path, *arguments: str, limit_s: float = 20.0) -> Launched:
+def run_bfrun(folder: Path, *arguments: str) -> Launched:
     """Run ``bfrun`` to its end, and demand that it left no process and no folder."""
     with launched(folder, *arguments) as job:
-        job.wait(limit_s)
+        job.wait()
         assert job.left() == {}
         assert list(folder.glob("bfrun-*")) == []
         return job

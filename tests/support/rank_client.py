@@ -17,7 +17,7 @@ class RankClient:
         self._frames: list[Frame] = []
         self._parser = FrameParser()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(30)
+        self._socket.settimeout(120)
         self._socket.connect(os.environ["BLUECOMM_AGENT_SOCKET"])
         self.send("hello", rank=self.rank, pid=os.getpid(), version="0.1.0")
         self.welcome = self.receive("welcome", "refused")

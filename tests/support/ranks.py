@@ -5,7 +5,7 @@
     def body(x):
         return bf.allreduce(x[bf.rank()])
 
-    results = run_ranks(4, body, x, limit_s=10)
+    results = run_ranks(4, body, x)
 
 A rank is a forked child of a server that has imported torch and bluecomm, so that
 starting it takes milliseconds. It lives on for the next case; after a failure or a
@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tests.support.control import ControlServer
+from tests.support.patience import PATIENCE_S
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOADED = ["torch", "numpy", "networkx", "bluecomm", "tests.support.ranks"]
@@ -42,7 +43,7 @@ def run_ranks(
     ranks_per_machine: int | None = None,
     environment: Mapping[str, str] | None = None,
     initialize: bool = True,
-    limit_s: float = 30.0,
+    limit_s: float = PATIENCE_S,
 ) -> list[Any]:
     """Return what ``body(*args)`` returns on each rank of a fresh world.
 
@@ -117,13 +118,13 @@ class _Worker:
             answer: tuple[bool, Any] = self._pipe.recv()
             return answer
         except (EOFError, ConnectionError):
-            self._process.join(timeout=5)
+            self._process.join(timeout=PATIENCE_S)
             return False, f"process ended, exit code {self._process.exitcode}"
 
     def close(self) -> None:
         self._pipe.close()
         self._process.kill()
-        self._process.join(timeout=5)
+        self._process.join(timeout=PATIENCE_S)
         self._process.close()
 
 

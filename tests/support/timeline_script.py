@@ -13,7 +13,7 @@ import torch
 
 import bluecomm as bf
 
-LATE_S = 0.05
+LATE_S = 0.5
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
 """Settings of all unit tests."""
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # No timing is asserted in a test: a busy machine must not fail one.
-settings.register_profile("unit", deadline=None)
+settings.register_profile(
+    "unit", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("unit")

@@ -33,15 +33,16 @@ BLUECOMM = [
 BFRUN = [
     {"__init__", "__main__", "cli"},
     {"function", "start"},
-    {"preflight"},
+    {"preflight", "mpi"},
     {"driver"},
     {"output"},
     # What the driver plans, and how it starts an agent.
-    {"addresses", "plan", "describe", "launch", "probe"},
+    {"addresses", "plan", "describe", "launch"},
+    {"allocation"},
     # The standard library only.
     {"agent"},
     # What both sides know.
-    {"silence", "task"},
+    {"silence", "task", "probe"},
     {"env", "config", "hosts", "channel", "trace"},
     {"errors"},
 ]
@@ -49,9 +50,10 @@ LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}
 
 # The extension is reached through these; all other code uses their Python interface.
 NATIVE_USERS = {"runtime", "ops", "window", "compression", "bench"}
-# One for both sides: the framing of messages to the agent, and timelines.
+# One for both sides: the framing of messages to the agent, and timelines. Without an
+# agent a rank finds its addresses by the driver's code.
 BFRUN_FROM_BLUECOMM = {
-    *("bfrun.channel", "bfrun.errors"),
+    *("bfrun.addresses", "bfrun.channel", "bfrun.errors", "bfrun.probe"),
     *("bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
 }
 # Sent to hosts that have nothing but Python.

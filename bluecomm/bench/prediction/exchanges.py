@@ -16,10 +16,14 @@ Source:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 from collections.abc import Callable
 
 from bluecomm.bench.prediction.links import Cluster
+from bluecomm.topology import default_schedule
+from bluecomm.topology.exponential import powers_below
+from bluecomm.topology.traffic import messages_leaving, sends_in
 
 # As the engine chooses, between machines (native/engine/collectives/tuning.h).
 _DOUBLING_NBYTES = 32 << 10
@@ -69,7 +73,7 @@ def machines_of(cluster: Cluster, ranks: int) -> tuple[int, int]:
 
 def hops(size: int) -> list[int]:
     """Return the distances of the exponential-2 graph: 1, 2, 4, ... below ``size``."""
-    return [1 << k for k in range((size - 1).bit_length())]
+    return powers_below(size, 2)
 
 
 def ring_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
@@ -127,19 +131,39 @@ def _is_direct(machines: int, piece: float) -> bool:
 
 def neighbor_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
     """All neighbors of the exponential-2 graph at once."""
-    return _over_hops(cluster, ranks, nbytes, hops(ranks))
+    _, local = machines_of(cluster, ranks)
+    distances = hops(ranks)
+    sends = [(one, (one + hop) % ranks) for one in range(local) for hop in distances]
+    machine_of = [rank // local for rank in range(ranks)]
+    leaving = messages_leaving(sends, machine_of)
+    return _over_graph(cluster, nbytes, len(distances), leaving)
 
 
 def one_peer(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
-    """One neighbor of the exponential-2 graph after the other: the mean over them."""
-    costs = [_over_hops(cluster, ranks, nbytes, [hop]) for hop in hops(ranks)]
-    if not costs:
+    """``topology="one_peer"`` where nobody has set a topology: the mean over rounds."""
+    if ranks == 1:
         return Exchange()
+    machines, local = machines_of(cluster, ranks)
+    costs = [
+        _over_graph(cluster, nbytes, 1, leaving)
+        for leaving in _leaving_one_peer(machines, local)
+    ]
     means = {
         field.name: statistics.mean(getattr(cost, field.name) for cost in costs)
         for field in dataclasses.fields(Exchange)
     }
     return Exchange(**means)
+
+
+@functools.cache
+def _leaving_one_peer(machines: int, local: int) -> tuple[int, ...]:
+    """Return the messages that leave a machine, the first, in each round."""
+    machine_of = [rank // local for rank in range(machines * local)]
+    schedule = default_schedule(machine_of)
+    return tuple(
+        messages_leaving(sends_in(schedule, number, range(local)), machine_of)
+        for number in range(schedule.period or 1)
+    )
 
 
 def hierarchical(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
@@ -154,13 +178,8 @@ def hierarchical_one_peer(cluster: Cluster, ranks: int, nbytes: float) -> Exchan
     return _between(cluster, ranks, nbytes, min(1, machines - 1))
 
 
-def _over_hops(
-    cluster: Cluster, ranks: int, nbytes: float, distances: list[int]
-) -> Exchange:
-    machines, local = machines_of(cluster, ranks)
-    # So many ranks of a machine have their neighbor at this distance on another one.
-    leaving = sum(min(hop, local) for hop in distances) if machines > 1 else 0
-    degree = len(distances)
+def _over_graph(cluster: Cluster, nbytes: float, degree: int, leaving: int) -> Exchange:
+    """Each rank sends to some ranks; so many of a machine's messages leave it."""
     alpha = cluster.network.alpha_s if leaving else cluster.memory.alpha_s
     return Exchange(
         alpha * bool(degree) + degree * nbytes * cluster.memory.beta_s,

@@ -177,7 +177,7 @@ def _connections(
         return 0
     if contender.name == DDP:
         return ranks - 1  # gloo connects everyone with everyone
-    if contender.name == "neighbor_allreduce":
+    if contender.name == "neighbor_allreduce" and contender.is_static:
         return len(
             {
                 peer
@@ -186,6 +186,6 @@ def _connections(
                 if peer >= local  # rank 0 has the others of its machine as 1, 2, ...
             }
         )
-    if contender.name == "hierarchical_neighbor_allreduce":
+    if contender.name in ("neighbor_allreduce", "hierarchical_neighbor_allreduce"):
         return len({peer for hop in hops(machines) for peer in (hop, machines - hop)})
     return exchanges.allreduce_peers(machines, nbytes / local)

@@ -10,15 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bluecomm import (
-    DistributedOptimizer,
-    GetDynamicOnePeerSendRecvRanks,
-    GetExp2DynamicSendRecvMachineRanks,
-    algorithm_names,
-    load_topology,
-)
+from bluecomm import DistributedOptimizer, algorithm_names
 from bluecomm.bench.sizes import parse_size
+from bluecomm.optim.registry import get_algorithm
 from bluecomm.runtime import Communicator
+from bluecomm.topology import OnePeerExponential, default_schedule
 
 ALONE = "none"
 DDP = "ddp"
@@ -54,7 +50,7 @@ class Contender:
             ValueError: The name or an option is unknown.
         """
         name, *options = label.split(":")
-        known = default_names()
+        known = [ALONE, DDP, *algorithm_names()]
         if name not in known:
             raise ValueError(f"algorithm must be one of {', '.join(known)}: {label!r}")
         found = cls(label, name)
@@ -76,8 +72,11 @@ class Contender:
 
 
 def default_names() -> list[str]:
-    """Return what is compared without a choice: the baselines, all algorithms."""
-    return [ALONE, DDP, *algorithm_names()]
+    """Return what is compared without a choice: the baselines, the basic algorithms.
+
+    The others are made of the same exchanges, one or two of them.
+    """
+    return [ALONE, DDP, "gradient_allreduce", *_AVERAGING, "local"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Trainer:
             model = self._ddp(contender, model)
         elif contender.name != ALONE:
             optimizer = self._distributed(contender, model, optimizer)
-            if contender.name in _AVERAGING:
+            if get_algorithm(contender.name).flat_parameters:
                 finish = optimizer.synchronize  # with gradients, it would send again
         x = torch.ones(1)
 
@@ -147,7 +146,7 @@ class Trainer:
         if contender.name in _AVERAGING:
             options["order"] = contender.order
         if not contender.is_static and self._comm.size > 1:
-            options.update(self._one_peer(contender.name))
+            options.update(_one_peer(contender.name, self._comm))
         return DistributedOptimizer(
             optimizer,
             model,
@@ -157,18 +156,14 @@ class Trainer:
             **options,
         )
 
-    def _one_peer(self, name: str) -> dict[str, object]:
-        """Return the topology of an algorithm that talks to one neighbor a step."""
-        comm = self._comm
-        if name == _NEIGHBOR:
-            graph = load_topology(process_set=comm)
-            return {"topology": GetDynamicOnePeerSendRecvRanks(graph, comm.rank)}
-        if name == _MACHINES and comm.layout.is_homogeneous:
-            rounds = GetExp2DynamicSendRecvMachineRanks(
-                comm.size, comm.local_size, comm.rank, comm.local_rank
-            )
-            return {"topology": rounds}
-        return {}
+
+def _one_peer(name: str, comm: Communicator) -> dict[str, object]:
+    """Return the option of an algorithm that can talk to one neighbor a step."""
+    if name == _NEIGHBOR:
+        return {"topology": default_schedule(comm.layout.machine_of)}
+    if name == _MACHINES:
+        return {"topology": OnePeerExponential(comm.machine_size)}
+    return {}
 
 
 def _do_nothing() -> None:

@@ -42,8 +42,9 @@ class ParameterAveraging(Algorithm):
 
     Args:
         order: ``"cta"`` or ``"atc"``.
-        topology: Weights that change from round to round: ``"one_peer"``, an iterator
-            of ``([send ranks], [receive ranks])``, or a function of the round.
+        topology: Weights that change from round to round: ``"one_peer"``, a schedule
+            such as ``bf.topology.OnePeerExponential(n)``, an iterator of
+            ``([send ranks], [receive ranks])``, or a function of the round.
         uneven_inputs: Let ranks ``join`` when they run out of data. Costs a tiny
             allreduce per round, so all ranks wait for the slowest.
 
@@ -52,6 +53,8 @@ class ParameterAveraging(Algorithm):
     """
 
     communication_type: ClassVar[CommunicationType]
+    # Whether a round does something in a world of one, too.
+    acts_alone: ClassVar[bool] = False
     flat_parameters = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
 
@@ -71,22 +74,52 @@ class ParameterAveraging(Algorithm):
         self._exchanges: dict[CommunicationType, Exchange] = {}
         self._weights: Weights | None = None
         self._round = Round()
+        self._more = Round()
         self._has_started = False
         self._is_active = True
         self._counting: Handle[torch.Tensor] | None = None
         self._active_ranks = 0
+        self._kind = CommunicationType.empty
+        self._is_first_step = True
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         comm, knobs = self.context.comm, self.context.knobs
         knobs.communication_type = self.communication_type
         for kind, exchange in EXCHANGES.items():
-            own = kind is self.communication_type
-            self._exchanges[kind] = exchange(
-                comm, knobs, self._topology if own else None
-            )
+            self._exchanges[kind] = exchange(comm, knobs, None)
+        self._exchanges[self.communication_type] = self.make_exchange()
         for bucket in buckets:
             bucket.lay_out_parameters()
         self._buckets = buckets
+
+    # -- what algorithms that send something else than the parameters override ---------
+
+    def make_exchange(self) -> Exchange:
+        """Return how parameters are averaged."""
+        comm, knobs = self.context.comm, self.context.knobs
+        return EXCHANGES[self.communication_type](comm, knobs, self._topology)
+
+    def kind_of(self, round_number: int) -> CommunicationType:
+        """Return how the ranks communicate in a round."""
+        return self.context.knobs.communication_type
+
+    def begin(self, bucket: Bucket) -> None:
+        """Note ``bucket.parameters.current`` before the first step since a round.
+
+        Not called in a world of one, as the other two, unless ``acts_alone``.
+        """
+
+    def before_round(self, bucket: Bucket, weights: Weights) -> None:
+        """Change ``bucket.parameters.current``, which is about to be sent (ATC only).
+
+        More may be sent with the same weights: ``self._more`` is waited for with it.
+        """
+
+    def after_round(self, bucket: Bucket) -> None:
+        """Change ``bucket.parameters.current``, which is what has come.
+
+        What was sent is in ``bucket.parameters.next``.
+        """
 
     # -- events -----------------------------------------------------------------------
 
@@ -98,6 +131,11 @@ class ParameterAveraging(Algorithm):
         if self._order == "cta" and self.context.schedule.is_due:
             self._start_all()
         self._finish()
+        if self._is_first_step and self._has_rounds:
+            self._is_first_step = False
+            for bucket in self._buckets:
+                self._report(bucket.parameters.check())
+                self.begin(bucket)
 
     def after_step(self) -> None:
         if self._order == "atc" and self.context.schedule.is_due:
@@ -108,6 +146,10 @@ class ParameterAveraging(Algorithm):
         # Before a step of CTA the values are x, which the peers may be reading.
         if self._order == "atc" or for_writing:
             self._finish()
+
+    @property
+    def _has_rounds(self) -> bool:
+        return self.context.comm.size > 1 or self.acts_alone
 
     # -- rounds -----------------------------------------------------------------------
 
@@ -124,9 +166,9 @@ class ParameterAveraging(Algorithm):
         self._report(values.check())
         if self._weights is None:
             return
+        self.before_round(bucket, self._weights)
         values.lend()
-        kind = self.context.knobs.communication_type
-        handle = self._exchanges[kind].start(
+        handle = self._exchanges[self._kind].start(
             self._weights, values.current, values.next, f"{bucket.name}.parameters"
         )
         self._round.add(bucket, handle)
@@ -136,10 +178,10 @@ class ParameterAveraging(Algorithm):
         context = self.context
         self._has_started = True
         self._weights = None
-        kind = context.knobs.communication_type
-        if context.comm.size == 1 or kind is CommunicationType.empty:
+        self._kind = self.kind_of(context.schedule.round)
+        if not self._has_rounds or self._kind is CommunicationType.empty:
             return
-        self._weights = self._exchanges[kind].weights(context.schedule.round)
+        self._weights = self._exchanges[self._kind].weights(context.schedule.round)
         if self._uneven_inputs:
             active = torch.tensor([int(self._is_active)])
             self._counting = allreduce_nonblocking(
@@ -149,8 +191,11 @@ class ParameterAveraging(Algorithm):
     def _finish(self) -> None:
         """Wait for the round and put its results in force."""
         counting, self._counting = self._counting, None
-        for bucket, _ in self._round.wait():
+        results, _ = self._round.wait(), self._more.wait()
+        for bucket, _ in results:
             self._report(bucket.parameters.exchange())
+            self.after_round(bucket)
+            self._is_first_step = True
         if counting is not None:
             self._active_ranks = int(counting.wait())
 

@@ -24,7 +24,7 @@ UniqueFd make_file(std::size_t nbytes) {
 }
 
 RawMemory::Deadline soon() {
-  return std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  return std::chrono::steady_clock::now() + test::kPatience;
 }
 
 // Ranks as threads, each with a mapping of its own.

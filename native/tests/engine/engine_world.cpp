@@ -3,6 +3,8 @@
 #include <numeric>
 #include <thread>
 
+#include "tests/check.h"
+
 namespace bluecomm::test {
 namespace {
 
@@ -66,6 +68,12 @@ void EngineWorld::run(const std::function<void(int rank, Engine& engine)>& body)
   for (std::thread& thread : threads) thread.join();
 }
 
+void await(const std::function<bool()>& done) {
+  const Clock::time_point limit = Clock::now() + kPatience;
+  while (!done() && Clock::now() < limit) std::this_thread::sleep_for(1ms);
+  CHECK(done());
+}
+
 Request make_request(Engine& engine, Kind kind, std::string name,
                      std::span<const float> input, std::span<float> output,
                      std::uint64_t group) {
@@ -77,7 +85,7 @@ Request make_request(Engine& engine, Kind kind, std::string name,
   request.shape = {static_cast<std::int64_t>(input.size())};
   request.input = std::as_bytes(input);
   request.output = std::as_writable_bytes(output);
-  request.deadline = Clock::now() + 20s;
+  request.deadline = Clock::now() + kPatience;
   return request;
 }
 
@@ -96,7 +104,7 @@ Status call_all(Engine& engine, std::vector<Request> requests) {
     handles.push_back(engine.submit(std::move(request)));
   Status first;
   for (const Handle handle : handles) {
-    const std::optional<Status> status = engine.wait(handle, Clock::now() + 30s);
+    const std::optional<Status> status = engine.wait(handle, Clock::now() + kPatience);
     if (!status) return {Code::kInternal, "wait() gave up after the deadline", -1};
     if (first.ok()) first = *status;
     engine.release(handle);

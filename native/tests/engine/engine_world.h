@@ -49,6 +49,9 @@ class EngineWorld {
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 
+// Looks again and again until `done`; records a failure when it never is.
+void await(const std::function<bool()>& done);
+
 // A request on `group` whose memory is `input` and `output`.
 Request make_request(Engine& engine, Kind kind, std::string name,
                      std::span<const float> input, std::span<float> output,

@@ -11,6 +11,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Ranks that sleep so long although there is news were not called. Far more than the
+// kernel of a busy machine takes for its part.
+constexpr std::chrono::seconds kOversleep{2};
+
 std::uint64_t mix(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -195,7 +199,7 @@ bool Ranks::drive(std::string_view what, const std::function<bool()>& done,
       overslept_ = false;
       continue;
     }
-    if (may_sleep && !done()) sleep(Clock::now() + 250ms);
+    if (may_sleep && !done()) sleep(Clock::now() + kOversleep);
   }
   return true;
 }

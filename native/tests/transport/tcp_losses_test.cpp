@@ -26,13 +26,13 @@ TEST(tcp_losses, a_stream_cut_in_mid_chunk_loses_the_channel) {
   Reader* reader = world.ranks.await(0, 5);
   REQUIRE(reader != nullptr);
   reader->accept(Reader::Mode::kViews);
-  world.ranks.drive_for(5ms);
   const stream::Frame chunk{.kind = stream::FrameKind::kChunk, .length = 65536};
   peer.send(chunk, 65536, 1);
   stream::Frame second = chunk;
   second.offset = 65536;
   peer.send(second, 1000, 2);
-  world.ranks.drive_for(5ms);
+  world.ranks.drive("the first chunk",
+                    [&] { return reader->message().readable().size() == 65536; });
   peer.close(2);
   const std::string& text = world.await_loss();
   expect_part(text, "lost the connection to rank 1: stream 3 of 3 to 127.0.0.1:");
@@ -99,7 +99,7 @@ pid_t fork_rank(const std::function<void()>& body) {
   while (true) pause();
 }
 
-TEST(tcp_losses, a_killed_peer_is_lost_at_once) {
+TEST(tcp_losses, a_killed_peer_is_lost_by_the_end_of_its_connection) {
   LoneRank world(tcp_alone());
   const std::string offer = world.offer();
   const pid_t child = fork_rank([&] {
@@ -122,9 +122,9 @@ TEST(tcp_losses, a_killed_peer_is_lost_at_once) {
   reader->accept(Reader::Mode::kViews);
   world.ranks.spin("bytes", [&] { return reader->read(64, world.findings); });
   kill(child, SIGKILL);
-  const auto start = std::chrono::steady_clock::now();
-  expect_part(world.await_loss(), "lost the connection to rank 1: 127.0.0.1:");
-  CHECK(std::chrono::steady_clock::now() - start < 1s);
+  const std::string& text = world.await_loss();
+  expect_part(text, "lost the connection to rank 1: 127.0.0.1:");
+  CHECK(text.find("nothing was acknowledged") == text.npos);
   waitpid(child, nullptr, 0);
   CHECK(!reader->done());
 }
@@ -160,7 +160,7 @@ TEST(tcp_losses, a_forked_child_keeps_no_connection_alive) {
 TEST(tcp_losses, a_stopped_peer_is_not_lost) {
   Findings findings;
   const Scheme scheme =
-      tcp_scheme([](TcpOptions& options) { options.silence_timeout = 400ms; });
+      tcp_scheme([](TcpOptions& options) { options.silence_timeout = 1000ms; });
   Ranks ranks(scheme, 2, findings);
   const Sending first = ranks[0].send(1, 1, 10);
   if (Reader* reader = ranks.await(1, 1)) ranks.read_all(*reader);
@@ -170,7 +170,7 @@ TEST(tcp_losses, a_stopped_peer_is_not_lost) {
   reader->accept(Reader::Mode::kInto);
   ranks.spin("bytes", [&] { return reader->message().readable().size() > 0; });
   // Rank 1 is not polled any more: its window closes, its kernel answers probes.
-  const auto end = std::chrono::steady_clock::now() + 2s;
+  const auto end = std::chrono::steady_clock::now() + 3s;
   while (std::chrono::steady_clock::now() < end) {
     ranks[0].poll();
     usleep(20'000);

@@ -45,7 +45,7 @@ struct Job {
   std::uint64_t next_tag = 1;
 };
 
-void quick(TcpOptions& options) { options.handshake_timeout = 300ms; }
+void quick(TcpOptions& options) { options.handshake_timeout = 1000ms; }
 
 TEST(tcp_strangers, garbage_is_put_out_at_once) {
   Job job;
@@ -191,7 +191,7 @@ TEST(tcp_strangers, ranks_with_different_keys_cannot_connect) {
   Findings findings;
   const Scheme scheme = tcp_scheme([](TcpOptions& options) {
     if (options.rank == 1) options.key.assign(32, std::byte{8});
-    options.connect_timeout = 500ms;
+    options.connect_timeout = 1000ms;
   });
   Ranks ranks(scheme, 2, findings);
   const Sending sending = ranks[0].send(1, 1, 10);
@@ -200,7 +200,7 @@ TEST(tcp_strangers, ranks_with_different_keys_cannot_connect) {
   CHECK_EQ(status.code, Code::kPeerLost);
   CHECK_EQ(status.rank, 1);
   CHECK_EQ(status.text,
-           "cannot connect to rank 1 within 0.5 s: " + ranks[1].transport().offer() +
+           "cannot connect to rank 1 within 1.0 s: " + ranks[1].transport().offer() +
                " (closed the connection during the handshake (another "
                "job?))");
   CHECK(ranks[1].lost.empty());

@@ -60,7 +60,7 @@ UniqueFd connect_to(std::string_view offer) {
   UniqueFd fd;
   const int error = stream::start_connecting(address, fd);
   pollfd wait{fd.get(), POLLOUT, 0};
-  if (error != 0 || ::poll(&wait, 1, 5000) != 1 ||
+  if (error != 0 || ::poll(&wait, 1, 60'000) != 1 ||
       stream::connect_error(fd.get()) != 0) {
     throw std::runtime_error("cannot connect to " + address.text());
   }

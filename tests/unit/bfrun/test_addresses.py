@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bfrun.addresses import Address, choose_interfaces, reachable_addresses
+from bfrun.addresses import (
+    Address,
+    choose_interfaces,
+    reachable_addresses,
+    source_address,
+)
 from bfrun.errors import LaunchError
 
 ETH0 = Address("eth0", "10.0.0.1")
@@ -82,3 +87,8 @@ def test_without_any_the_error_says_who_failed_and_why():
 def test_host_whose_addresses_were_all_excluded():
     with pytest.raises(LaunchError, match="none that --network-interface allows"):
         reachable_addresses("a", (), {})
+
+
+def test_the_own_address_of_a_route():
+    assert source_address("127.0.0.1") == "127.0.0.1"
+    assert source_address("no.such.host.invalid") is None

@@ -104,6 +104,15 @@ def test_hostfile_with_comments_and_empty_lines(tmp_path):
     )
 
 
+@pytest.mark.parametrize("form", ["{} slots=2", "{}:2"])
+def test_hostfile_of_the_mpi_operator(tmp_path, form):
+    """As it writes it for Open MPI, and for MPICH and Intel MPI."""
+    names = [f"train-worker-{number}.train.default.svc" for number in range(2)]
+    path = tmp_path / "hostfile"
+    path.write_text("".join(f"{form.format(name)}\n" for name in names))
+    assert parse_hostfile(path) == tuple(Host(name, 2) for name in names)
+
+
 def test_hostfile_line_per_slot(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("a\na\nb\na\n")

@@ -9,7 +9,8 @@ import bluecomm as bf
 
 BLUEFOG = """
 init shutdown size local_size rank local_rank machine_size machine_rank is_homogeneous
-nccl_built set_skip_negotiate_stage get_skip_negotiate_stage
+nccl_built mpi_threads_supported unified_mpi_window_model_supported
+set_skip_negotiate_stage get_skip_negotiate_stage
 load_topology set_topology load_machine_topology set_machine_topology
 in_neighbor_ranks out_neighbor_ranks
 in_neighbor_machine_ranks out_neighbor_machine_ranks
@@ -31,7 +32,8 @@ timeline_start_activity timeline_end_activity timeline_context
 
 HOROVOD = """
 init shutdown is_initialized size local_size rank local_rank cross_size cross_rank
-is_homogeneous nccl_built Average Sum Min Max Product Compression ProcessSet
+is_homogeneous nccl_built mpi_built mpi_threads_supported
+Average Sum Min Max Product Compression ProcessSet
 allreduce allreduce_ allreduce_async allreduce_async_
 grouped_allreduce grouped_allreduce_async allgather allgather_async
 broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async
@@ -58,7 +60,7 @@ def test_the_list_is_the_name_space():
         for name, value in vars(bf).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
-    assert public | {"__version__", "topology_util"} == set(bf.__all__)
+    assert public | {"__version__", "topology", "topology_util"} == set(bf.__all__)
     assert bf.__all__ == sorted(set(bf.__all__))
 
 

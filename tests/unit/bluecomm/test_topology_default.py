@@ -37,4 +37,4 @@ assert bf.load_topology() is bf.load_topology()
 assert sorted(bf.load_topology().edges) == [(0, 0)]
 assert bf.load_machine_topology() is not None
 """
-    subprocess.run([sys.executable, "-c", body], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", body], check=True, timeout=120)

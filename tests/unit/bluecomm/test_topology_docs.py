@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from bluecomm import topology
+from bluecomm.topology.names import SCHEDULES, make_topology
+from bluecomm.topology.traffic import traffic_of
 
 TEXT = (Path(__file__).parents[3] / "docs" / "topology.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` ((?:\| \d+ / [\d.]+ )+)\|$", re.MULTILINE)
@@ -24,9 +26,9 @@ def test_degrees_and_gaps_are_as_computed(name, cells):
 
 def test_each_graph_and_iterator_is_described():
     assert "| n = 4 | n = 8 | n = 16 | n = 64 |" in TEXT
-    assert len(ROW.findall(TEXT)) == 6
+    assert len(ROW.findall(TEXT)) == 8
     for name in topology.__all__:
-        if name.endswith("Graph") and name != "IsRegularGraph":
+        if name.endswith("Graph") and name not in ("IsRegularGraph", "BaseGraph"):
             assert f"| `{name}(" in TEXT
         if "SendRecv" in name and name.startswith("Get"):
             assert f"| `{name}(" in TEXT
@@ -46,6 +48,31 @@ def test_uniform_weights_are_not_for_star_and_grid(name):
 
 def test_each_picture_of_the_page_exists():
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", TEXT)
-    assert len(pictures) == 3
+    assert len(pictures) == 4
     for picture in pictures:
         assert (Path(__file__).parents[3] / "docs" / picture).is_file()
+
+
+LOOK = re.compile(r"^\| `(\w+)`(?:, `(\w+)`)? ((?:\| [\d.]+ ){5})\|$", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("name", "also", "cells"), LOOK.findall(TEXT))
+def test_the_costs_are_as_computed(name, also, cells):
+    stated = [float(cell) for cell in cells.strip("| ").split("|")]
+    for each in filter(None, (name, also)):
+        schedule = make_topology(each, 16, 4)
+        machine_of = [rank // 4 for rank in range(16)]
+        traffic = traffic_of(schedule, machine_of, schedule.period)
+        assert stated == [
+            traffic.rank_most,
+            pytest.approx(topology.mean_gap(schedule), abs=6e-4),
+            topology.rounds_to_consensus(schedule),
+            traffic.card_mean,
+            traffic.card_most,
+        ]
+
+
+def test_each_schedule_is_described():
+    assert len(LOOK.findall(TEXT)) == 6
+    for name in SCHEDULES:
+        assert f"`{name}(" in TEXT

@@ -173,7 +173,25 @@ def test_one_machine_talks_to_nobody():
     ],
 )
 def test_inner_outer_on_four_machines_of_four(make, expected):
-    assert list(itertools.islice(make(16, 4, 1), 8)) == expected * 2
+    assert list(itertools.islice(make(16, 4, 1), 4)) == expected
+
+
+def test_each_local_rank_meets_all_machines_that_there_are_hops_to():
+    # The turn of local rank 1 comes at steps 1, 5, 9, ...: never an even number.
+    steps = itertools.islice(GetInnerOuterExpo2DynamicSendRecvRanks(16, 4, 1), 8)
+    outside = [send for (send,), _ in steps if send >= 4]
+    assert outside == [9, 5]
+
+
+@given(machine_size=st.integers(2, 12), local_size=st.integers(1, 9))
+def test_no_pair_of_hops_is_left_out(machine_size, local_size):
+    size = machine_size * local_size
+    hops = {1 << k for k in range((machine_size - 1).bit_length())}
+    for local in range(local_size):
+        iterator = GetInnerOuterExpo2DynamicSendRecvRanks(size, local_size, local)
+        steps = itertools.islice(iterator, 2 * local_size * len(hops))
+        met = {send // local_size for (send,), _ in steps} - {0}
+        assert met == {hop % machine_size for hop in hops}
 
 
 @pytest.mark.parametrize("make", INNER_OUTER)

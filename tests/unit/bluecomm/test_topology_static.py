@@ -10,11 +10,14 @@ from bluecomm.topology import (
     ExponentialGraph,
     ExponentialTwoGraph,
     FullyConnectedGraph,
+    HypercubeGraph,
     MeshGrid2DGraph,
     RingGraph,
     StarGraph,
     SymmetricExponentialGraph,
+    Torus2DGraph,
     isPowerOf,
+    spectral_gap,
 )
 
 ALL = {
@@ -24,6 +27,9 @@ ALL = {
     "symmetric_exponential_2": lambda n: SymmetricExponentialGraph(n, base=2),
     "symmetric_exponential_4": SymmetricExponentialGraph,
     "grid": MeshGrid2DGraph,
+    "torus": Torus2DGraph,
+    # For powers of 2 only: the largest that is not above the size.
+    "hypercube": lambda n: HypercubeGraph(1 << (n.bit_length() - 1)),
     "star": StarGraph,
     "star_last": lambda n: StarGraph(n, center_rank=n - 1),
     "ring": RingGraph,
@@ -32,7 +38,7 @@ ALL = {
     "fully_connected": FullyConnectedGraph,
 }
 SYMMETRIC = {"symmetric_exponential_2", "symmetric_exponential_4", "grid", "star"}
-SYMMETRIC |= {"star_last", "ring", "fully_connected"}
+SYMMETRIC |= {"star_last", "ring", "fully_connected", "torus", "hypercube"}
 
 
 def adjacency(graph):
@@ -50,7 +56,8 @@ def sends(graph, rank):
 def test_every_graph_is_a_doubly_stochastic_topology(name, size):
     graph = ALL[name](size)
     assert type(graph) is nx.DiGraph
-    assert list(graph) == list(range(size))
+    if name != "hypercube":
+        assert list(graph) == list(range(size))
     assert nx.is_strongly_connected(graph)
     matrix = adjacency(graph)
     assert (matrix.diagonal() > 0).all()
@@ -169,14 +176,14 @@ def test_is_power_of_is_exact(base, exponent):
     assert isPowerOf(power + 1, base) == (base == 2 and exponent == 0)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"hypercube"}))
 @pytest.mark.parametrize("size", [0, -1])
 def test_size_must_be_positive(name, size):
     with pytest.raises(ValueError, match=f"size must be at least 1, got {size}"):
         ALL[name](size)
 
 
-@pytest.mark.parametrize("name", sorted(set(ALL) - {"star_last"}))
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"star_last", "hypercube"}))
 @pytest.mark.parametrize("size", [2.0, "2", None, True])
 def test_size_must_be_an_integer(name, size):
     with pytest.raises(TypeError, match="size must be an integer, got"):
@@ -204,3 +211,47 @@ def test_size_must_be_an_integer(name, size):
 def test_wrong_arguments_are_named(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def test_the_hypercube_flips_one_bit():
+    graph = HypercubeGraph(8)
+    assert set(graph.successors(5)) == {5, 4, 7, 1}
+    assert {weight for _, _, weight in graph.edges(data="weight")} == {1 / 4}
+    for dimensions in range(1, 7):
+        gap = spectral_gap(HypercubeGraph(1 << dimensions))
+        assert gap == pytest.approx(2 / (dimensions + 1))
+
+
+@pytest.mark.parametrize("size", [2.0, "2", None, True])
+def test_the_size_of_a_hypercube_is_an_integer(size):
+    with pytest.raises(TypeError, match="size must be an integer, got"):
+        HypercubeGraph(size)
+
+
+@pytest.mark.parametrize("size", [3, 6, 12])
+def test_a_hypercube_has_a_power_of_two_ranks(size):
+    with pytest.raises(ValueError, match=f"must be a power of 2 .* got {size}; Base"):
+        HypercubeGraph(size)
+
+
+@pytest.mark.parametrize(
+    ("size", "shape", "neighbors"),
+    [
+        (12, None, {1, 3, 4, 8}),  # 3 x 4
+        (12, (2, 6), {1, 5, 6}),
+        (4, None, {1, 2}),
+        (7, None, {1, 6}),
+        (1, None, set()),
+    ],
+)
+def test_the_torus_closes_rows_and_columns(size, shape, neighbors):
+    graph = Torus2DGraph(size, shape)
+    assert set(graph.successors(0)) - {0} == neighbors
+    expected = 1 / (len(neighbors) + 1)
+    for _, _, weight in graph.edges(data="weight"):
+        assert weight == pytest.approx(expected)
+
+
+def test_the_shape_of_a_torus_must_have_its_cells():
+    with pytest.raises(ValueError, match="must have 6 cells, got 2 x 2 = 4"):
+        Torus2DGraph(6, (2, 2))

@@ -4,6 +4,7 @@ import pytest
 
 from bfrun.agent.procs import ProcessStat
 from bfrun.agent.rank_process import FreezeWatch, RankProcess
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def run(argv, cwd="/", **spec):
 
 
 def wait(rank):
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while not rank.poll_exit():
         assert time.monotonic() < deadline
         time.sleep(0.01)

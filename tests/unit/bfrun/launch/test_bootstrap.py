@@ -61,7 +61,7 @@ def test_the_first_interpreter_that_exists_is_taken(pythons):
     argv = bootstrap.agent_argv(pythons, b"word", 3)
     index = argv.index("-c", 3)
     argv[index + 1] = "import sys; print(sys.executable, sys.argv[1:])"
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == f"{sys.executable} ['word', '3']\n"
 
 

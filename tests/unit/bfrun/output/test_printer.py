@@ -1,11 +1,11 @@
 import io
 import re
-import time
 
 import pytest
 
 from bfrun.output.logs import LogFiles
 from bfrun.output.printer import TAIL_LINES, Printer
+from tests.support.patience import until
 
 
 class Sink:
@@ -78,9 +78,7 @@ def test_a_traceback_that_nothing_follows_is_shown_soon():
     sink = Sink()
     trace = b"Traceback (most recent call last):\n  File\nValueError: x\n"
     sink.printer.feed(0, "stderr", trace)
-    deadline = time.monotonic() + 5
-    while "ValueError" not in sink.err.getvalue() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: "ValueError" in sink.err.getvalue(), "nothing is shown")
     assert "[0] ValueError: x\n" in sink.err.getvalue()
     sink.finish()
 
@@ -88,9 +86,7 @@ def test_a_traceback_that_nothing_follows_is_shown_soon():
 def test_a_bar_becomes_a_line_in_a_log():
     sink = Sink()
     sink.printer.feed(0, "stderr", b"\r10%")
-    deadline = time.monotonic() + 5
-    while "10%" not in sink.err.getvalue() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: "10%" in sink.err.getvalue(), "nothing is shown")
     _, err = sink.finish((0, "stderr", b"\r90%"), (0, "stderr", b"\r100%\n"))
     assert err == "[0] 10%\n[0] 100%\n"
 

@@ -7,8 +7,8 @@ from bluecomm.optim.dynamic_topology import DynamicTopology, as_weights
 from bluecomm.runtime.communicator import Topology
 
 
-def make(source, topology=None, rank=0):
-    return DynamicTopology(source, lambda: topology, rank)
+def make(source, topology=None, rank=0, machine_of=(0, 0, 0, 0)):
+    return DynamicTopology(source, lambda: topology, rank, machine_of)
 
 
 def in_force(graph):
@@ -55,13 +55,47 @@ def test_functions_are_asked_by_number():
 
 def test_one_peer_follows_the_topology_in_force():
     current = [in_force(bf.ExponentialTwoGraph(8))]
-    topology = DynamicTopology("one_peer", lambda: current[0], 0)
-    assert [topology.at(k).dst_weights for k in range(4)] == [[1], [2], [4], [1]]
+    topology = DynamicTopology("one_peer", lambda: current[0], 0, [0] * 8)
+    assert [topology.at(k).dst_weights for k in range(4)] == [(1,), (2,), (4,), (1,)]
     current[0] = in_force(bf.RingGraph(8, connect_style=2))
-    assert topology.at(4).dst_weights == [1]
+    assert topology.at(4).dst_weights == (1,)
     current[0] = None
     with pytest.raises(ValueError, match="no topology is set"):
         topology.at(5)
+
+
+@pytest.mark.parametrize(
+    ("machine_of", "sends"),
+    [
+        ([0] * 4, [(2,), (3,), (2,), (3,)]),
+        ([0, 1, 2, 3], [(2,), (3,), (2,), (3,)]),
+        # One round inside of the machine, one between the machines.
+        ([0, 0, 1, 1], [(0,), (3,), (0,), (3,)]),
+        # Machines that differ in size, or ranks out of order.
+        ([0, 0, 0, 1], [(2,), (3,), (2,), (3,)]),
+        ([0, 1, 0, 1], [(2,), (3,), (2,), (3,)]),
+    ],
+)
+def test_one_peer_looks_at_the_machines_where_nobody_set_a_topology(machine_of, sends):
+    default = Topology(lambda: bf.ExponentialGraph(4), False, None, is_default=True)
+    topology = make("one_peer", default, 1, machine_of)
+    assert [topology.at(k).dst_weights for k in range(4)] == sends
+
+
+def test_schedules_are_asked_by_number():
+    topology = make(bf.topology.BaseGraph(3), rank=0, machine_of=[0, 0, 0])
+    expected = bf.topology.BaseGraph(3)
+    for number in (4, 0, 1):
+        weights = topology.at(number)
+        wanted = expected.weights(number, 0)
+        assert weights.self_weight == wanted.self_weight
+        assert weights.src_weights == wanted.src_weights
+        assert weights.dst_weights == wanted.dst_ranks
+
+
+def test_a_schedule_must_be_for_these_ranks():
+    with pytest.raises(ValueError, match=r"OnePeerExponential\(3\) is for 3 ranks"):
+        make(bf.topology.OnePeerExponential(3))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,20 @@ from bluecomm.optim.registry import get_algorithm
 def test_the_algorithms():
     assert algorithm_names() == [
         "allreduce",
+        "d2",
+        "decentlam",
+        "diloco",
+        "exact_diffusion",
+        "extra",
+        "gossip_pga",
         "gradient_allreduce",
+        "gradient_tracking",
         "hierarchical_neighbor_allreduce",
         "local",
+        "local_sgd",
+        "momentum_tracking",
         "neighbor_allreduce",
+        "noloco",
     ]
     assert get_algorithm("gradient_allreduce") is GradientAllreduce
 

@@ -1,0 +1,1 @@
+"""``--launcher mpi``: the ranks are started by the site's mpirun."""

@@ -1,0 +1,93 @@
+"""Exact diffusion and D^2: diffusion whose bias is corrected, for one message a step.
+
+Both are ATC with a correction ``c``, zero in the beginning, whose sum over the ranks
+stays zero. With ``V`` the matrix of the method, ``step`` the user's optimizer:
+
+    z = step(x, g(x)) + c,    x <- V z,    c <- c + V z - z
+
+Without ``c`` this is ``neighbor_allreduce`` in ATC order. In a fixed point ``z = V z``
+is the same on all ranks, and ``c`` is what the ranks' steps differ by. It is the
+recursion of the papers, ``x'' = V (2 x' - x - lr g(x') + lr g(x))``, in a form that
+does not remember parameters: changing them between steps does no harm.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from bluecomm.ops.neighbor_weights import Weights
+from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
+from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.exchange import Exchange
+from bluecomm.optim.options import CommunicationType
+from bluecomm.optim.registry import register_algorithm
+from bluecomm.optim.symmetric import SymmetricExchange
+
+
+class _CorrectedDiffusion(StatefulAveraging):
+    """Base of both; they differ in ``V``."""
+
+    communication_type = CommunicationType.neighbor_allreduce
+    keeps = ("correction",)
+    method: ClassVar[str]
+    is_lazy: ClassVar[bool]
+    lowest: ClassVar[float]
+
+    def __init__(self, *, topology: object = None) -> None:
+        super().__init__(order="atc", topology=topology)
+
+    def make_exchange(self) -> Exchange:
+        return SymmetricExchange(
+            self.context.comm,
+            self.context.knobs,
+            self._topology,
+            method=self.method,
+            is_lazy=self.is_lazy,
+            lowest=self.lowest,
+        )
+
+    def before_round(self, bucket: Bucket, weights: Weights) -> None:
+        bucket.parameters.current.add_(self.memory.of("correction", bucket))
+
+    def after_round(self, bucket: Bucket) -> None:
+        values = bucket.parameters
+        self.memory.of("correction", bucket).add_(values.current).sub_(values.next)
+
+
+@register_algorithm("exact_diffusion")
+class ExactDiffusion(_CorrectedDiffusion):
+    """Exact diffusion: ``V = (I + W) / 2`` for a symmetric, doubly stochastic ``W``.
+
+    With full gradients and a constant rate the ranks reach the optimum of the mean of
+    their losses exactly, however their data differ.
+
+    Args:
+        topology: A static graph or schedule. Default: the topology in force.
+
+    Source:
+        Yuan, Ying, Zhao and Sayed, "Exact Diffusion for Distributed Optimization and
+        Learning", IEEE Trans. Signal Processing 67 (2019), arXiv:1702.05122.
+    """
+
+    method = "exact_diffusion"
+    is_lazy = True
+    lowest = -2.0
+
+
+@register_algorithm("d2")
+class D2(_CorrectedDiffusion):
+    """D^2: ``V = W``, symmetric, doubly stochastic, eigenvalues above ``-1/3``.
+
+    Mixes more in each round than exact diffusion does, for topologies that it allows.
+
+    Args:
+        topology: A static graph or schedule. Default: the topology in force.
+
+    Source:
+        Tang, Lian, Yan, Zhang and Liu, "D^2: Decentralized Training over Decentralized
+        Data", ICML 2018, arXiv:1803.07068.
+    """
+
+    method = "d2"
+    is_lazy = False
+    lowest = -1 / 3

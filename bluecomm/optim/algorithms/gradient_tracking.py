@@ -1,0 +1,142 @@
+"""Gradient tracking: every rank follows the mean of all ranks' gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from bluecomm.optim.algorithm import Round
+from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
+from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.doubly_stochastic import DoublyStochasticExchange
+from bluecomm.optim.exchange import Exchange
+from bluecomm.optim.options import CommunicationType
+from bluecomm.optim.registry import register_algorithm
+
+
+@register_algorithm("gradient_tracking")
+class GradientTracking(StatefulAveraging):
+    """Gradient tracking (DIGing), with a doubly stochastic ``W``, perhaps changing.
+
+    ``y = 0`` and ``g_old = 0`` in the beginning; in each step
+
+        y <- W y + g(x) - g_old,
+        x <- step(W x, y)  (order "cta", DIGing)  or  x <- W step(x, y)  ("atc")
+
+    ``sum_i y_i = sum_i g_i(x_i)`` always, so ``y`` becomes the mean gradient where the
+    ranks agree: ``p.grad`` is ``y`` when the user's optimizer steps. ``x`` and ``y``
+    are sent: twice the bytes of ``neighbor_allreduce``. In steps without a round ``W``
+    is the identity.
+
+    Args:
+        order: ``"atc"`` or ``"cta"``.
+        topology: As for ``neighbor_allreduce``.
+
+    Source:
+        Nedic, Olshevsky and Shi, "Achieving Geometric Convergence for Distributed
+        Optimization over Time-Varying Graphs", SIAM J. Optimization 27 (2017),
+        arXiv:1607.03218. Xu et al., "Augmented distributed gradient methods for
+        multi-agent optimization", CDC 2015 (ATC).
+    """
+
+    communication_type = CommunicationType.neighbor_allreduce
+    # g_old, y; W y.
+    keeps = ("gradient", "tracked")
+    scratch = ("mixed",)
+    shares = ("tracked", "mixed")
+
+    def __init__(self, *, order: str = "atc", topology: object = None) -> None:
+        super().__init__(order=order, topology=topology)
+        self._tracking = Round()
+        self._is_updated = False
+
+    def make_exchange(self) -> Exchange:
+        return DoublyStochasticExchange(
+            self.context.comm,
+            self.context.knobs,
+            self._topology,
+            method="gradient_tracking",
+        )
+
+    def before_step(self) -> None:
+        super().before_step()
+        self._is_updated = False
+
+    @torch.no_grad()
+    def before_update(self) -> None:
+        """Put ``y`` into the place of the gradients.
+
+        Raises:
+            RuntimeError: The user's optimizer evaluates its closure again.
+        """
+        if self.context.comm.size == 1:
+            return
+        if self._is_updated:
+            raise RuntimeError(
+                "gradient_tracking: the optimizer evaluates its closure several times "
+                "in a step, and only one gradient of each step can be tracked; use "
+                "momentum_tracking, which tracks what the step does"
+            )
+        self._is_updated = True
+        self._finish_tracking()
+        for bucket in self._buckets:
+            tracked = self.memory.of("tracked", bucket)
+            tracked.sub_(self.memory.of("gradient", bucket))
+            self._keep_gradients(bucket)
+            tracked.add_(self.memory.of("gradient", bucket))
+            self._hand_out(bucket)
+
+    def after_step(self) -> None:
+        super().after_step()
+        if not self.context.schedule.is_due or self._weights is None:
+            return
+        self._finish_tracking()
+        for bucket in self._buckets:
+            handle = self._exchanges[self._kind].start(
+                self._weights,
+                self.memory.of("tracked", bucket),
+                self.memory.of("mixed", bucket),
+                f"{bucket.name}.tracked",
+            )
+            self._tracking.add(bucket, handle)
+
+    def drain(self) -> None:
+        super().drain()
+        self._finish_tracking()
+
+    def finalize(self) -> None:
+        super().finalize()
+        self._finish_tracking()
+
+    def state_dict(self) -> dict[str, Any]:
+        self._finish_tracking()
+        return super().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._finish_tracking()
+        super().load_state_dict(state)
+
+    def _finish_tracking(self) -> None:
+        """Make ``W y`` the new ``y``, if it is under way."""
+        for bucket, mixed in self._tracking.wait():
+            self.memory.of("tracked", bucket).copy_(mixed)
+
+    def _keep_gradients(self, bucket: Bucket) -> None:
+        gradients = self.memory.of("gradient", bucket)
+        for slot in bucket.slots:
+            gradient = slot.parameter.grad
+            if gradient is None:
+                slot.view_of(gradients).zero_()
+            else:
+                slot.view_of(gradients).copy_(gradient.to_dense())
+
+    def _hand_out(self, bucket: Bucket) -> None:
+        """Make ``y`` the gradients; none where there never was any on any rank."""
+        tracked = self.memory.of("tracked", bucket)
+        for slot in bucket.slots:
+            parameter, view = slot.parameter, slot.view_of(tracked)
+            if parameter.grad is not None and parameter.grad.layout is torch.strided:
+                parameter.grad.copy_(view)
+            elif parameter.grad is not None or bool(view.any()):
+                parameter.grad = view.clone()

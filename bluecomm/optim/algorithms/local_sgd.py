@@ -1,0 +1,25 @@
+"""Local SGD: every rank steps alone, and now and then all take the mean."""
+
+from __future__ import annotations
+
+from bluecomm.optim.algorithms.parameter_averaging import ParameterAveraging
+from bluecomm.optim.options import CommunicationType
+from bluecomm.optim.registry import register_algorithm
+
+
+@register_algorithm("local_sgd")
+class LocalSGD(ParameterAveraging):
+    """Exact mean of the parameters after every ``num_steps_per_communication`` steps.
+
+    ``x_i <- mean_j x_j`` after that many steps of the user's optimizer by each rank's
+    own gradients. The same as ``allreduce`` in ATC order, under its name in papers.
+
+    Source:
+        Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019,
+        arXiv:1805.09767.
+    """
+
+    communication_type = CommunicationType.allreduce
+
+    def __init__(self) -> None:
+        super().__init__(order="atc")

@@ -1,0 +1,68 @@
+"""Momentum tracking: every rank follows the mean of all ranks' updates."""
+
+from __future__ import annotations
+
+from bluecomm.ops.neighbor_weights import Weights
+from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
+from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.doubly_stochastic import DoublyStochasticExchange
+from bluecomm.optim.exchange import Exchange
+from bluecomm.optim.options import CommunicationType
+from bluecomm.optim.registry import register_algorithm
+
+
+@register_algorithm("momentum_tracking")
+class MomentumTracking(StatefulAveraging):
+    """Tracking of the user's own updates, with a doubly stochastic ``W``.
+
+    With ``d = x - step(x, g(x))`` what the user's optimizer would take off ``x`` (with
+    SGD with momentum: ``lr`` times the momentum; several steps if
+    ``num_steps_per_communication`` says so), ``y = 0`` and ``d_old = 0`` in the
+    beginning:
+
+        y <- W y + d - d_old,    x <- W (x - y)
+
+    ``sum_i y_i = sum_i d_i`` always, so in a fixed point all ranks take off the mean of
+    the updates, and it is zero. ``x`` and ``y`` are sent: twice the bytes of
+    ``neighbor_allreduce``.
+
+    Args:
+        topology: As for ``neighbor_allreduce``.
+
+    Source:
+        Takezawa et al., "Momentum Tracking: Momentum Acceleration for Decentralized
+        Deep Learning on Heterogeneous Data", TMLR 2023, arXiv:2209.15505.
+    """
+
+    communication_type = CommunicationType.neighbor_allreduce
+    # The parameters before the step, d_old, W y; y.
+    keeps = ("before", "update", "mixed")
+    scratch = ("tracked",)
+    shares = ("tracked", "mixed")
+
+    def __init__(self, *, topology: object = None) -> None:
+        super().__init__(order="atc", topology=topology)
+
+    def make_exchange(self) -> Exchange:
+        return DoublyStochasticExchange(
+            self.context.comm,
+            self.context.knobs,
+            self._topology,
+            method="momentum_tracking",
+        )
+
+    def begin(self, bucket: Bucket) -> None:
+        self.memory.of("before", bucket).copy_(bucket.parameters.current)
+
+    def before_round(self, bucket: Bucket, weights: Weights) -> None:
+        current, before = bucket.parameters.current, self.memory.of("before", bucket)
+        update = self.memory.of("update", bucket)
+        tracked, mixed = (self.memory.of(name, bucket) for name in self.shares)
+        tracked.copy_(mixed).sub_(update)
+        update.copy_(before).sub_(current)
+        tracked.add_(update)
+        current.copy_(before).sub_(tracked)
+        handle = self._exchanges[self._kind].start(
+            weights, tracked, mixed, f"{bucket.name}.tracked"
+        )
+        self._more.add(bucket, handle)

@@ -1,0 +1,139 @@
+"""DiLoCo and NoLoCo: many local steps, then one step of an outer optimizer.
+
+``p`` are the parameters after the last round, ``x`` those after
+``num_steps_per_communication`` steps of the user's (inner) optimizer from ``p``.
+"""
+
+from __future__ import annotations
+
+from bluecomm.ops.neighbor_weights import Weights
+from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
+from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.exchange import EXCHANGES, Exchange
+from bluecomm.optim.options import CommunicationType
+from bluecomm.optim.registry import register_algorithm
+from bluecomm.topology import RandomMatchings
+
+
+class _OuterStep(StatefulAveraging):
+    """Base of both; they differ in what is averaged, and how."""
+
+    acts_alone = True
+    keeps = ("before", "momentum")
+
+    def begin(self, bucket: Bucket) -> None:
+        self.memory.of("before", bucket).copy_(bucket.parameters.current)
+
+
+@register_algorithm("diloco")
+class DiLoCo(_OuterStep):
+    """DiLoCo: SGD with Nesterov momentum on the mean of the ranks' progress.
+
+    With ``m = 0`` in the beginning:
+
+        D = mean_i (p_i - x_i),    m <- momentum * m + D,
+        p <- p - lr * (D + momentum * m)
+
+    ``lr=1, momentum=0`` is local SGD. All ranks must start equal.
+
+    Args:
+        outer_lr: Rate of the outer step.
+        outer_momentum: From 0 to less than 1.
+
+    Raises:
+        ValueError: An option is out of its range.
+
+    Source:
+        Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language
+        Models", 2023, arXiv:2311.08105.
+    """
+
+    communication_type = CommunicationType.allreduce
+
+    def __init__(self, *, outer_lr: float = 0.7, outer_momentum: float = 0.9) -> None:
+        _check(outer_lr=outer_lr, outer_momentum=outer_momentum)
+        super().__init__(order="atc")
+        self._lr = outer_lr
+        self._momentum = outer_momentum
+
+    def before_round(self, bucket: Bucket, weights: Weights) -> None:
+        current = bucket.parameters.current
+        current.neg_().add_(self.memory.of("before", bucket))
+
+    def after_round(self, bucket: Bucket) -> None:
+        current, momentum = (
+            bucket.parameters.current,
+            self.memory.of("momentum", bucket),
+        )
+        momentum.mul_(self._momentum).add_(current)
+        current.add_(momentum, alpha=self._momentum).mul_(-self._lr)
+        current.add_(self.memory.of("before", bucket))
+
+
+@register_algorithm("noloco")
+class NoLoCo(_OuterStep):
+    """NoLoCo: the outer step with neighbors, for no collective over all ranks.
+
+    With ``m = 0`` in the beginning, ``W`` the mixing matrix of the round:
+
+        m <- momentum * m + lr * W (x - p) - pull * (p - W p),    p <- p + m
+
+    The last term pulls the ranks together. One tensor is sent: ``lr (x - p) + pull p``.
+
+    Args:
+        outer_lr: Rate of the outer step.
+        outer_momentum: From 0 to less than 1.
+        pull: How much of the way to the neighbors' mean ``p`` goes, above 0.
+        topology: As for ``neighbor_allreduce``. Default: ``RandomMatchings``, as in the
+            paper: a partner drawn anew for each round.
+
+    Raises:
+        ValueError: An option is out of its range.
+
+    Source:
+        Kolehmainen et al., "NoLoCo: No-all-reduce Low Communication Training Method
+        for Large Models", 2025, arXiv:2506.10911.
+    """
+
+    communication_type = CommunicationType.neighbor_allreduce
+
+    def __init__(
+        self,
+        *,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.5,
+        pull: float = 1.0,
+        topology: object = None,
+    ) -> None:
+        _check(outer_lr=outer_lr, outer_momentum=outer_momentum, pull=pull)
+        super().__init__(order="atc", topology=topology)
+        self._lr = outer_lr
+        self._momentum = outer_momentum
+        self._pull = pull
+
+    def make_exchange(self) -> Exchange:
+        comm, topology = self.context.comm, self._topology
+        if topology is None:
+            topology = RandomMatchings(comm.size)
+        return EXCHANGES[self.communication_type](comm, self.context.knobs, topology)
+
+    def before_round(self, bucket: Bucket, weights: Weights) -> None:
+        before = self.memory.of("before", bucket)
+        current = bucket.parameters.current
+        current.sub_(before).mul_(self._lr).add_(before, alpha=self._pull)
+
+    def after_round(self, bucket: Bucket) -> None:
+        before, momentum = (self.memory.of(name, bucket) for name in self.keeps)
+        current = bucket.parameters.current
+        momentum.mul_(self._momentum).add_(current).sub_(before, alpha=self._pull)
+        current.copy_(before).add_(momentum)
+
+
+def _check(*, outer_momentum: float, **positive: float) -> None:
+    if not 0 <= outer_momentum < 1:
+        raise ValueError(
+            f"outer_momentum must be in 0 ... 1 (less), got {outer_momentum}"
+        )
+    for name, value in positive.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be above 0, got {value}")

@@ -1,0 +1,42 @@
+"""Parameter averaging that remembers something of each parameter between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from bluecomm.optim.algorithms.parameter_averaging import ParameterAveraging
+from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.bucket_state import BucketState
+
+
+class StatefulAveraging(ParameterAveraging):
+    """Base of the algorithms whose rounds depend on earlier ones.
+
+    Attributes:
+        memory: Flat tensors of each bucket; what the optimizer's ``state_dict`` has.
+    """
+
+    # Names of what is kept, of what is needed within a round only, and of what of both
+    # the peers read.
+    keeps: ClassVar[tuple[str, ...]]
+    scratch: ClassVar[tuple[str, ...]] = ()
+    shares: ClassVar[tuple[str, ...]] = ()
+
+    memory: BucketState
+
+    def setup(self, buckets: Sequence[Bucket]) -> None:
+        super().setup(buckets)
+        self.memory = BucketState(
+            buckets, self.keeps, scratch=self.scratch, shared=self.shares
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "is_first_step": self._is_first_step,
+            "memory": self.memory.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._is_first_step = state.get("is_first_step", True)
+        self.memory.load_state_dict(state.get("memory", {}))

@@ -1,0 +1,66 @@
+"""The mixing matrices that tracking needs: doubly stochastic, perhaps changing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bluecomm.ops.neighbor_weights import Weights
+from bluecomm.optim.exchange import NeighborExchange
+from bluecomm.optim.options import Knobs
+from bluecomm.runtime import Communicator
+from bluecomm.topology import StaticTopology, TopologySchedule
+
+if TYPE_CHECKING:
+    from bluecomm.runtime.communicator import Topology
+
+
+class DoublyStochasticExchange(NeighborExchange):
+    """``neighbor_allreduce`` that refuses topologies which shift the average.
+
+    Weights that come from an iterator, a function or attributes are not checked.
+
+    Args:
+        comm: Ranks that take part.
+        knobs: What the user may set before each step.
+        topology: What the user gave as ``topology=``, or ``None``.
+        method: Name of the algorithm, for errors.
+
+    Raises:
+        TypeError: ``topology`` is nothing that says weights.
+        ValueError: It is a schedule that is not doubly stochastic.
+    """
+
+    def __init__(
+        self, comm: Communicator, knobs: Knobs, topology: object, *, method: str
+    ) -> None:
+        super().__init__(comm, knobs, topology)
+        self._method = method
+        self._checked: Topology | None = None
+        if isinstance(topology, TopologySchedule):
+            self._require(topology)
+
+    def weights(self, round_number: int) -> Weights:
+        """Return the weights of a round.
+
+        Raises:
+            ValueError: The topology in force is not doubly stochastic.
+        """
+        in_force = self._comm.topology
+        is_static = self._dynamic is None and not self._knobs.has_weights()
+        if is_static and in_force is not None and in_force is not self._checked:
+            if not in_force.is_default:
+                self._require(
+                    StaticTopology(in_force.graph, is_weighted=in_force.is_weighted)
+                )
+            self._checked = in_force
+        return super().weights(round_number)
+
+    def _require(self, topology: TopologySchedule) -> None:
+        if not topology.is_doubly_stochastic:
+            raise ValueError(
+                f"{self._method} needs a doubly stochastic topology: the weights that "
+                f"each rank gives, and those that it gets, must sum to 1, which does "
+                f"not hold for {topology}. It does for all graphs of bluecomm with "
+                "is_weighted=True, and for all schedules but OnePeer of an irregular "
+                "graph."
+            )

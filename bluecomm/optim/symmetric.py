@@ -1,0 +1,121 @@
+"""The mixing matrices that exact methods need: symmetric and the same in each round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bluecomm.ops.neighbor_weights import Weights
+from bluecomm.optim.exchange import NeighborExchange
+from bluecomm.optim.options import Knobs
+from bluecomm.runtime import Communicator
+from bluecomm.topology import (
+    StaticTopology,
+    SymmetricExponentialGraph,
+    TopologySchedule,
+)
+
+if TYPE_CHECKING:
+    from bluecomm.runtime.communicator import Topology
+
+_ROUNDING = 1e-6
+_FIT = (
+    "Such are SymmetricExponentialGraph, HypercubeGraph, Torus2DGraph, RingGraph and "
+    "FullyConnectedGraph, and with is_weighted=True MeshGrid2DGraph and StarGraph."
+)
+
+
+class SymmetricExchange(NeighborExchange):
+    """``neighbor_allreduce`` with a symmetric ``W``, or with ``(I + W) / 2``.
+
+    ``W`` is that of ``topology=``, else of the topology in force; while nobody has set
+    one, of ``SymmetricExponentialGraph(n, base=2)``.
+
+    Args:
+        comm: Ranks that take part.
+        knobs: Their weights must not be set.
+        topology: ``None``, a graph (whose weights count) or a schedule of period 1.
+        method: Name of the algorithm, for errors.
+        is_lazy: Whether to use ``(I + W) / 2``.
+        lowest: All eigenvalues of ``W`` must be above this.
+
+    Raises:
+        TypeError: ``topology`` is something else.
+        ValueError: It changes from round to round, or is for other ranks.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        knobs: Knobs,
+        topology: object,
+        *,
+        method: str,
+        is_lazy: bool,
+        lowest: float = -2.0,
+    ) -> None:
+        super().__init__(comm, knobs, None)
+        self._method = method
+        self._is_lazy = is_lazy
+        self._lowest = lowest
+        self._given = None if topology is None else self._check_static(topology)
+        self._known: Topology | None = None
+        self._weights: Weights | None = None
+
+    def weights(self, round_number: int) -> Weights:
+        """Return the weights, the same in each round.
+
+        Raises:
+            ValueError: ``W`` does not fit the method, or weights are set as attributes.
+        """
+        if self._knobs.has_weights():
+            raise ValueError(
+                f"{self._method} takes its weights from a static topology; set the "
+                "attributes of the optimizer to None"
+            )
+        in_force = self._comm.topology
+        if self._weights is None or in_force is not self._known:
+            self._known = in_force
+            self._weights = self._resolve(self._given or self._of(in_force))
+        return self._weights
+
+    def _of(self, in_force: Topology | None) -> TopologySchedule:
+        if in_force is None or in_force.is_default:
+            graph = SymmetricExponentialGraph(self._comm.size, base=2)
+            return StaticTopology(graph)
+        return StaticTopology(in_force.graph, is_weighted=in_force.is_weighted)
+
+    def _resolve(self, schedule: TopologySchedule) -> Weights:
+        matrix = schedule.matrix(0)
+        is_symmetric = np.abs(matrix - matrix.T).max() < _ROUNDING
+        if not (is_symmetric and schedule.is_doubly_stochastic):
+            raise ValueError(
+                f"{self._method} needs a mixing matrix that is symmetric and doubly "
+                f"stochastic, which that of the topology is not. {_FIT}"
+            )
+        lowest = float(np.linalg.eigvalsh(matrix)[0])
+        if lowest <= self._lowest:
+            raise ValueError(
+                f"{self._method} needs a mixing matrix with eigenvalues above "
+                f"{self._lowest:.3g}, and the lowest of this topology is {lowest:.3g}; "
+                "give each rank more weight of its own, or use exact_diffusion"
+            )
+        own = schedule.weights(0, self._comm.rank)
+        share = 0.5 if self._is_lazy else 1.0
+        return Weights(
+            1.0 - share * (1.0 - own.self_weight),
+            {rank: share * weight for rank, weight in own.src_weights.items()},
+            list(own.dst_ranks),
+        )
+
+    def _check_static(self, topology: Any) -> TopologySchedule:
+        if not isinstance(topology, TopologySchedule):
+            topology = StaticTopology(topology)
+        if topology.period != 1 or topology.size != self._comm.size:
+            raise ValueError(
+                f"{self._method} needs the same topology in each round, of "
+                f"{self._comm.size} ranks, got {topology}"
+            )
+        checked: TopologySchedule = topology
+        return checked

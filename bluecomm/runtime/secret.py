@@ -1,0 +1,126 @@
+"""How the ranks of a job come to one secret where no agent brings it.
+
+bfrun's agents and MPI carry the secret themselves. A key-value store that anybody may
+read who reaches its port (torchrun's) must not: there it lies in a file, which the user
+gives, or which rank 0 makes where all ranks are on one machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from bluecomm.errors import BluecommError
+
+_log = logging.getLogger("bluecomm")
+
+_NBYTES = 32
+
+
+class SecretHandover:
+    """Brings a secret that rank 0 draws to the other ranks.
+
+    Args:
+        file: The user's file (``BLUECOMM_SECRET_FILE``), on every machine; or None.
+        folder: Folder of this rank that only this user can enter.
+        one_machine: Whether all ranks share this machine.
+        channel: What carries the offer, for the warning that it is open.
+    """
+
+    def __init__(
+        self, file: str | None, folder: str, *, one_machine: bool, channel: str
+    ) -> None:
+        self._file = file
+        self._folder = folder
+        self._one_machine = one_machine
+        self._channel = channel
+        self._made: Path | None = None
+
+    def give(self, start: str) -> tuple[bytes, str]:
+        """Return the secret of a start, and the offer to send to the other ranks.
+
+        Args:
+            start: Name of this start of the job, never used before.
+        """
+        if self._file is not None:
+            return self.take(start, ""), ""
+        secret = secrets.token_bytes(_NBYTES)
+        if self._one_machine:
+            self._made = Path(self._folder, "secret")
+            fd = os.open(self._made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(secret)
+            return secret, f"file {self._made}"
+        _log.warning(
+            "the keys of this job's connections go through %s: whoever reaches that "
+            "port can read them. Give each machine a file of random bytes that only "
+            "you can read, and name it in BLUECOMM_SECRET_FILE",
+            self._channel,
+        )
+        return secret, f"open {secret.hex()}"
+
+    def take(self, start: str, offer: str) -> bytes:
+        """Return the secret that rank 0 offers.
+
+        Raises:
+            BluecommError: It lies in a file that cannot be read, that others than this
+                user can read, or that is another one on this rank than on rank 0.
+        """
+        kind, _, value = offer.partition(" ")
+        if (self._file is None) != (kind != ""):
+            raise BluecommError(
+                "init: BLUECOMM_SECRET_FILE is set on some ranks only; set it on all "
+                "or on none",
+                operation="init",
+            )
+        if self._file is not None:
+            content = _read_private(Path(self._file), "BLUECOMM_SECRET_FILE")
+            key = hashlib.sha256(content).digest()
+            return hashlib.blake2b(start.encode(), key=key, digest_size=32).digest()
+        if kind == "file":
+            return _read_private(
+                Path(value), "the file of rank 0 with the job's secret"
+            )
+        return bytes.fromhex(value)
+
+    def forget(self) -> None:
+        """Remove the file that ``give`` made: all ranks have read it."""
+        if self._made is not None:
+            self._made.unlink(missing_ok=True)
+
+
+def _read_private(path: Path, what: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise BluecommError(
+            f"init: {what}, '{path}', cannot be read: {error.strerror}",
+            operation="init",
+        ) from None
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(file.fileno())
+        is_private = not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        if not stat.S_ISREG(status.st_mode) or not is_private:
+            raise BluecommError(
+                f"init: {what}, '{path}', must be a file that only its owner can "
+                f"read, its mode is {stat.filemode(status.st_mode)}; chmod 600 it",
+                operation="init",
+            )
+        if status.st_uid != os.geteuid():
+            raise BluecommError(
+                f"init: {what}, '{path}', belongs to user {status.st_uid}, this "
+                f"process to {os.geteuid()}",
+                operation="init",
+            )
+        content = file.read()
+    if len(content) < 16:
+        raise BluecommError(
+            f"init: {what}, '{path}', has {len(content)} bytes, at least 16 are "
+            "needed; fill it with random bytes",
+            operation="init",
+        )
+    return content

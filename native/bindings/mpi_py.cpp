@@ -1,0 +1,170 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bindings/arguments.h"
+#include "bindings/register.h"
+#include "bindings/release_gil.h"
+#include "mpi/session.h"
+
+namespace py = pybind11;
+
+namespace bluecomm::bindings {
+namespace {
+
+using mpi::Attendance;
+using mpi::Library;
+using mpi::Session;
+using mpi::Threads;
+
+const char* name_of(Threads threads) {
+  switch (threads) {
+    case Threads::kSingle:
+      return "single";
+    case Threads::kFunneled:
+      return "funneled";
+    case Threads::kSerialized:
+      return "serialized";
+    case Threads::kMultiple:
+      return "multiple";
+  }
+  return "";
+}
+
+// Calls `body` without the GIL.
+template <typename Body>
+auto unlocked(Body&& body) {
+  const ReleaseGil released;
+  return body();
+}
+
+// Calls a function of Python when something takes longer than its limit, while it goes
+// on: MPI_Init and MPI_Finalize wait for all ranks and know no deadline. A thread of
+// Python would not do: none can be started once the interpreter is ending.
+class Patience {
+ public:
+  Patience(double limit_s, const py::function& late)
+      : thread_([this, deadline = deadline_after(limit_s), &late] {
+          std::unique_lock lock(mutex_);
+          if (!over_.wait_until(lock, deadline, [this] { return is_over_; }))
+            call(late);
+        }) {}
+  // Without the GIL.
+  ~Patience() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    over_.notify_one();
+    thread_.join();
+  }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+
+ private:
+  static void call(const py::function& late) {
+    const py::gil_scoped_acquire acquired;
+    try {
+      late();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a call of MPI that takes long");
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable over_;
+  bool is_over_ = false;
+  std::thread thread_;  // after what it uses
+};
+
+template <typename Body>
+auto watched(double limit_s, const py::function& late, Body&& body) {
+  const ReleaseGil released;
+  const Patience patience(limit_s, late);
+  return body();
+}
+
+py::object open_session(const std::shared_ptr<Library>& library,
+                        std::optional<int> fortran, double timeout_s) {
+  std::shared_ptr<Session> session;
+  std::vector<int> silent;
+  {
+    ReleaseGil released;
+    auto communicator = fortran ? library->from_fortran(*fortran) : library->world();
+    session = Session::open(
+        library, std::move(communicator), deadline_after(timeout_s),
+        [&released] { return released.check_signals(); }, silent);
+  }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  if (session) return py::cast(session);
+  return py::cast(silent);
+}
+
+py::tuple exchange(Session& self, const py::bytes& record, double timeout_s) {
+  Attendance all;
+  const std::string mine = record;
+  {
+    ReleaseGil released;
+    all = self.exchange(mine, deadline_after(timeout_s),
+                        [&released] { return released.check_signals(); });
+  }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  py::list records;
+  for (const std::string& one : all.records) records.append(py::bytes(one));
+  return py::make_tuple(records, all.silent);
+}
+
+}  // namespace
+
+void register_mpi(py::module_& module) {
+  using py::arg;
+  module.def("loaded_mpi_libraries", &mpi::loaded_libraries);
+
+  py::class_<Library, std::shared_ptr<Library>>(module, "MpiLibrary")
+      .def(py::init([](const std::string& path) {
+             return unlocked([&] { return mpi::open_library(path); });
+           }),
+           arg("path"))
+      .def_property_readonly("abi", &Library::abi)
+      .def_property_readonly("version", &Library::version)
+      .def_property_readonly("initialized", &Library::initialized)
+      .def_property_readonly("finalized", &Library::finalized)
+      .def_property_readonly("on_main_thread", &Library::on_main_thread)
+      .def_property_readonly("threads",
+                             [](Library& self) { return name_of(self.threads()); })
+      .def_property_readonly("world_size",
+                             [](Library& self) { return self.world()->size(); })
+      .def(
+          "init",
+          [](Library& self, double limit_s, const py::function& late) {
+            return name_of(
+                watched(limit_s, late, [&] { return self.init(Threads::kMultiple); }));
+          },
+          arg("limit_s"), arg("late"))
+      .def(
+          "finalize",
+          [](Library& self, double limit_s, const py::function& late) {
+            watched(limit_s, late, [&] { self.finalize(); });
+          },
+          arg("limit_s"), arg("late"))
+      .def("open_session", &open_session, arg("communicator"), arg("timeout_s"));
+
+  py::class_<Session, std::shared_ptr<Session>>(module, "MpiSession")
+      .def_property_readonly("rank",
+                             [](Session& self) { return self.communicator().rank(); })
+      .def_property_readonly("size",
+                             [](Session& self) { return self.communicator().size(); })
+      .def("exchange", &exchange, arg("record"), arg("timeout_s"));
+}
+
+}  // namespace bluecomm::bindings

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string_view>
+
+namespace bluecomm::mpi {
+
+// MPICH since 3.1 and those that keep its ABI (Intel MPI, MVAPICH, Cray MPICH): handles
+// are integers, Fortran's the same ones.
+class MpichAbi {
+ public:
+  static constexpr std::string_view kName = "MPICH";
+
+  using Comm = int;
+  using Datatype = int;
+  using Errhandler = int;
+  using Request = int;
+  struct Status {
+    int count_low;
+    int count_high_and_cancelled;
+    int source;
+    int tag;
+    int error;
+  };
+
+  static constexpr int kSuccess = 0;
+  static constexpr int kAnySource = -2;
+  static constexpr int kSingle = 0;
+  static constexpr int kFunneled = 1;
+  static constexpr int kSerialized = 2;
+  static constexpr int kMultiple = 3;
+  static constexpr int kErrorStringBytes = 512;
+  static constexpr int kVersionStringBytes = 8192;
+
+  explicit MpichAbi(void*) {}
+
+  static constexpr Comm comm_world() { return 0x44000000; }
+  static constexpr Comm comm_null() { return 0x04000000; }
+  static constexpr Datatype byte() { return 0x4c00010d; }
+  static constexpr Errhandler errors_return() { return 0x54000001; }
+  static constexpr Comm from_fortran(int handle) { return handle; }
+};
+
+}  // namespace bluecomm::mpi

@@ -1,0 +1,235 @@
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "mpi/functions.h"
+#include "mpi/library.h"
+#include "mpi/symbols.h"
+
+// Library and Communicator for one ABI, whose constants, handles and types go no
+// further than this.
+
+namespace bluecomm::mpi {
+
+// The functions of a loaded library, its constants, and how they are called.
+template <typename Abi>
+class Calls {
+ public:
+  explicit Calls(void* library) : abi(library) {
+#define BIND(member, name) \
+  functions_.member = function<decltype(functions_.member)>(library, #name);
+    EACH_MPI_FUNCTION(BIND)
+#undef BIND
+  }
+
+  const Functions<Abi>* operator->() const { return &functions_; }
+
+  // Throws unless `code`, which `name` returned, is success.
+  void check(const char* name, int code) const {
+    if (code == Abi::kSuccess) return;
+    std::array<char, Abi::kErrorStringBytes + 1> text{};
+    int length = 0;
+    functions_.error_string(code, text.data(), &length);
+    throw std::runtime_error(std::string(name) + ": " + text.data());
+  }
+
+  const Abi abi;
+
+ private:
+  Functions<Abi> functions_;
+};
+
+inline int to_count(std::size_t nbytes) {
+  if (nbytes > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
+    throw std::invalid_argument("MPI counts bytes in an int; got " +
+                                std::to_string(nbytes));
+  }
+  return static_cast<int>(nbytes);
+}
+
+template <typename Abi>
+class BoundCommunicator final : public Communicator {
+ public:
+  BoundCommunicator(std::shared_ptr<const Calls<Abi>> calls, typename Abi::Comm comm)
+      : calls_(std::move(calls)), mpi_(*calls_), comm_(comm) {}
+
+  int rank() override {
+    int rank = 0;
+    mpi_.check("MPI_Comm_rank", mpi_->comm_rank(comm_, &rank));
+    return rank;
+  }
+
+  int size() override {
+    int size = 0;
+    mpi_.check("MPI_Comm_size", mpi_->comm_size(comm_, &size));
+    return size;
+  }
+
+  std::shared_ptr<Communicator> duplicate() override {
+    auto copy = std::make_shared<BoundCommunicator>(calls_, mpi_.abi.comm_null());
+    mpi_.check("MPI_Comm_dup", mpi_->comm_dup(comm_, &copy->comm_));
+    mpi_.check("MPI_Comm_set_errhandler",
+               mpi_->comm_set_errhandler(copy->comm_, mpi_.abi.errors_return()));
+    return copy;
+  }
+
+  Request isend(std::span<const std::byte> bytes, int to, int tag) override {
+    typename Abi::Request request;
+    mpi_.check("MPI_Isend", mpi_->isend(bytes.data(), to_count(bytes.size()),
+                                        mpi_.abi.byte(), to, tag, comm_, &request));
+    return wrap(request);
+  }
+
+  Request irecv(std::span<std::byte> into, int from, int tag) override {
+    typename Abi::Request request;
+    const int source = from == kAnySource ? Abi::kAnySource : from;
+    mpi_.check("MPI_Irecv", mpi_->irecv(into.data(), to_count(into.size()),
+                                        mpi_.abi.byte(), source, tag, comm_, &request));
+    return wrap(request);
+  }
+
+  Request ibcast(std::span<std::byte> bytes, int root) override {
+    typename Abi::Request request;
+    mpi_.check("MPI_Ibcast", mpi_->ibcast(bytes.data(), to_count(bytes.size()),
+                                          mpi_.abi.byte(), root, comm_, &request));
+    return wrap(request);
+  }
+
+  std::optional<Done> test(Request& request) override {
+    typename Abi::Request own = unwrap(request);
+    typename Abi::Status status{};
+    int flag = 0;
+    mpi_.check("MPI_Test", mpi_->test(&own, &flag, &status));
+    request = wrap(own);
+    if (flag == 0) return std::nullopt;
+    int cancelled = 0;
+    int count = 0;
+    mpi_.check("MPI_Test_cancelled", mpi_->test_cancelled(&status, &cancelled));
+    if (cancelled != 0) return Done{.cancelled = true};
+    mpi_.check("MPI_Get_count", mpi_->get_count(&status, mpi_.abi.byte(), &count));
+    return Done{status.source, static_cast<std::size_t>(count), false};
+  }
+
+  void cancel(Request& request) override {
+    typename Abi::Request own = unwrap(request);
+    mpi_.check("MPI_Cancel", mpi_->cancel(&own));
+    request = wrap(own);
+  }
+
+ private:
+  using Bits = std::conditional_t<sizeof(typename Abi::Request) == 8, std::uint64_t,
+                                  std::uint32_t>;
+
+  static Request wrap(typename Abi::Request request) {
+    return Request{std::bit_cast<Bits>(request)};
+  }
+  static typename Abi::Request unwrap(Request request) {
+    return std::bit_cast<typename Abi::Request>(static_cast<Bits>(request));
+  }
+
+  const std::shared_ptr<const Calls<Abi>> calls_;
+  const Calls<Abi>& mpi_;
+  typename Abi::Comm comm_;
+};
+
+template <typename Abi>
+class BoundLibrary final : public Library {
+ public:
+  explicit BoundLibrary(void* library)
+      : calls_(std::make_shared<const Calls<Abi>>(library)), mpi_(*calls_) {
+    int version = 0;
+    int subversion = 0;
+    mpi_.check("MPI_Get_version", mpi_->get_version(&version, &subversion));
+    if (version < 3) {
+      throw std::runtime_error("it has MPI " + std::to_string(version) + "." +
+                               std::to_string(subversion) + ", at least 3.0 is needed");
+    }
+  }
+
+  std::string abi() override { return std::string(Abi::kName); }
+
+  std::string version() override {
+    std::array<char, Abi::kVersionStringBytes + 1> text{};
+    int length = 0;
+    mpi_.check("MPI_Get_library_version",
+               mpi_->get_library_version(text.data(), &length));
+    const std::string all(text.data());
+    return all.substr(0, all.find('\n'));
+  }
+
+  bool initialized() override { return flag("MPI_Initialized", mpi_->initialized); }
+  bool finalized() override { return flag("MPI_Finalized", mpi_->finalized); }
+
+  Threads init(Threads wanted) override {
+    int provided = Abi::kSingle;
+    mpi_.check("MPI_Init_thread",
+               mpi_->init_thread(nullptr, nullptr, to_level(wanted), &provided));
+    return from_level(provided);
+  }
+
+  Threads threads() override {
+    int provided = Abi::kSingle;
+    mpi_.check("MPI_Query_thread", mpi_->query_thread(&provided));
+    return from_level(provided);
+  }
+
+  bool on_main_thread() override {
+    return flag("MPI_Is_thread_main", mpi_->is_thread_main);
+  }
+  void finalize() override { mpi_.check("MPI_Finalize", mpi_->finalize()); }
+
+  std::shared_ptr<Communicator> world() override {
+    return std::make_shared<BoundCommunicator<Abi>>(calls_, mpi_.abi.comm_world());
+  }
+
+  std::shared_ptr<Communicator> from_fortran(int handle) override {
+    const typename Abi::Comm comm = mpi_.abi.from_fortran(handle);
+    if (comm == typename Abi::Comm{} || comm == mpi_.abi.comm_null()) {
+      throw std::invalid_argument("the communicator is MPI_COMM_NULL");
+    }
+    return std::make_shared<BoundCommunicator<Abi>>(calls_, comm);
+  }
+
+ private:
+  bool flag(const char* name, int (*ask)(int*)) {
+    int answer = 0;
+    mpi_.check(name, ask(&answer));
+    return answer != 0;
+  }
+
+  static int to_level(Threads threads) {
+    switch (threads) {
+      case Threads::kSingle:
+        return Abi::kSingle;
+      case Threads::kFunneled:
+        return Abi::kFunneled;
+      case Threads::kSerialized:
+        return Abi::kSerialized;
+      case Threads::kMultiple:
+        return Abi::kMultiple;
+    }
+    return Abi::kSingle;
+  }
+
+  static Threads from_level(int level) {
+    if (level >= Abi::kMultiple) return Threads::kMultiple;
+    if (level >= Abi::kSerialized) return Threads::kSerialized;
+    return level >= Abi::kFunneled ? Threads::kFunneled : Threads::kSingle;
+  }
+
+  const std::shared_ptr<const Calls<Abi>> calls_;
+  const Calls<Abi>& mpi_;
+};
+
+}  // namespace bluecomm::mpi

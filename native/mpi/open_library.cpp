@@ -1,0 +1,86 @@
+#include <dlfcn.h>
+#include <link.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "mpi/abi_mpich.h"
+#include "mpi/abi_openmpi.h"
+#include "mpi/abi_standard.h"
+#include "mpi/bound.h"
+#include "mpi/library.h"
+
+namespace bluecomm::mpi {
+namespace {
+
+// Follows links: libmpi.so may be any of them.
+std::string file_name(void* library) {
+  const link_map* map = nullptr;
+  if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return "";
+  const std::string path = map->l_name;
+  return path.substr(path.rfind('/') + 1);
+}
+
+// With or without the numbers of a version.
+bool is_libmpi(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string_view::npos) return false;
+  const std::string_view name = path.substr(slash + 1);
+  for (const std::string_view stem : {"libmpi.so", "libmpich.so", "libmpi_abi.so"}) {
+    if (name.starts_with(stem) &&
+        name.find_first_not_of(".0123456789", stem.size()) == std::string_view::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::shared_ptr<Library> bind(void* library) {
+  // By name first: a standard library may be built on top of the implementation's own.
+  if (file_name(library).starts_with("libmpi_abi")) {
+    return std::make_shared<BoundLibrary<StandardAbi>>(library);
+  }
+  if (dlsym(library, OpenMpiAbi::kCommWorld) != nullptr) {
+    return std::make_shared<BoundLibrary<OpenMpiAbi>>(library);
+  }
+  // Those of MPICH's kin say so in their version. It is asked for by the functions
+  // alone, which have no handles in them.
+  auto mpich = std::make_shared<BoundLibrary<MpichAbi>>(library);
+  const std::string version = mpich->version();
+  for (const char* kin : {"MPICH", "Intel(R) MPI", "MVAPICH"}) {
+    if (version.find(kin) != std::string::npos) return mpich;
+  }
+  throw std::runtime_error("it calls itself '" + version +
+                           "', which is none of Open MPI, MPICH and their kin");
+}
+
+}  // namespace
+
+std::shared_ptr<Library> open_library(const std::string& path) {
+  // Global, as the plugins that Open MPI loads look for its symbols there.
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  try {
+    return bind(library);
+  } catch (const std::exception& error) {
+    const std::string text = path + ": " + error.what();
+    dlclose(library);
+    throw std::runtime_error(text);
+  }
+}
+
+std::vector<std::string> loaded_libraries() {
+  std::vector<std::string> paths;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* found) {
+        if (is_libmpi(info->dlpi_name)) {
+          static_cast<std::vector<std::string>*>(found)->push_back(info->dlpi_name);
+        }
+        return 0;
+      },
+      &paths);
+  return paths;
+}
+
+}  // namespace bluecomm::mpi

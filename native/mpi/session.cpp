@@ -1,0 +1,57 @@
+#include "mpi/session.h"
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace bluecomm::mpi {
+
+std::shared_ptr<Session> Session::open(std::shared_ptr<Library> library,
+                                       std::shared_ptr<Communicator> communicator,
+                                       std::chrono::steady_clock::time_point deadline,
+                                       const std::function<bool()>& interrupted,
+                                       std::vector<int>& silent) {
+  // The last tag is the least likely to be one of the program's own.
+  Attendance all = meet(*communicator, kMaxTag, "", deadline, interrupted);
+  silent = std::move(all.silent);
+  if (all.records.empty()) return nullptr;
+  return std::make_shared<Session>(std::move(library), communicator->duplicate());
+}
+
+Session::~Session() {
+  // MPI may still write there.
+  for (Buried& one : buried_) static_cast<void>(one.memory.release());
+}
+
+Attendance Session::exchange(const std::string& mine,
+                             std::chrono::steady_clock::time_point deadline,
+                             const std::function<bool()>& interrupted) {
+  return meet(*communicator_, 0, mine, deadline, interrupted);
+}
+
+int Session::take_port() {
+  if (!free_ports_.empty()) {
+    const int port = free_ports_.front();
+    free_ports_.erase(free_ports_.begin());
+    return port;
+  }
+  if (ports_used_ == kPorts) {
+    throw std::runtime_error(
+        "bluecomm was started over MPI " + std::to_string(kPorts - 1) +
+        " times in this process without having ended in order; start the program anew");
+  }
+  return ports_used_++;
+}
+
+void Session::bury(Request request, Buffer memory) {
+  look_at_buried();
+  buried_.push_back({request, std::move(memory)});
+}
+
+void Session::look_at_buried() {
+  std::erase_if(buried_, [this](Buried& one) {
+    return communicator_->test(one.request).has_value();
+  });
+}
+
+}  // namespace bluecomm::mpi

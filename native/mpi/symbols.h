@@ -1,0 +1,22 @@
+#pragma once
+
+#include <dlfcn.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace bluecomm::mpi {
+
+// The address of `name` in a loaded library. Throws std::runtime_error if it has none.
+inline void* symbol(void* library, const char* name) {
+  void* const found = dlsym(library, name);
+  if (found == nullptr) throw std::runtime_error(std::string("it lacks ") + name);
+  return found;
+}
+
+template <typename Function>
+Function function(void* library, const char* name) {
+  return reinterpret_cast<Function>(symbol(library, name));
+}
+
+}  // namespace bluecomm::mpi

@@ -1,0 +1,146 @@
+// The mpi transport with all its ranks in this process, which is one rank of MPI: their
+// transports differ in port only. tests/mpi/ runs it under each launcher, and names the
+// libmpi in TEST_MPI_LIBRARY; without that these tests do not exist.
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "mpi/session.h"
+#include "tests/check.h"
+#include "tests/transport/conformance.h"
+#include "tests/transport/ranks.h"
+#include "transport/mpi/mpi_transport.h"
+
+namespace bluecomm::test {
+namespace {
+
+constexpr std::size_t kEager = 4096;
+
+// MPI can be started and ended only once in a process.
+class Mpi {
+ public:
+  explicit Mpi(const std::string& path) : library_(mpi::open_library(path)) {
+    const mpi::Threads threads = library_->init(mpi::Threads::kMultiple);
+    if (threads != mpi::Threads::kMultiple) {
+      throw std::runtime_error("these tests need MPI_THREAD_MULTIPLE");
+    }
+  }
+  ~Mpi() { library_->finalize(); }
+
+  // As many processes as one world after the other has ranks in its world.
+  std::shared_ptr<mpi::Session> make_session() {
+    return std::make_shared<mpi::Session>(library_, library_->world()->duplicate());
+  }
+  mpi::Library& library() { return *library_; }
+
+ private:
+  std::shared_ptr<mpi::Library> library_;
+};
+
+Mpi& mpi_here() {
+  static Mpi mpi(std::getenv("TEST_MPI_LIBRARY"));
+  return mpi;
+}
+
+struct Keep {
+  std::shared_ptr<mpi::Session> session = mpi_here().make_session();
+};
+
+World make_world(int size, std::size_t eager_bytes) {
+  World world;
+  auto keep = std::make_shared<Keep>();
+  for (int rank = 0; rank < size; ++rank) {
+    world.transports.push_back(
+        std::make_unique<MpiTransport>(MpiOptions{rank, keep->session, eager_bytes}));
+  }
+  world.keep = std::move(keep);
+  connect(world);
+  return world;
+}
+
+Scheme scheme_with(std::size_t eager_bytes) {
+  return {.make_world = [=](int size) { return make_world(size, eager_bytes); },
+          .eager_bytes = eager_bytes,
+          .tells_idle_ranks = true};
+}
+
+Scheme scheme() { return scheme_with(kEager); }
+
+// They stay in the memory that MPI has received them in.
+void long_payloads_may_be_eager() {
+  for (const Check& check : kChecks) {
+    if (check.run != check_payload_sizes && check.run != check_outlives) continue;
+    for (const std::string& finding : run_check(check, scheme_with(mpi::kMaxEager))) {
+      record_failure(std::string(check.name).c_str(), 0, finding);
+    }
+  }
+}
+
+// Transports of one session, one after the other.
+void ports_are_used_again() {
+  const Keep keep;
+  for (int i = 0; i < 3 * mpi::Session::kPorts; ++i) {
+    const MpiTransport transport(MpiOptions{0, keep.session, kEager});
+    CHECK(transport.offer().starts_with("0."));
+  }
+}
+
+void frames_to_an_earlier_transport_are_dropped() {
+  const Keep keep;
+  auto earlier = std::make_unique<MpiTransport>(MpiOptions{1, keep.session, kEager});
+  const std::string old_offer = earlier->offer();
+  MpiTransport sender(MpiOptions{0, keep.session, kEager});
+  Channel& channel = sender.channel(1, old_offer);
+  earlier.reset();
+  channel.post(make_header(1, 0), {});
+  // Ports are given in turn: this one gets that of the earlier transport.
+  std::vector<std::unique_ptr<MpiTransport>> later;
+  for (int i = 0; i < mpi::Session::kPorts - 2; ++i) {
+    later.push_back(
+        std::make_unique<MpiTransport>(MpiOptions{1, keep.session, kEager}));
+    later.back()->channel(0, sender.offer());
+  }
+  struct Silence final : Receiver {
+    void on_message(int, std::unique_ptr<Incoming>) override { CHECK(!"a message"); }
+    void on_lost(int, Status) override { CHECK(!"a loss"); }
+    void on_goodbye(int) override { CHECK(!"a goodbye"); }
+  } silence;
+  for (const auto& transport : later) transport->poll(silence);
+}
+
+void refuses_what_cannot_work() {
+  CHECK_THROWS(MpiTransport(MpiOptions{}), std::invalid_argument, "needs a session");
+  const Keep keep;
+  MpiTransport transport(MpiOptions{0, keep.session, kEager});
+  for (const char* offer : {"", "nowhere", "0.1", "0.0.5", "0.99.5", "7000000.1.5"}) {
+    CHECK_THROWS(transport.channel(1, offer), std::invalid_argument,
+                 std::string("'") + offer + "'");
+  }
+  mpi::Library& library = mpi_here().library();
+  CHECK(library.initialized() && !library.finalized() && library.on_main_thread());
+  CHECK(library.threads() == mpi::Threads::kMultiple);
+  CHECK_THROWS(keep.session->communicator().isend({}, 1 << 20, 0), std::runtime_error,
+               "MPI_Isend: ");
+}
+
+const bool registered =
+    std::getenv("TEST_MPI_LIBRARY") != nullptr &&
+    register_conformance<&scheme>("mpi") &&
+    add_test("mpi", "long_payloads_may_be_eager", &long_payloads_may_be_eager) &&
+    add_test("mpi", "ports_are_used_again", &ports_are_used_again) &&
+    add_test("mpi", "frames_to_an_earlier_transport_are_dropped",
+             &frames_to_an_earlier_transport_are_dropped) &&
+    add_test("mpi", "refuses_what_cannot_work", &refuses_what_cannot_work);
+
+}  // namespace
+
+TEST(mpi_library, says_what_is_wrong_with_a_library) {
+  CHECK_THROWS(mpi::open_library("/nowhere/libmpi.so"), std::runtime_error,
+               "/nowhere/libmpi.so: cannot open shared object file");
+  CHECK_THROWS(mpi::open_library("libc.so.6"), std::runtime_error,
+               "libc.so.6: it lacks MPI_Get_version");
+}
+
+}  // namespace bluecomm::test

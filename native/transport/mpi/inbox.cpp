@@ -1,0 +1,207 @@
+#include "transport/mpi/inbox.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+namespace bluecomm::mpi {
+
+// --- A message -----------------------------------------------------------------------
+
+MpiIncoming::MpiIncoming(Inbox& inbox, const Frame& frame, const Header& header,
+                         std::span<const std::byte> eager)
+    : inbox_(&inbox),
+      message_(frame.message),
+      charged_(frame.charged != 0 ? sizeof(Header) + header.nbytes : 0),
+      header_(header),
+      is_eager_(!eager.empty()) {
+  if (eager.size() >= kKeptEager) {
+    frame_ = inbox.port_.keep_frame();
+    eager_ = eager.data();
+  } else if (is_eager_) {
+    copy_.assign(eager.begin(), eager.end());
+    eager_ = copy_.data();
+  }
+}
+
+MpiIncoming::~MpiIncoming() {
+  if (inbox_ == nullptr) return;
+  inbox_->port_.frames().give(std::move(frame_));
+  try {
+    inbox_->remove(*this);
+  } catch (const std::exception&) {
+    // MPI has failed, which the next poll tells.
+  }
+}
+
+void MpiIncoming::accept(std::span<std::byte>) {
+  accepted_ = true;
+  if (inbox_ != nullptr) inbox_->extend_grant(*this);
+}
+
+std::span<const std::byte> MpiIncoming::readable() const {
+  if (!accepted_ || consumed_ == nbytes()) return {};
+  if (is_eager_) return {eager_ + consumed_, nbytes() - consumed_};
+  if (arrived_ == consumed_) return {};
+  const std::size_t begin = consumed_ % kChunkBytes;
+  return {chunks_.front().get() + begin,
+          std::min(kChunkBytes - begin, arrived_ - consumed_)};
+}
+
+void MpiIncoming::consume(std::size_t nbytes) {
+  const std::size_t before = consumed_;
+  consumed_ += nbytes;
+  if (is_eager_) return;
+  const bool is_whole = consumed_ == header_.nbytes;
+  if (consumed_ / kChunkBytes == before / kChunkBytes && !is_whole) return;
+  if (inbox_ == nullptr) {
+    chunks_.pop_front();
+    return;
+  }
+  inbox_->held_ -=
+      std::min(kChunkBytes, header_.nbytes - before / kChunkBytes * kChunkBytes);
+  inbox_->port_.chunks().give(std::move(chunks_.front()));
+  chunks_.pop_front();
+  inbox_->extend_grant(*this);
+}
+
+// --- All of them ---------------------------------------------------------------------
+
+Inbox::~Inbox() {
+  for (MpiIncoming* incoming : known_) {
+    try {
+      leave_receives(*incoming);
+    } catch (const std::exception&) {
+      // MPI has failed: it will not write to memory any more.
+    }
+    incoming->inbox_ = nullptr;
+  }
+}
+
+bool Inbox::take(const Frame& frame, std::span<const std::byte> rest) {
+  Header header;
+  if (rest.size() != sizeof header + frame.end) return false;
+  std::memcpy(&header, rest.data(), sizeof header);
+  const std::span<const std::byte> eager = rest.subspan(sizeof header);
+  if (!eager.empty() && eager.size() != header.nbytes) return false;
+  auto incoming = std::make_unique<MpiIncoming>(*this, frame, header, eager);
+  known_.insert(incoming.get());
+  arrived_.push_back(std::move(incoming));
+  ++stats_.messages_received;
+  stats_.bytes_received += eager.size();
+  return true;
+}
+
+std::unique_ptr<Incoming> Inbox::take_arrived() {
+  if (arrived_.empty()) return nullptr;
+  auto incoming = std::move(arrived_.front());
+  arrived_.pop_front();
+  return incoming;
+}
+
+void Inbox::extend_grant(MpiIncoming& incoming) {
+  if (is_lost_ || !incoming.wants_more()) return;
+  if (incoming.tag_ < 0) {
+    const std::optional<int> tag = port_.take_tag();
+    if (!tag) {
+      starved_.insert(&incoming);
+      return;
+    }
+    incoming.tag_ = *tag;
+  }
+  const std::size_t base = incoming.consumed_ / kChunkBytes * kChunkBytes;
+  const std::size_t left = kBudget - std::min(kBudget, held_);
+  const std::size_t own = incoming.granted_ - base;
+  std::size_t room = std::min(kWindow - std::min(kWindow, own), left);
+  if (own == 0) room = std::max(room, kChunkBytes);
+  const std::size_t begin = incoming.granted_;
+  const std::size_t limit = begin + room / kChunkBytes * kChunkBytes;
+  const std::size_t end = std::min(incoming.nbytes(), limit);
+  if (end == begin) return;
+  while (incoming.granted_ < end) {
+    const std::size_t nbytes = std::min(kChunkBytes, end - incoming.granted_);
+    incoming.posted_.push_back(port_.receive_chunk(peer_, incoming.tag_, nbytes));
+    incoming.granted_ += nbytes;
+  }
+  held_ += end - begin;
+  receiving_.insert(&incoming);
+  Frame frame{.kind = FrameKind::kGrant, .tag = incoming.tag_};
+  frame.message = incoming.message_;
+  frame.begin = begin;
+  frame.end = end;
+  outbox_.control(frame);
+}
+
+bool Inbox::progress() {
+  bool any = false;
+  for (auto at = receiving_.begin(); at != receiving_.end();) {
+    MpiIncoming& incoming = **at;
+    any |= receive(incoming);
+    at = incoming.posted_.empty() ? receiving_.erase(at) : std::next(at);
+  }
+  const std::set<MpiIncoming*> starved = std::exchange(starved_, {});
+  for (MpiIncoming* incoming : starved) extend_grant(*incoming);
+  return any;
+}
+
+bool Inbox::receive(MpiIncoming& incoming) {
+  bool any = false;
+  while (!incoming.posted_.empty()) {
+    Posted& next = incoming.posted_.front();
+    const std::optional<Done> done = port_.test(next);
+    if (!done) break;
+    any = true;
+    if (done->nbytes != next.nbytes) incoming.is_cut_ = true;
+    if (incoming.is_cut_) {
+      port_.chunks().give(std::move(next.memory));
+    } else {
+      incoming.arrived_ += next.nbytes;
+      stats_.bytes_received += next.nbytes;
+      incoming.chunks_.push_back(std::move(next.memory));
+    }
+    incoming.posted_.pop_front();
+  }
+  if (incoming.arrived_ == incoming.nbytes()) {
+    port_.give_tag(std::exchange(incoming.tag_, -1));
+  }
+  return any;
+}
+
+void Inbox::remove(MpiIncoming& incoming) {
+  known_.erase(&incoming);
+  receiving_.erase(&incoming);
+  starved_.erase(&incoming);
+  if (!incoming.is_eager_) {
+    const std::size_t base = incoming.consumed_ == incoming.nbytes()
+                                 ? incoming.granted_
+                                 : incoming.consumed_ / kChunkBytes * kChunkBytes;
+    held_ -= incoming.granted_ - base;
+    if (!is_lost_ && incoming.arrived_ < incoming.nbytes()) {
+      Frame frame{.kind = FrameKind::kDiscard};
+      frame.message = incoming.message_;
+      outbox_.control(frame);
+    }
+    leave_receives(incoming);
+    for (Buffer& chunk : incoming.chunks_) port_.chunks().give(std::move(chunk));
+  }
+  if (incoming.charged_ == 0 || is_lost_) return;
+  freed_credit_ += incoming.charged_;
+  if (freed_credit_ < kCreditStep) return;
+  Frame frame{.kind = FrameKind::kCredit};
+  frame.end = std::exchange(freed_credit_, 0);
+  outbox_.control(frame);
+}
+
+void Inbox::leave_receives(MpiIncoming& incoming) {
+  if (incoming.tag_ < 0) return;
+  if (is_lost_) {
+    port_.drop(std::move(incoming.posted_), incoming.tag_);
+  } else {
+    port_.finish_later(std::move(incoming.posted_), incoming.tag_);
+  }
+  incoming.posted_.clear();
+  incoming.tag_ = -1;
+}
+
+}  // namespace bluecomm::mpi

@@ -1,0 +1,117 @@
+#include "transport/mpi/mpi_channel.h"
+
+#include <utility>
+
+namespace bluecomm::mpi {
+
+std::unique_ptr<Outgoing> MpiChannel::send(const Header& header,
+                                           std::span<const std::byte> payload) {
+  if (!can_send()) return std::make_unique<MpiOutgoing>(0);
+  used_ = true;
+  return outbox_.send(header, payload);
+}
+
+void MpiChannel::post(const Header& header, std::span<const std::byte> payload) {
+  if (!can_send()) return;
+  used_ = true;
+  outbox_.post(header, payload);
+}
+
+ChannelStats MpiChannel::stats() const {
+  ChannelStats stats = outbox_.stats();
+  stats.messages_received = inbox_.stats().messages_received;
+  stats.bytes_received = inbox_.stats().bytes_received;
+  return stats;
+}
+
+void MpiChannel::take(const Frame& frame, std::span<const std::byte> rest) {
+  if (gone_) return;
+  used_ = true;
+  switch (frame.kind) {
+    case FrameKind::kMessage:
+      if (!inbox_.take(frame, rest)) lose("it sent a frame that makes no sense");
+      return;
+    case FrameKind::kGrant:
+      outbox_.grant(frame);
+      return;
+    case FrameKind::kDiscard:
+      outbox_.discard(frame);
+      return;
+    case FrameKind::kCredit:
+      outbox_.credit(frame);
+      return;
+    case FrameKind::kGoodbye:
+      peer_finished_ = true;
+      outbox_.control(Frame{.kind = FrameKind::kGoodbyeSeen});
+      return;
+    case FrameKind::kGoodbyeSeen:
+      goodbye_seen_ = true;
+      return;
+    case FrameKind::kGone:
+      lose("it dropped the link");
+      return;
+  }
+  lose("it sent a frame of unknown kind");
+}
+
+bool MpiChannel::advance() {
+  bool moved = inbox_.progress();
+  if (gone_) return moved;
+  moved |= outbox_.progress();
+  if (owes_goodbye()) {
+    goodbye_sent_ = moved = true;
+    outbox_.control(Frame{.kind = FrameKind::kGoodbye});
+  }
+  return moved;
+}
+
+bool MpiChannel::report(Receiver& receiver) {
+  bool any = false;
+  while (auto message = inbox_.take_arrived()) {
+    any = true;
+    receiver.on_message(peer_, std::move(message));
+  }
+  if (told_) return any;
+  if (peer_finished_) {
+    told_ = any = true;
+    receiver.on_goodbye(peer_);
+  } else if (lost_) {
+    told_ = any = true;
+    receiver.on_lost(peer_, Status{Code::kPeerLost, *lost_, peer_});
+  }
+  return any;
+}
+
+bool MpiChannel::busy(bool has_room) const {
+  if (inbox_.has_arrived() || (!told_ && (peer_finished_ || lost_))) return true;
+  if (gone_) return false;
+  if (outbox_.has_chunks() && has_room) return true;
+  return owes_goodbye();
+}
+
+void MpiChannel::lose(std::string text) {
+  lost_ = "lost the MPI link to rank " + std::to_string(peer_) + ": " + text;
+  gone_ = true;
+  outbox_.lose();
+  inbox_.lose();
+}
+
+void MpiChannel::forget() {
+  told_ = true;
+  leave();
+  lose("it was dropped here");
+}
+
+void MpiChannel::close() { closing_ = true; }
+
+bool MpiChannel::closed() const {
+  if (!closing_) return false;
+  const bool needs_answer = used_ && !peer_finished_;
+  return gone_ || goodbye_seen_ || (goodbye_sent_ && !needs_answer);
+}
+
+void MpiChannel::leave() {
+  if (used_ && !gone_) outbox_.control(Frame{.kind = FrameKind::kGone});
+}
+
+}  // namespace bluecomm::mpi

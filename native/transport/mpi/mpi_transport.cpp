@@ -1,0 +1,103 @@
+#include "transport/mpi/mpi_transport.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace bluecomm {
+namespace {
+
+// Read by one poll, so that chunks get a turn.
+constexpr int kFramesPerPoll = 64;
+
+MpiOptions checked(MpiOptions options) {
+  if (!options.session) {
+    throw std::invalid_argument("the mpi transport needs a session with MPI");
+  }
+  options.eager_bytes = std::min(options.eager_bytes, mpi::kMaxEager);
+  return options;
+}
+
+}  // namespace
+
+MpiTransport::MpiTransport(MpiOptions options)
+    : options_(checked(std::move(options))),
+      port_(options_.session),
+      last_poll_(Clock::now()),
+      last_change_(last_poll_) {}
+
+MpiTransport::~MpiTransport() {
+  if (port_.abandoned()) return;
+  try {
+    for (const auto& [peer, channel] : channels_) channel->leave();
+  } catch (const std::exception&) {
+    // MPI has failed: it will not tell the peers either.
+  }
+}
+
+Channel& MpiTransport::channel(int peer, std::string_view offer) {
+  const auto found = channels_.find(peer);
+  if (found != channels_.end()) return *found->second;
+  const mpi::Address address = mpi::Address::parse(offer, port_.ranks());
+  auto channel = std::make_unique<mpi::MpiChannel>(port_, options_.rank, peer, address,
+                                                   options_.eager_bytes);
+  return *channels_.emplace(peer, std::move(channel)).first->second;
+}
+
+bool MpiTransport::take_frames() {
+  int frames = 0;
+  for (; frames < kFramesPerPoll; ++frames) {
+    const std::span<const std::byte> bytes = port_.next_frame();
+    if (bytes.empty()) break;
+    mpi::Frame frame;
+    std::memcpy(&frame, bytes.data(), sizeof frame);
+    const auto found = channels_.find(frame.from);
+    if (found == channels_.end()) continue;
+    found->second->take(frame, bytes.subspan(sizeof frame));
+  }
+  return frames > 0;
+}
+
+bool MpiTransport::poll(Receiver& receiver) {
+  if (channels_.empty()) return false;  // all ranks are reached otherwise
+  bool changed = take_frames();
+  changed |= port_.progress();
+  for (const auto& [peer, channel] : channels_) changed |= channel->advance();
+  // After all of them, as the receiver may do anything with any channel.
+  for (const auto& [peer, channel] : channels_) changed |= channel->report(receiver);
+  last_poll_ = Clock::now();
+  if (changed) last_change_ = last_poll_;
+  return changed;
+}
+
+bool MpiTransport::prepare_sleep() {
+  const bool has_room = port_.has_room();
+  return std::none_of(
+      channels_.begin(), channels_.end(),
+      [has_room](const auto& entry) { return entry.second->busy(has_room); });
+}
+
+MpiTransport::Clock::time_point MpiTransport::next_timer() const {
+  if (channels_.empty()) return Clock::time_point::max();
+  const Clock::duration idle = last_poll_ - last_change_;
+  if (idle < kAwake) return last_poll_;
+  return last_poll_ + std::min<Clock::duration>(idle / 4, kLongestNap);
+}
+
+void MpiTransport::forget(int peer) {
+  const auto found = channels_.find(peer);
+  if (found != channels_.end()) found->second->forget();
+}
+
+void MpiTransport::close() {
+  for (const auto& [peer, channel] : channels_) channel->close();
+}
+
+bool MpiTransport::closed() const {
+  return port_.idle() &&
+         std::all_of(channels_.begin(), channels_.end(),
+                     [](const auto& entry) { return entry.second->closed(); });
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <unordered_map>
+
+#include "transport/channel.h"
+#include "transport/mpi/port.h"
+
+namespace bluecomm::mpi {
+
+class Outbox;
+
+class MpiOutgoing final : public Outgoing {
+ public:
+  // A message that needs nothing more: `released` bytes are through.
+  explicit MpiOutgoing(std::size_t released) : released_(released) {}
+  MpiOutgoing(Outbox& outbox, std::uint64_t message, std::span<const std::byte> payload)
+      : outbox_(&outbox), message_(message), payload_(payload) {}
+  ~MpiOutgoing() override;
+
+  std::size_t released() const override { return released_; }
+
+ private:
+  friend class Outbox;
+
+  Outbox* outbox_ = nullptr;  // null once it is over, or the link is lost
+  std::uint64_t message_ = 0;
+  std::span<const std::byte> payload_;
+  std::size_t released_ = 0;
+};
+
+// Messages to one peer. A chunk is copied before MPI has it, from memory that the
+// combining has just written or will read anyway: so a message can be dropped at any
+// moment, although MPI cannot take back what it was given.
+class Outbox {
+ public:
+  Outbox(Port& port, int rank, const Address& peer, std::size_t eager_bytes)
+      : port_(port), rank_(rank), peer_(peer), eager_bytes_(eager_bytes) {}
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+  ~Outbox() { lose(); }
+
+  std::unique_ptr<Outgoing> send(const Header& header,
+                                 std::span<const std::byte> payload);
+  void post(const Header& header, std::span<const std::byte> payload);
+  // A frame without more.
+  void control(Frame frame);
+
+  // What the peer says.
+  void grant(const Frame& frame);
+  void discard(const Frame& frame);
+  void credit(const Frame& frame);
+
+  // Sends the chunks that were asked for, while there is room. True if any.
+  bool progress();
+  bool has_chunks() const { return !chunks_.empty(); }
+  // No message waits for anything.
+  bool idle() const { return waiting_.empty() && chunks_.empty(); }
+  // The link is gone: forgets all messages.
+  void lose();
+
+  const ChannelStats& stats() const { return stats_; }
+
+ private:
+  friend class MpiOutgoing;
+
+  static constexpr int kTurn = 4;
+
+  struct Chunk {
+    std::uint64_t message;
+    int tag;
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  void announce(const Header& header, std::span<const std::byte> payload,
+                std::span<const std::byte> eager, bool charged);
+  void send_chunk(const Chunk& chunk);
+  void forget(MpiOutgoing& outgoing);
+
+  Port& port_;
+  const int rank_;
+  const Address peer_;
+  const std::size_t eager_bytes_;
+  std::uint64_t next_message_ = 0;
+  std::size_t charged_ = 0;  // bytes of eager messages at the peer
+  std::unordered_map<std::uint64_t, MpiOutgoing*> waiting_;
+  std::deque<Chunk> chunks_;  // asked for, in this order
+  ChannelStats stats_;
+};
+
+}  // namespace bluecomm::mpi

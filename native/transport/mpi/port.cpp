@@ -1,0 +1,221 @@
+#include "transport/mpi/port.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+namespace bluecomm::mpi {
+namespace {
+
+// How long the end waits for MPI to take the last frames over.
+constexpr std::chrono::milliseconds kLastFrames{100};
+
+std::uint64_t draw() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32) | random();
+}
+
+template <typename Number>
+bool parse_number(std::string_view text, Number& number, int base) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number, base);
+  return error == std::errc{} && stop == end;
+}
+
+}  // namespace
+
+std::string Address::text() const {
+  std::array<char, 16> digits;
+  const auto end =
+      std::to_chars(digits.data(), digits.data() + digits.size(), transport, 16).ptr;
+  return std::to_string(rank) + "." + std::to_string(port) + "." +
+         std::string(digits.data(), end);
+}
+
+Address Address::parse(std::string_view text, int ranks) {
+  Address address;
+  const std::size_t first = text.find('.');
+  const std::size_t second = first == text.npos ? text.npos : text.find('.', first + 1);
+  if (second == text.npos || !parse_number(text.substr(0, first), address.rank, 10) ||
+      !parse_number(text.substr(first + 1, second - first - 1), address.port, 10) ||
+      !parse_number(text.substr(second + 1), address.transport, 16) ||
+      address.rank < 0 || address.rank >= ranks || address.port < 1 ||
+      address.port >= Session::kPorts) {
+    throw std::invalid_argument("expected RANK.PORT.NUMBER of an mpi transport, with " +
+                                std::to_string(ranks) + " ranks: '" +
+                                std::string(text) + "'");
+  }
+  return address;
+}
+
+Port::Port(std::shared_ptr<Session> session)
+    : session_(std::move(session)),
+      mpi_(session_->communicator()),
+      address_{mpi_.rank(), session_->take_port(), draw()} {
+  for (Posted& posted : receives_) {
+    posted.memory = frame_pool_.take();
+    posted.request = receive_frame(posted.memory.get());
+  }
+}
+
+Port::~Port() {
+  if (abandoned_) {
+    // MPI's memory is the parent's; the child has a copy that nothing writes to.
+    return;
+  }
+  try {
+    const auto deadline = std::chrono::steady_clock::now() + kLastFrames;
+    while (!frames_.empty() && std::chrono::steady_clock::now() < deadline) {
+      if (!end_sends(frames_)) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    }
+    for (Orphan& orphan : orphans_) drop(std::move(orphan.posted), orphan.tag);
+    for (std::size_t i = 0; i < receives_.size(); ++i) {
+      if (holds_frame_ && i == next_receive_) continue;
+      mpi_.cancel(receives_[i].request);
+      session_->bury(receives_[i].request, std::move(receives_[i].memory));
+    }
+    for (auto* sends : {&sends_, &frames_}) {
+      for (Send& send : *sends) session_->bury(send.request, std::move(send.memory));
+    }
+    if (!is_dirty_) session_->give_port(address_.port);
+  } catch (const std::exception&) {
+    // MPI has failed, or ended: there is nothing to hand over to it.
+  }
+}
+
+// --- Frames --------------------------------------------------------------------------
+
+Request Port::receive_frame(std::byte* into) {
+  return mpi_.irecv({into, kMaxFrame}, kAnySource, address_.port * Session::kTags);
+}
+
+void Port::send_frame(const Address& to, Frame frame, std::span<const std::byte> header,
+                      std::span<const std::byte> payload) {
+  frame.to = to.transport;
+  const std::size_t nbytes = sizeof frame + header.size() + payload.size();
+  Buffer memory = frame_pool_.take();
+  std::byte* at = memory.get();
+  std::memcpy(at, &frame, sizeof frame);
+  at = std::copy(header.begin(), header.end(), at + sizeof frame);
+  std::copy(payload.begin(), payload.end(), at);
+  send(to, to.port * Session::kTags, std::move(memory), nbytes, frame_pool_, frames_);
+}
+
+void Port::send(const Address& to, int tag, Buffer memory, std::size_t nbytes,
+                Pool& origin, std::deque<Send>& list) {
+  Request request = mpi_.isend({memory.get(), nbytes}, to.rank, tag);
+  if (mpi_.test(request)) {
+    origin.give(std::move(memory));
+  } else {
+    list.push_back({request, std::move(memory), &origin});
+  }
+}
+
+std::span<const std::byte> Port::next_frame() {
+  if (std::exchange(holds_frame_, false)) {
+    Posted& read = receives_[next_receive_];
+    read.request = receive_frame(read.memory.get());
+    next_receive_ = (next_receive_ + 1) % receives_.size();
+  }
+  while (true) {
+    Posted& next = receives_[next_receive_];
+    const std::optional<Done> done = mpi_.test(next.request);
+    if (!done) return {};
+    Frame frame;
+    if (done->nbytes >= sizeof frame) {
+      std::memcpy(&frame, next.memory.get(), sizeof frame);
+      if (frame.to == address_.transport) {
+        holds_frame_ = true;
+        return {next.memory.get(), done->nbytes};
+      }
+    }
+    // To an earlier transport of this port.
+    next.request = receive_frame(next.memory.get());
+    next_receive_ = (next_receive_ + 1) % receives_.size();
+  }
+}
+
+Buffer Port::keep_frame() {
+  return std::exchange(receives_[next_receive_].memory, frame_pool_.take());
+}
+
+// --- Chunks --------------------------------------------------------------------------
+
+void Port::send_chunk(const Address& to, int tag, Buffer chunk, std::size_t nbytes) {
+  send(to, tag, std::move(chunk), nbytes, chunk_pool_, sends_);
+}
+
+std::optional<int> Port::take_tag() {
+  if (!free_tags_.empty()) {
+    const int tag = free_tags_.back();
+    free_tags_.pop_back();
+    return tag;
+  }
+  if (tags_used_ == Session::kTags) return std::nullopt;
+  return address_.port * Session::kTags + tags_used_++;
+}
+
+Posted Port::receive_chunk(const Address& from, int tag, std::size_t nbytes) {
+  Posted posted{{}, chunk_pool_.take(), nbytes};
+  posted.request = mpi_.irecv({posted.memory.get(), nbytes}, from.rank, tag);
+  return posted;
+}
+
+std::optional<Done> Port::test(Posted& posted) { return mpi_.test(posted.request); }
+
+void Port::finish_later(std::deque<Posted> posted, int tag) {
+  orphans_.push_back({std::move(posted), tag});
+}
+
+void Port::drop(std::deque<Posted> posted, int tag) {
+  if (posted.empty()) {
+    give_tag(tag);
+    return;
+  }
+  // Its messages may still come: the tag is not used again.
+  is_dirty_ = true;
+  for (Posted& one : posted) {
+    mpi_.cancel(one.request);
+    session_->bury(one.request, std::move(one.memory));
+  }
+}
+
+bool Port::progress() {
+  bool any = end_sends(frames_);
+  any |= end_sends(sends_);
+  any |= end_orphans();
+  return any;
+}
+
+bool Port::end_sends(std::deque<Send>& sends) {
+  const std::size_t before = sends.size();
+  std::erase_if(sends, [this](Send& send) {
+    if (!mpi_.test(send.request)) return false;
+    send.origin->give(std::move(send.memory));
+    return true;
+  });
+  return sends.size() < before;
+}
+
+bool Port::end_orphans() {
+  const std::size_t before = orphans_.size();
+  std::erase_if(orphans_, [this](Orphan& orphan) {
+    while (!orphan.posted.empty() && test(orphan.posted.front())) {
+      chunk_pool_.give(std::move(orphan.posted.front().memory));
+      orphan.posted.pop_front();
+    }
+    if (!orphan.posted.empty()) return false;
+    give_tag(orphan.tag);
+    return true;
+  });
+  return orphans_.size() < before;
+}
+
+}  // namespace bluecomm::mpi

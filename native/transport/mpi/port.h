@@ -1,0 +1,125 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mpi/session.h"
+#include "transport/mpi/buffers.h"
+#include "transport/mpi/wire.h"
+
+namespace bluecomm::mpi {
+
+// Where a transport is reached: "3.1.5eed" is rank 3 of the session, port 1. The number
+// at the end is drawn for each transport, so that frames to an earlier one of the same
+// port are known.
+struct Address {
+  int rank = 0;
+  int port = 0;
+  std::uint64_t transport = 0;
+
+  std::string text() const;
+  // Throws std::invalid_argument.
+  static Address parse(std::string_view text, int ranks);
+};
+
+// A receive under way, with its memory.
+struct Posted {
+  Request request{};
+  Buffer memory;
+  std::size_t nbytes = 0;
+};
+
+// The MPI side of a transport: what is under way there, and the memory of it.
+class Port {
+ public:
+  explicit Port(std::shared_ptr<Session> session);
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+  // Leaves to the session what MPI has not ended.
+  ~Port();
+
+  const Address& address() const { return address_; }
+  int ranks() { return session_->communicator().size(); }
+  // Memory of chunks, and of whole frames.
+  Pool& chunks() { return chunk_pool_; }
+  Pool& frames() { return frame_pool_; }
+
+  void send_frame(const Address& to, Frame frame, std::span<const std::byte> header,
+                  std::span<const std::byte> payload);
+  // The next frame that came, until the next call. Empty: none.
+  std::span<const std::byte> next_frame();
+  // The memory of that frame, which then stays beyond the next call; from frames().
+  Buffer keep_frame();
+
+  // Whether one more chunk may be under way.
+  bool has_room() const { return sends_.size() < kMaxSends; }
+  // Sends what `chunk` begins with; `nbytes` may be 0.
+  void send_chunk(const Address& to, int tag, Buffer chunk, std::size_t nbytes);
+
+  // A tag for one message; nothing while all are in use.
+  std::optional<int> take_tag();
+  void give_tag(int tag) { free_tags_.push_back(tag); }
+  Posted receive_chunk(const Address& from, int tag, std::size_t nbytes);
+  std::optional<Done> test(Posted& posted);
+  // Nobody wants these any more, and their sender will answer them all.
+  void finish_later(std::deque<Posted> posted, int tag);
+  // Nobody wants these any more, and their sender is gone.
+  void drop(std::deque<Posted> posted, int tag);
+
+  // Looks after what is under way. True if anything ended.
+  bool progress();
+  // Nothing of what was sent is under way.
+  bool idle() const { return sends_.empty() && frames_.empty(); }
+
+  // In a forked child: MPI is the parent's.
+  void abandon() noexcept { abandoned_ = true; }
+  bool abandoned() const { return abandoned_; }
+
+ private:
+  static constexpr std::size_t kMaxSends = 32;
+  static constexpr std::size_t kFrameReceives = 4;
+
+  struct Send {
+    Request request{};
+    Buffer memory;
+    Pool* origin;
+  };
+  struct Orphan {
+    std::deque<Posted> posted;
+    int tag;
+  };
+
+  Request receive_frame(std::byte* into);
+  void send(const Address& to, int tag, Buffer memory, std::size_t nbytes, Pool& origin,
+            std::deque<Send>& list);
+  bool end_sends(std::deque<Send>& sends);
+  bool end_orphans();
+
+  const std::shared_ptr<Session> session_;
+  Communicator& mpi_;
+  const Address address_;
+  Pool chunk_pool_{kChunkBytes};
+  Pool frame_pool_{kMaxFrame};
+  std::deque<Send> sends_;   // of chunks
+  std::deque<Send> frames_;  // on their way out
+  std::vector<int> free_tags_;
+  int tags_used_ = 1;  // the first is that of frames
+  std::list<Orphan> orphans_;
+  // Receives of frames, in a ring: MPI fills them in the order of their start.
+  std::array<Posted, kFrameReceives> receives_;
+  std::size_t next_receive_ = 0;
+  bool holds_frame_ = false;  // the one at next_receive_ is being read
+  bool is_dirty_ = false;     // messages may come that nobody will take
+  bool abandoned_ = false;
+};
+
+}  // namespace bluecomm::mpi

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/channel.h"
+
+// What two ranks say to each other over MPI.
+//
+// Frames go under the transport's first tag: MPI keeps the order of messages of one tag
+// and pair. Payloads that are not eager travel in chunks, cut at multiples of
+// kChunkBytes. The receiver asks for them: it starts the receive of each chunk, under a
+// tag that it has chosen for the message, and then sends a grant. So chunks meet
+// receives that wait for them, and MPI never has to keep one.
+//
+// For each chunk that was granted exactly one message travels under the tag. A sender
+// that has dropped the message, or was told that nobody wants it, sends an empty one.
+// Hence every receive ends, and the tag may be used again, without MPI_Cancel.
+
+namespace bluecomm::mpi {
+
+inline constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
+
+// Eager payloads that a peer has not yet given back are at most so many bytes.
+inline constexpr std::size_t kEagerCredit = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxEager = std::size_t{64} << 10;
+
+enum class FrameKind : std::uint32_t {
+  kMessage,      // then the Header and, if `end` is not 0, the eager payload
+  kGrant,        // chunks of `message` in [begin, end), under `tag`
+  kDiscard,      // nobody wants the rest of `message`
+  kCredit,       // `end` bytes of eager messages were taken
+  kGoodbye,      // nothing more comes
+  kGoodbyeSeen,  // answer to that
+  kGone,         // this rank has dropped the link
+};
+
+struct Frame {
+  FrameKind kind = FrameKind::kMessage;
+  std::int32_t from = 0;  // rank
+  std::int32_t tag = 0;
+  std::uint32_t charged = 0;  // an eager message whose bytes are to be given back
+  std::uint64_t to = 0;       // the receiver's transport, as its address says
+  std::uint64_t message = 0;  // number, counted by the sender for each peer
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+static_assert(sizeof(Frame) == 48);
+
+inline constexpr std::size_t kMaxFrame = sizeof(Frame) + sizeof(Header) + kMaxEager;
+
+}  // namespace bluecomm::mpi

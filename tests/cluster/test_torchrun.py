@@ -1,0 +1,35 @@
+"""torchrun on two hosts: the ranks meet in its store and talk over TCP."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.launchers.support import PROGRAM, check_operations, run_launcher
+
+pytestmark = pytest.mark.cluster
+
+PORT = 29511
+
+
+def test_two_hosts_meet_in_the_store_of_the_first(cluster):
+    hosts = cluster.hosts[:2]
+
+    def run(node: int) -> subprocess.CompletedProcess[str]:
+        inside = ["nsenter", "-t", str(hosts[node].sshd.pid), "-n", "-u", "-m"]
+        where = ["--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "2"]
+        store = ["--master-addr", hosts[0].address, "--master-port", str(PORT)]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *where, *store]
+        return run_launcher([*inside, *torchrun, "-m", PROGRAM, "operations"])
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(run, range(2))
+    assert second.returncode == 0, second.stderr
+    first.stdout += second.stdout
+    found = check_operations(first, 4, machines=2)
+    assert all(one["transports"] == ["shm", "tcp"] for one in found)
+    # Without a file of the user's, their keys were in the open store.
+    assert "BLUECOMM_SECRET_FILE" in first.stderr

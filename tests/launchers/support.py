@@ -1,0 +1,73 @@
+"""Runs a launcher as a user does and reads what its ranks found."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.support.launch import ROOT
+
+PROGRAM = "tests.launchers.programs"
+
+
+def program(case: str) -> tuple[str, ...]:
+    """Return the command of a case of ``programs.py``."""
+    return (sys.executable, "-m", PROGRAM, case)
+
+
+def run_launcher(
+    command: Sequence[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    limit_s: float = 120.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line to its end and return what came of it."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        **(environ or {}),
+    }
+    return subprocess.run(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+        env=environment,
+        cwd=ROOT,
+    )
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """Return what the ranks printed, in rank order, whatever stands before it."""
+    texts = re.findall(r"\{.*\}", done.stdout)
+    found = [json.loads(text) for text in texts]
+    # Other programs print such lines, too: torchrun does.
+    return sorted((one for one in found if "rank" in one), key=lambda one: one["rank"])
+
+
+def check_operations(
+    done: subprocess.CompletedProcess[str], size: int, *, machines: int = 1
+) -> list[dict[str, Any]]:
+    """Demand that the case ``operations`` went well on all ranks; return findings."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [one for one in findings(done) if "worlds" in one]
+    assert [one["rank"] for one in found] == list(range(size)), done.stderr
+    local = size // machines
+    for rank, one in enumerate(found):
+        assert one["size"] == size
+        assert one["local"] == [rank % local, local]
+        assert one["machine"] == [rank // local, machines]
+        for world in one["worlds"]:
+            assert all(world.values()), one
+        assert one["losses"]["gradient_allreduce"] < 1e-6
+        assert 0 < one["losses"]["neighbor_allreduce"] < 1
+    return found

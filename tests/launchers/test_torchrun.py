@@ -1,0 +1,92 @@
+"""torchrun starts the ranks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launchers.support import (
+    check_operations,
+    findings,
+    run_launcher,
+)
+
+pytestmark = pytest.mark.launchers
+
+RANKS = 3
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """One torchrun whose ranks fail in each start but the last, each time otherwise."""
+    options = ["--nproc-per-node", str(RANKS), "--max-restarts", "3"]
+    program = ["-m", "tests.launchers.without_bluecomm", "starts_of_torchrun"]
+    environ = {"TMPDIR": str(tmp_path_factory.mktemp("torchrun"))}
+    done = run_launcher([*TORCHRUN, *options, *program], environ=environ, limit_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_operations_and_optimizers(job):
+    found = check_operations(job, RANKS)
+    assert {one["source"].split(",")[0] for one in found} == {"torchrun"}
+    assert all(one["transports"] == ["shm"] for one in found)
+    assert "BLUECOMM_SECRET_FILE" not in job.stderr
+
+
+def test_a_rank_without_bluecomm_ends_the_start(job):
+    assert "ModuleNotFoundError: import of bluecomm halted" in job.stderr
+
+
+def test_a_rank_of_another_version_is_named_by_all(job):
+    said = {one["rank"]: one["version"] for one in findings(job) if "version" in one}
+    for rank in (0, 2):
+        assert "bluecomm of rank 1 is another one (expected " in said[rank]
+        assert ", got 0.0.1)" in said[rank]
+    assert "bluecomm of rank 0 is another one (expected 0.0.1" in said[1]
+
+
+def test_a_killed_rank_is_named_by_its_peers(job):
+    lost = [one for one in findings(job) if "lost" in one]
+    assert [one["rank"] for one in lost] == [0, 2], job.stderr
+    for one in lost:
+        assert one["lost"] == [1]
+        assert "rank 1" in one["text"]
+
+
+def test_restarted_ranks_meet_anew(job):
+    again = [one for one in findings(job) if "again" in one]
+    assert again == [{"rank": rank, "again": float(RANKS)} for rank in range(RANKS)]
+
+
+def test_rank_zero_runs_the_store_where_torchrun_runs_none(tmp_path):
+    body = "import bluecomm as bf; bf.init(); print({'size': bf.size()}, flush=True)"
+    options = ["--nproc-per-node", "2", "--no-python"]
+    command = [*TORCHRUN, *options, sys.executable, "-c", body]
+    environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "TMPDIR": str(tmp_path)}
+    done = run_launcher(command, environ=environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("{'size': 2}") == 2
+    # Neither the secret nor a folder for sockets is left.
+    assert not list(tmp_path.glob("bluecomm-*"))
+
+
+def test_a_script_of_torch_alone_runs_under_bfrun(tmp_path):
+    script = Path(tmp_path, "ddp.py")
+    script.write_text(
+        "import torch\n"
+        "torch.distributed.init_process_group('gloo')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))\n"
+        "rank = torch.distributed.get_rank()\n"
+        "model(torch.full((1, 2), float(rank))).sum().backward()\n"
+        "print(model.module.weight.grad.tolist())\n"
+        "torch.distributed.destroy_process_group()\n"
+    )
+    bfrun = [sys.executable, "-m", "bfrun", "-np", "2"]
+    done = run_launcher([*bfrun, sys.executable, str(script)])
+    assert done.returncode == 0, done.stderr
+    expected = [f"[{rank}] [[0.5, 0.5]]" for rank in range(2)]
+    assert sorted(done.stdout.splitlines()) == expected

@@ -1,0 +1,426 @@
+"""Decentralized methods: the recursions of their papers, and where they end.
+
+The oracle has the recursions as the papers write them, on the stacked ranks; the
+algorithms have them in other forms. Ranks stand on a line, have unlike data and start
+at unlike points.
+"""
+
+import copy
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import bluecomm as bf
+from tests.support.logistic import (
+    Logistic,
+    data_of,
+    gradients,
+    optimum,
+    start_of,
+)
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.mp
+
+RANKS, RATE, MOMENTUM = 4, 0.4, 0.6
+FEW = 9
+W = bf.mixing_matrix(bf.MeshGrid2DGraph(RANKS, (1, RANKS)))
+EYE, MEAN = np.eye(RANKS), np.full((RANKS, RANKS), 1 / RANKS)
+MATCHINGS = bf.topology.RandomMatchings(RANKS, seed=3)
+
+
+# -- the papers ------------------------------------------------------------------------
+
+
+def diffusion(x):
+    while True:
+        x = W @ (x - RATE * gradients(x))
+        yield x
+
+
+def consensus(x):
+    while True:
+        x = W @ x - RATE * gradients(x)
+        yield x
+
+
+def exact_diffusion(x):
+    psi = x
+    while True:
+        new = x - RATE * gradients(x)
+        phi = new + x - psi
+        psi = new
+        x = (EYE + W) / 2 @ phi
+        yield x
+
+
+def d2(x):
+    g = gradients(x)
+    old, x = x, W @ (x - RATE * g)
+    while True:
+        yield x
+        g_old, g = g, gradients(x)
+        old, x = x, W @ (2 * x - old - RATE * g + RATE * g_old)
+
+
+def extra(x):
+    g = gradients(x)
+    old, x = x, W @ x - RATE * g
+    while True:
+        yield x
+        g_old, g = g, gradients(x)
+        old, x = x, (EYE + W) @ x - (EYE + W) / 2 @ old - RATE * (g - g_old)
+
+
+def diging(x):
+    y = g = gradients(x)
+    while True:
+        x = W @ x - RATE * y
+        yield x
+        g_old, g = g, gradients(x)
+        y = W @ y + g - g_old
+
+
+def augmented(x, matrices=(W,)):
+    y = g = gradients(x)
+    for matrix in itertools.cycle(matrices):
+        x = matrix @ (x - RATE * y)
+        yield x
+        g_old, g = g, gradients(x)
+        y = matrix @ y + g - g_old
+
+
+def augmented_on_matchings(x):
+    return augmented(x, [MATCHINGS.matrix(number) for number in range(1000)])
+
+
+def augmented_every_2(x):
+    return augmented(x, [EYE, W])
+
+
+def momentum_tracking(x):
+    u = y = np.zeros_like(x)
+    while True:
+        u_old, u = u, MOMENTUM * u + gradients(x)
+        y = W @ y + RATE * (u - u_old)
+        x = W @ (x - y)
+        yield x
+
+
+def decentlam(x):
+    m = np.zeros_like(x)
+    while True:
+        g = (x - W @ (x - RATE * gradients(x))) / RATE
+        m = MOMENTUM * m + g
+        x = x - RATE * m
+        yield x
+
+
+def gossip_pga(x):
+    for step in itertools.count(1):
+        x = (MEAN if step % 3 == 0 else W) @ (x - RATE * gradients(x))
+        yield x
+
+
+def local_sgd(x):
+    for step in itertools.count(1):
+        x = x - RATE * gradients(x)
+        if step % 3 == 0:
+            x = MEAN @ x
+        yield x
+
+
+def diloco(x):
+    p, m = x, np.zeros_like(x)
+    for step in itertools.count(1):
+        x = x - RATE * gradients(x)
+        if step % 3 == 0:
+            outer = MEAN @ (p - x)
+            m = 0.3 * m + outer
+            x = p = p - 0.8 * (outer + 0.3 * m)
+        yield x
+
+
+def noloco(x):
+    schedule = bf.topology.RandomMatchings(RANKS)
+    p, m = x, np.zeros_like(x)
+    for step in itertools.count(1):
+        x = x - RATE * gradients(x)
+        if step % 3 == 0:
+            matrix = schedule.matrix(step // 3 - 1)
+            m = 0.3 * m + 0.8 * matrix @ (x - p) - 0.9 * (p - matrix @ p)
+            x = p = p + m
+        yield x
+
+
+# -- the algorithms --------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """An algorithm, its options, and what its paper says."""
+
+    paper: Callable
+    algorithm: str
+    options: dict = dataclasses.field(default_factory=dict)
+    momentum: float = 0.0
+    # Steps to its end.
+    many: int = FEW
+    # How it steps: "plain", with a "closure", under a "scaler".
+    how: str = "plain"
+
+
+EVERY_3 = {"num_steps_per_communication": 3}
+EXACT = {
+    "exact_diffusion": Method(exact_diffusion, "exact_diffusion", many=120),
+    "d2": Method(d2, "d2", many=100),
+    "extra": Method(extra, "extra", many=120),
+    "diging": Method(diging, "gradient_tracking", {"order": "cta"}, many=180),
+    "augmented": Method(augmented, "gradient_tracking", many=150),
+    "matchings": Method(
+        augmented_on_matchings, "gradient_tracking", {"topology": MATCHINGS}, many=200
+    ),
+    "momentum_tracking": Method(
+        momentum_tracking, "momentum_tracking", {}, MOMENTUM, many=240
+    ),
+}
+BIASED = {
+    "atc": Method(diffusion, "neighbor_allreduce", {"order": "atc"}, many=80),
+    "cta": Method(consensus, "neighbor_allreduce", {"order": "cta"}, many=80),
+    "decentlam": Method(decentlam, "decentlam", {"momentum": MOMENTUM}, many=150),
+    "gossip_pga": Method(gossip_pga, "gossip_pga", {"period": 3}, many=81),
+}
+STEPPED = {
+    "scaler": Method(augmented, "gradient_tracking", how="scaler"),
+    "closure": Method(augmented, "gradient_tracking", how="closure"),
+    "every_2": Method(
+        augmented_every_2, "gradient_tracking", {"num_steps_per_communication": 2}
+    ),
+    "local_sgd": Method(local_sgd, "local_sgd", EVERY_3),
+    "diloco": Method(
+        diloco, "diloco", {"outer_lr": 0.8, "outer_momentum": 0.3, **EVERY_3}
+    ),
+    "noloco": Method(
+        noloco,
+        "noloco",
+        {"outer_lr": 0.8, "outer_momentum": 0.3, "pull": 0.9, **EVERY_3},
+    ),
+}
+METHODS = EXACT | BIASED | STEPPED
+
+
+def make(method):
+    """Return a model and its optimizer."""
+    model = Logistic(start_of(bf.rank()))
+    sgd = torch.optim.SGD(model.parameters(), RATE, momentum=method.momentum)
+    # A bucket for each parameter.
+    return model, bf.DistributedOptimizer(
+        sgd, model, algorithm=method.algorithm, bucket_bytes=8, **method.options
+    )
+
+
+def train(model, optimizer, steps, how="plain"):
+    """Take steps with full gradients."""
+    features, labels = (torch.as_tensor(each) for each in data_of(bf.rank()))
+    scaler = torch.amp.GradScaler("cpu", init_scale=64, enabled=how == "scaler")
+
+    def backward():
+        optimizer.zero_grad()
+        loss = scaler.scale(model(features, labels))
+        loss.backward()
+        return loss
+
+    for _ in range(steps):
+        if how == "closure":
+            optimizer.step(backward)
+        else:
+            backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def vector_of(model, optimizer):
+    """Return the final parameters."""
+    optimizer.synchronize()
+    return model.vector.detach().numpy().copy()
+
+
+def set_line():
+    """Put the line in force, with its weights."""
+    bf.set_topology(bf.MeshGrid2DGraph(RANKS, (1, RANKS)), is_weighted=True)
+
+
+def train_all():
+    """Return of each method the parameters after few and after many steps."""
+    set_line()
+    found = {}
+    for name, method in METHODS.items():
+        model, optimizer = make(method)
+        train(model, optimizer, FEW, method.how)
+        few = vector_of(model, optimizer)
+        train(model, optimizer, method.many - FEW, method.how)
+        found[name] = few, vector_of(model, optimizer)
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Return (few, many) of each method, ranks stacked; trained in one job."""
+    ranks = run_ranks(RANKS, train_all, limit_s=120)
+    return {
+        name: tuple(np.stack([rank[name][k] for rank in ranks]) for k in range(2))
+        for name in METHODS
+    }
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_does_what_its_paper_says(name, trained):
+    recursion = METHODS[name].paper(np.stack([start_of(r) for r in range(RANKS)]))
+    expected = next(itertools.islice(recursion, FEW - 1, None))
+    np.testing.assert_allclose(trained[name][0], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_methods_reach_the_optimum_of_all_data(name, trained):
+    assert np.abs(trained[name][1] - optimum(RANKS)).max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["atc", "cta"])
+def test_neighbor_averaging_stops_at_its_bias(name, trained):
+    few, many = (np.abs(x - optimum(RANKS)).max() for x in trained[name])
+    assert 0.1 < many < few
+
+
+def test_decentlam_has_the_bias_of_no_momentum(trained):
+    np.testing.assert_allclose(trained["decentlam"][1], trained["atc"][1], atol=1e-4)
+
+
+def test_a_global_average_now_and_then_makes_the_bias_smaller(trained):
+    # After a global average all ranks are at one point.
+    bias = np.abs(trained["gossip_pga"][1] - optimum(RANKS)).max()
+    assert bias < np.abs(trained["atc"][1] - optimum(RANKS)).max() / 10
+
+
+# -- checkpoints -----------------------------------------------------------------------
+
+CHECKPOINT = [name for name in METHODS if name not in ("atc", "cta")]
+
+
+def resume_all():
+    """Return of each method the parameters with and without a new start at step 5."""
+    set_line()
+    found = {}
+    for name in CHECKPOINT:
+        model, optimizer = make(METHODS[name])
+        train(model, optimizer, 5)
+        states = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        train(model, optimizer, 4)
+        straight = vector_of(model, optimizer)
+        model, optimizer = make(METHODS[name])
+        model.load_state_dict(states[0])
+        optimizer.load_state_dict(states[1])
+        train(model, optimizer, 4)
+        found[name] = straight, vector_of(model, optimizer)
+    return found
+
+
+def test_a_resumed_run_equals_one_that_was_not_interrupted():
+    for rank in run_ranks(RANKS, resume_all, limit_s=60):
+        for name, (straight, resumed) in rank.items():
+            np.testing.assert_array_equal(resumed, straight, err_msg=name)
+
+
+# -- what does not fit -----------------------------------------------------------------
+
+
+def one_step(algorithm, **options):
+    """Take one step of a method."""
+    model, optimizer = make(Method(None, algorithm, options))
+    train(model, optimizer, 1)
+
+
+def refuse_all():
+    """Ask for what the methods cannot do; all ranks are refused alike."""
+    symmetric = "symmetric and doubly stochastic"
+    with pytest.raises(ValueError, match=r"eigenvalues above -0\.333, and the"):
+        one_step("d2", topology=bf.RingGraph(4))
+    for name in ("exact_diffusion", "extra", "d2"):
+        with pytest.raises(ValueError, match=f"{name} needs a mixing .* {symmetric}"):
+            one_step(name, topology=bf.RingGraph(4, connect_style=1))
+        with pytest.raises(ValueError, match="same topology in each round"):
+            one_step(name, topology=bf.topology.OnePeerExponential(4))
+        with pytest.raises(ValueError, match="of 4 ranks, got Static"):
+            one_step(name, topology=bf.RingGraph(3))
+        with pytest.raises(TypeError, match=r"must be a networkx\.DiGraph"):
+            one_step(name, topology="one_peer")
+    for name in ("gradient_tracking", "momentum_tracking"):
+        with pytest.raises(ValueError, match=f"{name} needs a doubly stochastic"):
+            one_step(name, topology=bf.topology.OnePeer(bf.StarGraph(4)))
+    bf.set_topology(bf.StarGraph(4), is_weighted=False)
+    with pytest.raises(ValueError, match="does not hold for StaticTopology"):
+        one_step("gradient_tracking")
+    with pytest.raises(ValueError, match=symmetric):
+        one_step("extra")
+    bf.set_topology(bf.StarGraph(4), is_weighted=True)
+    for name in ("gradient_tracking", "extra"):
+        one_step(name)
+    for name, options, text in (
+        ("decentlam", {"momentum": 1.0}, "momentum must be in 0 .* got 1.0"),
+        ("diloco", {"outer_momentum": -0.1}, "outer_momentum must be in 0"),
+        ("diloco", {"outer_lr": 0.0}, "outer_lr must be above 0, got 0.0"),
+        ("noloco", {"pull": -1.0}, "pull must be above 0"),
+        ("gossip_pga", {"period": 0}, "period must be at least 1, got 0"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            one_step(name, **options)
+    model, optimizer = make(Method(None, "extra"))
+    optimizer.self_weight, optimizer.src_weights = 1.0, {}
+    with pytest.raises(ValueError, match="extra takes its weights from a static"):
+        train(model, optimizer, 1)
+    return True
+
+
+def test_what_a_method_cannot_do_is_refused():
+    assert run_ranks(RANKS, refuse_all, limit_s=60) == [True] * RANKS
+
+
+def follow_the_default():
+    """Train with methods that need a symmetric graph, without setting one."""
+    model, optimizer = make(Method(None, "exact_diffusion"))
+    train(model, optimizer, 60)
+    return vector_of(model, optimizer)
+
+
+def test_exact_methods_choose_a_graph_where_nobody_did():
+    # On 5 ranks the default graph is not symmetric.
+    found = run_ranks(5, follow_the_default)
+    assert max(np.abs(x - optimum(5)).max() for x in found) < 1e-3
+
+
+def evaluate_twice():
+    """Track gradients of an optimizer that takes several."""
+    model = Logistic(start_of(bf.rank()))
+    lbfgs = torch.optim.LBFGS(model.parameters())
+    optimizer = bf.DistributedOptimizer(lbfgs, model, algorithm="gradient_tracking")
+    with pytest.raises(RuntimeError, match="evaluates its closure several times"):
+        train(model, optimizer, 1, "closure")
+    return True
+
+
+def test_only_one_gradient_of_a_step_is_tracked():
+    assert run_ranks(2, evaluate_twice) == [True] * 2
+
+
+def disagree():
+    """Give each rank another period."""
+    with pytest.raises(bf.MismatchError, match="0 has period=2, rank 1 has period=3"):
+        make(Method(None, "gossip_pga", {"period": 2 + bf.rank()}))
+    return True
+
+
+def test_options_must_agree():
+    assert run_ranks(2, disagree) == [True] * 2

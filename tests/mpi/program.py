@@ -1,0 +1,201 @@
+"""What one launch under MPI's mpirun runs: all cases, one world after the other.
+
+Each rank writes ``RANK.json`` into the folder that it is given: the case's name, and
+what went wrong in it, if anything. The ranks are told that each two share a machine.
+
+With ``mpi4py`` as second argument mpi4py starts MPI, before bluecomm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bluecomm as bf
+import bluecomm.runtime.mpi
+from bluecomm.runtime import current_communicator, current_process
+from tests.mp.test_allreduce import other_collectives, reduce_all, shuffled_names
+from tests.mp.test_neighbor_allreduce import TOPOLOGIES, mix_all_shapes
+from tests.support.oracle import SHAPES, stacked
+
+
+def transports() -> list[str]:
+    """Return the kind of the link to each rank."""
+    world = current_communicator().world
+    return [world.transport_of(rank) for rank in range(bf.size())]
+
+
+def mixes_by_the_matrix() -> None:
+    n, me = bf.size(), bf.rank()
+    for topology, make in TOPOLOGIES.items():
+        results = mix_all_shapes(topology, torch.float64)
+        matrix = bf.mixing_matrix(make(n))
+        for shape, got in zip(SHAPES, results, strict=True):
+            x = stacked(shape, n, torch.float64).numpy()
+            expected = np.tensordot(matrix, x, axes=1)[me]
+            np.testing.assert_allclose(got.numpy(), expected, atol=1e-12)
+
+
+def large_tensors() -> None:
+    """More than all windows hold, in both directions at once."""
+    n, me = bf.size(), bf.rank()
+    x = torch.arange(3_000_001, dtype=torch.float32) % 1000 + me
+    handles = [bf.allreduce_nonblocking(x + i, name=f"large {i}") for i in range(4)]
+    for i, handle in enumerate(handles):
+        expected = x - me + i + (n - 1) / 2
+        torch.testing.assert_close(bf.synchronize(handle), expected)
+
+
+def trains() -> None:
+    """The ranks agree after a step by averaged gradients."""
+    torch.manual_seed(bf.rank())
+    model = torch.nn.Linear(50, 30)
+    bf.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = bf.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model=model,
+        algorithm="gradient_allreduce",
+    )
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 50)).square().mean().backward()
+        optimizer.step()
+    everyone = bf.allgather(model.weight.detach().reshape(1, -1))
+    assert torch.equal(everyone, everyone[:1].expand_as(everyone))
+
+
+def auto_mixes_shm_and_mpi() -> None:
+    me = bf.rank()
+    machine = [me // 2 * 2, me // 2 * 2 + 1]
+    expected = ["shm" if rank in machine else "mpi" for rank in range(bf.size())]
+    expected[me] = "self"
+    assert transports() == expected
+    assert (bf.local_rank(), bf.local_size()) == (me % 2, 2)
+    assert (bf.machine_rank(), bf.machine_size()) == (me // 2, bf.size() // 2)
+    other_collectives()
+    mixes_by_the_matrix()
+    large_tensors()
+    trains()
+    x = torch.full((100_000,), float(me))
+    bf.set_machine_topology(bf.RingGraph(bf.machine_size()))
+    got = bf.hierarchical_neighbor_allreduce(x)
+    assert torch.equal(got, torch.full_like(x, (bf.size() - 1) / 2))
+
+
+def all_over_mpi() -> None:
+    assert {*transports()} == {"self", "mpi"}
+    reduce_all()
+    other_collectives()
+    shuffled_names()
+    mixes_by_the_matrix()
+    large_tensors()
+
+
+def waiting_takes_no_core() -> None:
+    """However many ranks wait for one on how few cores."""
+    bf.barrier()
+    wall_s, cpu_s = time.monotonic(), time.process_time()
+    if bf.rank() == 0:
+        time.sleep(1)
+    bf.allreduce(torch.ones(100_000), name="late")
+    wall_s, cpu_s = time.monotonic() - wall_s, time.process_time() - cpu_s
+    assert cpu_s < wall_s / 4
+
+
+def all_over_tcp() -> None:
+    assert {*transports()} == {"self", "tcp"}
+    other_collectives()
+
+
+def shares_mpi_with_mpi4py() -> None:
+    """Whichever of the two came later finds MPI running."""
+    from mpi4py import MPI
+
+    assert MPI.Is_initialized()
+    assert bf.mpi_threads_supported()
+    assert MPI.COMM_WORLD.rank == bf.rank()
+    handles = [
+        bf.allreduce_nonblocking(torch.ones(200_000), name=f"beside {i}", op=bf.Sum)
+        for i in range(8)
+    ]
+    for _ in range(20):
+        assert MPI.COMM_WORLD.allreduce(1) == bf.size()
+    for handle in handles:
+        assert bf.synchronize(handle)[0] == bf.size()
+
+
+def worlds_of_communicators() -> None:
+    """Two worlds beside each other, and a rank that is in neither."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    color = MPI.UNDEFINED if world.rank == 1 else min(world.rank, 1)
+    # In descending order: rank 0 of each is the last one of the world.
+    part = world.Split(color, key=-world.rank)
+    if part == MPI.COMM_NULL:
+        with pytest.raises(ValueError, match="MPI_COMM_NULL"):
+            bf.init(comm=part)
+        return
+    bf.init(comm=part)
+    assert (bf.rank(), bf.size()) == (part.rank, part.size)
+    other_collectives()
+    total = bf.allreduce(torch.tensor([float(world.rank)]), op=bf.Sum)
+    assert total.item() == part.allreduce(world.rank)
+    bf.shutdown()
+    bf.init()
+    assert bf.size() == part.size
+    assert bf.allreduce(torch.ones(100_000), op=bf.Sum)[-1] == part.size
+    part.Free()
+
+
+CASES: list[tuple[str, Callable[[], None]]] = [
+    ("auto", auto_mixes_shm_and_mpi),
+    ("mpi", all_over_mpi),
+    ("mpi", waiting_takes_no_core),
+    ("tcp", all_over_tcp),
+    ("mpi", shares_mpi_with_mpi4py),
+]
+
+
+def attempt(case: Callable[[], None]) -> str:
+    """Return what went wrong in a case."""
+    try:
+        case()
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+def main(folder: Path, comes_first: str = "bluecomm") -> None:
+    launched = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+    machine = f"machine {int(launched) // 2}"
+    bluecomm.runtime.mpi.machine_identity = lambda: machine
+    if comes_first == "mpi4py":
+        from mpi4py import MPI
+
+        assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    failures: dict[str, str] = {}
+    for transport, case in CASES:
+        os.environ["BLUECOMM_TRANSPORT"] = transport
+        bf.init()
+        failures[case.__name__] = attempt(case)
+        bf.shutdown()
+    if comes_first == "mpi4py":
+        # As a new process: MPI goes on.
+        current_process().leave()
+        failures[worlds_of_communicators.__name__] = attempt(worlds_of_communicators)
+        assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.size
+    (folder / f"{launched}.json").write_text(json.dumps(failures))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

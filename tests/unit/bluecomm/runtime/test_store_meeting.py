@@ -1,0 +1,146 @@
+"""How ranks of one start find each other in a store, and never those of an earlier."""
+
+import json
+import threading
+
+import pytest
+from torch.distributed import HashStore
+
+from bluecomm.errors import BluecommError, CommunicationTimeout, MismatchError
+from bluecomm.runtime import store_meeting
+from bluecomm.runtime.host import process_start
+from bluecomm.runtime.secret import SecretHandover
+from bluecomm.runtime.store_meeting import StoreMeeting
+
+SECRET = bytes(range(32))
+
+
+@pytest.fixture(autouse=True)
+def threads_are_ranks(monkeypatch):
+    """Let the ranks of a test be threads of one process."""
+    monkeypatch.setattr(StoreMeeting, "_claim", lambda self: None)
+
+
+@pytest.fixture
+def secret_file(tmp_path):
+    path = tmp_path / "secret"
+    path.write_bytes(SECRET)
+    path.chmod(0o600)
+    return str(path)
+
+
+def meet(store, size, secret_file, *, sizes=None, ranks=None, timeout_s=5.0):
+    """Return for each rank its meeting, or the error it got."""
+    outcomes = {}
+
+    def body(rank):
+        handover = SecretHandover(secret_file, "", one_machine=True, channel="a store")
+        believed = (sizes or {}).get(rank, size)
+        try:
+            outcomes[rank] = StoreMeeting(
+                store, "p", rank, believed, handover, timeout_s
+            )
+        except Exception as error:
+            outcomes[rank] = error
+
+    threads = [
+        threading.Thread(target=body, args=[rank]) for rank in ranks or range(size)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout_s + 5)
+    return outcomes
+
+
+def test_all_ranks_get_one_start_and_one_secret(secret_file):
+    met = meet(HashStore(), 3, secret_file)
+    assert len({meeting.start for meeting in met.values()}) == 1
+    assert len({meeting.secret for meeting in met.values()}) == 1
+    assert met[0].secret != SECRET
+
+
+def test_records_are_exchanged_by_rank_and_round(secret_file):
+    met = meet(HashStore(), 2, secret_file)
+    for number in range(2):
+        got = {}
+
+        def body(rank, number=number, got=got):
+            got[rank] = met[rank].exchange({"n": 10 * number + rank}, 5.0)
+
+        threads = [threading.Thread(target=body, args=[rank]) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(5)
+        expected = [{"n": 10 * number}, {"n": 10 * number + 1}]
+        assert got == {0: expected, 1: expected}
+    met[0].await_readers()
+
+
+def test_a_restarted_rank_does_not_meet_an_earlier_start(secret_file):
+    store = HashStore()
+    earlier = meet(store, 3, secret_file)
+    # The others come while the store still holds everything of the earlier start.
+    outcomes = {}
+    late = threading.Thread(
+        target=lambda: outcomes.update(meet(store, 2, secret_file, ranks=[1]))
+    )
+    late.start()
+    late.join(0.3)
+    assert late.is_alive(), outcomes
+    again = meet(store, 2, secret_file, ranks=[0])
+    late.join(5)
+    assert outcomes[1].start == again[0].start != earlier[0].start
+    assert outcomes[1].secret == again[0].secret != earlier[0].secret
+
+
+def test_ranks_that_do_not_come_are_named(secret_file):
+    met = meet(HashStore(), 4, secret_file, ranks=[0, 2], timeout_s=0.2)
+    for rank in (0, 2):
+        assert isinstance(met[rank], CommunicationTimeout)
+        assert met[rank].peers == (1, 3)
+        assert f"init on rank {rank}: rank 1, 3 did not call" in str(met[rank])
+
+
+def test_a_rank_zero_that_does_not_come_is_named(secret_file):
+    met = meet(HashStore(), 2, secret_file, ranks=[1], timeout_s=0.2)
+    assert isinstance(met[1], CommunicationTimeout)
+    assert 0 in met[1].peers
+
+
+def test_differing_world_sizes_are_named(secret_file):
+    met = meet(HashStore(), 2, secret_file, sizes={1: 3})
+    for rank, expected in ((0, 2), (1, 3)):
+        assert isinstance(met[rank], MismatchError)
+        assert f"expected {expected}" in str(met[rank])
+
+
+def test_differing_versions_are_named(secret_file, monkeypatch):
+    store = HashStore()
+    meeting = object.__new__(StoreMeeting)
+    meeting._rank, meeting._answered = 0, {"id": "a", "version": "1", "size": 2}
+    table = [meeting._answered, {"id": "b", "version": "2", "size": 2}]
+    store.set("p/s/table", json.dumps(table))
+    meeting._store, meeting._prefix = store, "p"
+    with pytest.raises(MismatchError, match=r"bluecomm of rank 1 .*expected 1, got 2"):
+        meeting._in_table("s")
+
+
+def test_a_second_process_that_claims_a_rank_is_refused(secret_file, monkeypatch):
+    monkeypatch.undo()
+    store = HashStore()
+    handover = SecretHandover(secret_file, "", one_machine=True, channel="a store")
+    StoreMeeting(store, "p", 0, 1, handover, 1.0)
+    # This process as it was, and another one that still runs.
+    StoreMeeting(store, "p", 0, 1, handover, 1.0)
+    claim = {
+        "machine": store_meeting.machine_identity(),
+        "pid": 1,
+        "start": process_start(1),
+    }
+    store.set("p/claim/0", json.dumps(claim))
+    with pytest.raises(BluecommError, match="rank 0, which process 1 is already"):
+        StoreMeeting(store, "p", 0, 1, handover, 1.0)
+    store.set("p/claim/0", json.dumps({**claim, "start": "another process's"}))
+    StoreMeeting(store, "p", 0, 1, handover, 1.0)

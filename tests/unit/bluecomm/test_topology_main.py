@@ -1,0 +1,124 @@
+"""``python -m bluecomm.topology`` and the pictures."""
+
+import re
+
+import networkx as nx
+import pytest
+
+from bluecomm import topology
+from bluecomm.topology import plot_topology
+from bluecomm.topology.__main__ import main
+from bluecomm.topology.names import NAMES, SCHEDULES, STATIC, make_topology
+
+
+def cells(text, name):
+    """Return the cells of the row that begins with a name."""
+    row = next(line for line in text.splitlines() if line.startswith(f"│ {name} "))
+    return [cell.strip() for cell in row.strip("│").split("│")]
+
+
+def test_the_table_has_what_it_costs_and_how_it_mixes(capsys):
+    labels = ["RingGraph", "onepeerexponential", "BaseGraph:k=2", "RandomMatchings"]
+    options = ["-n", "8", "--ranks-per-machine", "4", "--parameters-mb", "10"]
+    assert main([*labels, *options]) == 0
+    text = capsys.readouterr().out
+    # Period, degree, gap, rounds; MB of a rank, of a card, of a card at most.
+    assert cells(text, "RingGraph")[1:] == [
+        *("1", "2", "0.195", "64"),
+        *("20", "20", "20"),
+    ]
+    assert cells(text, "onepeerexponential")[1:] == [
+        *("3", "1", "1", "3"),
+        *("10", "23.33", "40"),
+    ]
+    assert cells(text, "BaseGraph:k=2")[1:4] == ["3", "1", "1"]
+    assert cells(text, "RandomMatchings")[1] == "-"
+
+
+def test_topologies_that_know_machines_are_told_of_them(capsys):
+    assert main(["InnerOuterRing", "-n", "8", "--ranks-per-machine", "4"]) == 0
+    row = cells(capsys.readouterr().out, "InnerOuterRing")
+    assert row[-2:] == ["20", "20"]
+
+
+def test_large_graphs_come_without_matrices(capsys):
+    assert main(["RingGraph:connect_style=1", "-n", "300"]) == 0
+    assert cells(capsys.readouterr().out, "RingGraph:connect_style=1")[2:5] == [
+        *("1", "-", "-")
+    ]
+
+
+@pytest.mark.parametrize("name", [*STATIC, *SCHEDULES])
+def test_each_name_makes_a_topology(name):
+    assert make_topology(name, 8, 2).size == 8
+
+
+def test_all_schedules_and_graphs_have_names():
+    graphs = {name for name in topology.__all__ if name.endswith("Graph")}
+    assert graphs - {"IsRegularGraph"} <= set(NAMES)
+    schedules = {
+        name
+        for name in topology.__all__
+        if isinstance(getattr(topology, name), type)
+        and issubclass(getattr(topology, name), topology.TopologySchedule)
+    }
+    # Of a graph that the command line cannot give, and abstract ones.
+    rest = {"OnePeer", "StaticTopology", "TopologySchedule"}
+    rest |= {"PeerSchedule", "MatchingSchedule"}
+    assert schedules - rest <= set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["Tree"], "topology must be one of RingGraph, .* got 'Tree'"),
+        (["RingGraph:base=2"], r"takes the options connect_style .* got 'base=2'"),
+        (["StarGraph:center_rank=x"], "got 'center_rank=x'"),
+        (["FullyConnectedGraph:a=1"], r"takes the options \(none\)"),
+        (["HypercubeGraph", "-n", "6"], "power of 2"),
+        (["RingGraph", "-n", "0"], "must be above 0"),
+        (["RingGraph", "--plot", "/nowhere/a.png"], "/nowhere/a.png"),
+    ],
+)
+def test_mistakes_are_told(arguments, text, capsys):
+    assert main(arguments) == 2
+    assert re.search(text, capsys.readouterr().err)
+
+
+# -- pictures --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["StarGraph", "OnePeerExponential"])
+def test_the_first_topology_is_drawn(name, tmp_path, capsys):
+    file = tmp_path / "out.png"
+    assert main([name, "-n", "8", "--plot", str(file)]) == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert f"picture in {file}" in capsys.readouterr().out
+
+
+def test_a_picture_of_a_graph():
+    figure = plot_topology(topology.RingGraph(5))
+    (axes,) = figure.axes
+    assert axes.get_title() == "5 ranks, degree 2, gap 0.46"
+    assert {text.get_text() for text in axes.texts} == set("01234")
+
+
+def test_a_picture_of_many_ranks_and_one_without_a_gap(tmp_path):
+    graph = nx.DiGraph([(i, (i + 1) % 40) for i in range(40)])
+    nx.set_edge_attributes(graph, 3.0, "weight")
+    figure = plot_topology(graph, tmp_path / "a.svg")
+    assert figure.axes[0].get_title() == "40 ranks, degree 1"
+    assert not figure.axes[0].texts
+    assert (tmp_path / "a.svg").read_text().count("<path") > 40
+
+
+def test_a_picture_of_a_schedule_has_its_rounds():
+    figure = plot_topology(topology.BaseGraph(5), title="five")
+    titles = [axes.get_title() for axes in figure.axes]
+    assert [title for title in titles if title] == [f"round {t}" for t in range(5)]
+    assert figure.get_suptitle() == "five"
+
+
+def test_only_topologies_are_drawn():
+    with pytest.raises(TypeError, match=r"must be a networkx\.DiGraph, got str"):
+        plot_topology("ring")
