@@ -43,6 +43,7 @@ BFRUN = [
     {"agent"},
     # What both sides know.
     {"silence", "task", "probe"},
+    {"net"},
     {"env", "config", "hosts", "channel", "trace"},
     {"errors"},
 ]
