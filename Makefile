@@ -2,6 +2,7 @@
 #
 #   make demo     four processes train a model by averaging with their neighbors
 #   make test     all tests           make native-test   the C++ tests alone
+#   make test-gpu what needs a GPU; not part of make test
 #   make check    lint, types, C++ warnings              make lint, make format
 #   make bench    speed of the operations on this machine
 #   make bench-all    all operations and the start of jobs, to build/bench; takes long
@@ -23,7 +24,7 @@ TORCH := torch==2.13.0
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-ranks test-faults check clang-check lint format bench bench-all \
+.PHONY: build demo test test-ranks test-faults test-gpu check clang-check lint format bench bench-all \
     native-test native-fuzz clean
 .DELETE_ON_ERROR:
 
@@ -171,6 +172,11 @@ test-ranks: $(VENV)/.dev $(VENV)/.extension
 
 test-faults: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/faults
+
+# On a machine with a GPU, with a torch that has CUDA in VENV.
+test-gpu: $(VENV)/.dev $(VENV)/.extension
+	$(BIN)/pytest -m gpu tests/gpu
+	$(BIN)/python -m tests.gpu.speed
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -32,9 +32,10 @@ class Streams {
     frames.append(tail);
   }
   bool has_early_frames() const { return !early_.empty(); }
-  // Bytes of frames on stream 0: ever queued, and taken by the kernel.
-  std::uint64_t queued() const { return frames().appended(); }
-  std::uint64_t flushed() const { return frames().consumed(); }
+  // Bytes of frames on stream 0: ever queued, and taken by the kernel. Also after
+  // close().
+  std::uint64_t queued() const { return queued_before_ + frames().appended(); }
+  std::uint64_t flushed() const { return flushed_before_ + frames().consumed(); }
 
   // `announce`: the first thing that is said on it is that it is used.
   Stream& add(UniqueFd fd, bool announce) {
@@ -49,6 +50,8 @@ class Streams {
   // Closes them; their counters stay. A forked child's copies keep no connection up.
   void close() {
     if (!streams_.empty()) closed_ = stats();
+    queued_before_ = queued();
+    flushed_before_ = flushed();
     for (const Stream& stream : streams_) shutdown(stream.fd(), SHUT_RDWR);
     streams_.clear();
     early_ = {};
@@ -76,6 +79,8 @@ class Streams {
   Set streams_;
   OutBuffer early_;
   std::vector<StreamStats> closed_;
+  std::uint64_t queued_before_ = 0;
+  std::uint64_t flushed_before_ = 0;
 };
 
 }  // namespace bluecomm::stream

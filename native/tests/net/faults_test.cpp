@@ -202,6 +202,31 @@ TEST(net_faults, closing_in_flight_touches_no_memory_afterwards) {
   });
 }
 
+TEST(net_faults, a_send_that_was_taken_is_done_whatever_follows) {
+  perform(kPatient, [](Actor& actor) {
+    const auto player = start_player(11);
+    const Channel channel = open_channel(*player, actor);
+    std::vector<std::byte> memory(1000);
+    void* request = nullptr;
+    if (actor.number() == 1) {
+      REQUIRE(player->irecv(channel.recv, memory, 0, &request) == abi::kSuccess);
+      CHECK_EQ(result_of_test(*player, request), abi::kSuccess);
+      close_channel(*player, channel);
+      actor.meet();
+      return;
+    }
+    REQUIRE(player->isend(channel.send, memory, 0, &request) == abi::kSuccess);
+    // The peer has it, and is gone, before this end asks what became of it.
+    actor.meet();
+    spin_until("the end is noticed", [&] {
+      void* more = nullptr;
+      return player->isend(channel.send, memory, 0, &more) == abi::kRemoteError;
+    });
+    CHECK_EQ(result_of_test(*player, request), abi::kSuccess);
+    close_channel(*player, channel);
+  });
+}
+
 TEST(net_faults, a_fork_keeps_no_connection_up) {
   perform(kPatient, [](Actor& actor) {
     const auto player = start_player(11);

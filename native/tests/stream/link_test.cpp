@@ -198,7 +198,12 @@ TEST(stream_link, what_is_queued_is_flushed_and_a_sign_of_life_is_nothing_else) 
   CHECK_EQ(message.released(), data.size());
   CHECK(pair.sender.flushed() < pair.sender.queued());
   REQUIRE(pair.turn_until([&] { return !pair.arrived.empty(); }));
-  CHECK_EQ(pair.sender.flushed(), pair.sender.queued());
+  const std::uint64_t all = pair.sender.queued();
+  CHECK_EQ(pair.sender.flushed(), all);
+  // What the kernel has stays so when the link is over.
+  pair.sender.end();
+  CHECK_EQ(pair.sender.flushed(), all);
+  CHECK_EQ(pair.sender.queued(), all);
 }
 
 TEST(stream_link, messages_and_control_on_other_streams_are_refused) {
