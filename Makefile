@@ -135,11 +135,16 @@ build/$(1)/%_bench: build/$(1)/obj/tests/%_bench.o \
 endef
 $(foreach mode,$(MODES),$(eval $(call mode_rules,$(mode))))
 
+# The slowest run goes first, beside the others.
+RUNS := run-native-tsan run-native-asan run-native
+.PHONY: $(RUNS)
 native-test:
 	$(MAKE) --no-print-directory -j$(JOBS) $(MODES:%=build/%/tests)
-	build/native/tests
-	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 build/native-asan/tests
-	TSAN_OPTIONS=halt_on_error=1 build/native-tsan/tests
+	$(MAKE) --no-print-directory -j2 --output-sync=target $(RUNS)
+
+$(RUNS): run-%: build/%/tests
+	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	    TSAN_OPTIONS=halt_on_error=1 build/$*/tests
 
 # --- Fuzzing: parsers of bytes from strangers, FUZZ_SECONDS in all ------------------------
 

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
-        config = _config(arguments, os.environ)
+        config = config_of(arguments, os.environ)
     except LaunchError as error:
         print(f"bfrun: error: {error}", file=sys.stderr)
         return 2
@@ -54,7 +54,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LaunchConfig:
+def config_of(
+    arguments: argparse.Namespace, environ: Mapping[str, str]
+) -> LaunchConfig:
+    """Return the settings of one launch.
+
+    Args:
+        arguments: What the options of the groups below gave, and ``command``.
+        environ: Where ``-x NAME`` finds its value.
+
+    Raises:
+        LaunchError: Hosts, a host file or variables are not as they should be.
+    """
     given = vars(arguments).copy()
     command = given.pop("command")
     text, path = given.pop("hosts"), given.pop("hostfile")
@@ -87,16 +98,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, help="program that every rank runs"
     )
-    _add_placement(parser.add_argument_group("who runs where"))
-    _add_environment(parser.add_argument_group("environment of the ranks"))
-    _add_connections(parser.add_argument_group("connections"))
+    add_placement(parser.add_argument_group("who runs where"))
+    add_environment(parser.add_argument_group("environment of the ranks"))
+    add_connections(parser.add_argument_group("connections"))
     _add_mpi(parser.add_argument_group("with --launcher mpi"))
-    _add_output(parser.add_argument_group("output"))
+    _add_output(parser.add_argument_group("input and output"))
     _add_modes(parser.add_argument_group("look before starting"))
     return parser
 
 
-def _add_placement(group: argparse._ArgumentGroup) -> None:
+def add_placement(group: argparse._ArgumentGroup) -> None:
+    """Add the options that say who runs where."""
     group.add_argument(
         "-np",
         "--num-proc",
@@ -157,7 +169,8 @@ def _add_placement(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_environment(group: argparse._ArgumentGroup) -> None:
+def add_environment(group: argparse._ArgumentGroup) -> None:
+    """Add the options for variables and interpreter."""
     group.add_argument(
         "-x",
         "--env",
@@ -175,11 +188,6 @@ def _add_environment(group: argparse._ArgumentGroup) -> None:
         help="file with one NAME=VALUE a line; -x overrides it",
     )
     group.add_argument(
-        "--stdin",
-        action="store_true",
-        help="give standard input to rank 0 (default: ranks read nothing)",
-    )
-    group.add_argument(
         "--python",
         metavar="PATH",
         help="interpreter that runs bfrun's agent on other hosts, 3.8 or newer "
@@ -187,7 +195,8 @@ def _add_environment(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_connections(group: argparse._ArgumentGroup) -> None:
+def add_connections(group: argparse._ArgumentGroup) -> None:
+    """Add the options that say how hosts are reached, and how long that may take."""
     group.add_argument(
         "-p",
         "--ssh-port",
@@ -259,6 +268,11 @@ def _add_mpi(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--stdin",
+        action="store_true",
+        help="give standard input to rank 0 (default: ranks read nothing)",
+    )
     group.add_argument(
         "--output-dir",
         metavar="DIR",

@@ -65,8 +65,8 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
 def _start_mpi(config: LaunchConfig, run: RunJob) -> int:
     if run is not run_job:
         raise LaunchError(
-            "bfrun.run needs agents to carry the function: use another launcher than "
-            "mpi, or start a script"
+            "launcher mpi: there are no agents, which bfrun.run and ibfrun need: use "
+            "another launcher, or start a script"
         )
     from bfrun.mpi.job import run_mpi
 

@@ -87,6 +87,7 @@ class Agent:
             "inspect": self._inspect,
             "clock": self._tell_time,
             "end": self._end,
+            "leave_output": self._leave_output,
         }
 
     def run(self) -> None:
@@ -218,6 +219,11 @@ class Agent:
         self._ending = True
         self._left = len(self._kill_all())
         self._poll_ranks()
+
+    def _leave_output(self, frame: Frame) -> None:
+        """Drop output that nobody takes; the ranks have ended."""
+        for rank in self._ranks.values():
+            self._output.leave(rank)
 
     # Frames and output of the ranks
 

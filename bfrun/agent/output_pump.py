@@ -70,6 +70,11 @@ class OutputPump:
             if stream in rank.streams and rank.may_read:
                 self._close(rank, stream)
 
+    def leave(self, rank: RankProcess) -> None:
+        """Drop what an ended rank has printed."""
+        for stream in tuple(rank.streams):
+            self._close(rank, stream)
+
     def check_closed(self, rank: RankProcess) -> None:
         """Tell the driver if the rank has ended and nothing of its output is left."""
         if rank.status is not None and not rank.streams:

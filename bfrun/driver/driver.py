@@ -6,6 +6,7 @@ import contextlib
 import functools
 import signal
 import sys
+from dataclasses import replace
 
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AgentSession
@@ -16,6 +17,7 @@ from bfrun.driver.signals import SignalWatch
 from bfrun.launch.base import Launcher
 from bfrun.output.logs import LogFiles
 from bfrun.output.printer import Printer
+from bfrun.output.terminal import takes_text
 from bfrun.plan import LaunchPlan
 from bfrun.task import Task
 
@@ -36,7 +38,7 @@ def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
         LaunchError: Not every agent could be started; nothing is left running.
     """
     verdict = judge_job(plan, launcher, config)
-    if verdict.report:
+    if verdict.report and not (verdict.unread and not takes_text(sys.stderr)):
         # Nobody may be reading any more; the exit code still says it.
         with contextlib.suppress(OSError):
             print(verdict.report, file=sys.stderr, flush=True)
@@ -103,10 +105,10 @@ def _drive(
     try:
         leftovers = job.run()
     finally:
-        job.printer.close(job.ended_by_user)
+        all_shown = job.printer.close(job.leaves_output)
         job.close()
     number = job.interrupted_by
-    return make_verdict(
+    verdict = make_verdict(
         job.membership.failures,
         leftovers,
         interrupted_by=None if number is None else signal.Signals(number).name,
@@ -115,6 +117,7 @@ def _drive(
         log_paths=logs.stderr_paths() if logs is not None else {},
         verbose=config.verbose,
     )
+    return replace(verdict, unread=not all_shown)
 
 
 def describe_agent(session: AgentSession) -> str:

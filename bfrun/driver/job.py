@@ -204,6 +204,9 @@ class Job:
         # take as long as they come.
         now = time.monotonic()
         heard_at = now if self.printer.busy else 0.0
+        if self._shutdown.leaves_output(now, self.printer.taken_at):
+            self._board.to_agents({"type": "leave_output"})
+            heard_at = 0.0
         if self._traces is not None:
             heard_at = max(heard_at, self._traces.heard_at)
         self._end_deadline = max(self._end_deadline, heard_at + _ENDED_LIMIT_S)
@@ -226,15 +229,16 @@ class Job:
 
     # The user
 
-    def ended_by_user(self) -> bool:
-        """Say whether the user wants the end although all ranks are gone."""
-        numbers = self._signals.take()
-        if self._signals.SUSPEND in numbers:
-            stop_myself()
-        ending = [number for number in numbers if number != self._signals.SUSPEND]
-        if ending and self.interrupted_by is None:
-            self.interrupted_by = ending[0]
-        return bool(ending)
+    def leaves_output(self) -> bool:
+        """Say whether the user waits no longer for output; all ranks are gone."""
+        now = time.monotonic()
+        for number in self._signals.take():
+            if number == self._signals.SUSPEND:
+                stop_myself()
+            else:
+                self.interrupted_by = self.interrupted_by or number
+                self._shutdown.interrupt(now)
+        return self._shutdown.leaves_output(now, self.printer.taken_at)
 
     def _on_signals(self) -> None:
         for number in self._signals.take():

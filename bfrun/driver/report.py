@@ -46,10 +46,12 @@ class Verdict:
     Attributes:
         exit_code: 0, or that of the first failure, or 128 + signal of the user's.
         report: Lines for the terminal; empty when there is nothing to say.
+        unread: The user ended the job while nobody took its output.
     """
 
     exit_code: int
     report: str
+    unread: bool = False
 
 
 def make_verdict(

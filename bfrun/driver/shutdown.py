@@ -10,6 +10,8 @@ GRACE_S = 2.0
 # From SIGTERM to SIGKILL, after a failure and when the user ends the job.
 TERM_S = 2.0
 USER_TERM_S = 4.0
+# For so long a user who ends the job waits for output that nobody takes.
+UNREAD_S = 3.0
 # Both together end this long after the failure itself, however late it was noticed.
 _ALL_S = 5.2
 
@@ -36,6 +38,8 @@ class Shutdown:
         self._phase = _Phase.RUNNING
         self._deadline = math.inf
         self._term_s = TERM_S
+        self._interrupted_at = math.inf
+        self._hurried = False
 
     @property
     def ended(self) -> bool:
@@ -57,10 +61,23 @@ class Shutdown:
 
     def interrupt(self, now: float) -> None:
         """Note that the user wants the end; a second time, at once."""
+        if self._phase is _Phase.ENDED or self._interrupted_at < math.inf:
+            self._hurried = True
+        self._interrupted_at = min(self._interrupted_at, now)
         if self._phase in (_Phase.RUNNING, _Phase.GRACE):
             self._phase = _Phase.GRACE
             self._term_s = USER_TERM_S
         self._deadline = now
+
+    def leaves_output(self, now: float, taken_at: float) -> bool:
+        """Say whether to end although output waits for somebody to take it.
+
+        Args:
+            now: Seconds on the clock that the other methods were given.
+            taken_at: When some of it was taken last.
+        """
+        quiet_since = max(self._interrupted_at, taken_at)
+        return self._hurried or now - quiet_since > UNREAD_S
 
     def step(self, now: float, all_over: bool) -> Action:
         """Return what is due.

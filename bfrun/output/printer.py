@@ -67,6 +67,7 @@ class Printer:
         self._tails: dict[int, collections.deque[str]] = {}
         # Each is counted up by one thread only.
         self._fed = self._done = 0
+        self._taken_at = time.monotonic()
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="output", daemon=True)
         self._thread.start()
@@ -75,6 +76,11 @@ class Printer:
     def busy(self) -> bool:
         """Whether something waits to be shown, or is being written."""
         return self._fed != self._done
+
+    @property
+    def taken_at(self) -> float:
+        """When some output was taken last, on the clock ``time.monotonic``."""
+        return self._taken_at
 
     @property
     def broken(self) -> bool:
@@ -91,17 +97,23 @@ class Printer:
         self._fed += 1
         self._queue.put((-1, "stderr", text.encode()))
 
-    def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
+    def close(self, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Show everything that is queued, then end the thread and close the logs.
 
         Args:
             give_up: Asked now and then; true: leave what nobody reads unshown.
+
+        Returns:
+            Whether everything has been shown.
         """
         self._queue.put(None)
         while self._thread.is_alive() and not give_up():
             self._thread.join(_LOOK_S)
-        if self._logs is not None and not self._thread.is_alive():
+        if self._thread.is_alive():
+            return False
+        if self._logs is not None:
             self._logs.close()
+        return True
 
     def tails(self) -> dict[int, list[str]]:
         """Return the last lines of each rank's stderr. Call it after ``close``."""
@@ -113,6 +125,7 @@ class Printer:
             for item in items:
                 if item is not None:
                     self._show(*item)
+                    self._taken_at = time.monotonic()
             closing = bool(items) and items[-1] is None
             if closing:
                 self._finish_lines()

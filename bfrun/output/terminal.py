@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 from typing import TextIO
 
@@ -70,6 +71,16 @@ class Terminal:
             stream.flush()
         except (OSError, ValueError):
             self.broken = True
+
+
+def takes_text(stream: TextIO) -> bool:
+    """Say whether a write to ``stream`` would not wait for a reader."""
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), select.POLLOUT)
+    except (OSError, ValueError):
+        return True  # no file of the operating system: nothing that waits
+    return bool(poll.poll(0))
 
 
 def _is_screen(stream: TextIO) -> bool:

@@ -256,16 +256,21 @@ def unread(fd):
     return found[0]
 
 
-def test_the_user_need_not_wait_for_output_that_nobody_takes():
-    body = "for i in range(1500): print('x' * 100)"
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_the_user_need_not_wait_for_output_that_nobody_takes(goes_on):
+    """Not even for bfrun's own last words, which go the same way."""
+    body = "import time\nfor i in range(1500): print('x' * 100)\n"
+    body += "time.sleep(600)" if goes_on else ""
     read_end, write_end = os.pipe()
-    command = ["-m", "bfrun", "-np", "2", *python(body)]
-    with subprocess.Popen([python("")[0], *command], stdout=write_end) as process:
+    command = [python("")[0], "-m", "bfrun", "-np", "2", *python(body)]
+    with subprocess.Popen(command, stdout=write_end, stderr=write_end) as process:
         os.close(write_end)
         until(lambda: unread(read_end) > 32768, "the pipe is not half full")
-        until(
-            lambda: not descendants(process.pid, all_processes()), "the job is not over"
-        )
+        if not goes_on:
+            until(
+                lambda: not descendants(process.pid, all_processes()),
+                "the job is not over",
+            )
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
         os.close(read_end)

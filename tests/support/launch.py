@@ -18,7 +18,19 @@ from tests.support.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 # Every process of a job inherits it, whatever it does to its parents and sessions.
-_MARK = "BFRUN_TEST_MARK"
+MARK = "BFRUN_TEST_MARK"
+
+
+def marked_processes(mark: str) -> dict[int, str]:
+    """Return pid and command of every process whose environment has this mark."""
+    found = {}
+    wanted = f"{MARK}={mark}".encode()
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and wanted in Path(f"/proc/{name}/environ").read_bytes():
+                command = Path(f"/proc/{name}/cmdline").read_bytes()
+                found[int(name)] = command.replace(b"\0", b" ").decode()[:200]
+    return found
 
 
 class Launched:
@@ -39,7 +51,7 @@ class Launched:
         module = "tests.support.patient_bfrun" if patient else "bfrun"
         environment = {
             **os.environ,
-            _MARK: self.mark,
+            MARK: self.mark,
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(folder),
             "PYTHONUNBUFFERED": "1",
@@ -89,15 +101,8 @@ class Launched:
 
     def left(self) -> dict[int, str]:
         """Return pid and command of every process of this job but bfrun itself."""
-        found = {}
-        wanted = f"{_MARK}={self.mark}".encode()
-        for name in os.listdir("/proc"):
-            if not name.isdigit() or int(name) == self.process.pid:
-                continue
-            with contextlib.suppress(OSError):
-                if wanted in Path(f"/proc/{name}/environ").read_bytes():
-                    command = Path(f"/proc/{name}/cmdline").read_bytes()
-                    found[int(name)] = command.replace(b"\0", b" ").decode()[:200]
+        found = marked_processes(self.mark)
+        found.pop(self.process.pid, None)
         return found
 
     def wait_until_empty(self) -> float:

@@ -31,7 +31,8 @@ BLUECOMM = [
     {"errors", "config", "_native", "_version"},
 ]
 BFRUN = [
-    {"__init__", "__main__", "cli"},
+    {"__init__", "__main__", "notebook"},
+    {"cli"},
     {"function", "start"},
     {"preflight", "mpi"},
     {"driver"},

@@ -128,7 +128,7 @@ TEST(tcp_strangers, further_streams_join_the_link_of_their_pair_only) {
       [](stream::Hello&, TcpOptions& options) { options.key.assign(32, std::byte{8}); },
       [](stream::Hello& hello, TcpOptions&) { hello.epoch = 2; }};
   for (const auto& spoil : spoilers) {
-    LoneRank world(tcp_alone());
+    LoneRank world(tcp_alone(&quick));
     HandMadePeer peer(world.offer(), 2, [&](stream::Hello& hello, TcpOptions& options) {
       if (hello.stream == 1) spoil(hello, options);
     });

@@ -1,4 +1,11 @@
-from bfrun.driver.shutdown import GRACE_S, TERM_S, USER_TERM_S, Action, Shutdown
+from bfrun.driver.shutdown import (
+    GRACE_S,
+    TERM_S,
+    UNREAD_S,
+    USER_TERM_S,
+    Action,
+    Shutdown,
+)
 
 
 def test_all_over_ends_the_job():
@@ -34,3 +41,22 @@ def test_the_user_cuts_the_grace_short():
     shutdown.fail(0.0)
     shutdown.interrupt(0.5)
     assert shutdown.step(0.5, False) is Action.TERMINATE
+
+
+def test_output_that_nobody_takes_is_waited_for_until_the_user_ends_the_job():
+    shutdown = Shutdown()
+    assert not shutdown.leaves_output(1e6, taken_at=0.0)
+    shutdown.interrupt(1e6)
+    assert not shutdown.leaves_output(1e6 + UNREAD_S, taken_at=0.0)
+    assert not shutdown.leaves_output(1e6 + 9, taken_at=1e6 + 9 - UNREAD_S)
+    assert shutdown.leaves_output(1e6 + 9, taken_at=1e6)
+
+
+def test_a_second_interrupt_or_one_after_the_end_waits_for_no_output():
+    twice, late = Shutdown(), Shutdown()
+    for now in (5.0, 6.0):
+        twice.interrupt(now)
+    assert late.step(1.0, True) is Action.END
+    late.interrupt(6.0)
+    for shutdown in (twice, late):
+        assert shutdown.leaves_output(6.0, taken_at=6.0)

@@ -1,0 +1,149 @@
+"""Starts the driver of a job for notebooks in the background, and ends it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from bfrun.errors import LaunchError
+from bfrun.notebook.clients import await_engines
+from bfrun.notebook.profile import Profile
+from bfrun.notebook.state import clear_state, describe_running, read_state
+
+FOREGROUND = "--foreground"
+_PROGRAM = (
+    f"import sys; sys.path.append({str(Path(__file__).parents[2])!r}); "
+    "from bfrun.notebook.cli import main; sys.exit(main())"
+)
+_LOOK_S = 0.1
+_TAIL_NBYTES = 4000
+# The ranks get 4 s between SIGTERM and SIGKILL, the agents 3 s to tell what is left.
+_STOP_LIMIT_S = 30.0
+
+
+def start_in_background(
+    arguments: Sequence[str], profile: Profile, limit_s: float
+) -> int:
+    """Start a driver that outlives this process, and wait until its engines serve.
+
+    Args:
+        arguments: Command line of ``ibfrun``, which the driver gets too.
+        profile: Where it will be found.
+        limit_s: Seconds until all engines must have come.
+
+    Returns:
+        Number of engines.
+
+    Raises:
+        LaunchError: The profile has a job, or this one did not start; nothing of it
+            is left then.
+    """
+    profile.make()
+    job, running = read_state(profile.state)
+    if running:
+        raise LaunchError(describe_running(job, profile.name))
+    with profile.open_log() as log:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *arguments, FOREGROUND],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        return _await_engines(driver, profile, limit_s)
+    except BaseException:
+        _end(driver)
+        raise
+
+
+def _await_engines(
+    driver: subprocess.Popen[bytes], profile: Profile, limit_s: float
+) -> int:
+    deadline = time.monotonic() + limit_s
+    come: set[int] = set()
+    ranks = 0
+    while time.monotonic() < deadline:
+        code = driver.poll()
+        if code is not None:
+            said = _tail(profile.log)
+            raise LaunchError(f"the job did not start (exit {code}):\n{said}")
+        job, _ = read_state(profile.state)
+        if job is not None and job.pid == driver.pid and job.serving:
+            ranks = job.ranks
+            come = await_engines(
+                profile, ranks, deadline, lambda: driver.poll() is None
+            )
+            if come == set(range(ranks)):
+                return ranks
+        time.sleep(_LOOK_S)
+    missing = sorted(set(range(ranks)) - come) or "all"
+    raise LaunchError(
+        f"engines {missing} did not come within {limit_s:g} s: is ipyparallel "
+        "installed on their hosts, and can those connect to this machine? "
+        f"--start-timeout sets the limit; what they said:\n{_tail(profile.log)}"
+    )
+
+
+def _end(driver: subprocess.Popen[bytes]) -> None:
+    driver.terminate()
+    try:
+        driver.wait(_STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        driver.kill()
+        driver.wait()
+
+
+def _tail(path: Path) -> str:
+    return path.read_bytes()[-_TAIL_NBYTES:].decode("utf-8", "replace").strip()
+
+
+def stop_background(profile: Profile) -> int:
+    """End the job of a profile, and return how many engines it had.
+
+    Raises:
+        LaunchError: There is none, or it runs on another host.
+    """
+    job, running = read_state(profile.state)
+    if not running:
+        text = f"no job of profile '{profile.name}' is running"
+        if job is not None:
+            clear_state(profile.state)
+            text += (
+                f"; the last one (pid {job.pid} on {job.host}) did not end in order, "
+                f"its state is removed; see {profile.log}"
+            )
+        raise LaunchError(text)
+    if job is None:
+        raise LaunchError(f"the job of profile '{profile.name}' is changing: try again")
+    if job.host != socket.gethostname():
+        raise LaunchError(
+            f"the job of profile '{profile.name}' was started on {job.host}: run "
+            "ibfrun stop there"
+        )
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if _signal_driver(job.pid, number, profile):
+            return job.ranks
+    raise LaunchError(f"the driver (pid {job.pid}) does not end: is its disk hanging?")
+
+
+def _signal_driver(pid: int, number: int, profile: Profile) -> bool:
+    """Signal the driver and wait for its end; False when the time is over."""
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            # Not locked: it has ended, and this may be another one with its number.
+            if read_state(profile.state)[1]:
+                signal.pidfd_send_signal(process, number)
+                return bool(select.select([process], [], [], _STOP_LIMIT_S)[0])
+        finally:
+            os.close(process)
+    return True

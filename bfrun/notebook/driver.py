@@ -1,0 +1,81 @@
+"""The driver of a job for notebooks: bfrun's own, and a controller beside it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+
+from bfrun.config import LaunchConfig
+from bfrun.driver.driver import run_job
+from bfrun.launch.base import Launcher
+from bfrun.notebook.controller import Controller, own_address
+from bfrun.notebook.profile import Profile
+from bfrun.notebook.state import HeldState, hold_state
+from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
+from bfrun.start import start
+
+
+def serve(config: LaunchConfig, profile: Profile) -> int:
+    """Run controller and engines until they or the user end, and return the exit code.
+
+    Args:
+        config: Where the engines run; its command is not looked at.
+        profile: Where clients find the controller.
+
+    Raises:
+        LaunchError: The profile has a job already, or this one cannot start.
+    """
+    profile.make()
+    with hold_state(profile.state, profile.name) as state:
+        if state.stale is not None:
+            print(
+                f"ibfrun: the last job (pid {state.stale.pid}) did not end in order; "
+                "its state is removed",
+                file=sys.stderr,
+            )
+        job = _Job(profile, state)
+        return start(config, job.run)
+
+
+class _Job:
+    def __init__(self, profile: Profile, state: HeldState) -> None:
+        self._profile = profile
+        self._state = state
+
+    def run(self, plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
+        addresses = [own_address(host) for host in plan.hosts]
+        limit_s = config.start_timeout_s
+        with Controller(self._profile, addresses, limit_s) as controller:
+            self._state.write(plan.world_size, serving=True)
+            hosts = tuple(
+                self._with_engines(host, controller.connection_for(address), limit_s)
+                for host, address in zip(plan.hosts, addresses, strict=True)
+            )
+            return run_job(replace(plan, hosts=hosts), launcher, config)
+
+    def _with_engines(
+        self, host: HostPlan, connection: str, limit_s: float
+    ) -> HostPlan:
+        processes = tuple(
+            self._engine(spec, connection, limit_s) for spec in host.processes
+        )
+        return replace(host, processes=processes)
+
+    def _engine(
+        self, spec: ProcessSpec, connection: str, limit_s: float
+    ) -> ProcessSpec:
+        command = (
+            *(sys.executable, "-m", "ipyparallel.engine"),
+            f"--profile={self._profile.name}",
+            "--BaseIPythonApplication.auto_create=True",
+            # So that engine and rank have one number.
+            f"--IPEngine.id={spec.rank}",
+            f"--IPEngine.timeout={limit_s:g}",
+            "--log-level=ERROR",
+        )
+        # Not on the command line, which everybody on the host can read.
+        environment = {**spec.environment, "IPP_CONNECTION_INFO": connection}
+        if "IPYTHONDIR" in os.environ:
+            environment.setdefault("IPYTHONDIR", os.environ["IPYTHONDIR"])
+        return replace(spec, command=command, environment=environment)

@@ -1,0 +1,68 @@
+"""Where the files of one job for notebooks are: a profile of IPython."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import IO
+
+from bfrun.errors import LaunchError
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+
+
+class Profile:
+    """Paths below ``profile_NAME`` of IPython's folder; only its owner sees into it.
+
+    Attributes:
+        name: What ``ipyparallel.Client(profile=...)`` is given.
+        folder: Its folder.
+        state: Who runs the job.
+        log: What driver, controller and engines said.
+        client_file: What a client needs in order to connect.
+        engine_file: What an engine needs.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not _NAME.match(name):
+            raise LaunchError(
+                f"--ipython-profile '{name}': expected letters, digits, '_', '-', '.'"
+            )
+        self.name = name
+        self.folder = Path(_ipython_folder()) / f"profile_{name}"
+        self.state = self.folder / "pid" / "ibfrun.json"
+        self.log = self.folder / "log" / "ibfrun.log"
+        self.client_file = self.folder / "security" / "ipcontroller-client.json"
+        self.engine_file = self.folder / "security" / "ipcontroller-engine.json"
+
+    def make(self) -> None:
+        """Create the folders."""
+        for folder in (self.state.parent, self.log.parent, self.client_file.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def open_log(self) -> IO[bytes]:
+        """Return the log, emptied, for its owner only."""
+        return os.fdopen(open_private(self.log, os.O_TRUNC | os.O_APPEND), "wb")
+
+    def forget_connections(self) -> None:
+        """Remove what a controller that has ended may have left."""
+        for path in (self.client_file, self.engine_file):
+            path.unlink(missing_ok=True)
+
+
+def open_private(path: Path, flags: int = 0) -> int:
+    """Return a descriptor of a file that nobody else can read, created if missing."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+    os.fchmod(fd, 0o600)
+    return fd
+
+
+def _ipython_folder() -> str:
+    try:
+        from IPython.paths import get_ipython_dir
+    except ImportError as error:
+        raise LaunchError(
+            f"ibfrun needs ipyparallel ({error}): pip install 'bluecomm[notebook]'"
+        ) from error
+    return str(get_ipython_dir())

@@ -1,0 +1,95 @@
+"""Runs ibfrun as a user does, in an IPython folder of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ipyparallel
+
+from bfrun.notebook.profile import Profile
+from tests.support.launch import MARK, ROOT, marked_processes
+from tests.support.patience import PATIENCE_S, until
+
+
+class Notebook:
+    """A user of ``ibfrun`` with a notebook, and every process that ibfrun starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._mark = uuid.uuid4().hex
+        self._folder = folder
+        self.profile = Profile("bluefog")
+
+    def ibfrun(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run it to its end, which ``start`` reaches once all engines serve."""
+        return subprocess.run(
+            [sys.executable, "-m", "bfrun.notebook", *arguments],
+            env={**os.environ, MARK: self._mark, "PYTHONPATH": str(ROOT)},
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+
+    def start(self, *arguments: str) -> None:
+        """Start engines; all must come."""
+        done = self.ibfrun("start", *arguments)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{self.log}"
+
+    @property
+    def log(self) -> str:
+        """What driver, controller and engines wrote."""
+        path = self.profile.log
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def left(self) -> dict[int, str]:
+        """Return pid and command of every process that is there."""
+        return marked_processes(self._mark)
+
+    def pid(self, word: str) -> int:
+        """Return the process whose command has ``word`` in it."""
+        found = [pid for pid, command in self.left().items() if word in command]
+        assert len(found) == 1, self.left()
+        return found[0]
+
+    def wait_until_empty(self) -> None:
+        """Wait until nothing of it runs any more."""
+        until(lambda: not self.left(), lambda: f"left: {self.left()}\n{self.log}")
+
+    def end(self) -> None:
+        """End everything, whatever state it is in."""
+        for pid in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def notebook_in(folder: Path) -> Iterator[Notebook]:
+    """Give this process an IPython folder; at the end nothing runs any more."""
+    before = os.environ.get("IPYTHONDIR")
+    os.environ["IPYTHONDIR"] = str(folder / "ipython")
+    book = Notebook(folder)
+    try:
+        yield book
+    finally:
+        book.end()
+        os.environ.pop("IPYTHONDIR")
+        if before is not None:
+            os.environ["IPYTHONDIR"] = before
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[Any]:
+    """Connect as a notebook does."""
+    client = ipyparallel.Client(profile="bluefog", timeout=PATIENCE_S)
+    try:
+        yield client
+    finally:
+        client.close()
