@@ -1,7 +1,9 @@
 """The native engine: what the C++ extension offers to Python."""
 
 from collections.abc import Callable, Sequence
-from typing import TypedDict
+from typing import TypedDict, TypeVar
+
+_Kept = TypeVar("_Kept")
 
 class SharedMemory:
     """Allocator of shared memory (memfd segments) that peers on this machine map.
@@ -32,6 +34,23 @@ class Completion:
     def text(self) -> str: ...
     @property
     def rank(self) -> int: ...
+
+class Parameters:
+    """What an operation needs besides its tensors."""
+
+    def __init__(
+        self,
+        *,
+        op: str = "sum",  # sum, average, min, max, product
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = 0,
+        splits: Sequence[int] = ...,
+        local_only: bool = False,
+        self_weight: float = 1.0,
+        sources: Sequence[tuple[int, float]] = ...,
+        destinations: Sequence[tuple[int, float]] = ...,
+    ) -> None: ...
 
 class Peer(TypedDict):
     rank: int
@@ -182,20 +201,19 @@ class Engine:
         input_nbytes: int,
         output_address: int,
         output_nbytes: int,  # 0 address: the engine allocates the result
-        *,
-        op: str = "sum",  # sum, average, min, max, product
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = 0,
-        splits: Sequence[int] = (),
-        local_only: bool = False,
-        self_weight: float = 1.0,
-        sources: Sequence[tuple[int, float]] = (),
-        destinations: Sequence[tuple[int, float]] = (),
+        parameters: Parameters = ...,
         timeout_s: float = 600.0,
-        waits: bool = False,  # the caller waits at once
+        waits: bool = False,
+        kept: dict[int, _Kept] | None = None,
+        keep: _Kept | None = None,
     ) -> int:
-        """Start an operation and return its handle; memory stays the caller's."""
+        """Start an operation and return its handle; memory stays the caller's.
+
+        With `waits`, wait for it, too: 0 means that it ended well and left no `output`.
+        Otherwise (a failure, a result to fetch, a signal, 100 ms have passed) the
+        handle is to be waited for and released. `kept[handle]` becomes `keep` before a
+        signal can raise an exception.
+        """
 
     def done(self, handle: int) -> bool: ...
     def wait(self, handle: int, timeout_s: float) -> Completion | None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from typing import TYPE_CHECKING
+
 import torch
 
 from bluecomm.compression import Compression, Compressor, check_compressor
 from bluecomm.ops.reduce_op import ReduceOp, choose
 from bluecomm.ops.start import start
-from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
+
+if TYPE_CHECKING:
+    from bluecomm._native import Parameters
 
 
 def allreduce_nonblocking(
@@ -194,9 +200,18 @@ def _start(
         name=name,
         timeout_s=timeout_s,
         in_place=in_place,
-        op=reduction.value,
-        prescale=float(factors[0]),
-        postscale=float(factors[1]),
-        local_only=is_local,
+        parameters=_parameters(
+            reduction, float(factors[0]), float(factors[1]), is_local
+        ),
         waits=waits,
+    )
+
+
+# Looked up by position, in less time than by keyword.
+@functools.lru_cache(maxsize=64)
+def _parameters(
+    op: str, prescale: float, postscale: float, is_local: bool
+) -> Parameters:
+    return parameters(
+        op=op, prescale=prescale, postscale=postscale, local_only=is_local
     )

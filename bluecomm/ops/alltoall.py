@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from bluecomm.ops.start import start_gather
-from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
 
 Received = tuple[torch.Tensor, torch.Tensor]
@@ -26,16 +26,7 @@ def alltoall_nonblocking(
     ``tensor`` must not change before the handle has been waited for. Arguments, result
     and errors are those of ``alltoall``.
     """
-    comm = current_communicator(process_set)
-    rows = _rows_to_send(tensor, splits, comm.size)
-    gathered = start_gather(
-        comm, "alltoall", tensor, name=name, timeout_s=timeout_s, splits=rows
-    )
-    if splits is None:
-        return MappedHandle(gathered, lambda result: result[0])
-    return MappedHandle(
-        gathered, lambda result: (result[0], torch.tensor(result[1], dtype=torch.int32))
-    )
+    return _start(tensor, splits, name, process_set, timeout_s)
 
 
 def alltoall(
@@ -69,14 +60,39 @@ def alltoall(
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
-    return alltoall_nonblocking(
-        tensor, splits, name, process_set=process_set, timeout_s=timeout_s
-    ).wait()
+    return _start(tensor, splits, name, process_set, timeout_s, waits=True).wait()
+
+
+def _start(
+    tensor: torch.Tensor,
+    splits: Sequence[int] | torch.Tensor | None,
+    name: str | None,
+    process_set: Communicator | None,
+    timeout_s: float | None,
+    *,
+    waits: bool = False,
+) -> Handle[torch.Tensor | Received]:
+    comm = current_communicator(process_set)
+    rows = _rows_to_send(tensor, splits, comm.size)
+    gathered = start_gather(
+        comm,
+        "alltoall",
+        tensor,
+        name=name,
+        timeout_s=timeout_s,
+        parameters=parameters(splits=rows),
+        waits=waits,
+    )
+    if splits is None:
+        return MappedHandle(gathered, lambda result: result[0])
+    return MappedHandle(
+        gathered, lambda result: (result[0], torch.tensor(result[1], dtype=torch.int32))
+    )
 
 
 def _rows_to_send(
     tensor: torch.Tensor, splits: Sequence[int] | torch.Tensor | None, size: int
-) -> list[int]:
+) -> tuple[int, ...]:
     rows = tensor.shape[0] if tensor.dim() else 0
     if splits is None:
         if rows % size:
@@ -84,11 +100,11 @@ def _rows_to_send(
                 f"alltoall: {rows} rows cannot be dealt out evenly to {size} ranks; "
                 "give splits"
             )
-        return [rows // size] * size
-    counts = [int(count) for count in splits]
+        return (rows // size,) * size
+    counts = tuple(int(count) for count in splits)
     if len(counts) != size or min(counts) < 0 or sum(counts) != rows:
         raise ValueError(
             f"alltoall: splits must be {size} numbers >= 0 that add up to the "
-            f"{rows} rows of the tensor, got {counts}"
+            f"{rows} rows of the tensor, got {list(counts)}"
         )
     return counts

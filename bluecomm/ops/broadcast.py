@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from bluecomm.ops.start import start
-from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
 
 def broadcast_nonblocking(
@@ -113,6 +113,6 @@ def _start(
         name=name,
         timeout_s=timeout_s,
         in_place=in_place,
-        root=comm.ranks.index(root_rank),
+        parameters=parameters(root=comm.ranks.index(root_rank)),
         waits=waits,
     )

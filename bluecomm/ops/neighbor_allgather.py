@@ -9,7 +9,7 @@ import torch
 from bluecomm.ops.neighbor_weights import STATIC, Weights, Wording, resolve
 from bluecomm.ops.start import start_gather
 from bluecomm.ops.topology_check import check_peers
-from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
 
 _KIND = "neighbor_allgather"
@@ -31,41 +31,9 @@ def neighbor_allgather_nonblocking(
     dynamic topology, where it is on, is done before this returns. Arguments, result
     and errors are those of ``neighbor_allgather``.
     """
-    comm = current_communicator(process_set)
-    if (src_ranks is None) != (dst_ranks is None):
-        raise ValueError(
-            f"{_KIND}: src_ranks and dst_ranks have to be given together, got "
-            f"src_ranks={src_ranks}, dst_ranks={dst_ranks}"
-        )
-    if src_ranks is not None and len(set(src_ranks)) != len(src_ranks):
-        raise ValueError(f"{_KIND}: src_ranks has a rank twice: {list(src_ranks)}")
-    weights = STATIC
-    if src_ranks is not None:
-        weights = Weights(0.0, dict.fromkeys(src_ranks, 1.0), dst_ranks)
-    resolved = resolve(
-        Wording(_KIND),
-        comm.topology.weights if comm.topology else None,
-        comm.rank,
-        comm.size,
-        weights,
+    return _start(
+        tensor, src_ranks, dst_ranks, enable_topo_check, name, process_set, timeout_s
     )
-    name = comm.name_for(_KIND, name)
-    sources = [rank for rank, _ in resolved.sources]
-    if src_ranks is not None:
-        sources = [int(rank) for rank in src_ranks]
-    if resolved.is_dynamic and enable_topo_check:
-        destinations = [rank for rank, _ in resolved.destinations]
-        check_peers(comm, _KIND, name, sources, destinations)
-    gathered = start_gather(
-        comm,
-        _KIND,
-        tensor,
-        name=name,
-        timeout_s=timeout_s,
-        sources=[(rank, 1.0) for rank in sources],
-        destinations=resolved.destinations,
-    )
-    return MappedHandle(gathered, lambda result: result[0])
 
 
 def neighbor_allgather(
@@ -105,12 +73,64 @@ def neighbor_allgather(
         PeerLostError: A neighbor is gone.
         CommunicationTimeout: Some neighbors did not come in time; the text names them.
     """
-    return neighbor_allgather_nonblocking(
+    return _start(
         tensor,
-        src_ranks=src_ranks,
-        dst_ranks=dst_ranks,
-        enable_topo_check=enable_topo_check,
-        name=name,
-        process_set=process_set,
-        timeout_s=timeout_s,
+        src_ranks,
+        dst_ranks,
+        enable_topo_check,
+        name,
+        process_set,
+        timeout_s,
+        waits=True,
     ).wait()
+
+
+def _start(
+    tensor: torch.Tensor,
+    src_ranks: Sequence[int] | None,
+    dst_ranks: Sequence[int] | None,
+    enable_topo_check: bool,
+    name: str | None,
+    process_set: Communicator | None,
+    timeout_s: float | None,
+    *,
+    waits: bool = False,
+) -> Handle[torch.Tensor]:
+    comm = current_communicator(process_set)
+    if (src_ranks is None) != (dst_ranks is None):
+        raise ValueError(
+            f"{_KIND}: src_ranks and dst_ranks have to be given together, got "
+            f"src_ranks={src_ranks}, dst_ranks={dst_ranks}"
+        )
+    if src_ranks is not None and len(set(src_ranks)) != len(src_ranks):
+        raise ValueError(f"{_KIND}: src_ranks has a rank twice: {list(src_ranks)}")
+    weights = STATIC
+    if src_ranks is not None:
+        weights = Weights(0.0, dict.fromkeys(src_ranks, 1.0), dst_ranks)
+    resolved = resolve(
+        Wording(_KIND),
+        comm.topology.weights if comm.topology else None,
+        comm.rank,
+        comm.size,
+        weights,
+    )
+    name = comm.name_for(_KIND, name)
+    sources = [rank for rank, _ in resolved.sources]
+    if src_ranks is not None:
+        sources = [int(rank) for rank in src_ranks]
+    if resolved.is_dynamic and enable_topo_check:
+        destinations = [rank for rank, _ in resolved.destinations]
+        check_peers(comm, _KIND, name, sources, destinations)
+    gathered = start_gather(
+        comm,
+        _KIND,
+        tensor,
+        name=name,
+        timeout_s=timeout_s,
+        parameters=parameters(
+            sources=tuple((rank, 1.0) for rank in sources),
+            destinations=tuple(resolved.destinations),
+        ),
+        waits=waits,
+    )
+    return MappedHandle(gathered, lambda result: result[0])

@@ -6,7 +6,7 @@ import torch
 
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import require_floating_point
-from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
 _KIND = "pair_gossip"
 
@@ -107,8 +107,10 @@ def _start(
         name=comm.pair_name_for(_KIND, name, member),
         timeout_s=timeout_s,
         in_place=False,
-        self_weight=0.5 if self_weight is None else float(self_weight),
-        sources=[(member, 0.5 if pair_weight is None else float(pair_weight))],
-        destinations=[(member, 1.0)],
+        parameters=parameters(
+            self_weight=0.5 if self_weight is None else float(self_weight),
+            sources=((member, 0.5 if pair_weight is None else float(pair_weight)),),
+            destinations=((member, 1.0),),
+        ),
         waits=waits,
     )

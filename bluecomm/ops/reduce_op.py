@@ -32,8 +32,10 @@ Product = ReduceOp.PRODUCT
 
 def choose(
     operation: str, average: bool | None, op: ReduceOp | None, dtype: torch.dtype
-) -> ReduceOp:
-    """Return the reduction that ``average`` or ``op`` asks for; default is the average.
+) -> str:
+    """Return the engine's word for what ``average`` or ``op`` asks for.
+
+    Without both it is the average.
 
     Raises:
         TypeError: ``op`` is not a ``ReduceOp``, or the engine does not know the type.
@@ -46,12 +48,13 @@ def choose(
         )
     if op is not None and average is not None:
         raise ValueError(f"{operation}: give average or op, not both")
-    if op is None:
-        op = Sum if average is False else Average
-    dtype_word(dtype, operation)
-    if op is Average and not dtype.is_floating_point:
+    word: str = "average" if op is None else op.value
+    if average is False:
+        word = "sum"
+    if word == "average" and not dtype.is_floating_point:
+        dtype_word(dtype, operation)
         raise ValueError(
             f"{operation}: cannot average tensors of type {dtype}, since the result "
             "is no integer; use op=bluecomm.Sum, or convert with .float() first"
         )
-    return op
+    return word

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from bluecomm.ops.reduce_op import ReduceOp, choose
-from bluecomm.ops.tensor import as_input, dtype_word, new_output, span
-from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.ops.tensor import as_input, new_output, span
+from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
 
 def reducescatter_nonblocking(
@@ -22,28 +22,7 @@ def reducescatter_nonblocking(
     ``tensor`` must not change before the handle has been waited for. Arguments, result
     and errors are those of ``reducescatter``.
     """
-    kind = "reducescatter"
-    comm = current_communicator(process_set)
-    source = as_input(tensor, kind)
-    if source.dim() == 0:
-        raise ValueError(
-            f"{kind}: expected a tensor with at least one dimension, got a scalar"
-        )
-    reduction = choose(kind, None, op, source.dtype)
-    share, extra = divmod(source.shape[0], comm.size)
-    rows = share + (1 if comm.rank < extra else 0)
-    output = new_output(source[:rows])
-    return comm.start(
-        kind,
-        name,
-        dtype_word(source.dtype, kind),
-        source.shape,
-        (*span(source), *span(output)),
-        keep=(source, output),
-        finish=lambda _: output,
-        timeout_s=timeout_s,
-        op=reduction.value,
-    )
+    return _start(tensor, op, name, process_set, timeout_s)
 
 
 def reducescatter(
@@ -78,6 +57,38 @@ def reducescatter(
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
-    return reducescatter_nonblocking(
-        tensor, op, name, process_set=process_set, timeout_s=timeout_s
-    ).wait()
+    return _start(tensor, op, name, process_set, timeout_s, waits=True).wait()
+
+
+def _start(
+    tensor: torch.Tensor,
+    op: ReduceOp | None,
+    name: str | None,
+    process_set: Communicator | None,
+    timeout_s: float | None,
+    *,
+    waits: bool = False,
+) -> Handle[torch.Tensor]:
+    kind = "reducescatter"
+    comm = current_communicator(process_set)
+    source, dtype = as_input(tensor, kind)
+    if source.dim() == 0:
+        raise ValueError(
+            f"{kind}: expected a tensor with at least one dimension, got a scalar"
+        )
+    reduction = choose(kind, None, op, source.dtype)
+    share, extra = divmod(source.shape[0], comm.size)
+    rows = share + (1 if comm.rank < extra else 0)
+    output = new_output(source[:rows])
+    return comm.start(
+        kind,
+        name,
+        dtype,
+        source.shape,
+        (*span(source), *span(output)),
+        keep=(source, output),
+        finish=lambda _: output,
+        timeout_s=timeout_s,
+        parameters=parameters(op=reduction),
+        waits=waits,
+    )

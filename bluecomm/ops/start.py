@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from bluecomm.ops.tensor import as_input, dtype_word, new_output, span
+from bluecomm.ops.tensor import as_input, new_output, span
 from bluecomm.runtime import Communicator, Handle
+
+if TYPE_CHECKING:
+    from bluecomm._native import Parameters
 
 
 def start(
@@ -20,29 +23,34 @@ def start(
     timeout_s: float | None,
     in_place: bool,
     output: torch.Tensor | None = None,
-    **parameters: Any,
+    parameters: Parameters | None = None,
+    waits: bool = False,
 ) -> Handle[torch.Tensor]:
     """Start an operation whose result is shaped as its input.
 
     In place, the result is written to ``tensor`` itself (a tensor that is not
     contiguous is copied on the way in and out). Else it is written to ``output``, which
     is contiguous, like ``tensor`` and apart from it; or to new memory without one.
+    ``waits``: the caller waits for the handle at once; see ``World.start``.
     """
-    source = as_input(tensor, kind)
+    source, dtype = as_input(tensor, kind)
+    here = span(source)
     if in_place:
-        output = source
-    elif output is None:
-        output = new_output(source)
+        output, there = source, here
+    else:
+        output = new_output(source) if output is None else output
+        there = span(output)
     return comm.start(
         kind,
         name,
-        dtype_word(source.dtype, kind),
+        dtype,
         source.shape,
-        (*span(source), *span(output)),
+        (*here, *there),
         keep=(source, output, tensor),
         finish=_written_back(tensor, output) if in_place else lambda _: output,
         timeout_s=timeout_s,
-        **parameters,
+        parameters=parameters,
+        waits=waits,
     )
 
 
@@ -53,7 +61,8 @@ def start_gather(
     *,
     name: str | None,
     timeout_s: float | None,
-    **parameters: Any,
+    parameters: Parameters | None = None,
+    waits: bool = False,
 ) -> Handle[tuple[torch.Tensor, list[int]]]:
     """Start an operation that stacks tensors of unknown lengths along dimension 0.
 
@@ -67,7 +76,7 @@ def start_gather(
             f"{kind}: expected a tensor with at least one dimension, got a scalar; "
             "use tensor.reshape(1)"
         )
-    source = as_input(tensor, kind)
+    source, dtype = as_input(tensor, kind)
 
     def finish(number: int) -> tuple[torch.Tensor, list[int]]:
         block, rows = comm.world.output(number)
@@ -81,13 +90,14 @@ def start_gather(
     return comm.start(
         kind,
         name,
-        dtype_word(source.dtype, kind),
+        dtype,
         source.shape,
         (*span(source), 0, 0),
         keep=(source,),
         finish=finish,
         timeout_s=timeout_s,
-        **parameters,
+        parameters=parameters,
+        waits=waits,
     )
 
 

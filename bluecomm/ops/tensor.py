@@ -42,15 +42,16 @@ def dtype_word(dtype: torch.dtype, operation: str) -> str:
     return word
 
 
-def as_input(tensor: torch.Tensor, operation: str) -> torch.Tensor:
-    """Return the values of a tensor as contiguous CPU memory.
+def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
+    """Return the values of a tensor as contiguous CPU memory, and their type's word.
 
     Args:
         tensor: Any dense CPU tensor; one that requires a gradient is used by value.
         operation: For the text of errors.
 
     Returns:
-        ``tensor`` detached, or a contiguous copy of it.
+        ``tensor`` without its gradient, or a contiguous copy of it; and the engine's
+        word for its element type.
 
     Raises:
         TypeError: Not a tensor, or of a type that the engine does not know.
@@ -60,13 +61,17 @@ def as_input(tensor: torch.Tensor, operation: str) -> torch.Tensor:
         raise TypeError(
             f"{operation}: expected a torch.Tensor, got {type(tensor).__name__}"
         )
-    dtype_word(tensor.dtype, operation)
+    word = _DTYPES.get(tensor.dtype) or dtype_word(tensor.dtype, operation)
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise ValueError(
             f"{operation}: expected a dense CPU tensor, got one on {tensor.device} "
             f"with layout {tensor.layout}; move it with .cpu() or .to_dense() first"
         )
-    return tensor.detach().contiguous()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    return tensor, word
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:

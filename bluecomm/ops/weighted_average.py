@@ -11,7 +11,7 @@ from bluecomm.ops.neighbor_weights import Weights, Wording, resolve
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import require_floating_point
 from bluecomm.ops.topology_check import check_machine_peers, check_peers
-from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.communicator import Topology
 
 Check = Callable[[Communicator, str, str, Iterable[int], Iterable[int]], None]
@@ -109,8 +109,10 @@ def start_weighted_average(
         timeout_s=timeout_s,
         in_place=in_place,
         output=output,
-        self_weight=resolved.self_weight,
-        sources=resolved.sources,
-        destinations=resolved.destinations,
+        parameters=parameters(
+            self_weight=resolved.self_weight,
+            sources=tuple(resolved.sources),
+            destinations=tuple(resolved.destinations),
+        ),
         waits=waits,
     )

@@ -20,7 +20,7 @@ from bluecomm.ops.weighted_average import (
 )
 from bluecomm.optim.dynamic_topology import DynamicTopology
 from bluecomm.optim.options import CommunicationType, Knobs
-from bluecomm.runtime import Communicator, Handle
+from bluecomm.runtime import Communicator, Handle, parameters
 
 
 class Exchange(abc.ABC):
@@ -153,10 +153,7 @@ def start_average(
         timeout_s=None,
         in_place=source is destination,
         output=destination,
-        op="average",
-        prescale=1.0,
-        postscale=1.0,
-        local_only=False,
+        parameters=parameters(op="average"),
     )
 
 

@@ -7,10 +7,11 @@ import functools
 import hashlib
 import numbers
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bluecomm.runtime.handle import Handle, Result
 from bluecomm.runtime.layout import MachineLayout
+from bluecomm.runtime.parameters import parameters as no_parameters
 from bluecomm.topology.default import default_weights
 from bluecomm.topology.exponential import ExponentialGraph
 from bluecomm.topology.weights import NeighborWeights, resolve_weights
@@ -18,6 +19,7 @@ from bluecomm.topology.weights import NeighborWeights, resolve_weights
 if TYPE_CHECKING:
     import networkx as nx
 
+    from bluecomm._native import Parameters
     from bluecomm.runtime.world import World
 
 # Operations without a name are numbered by call order per kind, modulo this, so that
@@ -146,7 +148,8 @@ class Communicator:
         keep: tuple[object, ...],
         finish: Callable[[int], Result],
         timeout_s: float | None = None,
-        **parameters: Any,
+        parameters: Parameters | None = None,
+        waits: bool = False,
     ) -> Handle[Result]:
         """Start an operation among the members; see ``World.start``.
 
@@ -154,12 +157,17 @@ class Communicator:
             TypeError: ``name`` is not a string, or ``timeout_s`` not a number.
             ValueError: ``timeout_s`` is not above 0.
         """
-        self._me()
-        _check_name(kind, name)
-        _check_timeout(kind, timeout_s)
+        if self.rank < 0:
+            self._me()
+        if name is None:
+            name = self.name_for(kind, None)
+        elif not isinstance(name, str):
+            raise TypeError(f"{kind}: name must be a string, got {name!r}")
+        if timeout_s is not None:
+            _check_timeout(kind, timeout_s)
         return self.world.start(
             kind,
-            self.name_for(kind, name),
+            name,
             self.group_id,
             dtype,
             shape,
@@ -167,7 +175,8 @@ class Communicator:
             keep=keep,
             finish=finish,
             timeout_s=timeout_s,
-            **parameters,
+            parameters=parameters or no_parameters(),
+            waits=waits,
         )
 
     def _me(self) -> int:
@@ -182,14 +191,7 @@ class Communicator:
         return f"<Communicator of ranks {list(self.ranks)}>"
 
 
-def _check_name(kind: str, name: object) -> None:
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"{kind}: name must be a string, got {name!r}")
-
-
 def _check_timeout(kind: str, timeout_s: object) -> None:
-    if timeout_s is None:
-        return
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
         raise TypeError(f"{kind}: timeout_s must be a number, got {timeout_s!r}")
     if not float(timeout_s) > 0:  # NaN is not either

@@ -119,6 +119,23 @@ class Handle(Generic[Result]):
         return f"<Handle of {self._label()}, {state}>"
 
 
+class OverHandle(Handle[Result]):
+    """The handle of an operation that ended well and has been released already."""
+
+    __slots__ = ()
+
+    def done(self) -> bool:
+        self._fresh()
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> Result:
+        finish, self._finish = self._finish or self._fresh(), None
+        return finish(self._number)
+
+    def __del__(self) -> None:
+        pass  # nothing is left of it
+
+
 class MappedHandle(Handle[Result]):
     """A handle whose result is made from that of another one."""
 

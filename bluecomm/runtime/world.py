@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError, MismatchError, ShutdownError
-from bluecomm.runtime.handle import Handle, Result
+from bluecomm.runtime.handle import Handle, OverHandle, Result
 from bluecomm.runtime.layout import MachineLayout, layout_of
 from bluecomm.runtime.monitor import Monitor
 from bluecomm.runtime.rendezvous import Rendezvous
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Completion,
         Engine,
         MpiSession,
+        Parameters,
         Recorder,
         SharedMemory,
     )
@@ -238,7 +239,8 @@ class World:
         keep: tuple[object, ...],
         finish: Callable[[int], Result],
         timeout_s: float | None,
-        **parameters: Any,
+        parameters: Parameters,
+        waits: bool,
     ) -> Handle[Result]:
         """Start an operation.
 
@@ -254,25 +256,30 @@ class World:
             finish: Makes the result, from the engine's number of the operation.
             timeout_s: Deadline; ``None``: the configured one, which is extended while
                 the ranks waited for are alive and busy.
-            **parameters: What the kind needs besides.
+            parameters: What the kind needs besides.
+            waits: The caller waits for the handle at once. The operation runs here
+                then, and unless something comes between, it is over on return.
 
         Returns:
             Handle of the operation.
         """
         self.check_usable()
         limit_s = self.config.operation_timeout_s if timeout_s is None else timeout_s
-        with self._lock:
+        # The engine notes what is kept, before a signal's handler can run.
+        if waits:
+            self._waiters.add(threading.get_ident())
             number = self._engine.submit(
-                kind,
-                name,
-                group_id,
-                dtype,
-                shape,
-                *memory,
-                timeout_s=limit_s,
-                **parameters,
+                *(kind, name, group_id, dtype, shape, *memory, parameters, limit_s),
+                *(True, self._kept, keep),
             )
-            self._kept[number] = keep
+            if number == 0:
+                return OverHandle(self, number, kind, name, finish)
+        else:
+            with self._lock:
+                number = self._engine.submit(
+                    *(kind, name, group_id, dtype, shape, *memory, parameters, limit_s),
+                    *(False, self._kept, keep),
+                )
         if timeout_s is not None:
             self._hard_limits_s[number] = timeout_s
         if len(self._kept) >= _REAP_AT:

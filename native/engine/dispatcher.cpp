@@ -247,13 +247,17 @@ std::shared_ptr<const Operation> Dispatcher::operation(Handle handle) const {
   return entry(handle).operation;
 }
 
-const Result& Dispatcher::result(Handle handle) const {
+bool Dispatcher::has_result(Handle handle) const {
   const Entry& found = entry(handle);
-  if (!found.operation->succeeded() || !found.result.owner) {
+  return found.operation->succeeded() && found.result.owner;
+}
+
+const Result& Dispatcher::result(Handle handle) const {
+  if (!has_result(handle)) {
     throw std::invalid_argument("handle " + std::to_string(handle) +
                                 " has no result of its own");
   }
-  return found.result;
+  return entry(handle).result;
 }
 
 void Dispatcher::release(Handle handle) {

@@ -83,6 +83,7 @@ class Dispatcher final : private Receiver {
   // other failure shows at the handle.
   Handle submit(Request request);
   std::shared_ptr<const Operation> operation(Handle handle) const;
+  bool has_result(Handle handle) const;
   const Result& result(Handle handle) const;
   void release(Handle handle);
   std::vector<Handle> take_finished();

@@ -40,6 +40,11 @@ class Engine final : private Work {
 
   // See Dispatcher.
   Handle submit(Request request, Caller caller = Caller::kGoesOn);
+  // submit() and wait() in one. 0, which is no handle, when the operation ended well
+  // and has no result() of its own: it is released. Else its handle, as of submit(): it
+  // failed, or has its result there, or runs still when a signal came or
+  // Progress::kInterruptCheck had passed.
+  Handle run(Request request);
   bool done(Handle handle);
   // Nothing when the time was up, or `interrupted` said so, before the operation ended.
   std::optional<Status> wait(Handle handle, Clock::time_point deadline,

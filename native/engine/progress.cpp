@@ -19,6 +19,11 @@ namespace {
 // The progress thread takes the lead when no caller has had it for so long.
 constexpr std::chrono::milliseconds kNap{1};
 constexpr std::chrono::hours kForever{1};
+// Who yields the core gets it back after the others' turns, which are long where they
+// compute. A sleeper that is woken has it sooner, so for some time there is no
+// yielding.
+constexpr std::chrono::milliseconds kLongTurn{1};
+constexpr std::chrono::milliseconds kCrowded{100};
 
 UniqueFd make_doorbell() {
   UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -143,7 +148,7 @@ bool Progress::drive_until(const std::function<bool()>& done,
     } else {
       if (!leads) take_lead();
       leads = true;
-      if (work_.poll() || spin()) {
+      if (work_.poll() || spin() || yield(lock)) {
         notify_followers();
         turnstile_.let_others(lock);
       } else if (!sleep(lock, Leader::kCaller, std::min(deadline, next_check))) {
@@ -226,6 +231,24 @@ bool Progress::spin() {
   if (spin_.count() == 0) return false;
   const Clock::time_point end = Clock::now() + spin_;
   while (Clock::now() < end) {
+    if (work_.poll()) return true;
+  }
+  return false;
+}
+
+// Polls for a while, and lets others have the core in between: a rank of this machine
+// that shares it comes to the point where it sends what is awaited, and no sleep and
+// wake-up is paid for. True when that changed anything.
+bool Progress::yield(Lock& lock) {
+  Clock::time_point now = Clock::now();
+  if (now < crowded_until_) return false;
+  const Clock::time_point end = now + yield_;
+  while (now < end) {
+    lock.unlock();
+    sched_yield();
+    lock = turnstile_.enter();
+    const Clock::time_point before = std::exchange(now, Clock::now());
+    if (now - before > kLongTurn) crowded_until_ = now + kCrowded;
     if (work_.poll()) return true;
   }
   return false;

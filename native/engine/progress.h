@@ -61,6 +61,9 @@ class Progress {
   void start_thread();
   void stop_thread();
   void set_spin(std::chrono::microseconds spin) { spin_ = spin; }
+  // A caller that leads polls for so long before it sleeps, and yields the core
+  // between.
+  void set_yield(std::chrono::microseconds yield) { yield_ = yield; }
 
   // Runs `body`, which may leave something to do behind, under the progress lock. Wakes
   // nobody for that: the caller waits next, and else the progress thread looks soon.
@@ -125,6 +128,7 @@ class Progress {
   void wake_napping_thread();
   bool sleep(Lock& lock, Leader role, Clock::time_point until);
   bool spin();
+  bool yield(Lock& lock);
   bool announce();
   void retract();
   void kick(Leader sleeper);
@@ -132,6 +136,7 @@ class Progress {
 
   Work& work_;
   std::chrono::microseconds spin_;
+  std::chrono::microseconds yield_{0};
   Turnstile turnstile_;
   UniqueFd caller_doorbell_;  // wakes a caller that leads and sleeps
   UniqueFd thread_doorbell_;  // wakes the progress thread, in the lead or not
@@ -141,8 +146,9 @@ class Progress {
   ThreadState thread_state_ = ThreadState::kEnded;
   bool announced_ = false;  // the sleeping leader is woken by the transports
   Clock::time_point wakes_at_{};
-  std::uint64_t tenures_ = 0;       // of callers
-  std::uint64_t tenures_seen_ = 0;  // by the thread; 0: none
+  Clock::time_point crowded_until_{};  // others compute on this core: do not yield
+  std::uint64_t tenures_ = 0;          // of callers
+  std::uint64_t tenures_seen_ = 0;     // by the thread; 0: none
   std::uint64_t completions_seen_ = 0;
   int followers_ = 0;
   bool stopping_ = false;

@@ -163,5 +163,43 @@ TEST(engine, gives_up_waiting_without_ending_the_operation) {
   CHECK(engine.wait(handle, Clock::now() + kPatience)->ok());
 }
 
+TEST(engine, runs_what_the_caller_waits_for) {
+  EngineWorld world(2);
+  std::vector<float> a(4, 1.0F);
+  Engine& engine = world.engine(0);
+  // Its peer has not come: after a while the caller may look after other things.
+  const Handle late = engine.run(make_request(engine, Kind::kBarrier, "late", {}, {}));
+  REQUIRE(late != 0);
+  CHECK(!engine.done(late));
+  Engine& other = world.engine(1);
+  CHECK_EQ(call(other, make_request(other, Kind::kBarrier, "late", {}, {})).text, "");
+  CHECK(engine.wait(late, Clock::now() + 10s)->ok());
+  CHECK(engine.finished() == std::vector<Handle>({late}));
+
+  // A failure is to be fetched.
+  engine.fail(engine.submit(make_request(engine, Kind::kAllreduce, "x", a, a)),
+              {Code::kMismatch, "enough", 0});
+  const Handle failed = other.run(make_request(other, Kind::kAllreduce, "x", a, a));
+  REQUIRE(failed != 0);
+  CHECK_EQ(other.wait(failed, Clock::now() + 10s)->text, "enough");
+
+  CHECK(other.finished() == std::vector<Handle>({failed}));
+}
+
+TEST(engine, releases_what_it_has_run_to_a_good_end) {
+  EngineWorld world(1);
+  std::vector<float> a(4, 1.0F);
+  Engine& engine = world.engine(0);
+  CHECK_EQ(engine.run(make_request(engine, Kind::kAllreduce, "x", a, a)), 0U);
+  CHECK(engine.finished().empty());
+  CHECK(engine.stats().kinds[0].second.calls == 1);
+
+  // But for a result that it has allocated.
+  const Handle gather = engine.run(make_request(engine, Kind::kAllgather, "g", a, {}));
+  REQUIRE(gather != 0);
+  CHECK(engine.done(gather));
+  CHECK_EQ(engine.result(gather).bytes.size(), 4 * sizeof(float));
+}
+
 }  // namespace
 }  // namespace bluecomm::test

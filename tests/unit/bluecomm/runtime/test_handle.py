@@ -7,7 +7,7 @@ import pytest
 
 from bluecomm import errors
 from bluecomm.runtime import failure
-from bluecomm.runtime.handle import Handle, MappedHandle, wait_all
+from bluecomm.runtime.handle import Handle, MappedHandle, OverHandle, wait_all
 
 
 class FakeWorld:
@@ -53,6 +53,18 @@ def test_the_result_is_made_once_and_the_operation_let_go():
         handle.wait()
     del handle
     assert world.forgotten == []
+
+
+def test_an_operation_that_is_over_needs_no_world():
+    world = FakeWorld()
+    handle = OverHandle(world, 0, "allreduce", "x", lambda n: f"result {n}")
+    assert handle.done()
+    assert handle.wait() == "result 0"
+    for again in (handle.done, handle.wait):
+        with pytest.raises(ValueError, match="'x' has been waited for already"):
+            again()
+    del handle
+    assert world.released == world.forgotten == []
 
 
 @pytest.mark.parametrize(
