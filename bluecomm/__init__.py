@@ -169,6 +169,38 @@ from bluecomm.topology import (
     plot_topology,
     spectral_gap,
 )
+from bluecomm.window.associated_p import (
+    turn_off_win_ops_with_associated_p,
+    turn_on_win_ops_with_associated_p,
+    win_associated_p,
+)
+from bluecomm.window.creation import (
+    get_current_created_window_names,
+    win_create,
+    win_free,
+)
+from bluecomm.window.get import win_get, win_get_nonblocking
+from bluecomm.window.handles import win_poll, win_wait
+from bluecomm.window.mutex import win_lock, win_mutex
+from bluecomm.window.neighbor_names import (
+    neighbor_win_accumulate,
+    neighbor_win_accumulate_nonblocking,
+    neighbor_win_get,
+    neighbor_win_get_nonblocking,
+    neighbor_win_put,
+    neighbor_win_put_nonblocking,
+)
+from bluecomm.window.put import (
+    win_accumulate,
+    win_accumulate_nonblocking,
+    win_put,
+    win_put_nonblocking,
+)
+from bluecomm.window.update import (
+    get_win_version,
+    win_update,
+    win_update_then_collect,
+)
 
 Communicator = ProcessSet
 
@@ -255,7 +287,9 @@ __all__ = [
     "consensus_distance",
     "cross_rank",
     "cross_size",
+    "get_current_created_window_names",
     "get_skip_negotiate_stage",
+    "get_win_version",
     "grouped_allreduce",
     "grouped_allreduce_async",
     "grouped_allreduce_nonblocking",
@@ -285,6 +319,12 @@ __all__ = [
     "neighbor_allreduce_",
     "neighbor_allreduce_nonblocking",
     "neighbor_allreduce_nonblocking_",
+    "neighbor_win_accumulate",
+    "neighbor_win_accumulate_nonblocking",
+    "neighbor_win_get",
+    "neighbor_win_get_nonblocking",
+    "neighbor_win_put",
+    "neighbor_win_put_nonblocking",
     "out_neighbor_machine_ranks",
     "out_neighbor_ranks",
     "pair_gossip",
@@ -312,6 +352,23 @@ __all__ = [
     "timeline_start_activity",
     "topology",
     "topology_util",
+    "turn_off_win_ops_with_associated_p",
+    "turn_on_win_ops_with_associated_p",
     "unified_mpi_window_model_supported",
     "wait",
+    "win_accumulate",
+    "win_accumulate_nonblocking",
+    "win_associated_p",
+    "win_create",
+    "win_free",
+    "win_get",
+    "win_get_nonblocking",
+    "win_lock",
+    "win_mutex",
+    "win_poll",
+    "win_put",
+    "win_put_nonblocking",
+    "win_update",
+    "win_update_then_collect",
+    "win_wait",
 ]

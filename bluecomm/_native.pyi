@@ -242,6 +242,73 @@ class Engine:
     def close(self, timeout_s: float) -> None:
         """Say goodbye to all peers, drain, stop the thread; later calls fail."""
 
+class WindowTicket:
+    """A request to other ranks about a window."""
+
+class Window:
+    """This rank's part of a window; see native/window/window.h and desk.h."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        id: int,
+        name: str,
+        rank: int,
+        dtype: str,
+        address: int,
+        nbytes: int,
+        in_neighbors: Sequence[int],  # ascending
+        out_neighbors: Sequence[int],  # ascending
+        zero_init: bool,
+        memory: SharedMemory,
+    ) -> None: ...
+    def open(self, timeout_s: float) -> WindowTicket:
+        """Make it known; done when all neighbors have."""
+
+    def remove(self) -> None:
+        """Forget it; ValueError while requests of this rank are under way."""
+
+    def put(
+        self,
+        address: int,
+        targets: Sequence[tuple[int, float]],
+        accumulates: bool,
+        with_p: bool,
+        timeout_s: float,
+        waits: bool,  # the caller waits at once
+    ) -> WindowTicket:
+        """Memory stays the caller's, unchanged until the ticket is done."""
+
+    def get(
+        self,
+        sources: Sequence[tuple[int, float]],
+        with_p: bool,
+        timeout_s: float,
+        waits: bool,
+    ) -> WindowTicket: ...
+    def lock(self, owner: int, timeout_s: float) -> WindowTicket: ...
+    def unlock(self, owner: int, ticket: WindowTicket) -> None:
+        """Give a mutex back, or up."""
+
+    def update(
+        self,
+        result: int,
+        own: int,
+        self_weight: float,
+        weights: Sequence[tuple[int, float]],  # ascending
+        resets: bool,
+        with_p: bool,
+        keeps: bool,
+    ) -> None: ...
+    def publish(self, own: int) -> None: ...
+    def done(self, ticket: WindowTicket) -> bool: ...
+    def wait(self, ticket: WindowTicket, timeout_s: float) -> Completion | None: ...
+    @property
+    def p(self) -> float: ...
+    def scale_p(self, factor: float) -> None: ...
+    def versions(self) -> dict[int, int]: ...
+
 class RawMemory:
     """What one machine's memory allows: operations on arrays in one shared mapping.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,8 @@ from bluecomm.topology import ExponentialGraph, check_topology, topology_digest
 
 if TYPE_CHECKING:
     import networkx as nx
+
+_log = logging.getLogger("bluecomm")
 
 
 def set_topology(
@@ -37,7 +40,8 @@ def set_topology(
         process_set: Ranks whose topology it is. Default: all.
 
     Returns:
-        ``True``.
+        ``True``; ``False``, with a log message and nothing changed, while there are
+        windows, which rely on the topology.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -48,6 +52,13 @@ def set_topology(
     comm = current_communicator(process_set)
     graph = ExponentialGraph(comm.size) if topology is None else topology
     _check_size("set_topology", graph, comm.size, "ranks", is_weighted)
+    if comm.windows:
+        _log.error(
+            "set_topology: the topology stays while there are windows; call win_free "
+            "first for %s",
+            sorted(comm.windows),
+        )
+        return False
     _check_agreement(comm, "set_topology", graph, is_weighted)
     comm.use_topology(graph, is_weighted)
     return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -116,6 +117,19 @@ def draw_schedules(path: Path, size: int = 24) -> None:
     draw_disagreements(path, {repr(each): each for each in schedules}, size)
 
 
+def draw_methods(path: Path) -> None:
+    """Run the example that compares methods, on four ranks."""
+    root = Path(__file__).parents[1]
+    example = str(root / "examples" / "pytorch_optimization.py")
+    bfrun = [sys.executable, "-m", "bfrun", "-np", "4", sys.executable]
+    methods = [
+        *("gradient_allreduce", "gradient_tracking", "exact_diffusion"),
+        *("diffusion", "consensus", "local"),
+    ]
+    options = ["--method", ",".join(methods), "--save-plot-file", str(path.resolve())]
+    subprocess.run([*bfrun, example, *options], cwd=root, check=True)
+
+
 def main() -> None:
     """Draw all pictures."""
     default = Path(__file__).parent / "images"
@@ -125,6 +139,7 @@ def main() -> None:
     draw_one_peer(folder / "one_peer.png")
     draw_consensus(folder / "consensus.png")
     draw_schedules(folder / "schedules.png")
+    draw_methods(folder / "methods.png")
 
 
 if __name__ == "__main__":

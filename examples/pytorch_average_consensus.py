@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 
 import bluecomm as bf
+from plots import plot_errors
 
 TOPOLOGIES: dict[str, Callable[[int], object]] = {
     "expo2": bf.ExponentialTwoGraph,
@@ -88,27 +89,6 @@ def run(args: argparse.Namespace) -> list[float]:
     return errors
 
 
-def plot(errors: list[list[float]], title: str, file: str | None) -> None:
-    """Draw one line per rank, into ``file`` or a window."""
-    import matplotlib
-
-    if file:
-        matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    for rank, own in enumerate(errors):
-        plt.semilogy(own, label=f"rank {rank}")
-    plt.xlabel("round")
-    plt.ylabel("relative error against the mean")
-    plt.title(title)
-    plt.legend()
-    if file:
-        plt.savefig(file)
-        print(f"wrote {file}")
-    else:
-        plt.show()
-
-
 def main() -> None:
     args = parse_arguments()
     bf.init()
@@ -118,7 +98,13 @@ def main() -> None:
     everyone = bf.allgather_object(errors)
     if (args.save_plot_file or args.plot_interactive) and bf.rank() == 0:
         style = "one peer" if args.enable_dynamic_topology else "static"
-        plot(everyone, f"{args.virtual_topology}, {style}", args.save_plot_file)
+        plot_errors(
+            {f"rank {rank}": own for rank, own in enumerate(everyone)},
+            xlabel="round",
+            ylabel="relative error against the mean",
+            title=f"{args.virtual_topology}, {style}",
+            file=args.save_plot_file,
+        )
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ import time
 
 import torch
 from sklearn.datasets import load_digits
-from torch import nn
 
 import bluecomm as bf
+from classification import accuracy, batches_of, train_epoch
 from dist_optimizer import add_arguments, distribute
 from models import create_model
 from progress import Progress
@@ -60,26 +60,6 @@ def load_shard(
     return images[shard], labels[shard], images[test], labels[test]
 
 
-def train_epoch(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    batch_size: int,
-) -> None:
-    model.train()
-    for batch in torch.randperm(len(labels)).split(batch_size):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
-        optimizer.step()
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    model.eval()
-    return float((model(images).argmax(1) == labels).float().mean())
-
-
 def main() -> None:
     args = parse_arguments()
     bf.init()
@@ -95,7 +75,8 @@ def main() -> None:
     start = time.perf_counter()
     with Progress("epochs", args.epochs) as progress:
         for epoch in range(args.epochs):
-            train_epoch(model, optimizer, images, labels, args.batch_size)
+            batches = batches_of(images, labels, args.batch_size)
+            train_epoch(model, optimizer, batches)
             scheduler.step()
             own = torch.tensor(accuracy(model, test_images, test_labels))
             worst = float(bf.allreduce(own, op=bf.Min, name="worst accuracy"))

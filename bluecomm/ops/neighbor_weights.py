@@ -80,9 +80,9 @@ def resolve(
                 f"dynamic and needs self_weight and {words.src} too"
             )
         return ResolvedWeights(
-            _number(words, "self_weight", self_weight),
-            sorted(_pairs(words, words.src, src_weights, member, size)),
-            sorted(_pairs(words, words.dst, dst_weights, member, size)),
+            weight_number(words, "self_weight", self_weight),
+            sorted(weight_pairs(words, words.src, src_weights, member, size)),
+            sorted(weight_pairs(words, words.dst, dst_weights, member, size)),
             is_dynamic=True,
         )
     if static is None:
@@ -93,7 +93,7 @@ def resolve(
     if self_weight is None or src_weights is None:
         sources = list(static.src_weights.items())
         return ResolvedWeights(static.self_weight, sources, destinations, False)
-    given = dict(_pairs(words, words.src, src_weights, member, size))
+    given = dict(weight_pairs(words, words.src, src_weights, member, size))
     strangers = sorted(set(given) - set(static.src_weights))
     if strangers:
         raise ValueError(
@@ -102,17 +102,24 @@ def resolve(
             f"got {strangers}"
         )
     sources = [(rank, given.get(rank, 0.0)) for rank in static.src_weights]
-    own = _number(words, "self_weight", self_weight)
+    own = weight_number(words, "self_weight", self_weight)
     return ResolvedWeights(own, sources, destinations, is_dynamic=False)
 
 
-def _pairs(
+def weight_pairs(
     words: Wording,
     argument: str,
     weights: SrcWeights | DstWeights,
     member: int,
     size: int,
 ) -> list[tuple[int, float]]:
+    """Return the weights of one argument as pairs of node and weight.
+
+    Raises:
+        TypeError: A rank is not an integer.
+        ValueError: A weight is no finite number; a rank is out of range, twice there,
+            or this one; or the argument is of a wrong kind.
+    """
     where = f"{words.operation}: {argument}"
     items: Iterable[tuple[int, float]]
     if isinstance(weights, Mapping):
@@ -126,7 +133,7 @@ def _pairs(
     pairs = [
         (
             check_rank(rank, size, f"{where}: each {words.member}"),
-            _number(words, argument, weight),
+            weight_number(words, argument, weight),
         )
         for rank, weight in items
     ]
@@ -140,7 +147,12 @@ def _pairs(
     return pairs
 
 
-def _number(words: Wording, argument: str, weight: object) -> float:
+def weight_number(words: Wording, argument: str, weight: object) -> float:
+    """Return a weight as a float.
+
+    Raises:
+        ValueError: It is no number, or not finite.
+    """
     if (
         isinstance(weight, bool)
         or not isinstance(weight, numbers.Real)

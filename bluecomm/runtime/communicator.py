@@ -62,6 +62,11 @@ class Communicator:
         self._unnamed: dict[str, int] = {}
         self._topology: Topology | None = None
         self._machine_topology: Topology | None = None
+        # Live windows by name, of which this layer knows no more. They rely on the
+        # topology, which stays while there are any.
+        self.windows: dict[str, Any] = {}
+        self.window_creations = 0
+        self.win_ops_carry_p = False
         self.layout: MachineLayout = world.layout.restrict(self.ranks)
         self.group_id = _group_id(self.ranks, creation)
         if world.rank in self.ranks:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from bluecomm._native import Recorder, SharedMemory
 
+_log = logging.getLogger("bluecomm")
+
 TopologyFunction = Callable[[int], "nx.DiGraph[int]"]
 
 
@@ -87,6 +89,12 @@ class Process:
             )
         graph: nx.DiGraph[int] | None = None
         if self._communicator is not None:
+            if self._communicator.windows:
+                _log.warning(
+                    "init keeps the topology, as there are windows: %s",
+                    sorted(self._communicator.windows),
+                )
+                return
             graph = (topology_fn or ExponentialGraph)(self._communicator.size)
             self._communicator.use_topology(graph, is_weighted)
             return

@@ -8,5 +8,6 @@ PYBIND11_MODULE(_native, module) {
   bluecomm::bindings::register_recorder(module);
   bluecomm::bindings::register_mpi(module);
   bluecomm::bindings::register_engine(module);
+  bluecomm::bindings::register_window(module);
   bluecomm::bindings::register_raw_memory(module);
 }

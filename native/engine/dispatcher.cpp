@@ -7,6 +7,12 @@
 #include "engine/planner.h"
 
 namespace bluecomm {
+namespace {
+
+// Messages about windows must not look like others of the same job.
+constexpr std::uint64_t kWindowSeed = 0x77696E646F77;
+
+}  // namespace
 
 Dispatcher::Dispatcher(EngineConfig config,
                        std::vector<std::unique_ptr<Transport>> transports)
@@ -15,6 +21,9 @@ Dispatcher::Dispatcher(EngineConfig config,
       transports_(std::move(transports)),
       peers_(config_.rank, config_.size, config_.machine),
       account_(config_.size, config_.recorder),
+      links_(peers_),
+      windows_(config_.rank, hash_bytes(config_.job, kWindowSeed + config_.epoch),
+               links_),
       counted_before_(static_cast<std::size_t>(config_.size)) {}
 
 std::map<std::string, std::string> Dispatcher::offers() const {
@@ -123,6 +132,7 @@ void Dispatcher::on_message(int peer, std::unique_ptr<Incoming> message) {
 bool Dispatcher::read_arrivals() {
   std::vector<Arrived> arrived = std::exchange(arrived_, {});
   for (Arrived& one : arrived) {
+    if (windows_.take_message(one.peer, one.message)) continue;
     const std::optional<Envelope> envelope = read_envelope(one.message->header());
     if (!envelope || envelope->job != job_ || envelope->key.epoch != config_.epoch) {
       peers_.lose(one.peer,
@@ -192,6 +202,7 @@ bool Dispatcher::poll() {
     if (advance(*operation)) changed = true;
     if (i < active_.size() && active_[i] == operation) ++i;
   }
+  if (windows_.poll(now_, peers_.gone())) changed = true;
   if (fail_expired(now_)) changed = true;
   if (!peers_.gone().empty() && fail_gone(now_)) changed = true;
   return changed;
@@ -232,7 +243,8 @@ Clock::time_point Dispatcher::next_timer() const {
     next = std::min(next, transport->next_timer());
   }
   for (const auto& operation : active_) next = std::min(next, operation->deadline());
-  if (active_.empty()) return next;
+  next = std::min(next, windows_.next_timer());
+  if (!outstanding()) return next;
   const Clock::time_point now = Clock::now();
   for (const int rank : peers_.gone()) {
     const Clock::time_point grace = peers_.grace_until(rank);
@@ -341,6 +353,8 @@ void Dispatcher::close() {
   fail_all(Code::kClosed,
            "cut short, because rank " + std::to_string(config_.rank) + " shut down",
            config_.rank);
+  windows_.close("cut short, because rank " + std::to_string(config_.rank) +
+                 " shut down");
   for (const auto& transport : transports_) transport->close();
 }
 
@@ -348,6 +362,7 @@ void Dispatcher::free() {
   matching_ = Matching();
   arrived_.clear();
   aborts_.clear();
+  windows_.free();
   peers_.disconnect();
   transports_.clear();
 }

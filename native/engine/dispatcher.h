@@ -17,7 +17,9 @@
 #include "engine/matching.h"
 #include "engine/operation.h"
 #include "engine/peers.h"
+#include "engine/window_links.h"
 #include "transport/channel.h"
+#include "window/desk.h"
 
 namespace bluecomm {
 
@@ -96,13 +98,14 @@ class Dispatcher final : private Receiver {
   Stats stats() const;
   void reset_stats();
   Account& account() { return account_; }
+  WindowDesk& windows() { return windows_; }
 
   // Moves what can be moved now, at most about kBudget bytes of each operation. True
   // when anything changed, so that it should be called again.
   bool poll();
-  bool outstanding() const { return !active_.empty(); }
-  // Grows by one with each operation that ends.
-  std::uint64_t completions() const { return completions_; }
+  bool outstanding() const { return !active_.empty() || windows_.outstanding(); }
+  // Grows by one with each operation, and each request about a window, that ends.
+  std::uint64_t completions() const { return completions_ + windows_.completions(); }
   // When poll() has to be called even if no transport asks for it.
   Clock::time_point next_timer() const;
   std::span<const std::unique_ptr<Transport>> transports() const { return transports_; }
@@ -156,6 +159,8 @@ class Dispatcher final : private Receiver {
   std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
   Matching matching_;
   Account account_;
+  PeersAsLinks links_;
+  WindowDesk windows_;
   std::vector<ChannelStats> counted_before_;  // by rank, at the last reset_stats()
   Clock::time_point now_;                     // when this turn began
   std::unordered_map<Handle, Entry> entries_;

@@ -123,6 +123,18 @@ std::optional<Status> Engine::wait(Handle handle, Clock::time_point deadline,
   return done ? std::optional<Status>(operation->status()) : std::nullopt;
 }
 
+bool Engine::ticket_done(const WindowTicket& ticket) {
+  return progress_.look([&] { return ticket.done(); });
+}
+
+std::optional<Status> Engine::wait_ticket(const WindowTicket& ticket,
+                                          Clock::time_point deadline,
+                                          const std::function<bool()>& interrupted) {
+  const bool done =
+      progress_.drive_until([&] { return ticket.done(); }, deadline, interrupted);
+  return done ? std::optional<Status>(ticket.status) : std::nullopt;
+}
+
 Result Engine::result(Handle handle) {
   return progress_.look([&] { return dispatcher_.result(handle); });
 }
@@ -188,6 +200,7 @@ bool Engine::poll() {
   } catch (const std::exception& error) {
     // Nothing is known about the state of the transports any more.
     dispatcher_.fail_all(Code::kInternal, error.what(), -1);
+    dispatcher_.windows().close(error.what());
     return true;
   }
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/dispatcher.h"
@@ -50,6 +51,22 @@ class Engine final : private Work {
   std::optional<Status> wait(Handle handle, Clock::time_point deadline,
                              const std::function<bool()>& interrupted = {});
   Result result(Handle handle);
+
+  // Runs `body` on the desk of windows, with the lock; its result is returned.
+  template <typename Body>
+  auto with_windows(Body&& body, Caller caller = Caller::kGoesOn) {
+    const auto start = [&] {
+      auto result = std::forward<Body>(body)(dispatcher_.windows());
+      poll();
+      return result;
+    };
+    return caller == Caller::kWaits ? progress_.run(start) : progress_.run_apart(start);
+  }
+  bool ticket_done(const WindowTicket& ticket);
+  // As for an operation; the ticket is done at its own deadline at the latest.
+  std::optional<Status> wait_ticket(const WindowTicket& ticket,
+                                    Clock::time_point deadline,
+                                    const std::function<bool()>& interrupted = {});
   void release(Handle handle);
   std::vector<Handle> finished();
   void fail(Handle handle, Status status);

@@ -113,3 +113,61 @@ def test_average_consensus(tmp_path: Path, dynamic: bool) -> None:
     assert len(errors) == 4
     assert max(errors) < 1e-12
     assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("task", ["logistic_regression", "linear_regression"])
+def test_optimization(tmp_path: Path, task: str) -> None:
+    """Exact methods reach the known optimum, the others stop at their bias."""
+    exact = ["exact_diffusion", "extra", "gradient_tracking", "momentum_tracking"]
+    biased = ["consensus", "diffusion", "decentlam"]
+    file, picture = tmp_path / "errors.json", tmp_path / "errors.png"
+    output = run_example(
+        EXAMPLES / "pytorch_optimization.py",
+        *("--method", ",".join([*exact, *biased, "d2"]), "--task", task),
+        *("--max-iter", "260", "--json", str(file), "--save-plot-file", str(picture)),
+        np=4,
+    )
+    errors = json.loads(file.read_text())
+    assert all(errors[name][-1] < 1e-6 for name in exact)
+    assert all(errors[name][-1] > 1e-2 for name in biased)
+    # A ring of four has an eigenvalue that d2 does not take.
+    assert "d2                   left out: d2 needs a mixing matrix" in output
+    assert picture.stat().st_size > 1000
+
+
+def test_mnist(tmp_path: Path) -> None:
+    """On digits: averaging with neighbors is as good as the mean of all gradients."""
+    recipe = ["--lr", "0.02", "--momentum", "0.9", "--batch-size", "32"]
+    results = run_example_with_each(
+        EXAMPLES / "pytorch_mnist.py",
+        [
+            ["--dist-optimizer", name, "--epochs", "5", *recipe]
+            for name in ("gradient_allreduce", "neighbor_allreduce")
+        ],
+        tmp_path,
+        np=2,
+    )
+    assert all(result["averaged_model_accuracy"] > 0.85 for result in results)
+    assert all(result["train_samples_per_rank"] == 718 for result in results)
+
+
+def test_resnet_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
+    small = ["--synthetic", "--samples", "16", "--batch-size", "4"]
+    kept = ["--checkpoint-dir", str(tmp_path / "kept")]
+    recipe = ["--warmup-epochs", "1", "--base-lr", "0.003"]
+    whole, half, resumed = run_example_with_each(
+        EXAMPLES / "pytorch_resnet.py",
+        [
+            [*small, *recipe, "--epochs", "2"],
+            [*small, *recipe, "--epochs", "1", *kept],
+            [*small, *recipe, "--epochs", "2", *kept],
+        ],
+        tmp_path,
+        np=2,
+    )
+    assert [rank["first_epoch"] for rank in resumed["ranks"]] == [1, 1]
+    losses = [rank["loss"] for rank in resumed["ranks"]]
+    assert losses == [rank["loss"] for rank in whole["ranks"]]
+    assert losses != [rank["loss"] for rank in half["ranks"]]
+    names = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert names == [f"epoch-0002-rank-{rank}-of-2.pt" for rank in (0, 1)]

@@ -27,11 +27,16 @@ class Notebook:
         self._folder = folder
         self.profile = Profile("bluefog")
 
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of its processes, which marks them."""
+        return {**os.environ, MARK: self._mark, "PYTHONPATH": str(ROOT)}
+
     def ibfrun(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end, which ``start`` reaches once all engines serve."""
         return subprocess.run(
             [sys.executable, "-m", "bfrun.notebook", *arguments],
-            env={**os.environ, MARK: self._mark, "PYTHONPATH": str(ROOT)},
+            env=self.environ,
             cwd=self._folder,
             capture_output=True,
             text=True,

@@ -8,9 +8,12 @@ import pytest
 NATIVE = Path(__file__).parents[2] / "native"
 # A layer may include itself and these.
 BELOW = {
-    "bindings": {"engine", "transport", "mpi", "bench", "trace", "common"},
+    "bindings": {
+        *("engine", "window", "transport", "mpi", "bench", "trace", "common"),
+    },
     "bench": {"kernels", "common"},
-    "engine": {"transport", "kernels", "trace", "common"},
+    "engine": {"window", "transport", "kernels", "trace", "common"},
+    "window": {"transport", "kernels", "common"},
     "transport": {"stream", "mpi", "common"},
     "net": {"stream", "common"},
     "stream": {"common"},

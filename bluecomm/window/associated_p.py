@@ -1,0 +1,37 @@
+"""The scalar p that push-sum carries along with the values of a window."""
+
+from __future__ import annotations
+
+from bluecomm.runtime import current_communicator
+from bluecomm.window.live import find
+
+
+def turn_on_win_ops_with_associated_p() -> None:
+    """Let puts, accumulates, gets and updates treat p as they treat the values.
+
+    Each window has a p at each rank, 1 at first. A put carries ``dst_weights[j] * p``
+    along and multiplies p by ``self_weight``; an update combines them with its weights.
+    Push-sum divides by it: the weights need only be column-stochastic.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    current_communicator().win_ops_carry_p = True
+
+
+def turn_off_win_ops_with_associated_p() -> None:
+    """Leave p as it is from now on.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    current_communicator().win_ops_carry_p = False
+
+
+def win_associated_p(name: str) -> float:
+    """Return the p of this rank's own value.
+
+    Raises:
+        KeyError: There is no window of that name.
+    """
+    return find("win_associated_p", name).native.p

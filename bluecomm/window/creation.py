@@ -1,0 +1,183 @@
+"""Making and freeing windows, which all ranks do together."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import Any
+
+import torch
+
+from bluecomm.errors import MismatchError
+from bluecomm.ops.objects import allgather_object
+from bluecomm.ops.tensor import as_input, dtype_word
+from bluecomm.runtime import Communicator, current_communicator
+from bluecomm.topology import topology_digest
+from bluecomm.window.live import LiveWindow, WindowHandle, find
+
+_log = logging.getLogger("bluecomm")
+
+
+def win_create(
+    tensor: torch.Tensor,
+    name: str,
+    zero_init: bool = False,
+    *,
+    timeout_s: float | None = None,
+) -> bool:
+    """Make a window: memory in which each in-neighbor can leave a value for this rank.
+
+    Collective. ``tensor`` becomes the own value of this rank, which ``win_update``
+    changes in place. While there are windows the topology cannot be changed.
+
+    Args:
+        tensor: Any shape; shape and type must be the same on all ranks.
+        name: Name of the window, the same on all ranks.
+        zero_init: What stands for the in-neighbors until they have put something:
+            zeros, or (default) a copy of ``tensor``.
+        timeout_s: Seconds until it fails. Default: the configured one.
+
+    Returns:
+        ``True``; ``False``, with a log message, if the name is taken.
+
+    Raises:
+        TypeError: Not a tensor, of a type that is not supported, or no name.
+        ValueError: Not a dense CPU tensor.
+        MismatchError: The ranks gave differing names, shapes or types, or have
+            differing topologies; the text names them.
+        PeerLostError: A rank is gone.
+        CommunicationTimeout: Some ranks did not come in time; the text names them.
+    """
+    comm = current_communicator()
+    value = as_input(tensor, "win_create")
+    word = dtype_word(value.dtype, "win_create")
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"win_create: name must be a string, got {name!r}")
+    is_taken = name in comm.windows
+    facts = {
+        "name": name,
+        "shape": tuple(value.shape),
+        "dtype": word,
+        "topology": _topology_of(comm),
+        "number": -1 if is_taken else comm.window_creations,
+    }
+    _compare(comm, "win_create", name, facts, timeout_s)
+    if is_taken:
+        _log.error("win_create: there is a window %r already; win_free it first", name)
+        return False
+
+    from bluecomm._native import Window
+
+    weights = comm.topology.weights if comm.topology else None
+    native = Window(
+        comm.world.engine,
+        id=_identifier(name, comm.window_creations),
+        name=name,
+        rank=comm.rank,
+        dtype=word,
+        address=value.data_ptr(),
+        nbytes=value.nbytes,
+        in_neighbors=sorted(weights.src_ranks) if weights else [],
+        out_neighbors=sorted(weights.dst_ranks) if weights else [],
+        zero_init=zero_init,
+        memory=comm.world.memory,
+    )
+    window = LiveWindow(name, comm, tensor, native)
+    limit_s = window.timeout_s(timeout_s)
+    comm.window_creations += 1
+    comm.windows[name] = window
+    WindowHandle(window, "win_create", native.open(limit_s), limit_s).wait()
+    return True
+
+
+def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool:
+    """Free a window, or all of them.
+
+    Collective; all requests of this rank to the window must have been waited for.
+
+    Args:
+        name: Name of the window. Default: all windows.
+        timeout_s: Seconds until it fails. Default: the configured one.
+
+    Returns:
+        ``True``.
+
+    Raises:
+        KeyError: There is no window of that name.
+        ValueError: A request of some rank is under way; nothing is freed.
+        MismatchError: The ranks gave differing names.
+        PeerLostError: A rank is gone.
+        CommunicationTimeout: Some ranks did not come in time; the text names them.
+    """
+    comm = current_communicator()
+    if name is not None:
+        find("win_free", name)
+    names = sorted(comm.windows) if name is None else [name]
+    busy = [one for one in names if _is_busy(comm.windows[one])]
+    answers = _compare(comm, "win_free", name, {"names": names}, timeout_s, busy)
+    for rank, held in enumerate(answers):
+        if held:
+            raise ValueError(
+                f"win_free on rank {comm.rank}: requests of rank {rank} to the windows "
+                f"{held} are still under way; wait for their handles first"
+            )
+    for one in names:
+        comm.windows.pop(one).native.remove()
+    return True
+
+
+def get_current_created_window_names() -> list[str]:
+    """Return the names of the windows that exist, sorted.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    return sorted(current_communicator().windows)
+
+
+def _is_busy(window: LiveWindow) -> bool:
+    return any(not window.native.done(ticket) for ticket, _ in window.kept)
+
+
+def _topology_of(comm: Communicator) -> str:
+    topology = comm.topology
+    if topology is None or topology.is_default:
+        return "none" if topology is None else "default"
+    return topology_digest(topology.graph, is_weighted=topology.is_weighted).hex()
+
+
+def _identifier(name: str, number: int) -> int:
+    digest = hashlib.blake2b(f"{number}:{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _compare(
+    comm: Communicator,
+    operation: str,
+    name: str | None,
+    facts: dict[str, Any],
+    timeout_s: float | None,
+    extra: object = None,
+) -> list[Any]:
+    """Return each rank's ``extra``, if all ranks have the same facts.
+
+    Raises:
+        MismatchError: Some have not; names them.
+    """
+    records = allgather_object(
+        (facts, extra), comm.name_for(operation, None), timeout_s=timeout_s
+    )
+    for fact, mine in facts.items():
+        others = [r for r, (theirs, _) in enumerate(records) if theirs[fact] != mine]
+        if others:
+            raise MismatchError.describe(
+                f"ranks {others} gave another {fact} than rank {comm.rank}",
+                operation=operation,
+                name=name,
+                rank=comm.rank,
+                peers=others,
+                expected=str(mine),
+                got=str(records[others[0]][0][fact]),
+                remedy="All ranks must call it with the same arguments.",
+            )
+    return [extra for _, extra in records]

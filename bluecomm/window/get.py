@@ -1,0 +1,83 @@
+"""Reading the own values of neighbors."""
+
+from __future__ import annotations
+
+import contextlib
+
+from bluecomm.ops.neighbor_weights import SrcWeights
+from bluecomm.window.live import WindowHandle, find
+from bluecomm.window.mutex import win_mutex
+
+
+def win_get_nonblocking(
+    name: str,
+    src_weights: SrcWeights | None = None,
+    require_mutex: bool = False,
+    *,
+    timeout_s: float | None = None,
+) -> WindowHandle:
+    """Start ``win_get`` and return a handle at once.
+
+    With ``require_mutex`` it returns when all is over. Arguments, result and errors are
+    those of ``win_get``.
+    """
+    return _start(name, src_weights, require_mutex, timeout_s, waits=False)
+
+
+def win_get(
+    name: str,
+    src_weights: SrcWeights | None = None,
+    require_mutex: bool = False,
+    *,
+    timeout_s: float | None = None,
+) -> bool:
+    """Read the own value of each in-neighbor ``j``, times ``src_weights[j]``.
+
+    It takes the place of what ``j`` has left here, for the next ``win_update``. What is
+    read is the value that ``j`` last showed, whole: a rank shows its own value in
+    ``win_create``, ``win_update``, ``win_get``, and at the end of ``win_lock``.
+
+    Args:
+        name: Name of the window.
+        src_weights: In-neighbor to weight, also for some of them. Default: all
+            in-neighbors, weight 1.
+        require_mutex: Take the mutexes of the in-neighbors meanwhile.
+        timeout_s: Seconds until it fails. Default: the configured one.
+
+    Returns:
+        ``True``.
+
+    Raises:
+        KeyError: There is no window of that name.
+        ValueError: A rank that is no in-neighbor, a weight that is no finite number, or
+            weights for integers.
+        PeerLostError: A neighbor is gone.
+        CommunicationTimeout: Some neighbors did not answer in time.
+    """
+    return _start(name, src_weights, require_mutex, timeout_s, waits=True).wait()
+
+
+def _start(
+    name: str,
+    src_weights: SrcWeights | None,
+    require_mutex: bool,
+    timeout_s: float | None,
+    *,
+    waits: bool,
+) -> WindowHandle:
+    window = find("win_get", name)
+    default = dict.fromkeys(window.in_weights, 1.0)
+    sources = window.weights("win_get", "src_weights", src_weights, default)
+    limit_s = window.timeout_s(timeout_s)
+    window.show()
+    with contextlib.ExitStack() as stack:
+        if require_mutex:
+            ranks = [rank for rank, _ in sources]
+            stack.enter_context(win_mutex(name, ranks=ranks, timeout_s=timeout_s))
+        ticket = window.native.get(sources, window.comm.win_ops_carry_p, limit_s, waits)
+        window.keep(ticket, window.tensor)
+        handle = WindowHandle(window, "win_get", ticket, limit_s)
+        if require_mutex:
+            handle.wait()
+            handle = WindowHandle(window, "win_get", None, limit_s)
+    return handle

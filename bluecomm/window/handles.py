@@ -1,0 +1,32 @@
+"""Waiting for requests to windows, in BlueFog's words."""
+
+from __future__ import annotations
+
+from bluecomm.ops.handles import poll, wait
+from bluecomm.runtime import Handle
+
+
+def win_wait(handle: Handle[bool], timeout_s: float | None = None) -> bool:
+    """Return ``True`` once a put, accumulate or get has its effect.
+
+    Args:
+        handle: What the nonblocking function returned. It is waited for once.
+        timeout_s: Seconds to wait at most; after that it can be waited for again.
+            Default: the request's own deadline.
+
+    Raises:
+        ValueError: The handle has been waited for already.
+        TypeError: It is no handle.
+        BluecommError: As the blocking function.
+    """
+    return wait(handle, timeout_s)
+
+
+def win_poll(handle: Handle[bool]) -> bool:
+    """Return whether ``win_wait(handle)`` would return (or raise) at once.
+
+    Raises:
+        ValueError: The handle has been waited for already.
+        TypeError: It is no handle.
+    """
+    return poll(handle)

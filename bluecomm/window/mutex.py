@@ -1,0 +1,79 @@
+"""Mutexes: each window has one at each rank."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from bluecomm.topology.graph import check_rank
+from bluecomm.window.live import LiveWindow, WindowHandle, find
+
+
+@contextlib.contextmanager
+def win_mutex(
+    name: str,
+    for_self: bool = False,
+    ranks: Sequence[int] | None = None,
+    *,
+    timeout_s: float | None = None,
+) -> Iterator[None]:
+    """Hold the mutexes that a window has at some ranks.
+
+    One rank at a time holds a mutex; those that want it get it in the order in which
+    they asked. The mutex of a rank that dies goes to the next. It keeps out only those
+    that take it: puts, gets and updates with ``require_mutex``. The mutexes of several
+    ranks are taken in ascending order. It is not reentrant.
+
+    Args:
+        name: Name of the window.
+        for_self: Hold the mutex at this rank, whatever ``ranks`` is.
+        ranks: Ranks whose mutexes to hold. Default: the out-neighbors.
+        timeout_s: Seconds to wait for each. Default: the configured one.
+
+    Raises:
+        KeyError: There is no window of that name. It is a ``ValueError`` too.
+        ValueError: A rank is out of range.
+        PeerLostError: A rank whose mutex is wanted is gone.
+        CommunicationTimeout: The mutex was not released in time; names its holder.
+    """
+    window = find("win_mutex", name)
+    if for_self:
+        owners = [window.comm.rank]
+    else:
+        given = window.out_weights if ranks is None else ranks
+        size = window.comm.size
+        owners = sorted({check_rank(r, size, "win_mutex: each rank") for r in given})
+    with contextlib.ExitStack() as stack:
+        for owner in owners:
+            stack.enter_context(_held(window, owner, timeout_s))
+        yield
+
+
+@contextlib.contextmanager
+def win_lock(name: str) -> Iterator[None]:
+    """Change the tensor of a window in one piece, as far as others can see.
+
+    What is done to the tensor in the block is shown to those that ``win_get`` it at the
+    end of the block, as a whole; until then they see the value from before.
+
+    Args:
+        name: Name of the window.
+
+    Raises:
+        KeyError: There is no window of that name. It is a ``ValueError`` too.
+    """
+    find("win_lock", name)
+    yield
+    find("win_lock", name).show()
+
+
+@contextlib.contextmanager
+def _held(window: LiveWindow, owner: int, timeout_s: float | None) -> Iterator[None]:
+    limit_s = window.timeout_s(timeout_s)
+    ticket = window.native.lock(owner, limit_s)
+    window.keep(ticket, window.tensor)
+    try:
+        WindowHandle(window, "win_mutex", ticket, limit_s).wait()
+        yield
+    finally:
+        window.native.unlock(owner, ticket)

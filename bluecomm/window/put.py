@@ -1,0 +1,189 @@
+"""Putting values into the memory that neighbors keep for this rank."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from bluecomm.ops.neighbor_weights import DstWeights
+from bluecomm.window.live import LiveWindow, WindowHandle, find
+from bluecomm.window.mutex import win_mutex
+
+
+def win_put_nonblocking(
+    tensor: torch.Tensor,
+    name: str,
+    self_weight: float | None = None,
+    dst_weights: DstWeights | None = None,
+    require_mutex: bool = False,
+    *,
+    timeout_s: float | None = None,
+) -> WindowHandle:
+    """Start ``win_put`` and return a handle at once.
+
+    ``tensor`` must not change before the handle has been waited for; it is that wait
+    which multiplies it by ``self_weight``. Several may be outstanding on one window;
+    they take effect in the order of the calls. With ``require_mutex`` it returns when
+    the put is over. Arguments, result and errors are those of ``win_put``.
+    """
+    return _start(
+        "win_put",
+        tensor,
+        name,
+        self_weight,
+        dst_weights,
+        require_mutex,
+        timeout_s,
+        waits=False,
+    )
+
+
+def win_put(
+    tensor: torch.Tensor,
+    name: str,
+    self_weight: float | None = None,
+    dst_weights: DstWeights | None = None,
+    require_mutex: bool = False,
+    *,
+    timeout_s: float | None = None,
+) -> bool:
+    """Leave ``dst_weights[j] * tensor`` with each out-neighbor ``j``.
+
+    It takes the place of what this rank has left there before, as a whole: neighbor
+    ``j`` sees the old value or the new one. ``j`` need not do anything for it. When all
+    is there, ``tensor`` is multiplied by ``self_weight`` in place.
+
+    Args:
+        tensor: Shape and type of the window.
+        name: Name of the window.
+        self_weight: What ``tensor`` is multiplied by after that. Default: 1.
+        dst_weights: Out-neighbor to weight; a list of ranks means weight 1. It may be
+            some of them. Default: all out-neighbors, weight 1.
+        require_mutex: Take the mutexes of the targets meanwhile.
+        timeout_s: Seconds until it fails. Default: the configured one.
+
+    Returns:
+        ``True``.
+
+    Raises:
+        KeyError: There is no window of that name.
+        TypeError: Not a tensor.
+        ValueError: Another shape or type than the window's, a target that is no
+            out-neighbor, a weight that is no finite number, or weights for integers.
+        PeerLostError: A target is gone; the others have got the value.
+        CommunicationTimeout: Some targets did not answer in time.
+    """
+    return _start(
+        "win_put",
+        tensor,
+        name,
+        self_weight,
+        dst_weights,
+        require_mutex,
+        timeout_s,
+        waits=True,
+    ).wait()
+
+
+def win_accumulate_nonblocking(
+    tensor: torch.Tensor,
+    name: str,
+    self_weight: float | None = None,
+    dst_weights: DstWeights | None = None,
+    require_mutex: bool = False,
+    *,
+    timeout_s: float | None = None,
+) -> WindowHandle:
+    """Start ``win_accumulate`` and return a handle at once.
+
+    See ``win_put_nonblocking``, which has the same arguments.
+    """
+    return _start(
+        "win_accumulate",
+        tensor,
+        name,
+        self_weight,
+        dst_weights,
+        require_mutex,
+        timeout_s,
+        waits=False,
+    )
+
+
+def win_accumulate(
+    tensor: torch.Tensor,
+    name: str,
+    self_weight: float | None = None,
+    dst_weights: DstWeights | None = None,
+    require_mutex: bool = False,
+    *,
+    timeout_s: float | None = None,
+) -> bool:
+    """Add ``dst_weights[j] * tensor`` to what this rank has left with neighbor ``j``.
+
+    Nothing is lost or counted twice, whatever ``j`` does meanwhile. Arguments, result
+    and errors are those of ``win_put``.
+    """
+    return _start(
+        "win_accumulate",
+        tensor,
+        name,
+        self_weight,
+        dst_weights,
+        require_mutex,
+        timeout_s,
+        waits=True,
+    ).wait()
+
+
+def _start(
+    operation: str,
+    tensor: torch.Tensor,
+    name: str,
+    self_weight: float | None,
+    dst_weights: DstWeights | None,
+    require_mutex: bool,
+    timeout_s: float | None,
+    *,
+    waits: bool,
+) -> WindowHandle:
+    window = find(operation, name)
+    source = window.as_value(tensor, operation)
+    targets = window.weights(operation, "dst_weights", dst_weights, window.out_weights)
+    own = 1.0 if self_weight is None else window.self_weight(operation, self_weight)
+    limit_s = window.timeout_s(timeout_s)
+    with_p = window.comm.win_ops_carry_p
+    with contextlib.ExitStack() as stack:
+        if require_mutex:
+            ranks = [rank for rank, _ in targets]
+            stack.enter_context(win_mutex(name, ranks=ranks, timeout_s=timeout_s))
+        ticket = window.native.put(
+            source.data_ptr(),
+            targets,
+            operation == "win_accumulate",
+            with_p,
+            limit_s,
+            waits,
+        )
+        window.keep(ticket, source)
+        if require_mutex:
+            WindowHandle(window, operation, ticket, limit_s).wait()
+    return WindowHandle(
+        window,
+        operation,
+        None if require_mutex else ticket,
+        limit_s,
+        lambda: _scale(window, tensor, own, with_p),
+    )
+
+
+def _scale(
+    window: LiveWindow, tensor: torch.Tensor, weight: float, with_p: bool
+) -> None:
+    if weight == 1.0:
+        return
+    with torch.no_grad():
+        tensor.mul_(int(weight) if not tensor.is_floating_point() else weight)
+    if with_p:
+        window.native.scale_p(weight)

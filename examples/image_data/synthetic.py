@@ -1,0 +1,20 @@
+"""Images without files: noise around a pattern for each class."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def synthetic_images(
+    count: int, size: int, num_classes: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return images, ``(count, 3, size, size)``, and labels that can be learned."""
+    patterns = torch.randn(
+        num_classes, 3, 4, 4, generator=torch.Generator().manual_seed(1)
+    )
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(num_classes, (count,), generator=generator)
+    noise = torch.randn(count, 3, size, size, generator=generator)
+    enlarged = torch.nn.functional.interpolate(patterns, size=size)
+    return enlarged[labels] + noise, labels

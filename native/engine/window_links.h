@@ -1,0 +1,39 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "engine/peers.h"
+#include "window/links.h"
+
+namespace bluecomm {
+
+// The peers of an engine, as its windows see them.
+class PeersAsLinks final : public WindowLinks {
+ public:
+  explicit PeersAsLinks(const Peers& peers) : peers_(peers) {}
+
+  Channel* channel(int rank) const override {
+    return is_gone(rank) ? nullptr : peers_.channels()[static_cast<std::size_t>(rank)];
+  }
+
+  bool is_gone(int rank) const override {
+    return rank != peers_.rank() && !peers_.alive(rank);
+  }
+
+  std::optional<std::string> why_gone(int rank) const override {
+    if (!is_gone(rank) || Peers::Clock::now() < peers_.grace_until(rank)) {
+      return std::nullopt;
+    }
+    return peers_.reason(rank);
+  }
+
+  std::string place(int rank) const override { return peers_.place(rank); }
+
+ private:
+  const Peers& peers_;
+};
+
+}  // namespace bluecomm

@@ -1,0 +1,290 @@
+#include "window/desk.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <stdexcept>
+#include <utility>
+
+namespace bluecomm {
+namespace {
+
+std::string seconds(std::chrono::steady_clock::duration time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s",
+                std::chrono::duration<double>(time).count());
+  return text;
+}
+
+// The others are asked one at a time, in the order of the calls.
+bool uses_lane(WindowAction action) {
+  return action == WindowAction::kPut || action == WindowAction::kAccumulate ||
+         action == WindowAction::kGet;
+}
+
+}  // namespace
+
+// --- Requests ------------------------------------------------------------------------
+
+WindowDesk::Ticket WindowDesk::make_ticket(std::string_view operation,
+                                           const Window& window,
+                                           Clock::time_point deadline) const {
+  auto ticket = std::make_shared<WindowTicket>();
+  ticket->label = std::string(operation) + " '" + window.config().name + "' on rank " +
+                  std::to_string(rank_);
+  ticket->started = Clock::now();
+  ticket->deadline = deadline;
+  return ticket;
+}
+
+WindowDesk::Ticket WindowDesk::open(WindowPtr window, Clock::time_point deadline) {
+  const std::uint64_t id = window->config().id;
+  if (!windows_.emplace(id, window).second) {
+    throw std::invalid_argument("window '" + window->config().name + "' exists");
+  }
+  Ticket ticket = make_ticket("win_create", *window, deadline);
+  const auto early = early_opens_.extract(id);
+  std::set<int> neighbors(window->config().in_neighbors.begin(),
+                          window->config().in_neighbors.end());
+  neighbors.insert(window->config().out_neighbors.begin(),
+                   window->config().out_neighbors.end());
+  for (const int rank : neighbors) {
+    WindowMessage message;
+    message.window = id;
+    message.action = WindowAction::kOpen;
+    post(rank, message);
+    if (early && early.mapped().contains(rank)) continue;
+    add_part({ticket, window, rank, message, {}, nullptr});
+  }
+  return ticket;
+}
+
+void WindowDesk::remove(const Window& window) {
+  const std::uint64_t id = window.config().id;
+  const auto busy = std::find_if(parts_.begin(), parts_.end(), [&](const auto& entry) {
+    return entry.second.window->config().id == id;
+  });
+  if (busy != parts_.end()) {
+    throw std::invalid_argument("win_free '" + window.config().name + "' on rank " +
+                                std::to_string(rank_) + ": " +
+                                busy->second.ticket->label +
+                                " is still under way; wait for its handle first");
+  }
+  windows_.erase(id);
+  std::erase_if(servings_,
+                [&](const Serving& one) { return one.window->config().id == id; });
+}
+
+WindowDesk::Ticket WindowDesk::put(const WindowPtr& window, const Put& put,
+                                   Clock::time_point deadline) {
+  Ticket ticket =
+      make_ticket(put.accumulates ? "win_accumulate" : "win_put", *window, deadline);
+  for (const auto& [rank, weight] : put.targets) {
+    WindowMessage message;
+    message.action = put.accumulates ? WindowAction::kAccumulate : WindowAction::kPut;
+    message.weight = weight;
+    message.carries_p = put.with_p ? 1 : 0;
+    if (put.with_p) message.p = weight * put.p;
+    add_part({ticket, window, rank, message, put.x, nullptr});
+  }
+  return ticket;
+}
+
+WindowDesk::Ticket WindowDesk::get(const WindowPtr& window,
+                                   const Window::Weights& sources, bool with_p,
+                                   Clock::time_point deadline) {
+  Ticket ticket = make_ticket("win_get", *window, deadline);
+  for (const auto& [rank, weight] : sources) {
+    WindowMessage message;
+    message.action = WindowAction::kGet;
+    message.weight = weight;
+    message.carries_p = with_p ? 1 : 0;
+    add_part({ticket, window, rank, message, {}, nullptr});
+  }
+  return ticket;
+}
+
+WindowDesk::Ticket WindowDesk::lock(const WindowPtr& window, int owner,
+                                    Clock::time_point deadline) {
+  Ticket ticket = make_ticket("win_mutex", *window, deadline);
+  WindowMessage message;
+  message.action = WindowAction::kLock;
+  ticket->number = add_part({ticket, window, owner, message, {}, nullptr});
+  if (owner == rank_ && !ticket->done()) {
+    message.request = ticket->number;
+    enter_mutex(rank_, message, *window);
+  }
+  return ticket;
+}
+
+void WindowDesk::unlock(const WindowPtr& window, int owner,
+                        const WindowTicket& ticket) {
+  if (parts_.contains(ticket.number)) {
+    fail_part(ticket.number, {Code::kInvalid, ticket.label + ": given up", -1});
+    return;
+  }
+  if (owner == rank_) {
+    leave_mutex(rank_, ticket.number, *window);
+    return;
+  }
+  WindowMessage message;
+  message.window = window->config().id;
+  message.request = ticket.number;
+  message.action = WindowAction::kCancel;
+  post(owner, message);
+}
+
+// --- Parts ---------------------------------------------------------------------------
+
+std::uint64_t WindowDesk::add_part(Part part) {
+  const std::uint64_t number = ++last_number_;
+  part.message.mark = mark_;
+  part.message.window = part.window->config().id;
+  part.message.request = number;
+  ++part.ticket->unanswered;
+  const WindowAction action = part.message.action;
+  Part& added = parts_.emplace(number, std::move(part)).first->second;
+  if (!closed_.empty()) {
+    end_part(number, {Code::kClosed, added.ticket->label + ": " + closed_, rank_});
+    return number;
+  }
+  bool may_send = action == WindowAction::kLock && added.peer != rank_;
+  if (uses_lane(action)) {
+    auto& lane = lanes_[{added.message.window, added.peer}];
+    lane.push_back(number);
+    may_send = lane.size() == 1;
+  }
+  if (may_send) send(added);
+  return number;
+}
+
+void WindowDesk::send(Part& part) {
+  Channel* const channel = links_.channel(part.peer);
+  if (channel == nullptr) return;  // its end is told by fail_gone()
+  const Header header = to_header(part.message, part.payload.size());
+  part.outgoing = channel->send(header, part.payload);
+}
+
+void WindowDesk::end_part(std::uint64_t number, Status status) {
+  const auto found = parts_.find(number);
+  if (found == parts_.end()) return;
+  Part part = std::move(found->second);
+  parts_.erase(found);
+  WindowTicket& ticket = *part.ticket;
+  if (ticket.status.ok()) ticket.status = std::move(status);
+  if (--ticket.unanswered == 0) ++completions_;
+  if (!uses_lane(part.message.action)) return;
+  const auto lane = lanes_.find({part.message.window, part.peer});
+  if (lane == lanes_.end()) return;
+  const bool was_first = lane->second.front() == number;
+  std::erase(lane->second, number);
+  if (lane->second.empty()) {
+    lanes_.erase(lane);
+  } else if (was_first && closed_.empty()) {
+    send(parts_.at(lane->second.front()));
+  }
+}
+
+// The peer is told that no answer is wanted any more.
+void WindowDesk::fail_part(std::uint64_t number, Status status) {
+  const Part& part = parts_.at(number);
+  if (part.message.action == WindowAction::kLock && part.peer == rank_) {
+    leave_mutex(rank_, number, *part.window);
+  } else if (part.outgoing) {
+    WindowMessage message = part.message;
+    message.action = WindowAction::kCancel;
+    post(part.peer, message);
+  }
+  end_part(number, std::move(status));
+}
+
+void WindowDesk::post(int peer, const WindowMessage& message, std::string_view text) {
+  Channel* const channel = links_.channel(peer);
+  if (channel == nullptr) return;
+  WindowMessage marked = message;
+  marked.mark = mark_;
+  text = text.substr(0, Channel::kMaxPost);
+  channel->post(to_header(marked, text.size()), std::as_bytes(std::span(text)));
+}
+
+// --- Failures ------------------------------------------------------------------------
+
+std::string WindowDesk::timeout_text(const Part& part) const {
+  const std::string limit = seconds(part.ticket->deadline - part.ticket->started);
+  const std::string peer = links_.place(part.peer);
+  std::string text = part.ticket->label + ": ";
+  if (part.message.action == WindowAction::kLock && part.holder >= 0) {
+    return text + "the mutex of " + peer + " is held by " + links_.place(part.holder) +
+           ", which did not release it within " + limit;
+  }
+  if (part.message.action == WindowAction::kOpen) {
+    return text + peer + " has not made the window within " + limit;
+  }
+  return text + "no answer from " + peer + " within " + limit;
+}
+
+bool WindowDesk::fail_expired(Clock::time_point now) {
+  std::vector<std::uint64_t> expired;
+  for (const auto& [number, part] : parts_) {
+    if (part.ticket->deadline <= now) expired.push_back(number);
+  }
+  for (const std::uint64_t number : expired) {
+    const Part& part = parts_.at(number);
+    fail_part(number, {Code::kTimedOut, timeout_text(part), part.peer});
+  }
+  return !expired.empty();
+}
+
+bool WindowDesk::fail_gone(int rank) {
+  std::vector<std::uint64_t> lost;
+  for (const auto& [number, part] : parts_) {
+    if (part.peer == rank) lost.push_back(number);
+  }
+  if (lost.empty()) return false;
+  const std::optional<std::string> why = links_.why_gone(rank);
+  if (!why) return false;
+  for (const std::uint64_t number : lost) {
+    const std::string& label = parts_.at(number).ticket->label;
+    end_part(number, {Code::kPeerLost, label + ": " + *why, rank});
+  }
+  return true;
+}
+
+bool WindowDesk::poll(Clock::time_point now, std::span<const int> gone) {
+  bool changed = move_arrivals();
+  const auto served = std::erase_if(servings_, [](const Serving& one) {
+    const bool over = one.outgoing->released() == one.window->config().nbytes;
+    if (over) one.window->published().end_read(one.reader);
+    return over;
+  });
+  if (served > 0) changed = true;
+  for (const int rank : gone) {
+    if (bury(rank)) changed = true;
+    if (fail_gone(rank)) changed = true;
+  }
+  if (fail_expired(now)) changed = true;
+  return changed;
+}
+
+WindowDesk::Clock::time_point WindowDesk::next_timer() const {
+  Clock::time_point next = Clock::time_point::max();
+  for (const auto& [number, part] : parts_) {
+    next = std::min(next, part.ticket->deadline);
+  }
+  return next;
+}
+
+void WindowDesk::close(const std::string& why) {
+  closed_ = why;
+  while (!parts_.empty()) {
+    const auto& [number, part] = *parts_.begin();
+    end_part(number, {Code::kClosed, part.ticket->label + ": " + closed_, rank_});
+  }
+}
+
+void WindowDesk::free() {
+  arrivals_.clear();
+  servings_.clear();
+  windows_.clear();
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,268 @@
+// What other ranks ask of this rank's windows, and their answers to what it asked.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "window/desk.h"
+
+namespace bluecomm {
+namespace {
+
+// Of each payload per turn.
+constexpr std::size_t kBudget = 1 << 20;
+
+bool is_answer(WindowAction action) { return action >= WindowAction::kDone; }
+
+}  // namespace
+
+bool WindowDesk::take_message(int peer, std::unique_ptr<Incoming>& message) {
+  const auto read = read_window_message(message->header(), mark_);
+  if (!read) return false;
+  if (!closed_.empty()) return true;
+  if (is_answer(read->action)) {
+    take_answer(peer, *read, std::move(message));
+  } else {
+    serve(peer, *read, std::move(message));
+  }
+  return true;
+}
+
+void WindowDesk::serve(int peer, const WindowMessage& message,
+                       std::unique_ptr<Incoming> incoming) {
+  if (message.action == WindowAction::kOpen) {
+    note_open(peer, message.window);
+    return;
+  }
+  if (message.action == WindowAction::kCancel) {
+    cancel(peer, message);
+    return;
+  }
+  const auto found = windows_.find(message.window);
+  if (found == windows_.end()) {
+    refuse(peer, message, "has no such window; it may have been freed");
+    return;
+  }
+  const WindowPtr& window = found->second;
+  switch (message.action) {
+    case WindowAction::kPut:
+    case WindowAction::kAccumulate:
+      receive(peer, message, window, std::move(incoming));
+      return;
+    case WindowAction::kGet:
+      send_value(peer, message, window);
+      return;
+    case WindowAction::kLock:
+      enter_mutex(peer, message, *window);
+      return;
+    case WindowAction::kCancel:
+    case WindowAction::kOpen:
+    case WindowAction::kDone:
+    case WindowAction::kValue:
+    case WindowAction::kWaits:
+    case WindowAction::kRefused:
+      return;  // dealt with above
+  }
+}
+
+void WindowDesk::refuse(int peer, const WindowMessage& message,
+                        const std::string& why) {
+  WindowMessage answer = message;
+  answer.action = WindowAction::kRefused;
+  post(peer, answer, links_.place(rank_) + " " + why);
+}
+
+void WindowDesk::note_open(int peer, std::uint64_t window) {
+  for (const auto& [number, part] : parts_) {
+    if (part.message.action == WindowAction::kOpen && part.peer == peer &&
+        part.message.window == window) {
+      end_part(number, {});
+      return;
+    }
+  }
+  early_opens_[window].insert(peer);
+}
+
+// --- Values --------------------------------------------------------------------------
+
+void WindowDesk::receive(int peer, const WindowMessage& message,
+                         const WindowPtr& window, std::unique_ptr<Incoming> incoming) {
+  if (!window->has_in_neighbor(peer)) {
+    refuse(peer, message, "has no place for it, as the asker is no in-neighbor");
+    return;
+  }
+  if (incoming->header().nbytes != window->config().nbytes) {
+    refuse(peer, message,
+           "expected " + std::to_string(window->config().nbytes) + " bytes, got " +
+               std::to_string(incoming->header().nbytes));
+    return;
+  }
+  arrivals_.push_back(std::make_unique<WindowArrival>(
+      peer, message, window, std::move(incoming), message.weight));
+}
+
+void WindowDesk::send_value(int peer, const WindowMessage& message,
+                            const WindowPtr& window) {
+  const auto reader = window->reader_number(peer);
+  Channel* const channel = links_.channel(peer);
+  if (!reader || channel == nullptr) {
+    refuse(peer, message, "does not show its value, as the asker is no out-neighbor");
+    return;
+  }
+  // It has what it asked for before, or wants it no more.
+  std::erase_if(servings_, [&](const Serving& one) {
+    return one.window == window && one.peer == peer;
+  });
+  const PublishedValue::View view = window->published().begin_read(*reader);
+  WindowMessage answer = message;
+  answer.action = WindowAction::kValue;
+  answer.p = view.p;
+  servings_.push_back(
+      {window, peer, *reader,
+       channel->send(to_header(answer, view.bytes.size()), view.bytes)});
+}
+
+bool WindowDesk::move_arrivals() {
+  bool changed = false;
+  for (std::size_t i = 0; i < arrivals_.size();) {
+    if (arrivals_[i]->move(kBudget)) changed = true;
+    if (!arrivals_[i]->done()) {
+      ++i;
+      continue;
+    }
+    const std::unique_ptr<WindowArrival> whole = std::move(arrivals_[i]);
+    arrivals_.erase(arrivals_.begin() + static_cast<std::ptrdiff_t>(i));
+    finish_arrival(*whole);
+    changed = true;
+  }
+  return changed;
+}
+
+void WindowDesk::finish_arrival(WindowArrival& arrival) {
+  const WindowMessage& message = arrival.message();
+  const Mailbox::Meta meta{message.p, message.carries_p != 0};
+  switch (message.action) {
+    case WindowAction::kPut:
+      arrival.window()->writer_for(arrival.peer()).publish_put(meta);
+      break;
+    case WindowAction::kAccumulate:
+      arrival.window()
+          ->writer_for(arrival.peer())
+          .accumulate(arrival.bytes(), 1.0, meta);
+      break;
+    case WindowAction::kValue: {
+      if (!parts_.contains(message.request)) return;  // given up
+      const Mailbox::Meta weighted{message.weight * message.p, meta.carries_p};
+      arrival.window()->replace(arrival.peer(), std::move(arrival.bytes()), weighted);
+      end_part(message.request, {});
+      return;
+    }
+    default: {  // text
+      const auto part = parts_.find(message.request);
+      if (part == parts_.end()) return;
+      const auto* const text = reinterpret_cast<const char*>(arrival.bytes().data());
+      end_part(message.request, {Code::kInvalid,
+                                 part->second.ticket->label + ": " +
+                                     std::string(text, arrival.bytes().size()),
+                                 arrival.peer()});
+      return;
+    }
+  }
+  WindowMessage answer = message;
+  answer.action = WindowAction::kDone;
+  post(arrival.peer(), answer);
+}
+
+// --- Mutexes -------------------------------------------------------------------------
+
+void WindowDesk::enter_mutex(int peer, const WindowMessage& message, Window& window) {
+  const MutexQueue::Claim claim{peer, message.request};
+  const auto holder = window.mutex_queue.holder();
+  if (window.mutex_queue.enter(claim)) {
+    grant(claim, window);
+    return;
+  }
+  if (peer == rank_) {
+    parts_.at(message.request).holder = holder->rank;
+    return;
+  }
+  WindowMessage answer = message;
+  answer.action = WindowAction::kWaits;
+  answer.other = holder->rank;
+  post(peer, answer);
+}
+
+void WindowDesk::leave_mutex(int peer, std::uint64_t request, Window& window) {
+  if (const auto next = window.mutex_queue.leave({peer, request})) grant(*next, window);
+}
+
+void WindowDesk::grant(const MutexQueue::Claim& claim, const Window& window) {
+  if (claim.rank == rank_) {
+    end_part(claim.request, {});
+    return;
+  }
+  WindowMessage answer;
+  answer.window = window.config().id;
+  answer.request = claim.request;
+  answer.action = WindowAction::kDone;
+  post(claim.rank, answer);
+}
+
+// --- Endings -------------------------------------------------------------------------
+
+void WindowDesk::cancel(int peer, const WindowMessage& message) {
+  std::erase_if(arrivals_, [&](const auto& one) {
+    return one->peer() == peer && one->message().request == message.request &&
+           !is_answer(one->message().action);
+  });
+  const auto found = windows_.find(message.window);
+  if (found != windows_.end()) leave_mutex(peer, message.request, *found->second);
+}
+
+void WindowDesk::take_answer(int peer, const WindowMessage& message,
+                             std::unique_ptr<Incoming> incoming) {
+  const auto found = parts_.find(message.request);
+  if (found == parts_.end() || found->second.peer != peer) return;  // given up
+  Part& part = found->second;
+  switch (message.action) {
+    case WindowAction::kDone:
+      end_part(message.request, {});
+      return;
+    case WindowAction::kWaits:
+      part.holder = message.other;
+      return;
+    case WindowAction::kValue:
+      if (incoming->header().nbytes == part.window->config().nbytes) {
+        arrivals_.push_back(std::make_unique<WindowArrival>(
+            peer, message, part.window, std::move(incoming), part.message.weight));
+      }
+      return;
+    case WindowAction::kRefused:
+      arrivals_.push_back(std::make_unique<WindowArrival>(peer, message, nullptr,
+                                                          std::move(incoming), 1.0));
+      return;
+    case WindowAction::kPut:
+    case WindowAction::kAccumulate:
+    case WindowAction::kGet:
+    case WindowAction::kLock:
+    case WindowAction::kCancel:
+    case WindowAction::kOpen:
+      return;  // no answers
+  }
+}
+
+// What a rank that is gone leaves behind: mutexes, and payloads that will not come.
+bool WindowDesk::bury(int rank) {
+  if (buried_.contains(rank) || !links_.why_gone(rank)) return false;
+  buried_.insert(rank);
+  for (const auto& [id, window] : windows_) {
+    if (const auto next = window->mutex_queue.leave_all(rank)) grant(*next, *window);
+  }
+  std::erase_if(arrivals_, [&](const auto& one) { return one->peer() == rank; });
+  std::erase_if(servings_, [&](const Serving& one) {
+    if (one.peer == rank) one.window->published().end_read(one.reader);
+    return one.peer == rank;
+  });
+  return true;
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,191 @@
+#include "window/mailbox.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "kernels/combine.h"
+
+namespace bluecomm {
+namespace {
+
+constexpr std::size_t kLine = 64;
+
+constexpr std::size_t padded(std::size_t nbytes) {
+  return (nbytes + kLine - 1) / kLine * kLine;
+}
+
+}  // namespace
+
+struct Mailbox::Layout {
+  alignas(kLine) std::atomic<std::uint64_t> word;
+  alignas(kLine) std::array<Meta, kSlots> metas;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+std::uint64_t Mailbox::State::pack() const {
+  return static_cast<std::uint64_t>(index) | (is_fresh ? 4U : 0U) | (adds ? 8U : 0U) |
+         puts << 4;
+}
+
+Mailbox::State Mailbox::State::unpack(std::uint64_t word) {
+  return {static_cast<std::uint32_t>(word & 3), (word & 4) != 0, (word & 8) != 0,
+          word >> 4};
+}
+
+std::size_t Mailbox::nbytes_for(std::size_t tensor_nbytes) {
+  return sizeof(Layout) + kSlots * padded(tensor_nbytes);
+}
+
+Mailbox::Mailbox(std::span<std::byte> memory, std::size_t tensor_nbytes, DType dtype)
+    : memory_(memory), tensor_nbytes_(tensor_nbytes), dtype_(dtype) {}
+
+void Mailbox::initialize(std::span<std::byte> memory) {
+  auto* const layout = new (memory.data()) Layout{};
+  layout->word.store(State{}.pack());
+}
+
+Mailbox::Layout& Mailbox::layout() const {
+  return *std::launder(reinterpret_cast<Layout*>(memory_.data()));
+}
+
+std::atomic<std::uint64_t>& Mailbox::word() const { return layout().word; }
+
+// The index may come from the memory of a peer: whatever it is, it names a slot.
+Mailbox::Meta& Mailbox::meta(std::uint32_t index) const {
+  return layout().metas[index % kSlots];
+}
+
+std::span<std::byte> Mailbox::slot(std::uint32_t index) const {
+  return memory_.subspan(sizeof(Layout) + index % kSlots * padded(tensor_nbytes_),
+                         tensor_nbytes_);
+}
+
+// --- Writer --------------------------------------------------------------------------
+
+void MailboxWriter::put(std::span<const std::byte> x, double weight,
+                        Mailbox::Meta meta) {
+  copy_scaled(back(), x, weight, mailbox_.dtype());
+  publish_put(meta);
+}
+
+void MailboxWriter::publish_put(Mailbox::Meta meta) {
+  mailbox_.meta(back_) = meta;
+  const Mailbox::State next{back_, true, false, ++puts_};
+  back_ = Mailbox::State::unpack(mailbox_.word().exchange(next.pack())).index;
+}
+
+void MailboxWriter::accumulate(std::span<const std::byte> x, double weight,
+                               Mailbox::Meta meta) {
+  std::uint64_t word = mailbox_.word().load();
+  const auto seen = Mailbox::State::unpack(word);
+  if (seen.is_fresh) {
+    const std::array<Term, 2> terms{Term{mailbox_.slot(seen.index).data()},
+                                    Term{x.data(), weight}};
+    combine_weighted(back(), terms, 1.0, mailbox_.dtype());
+    const Mailbox::Meta& before = mailbox_.meta(seen.index);
+    mailbox_.meta(back_) = {before.p + meta.p, before.carries_p || meta.carries_p};
+    const Mailbox::State sum{back_, true, seen.adds, puts_};
+    if (mailbox_.word().compare_exchange_strong(word, sum.pack())) {
+      back_ = seen.index;
+      return;
+    }
+  }
+  // Nothing is published, or it was taken meanwhile; the reader alone changes nothing
+  // more.
+  copy_scaled(back(), x, weight, mailbox_.dtype());
+  mailbox_.meta(back_) = meta;
+  const Mailbox::State alone{back_, true, true, puts_};
+  back_ = Mailbox::State::unpack(mailbox_.word().exchange(alone.pack())).index;
+}
+
+// --- Reader --------------------------------------------------------------------------
+
+MailboxReader::MailboxReader(Mailbox mailbox,
+                             std::shared_ptr<const std::vector<std::byte>> initial)
+    : mailbox_(mailbox),
+      initial_(std::move(initial)),
+      place_(initial_ ? Place::kInitial : Place::kZero) {}
+
+bool MailboxReader::take() {
+  std::uint64_t word = mailbox_.word().load();
+  Mailbox::State seen;
+  Mailbox::State taken;
+  do {
+    seen = Mailbox::State::unpack(word);
+    if (!seen.is_fresh) return false;
+    // The front slot goes back to the writer.
+    if (seen.adds && place_ == Place::kFront) copy_to_own();
+    taken = {front_, false, false, seen.puts};
+  } while (!mailbox_.word().compare_exchange_weak(word, taken.pack()));
+  front_ = seen.index;
+  puts_taken_ = seen.puts;
+  const Mailbox::Meta& meta = mailbox_.meta(front_);
+  if (seen.adds) {
+    add_front();
+    p_ += meta.p;
+  } else {
+    place_ = Place::kFront;
+    if (meta.carries_p) p_ = meta.p;
+  }
+  return true;
+}
+
+void MailboxReader::add_front() {
+  if (place_ == Place::kZero) {
+    place_ = Place::kFront;
+    return;
+  }
+  const std::span<const std::byte> before = value();
+  own_.resize(mailbox_.tensor_nbytes());
+  const std::array<Term, 2> terms{Term{before.data()},
+                                  Term{mailbox_.slot(front_).data()}};
+  combine_weighted(own_, terms, 1.0, mailbox_.dtype());
+  place_ = Place::kOwn;
+  initial_.reset();
+}
+
+void MailboxReader::copy_to_own() {
+  const std::span<const std::byte> before = value();
+  own_.assign(before.begin(), before.end());
+  place_ = Place::kOwn;
+}
+
+void MailboxReader::reset() {
+  place_ = Place::kZero;
+  p_ = 0.0;
+}
+
+void MailboxReader::replace(std::vector<std::byte> bytes, Mailbox::Meta meta) {
+  take();
+  own_ = std::move(bytes);
+  place_ = Place::kOwn;
+  if (meta.carries_p) p_ = meta.p;
+  ++replaced_;
+}
+
+std::span<const std::byte> MailboxReader::value() const {
+  switch (place_) {
+    case Place::kZero:
+      return {};
+    case Place::kInitial:
+      return *initial_;
+    case Place::kFront:
+      return mailbox_.slot(front_);
+    case Place::kOwn:
+      return own_;
+  }
+  return {};
+}
+
+std::uint64_t MailboxReader::version() const {
+  const std::uint64_t puts = Mailbox::State::unpack(mailbox_.word().load()).puts;
+  return puts - puts_before_ + replaced_;
+}
+
+void MailboxReader::clear_version() {
+  puts_before_ = puts_taken_;
+  replaced_ = 0;
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+
+#include "transport/channel.h"
+
+// What ranks say to each other about windows.
+
+namespace bluecomm {
+
+enum class WindowAction : std::uint32_t {
+  kPut = 1,     // weight * payload takes the place of what the sender left ...
+  kAccumulate,  // ... is added to it
+  kGet,         // asks for the own value
+  kLock,        // asks for the mutex
+  kCancel,      // of an earlier request, or: gives the mutex back
+  kOpen,        // the sender has made the window
+  // Answers, which carry the number of the request.
+  kDone,     // put or accumulate has its effect; the mutex is the asker's
+  kValue,    // the own value
+  kWaits,    // the mutex is held by rank `other`
+  kRefused,  // the payload says why
+};
+
+struct WindowMessage {
+  std::uint64_t mark = 0;  // of the job and epoch; tells the message from others
+  std::uint64_t window = 0;
+  std::uint64_t request = 0;
+  WindowAction action = WindowAction::kPut;
+  std::int32_t other = -1;
+  double weight = 1.0;
+  double p = 0.0;
+  std::uint32_t carries_p = 0;
+  std::uint32_t unused = 0;
+};
+static_assert(sizeof(WindowMessage) <= sizeof(Header::envelope));
+static_assert(std::is_trivially_copyable_v<WindowMessage>);
+
+inline Header to_header(const WindowMessage& message, std::size_t nbytes) {
+  Header header;
+  header.nbytes = nbytes;
+  std::memcpy(header.envelope.data(), &message, sizeof message);
+  return header;
+}
+
+// Nothing for a message that is about no window of this job.
+inline std::optional<WindowMessage> read_window_message(const Header& header,
+                                                        std::uint64_t mark) {
+  WindowMessage message;
+  std::memcpy(static_cast<void*>(&message), header.envelope.data(), sizeof message);
+  const bool known =
+      message.action >= WindowAction::kPut && message.action <= WindowAction::kRefused;
+  if (message.mark != mark || !known) return std::nullopt;
+  return message;
+}
+
+}  // namespace bluecomm

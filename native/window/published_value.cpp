@@ -1,0 +1,101 @@
+#include "window/published_value.h"
+
+#include <algorithm>
+#include <new>
+
+namespace bluecomm {
+namespace {
+
+constexpr std::size_t kLine = 64;
+
+constexpr std::size_t padded(std::size_t nbytes) {
+  return (nbytes + kLine - 1) / kLine * kLine;
+}
+
+// Memory: a line with the number of the current slot, a line for each reader, the p of
+// each slot, the slots.
+using Word = std::atomic<std::uint32_t>;
+static_assert(Word::is_always_lock_free);
+
+std::size_t p_offset(std::size_t readers) { return kLine * (1 + readers); }
+
+std::size_t slots_offset(std::size_t readers) {
+  return p_offset(readers) + padded((readers + 2) * sizeof(double));
+}
+
+template <typename T>
+T& at(std::span<std::byte> memory, std::size_t offset) {
+  return *std::launder(reinterpret_cast<T*>(memory.data() + offset));
+}
+
+}  // namespace
+
+std::size_t PublishedValue::nbytes_for(std::size_t tensor_nbytes, std::size_t readers) {
+  return slots_offset(readers) + (readers + 2) * padded(tensor_nbytes);
+}
+
+PublishedValue::PublishedValue(std::span<std::byte> memory, std::size_t tensor_nbytes,
+                               std::size_t readers)
+    : memory_(memory), tensor_nbytes_(tensor_nbytes), readers_(readers) {}
+
+void PublishedValue::initialize(std::span<std::byte> memory, std::size_t readers) {
+  for (std::size_t line = 0; line < 1 + readers; ++line) {
+    new (memory.data() + line * kLine) Word(0);
+  }
+  for (std::size_t slot = 0; slot < readers + 2; ++slot) {
+    new (memory.data() + p_offset(readers) + slot * sizeof(double)) double(1.0);
+  }
+}
+
+Word& PublishedValue::current() const { return at<Word>(memory_, 0); }
+
+// One more than the slot's number, or 0.
+Word& PublishedValue::reading(std::size_t reader) const {
+  return at<Word>(memory_, kLine * (1 + reader));
+}
+
+double& PublishedValue::p(std::uint32_t slot) const {
+  return at<double>(memory_, p_offset(readers_) + slot * sizeof(double));
+}
+
+std::span<std::byte> PublishedValue::slot(std::uint32_t slot) const {
+  return memory_.subspan(slots_offset(readers_) + slot * padded(tensor_nbytes_),
+                         tensor_nbytes_);
+}
+
+std::uint32_t PublishedValue::free_slot() const {
+  const std::uint32_t now = current().load();
+  for (std::uint32_t slot = 0; slot + 1 < slots(); ++slot) {
+    bool is_free = slot != now;
+    for (std::size_t reader = 0; is_free && reader < readers_; ++reader) {
+      is_free = reading(reader).load() != slot + 1;
+    }
+    if (is_free) return slot;
+  }
+  return static_cast<std::uint32_t>(slots() - 1);
+}
+
+void PublishedValue::publish(std::span<const std::byte> value, double p_of_value) {
+  const std::uint32_t next = free_slot();
+  std::copy(value.begin(), value.end(), slot(next).begin());
+  p(next) = p_of_value;
+  current().store(next);
+}
+
+PublishedValue::View PublishedValue::begin_read(std::size_t reader) {
+  // All in one order with the writer's store and its look at reading(): either it sees
+  // what is read here, or it is seen here that the value is not current any more.
+  std::uint32_t seen = current().load();
+  while (true) {
+    reading(reader).store(seen + 1);
+    const std::uint32_t now = current().load();
+    if (now == seen) break;
+    seen = now;
+  }
+  const auto index = static_cast<std::uint32_t>(seen % slots());
+  return {slot(index), p(index)};
+}
+
+void PublishedValue::end_read(std::size_t reader) { reading(reader).store(0); }
+
+}  // namespace bluecomm

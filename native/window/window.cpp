@@ -1,0 +1,122 @@
+#include "window/window.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/combine.h"
+
+namespace bluecomm {
+
+Window::InEdge::InEdge(Memory memory, Mailbox mailbox,
+                       std::shared_ptr<const std::vector<std::byte>> initial)
+    : memory(std::move(memory)), writer(mailbox), reader(mailbox, std::move(initial)) {}
+
+Window::Window(WindowConfig config, std::span<const std::byte> value,
+               const std::function<Memory(std::size_t)>& allocate)
+    : config_(std::move(config)),
+      published_memory_(allocate_published(allocate)),
+      published_(*published_memory_, config_.nbytes, config_.out_neighbors.size()) {
+  std::shared_ptr<const std::vector<std::byte>> initial;
+  if (!config_.zero_init && !config_.in_neighbors.empty()) {
+    initial = std::make_shared<std::vector<std::byte>>(value.begin(), value.end());
+  }
+  for (const int rank : config_.in_neighbors) {
+    Memory memory = allocate(Mailbox::nbytes_for(config_.nbytes));
+    Mailbox::initialize(*memory);
+    const Mailbox mailbox(*memory, config_.nbytes, config_.dtype);
+    in_edges_.emplace(rank,
+                      std::make_unique<InEdge>(std::move(memory), mailbox, initial));
+  }
+  publish(value);
+}
+
+Window::Memory Window::allocate_published(
+    const std::function<Memory(std::size_t)>& allocate) const {
+  const std::size_t readers = config_.out_neighbors.size();
+  Memory memory = allocate(PublishedValue::nbytes_for(config_.nbytes, readers));
+  PublishedValue::initialize(*memory, readers);
+  return memory;
+}
+
+void Window::update(std::span<std::byte> result, std::span<const std::byte> own,
+                    const Update& update) {
+  const std::scoped_lock own_lock(own_mutex_);
+  std::vector<std::unique_lock<std::mutex>> locks;
+  std::vector<Term> terms;
+  double p = update.self_weight * p_;
+  // Weights of 0 count for floating types too, as 0 * NaN is NaN, but integers have no
+  // weights.
+  const bool is_weighted = is_floating(config_.dtype);
+  bool own_added = false;
+  const auto add = [&](std::span<const std::byte> value, double weight) {
+    if (is_weighted || weight != 0.0) terms.push_back({value.data(), weight});
+  };
+  for (const auto& [rank, weight] : update.weights) {
+    InEdge& edge = in_edge(rank);
+    locks.emplace_back(edge.mutex);
+    edge.reader.take();
+    if (rank > config_.rank && !std::exchange(own_added, true)) {
+      add(own, update.self_weight);
+    }
+    if (!edge.reader.value().empty()) add(edge.reader.value(), weight);
+    p += weight * edge.reader.p();
+  }
+  if (!own_added) add(own, update.self_weight);
+  if (terms.empty()) {
+    std::fill(result.begin(), result.end(), std::byte{0});
+  } else {
+    combine_weighted(result, terms, 1.0, config_.dtype);
+  }
+  for (const auto& [rank, weight] : update.weights) {
+    InEdge& edge = in_edge(rank);
+    if (update.resets) edge.reader.reset();
+    edge.reader.clear_version();
+  }
+  if (!update.keeps) return;
+  if (update.with_p) p_ = p;
+  published_.publish(result, p_);
+}
+
+void Window::publish(std::span<const std::byte> own) {
+  const std::scoped_lock lock(own_mutex_);
+  published_.publish(own, p_);
+}
+
+double Window::p() {
+  const std::scoped_lock lock(own_mutex_);
+  return p_;
+}
+
+void Window::scale_p(double factor) {
+  const std::scoped_lock lock(own_mutex_);
+  p_ *= factor;
+}
+
+std::map<int, std::uint64_t> Window::versions() {
+  std::map<int, std::uint64_t> versions;
+  for (const auto& [rank, edge] : in_edges_) {
+    const std::scoped_lock lock(edge->mutex);
+    versions.emplace(rank, edge->reader.version());
+  }
+  return versions;
+}
+
+MailboxWriter& Window::writer_for(int in_neighbor) {
+  return in_edge(in_neighbor).writer;
+}
+
+void Window::replace(int in_neighbor, std::vector<std::byte> bytes,
+                     Mailbox::Meta meta) {
+  InEdge& edge = in_edge(in_neighbor);
+  const std::scoped_lock lock(edge.mutex);
+  edge.reader.replace(std::move(bytes), meta);
+}
+
+std::optional<std::size_t> Window::reader_number(int rank) const {
+  const auto& ranks = config_.out_neighbors;
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  if (found == ranks.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - ranks.begin());
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,41 @@
+"""The notebooks run from top to bottom; what they promise they assert themselves.
+
+They are kept without outputs: a picture in JSON is no diff to read, and what stands in
+the repository could be of another version. Running them makes the outputs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.examples.launch import EXAMPLES
+from tests.support.notebook import notebook_in
+from tests.support.patience import PATIENCE_S
+
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    with notebook_in(tmp_path) as book:
+        settings = {"JUPYTER_RUNTIME_DIR": str(tmp_path), **book.environ}
+        client = NotebookClient(
+            notebook,
+            timeout=PATIENCE_S,
+            resources={"metadata": {"path": str(EXAMPLES)}},
+        )
+        client.execute(env=settings)
+        book.wait_until_empty()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_holds_no_outputs(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    assert len(code) > 3
+    assert all(not cell.outputs and cell.execution_count is None for cell in code)

@@ -1,0 +1,96 @@
+"""The pages for those who come from BlueFog and Horovod: names and tests that exist."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bluecomm as bf
+from tests.unit.bluecomm.test_public_names import BLUEFOG, HOROVOD
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["from-bluefog.md", "from-horovod.md"]
+# Names of arguments, and of what takes them.
+ARGUMENTS = {
+    "src_weights": bf.neighbor_allreduce,
+    "dst_weights": bf.neighbor_allreduce,
+    "num_steps_per_communication": bf.DistributedOptimizer,
+}
+
+
+def text_of(page: str) -> str:
+    return (ROOT / "docs" / page).read_text()
+
+
+def rows_of(page: str) -> Iterator[tuple[str, str]]:
+    """Return the first two cells of each row of the tables of names."""
+    names = text_of(page).partition("\n## What ")[0]
+    for theirs, ours in re.findall(r"^\| ([^|]+) \| ([^|]+) \|.*\|$", names, re.M):
+        if theirs not in ("BlueFog", "Horovod") and not theirs.startswith("---"):
+            yield theirs, ours
+
+
+def names_in(cell: str) -> list[str]:
+    """Return the names of a cell that are Python's: no options, no variables."""
+    return re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", cell)
+
+
+def promised(page: str) -> list[tuple[str, bool]]:
+    """Return what must exist, and whether it is an attribute of optimizers."""
+    found = []
+    for theirs, ours in rows_of(page):
+        cell = theirs if ours == "same" else ours
+        is_attribute = theirs.endswith("of an optimizer")
+        found += [(name, is_attribute) for name in names_in(cell)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def optimizer() -> Iterator[Any]:
+    bf.init()
+    model = torch.nn.Linear(2, 2)
+    plain = torch.optim.SGD(model.parameters(), 0.1)
+    yield bf.DistributedOptimizer(plain, model, algorithm="neighbor_allreduce")
+    bf.shutdown()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_of_the_tables_exist(page: str, optimizer: Any) -> None:
+    assert len(promised(page)) > 40
+    for name, is_attribute in promised(page):
+        *modules, last = name.split(".")
+        if is_attribute:
+            assert hasattr(optimizer, name), name
+        elif name in ARGUMENTS:
+            assert name in inspect.signature(ARGUMENTS[name]).parameters
+        elif modules[:1] == ["bfrun"]:
+            assert hasattr(importlib.import_module(".".join(modules)), last), name
+        elif modules:
+            assert hasattr(importlib.import_module(f"bluecomm.{modules[0]}"), last)
+        else:
+            assert name in bf.__all__, name
+
+
+@pytest.mark.parametrize(
+    ("page", "names"), [(PAGES[0], BLUEFOG), (PAGES[1], HOROVOD)], ids=PAGES
+)
+def test_no_public_name_is_forgotten(page: str, names: str) -> None:
+    theirs = {name for cell, _ in rows_of(page) for name in names_in(cell)}
+    for name in set(names.split()) - {"topology_util"}:
+        stem = name.removesuffix("_").removesuffix("_nonblocking").removesuffix("_")
+        assert {name, stem} & theirs, name
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_tests_that_are_named_exist(page: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text_of(page))
+    assert named
+    for path, test in named:
+        assert f"def {test}(" in (ROOT / path).read_text(), test
