@@ -2,6 +2,7 @@
 #
 #   make demo     four processes train a model by averaging with their neighbors
 #   make test     all tests           make native-test   the C++ tests alone
+#   make test-gpu what needs a GPU; not part of make test
 #   make check    lint, types, C++ warnings              make lint, make format
 #   make bench    speed of the operations on this machine
 #   make bench-all    all operations and the start of jobs, to build/bench; takes long
@@ -23,7 +24,7 @@ TORCH := torch==2.13.0
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-ranks test-faults check clang-check lint format bench bench-all \
+.PHONY: build demo test test-ranks test-faults test-gpu check clang-check lint format bench bench-all \
     native-test native-fuzz clean
 .DELETE_ON_ERROR:
 
@@ -92,8 +93,16 @@ LIBRARY_SOURCES := $(filter-out native/bindings/% native/tests/% native/fuzz/%, 
 TEST_SOURCES := $(LIBRARY_SOURCES) \
     $(filter-out %_bench.cpp,$(filter native/tests/%.cpp,$(NATIVE)))
 
-CXXFLAGS_ALL := -std=c++20 -Wall -Wextra -Werror -ffp-contract=off -pthread -MMD -MP \
-    -Inative
+# The plugin for NCCL, a library of its own beside the tests.
+PLUGIN := libnccl-net-bluecomm.so
+PLUGIN_SOURCES := $(filter native/net/% native/stream/% native/common/%, \
+    $(filter %.cpp,$(NATIVE)))
+NET_BENCH_SOURCES := native/tests/net/player.cpp native/tests/net/socket_strategy.cpp
+PLUGIN_LDFLAGS := -shared -Wl,-soname,$(PLUGIN) -Wl,-z,nodelete \
+    -Wl,--version-script=native/net/exports.map
+
+CXXFLAGS_ALL := -std=c++20 -Wall -Wextra -Werror -ffp-contract=off -pthread -fPIC \
+    -MMD -MP -Inative
 # At -O3, g++ 12 warns of overlapping copies in assignments of literals to std::string
 # (GCC bug 105329).
 CXXFLAGS_native := -O3 -g -Wno-restrict
@@ -107,9 +116,16 @@ build/$(1)/obj/%.o: native/%.cpp
 	@mkdir -p $$(@D)
 	@echo "compile $$@"
 	@$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -c $$< -o $$@
-build/$(1)/tests: $$(TEST_SOURCES:native/%.cpp=build/$(1)/obj/%.o)
+build/$(1)/$(PLUGIN): $$(PLUGIN_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
+    native/net/exports.map
+	@echo "link $$@"
+	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$(filter %.o,$$^) -o $$@ $(PLUGIN_LDFLAGS)
+build/$(1)/tests: $$(TEST_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
+    | build/$(1)/$(PLUGIN)
 	@echo "link $$@"
 	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
+build/$(1)/net/net_bench: $$(NET_BENCH_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
+    | build/$(1)/$(PLUGIN)
 build/$(1)/%_bench: build/$(1)/obj/tests/%_bench.o \
     $$(LIBRARY_SOURCES:native/%.cpp=build/$(1)/obj/%.o)
 	@mkdir -p $$(@D)
@@ -162,6 +178,11 @@ test-ranks: $(VENV)/.dev $(VENV)/.extension
 test-faults: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/faults
 
+# On a machine with a GPU, with a torch that has CUDA in VENV.
+test-gpu: $(VENV)/.dev $(VENV)/.extension
+	$(BIN)/pytest -m gpu tests/gpu
+	$(BIN)/python -m tests.gpu.speed
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -196,4 +217,4 @@ clang-check: $(CLANG_CHECKED)
 endif
 
 clean:
-	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so
+	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so bluecomm/net/*.so

@@ -8,6 +8,7 @@ settings at run time, where an unknown one is an error.
 import os
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
@@ -19,15 +20,17 @@ if not sys.platform.startswith("linux"):
         "epoll and futexes. On another system, use a Linux container."
     )
 
-NOT_IN_EXTENSION = {"tests", "fuzz"}
+FOLDERS = {path.name for path in Path("native").iterdir() if path.is_dir()}
+IN_EXTENSION = FOLDERS - {"tests", "fuzz", "net"}
+# The network plugin for NCCL: a library that NCCL loads, not Python.
+PLUGIN = "bluecomm.net.libnccl-net-bluecomm"
+IN_PLUGIN = {"net", "stream", "common"}
 
 
-def native_sources() -> list[str]:
-    """Return every native/**/*.cpp of the library and of the bindings."""
+def native_sources(folders: set[str]) -> list[str]:
+    """Return every .cpp file in these folders of native/."""
     return sorted(
-        str(path)
-        for path in Path("native").rglob("*.cpp")
-        if path.parts[1] not in NOT_IN_EXTENSION
+        str(path) for path in Path("native").rglob("*.cpp") if path.parts[1] in folders
     )
 
 
@@ -49,28 +52,50 @@ class BuildNative(build_ext):
         super().finalize_options()
         self.build_temp = f"build/extension-{sysconfig.get_config_var('SOABI')}"
 
+    def get_ext_filename(self, ext_name: str) -> str:
+        if ext_name == PLUGIN or PLUGIN.endswith(f".{ext_name}"):
+            return f"{ext_name.replace('.', os.sep)}.so"
+        return super().get_ext_filename(ext_name)
 
-extension = Pybind11Extension(
-    "bluecomm._native",
-    native_sources(),
-    cxx_std=20,
-    include_dirs=["native"],
-    depends=sorted(str(path) for path in Path("native").rglob("*.h")),
-    # No contraction to fused multiply-add: every rank must round alike.
-    extra_compile_args=[
-        "-O3",
-        "-ffp-contract=off",
-        "-fvisibility=hidden",
-        "-pthread",
-        "-Wall",
-        "-Wextra",
-        "-MMD",
-    ]
-    + (["-Werror"] if os.environ.get("BUILD_BLUECOMM_WERROR") == "1" else []),
-    extra_link_args=["-pthread"],
+
+def make_extension(
+    name: str, sources: list[str], link_args: Sequence[str] = ()
+) -> Pybind11Extension:
+    """Return one library; the same flags for all, so that they share objects."""
+    return Pybind11Extension(
+        name,
+        sources,
+        cxx_std=20,
+        include_dirs=["native"],
+        depends=sorted(str(path) for path in Path("native").rglob("*.h")),
+        # No contraction to fused multiply-add: every rank must round alike.
+        extra_compile_args=[
+            "-O3",
+            "-ffp-contract=off",
+            "-fvisibility=hidden",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+            "-MMD",
+        ]
+        + (["-Werror"] if os.environ.get("BUILD_BLUECOMM_WERROR") == "1" else []),
+        extra_link_args=["-pthread", *link_args],
+    )
+
+
+extension = make_extension("bluecomm._native", native_sources(IN_EXTENSION))
+# Its thread may still run when NCCL unloads it: it stays where it is.
+plugin = make_extension(
+    PLUGIN,
+    native_sources(IN_PLUGIN),
+    [
+        "-Wl,-soname,libnccl-net-bluecomm.so",
+        "-Wl,-z,nodelete",
+        "-Wl,--version-script=native/net/exports.map",
+    ],
 )
 
 ParallelCompile(
     "BUILD_BLUECOMM_JOBS", default=2, needs_recompile=needs_recompile
 ).install()
-setup(ext_modules=[extension], cmdclass={"build_ext": BuildNative})
+setup(ext_modules=[extension, plugin], cmdclass={"build_ext": BuildNative})

@@ -222,6 +222,12 @@ def add_connections(group: argparse._ArgumentGroup) -> None:
         "commas (default: an address that every other host can reach)",
     )
     group.add_argument(
+        "--enable-net",
+        action="store_true",
+        help="let NCCL in the ranks use bluecomm's network plugin "
+        "(docs/nccl-plugin.md; default: what NCCL chooses)",
+    )
+    group.add_argument(
         "--start-timeout",
         dest="start_timeout_s",
         type=_seconds,

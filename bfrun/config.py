@@ -37,6 +37,7 @@ class LaunchConfig:
         ssh_config: SSH settings file; None: ``~/.ssh/config``.
         network_interface: Which interfaces carry data (name, glob, ``^exclude``, CIDR,
             separated by commas); None: what every other host can reach.
+        enable_net: NCCL in the ranks uses bluecomm's network plugin.
         use_infiniband: With ``mpi``: carry data over InfiniBand (UCX).
         extra_mpi_flags: With ``mpi``: more options for mpirun, quoted as for a shell.
         prefix: With ``mpi``: folder of the MPI whose ``bin/mpirun`` is used.
@@ -67,6 +68,7 @@ class LaunchConfig:
     ssh_identity_file: str | None = None
     ssh_config: str | None = None
     network_interface: str | None = None
+    enable_net: bool = False
     use_infiniband: bool = False
     extra_mpi_flags: str = ""
     prefix: str | None = None

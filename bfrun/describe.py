@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from bfrun.net import describe_net
 from bfrun.plan import LaunchPlan
 
 
@@ -32,6 +33,8 @@ def describe_plan(plan: LaunchPlan) -> str:
         f"{_count(machines, 'machine')}"
     )
     common = [f"command: {shlex.join(first.command)}", f"directory: {first.cwd}"]
+    if (net := describe_net(first.environment)) is not None:
+        common.append(f"NCCL's network: {net}")
     return "\n".join([heading, *common, *_columns(rows)])
 
 

@@ -153,6 +153,7 @@ def machine_facts(request: Mapping[str, Any]) -> dict[str, Any]:
         "program": program,
         "is_python": is_python,
         "has_cwd": os.path.isdir(request["cwd"]),
+        "missing": [file for file in request["files"] if not os.path.isfile(file)],
     }
     interpreter = program if program and is_python else sys.executable
     facts.update(_versions(interpreter, environ, request["cwd"]))

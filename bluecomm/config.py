@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 PREFIX = "BLUECOMM_"
+# Settings of the network plugin for NCCL, which reads and checks them itself.
+PLUGIN_PREFIX = "BLUECOMM_NET_"
 
 _MIB = 1 << 20
 _STREAM_COUNTS = {"auto", *map(str, range(1, 17))}
@@ -159,7 +161,7 @@ class Config:
 
         Args:
             environ: Variables, such as ``os.environ``. Those that do not start with
-                ``BLUECOMM_`` are ignored.
+                ``BLUECOMM_``, or start with ``BLUECOMM_NET_``, are ignored.
             **overrides: Field name to value; wins over the variable. ``None`` means
                 not given.
 
@@ -174,7 +176,7 @@ class Config:
         settings = {variable_name(field): field for field in dataclasses.fields(cls)}
         values: dict[str, object] = {}
         for variable, text in environ.items():
-            if variable.startswith(PREFIX):
+            if variable.startswith(PREFIX) and not variable.startswith(PLUGIN_PREFIX):
                 if variable not in settings:
                     raise ValueError(_unknown(variable, settings))
                 setting = settings[variable]
@@ -197,6 +199,8 @@ def render_documentation() -> str:
         "",
         "Every setting of bluecomm. A flag of `bfrun` wins over the variable, which"
         " wins over the default. An unknown `BLUECOMM_*` variable is an error.",
+        "Those of the network plugin for NCCL, `BLUECOMM_NET_*`, are in"
+        " [nccl-plugin.md](nccl-plugin.md).",
         "",
         "<!-- Made by `python -m bluecomm.config` from bluecomm/config.py. -->",
         "",

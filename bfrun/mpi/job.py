@@ -23,6 +23,7 @@ from bfrun.errors import LaunchError
 from bfrun.launch.bootstrap import agent_archive
 from bfrun.mpi.command import MpiCommand
 from bfrun.mpi.plan import FILES, plan_mpi
+from bfrun.net import describe_net
 
 _TERM_GRACE_S = 4.0
 _SHOWN = "ARCHIVE"
@@ -42,6 +43,8 @@ def run_mpi(config: LaunchConfig, environ: Mapping[str, str]) -> int:
     shown = shlex.join(command.argv).replace(archive, _SHOWN)
     if config.dry_run:
         print(shown)
+        if (net := describe_net(command.variables)) is not None:
+            print(f"NCCL's network: {net}")
         return 0
     if config.verbose:
         print(f"bfrun: {shown}", file=sys.stderr)

@@ -14,6 +14,7 @@ from bfrun.env import forwarded_environment
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
+from bfrun.net import needed_files
 from bfrun.plan import HostFacts
 from bfrun.preflight.probe_session import ProbeSession
 
@@ -101,6 +102,11 @@ def compare_hosts(reports: Sequence[HostReport], config: LaunchConfig) -> None:
             add(
                 f"no directory {config.cwd}; start bfrun in a directory that every "
                 "host has, such as one on a shared file system"
+            )
+        for path in answer["missing"]:
+            add(
+                f"no file {path}, which --enable-net needs; install bluecomm at the "
+                "same place on every host, or leave --enable-net out"
             )
         if answer["program"] is None:
             add(
@@ -194,6 +200,7 @@ class _Preflight:
             environment=self._environment,
             program=_program(self._config),
             cwd=self._config.cwd,
+            files=needed_files(self._config),
         )
 
     def probe_addresses(self, reports: Sequence[HostReport]) -> None:

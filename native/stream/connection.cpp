@@ -21,11 +21,12 @@ std::string seconds_text(std::chrono::milliseconds duration) {
 }  // namespace
 
 Connection::Connection(Poller& poller, const Options& options, const Hello& hello,
-                       std::vector<Address> addresses, std::size_t head_nbytes,
-                       std::shared_ptr<SegmentPool> pool)
+                       std::string name, std::vector<Address> addresses,
+                       std::size_t head_nbytes, std::shared_ptr<SegmentPool> pool)
     : poller_(poller),
       options_(options),
       hello_(hello),
+      name_(std::move(name)),
       addresses_(std::move(addresses)),
       connector_(poller, options, hello, addresses_),
       link_(head_nbytes, options.eager_bytes, std::move(pool)) {}
@@ -56,7 +57,7 @@ bool Connection::advance_connector(Clock::time_point now) {
     return true;
   }
   if (const auto& failure = connector_.failure()) {
-    lose("cannot connect to rank " + std::to_string(peer()) + " within " +
+    lose("cannot connect to " + name_ + " within " +
          seconds_text(connector_.waited(now)) + ": " + *failure);
     return true;
   }
@@ -66,6 +67,7 @@ bool Connection::advance_connector(Clock::time_point now) {
 void Connection::open(Connector::First first) {
   connector_.stop();
   state_ = State::kOpen;
+  opened_ = true;
   group_ = first.group;
   const int fd = first.socket.get();
   if (options_.streams == 0) {
@@ -102,7 +104,7 @@ bool Connection::advance_link(Clock::time_point now) {
     if (ended->empty()) {
       let_go();
     } else {
-      lose("lost the connection to rank " + std::to_string(peer()) + ": " + *ended);
+      lose("lost the connection to " + name_ + ": " + *ended);
     }
   }
   return moved;
@@ -159,7 +161,7 @@ void Connection::check_silence() {
         return is_silent(stream.fd(), options_.silence_timeout);
       });
   if (silent == streams.end()) return;
-  lose("lost the connection to rank " + std::to_string(peer()) + ": " + silent->peer() +
+  lose("lost the connection to " + name_ + ": " + silent->peer() +
        ": nothing was acknowledged for " + seconds_text(options_.silence_timeout) +
        "; the machine or the network is down");
 }

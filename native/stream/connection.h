@@ -19,13 +19,14 @@ namespace bluecomm::stream {
 // One peer: first a connector, then a link that may grow, at last neither.
 class Connection {
  public:
-  // `hello`: this rank, the peer, epoch and job. `head_nbytes`: as for Link. References
-  // outlive the connection.
+  // `hello`: this rank, the peer, epoch and job. `name`: of the peer, for errors, such
+  // as "rank 3". `head_nbytes`: as for Link. References outlive the connection.
   Connection(Poller& poller, const Options& options, const Hello& hello,
-             std::vector<Address> addresses, std::size_t head_nbytes,
+             std::string name, std::vector<Address> addresses, std::size_t head_nbytes,
              std::shared_ptr<SegmentPool> pool);
 
   int peer() const { return hello_.to; }
+  const std::string& name() const { return name_; }
 
   // As those of Link.
   void send(SentMessage& message, std::span<const std::byte> head,
@@ -36,7 +37,18 @@ class Connection {
     link_.post(head, payload);
   }
   LinkStats stats() const { return link_.stats(); }
+  const Link& link() const { return link_; }
   std::unique_ptr<ReceivedMessage> take_arrived() { return link_.take_arrived(); }
+
+  void say_alive() { link_.say_alive(); }
+
+  bool is_open() const { return state_ == State::kOpen; }
+  // Also when it is over.
+  bool was_opened() const { return opened_; }
+  // Of an open link: names it.
+  const Nonce& group() const { return group_; }
+  // Neither open nor on the way there.
+  bool is_idle() const { return state_ == State::kConnecting && connector_.is_idle(); }
 
   // A stream that the peer has dialled. False: not wanted, and closed.
   bool admit(const Hello& hello, UniqueFd fd, Clock::time_point now);
@@ -73,8 +85,10 @@ class Connection {
   Poller& poller_;
   const Options& options_;
   const Hello hello_;
+  const std::string name_;
   const std::vector<Address> addresses_;
   State state_ = State::kConnecting;
+  bool opened_ = false;
   bool closing_ = false;
   bool told_ = false;                // the owner knows how the link ended
   std::optional<std::string> lost_;  // to be told

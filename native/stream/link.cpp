@@ -100,6 +100,14 @@ void Link::ask_for_streams(std::size_t count) {
   streams_.queue(frame);
 }
 
+void Link::say_alive() { streams_.queue(Frame{.kind = FrameKind::kAlive}); }
+
+std::uint64_t Link::bytes_received() const {
+  std::uint64_t total = 0;
+  for (const Stream& stream : streams_.all()) total += stream.stats().bytes_received;
+  return total;
+}
+
 void Link::queue_goodbye() {
   goodbye_queued_ = true;
   Frame frame{.kind = FrameKind::kGoodbye};
@@ -172,6 +180,8 @@ std::string_view Link::end(const Frame& frame, std::size_t stream) {
       return {};
     case FrameKind::kGoodbyeSeen:
       goodbye_seen_ = true;
+      return {};
+    case FrameKind::kAlive:
       return {};
     case FrameKind::kOpen:
       return "a link opened twice";

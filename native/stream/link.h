@@ -66,6 +66,15 @@ class Link final : private FrameSink {
   // How many the peer would like; 0: it has not said.
   std::size_t streams_asked_for() const { return asked_for_; }
 
+  // Tells the peer that this process runs.
+  void say_alive();
+  // Bytes that have come, whatever they were.
+  std::uint64_t bytes_received() const;
+
+  // What was queued on stream 0 before the kernel takes it: flushed() of queued().
+  std::uint64_t queued() const { return streams_.queued(); }
+  std::uint64_t flushed() const { return streams_.flushed(); }
+
   // Refuses new messages; tells the peer once all others are through.
   void say_goodbye() { closing_ = true; }
   // The peer has received everything, the goodbye included.

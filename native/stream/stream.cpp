@@ -35,6 +35,7 @@ class Vector {
 
 void OutBuffer::consume(std::size_t nbytes) {
   done_ += nbytes;
+  consumed_ += nbytes;
   if (done_ == bytes_.size()) {
     bytes_.clear();
     done_ = 0;

@@ -28,7 +28,12 @@ class OutBuffer {
   bool empty() const { return done_ == bytes_.size(); }
   void consume(std::size_t nbytes);
 
+  // Bytes that were ever consumed, and ever appended.
+  std::uint64_t consumed() const { return consumed_; }
+  std::uint64_t appended() const { return consumed_ + bytes_.size() - done_; }
+
  private:
+  std::uint64_t consumed_ = 0;
   std::vector<std::byte> bytes_;
   std::size_t done_ = 0;
 };
@@ -45,6 +50,7 @@ class Stream {
 
   // Frames to be written between two chunks.
   OutBuffer& frames() { return frames_; }
+  const OutBuffer& frames() const { return frames_; }
 
   // The kernel said so, or the last call did not find out otherwise.
   bool readable = true;

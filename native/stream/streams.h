@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -30,6 +32,10 @@ class Streams {
     frames.append(tail);
   }
   bool has_early_frames() const { return !early_.empty(); }
+  // Bytes of frames on stream 0: ever queued, and taken by the kernel. Also after
+  // close().
+  std::uint64_t queued() const { return queued_before_ + frames().appended(); }
+  std::uint64_t flushed() const { return flushed_before_ + frames().consumed(); }
 
   // `announce`: the first thing that is said on it is that it is used.
   Stream& add(UniqueFd fd, bool announce) {
@@ -41,9 +47,12 @@ class Streams {
     }
     return stream;
   }
-  // Closes them; their counters stay.
+  // Closes them; their counters stay. A forked child's copies keep no connection up.
   void close() {
     if (!streams_.empty()) closed_ = stats();
+    queued_before_ = queued();
+    flushed_before_ = flushed();
+    for (const Stream& stream : streams_) shutdown(stream.fd(), SHUT_RDWR);
     streams_.clear();
     early_ = {};
   }
@@ -63,9 +72,15 @@ class Streams {
   }
 
  private:
+  const OutBuffer& frames() const {
+    return streams_.empty() ? early_ : streams_.front().frames();
+  }
+
   Set streams_;
   OutBuffer early_;
   std::vector<StreamStats> closed_;
+  std::uint64_t queued_before_ = 0;
+  std::uint64_t flushed_before_ = 0;
 };
 
 }  // namespace bluecomm::stream

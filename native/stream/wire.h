@@ -25,6 +25,7 @@ enum class FrameKind : std::uint8_t {
   kGrow = 7,         // the end that did not dial would like `offset` streams
   kGoodbye = 8,      // no messages follow, and `offset` chunks were sent in all
   kGoodbyeSeen = 9,  // everything up to the peer's goodbye has been received
+  kAlive = 10,       // nothing but that the process runs
 };
 
 struct Frame {
@@ -83,6 +84,7 @@ inline std::string_view defect_of(const Frame& frame) {
     case FrameKind::kGrow:
     case FrameKind::kGoodbye:
     case FrameKind::kGoodbyeSeen:
+    case FrameKind::kAlive:
       return plain && frame.length == 0 ? "" : "a control frame with a payload";
   }
   return "an unknown kind of frame";

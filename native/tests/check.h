@@ -47,6 +47,8 @@ inline constexpr std::chrono::seconds kPatience{60};
 
 // Counts and prints a failure of the test now running. Thread-safe.
 void record_failure(const char* file, int line, const std::string& text);
+// Of the test now running; for a process that it has forked.
+int failures_so_far();
 
 template <typename T>
 std::string to_text(const T& value) {

@@ -138,6 +138,8 @@ void record_failure(const char* file, int line, const std::string& text) {
   std::fprintf(stderr, "%s:%d: CHECK failed: %s\n", file, line, text.c_str());
 }
 
+int failures_so_far() { return failures_in_test; }
+
 }  // namespace bluecomm::test
 
 int main(int argc, char** argv) {

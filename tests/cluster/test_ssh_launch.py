@@ -85,10 +85,10 @@ def test_environment_reaches_every_rank_but_no_command_line(launch, tmp_path):
     seen = tmp_path / "seen"
     script = (
         f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' > {seen}.$RANK; "
-        'echo "$TOKEN|$FROM_FILE|$NCCL_DEBUG|$UNASKED|$OMPI_COMM_WORLD_RANK"'
+        'echo "$TOKEN|$FROM_FILE|$NCCL_DEBUG|$NCCL_NET|$UNASKED|$OMPI_COMM_WORLD_RANK"'
     )
     secret = "s3cret-of-this-test"
-    options = ["-x", "TOKEN", "--env-file", str(tmp_path / "env")]
+    options = ["-x", "TOKEN", "--env-file", str(tmp_path / "env"), "--enable-net"]
     job = launch(
         *options,
         *("-H", "node1:1,node2:1", "sh", "-c", script),
@@ -99,7 +99,7 @@ def test_environment_reaches_every_rank_but_no_command_line(launch, tmp_path):
             "OMPI_COMM_WORLD_RANK": "5",
         },
     )
-    lines = [f"[{rank}] {secret}|two words|WARN||" for rank in (0, 1)]
+    lines = [f"[{rank}] {secret}|two words|WARN|BlueComm||" for rank in (0, 1)]
     assert finished(job) == lines
     for rank in (0, 1):
         commands = Path(f"{seen}.{rank}").read_text()

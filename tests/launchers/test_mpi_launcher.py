@@ -27,14 +27,14 @@ def there_is_an_mpi():
 def test_ranks_run_with_the_usual_variables(tmp_path):
     names = "'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR'"
     body = (
-        f"import os; found = [os.environ[n] for n in ({names}, 'X')]\n"
+        f"import os; found = [os.environ[n] for n in ({names}, 'X', 'NCCL_NET')]\n"
         # In one write: mpirun mixes what ranks write at the same time.
         "os.write(1, (' '.join(found) + '\\n').encode())"
     )
-    options = [*MPI, "-np", "3", "-x", "X=y"]
+    options = [*MPI, "-np", "3", "-x", "X=y", "--enable-net"]
     with launched(tmp_path, *options, *python(body)) as job:
         assert job.wait(30) == 0, job.err
-        expected = [f"{rank} 3 {rank} 3 127.0.0.1 y" for rank in range(3)]
+        expected = [f"{rank} 3 {rank} 3 127.0.0.1 y BlueComm" for rank in range(3)]
         assert sorted(job.out.splitlines()) == expected
         job.wait_until_empty()
 

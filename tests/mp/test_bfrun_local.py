@@ -24,12 +24,13 @@ def lines_of(text):
 def test_plain_scripts_run_with_the_usual_variables(tmp_path):
     body = (
         "import os; print(*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK',"
-        " 'LOCAL_WORLD_SIZE', 'BLUECOMM_RANK', 'BLUECOMM_SIZE', 'MASTER_ADDR')))"
+        " 'LOCAL_WORLD_SIZE', 'BLUECOMM_RANK', 'BLUECOMM_SIZE', 'MASTER_ADDR',"
+        " 'NCCL_NET')))"
     )
-    job = run_bfrun(tmp_path, "-np", "3", *python(body))
+    job = run_bfrun(tmp_path, "-np", "3", "--enable-net", *python(body))
     assert job.process.returncode == 0
     assert lines_of(job.out) == [
-        f"[{rank}] {rank} 3 {rank} 3 {rank} 3 127.0.0.1" for rank in range(3)
+        f"[{rank}] {rank} 3 {rank} 3 {rank} 3 127.0.0.1 BlueComm" for rank in range(3)
     ]
 
 

@@ -22,20 +22,22 @@ PRINT = shlex.join(
         sys.executable,
         "-c",
         "import os; print(os.environ['RANK'], os.environ['LOCAL_RANK'], "
-        "os.environ['OMP_NUM_THREADS'], [n for n in os.environ if 'SLURM_' in n])",
+        "os.environ['OMP_NUM_THREADS'], os.environ['NCCL_NET'], "
+        "[n for n in os.environ if 'SLURM_' in n])",
     ]
 )
 
 
 def test_hosts_tasks_and_cores_come_from_the_allocation(slurm):
     threads = max(1, min(4, len(os.sched_getaffinity(0))) // 2)
-    script = f"unset OMP_NUM_THREADS\n{BFRUN} --dry-run -v true >&2\n{BFRUN} {PRINT}"
+    script = f"unset OMP_NUM_THREADS\n{BFRUN} --dry-run -v true >&2\n"
+    script += f"{BFRUN} --enable-net {PRINT}"
     options = ["-N", "2", "--ntasks-per-node=2", "-c", "2"]
     code, said = slurm.batch(script, *options)
     assert code == 0, said
     assert "4 ranks on 2 hosts, 2 machines" in said
     assert all(f" {node} " in said for node in NODES)
-    expected = [f"[{rank}] {rank} {rank % 2} {threads} []" for rank in range(4)]
+    expected = [f"[{k}] {k} {k % 2} {threads} BlueComm []" for k in range(4)]
     assert sorted(re.findall(r"^\[.*", said, re.M)) == expected
 
 

@@ -26,6 +26,8 @@ BLUECOMM = [
     {"runtime"},
     {"observe"},
     {"topology"},
+    # Nothing of the rest: it is for programs that do not know bluecomm.
+    {"net"},
     {"errors", "config", "_native", "_version"},
 ]
 BFRUN = [
@@ -42,6 +44,7 @@ BFRUN = [
     {"agent"},
     # What both sides know.
     {"silence", "task", "probe"},
+    {"net"},
     {"env", "config", "hosts", "channel", "trace"},
     {"errors"},
 ]

@@ -14,13 +14,18 @@ BUILD_FILES = [ROOT / name for name in ("Makefile", "setup.py", ".ci/run")]
 # Pages name files from the folder that they are about.
 FOLDERS = [
     *("", "docs", "examples", "bfrun", "bluecomm", "bluecomm/optim"),
-    *("native", "native/engine", "native/engine/collectives"),
+    *("native", "native/net", "native/engine", "native/engine/collectives"),
 ]
 
 
 def variables_in(text):
     """Return the names in the name space of the settings."""
     return set(re.findall(r"(?<![A-Z_])BLUECOMM_[A-Z_]*[A-Z]", text))
+
+
+def plugin_variables():
+    """Return the settings of the plugin, which reads them itself."""
+    return variables_in((ROOT / "native/net/settings.cpp").read_text())
 
 
 def files_in(text):
@@ -37,7 +42,7 @@ def files_in(text):
 def test_each_variable_is_a_setting(path):
     """Any other one makes ``init`` fail, so it must not be in the environment."""
     settings = {variable_name(field) for field in dataclasses.fields(Config)}
-    assert variables_in(path.read_text()) <= settings
+    assert variables_in(path.read_text()) <= settings | plugin_variables()
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -62,5 +67,6 @@ def test_each_file_that_a_page_names_exists(path):
 
 
 def test_what_is_looked_for():
+    assert "BLUECOMM_NET_STREAMS" in plugin_variables()
     assert variables_in("X_BLUECOMM_A BLUECOMM_B=1 `BLUECOMM_*`") == {"BLUECOMM_B"}
     assert files_in("`a/b.{h,cpp}` and `NAME.py`, c.py") == ["a/b.h", "a/b.cpp"]

@@ -179,6 +179,33 @@ TEST(stream_link, a_lost_stream_is_the_end_and_is_named) {
   CHECK(pair.sender.ended()->starts_with("stream 3 of 3 to "));
 }
 
+TEST(stream_link, what_is_queued_is_flushed_and_a_sign_of_life_is_nothing_else) {
+  Pair pair(2);
+  const std::uint64_t before = pair.sender.queued();
+  CHECK_EQ(pair.sender.flushed(), before);
+  pair.sender.say_alive();
+  CHECK_EQ(pair.sender.queued(), before + sizeof(Frame));
+  CHECK_EQ(pair.sender.flushed(), before);
+  REQUIRE(pair.turn_until([&] { return pair.receiver.bytes_received() > 0; }));
+  CHECK_EQ(pair.sender.flushed(), before + sizeof(Frame));
+  CHECK_EQ(pair.receiver.bytes_received(), sizeof(Frame));
+  CHECK(pair.arrived.empty());
+  CHECK(!pair.receiver.ended().has_value());
+  // An eager message is in the kernel's hands when its last byte is.
+  SentMessage message;
+  const auto data = pattern(1000);
+  pair.sender.send(message, kHead, data);
+  CHECK_EQ(message.released(), data.size());
+  CHECK(pair.sender.flushed() < pair.sender.queued());
+  REQUIRE(pair.turn_until([&] { return !pair.arrived.empty(); }));
+  const std::uint64_t all = pair.sender.queued();
+  CHECK_EQ(pair.sender.flushed(), all);
+  // What the kernel has stays so when the link is over.
+  pair.sender.end();
+  CHECK_EQ(pair.sender.flushed(), all);
+  CHECK_EQ(pair.sender.queued(), all);
+}
+
 TEST(stream_link, messages_and_control_on_other_streams_are_refused) {
   for (const FrameKind kind : {FrameKind::kGrant, FrameKind::kGoodbye}) {
     Pair pair(2);

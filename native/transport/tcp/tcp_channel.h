@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "stream/connection.h"
@@ -17,8 +18,8 @@ class TcpChannel final : public Channel {
   TcpChannel(stream::Poller& poller, const stream::Options& options,
              const stream::Hello& hello, std::vector<stream::Address> addresses,
              std::shared_ptr<stream::SegmentPool> pool)
-      : connection_(poller, options, hello, std::move(addresses), sizeof(Header),
-                    std::move(pool)) {}
+      : connection_(poller, options, hello, "rank " + std::to_string(hello.to),
+                    std::move(addresses), sizeof(Header), std::move(pool)) {}
 
   int peer() const override { return connection_.peer(); }
   std::unique_ptr<Outgoing> send(const Header& header,

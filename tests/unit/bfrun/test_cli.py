@@ -64,6 +64,7 @@ def test_defaults(parse):
         (["--only-rank", "0,4-6"], {"only_rank": (0, 4, 5, 6)}),
         (["-v"], {"verbose": True}),
         (["--dry-run"], {"dry_run": True}),
+        (["--enable-net"], {"enable_net": True}),
         (["--check"], {"check": True}),
     ],
 )

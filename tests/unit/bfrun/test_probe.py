@@ -34,7 +34,12 @@ HERE = Host("localhost")
 
 
 def question(program: str, **environment: str) -> dict[str, object]:
-    return {"environment": environment, "program": program, "cwd": os.getcwd()}
+    return {
+        "environment": environment,
+        "program": program,
+        "cwd": os.getcwd(),
+        "files": [],
+    }
 
 
 @pytest.mark.parametrize(
@@ -80,6 +85,13 @@ def test_facts_of_a_python_program():
     assert facts["python"] == "{}.{}.{}".format(*sys.version_info[:3])
     assert facts["cpus"] == sorted(os.sched_getaffinity(0))
     assert facts["has_cwd"]
+
+
+def test_files_that_are_missing(tmp_path):
+    there, gone = str(tmp_path / "there"), str(tmp_path / "gone")
+    (tmp_path / "there").touch()
+    facts = machine_facts({**question("sh"), "files": [there, gone]})
+    assert facts["missing"] == [gone]
 
 
 def test_program_is_looked_up_on_the_forwarded_path(tmp_path):
@@ -178,7 +190,7 @@ def test_versions_are_read_without_importing(tmp_path):
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemExit(1)\n")
     (package / "_version.py").write_text('__version__ = "9.9"\n')
-    asked = {"environment": {}, "program": sys.executable, "cwd": str(tmp_path)}
+    asked = {**question(sys.executable), "cwd": str(tmp_path)}
     facts = machine_facts(asked)
     assert (facts["bluecomm"], facts["native"]) == ("9.9", False)
     (package / f"_native{EXTENSION_SUFFIXES[0]}").touch()

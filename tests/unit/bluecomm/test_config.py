@@ -55,6 +55,10 @@ def test_reads_every_kind_of_variable():
     assert settings.agent_socket == "/tmp/a b"
 
 
+def test_variables_of_the_plugin_are_its_own_affair():
+    assert Config.from_environment({"BLUECOMM_NET_STREAMS": "4"}) == Config()
+
+
 @pytest.mark.parametrize(
     ("variable", "nearest"),
     [

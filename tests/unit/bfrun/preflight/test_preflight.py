@@ -28,6 +28,7 @@ def report(name: str, **differences: Any) -> HostReport:
         "program": "/usr/bin/python",
         "is_python": True,
         "has_cwd": True,
+        "missing": [],
         "python": "3.11.7",
         "torch": "2.13.0+cpu",
         "bluecomm": "0.1.0",
@@ -66,6 +67,7 @@ def test_these_fit(differences):
         ({"native": False}, "without its native extension for Python 3.11.7"),
         ({"system": "Darwin"}, "it runs Darwin; ranks need Linux"),
         ({"has_cwd": False}, "no directory /job; start bfrun in a directory that"),
+        ({"missing": ["/a/p.so"]}, "no file /a/p.so, which --enable-net needs; inst"),
         ({"program": None}, "no program 'python' on its PATH; install it there"),
     ],
 )

@@ -1,0 +1,141 @@
+"""What NCCL will find: its own version, the plugin's, and the network cards."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+# The first NCCL that looks for a version of the plugin interface, newest first.
+_INTERFACES = (
+    ((2, 30), 12),
+    ((2, 28), 11),
+    ((2, 26), 10),
+    ((2, 24), 9),
+    ((2, 20), 8),
+    ((2, 19), 7),
+    ((2, 13), 6),
+)
+_DEFAULT_LIBRARY = "libnccl.so.2"
+_WARNING = 2  # level of what the plugin logs
+
+
+@dataclass(frozen=True)
+class Card:
+    """A network card that NCCL may use through the plugin."""
+
+    name: str
+    speed_mbps: int
+    pci_path: str
+
+
+class _Properties(ctypes.Structure):
+    """Of version 6 of the interface; all versions know the same cards."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("pci_path", ctypes.c_char_p),
+        ("guid", ctypes.c_uint64),
+        ("ptr_support", ctypes.c_int),
+        ("speed", ctypes.c_int),
+        ("port", ctypes.c_int),
+        ("latency", ctypes.c_float),
+        ("max_comms", ctypes.c_int),
+        ("max_recvs", ctypes.c_int),
+    )
+
+
+_INT = ctypes.POINTER(ctypes.c_int)
+_LOGGER = ctypes.CFUNCTYPE(
+    None,
+    ctypes.c_int,
+    ctypes.c_ulong,
+    ctypes.c_char_p,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+)
+
+
+class _Functions(ctypes.Structure):
+    """What version 6 of the interface begins with."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("init", ctypes.CFUNCTYPE(ctypes.c_int, _LOGGER)),
+        ("devices", ctypes.CFUNCTYPE(ctypes.c_int, _INT)),
+        (
+            "properties",
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Properties)),
+        ),
+    )
+
+
+def find_cards(plugin: Path) -> list[Card]:
+    """Return the cards that the plugin finds, as NCCL_SOCKET_IFNAME chooses them.
+
+    Raises:
+        RuntimeError: The plugin cannot be used here; says why.
+    """
+    functions = _Functions.in_dll(ctypes.CDLL(str(plugin)), "ncclNetPlugin_v6")
+    said: list[str] = []
+
+    def log(
+        level: int, _f: int, _file: bytes, _l: int, _format: bytes, text: bytes
+    ) -> None:
+        # The plugin's only format is "...%s", of one text.
+        if level == _WARNING:
+            said.append(text.decode(errors="replace"))
+
+    logger = _LOGGER(log)
+    started = functions.init(logger) == 0
+    # It forgets the logger, which ends here.
+    functions.init(_LOGGER())
+    if not started:
+        raise RuntimeError("; ".join(said) or "the plugin does not start")
+    count = ctypes.c_int()
+    functions.devices(ctypes.byref(count))
+    cards = []
+    for number in range(count.value):
+        got = _Properties()
+        functions.properties(number, ctypes.byref(got))
+        path = (got.pci_path or b"").decode()
+        cards.append(Card(got.name.decode(), got.speed, path))
+    return cards
+
+
+def find_nccl() -> tuple[int, ...] | None:
+    """Return the version of the NCCL that torch would load, or None without one."""
+    for library in (_beside_torch(), _DEFAULT_LIBRARY):
+        if library is None:
+            continue
+        try:
+            nccl = ctypes.CDLL(library)
+        except OSError:
+            continue
+        code = ctypes.c_int()
+        nccl.ncclGetVersion(ctypes.byref(code))
+        return code.value // 10000, code.value % 10000 // 100, code.value % 100
+    return None
+
+
+def _beside_torch() -> str | None:
+    """Return the library of the package nvidia-nccl, which torch's wheels bring."""
+    try:
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except ModuleNotFoundError:
+        return None
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(folder) / "lib" / _DEFAULT_LIBRARY
+        if path.is_file():
+            return str(path)
+    return None
+
+
+def interface_of(nccl: tuple[int, ...]) -> int | None:
+    """Return the version of the interface that an NCCL loads, None if it has none."""
+    for first, interface in _INTERFACES:
+        if nccl[:2] >= first:
+            return interface
+    return None

@@ -1,0 +1,34 @@
+// What NCCL's bootstrap brings to connect(): bytes that another rank's listen() wrote,
+// or another plugin's, or nobody's.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "fuzz/fuzz.h"
+#include "net/failure.h"
+#include "net/handle.h"
+
+using namespace bluecomm;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::array<std::byte, net::abi::kHandleSize> memory{};
+  if (size > 0) std::memcpy(memory.data(), data, std::min(size, memory.size()));
+  try {
+    const net::Handle handle = net::Handle::read(memory.data());
+    net::Device device;
+    device.index = 7;
+    const stream::Address address = handle.address(device);
+    MUST(address.family() == AF_INET || address.family() == AF_INET6);
+    MUST(!address.text().empty());
+    // What is written again is read as the same.
+    handle.write(memory.data());
+    const net::Handle again = net::Handle::read(memory.data());
+    MUST(again.name() == handle.name());
+    MUST(again.attempt == handle.attempt);
+    MUST(again.address(device).text() == address.text());
+  } catch (const net::Failure& failure) {
+    MUST(failure.result == net::abi::kInvalidUsage);
+  }
+  return 0;
+}

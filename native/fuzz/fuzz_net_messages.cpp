@@ -1,0 +1,167 @@
+// A sender that knows the key, and then says anything in any order, while NCCL posts
+// and tests receives. It may cost this connection, nothing else.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "fuzz/fuzz.h"
+#include "net/crc32c.h"
+#include "net/recv_comm.h"
+#include "stream/wire.h"
+
+namespace {
+
+using namespace bluecomm;
+using stream::Frame;
+using stream::FrameKind;
+
+net::Device loopback() {
+  sockaddr_storage storage{};
+  auto* four = reinterpret_cast<sockaddr_in*>(&storage);
+  four->sin_family = AF_INET;
+  four->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return {"lo", "", 10'000, 1, stream::Address(storage, sizeof(sockaddr_in))};
+}
+
+net::Settings one_stream() {
+  net::Settings settings;
+  settings.streams = 1;
+  return settings;
+}
+
+// Nobody comes through it: the sender is let in at once.
+std::shared_ptr<net::Gate> gate() {
+  static const auto only = std::make_shared<net::Gate>(loopback(), one_stream());
+  return only;
+}
+
+class Session {
+ public:
+  Session() {
+    int pair[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
+    peer_.reset(pair[0]);
+    comm_.emplace(gate(),
+                  stream::Admitted{gate()->identity().sender, UniqueFd(pair[1])});
+    const Frame open{.kind = FrameKind::kOpen};
+    write(std::as_bytes(std::span(&open, 1)));
+    MUST(comm_->advance_opening());
+  }
+  ~Session() { comm_->close(); }
+
+  void step(fuzz::Input& input) {
+    const std::uint8_t what = input.byte();
+    const std::uint8_t which = input.byte();
+    switch (what % 8) {
+      case 0:
+        write(input.take(which));
+        break;
+      case 1:
+      case 2:
+        write_message(static_cast<net::MessageKind>(which % 5), input);
+        break;
+      case 3:
+        write_frame(static_cast<FrameKind>(which % 12), input);
+        break;
+      case 4:
+        post(which * 200u);
+        break;
+      case 5:
+      case 6:
+        test();
+        break;
+      case 7:
+        if (which == 0) peer_.reset();
+        break;
+    }
+  }
+
+ private:
+  struct Posted {
+    std::vector<std::byte> memory;
+    net::Request* request;
+  };
+
+  void write(std::span<const std::byte> bytes) {
+    if (!peer_ || bytes.empty()) return;
+    static_cast<void>(::send(peer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
+  }
+
+  // A message that is nearly right, so that it gets past the first checks.
+  void write_message(net::MessageKind kind, fuzz::Input& input) {
+    const std::size_t nbytes = input.byte() * 100u;
+    const bool eager = input.byte() % 4 != 0;
+    const std::vector<std::byte> payload(nbytes, std::byte{input.byte()});
+    net::MessageHead head{.kind = kind};
+    head.detail = input.byte();
+    head.checked = input.byte() % 3;
+    head.checksum = input.byte() % 2 == 0 ? net::crc32c(payload) : 0;
+    Frame frame{.kind = FrameKind::kMessage};
+    frame.message = announced_++;
+    frame.offset = nbytes;
+    frame.length = static_cast<std::uint32_t>(sizeof head + (eager ? nbytes : 0));
+    frame.flags = eager && nbytes > 0 ? stream::kCharged : 0;
+    write(std::as_bytes(std::span(&frame, 1)));
+    write(net::bytes_of(head));
+    if (eager) write(payload);
+  }
+
+  void write_frame(FrameKind kind, fuzz::Input& input) {
+    Frame frame{.kind = kind};
+    frame.message = input.byte() % 8;
+    frame.offset = input.byte() % 4 * stream::kSmallChunk;
+    const std::size_t payload = kind == FrameKind::kChunk ? input.byte() * 256u : 0;
+    frame.length = static_cast<std::uint32_t>(payload);
+    write(std::as_bytes(std::span(&frame, 1)));
+    write(std::vector<std::byte>(payload));
+  }
+
+  void post(std::size_t nbytes) {
+    try {
+      std::vector<std::byte> memory(nbytes);
+      net::Request* const request = comm_->irecv(memory);
+      MUST((request == nullptr) == (posted_.size() == net::kMaxRequests));
+      if (request != nullptr) posted_.push_back({std::move(memory), request});
+    } catch (const net::Failure&) {
+      // As it may: the connection is over.
+    }
+  }
+
+  // As NCCL: the oldest.
+  void test() {
+    drain();
+    if (posted_.empty()) return;
+    try {
+      const auto nbytes = comm_->test(*posted_.front().request);
+      if (!nbytes) return;
+      MUST(*nbytes <= posted_.front().memory.size());
+      posted_.erase(posted_.begin());
+    } catch (const net::Failure&) {
+      // As it may: the connection is over.
+    }
+  }
+
+  void drain() const {
+    char buffer[65536];
+    while (peer_ && recv(peer_.get(), buffer, sizeof buffer, 0) > 0) {
+    }
+  }
+
+  UniqueFd peer_;
+  std::uint64_t announced_ = 0;
+  std::vector<Posted> posted_;  // outlives the connection's use of it
+  std::optional<net::RecvComm> comm_;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::Input input(data, size);
+  Session session;
+  while (!input.empty()) session.step(input);
+  return 0;
+}

@@ -1,0 +1,131 @@
+#include "net/comm.h"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+namespace bluecomm::net {
+namespace {
+
+// Of close(), for what was sent.
+constexpr std::chrono::milliseconds kLinger{1000};
+constexpr std::chrono::milliseconds kNap{1};
+
+std::string seconds_text(std::chrono::milliseconds duration) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s",
+                static_cast<double>(duration.count()) / 1000);
+  return text;
+}
+
+}  // namespace
+
+Comm::Comm(const stream::Options& options, const stream::Hello& hello, std::string name,
+           std::vector<stream::Address> addresses)
+    : options_(options),
+      connection_(poller_, options_, hello, std::move(name), std::move(addresses),
+                  sizeof(MessageHead), std::make_shared<stream::SegmentPool>()),
+      last_beat_(Clock::now()),
+      heard_at_(last_beat_) {}
+
+std::optional<std::size_t> Comm::test(Request& request) {
+  const std::scoped_lock lock(mutex);
+  auto nbytes = finish(request);
+  if (!nbytes) {
+    advance(Clock::now());
+    nbytes = finish(request);
+  }
+  if (!nbytes) check();
+  return nbytes;
+}
+
+void Comm::close() {
+  const std::scoped_lock lock(mutex);
+  const auto deadline = Clock::now() + kLinger;
+  if (connection_.is_open() && !failure_ && idle()) {
+    connection_.close();
+    do {
+      advance(Clock::now());
+      if (failure_ || is_drained()) break;
+      std::this_thread::sleep_for(kNap);
+    } while (Clock::now() < deadline);
+  }
+  connection_.forget();
+}
+
+// The peer's kernel has everything. Before, closing a socket to which the peer has
+// written something would take back what was sent.
+bool Comm::is_drained() const {
+  const stream::Link& link = connection_.link();
+  if (link.flushed() < link.queued()) return false;
+  return std::all_of(
+      link.streams().begin(), link.streams().end(), [](const stream::Stream& one) {
+        int unacknowledged = 0;
+        return ioctl(one.fd(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0;
+      });
+}
+
+stream::LinkStats Comm::stats() {
+  const std::scoped_lock lock(mutex);
+  return connection_.stats();
+}
+
+void Comm::abandon() noexcept {
+  poller_.abandon();
+  connection_.abandon();
+}
+
+void Comm::advance(Clock::time_point now) {
+  poller_.collect();
+  on_turn(now);
+  connection_.advance(now);
+  const std::uint64_t queued = connection_.link().queued();
+  while (auto message = connection_.take_arrived()) on_message(std::move(message));
+  // What they made this end say.
+  if (connection_.link().queued() != queued) connection_.advance(now);
+  if (const auto end = connection_.take_end()) {
+    fail(abi::kRemoteError, end->empty() ? "the peer has closed the connection" : *end);
+  }
+  if (now - last_beat_ >= kBeat) beat(now);
+}
+
+void Comm::beat(Clock::time_point now) {
+  // Whoever was stopped for long cannot tell for how long the peer was silent.
+  const bool was_away = now - std::exchange(last_beat_, now) > 4 * kBeat;
+  on_beat(now);
+  if (!connection_.is_open()) {
+    heard_at_ = now;
+    return;
+  }
+  connection_.check_silence();
+  const stream::Link& link = connection_.link();
+  if (link.queued() == std::exchange(frames_queued_, link.queued())) {
+    connection_.say_alive();
+    frames_queued_ = link.queued();
+    connection_.advance(now);
+  }
+  const std::uint64_t received = link.bytes_received();
+  if (received != std::exchange(bytes_received_, received) || was_away) {
+    heard_at_ = now;
+  } else if (now - heard_at_ >= options_.silence_timeout) {
+    fail(abi::kRemoteError, "nothing was heard of " + connection_.name() + " for " +
+                                seconds_text(options_.silence_timeout) +
+                                "; its process is stopped, or the network is down "
+                                "(BLUECOMM_NET_TIMEOUT_S)");
+  }
+}
+
+void Comm::fail(abi::Result code, std::string text) {
+  if (failure_) return;
+  failure_.emplace(code, text);
+}
+
+void Comm::check() const {
+  if (failure_) throw *failure_;
+}
+
+}  // namespace bluecomm::net

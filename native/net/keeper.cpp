@@ -1,0 +1,92 @@
+#include "net/keeper.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <system_error>
+
+namespace bluecomm::net {
+
+Keeper& Keeper::get() {
+  static Keeper* const only = new Keeper;
+  return *only;
+}
+
+Keeper::Keeper() {
+  const int error =
+      pthread_atfork([] { get().before_fork(); }, [] { get().after_fork(false); },
+                     [] { get().after_fork(true); });
+  if (error != 0) {
+    throw std::system_error(error, std::generic_category(), "pthread_atfork");
+  }
+}
+
+void Keeper::add(Kept& kept) {
+  const std::scoped_lock lock(mutex_);
+  all_.push_back(&kept);
+  if (run_) return;
+  auto run = std::make_unique<Run>();
+  start_thread(*this, *run);
+  run_ = std::move(run);
+}
+
+// Signals are for the threads of the program.
+void Keeper::start_thread(Keeper& keeper, Run& run) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    run.thread = std::thread([&keeper, &run] { keeper.loop(run); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Keeper::remove(Kept& kept) {
+  std::unique_ptr<Run> last;
+  {
+    const std::scoped_lock lock(mutex_);
+    std::erase(all_, &kept);
+    if (!all_.empty() || !run_) return;
+    last = std::move(run_);
+    last->stop = true;
+    changed_.notify_all();
+  }
+  last->thread.join();
+}
+
+void Keeper::loop(const Run& run) {
+  pthread_setname_np(pthread_self(), "bluecomm-net");
+  std::unique_lock lock(mutex_);
+  while (!run.stop) {
+    const Clock::time_point now = Clock::now();
+    for (Kept* kept : all_) {
+      const std::unique_lock busy(kept->mutex, std::try_to_lock);
+      if (busy) kept->keep(now);
+    }
+    changed_.wait_until(lock, now + kBeat, [&] { return run.stop; });
+  }
+}
+
+void Keeper::before_fork() {
+  mutex_.lock();
+  for (Kept* kept : all_) kept->mutex.lock();
+}
+
+void Keeper::after_fork(bool in_child) {
+  for (Kept* kept : all_) {
+    if (in_child) kept->abandon();
+    kept->mutex.unlock();
+  }
+  if (in_child) {
+    all_.clear();
+    // The thread that it would end is the parent's.
+    static_cast<void>(run_.release());
+  }
+  mutex_.unlock();
+}
+
+}  // namespace bluecomm::net

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "net/devices.h"
+#include "net/listen_comm.h"
+#include "net/send_comm.h"
+#include "net/settings.h"
+
+namespace bluecomm::net {
+
+// What the process has of the plugin: cards, settings, and what is open. NCCL calls
+// from any thread; calls that move data do not come through here.
+class Plugin {
+ public:
+  // The process's; never freed, as NCCL keeps pointers into it.
+  static Plugin& get();
+
+  // Reads settings and cards the first time. Throws what makes the plugin useless here.
+  void open(abi::Logger* logger);
+
+  const std::vector<Device>& devices() const { return devices_; }
+  // Throws Failure if there is no such card.
+  Device& device(int number);
+
+  KeptPtr<ListenComm> listen(int device, void* handle);
+  // Null: called again, with the same memory, until there is one.
+  SendComm* connect(int device, void* handle);
+  RecvComm* accept(ListenComm& listen_comm);
+  void close(Comm* comm);
+
+  // JSON: what every connection, and every stream of it, has carried.
+  std::string counters();
+
+  void log(abi::LogLevel level, const std::string& text) const;
+
+ private:
+  struct Attempt {
+    KeptPtr<SendComm> comm;
+    Clock::time_point called_at;
+  };
+
+  Attempt take_attempt(const Handle& handle, const Device& device);
+  void drop_forgotten_attempts(Clock::time_point now);
+  template <typename T>
+  T* adopt(KeptPtr<T> comm);
+
+  std::atomic<abi::Logger*> logger_ = nullptr;
+  std::mutex mutex_;
+  bool is_open_ = false;  // after that, the next two do not change
+  Settings settings_;
+  std::vector<Device> devices_;
+  std::map<std::uint64_t, Attempt> attempts_;
+  std::uint64_t last_attempt_ = 0;
+  std::set<Comm*> comms_;
+};
+
+}  // namespace bluecomm::net

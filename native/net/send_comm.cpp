@@ -1,0 +1,87 @@
+#include "net/send_comm.h"
+
+#include <algorithm>
+
+#include "net/crc32c.h"
+
+namespace bluecomm::net {
+namespace {
+
+bool is_free(const Request& request) { return request.comm == nullptr; }
+
+}  // namespace
+
+SendComm::SendComm(const Handle& handle, const Device& device, const Settings& settings)
+    : SendComm(identity_of(handle.name(), settings), handle.address(device),
+               settings.checksum) {}
+
+SendComm::SendComm(const Identity& identity, const stream::Address& address,
+                   bool checksum)
+    : Comm(identity.options, identity.sender, "the receiver at " + address.text(),
+           {address}),
+      checksum_(checksum) {
+  // Something to send makes the connection be dialled.
+  connection().post(bytes_of(MessageHead{.kind = MessageKind::kBegin}), {});
+}
+
+bool SendComm::advance_opening() {
+  const std::scoped_lock lock(mutex);
+  advance(Clock::now());
+  if (connection().was_opened()) return true;
+  check();
+  return false;
+}
+
+Request* SendComm::isend(std::span<const std::byte> payload, int tag) {
+  const std::scoped_lock lock(mutex);
+  check();
+  const auto slot = std::find_if(requests_.begin(), requests_.end(), is_free);
+  if (slot == requests_.end()) {
+    advance(Clock::now());
+    return nullptr;
+  }
+  MessageHead head{.kind = MessageKind::kData};
+  head.detail = static_cast<std::uint32_t>(tag);
+  if (checksum_) {
+    head.checked = 1;
+    head.checksum = crc32c(payload);
+  }
+  slot->comm = this;
+  slot->nbytes = payload.size();
+  slot->message.emplace();
+  connection().send(*slot->message, bytes_of(head), payload);
+  slot->frames_end = connection().link().queued();
+  push(Clock::now());
+  return &*slot;
+}
+
+// Done means that the kernel has every byte: NCCL may not call for a long time then.
+std::optional<std::size_t> SendComm::finish(Request& request) {
+  auto& sending = static_cast<Sending&>(request);
+  const bool released = sending.message->released() == sending.nbytes;
+  if (!released || connection().link().flushed() < sending.frames_end) {
+    return std::nullopt;
+  }
+  sending.message.reset();
+  sending.comm = nullptr;
+  return sending.nbytes;
+}
+
+bool SendComm::idle() const {
+  return std::all_of(requests_.begin(), requests_.end(), is_free);
+}
+
+void SendComm::on_message(std::unique_ptr<stream::ReceivedMessage> message) {
+  const MessageHead head = head_of(*message);
+  if (head.kind != MessageKind::kRefused) {
+    fail(abi::kInternalError, connection().name() + " broke the protocol");
+  } else if (head.detail == static_cast<std::uint32_t>(Refusal::kTooLong)) {
+    fail(abi::kInvalidUsage,
+         connection().name() + " has posted less memory than this message is long");
+  } else {
+    fail(abi::kRemoteError,
+         connection().name() + " got a message with another checksum than its own");
+  }
+}
+
+}  // namespace bluecomm::net

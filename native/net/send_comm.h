@@ -1,0 +1,45 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "net/comm.h"
+
+namespace bluecomm::net {
+
+// The end that sends.
+class SendComm final : public Comm {
+ public:
+  // Begins to connect to the listener of `handle`, through the card `device`.
+  SendComm(const Handle& handle, const Device& device, const Settings& settings);
+
+  const char* direction() const override { return "send"; }
+
+  // Takes the mutex. True once the connection is there. Throws Failure if it never
+  // will.
+  bool advance_opening();
+
+  // Takes the mutex. Starts a message; `payload` stays as it is until test() says that
+  // the request is done. Null: too many requests are in flight. Throws Failure.
+  Request* isend(std::span<const std::byte> payload, int tag);
+
+ private:
+  struct Sending : Request {
+    std::optional<stream::SentMessage> message;
+    std::size_t nbytes = 0;
+    std::uint64_t frames_end = 0;  // of what was queued for it on stream 0
+  };
+
+  SendComm(const Identity& identity, const stream::Address& address, bool checksum);
+
+  void on_message(std::unique_ptr<stream::ReceivedMessage> message) override;
+  std::optional<std::size_t> finish(Request& request) override;
+  bool idle() const override;
+
+  const bool checksum_;
+  std::array<Sending, kMaxRequests> requests_;
+};
+
+}  // namespace bluecomm::net

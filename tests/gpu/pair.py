@@ -1,0 +1,108 @@
+"""Two ranks of NCCL on one GPU, which believe to be on two hosts.
+
+NCCL refuses two ranks on one GPU of one host, and takes a process's host from
+NCCL_HOSTID. With different ones neither shared memory nor peer access joins the ranks:
+all traffic goes through the network plugin, or through NCCL's own sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+# The ranks take turns on the GPU: a step of NCCL takes two of its time slices.
+LIMIT_S = 900
+
+_COMMON = {
+    "WORLD_SIZE": "2",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_MNNVL_ENABLE": "0",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_RAS_ENABLE": "0",
+    # So few that the kernels of both ranks find room.
+    "NCCL_MAX_CTAS": "4",
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH",
+}
+_WAYS = {
+    "plugin": [sys.executable, "-m", "bluecomm.net", "--"],
+    "socket": [],
+}
+
+Way = Literal["plugin", "socket"]
+
+
+def run_pair(
+    folder: Path, way: Way, what: str, variables: Mapping[str, str] | None = None
+) -> list[Any]:
+    """Run ``tests.gpu.program`` as two ranks and return what each of them found.
+
+    Args:
+        folder: Empty or not there; gets NCCL's log of each rank.
+        way: What carries NCCL's traffic.
+        what: Which part of the program.
+        variables: Set for both ranks.
+
+    Raises:
+        RuntimeError: A rank failed, did not end, or used another way; with the end of
+            what it wrote.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [*_WAYS[way], sys.executable, "-m", "tests.gpu.program", what]
+    processes = []
+    try:
+        for rank in range(2):
+            environment = {
+                **os.environ,
+                **_COMMON,
+                **({"NCCL_NET": "Socket"} if way == "socket" else {}),
+                **(variables or {}),
+                "RANK": str(rank),
+                "MEETING": str(folder / "meeting"),
+                "NCCL_HOSTID": f"bluecomm-host-{rank}",
+                "NCCL_DEBUG_FILE": str(folder / f"nccl-{rank}.log"),
+            }
+            with open(folder / f"errors-{rank}.txt", "wb") as errors:
+                processes.append(
+                    subprocess.Popen(
+                        command, env=environment, stdout=subprocess.PIPE, stderr=errors
+                    )
+                )
+        return [
+            _result(process, folder, rank, way)
+            for rank, process in enumerate(processes)
+        ]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def _result(process: subprocess.Popen[bytes], folder: Path, rank: int, way: Way) -> Any:
+    try:
+        said, _ = process.communicate(timeout=LIMIT_S)
+        ended = f"ended with {process.returncode}"
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said, _ = process.communicate()
+        ended = f"did not end within {LIMIT_S} s"
+    log = _end_of(folder / f"nccl-{rank}.log", 1 << 24)
+    expected = "via NET/BlueComm" if way == "plugin" else "via NET/Socket"
+    if process.returncode != 0 or expected not in log:
+        raise RuntimeError(
+            f"rank {rank} {ended}; '{expected}' is "
+            f"{'' if expected in log else 'not '}in NCCL's log. It wrote:\n"
+            f"{_end_of(folder / f'errors-{rank}.txt', 3000)}\n{log[-3000:]}"
+        )
+    return json.loads(said.decode().splitlines()[-1])
+
+
+def _end_of(path: Path, nbytes: int) -> str:
+    data = path.read_bytes() if path.is_file() else b""
+    return data[-nbytes:].decode(errors="replace")
