@@ -7,7 +7,7 @@ import functools
 import hashlib
 import numbers
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bluecomm.runtime.handle import Handle, Result
 from bluecomm.runtime.layout import MachineLayout
