@@ -127,6 +127,9 @@ from bluecomm.optim.factories import (
     DistributedGradientAllreduceOptimizer,
     DistributedHierarchicalNeighborAllreduceOptimizer,
     DistributedNeighborAllreduceOptimizer,
+    DistributedPullGetOptimizer,
+    DistributedPushSumOptimizer,
+    DistributedWinPutOptimizer,
 )
 from bluecomm.optim.join import join
 from bluecomm.optim.optimizer_state import broadcast_optimizer_state
@@ -232,6 +235,9 @@ __all__ = [
     "DistributedHierarchicalNeighborAllreduceOptimizer",
     "DistributedNeighborAllreduceOptimizer",
     "DistributedOptimizer",
+    "DistributedPullGetOptimizer",
+    "DistributedPushSumOptimizer",
+    "DistributedWinPutOptimizer",
     "EdgeStats",
     "ExponentialGraph",
     "ExponentialTwoGraph",

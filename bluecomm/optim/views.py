@@ -80,12 +80,13 @@ class ParameterViews:
     Args:
         slots: The parameters. Their values are moved here.
         numel: Elements with padding.
+        halves: 1 where nothing is exchanged; there is no ``next`` then.
     """
 
-    def __init__(self, slots: Sequence[Slot], numel: int) -> None:
+    def __init__(self, slots: Sequence[Slot], numel: int, halves: int = 2) -> None:
         self._slots = slots
         self._dtype = slots[0].parameter.dtype
-        self._flats = [shared_empty(numel, self._dtype).zero_() for _ in range(2)]
+        self._flats = [shared_empty(numel, self._dtype).zero_() for _ in range(halves)]
         self._views = [[slot.view_of(flat) for slot in slots] for flat in self._flats]
         self._now = 0
         self._versions: list[int] = []
