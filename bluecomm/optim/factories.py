@@ -130,7 +130,7 @@ def DistributedWinPutOptimizer(  # noqa: N802
     num_steps_per_communication: int = 1,
     window_prefix: str | None = None,
 ) -> Any:
-    """Return ``optimizer`` putting its parameters with its out-neighbors, asynchronously.
+    """Return ``optimizer`` putting its parameters with neighbors, asynchronously.
 
     See the algorithm ``win_put``.
 
@@ -155,7 +155,7 @@ def DistributedPullGetOptimizer(  # noqa: N802
     num_steps_per_communication: int = 1,
     window_prefix: str | None = None,
 ) -> Any:
-    """Return ``optimizer`` getting the parameters of its in-neighbors, asynchronously.
+    """Return ``optimizer`` getting its neighbors' parameters, asynchronously.
 
     See the algorithm ``pull_get``.
 
@@ -180,7 +180,7 @@ def DistributedPushSumOptimizer(  # noqa: N802
     num_steps_per_communication: int = 1,
     window_prefix: str | None = None,
 ) -> Any:
-    """Return ``optimizer`` pushing shares of its parameters to its out-neighbors, asynchronously.
+    """Return ``optimizer`` pushing shares to its out-neighbors, asynchronously.
 
     See the algorithm ``push_sum``.
 
