@@ -29,6 +29,8 @@ pytestmark = pytest.mark.mp
 RANKS, RATE, MOMENTUM = 4, 0.4, 0.6
 FEW = 9
 W = bf.mixing_matrix(bf.MeshGrid2DGraph(RANKS, (1, RANKS)))
+# Columns that sum to 1 on the line, where each rank gives equal shares.
+C = (W > 0) / (W > 0).sum(axis=0)
 EYE, MEAN = np.eye(RANKS), np.full((RANKS, RANKS), 1 / RANKS)
 MATCHINGS = bf.topology.RandomMatchings(RANKS, seed=3)
 
@@ -92,6 +94,17 @@ def augmented(x, matrices=(W,)):
         yield x
         g_old, g = g, gradients(x)
         y = matrix @ y + g - g_old
+
+
+def push_diging(x):
+    u, v = x, np.ones((RANKS, 1))
+    y = g = gradients(x)
+    while True:
+        u, v = C @ (u - RATE * y), C @ v
+        x = u / v
+        yield x
+        g_old, g = g, gradients(x)
+        y = C @ y + g - g_old
 
 
 def augmented_on_matchings(x):
@@ -184,6 +197,7 @@ EXACT = {
     "matchings": Method(
         augmented_on_matchings, "gradient_tracking", {"topology": MATCHINGS}, many=200
     ),
+    "push_diging": Method(push_diging, "push_diging", many=200),
     "momentum_tracking": Method(
         momentum_tracking, "momentum_tracking", {}, MOMENTUM, many=240
     ),

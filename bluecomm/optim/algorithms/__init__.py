@@ -16,6 +16,7 @@ from bluecomm.optim.algorithms.momentum_tracking import MomentumTracking
 from bluecomm.optim.algorithms.neighbor_allreduce import NeighborAllreduce
 from bluecomm.optim.algorithms.one_sided import PullGet, PushSum, WinPut
 from bluecomm.optim.algorithms.outer_step import DiLoCo, NoLoCo
+from bluecomm.optim.algorithms.push_diging import PushDIGing
 
 __all__ = [
     "D2",
@@ -34,6 +35,7 @@ __all__ = [
     "NeighborAllreduce",
     "NoLoCo",
     "PullGet",
+    "PushDIGing",
     "PushSum",
     "WinPut",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -42,7 +42,7 @@ class GradientTracking(StatefulAveraging):
 
     communication_type = CommunicationType.neighbor_allreduce
     # g_old, y; W y.
-    keeps = ("gradient", "tracked")
+    keeps: ClassVar[tuple[str, ...]] = ("gradient", "tracked")
     scratch = ("mixed",)
     shares = ("tracked", "mixed")
 

@@ -23,6 +23,7 @@ def test_the_algorithms():
         "neighbor_allreduce",
         "noloco",
         "pull_get",
+        "push_diging",
         "push_sum",
         "win_put",
     ]
