@@ -277,8 +277,11 @@ class Window:
         with_p: bool,
         timeout_s: float,
         waits: bool,  # the caller waits at once
-    ) -> WindowTicket:
-        """Memory stays the caller's, unchanged until the ticket is done."""
+    ) -> WindowTicket | None:
+        """Memory stays the caller's, unchanged until the ticket is done.
+
+        None: it is done already, as the targets share memory with this rank.
+        """
 
     def get(
         self,
@@ -286,7 +289,7 @@ class Window:
         with_p: bool,
         timeout_s: float,
         waits: bool,
-    ) -> WindowTicket: ...
+    ) -> WindowTicket | None: ...
     def lock(self, owner: int, timeout_s: float) -> WindowTicket: ...
     def unlock(self, owner: int, ticket: WindowTicket) -> None:
         """Give a mutex back, or up."""

@@ -34,6 +34,7 @@ METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "d2": ("d2", {}),
     "extra": ("extra", {}),
     "gradient_tracking": ("gradient_tracking", {}),
+    "diging": ("gradient_tracking", {"order": "cta"}),
     "momentum_tracking": ("momentum_tracking", {}),
     "local_sgd": ("local_sgd", {"num_steps_per_communication": 4}),
     "diloco": ("diloco", {"num_steps_per_communication": 4, "outer_momentum": 0.5}),

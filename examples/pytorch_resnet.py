@@ -18,13 +18,19 @@ import argparse
 import json
 
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 import bluecomm as bf
 from checkpoints import Checkpoints
 from classification import evaluate, train_epoch
 from dist_optimizer import add_arguments, distribute
-from image_data import ImageFolder, load_cifar10, synthetic_images
+from image_data import (
+    ImageFolder,
+    ShiftedAndMirrored,
+    load_cifar10,
+    synthetic_images,
+)
 from models import MODELS, create_model
 from progress import Progress
 
@@ -97,7 +103,10 @@ def load(args: argparse.Namespace, *, train: bool) -> tuple[Dataset, int]:
         return TensorDataset(*synthetic_images(count, size, 10, 2 + train)), 10
     folder = args.train_dir if train else args.val_dir or args.train_dir
     if args.dataset == "cifar10":
-        return TensorDataset(*load_cifar10(folder, train=train)), 10
+        images, labels = load_cifar10(folder, train=train)
+        if train:
+            return ShiftedAndMirrored(images, labels), 10
+        return TensorDataset(images, labels), 10
     images = ImageFolder(folder, args.image_size or 224, augment=train)
     return images, len(images.classes)
 
@@ -116,34 +125,42 @@ def learning_rate_factor(epoch: float, args: argparse.Namespace) -> float:
     return 0.1 ** sum(passed)
 
 
-def main() -> None:
-    args = parse_arguments()
-    bf.init()
+def make_loaders(args: argparse.Namespace) -> tuple[DataLoader, DataLoader, int]:
+    """Return this rank's shares of both sets, in batches, and the number of classes."""
     train_set, num_classes = load(args, train=True)
     val_set, _ = load(args, train=False)
     sampler = DistributedSampler(train_set, bf.size(), bf.rank(), seed=args.seed)
-    own_share = range(bf.rank(), len(val_set), bf.size())
     train = DataLoader(
         train_set, args.batch_size, sampler=sampler, num_workers=args.workers
     )
-    val = DataLoader(val_set, args.val_batch_size, sampler=own_share)
-
-    torch.manual_seed(args.seed)
-    model = create_model(args.model, num_classes)
-    bf.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = distribute(
-        torch.optim.SGD(
-            model.parameters(),
-            args.base_lr * bf.size(),
-            momentum=args.momentum,
-            weight_decay=args.wd,
-        ),
-        model,
-        args,
+    own_share = range(bf.rank(), len(val_set), bf.size())
+    val = DataLoader(
+        val_set, args.val_batch_size, sampler=own_share, num_workers=args.workers
     )
-    checkpoints = Checkpoints(args.checkpoint_dir) if args.checkpoint_dir else None
-    first = checkpoints.latest() if checkpoints else 0
+    return train, val, num_classes
+
+
+def make_optimizer(args: argparse.Namespace, model: nn.Module) -> torch.optim.Optimizer:
+    """Return the distributed optimizer; its rate is that of all ranks together."""
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        args.base_lr * bf.size(),
+        momentum=args.momentum,
+        weight_decay=args.wd,
+    )
+    return distribute(optimizer, model, args)
+
+
+def train_and_save(
+    args: argparse.Namespace,
+    model: nn.Module,
+    train: DataLoader,
+    checkpoints: Checkpoints | None,
+) -> dict[str, float]:
+    """Train the epochs that are left, and return the first and the last loss."""
+    optimizer = make_optimizer(args, model)
     parts = {"model": model, "optimizer": optimizer}
+    first = checkpoints.latest() if checkpoints else 0
     if checkpoints and first:
         state = checkpoints.load(first)
         for name, part in parts.items():
@@ -153,28 +170,41 @@ def main() -> None:
         lambda step: learning_rate_factor(step / len(train), args),
         last_epoch=first * len(train) - 1,
     )
-
-    loss = right = float("nan")
+    loss = float("nan")
     with Progress("epochs", args.epochs - first) as progress:
         for epoch in range(first, args.epochs):
-            sampler.set_epoch(epoch)
+            train.sampler.set_epoch(epoch)
             # Augmentation: other on each rank and in each epoch, and the same again
             # in a run that goes on.
             torch.manual_seed(args.seed + epoch * bf.size() + bf.rank())
             loss = train_epoch(model, optimizer, train, scheduler)
-            with bf.averaged(model, average_buffers=True):
-                val_loss, right = evaluate(model, val)
+            rate = scheduler.get_last_lr()[0]
             progress.advance(
-                f"epoch {epoch + 1}: loss {loss:.4f}, validation loss {val_loss:.4f}, "
-                f"accuracy {100 * right:.1f} %"
+                f"epoch {epoch + 1}: loss {loss:.4f}, next rate {rate:.4g}"
             )
             if checkpoints:
                 saved = {name: part.state_dict() for name, part in parts.items()}
                 checkpoints.save(epoch + 1, saved)
+    return {"first_epoch": first, "loss": loss}
 
-    everyone = bf.allgather_object({"loss": loss, "first_epoch": first})
+
+def main() -> None:
+    args = parse_arguments()
+    bf.init()
+    train, val, num_classes = make_loaders(args)
+    torch.manual_seed(args.seed)
+    model = create_model(args.model, num_classes)
+    bf.broadcast_parameters(model.state_dict(), root_rank=0)
+    checkpoints = Checkpoints(args.checkpoint_dir) if args.checkpoint_dir else None
+    result = train_and_save(args, model, train, checkpoints)
+    with bf.averaged(model, average_buffers=True):
+        val_loss, right = evaluate(model, val)
+    everyone = bf.allgather_object(result)
     if bf.rank() == 0:
-        print(f"validation accuracy of the averaged model: {100 * right:.1f} %")
+        print(
+            f"averaged model: validation loss {val_loss:.4f}, accuracy "
+            f"{100 * right:.1f} %"
+        )
         if args.json:
             with open(args.json, "w") as file:
                 json.dump({"ranks": everyone, "accuracy": right}, file, indent=2)

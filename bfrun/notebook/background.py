@@ -119,8 +119,10 @@ def stop_background(profile: Profile) -> int:
             clear_state(profile.state)
             text += (
                 f"; the last one (pid {job.pid} on {job.host}) did not end in order, "
-                f"its state is removed; see {profile.log}"
+                "its state is removed"
             )
+        if profile.log.exists():
+            text += f"; what the last one said is in {profile.log}"
         raise LaunchError(text)
     if job is None:
         raise LaunchError(f"the job of profile '{profile.name}' is changing: try again")

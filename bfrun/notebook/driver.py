@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import replace
 
@@ -27,6 +28,9 @@ def serve(config: LaunchConfig, profile: Profile) -> int:
         LaunchError: The profile has a job already, or this one cannot start.
     """
     profile.make()
+    # While ranks run the driver handles signals itself; before and after, this ends
+    # the controller, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with hold_state(profile.state, profile.name) as state:
         if state.stale is not None:
             print(

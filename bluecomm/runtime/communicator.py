@@ -7,7 +7,7 @@ import functools
 import hashlib
 import numbers
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bluecomm.runtime.handle import Handle, Result
 from bluecomm.runtime.layout import MachineLayout
@@ -70,7 +70,7 @@ class Communicator:
         self.layout: MachineLayout = world.layout.restrict(self.ranks)
         self.group_id = _group_id(self.ranks, creation)
         if world.rank in self.ranks:
-            self.rank = self.ranks.index(world.rank)
+            self.rank: int = self.ranks.index(world.rank)
             world.add_group(self.group_id, self.ranks, self.layout.machine_of)
         else:
             self.rank = -1

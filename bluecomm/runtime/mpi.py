@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import secrets
-import shutil
-import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bluecomm._version import __version__
 from bluecomm.config import Config
-from bluecomm.errors import BluecommError, CommunicationTimeout, MismatchError
-from bluecomm.runtime.host import data_addresses, machine_identity, private_folder
-from bluecomm.runtime.layout import layout_of
+from bluecomm.errors import BluecommError, CommunicationTimeout
+from bluecomm.runtime.introduction import check_agreement, introduce, place_of
 from bluecomm.runtime.mpi_library import open_mpi
 from bluecomm.runtime.mpi_start import end_mpi, start_mpi
-from bluecomm.runtime.rendezvous import Place, Rendezvous
+from bluecomm.runtime.rendezvous import AgentlessRendezvous, Place
 
 if TYPE_CHECKING:
     from bluecomm._native import MpiSession
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("bluecomm")
 
 
-class MpiRendezvous(Rendezvous):
+class MpiRendezvous(AgentlessRendezvous):
     """Meets the other ranks of a communicator of MPI.
 
     Who initializes MPI ends it: this object if it did, else the program (mpi4py).
@@ -52,9 +46,8 @@ class MpiRendezvous(Rendezvous):
         self, config: Config, environ: Mapping[str, str], communicator: Any = None
     ) -> None:
         handle = None if communicator is None else fortran_handle(communicator)
-        self._owner = os.getpid()
         self._library = open_mpi(config.mpi_lib, environ)
-        self._start_timeout_s = config.start_timeout_s
+        self._config = config
         self._ends_mpi = start_mpi(self._library, environ, config.start_timeout_s)
         if not self._library.on_main_thread and self._threads_are_few():
             raise BluecommError(
@@ -64,22 +57,13 @@ class MpiRendezvous(Rendezvous):
                 operation="init",
             )
         self._session = self._open_session(handle, config.start_timeout_s)
-        self._folder = private_folder()
-        try:
-            self._place = self._find_place(config)
-        except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
+        super().__init__()
         if self._threads_are_few() and self._place.rank == 0:
             _log.warning(
                 "MPI was started with thread level '%s', and its transport needs "
                 "'serialized' or 'multiple': other machines are reached by TCP",
                 self._library.threads,
             )
-
-    @property
-    def place(self) -> Place:
-        return self._place
 
     @property
     def threads(self) -> str:
@@ -103,15 +87,9 @@ class MpiRendezvous(Rendezvous):
             raise self._timeout(silent, timeout_s)
         return [json.loads(one) for one in records]
 
-    def goodbye(self) -> None:
-        pass  # mpirun looks at exit codes, and whether MPI was ended
-
-    def close(self) -> None:
-        if os.getpid() != self._owner:
-            return
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def _leave(self) -> None:
         if self._ends_mpi and not self._library.finalized:
-            end_mpi(self._library, self._place.rank, self._start_timeout_s)
+            end_mpi(self._library, self._place.rank, self._config.start_timeout_s)
 
     def _threads_are_few(self) -> bool:
         return self._library.threads in ("single", "funneled")
@@ -127,32 +105,17 @@ class MpiRendezvous(Rendezvous):
             raise self._timeout(opened, timeout_s)
         return opened
 
-    def _find_place(self, config: Config) -> Place:
+    def _meet(self, folder: str) -> Place:
         rank = self._session.rank
-        mine = {
-            "version": __version__,
-            "machine": machine_identity(),
-            "host": socket.gethostname(),
-            "job": secrets.token_hex(8),
-            "secret": secrets.token_hex(32) if rank == 0 else "",
-        }
-        everyone = self.exchange(mine, config.start_timeout_s)
-        _check_versions(rank, [one["version"] for one in everyone])
-        layout = layout_of([one["machine"] for one in everyone])
-        return Place(
-            rank=rank,
-            size=self._session.size,
-            local_rank=layout.local_rank(rank),
-            local_size=layout.local_size(rank),
-            machine_rank=layout.machine_of[rank],
-            machine_size=layout.machine_size,
-            job=everyone[0]["job"],
-            epoch=0,
-            secret=bytes.fromhex(everyone[0]["secret"]),
-            host=str(mine["host"]),
-            machine=str(mine["machine"]),
-            socket_dir=self._folder,
-            addresses=data_addresses(config.network_interface, everyone[0]["host"]),
+        mine = introduce(rank, self._session.size)
+        everyone = self.exchange(mine, self._config.start_timeout_s)
+        check_agreement(rank, mine, everyone)
+        return place_of(
+            rank,
+            everyone,
+            socket_dir=folder,
+            network_interface=self._config.network_interface,
+            head=everyone[0]["host"],
             source=" ".join(self._library.version.partition(",")[0].split()),
         )
 
@@ -181,17 +144,3 @@ def fortran_handle(communicator: Any) -> int:
             "init: comm must be a communicator of mpi4py, "
             f"got {type(communicator).__name__}"
         ) from None
-
-
-def _check_versions(rank: int, versions: list[str]) -> None:
-    others = [other for other, version in enumerate(versions) if version != __version__]
-    if others:
-        raise MismatchError.describe(
-            f"bluecomm of rank {others[0]} is another version",
-            operation="init",
-            rank=rank,
-            peers=others,
-            expected=__version__,
-            got=versions[others[0]],
-            remedy="Install the same version for all ranks.",
-        )

@@ -7,7 +7,7 @@ import socket
 import time
 
 from bluecomm.errors import BluecommError
-from bluecomm.runtime.process_manager import ProcessManager, too_late
+from bluecomm.runtime.process_manager import ProcessManager
 
 
 class Pmi2(ProcessManager):
@@ -28,9 +28,10 @@ class Pmi2(ProcessManager):
     """
 
     name = "PMI-2"
+    remedy = "start with srun --mpi=pmix, or with bfrun"
 
     def __init__(self, fd: int, rank: int, job: str, timeout_s: float) -> None:
-        self._rank = rank
+        super().__init__(rank)
         self._job = job
         self._timeout_s = timeout_s
         try:
@@ -96,7 +97,7 @@ class Pmi2(ProcessManager):
             length = int(self._receive(6, deadline))
             body = self._receive(length, deadline).decode("ascii")
         except TimeoutError:
-            raise too_late(self._rank, self.name, timeout_s) from None
+            raise self._too_late(timeout_s) from None
         except (OSError, ValueError) as error:
             raise self._failed(f"{command}: {error}") from None
         answer = dict(
@@ -115,11 +116,3 @@ class Pmi2(ProcessManager):
                 raise OSError("the process manager hung up")
             data += more
         return data
-
-    def _failed(self, what: str) -> BluecommError:
-        return BluecommError(
-            f"init on rank {self._rank}: PMI-2: {what}; start with srun --mpi=pmix, "
-            "or with bfrun",
-            operation="init",
-            rank=self._rank,
-        )

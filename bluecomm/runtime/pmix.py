@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from bluecomm.errors import BluecommError
-from bluecomm.runtime.process_manager import ProcessManager, too_late
+from bluecomm.runtime.process_manager import ProcessManager
 
 # Of pmix_common.h; a test compares them with the header.
 PMIX_SUCCESS = 0
@@ -49,9 +49,12 @@ class Pmix(ProcessManager):
     """
 
     name = "PMIx"
+    remedy = (
+        "does the library fit the process manager? Start with bfrun to need neither"
+    )
 
     def __init__(self, rank: int) -> None:
-        self._rank = rank
+        super().__init__(rank)
         self._library = _load_pmix()
         self._me = PmixProc()
         self._check("PMIx_Init", ctypes.byref(self._me), None, ctypes.c_size_t(0))
@@ -82,7 +85,7 @@ class Pmix(ProcessManager):
         thread.start()
         thread.join(timeout_s)
         if thread.is_alive():
-            raise too_late(self._rank, self.name, timeout_s)
+            raise self._too_late(timeout_s)
         if failed:
             raise failed[0]
 
@@ -109,14 +112,6 @@ class Pmix(ProcessManager):
         code = getattr(self._library, function)(*arguments)
         if code != PMIX_SUCCESS:
             raise self._failed(f"{function} failed with code {code}")
-
-    def _failed(self, what: str) -> BluecommError:
-        return BluecommError(
-            f"init on rank {self._rank}: {what}; does the library fit the process "
-            "manager? Start with bfrun to need neither",
-            operation="init",
-            rank=self._rank,
-        )
 
 
 def _load_pmix() -> ctypes.CDLL:

@@ -9,16 +9,25 @@ from __future__ import annotations
 import abc
 import base64
 
-from bluecomm.errors import CommunicationTimeout
+from bluecomm.errors import BluecommError, CommunicationTimeout
 
 # A value may have 1024 bytes with its end (PMI2_MAX_VALLEN).
 _PART_NBYTES = 900
 
 
 class ProcessManager(abc.ABC):
-    """What a rank puts is what all ranks get once all have come to the fence."""
+    """What a rank puts is what all ranks get once all have come to the fence.
+
+    Args:
+        rank: This rank.
+    """
 
     name: str
+    # What to do when it fails.
+    remedy: str
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
 
     @abc.abstractmethod
     def put(self, key: str, value: str) -> None:
@@ -57,13 +66,19 @@ class ProcessManager(abc.ABC):
         data = "".join(self.get(rank, f"{key}.{index}") for index in range(count))
         return base64.urlsafe_b64decode(data + "=" * (-len(data) % 4)).decode()
 
+    def _failed(self, what: str) -> BluecommError:
+        return BluecommError(
+            f"init on rank {self._rank}: {self.name}: {what}; {self.remedy}",
+            operation="init",
+            rank=self._rank,
+        )
 
-def too_late(rank: int, name: str, timeout_s: float) -> CommunicationTimeout:
-    """Return the error of a fence that some ranks have not come to."""
-    return CommunicationTimeout(
-        f"init on rank {rank}: not all ranks called bluecomm.init within "
-        f"{timeout_s:g} s; {name} does not tell which",
-        operation="init",
-        rank=rank,
-        timeout_s=timeout_s,
-    )
+    def _too_late(self, timeout_s: float) -> CommunicationTimeout:
+        """Return the error of a fence that some ranks have not come to."""
+        return CommunicationTimeout(
+            f"init on rank {self._rank}: not all ranks called bluecomm.init within "
+            f"{timeout_s:g} s; {self.name} does not tell which",
+            operation="init",
+            rank=self._rank,
+            timeout_s=timeout_s,
+        )

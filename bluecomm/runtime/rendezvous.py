@@ -8,12 +8,12 @@ import os
 import secrets
 import shutil
 import socket
-import tempfile
 from typing import TYPE_CHECKING, Any
 
 from bluecomm._version import __version__
 from bluecomm.config import Config
 from bluecomm.runtime.agent_link import AgentLink
+from bluecomm.runtime.host import private_folder
 from bluecomm.runtime.mpi_library import launcher_family
 
 if TYPE_CHECKING:
@@ -92,13 +92,47 @@ class Rendezvous(abc.ABC):
         """Free what the meeting point holds. The process exits or was forked."""
 
 
-class SoloRendezvous(Rendezvous):
-    """A world of one, for a script that no launcher started."""
+class AgentlessRendezvous(Rendezvous):
+    """Base of those where no agent made a folder for the sockets and waits for news.
+
+    The folder belongs to the process that made it, not to its forks.
+    """
 
     def __init__(self) -> None:
-        self._directory = tempfile.mkdtemp(prefix="bluecomm-")
         self._owner = os.getpid()
-        self._place = Place(
+        self._folder = private_folder()
+        try:
+            self._place = self._meet(self._folder)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    @abc.abstractmethod
+    def _meet(self, folder: str) -> Place:
+        """Find this process's place; its sockets will be in ``folder``."""
+
+    def _leave(self) -> None:
+        """Free what ranks met through. Not called in a fork."""
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    def goodbye(self) -> None:
+        pass  # other launchers look at exit codes
+
+    def close(self) -> None:
+        if os.getpid() != self._owner:
+            return
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._leave()
+
+
+class SoloRendezvous(AgentlessRendezvous):
+    """A world of one, for a script that no launcher started."""
+
+    def _meet(self, folder: str) -> Place:
+        return Place(
             rank=0,
             size=1,
             local_rank=0,
@@ -110,24 +144,13 @@ class SoloRendezvous(Rendezvous):
             secret=secrets.token_bytes(32),
             host=socket.gethostname(),
             machine="solo",
-            socket_dir=self._directory,
+            socket_dir=folder,
             addresses=("127.0.0.1",),
             source="no launcher: a world of one",
         )
 
-    @property
-    def place(self) -> Place:
-        return self._place
-
     def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
         return [record]
-
-    def goodbye(self) -> None:
-        pass  # nobody listens
-
-    def close(self) -> None:
-        if os.getpid() == self._owner:
-            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 class AgentRendezvous(Rendezvous):

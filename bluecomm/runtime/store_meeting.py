@@ -13,12 +13,12 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from bluecomm._version import __version__
-from bluecomm.errors import BluecommError, CommunicationTimeout, MismatchError
+from bluecomm.errors import BluecommError, CommunicationTimeout
 from bluecomm.runtime.host import machine_identity, process_start
+from bluecomm.runtime.introduction import check_agreement, shared_facts
 from bluecomm.runtime.secret import SecretHandover
 
 _LOOK_EVERY_S = 0.02
@@ -147,7 +147,7 @@ class StoreMeeting:
         self._wait(lambda: self._store.check(keys), lambda: keys, timeout_s)
         table = [json.loads(text) for text in self._store.multi_get(keys)]
         self._store.set(f"{self._prefix}/{self.start}/table", json.dumps(table))
-        self._check_agreement(table)
+        check_agreement(self._rank, self._answered, table)
 
     def _follow(self, timeout_s: float) -> tuple[str, bytes]:
         """Find the start that rank 0 has begun."""
@@ -168,11 +168,7 @@ class StoreMeeting:
         return offer["name"], self._handover.take(offer["name"], offer["secret"])
 
     def _answer(self, start: str) -> None:
-        self._answered = {
-            "id": secrets.token_hex(8),
-            "version": __version__,
-            "size": self._size,
-        }
+        self._answered = {"id": secrets.token_hex(8), **shared_facts(self._size)}
         key = self._keys(f"{start}/answer")[self._rank]
         self._store.set(key, json.dumps(self._answered))
 
@@ -185,23 +181,8 @@ class StoreMeeting:
         # One of an earlier start, perhaps of fewer ranks, does not have this answer.
         if self._answered["id"] not in (answer["id"] for answer in table):
             return False
-        self._check_agreement(table)
+        check_agreement(self._rank, self._answered, table)
         return True
-
-    def _check_agreement(self, table: Sequence[dict[str, Any]]) -> None:
-        for what, label in (("size", "the world size"), ("version", "bluecomm")):
-            mine = self._answered[what]
-            others = [i for i, answer in enumerate(table) if answer[what] != mine]
-            if others:
-                raise MismatchError.describe(
-                    f"{label} of rank {others[0]} is another one",
-                    operation="init",
-                    rank=self._rank,
-                    peers=others,
-                    expected=str(mine),
-                    got=str(table[others[0]][what]),
-                    remedy="All ranks must start with the same.",
-                )
 
     def _wait(
         self,

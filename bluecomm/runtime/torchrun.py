@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import os
-import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError
-from bluecomm.runtime.host import data_addresses, machine_identity, private_folder
-from bluecomm.runtime.rendezvous import Place, Rendezvous
+from bluecomm.runtime.host import data_addresses, machine_identity
+from bluecomm.runtime.rendezvous import AgentlessRendezvous, Place
 from bluecomm.runtime.secret import SecretHandover
 from bluecomm.runtime.store_meeting import StoreMeeting
 
@@ -76,7 +74,7 @@ class TorchrunVariables:
         )
 
 
-class TorchrunRendezvous(Rendezvous):
+class TorchrunRendezvous(AgentlessRendezvous):
     """Meets the other ranks of a torchrun job in its TCPStore.
 
     Args:
@@ -91,50 +89,37 @@ class TorchrunRendezvous(Rendezvous):
     """
 
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+        self._config = config
         self._told = told = TorchrunVariables.from_environment(environ)
         # When torchrun itself runs no store, rank 0 does.
         self._runs_store = told.rank == 0 and not told.has_store
-        self._owner = os.getpid()
-        self._folder = private_folder()
-        try:
-            handover = SecretHandover(
-                config.secret_file,
-                self._folder,
-                one_machine=told.local_size == told.size,
-                channel=f"torchrun's store at {told.store_host}:{told.store_port}",
-            )
-            with _named(told):
-                self._meeting = StoreMeeting(
-                    _connect(told, config.start_timeout_s),
-                    f"bluecomm/{told.run_id}/{told.restart_count}",
-                    told.rank,
-                    told.size,
-                    handover,
-                    config.start_timeout_s,
-                )
-            self._place = self._make_place(config, told)
-        except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
-
-    @property
-    def place(self) -> Place:
-        return self._place
+        super().__init__()
 
     def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
         with _named(self._told):
             return self._meeting.exchange(record, timeout_s)
 
-    def goodbye(self) -> None:
-        pass  # torchrun looks at exit codes only
+    def _leave(self) -> None:
+        if self._runs_store:
+            self._meeting.await_readers()
 
-    def close(self) -> None:
-        if os.getpid() == self._owner:
-            if self._runs_store:
-                self._meeting.await_readers()
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _make_place(self, config: Config, told: TorchrunVariables) -> Place:
+    def _meet(self, folder: str) -> Place:
+        told, timeout_s = self._told, self._config.start_timeout_s
+        handover = SecretHandover(
+            self._config.secret_file,
+            folder,
+            one_machine=told.local_size == told.size,
+            channel=f"torchrun's store at {told.store_host}:{told.store_port}",
+        )
+        with _named(told):
+            self._meeting = StoreMeeting(
+                _connect(told, timeout_s),
+                f"bluecomm/{told.run_id}/{told.restart_count}",
+                told.rank,
+                told.size,
+                handover,
+                timeout_s,
+            )
         return Place(
             rank=told.rank,
             size=told.size,
@@ -147,8 +132,8 @@ class TorchrunRendezvous(Rendezvous):
             secret=self._meeting.secret,
             host=socket.gethostname(),
             machine=machine_identity(),
-            socket_dir=self._folder,
-            addresses=data_addresses(config.network_interface, told.store_host),
+            socket_dir=folder,
+            addresses=data_addresses(self._config.network_interface, told.store_host),
             source=f"torchrun, run {told.run_id}, restart {told.restart_count}",
         )
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from bluecomm.errors import MismatchError
+from bluecomm.ops.barrier import barrier
 from bluecomm.ops.objects import allgather_object
-from bluecomm.ops.tensor import as_input, dtype_word
+from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import topology_digest
 from bluecomm.window.live import LiveWindow, WindowHandle, find
@@ -49,8 +50,7 @@ def win_create(
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
     comm = current_communicator()
-    value = as_input(tensor, "win_create")
-    word = dtype_word(value.dtype, "win_create")
+    value, word = as_input(tensor, "win_create")
     if not isinstance(name, str) or not name:
         raise TypeError(f"win_create: name must be a string, got {name!r}")
     is_taken = name in comm.windows
@@ -121,8 +121,12 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
                 f"win_free on rank {comm.rank}: requests of rank {rank} to the windows "
                 f"{held} are still under way; wait for their handles first"
             )
-    for one in names:
-        comm.windows.pop(one).native.remove()
+    freed = [comm.windows.pop(one) for one in names]
+    for window in freed:
+        window.native.remove()
+    # Nobody writes to their memory any more once all have come here.
+    barrier(timeout_s=timeout_s)
+    freed.clear()
     return True
 
 

@@ -75,7 +75,8 @@ def _start(
             ranks = [rank for rank, _ in sources]
             stack.enter_context(win_mutex(name, ranks=ranks, timeout_s=timeout_s))
         ticket = window.native.get(sources, window.comm.win_ops_carry_p, limit_s, waits)
-        window.keep(ticket, window.tensor)
+        if ticket is not None:
+            window.keep(ticket, window.tensor)
         handle = WindowHandle(window, "win_get", ticket, limit_s)
         if require_mutex:
             handle.wait()

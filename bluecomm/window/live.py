@@ -68,7 +68,7 @@ class LiveWindow:
             TypeError: Not a tensor.
             ValueError: Of another shape or type than the window's.
         """
-        value = as_input(tensor, operation)
+        value, _ = as_input(tensor, operation)
         mine = self.tensor
         if value.shape != mine.shape or value.dtype != mine.dtype:
             raise ValueError(

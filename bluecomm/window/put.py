@@ -166,7 +166,8 @@ def _start(
             limit_s,
             waits,
         )
-        window.keep(ticket, source)
+        if ticket is not None:
+            window.keep(ticket, source)
         if require_mutex:
             WindowHandle(window, operation, ticket, limit_s).wait()
     return WindowHandle(

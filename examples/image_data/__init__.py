@@ -3,7 +3,7 @@
 Read here since torchvision has no build for every PyTorch that the examples run on.
 """
 
-from .cifar import load_cifar10
+from .cifar import ShiftedAndMirrored, load_cifar10
 from .digits import load_digits_28
 from .folder import ImageFolder
 from .idx import load_mnist, read_idx
@@ -11,6 +11,7 @@ from .synthetic import synthetic_images
 
 __all__ = [
     "ImageFolder",
+    "ShiftedAndMirrored",
     "load_cifar10",
     "load_digits_28",
     "load_mnist",

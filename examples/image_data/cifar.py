@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 _MEAN = torch.tensor([0.4914, 0.4822, 0.4465])[:, None, None]
 _DEVIATION = torch.tensor([0.2470, 0.2435, 0.2616])[:, None, None]
+_SHIFT = 4
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -54,6 +56,30 @@ def load_cifar10(folder: str, *, train: bool) -> tuple[Tensor, Tensor]:
     images = torch.cat([images for images, _ in batches])
     labels = torch.cat([labels for _, labels in batches])
     return (images.float() / 255 - _MEAN) / _DEVIATION, labels
+
+
+class ShiftedAndMirrored(Dataset[tuple[Tensor, Tensor]]):
+    """Images that are shifted by up to four pixels and mirrored at random.
+
+    Args:
+        images: ``(n, channels, height, width)``.
+        labels: ``(n,)``.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self._images = images
+        self._labels = labels
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image = self._images[index]
+        height, width = image.shape[1:]
+        top, left = torch.randint(2 * _SHIFT + 1, (2,)).tolist()
+        padded = nn.functional.pad(image, [_SHIFT] * 4)
+        image = padded[:, top : top + height, left : left + width]
+        return image.flip(2) if torch.rand(()) < 0.5 else image, self._labels[index]
 
 
 def _read(path: Path) -> tuple[Tensor, Tensor]:

@@ -56,8 +56,17 @@ class PyWindow {
 
   Ticket put(std::uintptr_t address, const Window::Weights& targets, bool accumulates,
              bool with_p, double timeout_s, bool waits) {
-    const WindowDesk::Put put{memory_at(address, window_->config().nbytes), targets,
-                              accumulates, with_p, window_->p()};
+    static_cast<void>(engine_.use());
+    WindowDesk::Put put{memory_at(address, window_->config().nbytes),
+                        {},
+                        accumulates,
+                        with_p,
+                        with_p ? window_->p() : 0.0};
+    for (const auto& [rank, weight] : targets) {
+      const Window::Put one{put.x, weight, accumulates, {weight * put.p, with_p}};
+      if (!window_->put_directly(rank, one)) put.targets.emplace_back(rank, weight);
+    }
+    if (put.targets.empty()) return nullptr;
     return ask(
         [&](WindowDesk& desk) {
           return desk.put(window_, put, deadline_after(timeout_s));
@@ -67,9 +76,17 @@ class PyWindow {
 
   Ticket get(const Window::Weights& sources, bool with_p, double timeout_s,
              bool waits) {
+    static_cast<void>(engine_.use());
+    Window::Weights others;
+    for (const auto& [rank, weight] : sources) {
+      if (!window_->get_directly(rank, weight, with_p)) {
+        others.emplace_back(rank, weight);
+      }
+    }
+    if (others.empty()) return nullptr;
     return ask(
         [&](WindowDesk& desk) {
-          return desk.get(window_, sources, with_p, deadline_after(timeout_s));
+          return desk.get(window_, others, with_p, deadline_after(timeout_s));
         },
         waits);
   }

@@ -31,6 +31,12 @@ struct Word {
   int silent[16] = {};  // the first of them
 };
 
+std::invalid_argument too_long(const std::string& whose, std::size_t nbytes) {
+  return std::invalid_argument("a rank's record" + whose + " has at most " +
+                               std::to_string(kMaxRecord) + " bytes, got " +
+                               std::to_string(nbytes));
+}
+
 // One meeting, on one rank. Requests that are left when it fails keep their memory for
 // the rest of the process: MPI may still use it.
 class Meeting {
@@ -45,25 +51,27 @@ class Meeting {
         size_(communicator.size()) {}
 
   Attendance run(const std::string& mine) {
-    if (mine.size() > kMaxRecord) {
-      throw std::invalid_argument("a rank's record has at most " +
-                                  std::to_string(kMaxRecord) + " bytes, got " +
-                                  std::to_string(mine.size()));
-    }
+    if (mine.size() > kMaxRecord) throw too_long("", mine.size());
     return rank_ == 0 ? lead(mine) : follow(mine);
   }
 
  private:
   // Nothing when the time is up, or the program was interrupted.
   std::optional<Done> wait(Request& request) {
-    std::chrono::microseconds nap = kShortestNap;
-    while (Clock::now() < deadline_ && !stopped_) {
+    std::chrono::microseconds length = kShortestNap;
+    do {
       if (auto done = communicator_.test(request)) return done;
-      std::this_thread::sleep_for(nap);
-      nap = std::min(2 * nap, kLongestNap);
-      if (nap == kLongestNap) stopped_ = interrupted_ && interrupted_();
-    }
+    } while (nap(length));
     return std::nullopt;
+  }
+
+  // Sleeps, twice as long the next time. False, at once, when there is no time left.
+  bool nap(std::chrono::microseconds& length) {
+    if (stopped_ || Clock::now() >= deadline_) return false;
+    std::this_thread::sleep_for(length);
+    length = std::min(2 * length, kLongestNap);
+    if (length == kLongestNap) stopped_ = interrupted_ && interrupted_();
+    return !stopped_;
   }
 
   bool wait_all(std::vector<Request>& requests) {
@@ -71,35 +79,71 @@ class Meeting {
                        [this](Request& request) { return wait(request).has_value(); });
   }
 
+  // A rank's record on its way to rank 0: its length, then itself.
+  struct Guest {
+    Request request{};
+    std::uint64_t nbytes = 0;
+    bool has_length = false;
+    bool came = false;
+    std::string record;
+  };
+
+  // From each rank by name: with MPICH 5.0 over UCX a receive from any source may never
+  // end, when one rank of this machine and one of another send at the same time.
   Attendance lead(const std::string& mine) {
-    std::vector<std::string> records(static_cast<std::size_t>(size_));
-    std::vector<bool> came(records.size());
-    records[0] = mine;
-    came[0] = true;
-    auto buffer = std::make_unique<Bytes>(kMaxRecord);
-    for (int left = size_ - 1; left > 0; --left) {
-      Request request = communicator_.irecv(*buffer, kAnySource, tag_);
-      const std::optional<Done> done = wait(request);
-      if (!done) {
-        communicator_.cancel(request);
-        static_cast<void>(buffer.release());
-        break;
+    auto guests = std::make_unique<std::vector<Guest>>(size_);
+    for (int rank = 1; rank < size_; ++rank) {
+      Guest& guest = (*guests)[rank];
+      const auto into = std::as_writable_bytes(std::span(&guest.nbytes, 1));
+      guest.request = communicator_.irecv(into, rank, tag_);
+    }
+    std::chrono::microseconds length = kShortestNap;
+    int left = size_ - 1;
+    do {
+      for (int rank = 1; rank < size_; ++rank) {
+        Guest& guest = (*guests)[rank];
+        while (!guest.came && receive(guest, rank)) length = kShortestNap;
       }
-      const auto from = static_cast<std::size_t>(done->source);
-      records[from].assign(reinterpret_cast<const char*>(buffer->data()), done->nbytes);
-      came[from] = true;
-    }
-    if (stopped_) return {};
+      left =
+          static_cast<int>(std::count_if(guests->begin() + 1, guests->end(),
+                                         [](const Guest& one) { return !one.came; }));
+    } while (left > 0 && nap(length));
+
+    std::vector<std::string> records{mine};
     std::vector<int> silent;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (!came[static_cast<std::size_t>(rank)]) silent.push_back(rank);
+    for (int rank = 1; rank < size_; ++rank) {
+      Guest& guest = (*guests)[rank];
+      if (!guest.came) {
+        communicator_.cancel(guest.request);
+        silent.push_back(rank);
+      } else {
+        records.push_back(std::move(guest.record));
+      }
     }
+    if (left > 0) static_cast<void>(guests.release());
+    if (stopped_) return {};
     deadline_ = std::max(deadline_, Clock::now() + kWordTime);
-    return conclude(std::move(records), std::move(silent), came);
+    return conclude(std::move(records), std::move(silent));
   }
 
-  Attendance conclude(std::vector<std::string> records, std::vector<int> silent,
-                      const std::vector<bool>& came) {
+  // True if something of it has come.
+  bool receive(Guest& guest, int from) {
+    if (!communicator_.test(guest.request)) return false;
+    if (guest.has_length) {
+      guest.came = true;
+      return true;
+    }
+    if (guest.nbytes > kMaxRecord) {
+      throw too_long(" of rank " + std::to_string(from), guest.nbytes);
+    }
+    guest.has_length = true;
+    guest.record.resize(guest.nbytes);
+    guest.request = communicator_.irecv(std::as_writable_bytes(std::span(guest.record)),
+                                        from, tag_);
+    return true;
+  }
+
+  Attendance conclude(std::vector<std::string> records, std::vector<int> silent) {
     auto all = std::make_unique<Bytes>(silent.empty() ? join(records) : Bytes());
     auto word = std::make_unique<Word>();
     word->nbytes = all->size();
@@ -108,7 +152,7 @@ class Meeting {
                 word->silent);
     std::vector<Request> requests;
     for (int rank = 1; rank < size_; ++rank) {
-      if (!came[static_cast<std::size_t>(rank)]) continue;
+      if (std::find(silent.begin(), silent.end(), rank) != silent.end()) continue;
       const auto bytes = std::as_bytes(std::span(word.get(), 1));
       requests.push_back(communicator_.isend(bytes, rank, tag_));
     }
@@ -125,13 +169,18 @@ class Meeting {
 
   Attendance follow(const std::string& mine) {
     deadline_ += kWordTime;
+    auto length = std::make_unique<std::uint64_t>(mine.size());
     auto record = std::make_unique<Bytes>(mine.size());
     std::memcpy(record->data(), mine.data(), mine.size());
     auto word = std::make_unique<Word>();
-    Request sent = communicator_.isend(*record, 0, tag_);
+    std::vector<Request> sent;
+    sent.push_back(
+        communicator_.isend(std::as_bytes(std::span(length.get(), 1)), 0, tag_));
+    sent.push_back(communicator_.isend(*record, 0, tag_));
     const auto into = std::as_writable_bytes(std::span(word.get(), 1));
     Request told = communicator_.irecv(into, 0, tag_);
-    if (!wait(told) || !wait(sent)) {
+    if (!wait(told) || !wait_all(sent)) {
+      static_cast<void>(length.release());
       static_cast<void>(record.release());
       static_cast<void>(word.release());
       return stopped_ ? Attendance{} : Attendance{{}, {0}};

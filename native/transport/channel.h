@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,6 +59,13 @@ class Outgoing {
   virtual std::size_t released() const = 0;
 };
 
+// Memory that two processes (or ranks) have, and that this one may write as well. It is
+// here as long as `owner` lives.
+struct SharedBytes {
+  std::shared_ptr<void> owner;
+  std::span<std::byte> bytes;
+};
+
 // A message whose header has arrived. Destroying it discards what is left.
 class Incoming {
  public:
@@ -82,6 +90,11 @@ class Incoming {
   // Gives back the first `nbytes` of readable(): the sender may overwrite them.
   virtual void consume(std::size_t nbytes) = 0;
   virtual std::size_t consumed() const = 0;
+
+  // Instead of accept(): the sender's own memory of the payload, where this rank has it
+  // too; else nothing. What is written there the sender sees at once, as long as it
+  // keeps the memory. See Channel::shares_memory().
+  virtual std::optional<SharedBytes> share() { return std::nullopt; }
 };
 
 // Of one connection, where a channel is made of connections. Bytes are those of the
@@ -149,6 +162,10 @@ class Channel {
   // Sends a message of at most kMaxPost bytes and forgets it; the payload is copied.
   static constexpr std::size_t kMaxPost = 4096;
   virtual void post(const Header& header, std::span<const std::byte> payload) = 0;
+
+  // Payloads that lie in shared memory, and are too large to be eager, may be shared
+  // by their receiver.
+  virtual bool shares_memory() const { return false; }
 
   virtual ChannelStats stats() const = 0;
 };

@@ -42,7 +42,9 @@ WindowDesk::Ticket WindowDesk::open(WindowPtr window, Clock::time_point deadline
     throw std::invalid_argument("window '" + window->config().name + "' exists");
   }
   Ticket ticket = make_ticket("win_create", *window, deadline);
-  const auto early = early_opens_.extract(id);
+  const auto found = early_.extract(id);
+  Early early = found ? std::move(found.mapped()) : Early{};
+  for (Shared& one : early.shared) attach(*window, std::move(one));
   std::set<int> neighbors(window->config().in_neighbors.begin(),
                           window->config().in_neighbors.end());
   neighbors.insert(window->config().out_neighbors.begin(),
@@ -51,11 +53,38 @@ WindowDesk::Ticket WindowDesk::open(WindowPtr window, Clock::time_point deadline
     WindowMessage message;
     message.window = id;
     message.action = WindowAction::kOpen;
+    share_with(rank, window);
     post(rank, message);
-    if (early && early.mapped().contains(rank)) continue;
+    if (early.opens.contains(rank)) continue;
     add_part({ticket, window, rank, message, {}, nullptr});
   }
   return ticket;
+}
+
+// Lets a neighbor on this machine write and read what concerns it.
+void WindowDesk::share_with(int peer, const WindowPtr& window) {
+  const WindowConfig& config = window->config();
+  WindowMessage message;
+  message.window = config.id;
+  if (window->has_in_neighbor(peer)) {
+    message.action = WindowAction::kShareMailbox;
+    share(peer, window, message, window->mailbox_memory(peer));
+  }
+  if (const auto reader = window->reader_number(peer)) {
+    message.action = WindowAction::kShareValue;
+    message.other = static_cast<std::int32_t>(*reader);
+    message.readers = static_cast<std::uint32_t>(config.out_neighbors.size());
+    share(peer, window, message, window->published_memory());
+  }
+}
+
+void WindowDesk::share(int peer, const WindowPtr& window, WindowMessage message,
+                       std::span<const std::byte> bytes) {
+  Channel* const channel = links_.channel(peer);
+  if (channel == nullptr || !channel->shares_memory()) return;
+  message.mark = mark_;
+  sharings_.push_back({window, peer, bytes.size(),
+                       channel->send(to_header(message, bytes.size()), bytes)});
 }
 
 void WindowDesk::remove(const Window& window) {
@@ -69,7 +98,10 @@ void WindowDesk::remove(const Window& window) {
                                 busy->second.ticket->label +
                                 " is still under way; wait for its handle first");
   }
-  windows_.erase(id);
+  const auto removed = windows_.extract(id);
+  if (removed) removed.mapped()->detach_all();
+  std::erase_if(sharings_,
+                [&](const Sharing& one) { return one.window->config().id == id; });
   std::erase_if(servings_,
                 [&](const Serving& one) { return one.window->config().id == id; });
 }
@@ -256,8 +288,14 @@ bool WindowDesk::poll(Clock::time_point now, std::span<const int> gone) {
     if (over) one.window->published().end_read(one.reader);
     return over;
   });
-  if (served > 0) changed = true;
+  const auto shared = std::erase_if(sharings_, [&](const Sharing& one) {
+    return one.outgoing->released() == one.nbytes || links_.is_gone(one.peer);
+  });
+  if (served + shared > 0) changed = true;
   for (const int rank : gone) {
+    if (detached_.insert(rank).second) {
+      for (const auto& [id, window] : windows_) window->detach(rank);
+    }
     if (bury(rank)) changed = true;
     if (fail_gone(rank)) changed = true;
   }
@@ -282,8 +320,11 @@ void WindowDesk::close(const std::string& why) {
 }
 
 void WindowDesk::free() {
+  for (const auto& [id, window] : windows_) window->detach_all();
+  early_.clear();
   arrivals_.clear();
   servings_.clear();
+  sharings_.clear();
   windows_.clear();
 }
 

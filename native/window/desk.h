@@ -70,7 +70,9 @@ class WindowDesk {
   // Moves what can be moved now. `gone` are the ranks that are gone. True when anything
   // changed.
   bool poll(Clock::time_point now, std::span<const int> gone);
-  bool outstanding() const { return !parts_.empty() || !arrivals_.empty(); }
+  bool outstanding() const {
+    return !parts_.empty() || !arrivals_.empty() || !sharings_.empty();
+  }
   // Grows with each ticket that is done.
   std::uint64_t completions() const { return completions_; }
   Clock::time_point next_timer() const;
@@ -101,7 +103,29 @@ class WindowDesk {
     std::unique_ptr<Outgoing> outgoing;
   };
 
+  // Memory that a peer is being told of.
+  struct Sharing {
+    WindowPtr window;
+    int peer;
+    std::size_t nbytes;
+    std::unique_ptr<Outgoing> outgoing;
+  };
+
+  // What peers have said of a window that is not made here yet.
+  struct Shared {
+    int peer;
+    WindowMessage message;
+    SharedBytes bytes;
+  };
+  struct Early {
+    std::set<int> opens;
+    std::vector<Shared> shared;
+  };
+
   // desk.cpp: what this rank asks for.
+  void share_with(int peer, const WindowPtr& window);
+  void share(int peer, const WindowPtr& window, WindowMessage message,
+             std::span<const std::byte> bytes);
   Ticket make_ticket(std::string_view operation, const Window& window,
                      Clock::time_point deadline) const;
   std::uint64_t add_part(Part part);
@@ -118,6 +142,9 @@ class WindowDesk {
              std::unique_ptr<Incoming> incoming);
   void refuse(int peer, const WindowMessage& message, const std::string& why);
   void note_open(int peer, std::uint64_t window);
+  void take_shared(int peer, const WindowMessage& message,
+                   std::unique_ptr<Incoming> incoming);
+  static void attach(Window& window, Shared shared);
   void receive(int peer, const WindowMessage& message, const WindowPtr& window,
                std::unique_ptr<Incoming> incoming);
   void send_value(int peer, const WindowMessage& message, const WindowPtr& window);
@@ -135,11 +162,13 @@ class WindowDesk {
   const std::uint64_t mark_;
   const WindowLinks& links_;
   std::unordered_map<std::uint64_t, WindowPtr> windows_;
-  std::map<std::uint64_t, std::set<int>> early_opens_;  // of windows not made here yet
+  std::map<std::uint64_t, Early> early_;  // of windows that are not made here yet
+  std::vector<Sharing> sharings_;
   std::map<std::uint64_t, Part> parts_;
   std::map<Lane, std::deque<std::uint64_t>> lanes_;
   std::vector<std::unique_ptr<WindowArrival>> arrivals_;
   std::vector<Serving> servings_;
+  std::set<int> detached_;
   std::set<int> buried_;
   std::uint64_t last_number_ = 0;
   std::uint64_t completions_ = 0;

@@ -37,6 +37,12 @@ void WindowDesk::serve(int peer, const WindowMessage& message,
     cancel(peer, message);
     return;
   }
+  const bool shares = message.action == WindowAction::kShareMailbox ||
+                      message.action == WindowAction::kShareValue;
+  if (shares) {
+    take_shared(peer, message, std::move(incoming));
+    return;
+  }
   const auto found = windows_.find(message.window);
   if (found == windows_.end()) {
     refuse(peer, message, "has no such window; it may have been freed");
@@ -56,6 +62,8 @@ void WindowDesk::serve(int peer, const WindowMessage& message,
       return;
     case WindowAction::kCancel:
     case WindowAction::kOpen:
+    case WindowAction::kShareMailbox:
+    case WindowAction::kShareValue:
     case WindowAction::kDone:
     case WindowAction::kValue:
     case WindowAction::kWaits:
@@ -79,7 +87,30 @@ void WindowDesk::note_open(int peer, std::uint64_t window) {
       return;
     }
   }
-  early_opens_[window].insert(peer);
+  early_[window].opens.insert(peer);
+}
+
+void WindowDesk::take_shared(int peer, const WindowMessage& message,
+                             std::unique_ptr<Incoming> incoming) {
+  std::optional<SharedBytes> bytes = incoming->share();
+  if (!bytes) return;  // messages will do
+  Shared shared{peer, message, std::move(*bytes)};
+  const auto found = windows_.find(message.window);
+  if (found != windows_.end()) {
+    attach(*found->second, std::move(shared));
+  } else {
+    early_[message.window].shared.push_back(std::move(shared));
+  }
+}
+
+void WindowDesk::attach(Window& window, Shared shared) {
+  if (shared.message.action == WindowAction::kShareMailbox) {
+    window.attach_mailbox(shared.peer, std::move(shared.bytes));
+  } else {
+    window.attach_value(shared.peer, std::move(shared.bytes),
+                        static_cast<std::size_t>(shared.message.other),
+                        shared.message.readers);
+  }
 }
 
 // --- Values --------------------------------------------------------------------------
@@ -152,7 +183,7 @@ void WindowDesk::finish_arrival(WindowArrival& arrival) {
     case WindowAction::kValue: {
       if (!parts_.contains(message.request)) return;  // given up
       const Mailbox::Meta weighted{message.weight * message.p, meta.carries_p};
-      arrival.window()->replace(arrival.peer(), std::move(arrival.bytes()), weighted);
+      arrival.window()->replace(arrival.peer(), arrival.bytes(), weighted);
       end_part(message.request, {});
       return;
     }
@@ -246,6 +277,8 @@ void WindowDesk::take_answer(int peer, const WindowMessage& message,
     case WindowAction::kLock:
     case WindowAction::kCancel:
     case WindowAction::kOpen:
+    case WindowAction::kShareMailbox:
+    case WindowAction::kShareValue:
       return;  // no answers
   }
 }

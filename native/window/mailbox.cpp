@@ -156,9 +156,9 @@ void MailboxReader::reset() {
   p_ = 0.0;
 }
 
-void MailboxReader::replace(std::vector<std::byte> bytes, Mailbox::Meta meta) {
+void MailboxReader::replace(std::vector<std::byte>& bytes, Mailbox::Meta meta) {
   take();
-  own_ = std::move(bytes);
+  own_.swap(bytes);
   place_ = Place::kOwn;
   if (meta.carries_p) p_ = meta.p;
   ++replaced_;

@@ -101,8 +101,9 @@ class MailboxReader {
   bool take();
   // Makes the value zero, and p too.
   void reset();
-  // Makes the value `bytes`, as long as the tensor.
-  void replace(std::vector<std::byte> bytes, Mailbox::Meta meta);
+  // Makes the value `bytes`, as long as the tensor; memory that is not needed any more
+  // takes its place.
+  void replace(std::vector<std::byte>& bytes, Mailbox::Meta meta);
 
   // The value; empty for zero (or a tensor without elements).
   std::span<const std::byte> value() const;

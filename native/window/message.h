@@ -17,7 +17,11 @@ enum class WindowAction : std::uint32_t {
   kGet,         // asks for the own value
   kLock,        // asks for the mutex
   kCancel,      // of an earlier request, or: gives the mutex back
-  kOpen,        // the sender has made the window
+  kOpen,        // the sender has made the window, and has sent what it shares of it
+  // The payload is memory of the sender that the receiver shares: the mailbox that it
+  // writes, or the own value, which it reads as number `other` of `readers`.
+  kShareMailbox,
+  kShareValue,
   // Answers, which carry the number of the request.
   kDone,     // put or accumulate has its effect; the mutex is the asker's
   kValue,    // the own value
@@ -31,10 +35,10 @@ struct WindowMessage {
   std::uint64_t request = 0;
   WindowAction action = WindowAction::kPut;
   std::int32_t other = -1;
+  std::uint32_t readers = 0;
   double weight = 1.0;
   double p = 0.0;
   std::uint32_t carries_p = 0;
-  std::uint32_t unused = 0;
 };
 static_assert(sizeof(WindowMessage) <= sizeof(Header::envelope));
 static_assert(std::is_trivially_copyable_v<WindowMessage>);

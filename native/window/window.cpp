@@ -6,6 +6,12 @@
 #include "kernels/combine.h"
 
 namespace bluecomm {
+namespace {
+
+// No transport sends so much before it is asked for, so that it can be shared.
+constexpr std::size_t kLeastShared = 32 << 10;
+
+}  // namespace
 
 Window::InEdge::InEdge(Memory memory, Mailbox mailbox,
                        std::shared_ptr<const std::vector<std::byte>> initial)
@@ -21,11 +27,15 @@ Window::Window(WindowConfig config, std::span<const std::byte> value,
     initial = std::make_shared<std::vector<std::byte>>(value.begin(), value.end());
   }
   for (const int rank : config_.in_neighbors) {
-    Memory memory = allocate(Mailbox::nbytes_for(config_.nbytes));
+    Memory memory =
+        allocate(std::max(kLeastShared, Mailbox::nbytes_for(config_.nbytes)));
     Mailbox::initialize(*memory);
     const Mailbox mailbox(*memory, config_.nbytes, config_.dtype);
     in_edges_.emplace(rank,
                       std::make_unique<InEdge>(std::move(memory), mailbox, initial));
+  }
+  for (const int rank : config_.out_neighbors) {
+    out_edges_.emplace(rank, std::make_unique<OutEdge>());
   }
   publish(value);
 }
@@ -33,7 +43,8 @@ Window::Window(WindowConfig config, std::span<const std::byte> value,
 Window::Memory Window::allocate_published(
     const std::function<Memory(std::size_t)>& allocate) const {
   const std::size_t readers = config_.out_neighbors.size();
-  Memory memory = allocate(PublishedValue::nbytes_for(config_.nbytes, readers));
+  Memory memory = allocate(
+      std::max(kLeastShared, PublishedValue::nbytes_for(config_.nbytes, readers)));
   PublishedValue::initialize(*memory, readers);
   return memory;
 }
@@ -105,11 +116,80 @@ MailboxWriter& Window::writer_for(int in_neighbor) {
   return in_edge(in_neighbor).writer;
 }
 
-void Window::replace(int in_neighbor, std::vector<std::byte> bytes,
+void Window::replace(int in_neighbor, std::vector<std::byte>& bytes,
                      Mailbox::Meta meta) {
   InEdge& edge = in_edge(in_neighbor);
   const std::scoped_lock lock(edge.mutex);
-  edge.reader.replace(std::move(bytes), meta);
+  edge.reader.replace(bytes, meta);
+}
+
+// --- Shared memory -------------------------------------------------------------------
+
+bool Window::put_directly(int out_neighbor, const Put& put) {
+  OutEdge& edge = *out_edges_.at(out_neighbor);
+  const std::scoped_lock lock(edge.mutex);
+  if (!edge.writer) return false;
+  if (put.accumulates) {
+    edge.writer->accumulate(put.x, put.weight, put.meta);
+  } else {
+    edge.writer->put(put.x, put.weight, put.meta);
+  }
+  return true;
+}
+
+bool Window::get_directly(int in_neighbor, double weight, bool with_p) {
+  InEdge& edge = in_edge(in_neighbor);
+  const std::scoped_lock lock(edge.mutex);
+  if (!edge.value) return false;
+  edge.spare.resize(config_.nbytes);
+  const PublishedValue::View view = edge.value->begin_read(edge.number);
+  const Mailbox::Meta meta{weight * view.p, with_p};
+  copy_scaled(edge.spare, view.bytes, weight, config_.dtype);
+  edge.value->end_read(edge.number);
+  edge.reader.replace(edge.spare, meta);
+  return true;
+}
+
+void Window::attach_mailbox(int out_neighbor, SharedBytes shared) {
+  const auto found = out_edges_.find(out_neighbor);
+  if (found == out_edges_.end()) return;
+  if (shared.bytes.size() < Mailbox::nbytes_for(config_.nbytes)) return;
+  OutEdge& edge = *found->second;
+  const std::scoped_lock lock(edge.mutex);
+  edge.shared = std::move(shared);
+  edge.writer.emplace(Mailbox(edge.shared.bytes, config_.nbytes, config_.dtype));
+}
+
+void Window::attach_value(int in_neighbor, SharedBytes shared, std::size_t reader,
+                          std::size_t readers) {
+  const auto found = in_edges_.find(in_neighbor);
+  if (found == in_edges_.end() || reader >= readers) return;
+  if (shared.bytes.size() < PublishedValue::nbytes_for(config_.nbytes, readers)) {
+    return;
+  }
+  InEdge& edge = *found->second;
+  const std::scoped_lock lock(edge.mutex);
+  edge.shared = std::move(shared);
+  edge.number = reader;
+  edge.value.emplace(edge.shared.bytes, config_.nbytes, readers);
+}
+
+void Window::detach(int rank) {
+  if (const auto found = out_edges_.find(rank); found != out_edges_.end()) {
+    const std::scoped_lock lock(found->second->mutex);
+    found->second->writer.reset();
+    found->second->shared = {};
+  }
+  if (const auto found = in_edges_.find(rank); found != in_edges_.end()) {
+    const std::scoped_lock lock(found->second->mutex);
+    found->second->value.reset();
+    found->second->shared = {};
+  }
+}
+
+void Window::detach_all() {
+  for (const int rank : config_.in_neighbors) detach(rank);
+  for (const int rank : config_.out_neighbors) detach(rank);
 }
 
 std::optional<std::size_t> Window::reader_number(int rank) const {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/dtype.h"
+#include "transport/channel.h"
 #include "window/mailbox.h"
 #include "window/mutex_queue.h"
 #include "window/published_value.h"
@@ -68,13 +69,36 @@ class Window {
   void scale_p(double factor);
   std::map<int, std::uint64_t> versions();
 
+  // Does a put, or get, at once where the neighbor's memory is shared; else false. A
+  // get takes the place of what the neighbor has left here.
+  struct Put {
+    std::span<const std::byte> x;
+    double weight = 1.0;
+    bool accumulates = false;
+    Mailbox::Meta meta;
+  };
+  bool put_directly(int out_neighbor, const Put& put);
+  bool get_directly(int in_neighbor, double weight, bool with_p);
+
   // --- For whoever drives the engine ---
+
+  // What a neighbor shares. What it makes no sense to share is not taken.
+  void attach_mailbox(int out_neighbor, SharedBytes shared);
+  void attach_value(int in_neighbor, SharedBytes shared, std::size_t reader,
+                    std::size_t readers);
+  // The neighbor is gone, or (all) the window is: nothing is done directly any more.
+  void detach(int rank);
+  void detach_all();
+  std::span<const std::byte> mailbox_memory(int in_neighbor) const {
+    return *in_edges_.at(in_neighbor)->memory;
+  }
+  std::span<const std::byte> published_memory() const { return *published_memory_; }
 
   bool has_in_neighbor(int rank) const { return in_edges_.contains(rank); }
   // Where the values of an in-neighbor go that come as messages.
   MailboxWriter& writer_for(int in_neighbor);
   // A copy of an in-neighbor's own value takes the place of what it has left.
-  void replace(int in_neighbor, std::vector<std::byte> bytes, Mailbox::Meta meta);
+  void replace(int in_neighbor, std::vector<std::byte>& bytes, Mailbox::Meta meta);
   PublishedValue& published() { return published_; }
   // The out-neighbor's number as a reader of published(); nothing for another rank.
   std::optional<std::size_t> reader_number(int rank) const;
@@ -88,8 +112,18 @@ class Window {
 
     Memory memory;
     MailboxWriter writer;
-    std::mutex mutex;  // over `reader`
+    std::mutex mutex;  // over all below
     MailboxReader reader;
+    SharedBytes shared;  // the neighbor's own value, if it is
+    std::optional<PublishedValue> value;
+    std::size_t number = 0;        // as its reader
+    std::vector<std::byte> spare;  // for the next value that is read
+  };
+
+  struct OutEdge {
+    std::mutex mutex;  // over all below
+    SharedBytes shared;
+    std::optional<MailboxWriter> writer;  // to the neighbor's mailbox
   };
 
   InEdge& in_edge(int rank) { return *in_edges_.at(rank); }
@@ -97,6 +131,7 @@ class Window {
 
   const WindowConfig config_;
   std::map<int, std::unique_ptr<InEdge>> in_edges_;
+  std::map<int, std::unique_ptr<OutEdge>> out_edges_;
   std::mutex own_mutex_;  // over p_, and the writing side of published_
   double p_ = 1.0;
   Memory published_memory_;

@@ -12,7 +12,7 @@ from tests.support.mpi import find_mpi
 pytestmark = pytest.mark.cluster
 
 
-@pytest.mark.parametrize(("name", "slots"), [("openmpi", 2), ("mpich", 1)])
+@pytest.mark.parametrize(("name", "slots"), [("openmpi", 2), ("mpich", 2)])
 def test_ranks_of_two_hosts_and_who_failed(cluster, tmp_path, name, slots):
     """Ranks meet over MPI, which then carries tensors between the hosts."""
     mpi = find_mpi(name)

@@ -12,8 +12,9 @@ import ipyparallel
 import pytest
 
 from bfrun.notebook import interrupt_hanged_processes
+from bfrun.notebook.state import read_state
 from tests.support.notebook import Notebook, connected, notebook_in
-from tests.support.patience import PATIENCE_S, hear
+from tests.support.patience import PATIENCE_S, hear, until
 
 pytestmark = pytest.mark.mp
 
@@ -107,8 +108,21 @@ def test_a_killed_driver_leaves_nothing(tmp_path: Path) -> None:
         assert "did not end in order, its state is removed" in done.stderr
         done = book.ibfrun("stop")
         assert done.stderr == (
-            "ibfrun: error: no job of profile 'bluefog' is running\n"
+            "ibfrun: error: no job of profile 'bluefog' is running; what the last one "
+            f"said is in {book.profile.log}\n"
         )
+
+
+def test_ctrl_c_while_engines_start_leaves_nothing(tmp_path: Path) -> None:
+    with notebook_in(tmp_path) as book:
+        process = book.begin("start", "-np", "1")
+        until(lambda: read_state(book.profile.state)[1], "no driver")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 130
+        assert said == "ibfrun: interrupted; nothing was left running\n"
+        book.wait_until_empty()
+        assert read_state(book.profile.state) == (None, False)
 
 
 def test_what_cannot_start_says_why(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import bluecomm as bf
-import bluecomm.runtime.mpi
+import bluecomm.runtime.introduction
 from bluecomm.runtime import current_communicator, current_process
 from tests.mp.test_allreduce import other_collectives, reduce_all, shuffled_names
 from tests.mp.test_neighbor_allreduce import TOPOLOGIES, mix_all_shapes
@@ -178,7 +178,7 @@ def attempt(case: Callable[[], None]) -> str:
 def main(folder: Path, comes_first: str = "bluecomm") -> None:
     launched = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
     machine = f"machine {int(launched) // 2}"
-    bluecomm.runtime.mpi.machine_identity = lambda: machine
+    bluecomm.runtime.introduction.machine_identity = lambda: machine
     if comes_first == "mpi4py":
         from mpi4py import MPI
 

@@ -34,13 +34,19 @@ class Notebook:
 
     def ibfrun(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end, which ``start`` reaches once all engines serve."""
-        return subprocess.run(
+        process = self.begin(*arguments)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """Run it beside the test."""
+        return subprocess.Popen(
             [sys.executable, "-m", "bfrun.notebook", *arguments],
             env=self.environ,
             cwd=self._folder,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=PATIENCE_S,
         )
 
     def start(self, *arguments: str) -> None:

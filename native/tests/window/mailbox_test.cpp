@@ -80,6 +80,7 @@ TEST(mailbox, every_order_of_steps_means_what_it_says) {
     double p = 0;
     double sent_p = 0;
     double next = 1;
+    std::vector<std::byte> replacement;
     const auto take = [&] {
       if (sent_any) {
         value = sets ? sent : value + sent;
@@ -111,7 +112,8 @@ TEST(mailbox, every_order_of_steps_means_what_it_says) {
           value = p = 0;
           break;
         default:
-          pair.reader.replace({bytes_of(x).begin(), bytes_of(x).end()}, {next, true});
+          replacement.assign(bytes_of(x).begin(), bytes_of(x).end());
+          pair.reader.replace(replacement, {next, true});
           take();
           value = p = next;
       }
@@ -145,7 +147,8 @@ TEST(mailbox, counts_puts_until_they_are_cleared) {
   pair.writer.put(bytes_of(kOne), 1.0, {});
   pair.reader.clear_version();  // of the two that have been taken
   CHECK_EQ(pair.reader.version(), 1U);
-  pair.reader.replace(std::vector<std::byte>(24), {});
+  std::vector<std::byte> zeros(24);
+  pair.reader.replace(zeros, {});
   CHECK_EQ(pair.reader.version(), 2U);
 }
 

@@ -111,6 +111,14 @@ class InprocIncoming final : public Incoming {
     return std::span(r.window).subspan(r.consumed - r.window_begin, n);
   }
 
+  std::optional<SharedBytes> share() override {
+    const Message& message = *reception_->message;
+    const std::scoped_lock lock(reception_->hub->mutex);
+    if (message.eager || message.over) return std::nullopt;
+    auto* const bytes = const_cast<std::byte*>(message.payload.data());
+    return SharedBytes{nullptr, {bytes, message.payload.size()}};
+  }
+
   void consume(std::size_t nbytes) override { reception_->consumed += nbytes; }
   std::size_t consumed() const override { return reception_->consumed; }
 
@@ -129,6 +137,7 @@ class InprocChannel final : public Channel {
   std::unique_ptr<Outgoing> send(const Header& header,
                                  std::span<const std::byte> payload) override;
   void post(const Header& header, std::span<const std::byte> payload) override;
+  bool shares_memory() const override { return hub_->options.shares_memory; }
   ChannelStats stats() const override { return stats_; }
 
   void count_received(std::size_t messages, std::size_t nbytes) {

@@ -21,6 +21,8 @@ struct InprocOptions {
   // their order, those of different channels do not.
   std::chrono::microseconds max_delay{0};
   std::uint64_t seed = 1;
+  // Receivers may write into the memory of the sender.
+  bool shares_memory = false;
 };
 
 // Where the ranks of a test meet. Thread-safe; transports keep it alive.

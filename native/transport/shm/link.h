@@ -25,6 +25,7 @@ class Link final : public Channel {
                                          std::span<const std::byte> payload,
                                          std::shared_ptr<void>& copies) override;
   void post(const Header& header, std::span<const std::byte> payload) override;
+  bool shares_memory() const override { return true; }
   ChannelStats stats() const override;
 
   // Has messages and no wire to carry them yet.

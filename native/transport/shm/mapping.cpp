@@ -46,6 +46,17 @@ Mapping::~Mapping() {
   if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
 }
 
+WritablePart::WritablePart(std::shared_ptr<const Mapping> mapping,
+                           std::span<const std::byte> part)
+    : mapping_(std::move(mapping)),
+      bytes_(const_cast<std::byte*>(part.data()), part.size()),
+      is_writable_(mprotect(bytes_.data(), bytes_.size(), PROT_READ | PROT_WRITE) ==
+                   0) {}
+
+WritablePart::~WritablePart() {
+  if (is_writable_) mprotect(bytes_.data(), bytes_.size(), PROT_READ);
+}
+
 UniqueFd make_memfd(const char* name, std::size_t nbytes) {
   UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

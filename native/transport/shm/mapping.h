@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 
 #include "common/fd.h"
@@ -24,6 +25,25 @@ class Mapping {
 
  private:
   std::span<std::byte> bytes_;
+};
+
+// A part of a mapping for reading that can be written as well while this lives. Whole
+// pages are: the part begins with one, and what follows it on its last one is unused.
+class WritablePart {
+ public:
+  WritablePart(std::shared_ptr<const Mapping> mapping, std::span<const std::byte> part);
+  WritablePart(const WritablePart&) = delete;
+  WritablePart& operator=(const WritablePart&) = delete;
+  ~WritablePart();
+
+  // False where the system refused.
+  bool is_writable() const { return is_writable_; }
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  const std::shared_ptr<const Mapping> mapping_;
+  const std::span<std::byte> bytes_;
+  const bool is_writable_;
 };
 
 // A memfd of zeros, closed on exec and sealed against shrinking. Throws

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "transport/shm/mapping.h"
+
 namespace bluecomm::shm {
 namespace {
 
@@ -111,6 +113,14 @@ class LargeIncoming final : public Incoming {
       side_->unflushed_.push_back(id_);
     }
     if (consumed_ == header_.nbytes) side_->large_.erase(id_);
+  }
+
+  std::optional<SharedBytes> share() override {
+    if (!in_place_ || dead_) return std::nullopt;
+    const Chunk& whole = chunks_.front();
+    auto owner = std::make_shared<WritablePart>(whole.mapping, whole.bytes);
+    if (!owner->is_writable()) return std::nullopt;
+    return SharedBytes{owner, owner->bytes()};
   }
 
   void tell() {

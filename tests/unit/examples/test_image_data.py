@@ -12,6 +12,7 @@ from PIL import Image
 
 from image_data import (
     ImageFolder,
+    ShiftedAndMirrored,
     load_cifar10,
     load_digits_28,
     load_mnist,
@@ -79,6 +80,17 @@ def test_cifar10(tmp_path: Path) -> None:
     assert images[0, 0, 0, 0] == pytest.approx((10 / 255 - 0.4914) / 0.2470)
     with pytest.raises(FileNotFoundError, match="test_batch"):
         load_cifar10(str(folder), train=False)
+
+
+def test_shifted_and_mirrored() -> None:
+    image = torch.arange(1.0, 193.0).reshape(1, 3, 8, 8)
+    shifted = ShiftedAndMirrored(image, torch.tensor([5]))
+    torch.manual_seed(1)
+    seen = [shifted[0] for _ in range(20)]
+    assert all(pixels.shape == (3, 8, 8) and int(label) == 5 for pixels, label in seen)
+    assert len({tuple(pixels.flatten().tolist()) for pixels, _ in seen}) > 10
+    # What is shifted in is black, the rest is of the image.
+    assert all(set(p.flatten().tolist()) <= set(range(193)) for p, _ in seen)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_a_pmix_that_refuses_is_named(monkeypatch):
             return -25
 
     monkeypatch.setattr(pmix.ctypes, "CDLL", lambda name: Library)
-    with pytest.raises(BluecommError, match="rank 4: PMIx_Init failed with code -25"):
+    with pytest.raises(BluecommError, match="PMIx: PMIx_Init failed with code -25"):
         Pmix(4)
 
 

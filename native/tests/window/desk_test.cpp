@@ -1,0 +1,291 @@
+// Windows of several ranks in one process, over messages and over shared memory.
+#include "window/desk.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/collectives/values.h"
+#include "tests/engine/engine_world.h"
+
+namespace bluecomm::test {
+namespace {
+
+using WindowPtr = std::shared_ptr<Window>;
+using Ticket = WindowDesk::Ticket;
+
+Window::Memory allocate_aligned(std::size_t nbytes) {
+  constexpr std::align_val_t kLine{64};
+  auto* const data = static_cast<std::byte*>(::operator new(nbytes, kLine));
+  return Window::Memory(new std::span<std::byte>(data, nbytes),
+                        [](std::span<std::byte>* bytes) {
+                          ::operator delete(bytes->data(), std::align_val_t{64});
+                          delete bytes;
+                        });
+}
+
+std::span<const std::byte> bytes_of(const std::vector<double>& values) {
+  return std::as_bytes(std::span(values));
+}
+
+// One rank's end of a window on the ring, as a program uses it.
+class End {
+ public:
+  End(Engine& engine, int rank, int size, std::vector<double> values)
+      : engine_(engine), values_(std::move(values)) {
+    WindowConfig config;
+    config.id = 7;
+    config.name = "x";
+    config.rank = rank;
+    config.dtype = DType::kFloat64;
+    config.nbytes = values_.size() * sizeof(double);
+    if (size > 1) {
+      left = (rank + size - 1) % size;
+      right = (rank + 1) % size;
+      config.in_neighbors = {left};
+      config.out_neighbors = {right};
+    }
+    config.zero_init = true;
+    window = std::make_shared<Window>(config, bytes_of(values_), allocate_aligned);
+    CHECK_EQ(wait(engine_.with_windows(
+                 [&](WindowDesk& desk) { return desk.open(window, deadline()); })),
+             "");
+  }
+
+  static Clock::time_point deadline() { return Clock::now() + kPatience; }
+
+  std::string wait(const Ticket& ticket) {
+    return engine_.wait_ticket(*ticket, deadline() + 5s)->text;
+  }
+
+  std::string put(const std::vector<double>& x, bool accumulates, double p = 0.0) {
+    const Window::Put direct{bytes_of(x), 1.0, accumulates, {p, true}};
+    if (window->put_directly(right, direct)) return "";
+    return wait(start_put(x, accumulates, p));
+  }
+
+  Ticket start_put(const std::vector<double>& x, bool accumulates, double p = 0.0) {
+    const WindowDesk::Put put{bytes_of(x), {{right, 1.0}}, accumulates, true, p};
+    return engine_.with_windows(
+        [&](WindowDesk& desk) { return desk.put(window, put, deadline()); });
+  }
+
+  Ticket start_get() {
+    return engine_.with_windows([&](WindowDesk& desk) {
+      return desk.get(window, {{left, 1.0}}, true, deadline());
+    });
+  }
+
+  Ticket start_lock(int owner) {
+    return engine_.with_windows(
+        [&](WindowDesk& desk) { return desk.lock(window, owner, deadline()); });
+  }
+
+  void unlock(int owner, const Ticket& ticket) {
+    engine_.with_windows([&](WindowDesk& desk) {
+      desk.unlock(window, owner, *ticket);
+      return true;
+    });
+  }
+
+  // What the left neighbor has left; with `resets` it is taken away.
+  std::vector<double> look(bool resets) {
+    std::vector<double> result(values_.size());
+    window->update(std::as_writable_bytes(std::span(result)), bytes_of(values_),
+                   {0.0, {{left, 1.0}}, resets, false, false});
+    return result;
+  }
+
+  WindowPtr window;
+  int left = -1;
+  int right = -1;
+
+ private:
+  Engine& engine_;
+  std::vector<double> values_;
+};
+
+InprocOptions options_of(bool shares_memory) {
+  InprocOptions options;
+  options.shares_memory = shares_memory;
+  options.max_delay = std::chrono::microseconds(200);
+  return options;
+}
+
+void barrier(Engine& engine) {
+  std::vector<float> nothing;
+  CHECK_EQ(
+      call(engine, make_request(engine, Kind::kBarrier, "", nothing, nothing)).text,
+      "");
+}
+
+constexpr std::size_t kCounts[] = {0, 1, 100, 100000};
+
+TEST(window, a_put_is_there_when_it_is_done) {
+  for (const bool shares_memory : {false, true}) {
+    for (const std::size_t count : kCounts) {
+      EngineWorld world(3, options_of(shares_memory));
+      world.run([&](int rank, Engine& engine) {
+        End end(engine, rank, 3, std::vector<double>(count, 0.0));
+        for (int k = 1; k <= 3; ++k) {
+          const std::vector<double> x(count, 10.0 * rank + k);
+          CHECK_EQ(end.put(x, false), "");
+          barrier(engine);
+          CHECK(end.look(false) == std::vector<double>(count, 10.0 * end.left + k));
+          barrier(engine);
+        }
+      });
+    }
+  }
+}
+
+TEST(window, shared_memory_is_used_where_there_is_some) {
+  for (const bool shares_memory : {false, true}) {
+    EngineWorld world(2, options_of(shares_memory));
+    world.run([&](int rank, Engine& engine) {
+      End end(engine, rank, 2, {1.0 + rank});
+      const std::vector<double> x{5.0};
+      CHECK_EQ(end.window->put_directly(end.right, {bytes_of(x), 1.0, false, {}}),
+               shares_memory);
+      CHECK_EQ(end.window->get_directly(end.left, 1.0, false), shares_memory);
+      barrier(engine);
+      engine.with_windows([&](WindowDesk& desk) {
+        desk.remove(*end.window);
+        return true;
+      });
+      CHECK(!end.window->put_directly(end.right, {bytes_of(x), 1.0, false, {}}));
+      barrier(engine);
+    });
+  }
+}
+
+TEST(window, requests_take_effect_in_the_order_of_the_calls) {
+  EngineWorld world(2, options_of(false));
+  world.run([&](int rank, Engine& engine) {
+    End end(engine, rank, 2, std::vector<double>(5000, 0.0));
+    std::vector<std::vector<double>> xs;
+    for (int k = 0; k < 10; ++k) xs.emplace_back(5000, k);
+    std::vector<Ticket> tickets;
+    for (const auto& x : xs) tickets.push_back(end.start_put(x, false));
+    tickets.push_back(end.start_put(xs[3], true));
+    for (const Ticket& ticket : tickets) CHECK_EQ(end.wait(ticket), "");
+    barrier(engine);
+    CHECK(end.look(false) == std::vector<double>(5000, 12.0));
+    barrier(engine);
+  });
+}
+
+TEST(window, a_get_reads_the_value_shown_last) {
+  EngineWorld world(3, options_of(false));
+  world.run([&](int rank, Engine& engine) {
+    End end(engine, rank, 3, std::vector<double>(3000, rank));
+    CHECK_EQ(end.wait(end.start_get()), "");
+    CHECK(end.look(false) == std::vector<double>(3000, end.left));
+    barrier(engine);
+    end.window->publish(bytes_of(std::vector<double>(3000, 100.0 + rank)));
+    barrier(engine);
+    CHECK_EQ(end.wait(end.start_get()), "");
+    CHECK(end.look(false) == std::vector<double>(3000, 100.0 + end.left));
+    CHECK_EQ(end.window->versions().at(end.left), 0U);
+    barrier(engine);
+  });
+}
+
+TEST(window, accumulating_conserves_the_sum_while_all_collect) {
+  constexpr std::size_t kCount = 2000;
+  constexpr int kRounds = 200;
+  for (const bool shares_memory : {false, true}) {
+    EngineWorld world(2, options_of(shares_memory));
+    world.run([&](int rank, Engine& engine) {
+      End end(engine, rank, 2, std::vector<double>(kCount, 0.0));
+      std::vector<double> sum(kCount, 0.0);
+      const auto collect = [&] {
+        const std::vector<double> got = end.look(true);
+        for (std::size_t i = 0; i < kCount; ++i) sum[i] += got[i];
+      };
+      for (int i = 1; i <= kRounds; ++i) {
+        CHECK_EQ(end.put(std::vector<double>(kCount, i), true), "");
+        collect();
+      }
+      barrier(engine);
+      collect();
+      CHECK(sum == std::vector<double>(kCount, kRounds * (kRounds + 1) / 2.0));
+      barrier(engine);
+    });
+  }
+}
+
+TEST(window, a_mutex_has_one_holder_at_a_time) {
+  EngineWorld world(3, options_of(false));
+  std::atomic<int> holders = 0;
+  world.run([&](int rank, Engine& engine) {
+    End end(engine, rank, 3, {0.0});
+    for (int i = 0; i < 20; ++i) {
+      const Ticket ticket = end.start_lock(1);
+      CHECK_EQ(end.wait(ticket), "");
+      CHECK_EQ(++holders, 1);
+      --holders;
+      end.unlock(1, ticket);
+    }
+    barrier(engine);
+  });
+}
+
+TEST(window, a_lost_rank_fails_requests_and_gives_its_mutexes_up) {
+  EngineWorld world(3, options_of(false));
+  std::atomic<bool> killed = false;
+  world.run([&](int rank, Engine& engine) {
+    End end(engine, rank, 3, {0.0});
+    if (rank == 2) {
+      CHECK_EQ(end.wait(end.start_lock(0)), "");
+    }
+    barrier(engine);
+    if (rank == 2) {
+      await([&] { return killed.load(); });
+      return;
+    }
+    const Ticket waits = end.start_lock(0);
+    if (rank == 0) {
+      world.kill(2);
+      for (int other : {0, 1}) world.engine(other).peer_lost(2, "rank 2 was killed");
+      killed = true;
+    }
+    CHECK_EQ(end.wait(waits), "");
+    end.unlock(0, waits);
+    if (rank == 1) {
+      const std::string text = end.wait(end.start_put({1.0}, false));
+      CHECK_EQ(text, "win_put 'x' on rank 1: rank 2 was killed");
+    }
+  });
+}
+
+TEST(window, a_window_in_use_cannot_be_removed) {
+  EngineWorld world(2, options_of(false));
+  world.run([&](int rank, Engine& engine) {
+    End end(engine, rank, 2, {0.0});
+    const auto remove = [&] {
+      engine.with_windows([&](WindowDesk& desk) {
+        desk.remove(*end.window);
+        return true;
+      });
+    };
+    const Ticket first = end.start_lock(rank);
+    const Ticket second = end.start_lock(rank);
+    CHECK_EQ(end.wait(first), "");
+    CHECK_THROWS(remove(), std::invalid_argument, "win_mutex 'x' on rank");
+    end.unlock(rank, second);  // gives it up
+    end.unlock(rank, first);
+    remove();
+    barrier(engine);
+    CHECK(end.wait(end.start_get()).find("no such window") != std::string::npos);
+    barrier(engine);
+  });
+}
+
+}  // namespace
+}  // namespace bluecomm::test
