@@ -161,7 +161,7 @@ def _draw(path: Path, found: dict[str, dict[str, Side]]) -> None:
     right.set_yticklabels([ROWS[name].text for name in limited])
     right.axvline(100, color="gray", linestyle=":")
     for axes in (left, right):
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="lower right")
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=90)
     plt.close(figure)

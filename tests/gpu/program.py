@@ -55,8 +55,9 @@ def operations() -> dict[str, Any]:
         mine, theirs = fill(nbytes, rank), fill(nbytes, 1 - rank)
         total = mine.clone()
         dist.all_reduce(total)
-        gathered = torch.full((2, nbytes // 4), -1.0, device=DEVICE)
-        dist.all_gather_into_tensor(gathered, mine)
+        together = torch.full((2 * (nbytes // 4),), -1.0, device=DEVICE)
+        dist.all_gather_into_tensor(together, mine)
+        gathered = together.chunk(2)
         received = torch.full_like(mine, -1.0)
         both = [
             dist.P2POp(dist.isend, mine, 1 - rank),
@@ -115,8 +116,10 @@ def ddp() -> dict[str, Any]:
     )
     pairs = zip(alone.parameters(), together.parameters(), strict=True)
     return {
-        "difference": max(float((a - b).abs().max()) for a, b in pairs),
-        "checksum": sum(float(p.double().sum()) for p in together.parameters()),
+        "difference": max(float((a - b).detach().abs().max()) for a, b in pairs),
+        "checksum": sum(
+            float(p.detach().double().sum()) for p in together.parameters()
+        ),
     }
 
 
