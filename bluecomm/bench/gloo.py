@@ -42,6 +42,8 @@ class Gloo(PeerCalls):
 
     def prepare(self, case: Case) -> Turn | None:
         """Return the turn that measures a case; see ``Library``."""
+        if case.operation.is_one_sided:
+            return None
         if case.operation.kind.startswith("hierarchical") and self._machines == 1:
             return None
         return timed(self.call_for(case))

@@ -33,6 +33,8 @@ _REDUCIBLE = {
 def can_measure(case: Case) -> bool:
     """Return whether MPI has the operation for this type."""
     kind = case.operation.kind
+    if case.operation.is_one_sided:
+        return False
     return not kind.startswith("hierarchical") and (
         kind != "allreduce" or case.dtype in _REDUCIBLE
     )

@@ -32,6 +32,11 @@ class Operation:
         return self.name.endswith("_")
 
     @property
+    def is_one_sided(self) -> bool:
+        """Whether it is about a window, which other libraries do not have."""
+        return self.name.startswith("win_")
+
+    @property
     def kind(self) -> str:
         """The operation without regard to where its result goes."""
         return self.name.rstrip("_")
@@ -91,6 +96,8 @@ _LIST = (
     Operation("broadcast_", "broadcast, in place", _one),
     Operation("alltoall", "alltoall", _block_factor, is_divided=True),
     Operation("pair_gossip", "pair_gossip", _one, is_weighted=True),
+    Operation("win_put", "win_put to one neighbor", _one, is_weighted=True),
+    Operation("win_update", "win_update, exponential-2", _degree, is_weighted=True),
 )
 OPERATIONS = {operation.name: operation for operation in _LIST}
 

@@ -13,6 +13,7 @@ from bluecomm import (
     allreduce_,
     alltoall,
     broadcast_,
+    get_current_created_window_names,
     hierarchical_neighbor_allreduce,
     machine_size,
     neighbor_allreduce,
@@ -21,6 +22,10 @@ from bluecomm import (
     rank,
     shared_empty,
     size,
+    win_create,
+    win_free,
+    win_put,
+    win_update,
 )
 from bluecomm.bench.operations import Case, exchange_of
 from bluecomm.bench.timing import Call, Turn, timed
@@ -44,6 +49,8 @@ class Bluecomm:
         kind = case.operation.kind
         if kind == "hierarchical_neighbor_allreduce" and machine_size() == 1:
             return None
+        if case.operation.is_one_sided and self._shared:
+            return None  # a window has memory of its own
         blocks = size() if kind == "allgather" else 1
         make = shared_empty if self._shared else torch.empty
         # Zeros stay zeros however often they are summed; written, so that the pages
@@ -102,6 +109,27 @@ def _pair_gossip(tensor: torch.Tensor, in_place: bool) -> Call:
     return lambda: pair_gossip(tensor, partner, name=_NAME)
 
 
+def _window(tensor: torch.Tensor, name: str) -> None:
+    """Make a window in place of that of the case before; collective."""
+    if name in get_current_created_window_names():
+        win_free(name)
+    win_create(tensor, name)
+
+
+def _win_put(tensor: torch.Tensor, in_place: bool) -> Call:
+    name = f"{_NAME}.put"
+    _window(tensor, name)
+    target = [(rank() + 1) % size()]
+    return lambda: win_put(tensor, name, dst_weights=target)
+
+
+def _win_update(tensor: torch.Tensor, in_place: bool) -> Call:
+    name = f"{_NAME}.update"
+    _window(tensor, name)
+    win_put(tensor, name)
+    return lambda: win_update(name)
+
+
 _CALLS: dict[str, Callable[[torch.Tensor, bool], Call]] = {
     "allreduce": _allreduce,
     "neighbor_allreduce": _neighbor_allreduce,
@@ -111,4 +139,6 @@ _CALLS: dict[str, Callable[[torch.Tensor, bool], Call]] = {
     "broadcast": _broadcast,
     "alltoall": _alltoall,
     "pair_gossip": _pair_gossip,
+    "win_put": _win_put,
+    "win_update": _win_update,
 }

@@ -107,12 +107,12 @@ def _written_back(
     """Return the end of an in-place operation on ``tensor``."""
 
     def finish(_: int) -> torch.Tensor:
-        if output.data_ptr() != tensor.data_ptr():
-            with torch.no_grad():
-                tensor.copy_(output)
-        else:
+        if output is tensor or output.data_ptr() == tensor.data_ptr():
             # The engine wrote behind autograd's back: say so.
             torch.autograd.graph.increment_version(tensor)
+        else:
+            with torch.no_grad():
+                tensor.copy_(output)
         return tensor
 
     return finish

@@ -87,6 +87,8 @@ def win_create(
     comm.window_creations += 1
     comm.windows[name] = window
     WindowHandle(window, "win_create", native.open(limit_s), limit_s).wait()
+    # The neighbors have made it; mutexes may be asked of any rank.
+    barrier(timeout_s=timeout_s)
     return True
 
 

@@ -199,6 +199,26 @@ def a_mutex_has_one_holder(folder: str) -> None:
     bf.win_free("mutex")
 
 
+def a_mutex_that_is_not_released_names_its_holder() -> None:
+    bf.win_create(torch.zeros(1), "late")
+    last = bf.size() - 1
+    if bf.rank() == last:
+        with bf.win_mutex("late", ranks=[0]):
+            bf.barrier()
+            bf.barrier()
+    else:
+        bf.barrier()
+        impatient = bf.win_mutex("late", ranks=[0], timeout_s=0.05)
+        held = rf"the mutex of rank 0.* is held by rank {last}"
+        with pytest.raises(bf.CommunicationTimeout, match=held), impatient:
+            pass
+        bf.barrier()
+    with bf.win_mutex("late", ranks=[0]):
+        pass
+    bf.barrier()
+    bf.win_free("late")
+
+
 def no_update_sees_half_a_put() -> None:
     count = 100_000
     bf.win_create(torch.zeros(count, dtype=torch.float64), "torn", zero_init=True)
@@ -307,6 +327,7 @@ CASES: list[Callable[[], None]] = [
     getting_reads_what_is_shown,
     several_puts_are_outstanding,
     push_sum_finds_the_mean,
+    a_mutex_that_is_not_released_names_its_holder,
     no_update_sees_half_a_put,
     windows_hold_the_topology,
     a_tensor_with_gaps_and_a_gradient,
