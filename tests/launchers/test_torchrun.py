@@ -15,7 +15,7 @@ from tests.launchers.support import (
 
 pytestmark = pytest.mark.launchers
 
-RANKS = 3
+RANKS = 2
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
@@ -43,18 +43,16 @@ def test_a_rank_without_bluecomm_ends_the_start(job):
 
 def test_a_rank_of_another_version_is_named_by_all(job):
     said = {one["rank"]: one["version"] for one in findings(job) if "version" in one}
-    for rank in (0, 2):
-        assert "bluecomm of rank 1 is another one (expected " in said[rank]
-        assert ", got 0.0.1)" in said[rank]
+    assert "bluecomm of rank 1 is another one (expected " in said[0]
+    assert ", got 0.0.1)" in said[0]
     assert "bluecomm of rank 0 is another one (expected 0.0.1" in said[1]
 
 
-def test_a_killed_rank_is_named_by_its_peers(job):
+def test_a_killed_rank_is_named_by_its_peer(job):
     lost = [one for one in findings(job) if "lost" in one]
-    assert [one["rank"] for one in lost] == [0, 2], job.stderr
-    for one in lost:
-        assert one["lost"] == [1]
-        assert "rank 1" in one["text"]
+    assert [one["rank"] for one in lost] == [0], job.stderr
+    assert lost[0]["lost"] == [1]
+    assert "rank 1" in lost[0]["text"]
 
 
 def test_restarted_ranks_meet_anew(job):
