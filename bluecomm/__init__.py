@@ -32,10 +32,12 @@ from bluecomm.basics import (
     nccl_built,
     rank,
     reset_stats,
+    resume,
     set_skip_negotiate_stage,
     shutdown,
     size,
     stats,
+    suspend,
     unified_mpi_window_model_supported,
 )
 from bluecomm.compression import Compression
@@ -46,6 +48,7 @@ from bluecomm.errors import (
     NotInitializedError,
     PeerLostError,
     ShutdownError,
+    SuspendedError,
 )
 from bluecomm.horovod_names import (
     allgather_async,
@@ -97,7 +100,15 @@ from bluecomm.ops.neighbor_allreduce import (
 )
 from bluecomm.ops.objects import allgather_object, broadcast_object
 from bluecomm.ops.pair_gossip import pair_gossip, pair_gossip_nonblocking
-from bluecomm.ops.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
+from bluecomm.ops.reduce_op import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+)
 from bluecomm.ops.reducescatter import reducescatter, reducescatter_nonblocking
 from bluecomm.ops.tensor import shared_empty, shared_like
 from bluecomm.optim.algorithm import Algorithm
@@ -116,6 +127,9 @@ from bluecomm.optim.factories import (
     DistributedGradientAllreduceOptimizer,
     DistributedHierarchicalNeighborAllreduceOptimizer,
     DistributedNeighborAllreduceOptimizer,
+    DistributedPullGetOptimizer,
+    DistributedPushSumOptimizer,
+    DistributedWinPutOptimizer,
 )
 from bluecomm.optim.join import join
 from bluecomm.optim.optimizer_state import broadcast_optimizer_state
@@ -205,6 +219,7 @@ from bluecomm.window.update import (
 Communicator = ProcessSet
 
 __all__ = [
+    "Adasum",
     "Algorithm",
     "Average",
     "BluecommError",
@@ -220,6 +235,9 @@ __all__ = [
     "DistributedHierarchicalNeighborAllreduceOptimizer",
     "DistributedNeighborAllreduceOptimizer",
     "DistributedOptimizer",
+    "DistributedPullGetOptimizer",
+    "DistributedPushSumOptimizer",
+    "DistributedWinPutOptimizer",
     "EdgeStats",
     "ExponentialGraph",
     "ExponentialTwoGraph",
@@ -253,6 +271,7 @@ __all__ = [
     "Stats",
     "StreamStats",
     "Sum",
+    "SuspendedError",
     "SymmetricExponentialGraph",
     "Torus2DGraph",
     "__version__",
@@ -337,6 +356,7 @@ __all__ = [
     "reducescatter_nonblocking",
     "register_algorithm",
     "reset_stats",
+    "resume",
     "set_machine_topology",
     "set_skip_negotiate_stage",
     "set_topology",
@@ -346,6 +366,7 @@ __all__ = [
     "size",
     "spectral_gap",
     "stats",
+    "suspend",
     "synchronize",
     "timeline_context",
     "timeline_end_activity",

@@ -41,7 +41,7 @@ class Parameters:
     def __init__(
         self,
         *,
-        op: str = "sum",  # sum, average, min, max, product
+        op: str = "sum",  # sum, average, min, max, product, adasum
         prescale: float = 1.0,
         postscale: float = 1.0,
         root: int = 0,
@@ -239,6 +239,10 @@ class Engine:
     def peer_lost(self, rank: int, text: str) -> None: ...
     def stats(self) -> EngineStats: ...
     def reset_stats(self) -> None: ...
+    def suspend(self) -> None:
+        """Let nothing move until resume(); wait() returns None at once."""
+
+    def resume(self) -> None: ...
     def close(self, timeout_s: float) -> None:
         """Say goodbye to all peers, drain, stop the thread; later calls fail."""
 

@@ -79,6 +79,32 @@ class ProcessSet(Communicator):
         super().__init__(process.communicator.world, members, creation)
 
 
+def suspend() -> None:
+    """Let this rank's engine sleep until ``resume``, and free its core altogether.
+
+    For notebooks, between cells. Nothing moves meanwhile: new operations raise
+    ``SuspendedError``, and so do waits that are under way in other threads, unless the
+    operation is over. Operations under way are kept, with what the peers have sent for
+    them, and go on after ``resume``; their deadlines on this rank are put off by the
+    time between. To its peers a suspended rank is a silent one, whose operations run
+    into their deadlines: suspend all ranks, or none that others wait for. Called again,
+    it does nothing; ``shutdown`` resumes first.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    current_communicator().world.suspend()
+
+
+def resume() -> None:
+    """Go on after ``suspend``; without one, do nothing.
+
+    Raises:
+        NotInitializedError: ``init`` has not been called.
+    """
+    current_communicator().world.resume()
+
+
 def size(*, process_set: Communicator | None = None) -> int:
     """Return the number of ranks.
 

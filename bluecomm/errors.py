@@ -10,6 +10,7 @@
       CommunicationTimeout   also RuntimeError,     find the silent rank
                                   TimeoutError
       ShutdownError          also RuntimeError      do not communicate after shutdown
+      SuspendedError         also RuntimeError      call resume() first
 
 A call that is wrong on this rank alone raises plain ``ValueError`` or ``TypeError``.
 """
@@ -142,3 +143,7 @@ class CommunicationTimeout(BluecommError, RuntimeError, TimeoutError):
 
 class ShutdownError(BluecommError, RuntimeError):
     """An operation was called after ``shutdown`` or was cut short by it."""
+
+
+class SuspendedError(BluecommError, RuntimeError):
+    """An operation was called, or waited for, between ``suspend`` and ``resume``."""

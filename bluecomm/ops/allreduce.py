@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from bluecomm.compression import Compression, Compressor, check_compressor
-from bluecomm.ops.reduce_op import ReduceOp, choose
+from bluecomm.ops.reduce_op import Adasum, ReduceOp, choose
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
@@ -93,7 +94,8 @@ def allreduce(
 
     Average: ``postscale * (1 / n) * sum_i (prescale * x_i)``; likewise for the other
     reductions, without ``1 / n``. The sum runs in ascending order of ranks where one
-    rank reduces, so it does not depend on who comes first.
+    rank reduces, so it does not depend on who comes first. ``Adasum`` is described in
+    ``ReduceOp``.
 
     Args:
         tensor: Any shape; shape and type must be the same on all ranks. Not modified.
@@ -114,8 +116,8 @@ def allreduce(
     Raises:
         TypeError: Not a tensor, or of a type that is not supported; or
             ``is_hierarchical_local`` is no bool or ``compression`` no compressor.
-        ValueError: Average or factors with a type that is no floating-point type, or
-            both ``average`` and ``op``.
+        ValueError: Average, adasum or factors with a type that is no floating-point
+            type, or both ``average`` and ``op``.
         MismatchError: The ranks called it with differing arguments.
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
@@ -164,6 +166,42 @@ def allreduce_(
         in_place=True,
         waits=True,
     ).wait()
+
+
+def allreduce_parts_nonblocking_(
+    tensor: torch.Tensor,
+    lengths: Sequence[int],
+    *,
+    op: ReduceOp,
+    name: str,
+    process_set: Communicator,
+) -> Handle[torch.Tensor]:
+    """Start ``allreduce_`` of a tensor that holds several and return a handle at once.
+
+    Args:
+        tensor: As in ``allreduce_nonblocking_``.
+        lengths: Elements of each of the tensors in it, which follow one another. With
+            ``Adasum`` each has weights of its own, and what is behind them is summed;
+            the other reductions take no notice.
+        op: Reduction.
+        name: As in ``allreduce``.
+        process_set: As in ``allreduce``.
+
+    Returns:
+        Handle of ``tensor``.
+    """
+    return start(
+        process_set,
+        "allreduce",
+        tensor,
+        name=name,
+        timeout_s=None,
+        in_place=True,
+        parameters=parameters(
+            op=choose("allreduce", None, op, tensor.dtype),
+            splits=tuple(lengths) if op is Adasum else (),
+        ),
+    )
 
 
 def _start(

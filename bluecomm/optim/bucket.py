@@ -49,9 +49,9 @@ class Bucket:
         assert self._gradients is not None
         return self._gradients
 
-    def lay_out_parameters(self) -> None:
+    def lay_out_parameters(self, halves: int = 2) -> None:
         """Move the values into flat memory and make ``p.data`` views of it."""
-        self._parameters = ParameterViews(self.slots, self.numel)
+        self._parameters = ParameterViews(self.slots, self.numel, halves)
 
     def lay_out_gradients(self, counters: int) -> None:
         """Make flat memory for gradients, with so many counters behind the flags."""

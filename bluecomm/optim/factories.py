@@ -124,6 +124,81 @@ def DistributedHierarchicalNeighborAllreduceOptimizer(  # noqa: N802
     )
 
 
+def DistributedWinPutOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Model,
+    num_steps_per_communication: int = 1,
+    window_prefix: str | None = None,
+) -> Any:
+    """Return ``optimizer`` putting its parameters with neighbors, asynchronously.
+
+    See the algorithm ``win_put``.
+
+    Args:
+        optimizer: As in ``DistributedOptimizer``, and so are results and errors.
+        model: Its model or models.
+        num_steps_per_communication: Steps or training forward passes per round.
+        window_prefix: Put before the names of the windows.
+    """
+    return DistributedOptimizer(
+        optimizer,
+        model,
+        algorithm="win_put",
+        num_steps_per_communication=num_steps_per_communication,
+        window_prefix=window_prefix,
+    )
+
+
+def DistributedPullGetOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Model,
+    num_steps_per_communication: int = 1,
+    window_prefix: str | None = None,
+) -> Any:
+    """Return ``optimizer`` getting its neighbors' parameters, asynchronously.
+
+    See the algorithm ``pull_get``.
+
+    Args:
+        optimizer: As in ``DistributedOptimizer``, and so are results and errors.
+        model: Its model or models.
+        num_steps_per_communication: Steps or training forward passes per round.
+        window_prefix: Put before the names of the windows.
+    """
+    return DistributedOptimizer(
+        optimizer,
+        model,
+        algorithm="pull_get",
+        num_steps_per_communication=num_steps_per_communication,
+        window_prefix=window_prefix,
+    )
+
+
+def DistributedPushSumOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Model,
+    num_steps_per_communication: int = 1,
+    window_prefix: str | None = None,
+) -> Any:
+    """Return ``optimizer`` pushing shares to its out-neighbors, asynchronously.
+
+    See the algorithm ``push_sum``.
+
+    Args:
+        optimizer: As in ``DistributedOptimizer``, and so are results and errors.
+        model: Its model or models.
+        num_steps_per_communication: Steps or training forward passes per round.
+        window_prefix: Put before the names of the windows.
+    """
+    return DistributedOptimizer(
+        optimizer,
+        model,
+        algorithm="push_sum",
+        num_steps_per_communication=num_steps_per_communication,
+        window_prefix=window_prefix,
+    )
+
+
 def _averaging(
     optimizer: torch.optim.Optimizer,
     model: Model,

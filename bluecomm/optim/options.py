@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from bluecomm.compression import Compression, Compressor, check_compressor
-from bluecomm.ops.reduce_op import Average, ReduceOp, Sum
+from bluecomm.ops.reduce_op import Adasum, Average, ReduceOp, Sum
 
 
 class CommunicationType(enum.Enum):
@@ -45,8 +45,10 @@ class CommonOptions:
                 raise TypeError(f"{name} must be an integer, got {value!r}")
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.op not in (Average, Sum):
-            raise ValueError(f"op must be bluecomm.Average or Sum, got {self.op!r}")
+        if self.op not in (Average, Sum, Adasum):
+            raise ValueError(
+                f"op must be bluecomm.Average, Sum or Adasum, got {self.op!r}"
+            )
         check_compressor(self.compression)
 
 

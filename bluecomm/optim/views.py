@@ -7,6 +7,7 @@ memory at any time (``p.data =``, ``model.to``, ``p.grad = None``, ...).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -79,12 +80,13 @@ class ParameterViews:
     Args:
         slots: The parameters. Their values are moved here.
         numel: Elements with padding.
+        halves: 1 where nothing is exchanged; there is no ``next`` then.
     """
 
-    def __init__(self, slots: Sequence[Slot], numel: int) -> None:
+    def __init__(self, slots: Sequence[Slot], numel: int, halves: int = 2) -> None:
         self._slots = slots
         self._dtype = slots[0].parameter.dtype
-        self._flats = [shared_empty(numel, self._dtype).zero_() for _ in range(2)]
+        self._flats = [shared_empty(numel, self._dtype).zero_() for _ in range(halves)]
         self._views = [[slot.view_of(flat) for slot in slots] for flat in self._flats]
         self._now = 0
         self._versions: list[int] = []
@@ -160,6 +162,10 @@ class GradientViews:
     The tail has a flag per parameter, 1 if it has a gradient, and some counters. After
     an average or a sum over ranks a flag is positive if any rank had a gradient.
 
+    Attributes:
+        lengths: Elements of each parameter, with the padding behind it; the tail is
+            what they leave over.
+
     Args:
         slots: The parameters.
         numel: Elements with padding.
@@ -174,6 +180,8 @@ class GradientViews:
         self.flags = self.flat[numel : numel + len(slots)]
         self.counters = self.flat[numel + len(slots) :]
         self._views = [slot.view_of(self.flat) for slot in slots]
+        borders = [*(slot.offset for slot in slots), numel]
+        self.lengths = [end - begin for begin, end in itertools.pairwise(borders)]
 
     def keep(self, position: int) -> None:
         """Make the gradient of one parameter a view, if it has one that is not."""

@@ -129,7 +129,12 @@ class Communicator:
         self._machine_topology = _default(self.machine_size, self.machine_rank)
 
     def name_for(self, kind: str, name: str | None) -> str:
-        """Return the given name, or one derived from the order of calls per kind."""
+        """Return the given name, or one derived from the order of calls per kind.
+
+        Raises:
+            SuspendedError: Nothing may start now; so the call is not counted either.
+        """
+        self.world.check_running(kind, name)
         if name is not None:
             return name
         number = self._unnamed.get(kind, 0)

@@ -43,6 +43,8 @@ class Monitor:
         self._world = world
         self._patience = Patience(world.config.operation_timeout_s)
         self._stop = threading.Event()
+        self._awake = threading.Event()
+        self._awake.set()
         self._warned: collections.Counter[int] = collections.Counter()
         # Warning that awaits the agent's table: operation, and how many more stall.
         self._unreported: tuple[int, int] | None = None
@@ -56,17 +58,29 @@ class Monitor:
         if self._link is not None:
             self._link.listen(self._on_news)
 
+    def suspend(self) -> None:
+        """Watch nothing until ``resume``; news of lost peers still comes in."""
+        self._awake.clear()
+
+    def resume(self) -> None:
+        """Go on watching."""
+        self._awake.set()
+
     def close(self) -> None:
         """Stop watching."""
         if self._link is not None:
             self._link.listen(None)
         self._stop.set()
+        self._awake.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5.0)
 
     def _run(self) -> None:
         tick_s = min(_TICK_S, self._patience.ask_every_s)
         while not self._stop.wait(tick_s):
+            self._awake.wait()
+            if self._stop.is_set():
+                return
             self._world.reap()
             self._pass_on_finished()
             self._look_at(self._world.engine.pending())

@@ -30,7 +30,8 @@ def parameters(
         prescale: Factor before the reduction.
         postscale: Factor after it.
         root: Member whose values are sent.
-        splits: Rows for each member; empty: the same for all.
+        splits: Rows for each member; empty: the same for all. Adasum: elements of each
+            tensor.
         local_only: Only among the members on this machine.
         self_weight: Weight of the own tensor.
         sources: In-neighbors (members or machines) and their weights.

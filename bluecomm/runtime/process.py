@@ -174,9 +174,8 @@ class Process:
 
     def _end(self, *, orderly: bool) -> None:
         communicator = self._communicator
-        # Not in a fork of the rank, whose world is another process's.
-        is_own = communicator is not None and communicator.world.pid == os.getpid()
-        if orderly and is_own:
+        if orderly and communicator is not None and _is_own(communicator):
+            communicator.world.resume()  # callbacks may communicate
             for callback in self._before_shutdown:
                 callback()
         self._communicator = None
@@ -211,6 +210,11 @@ class Process:
                 self._recording.finish()
             if self._rendezvous is not None and self._rendezvous.outlives_failure:
                 self._end(orderly=True)
+
+
+def _is_own(communicator: Communicator) -> bool:
+    """Return whether this is no fork of the rank, whose world is another process's."""
+    return communicator.world.pid == os.getpid()
 
 
 def _set_log_level(level: str) -> None:

@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
-from bluecomm.errors import BluecommError, MismatchError, ShutdownError
+from bluecomm.errors import (
+    BluecommError,
+    MismatchError,
+    ShutdownError,
+    SuspendedError,
+)
 from bluecomm.runtime.handle import Handle, OverHandle, Result
 from bluecomm.runtime.layout import MachineLayout, layout_of
 from bluecomm.runtime.monitor import Monitor
@@ -89,6 +94,8 @@ class World:
         self._waiting: set[int] = set()
         self._waiters: set[int] = set()
         self._closed = False
+        self._suspensions = 0
+        self._is_suspended = False
         self._engine = self._make_engine()
         self.peers = self._meet(topology)
         self.layout = self._agree_on_layout()
@@ -264,6 +271,8 @@ class World:
             Handle of the operation.
         """
         self.check_usable()
+        if self._is_suspended:
+            raise self._suspended(kind, name)
         limit_s = self.config.operation_timeout_s if timeout_s is None else timeout_s
         # The engine notes what is kept, before a signal's handler can run.
         if waits:
@@ -295,13 +304,22 @@ class World:
         return self._closed or self._engine.done(number)
 
     def wait(self, number: int, timeout_s: float | None) -> Completion | None:
-        """Wait for the end of an operation; ``None`` when ``timeout_s`` passed."""
+        """Wait for the end of an operation; ``None`` when ``timeout_s`` passed.
+
+        Raises:
+            SuspendedError: It is not over, and the engine was suspended.
+        """
         self.check_usable()
+        suspensions = self._suspensions
         self._waiting.add(number)
         self._waiters.add(threading.get_ident())
         try:
             limit_s = float("inf") if timeout_s is None else timeout_s
-            return self._engine.wait(number, limit_s)
+            completion = self._engine.wait(number, limit_s)
+            was_suspended = self._is_suspended or self._suspensions > suspensions
+            if completion is None and was_suspended:
+                raise self._suspended("wait", None)
+            return completion
         finally:
             self._waiting.discard(number)
 
@@ -349,6 +367,41 @@ class World:
             self._forgotten -= over
         for number in over:
             self.release(number)
+
+    # -- suspending -------------------------------------------------------------------
+
+    def suspend(self) -> None:
+        """Let nothing move, and no thread run, until ``resume``."""
+        self.check_usable()
+        self._suspensions += 1
+        self._is_suspended = True
+        self._monitor.suspend()
+        self._engine.suspend()
+
+    def resume(self) -> None:
+        """Go on after ``suspend``; deadlines are put off by the time between."""
+        if self._is_suspended and not self._closed:
+            self._is_suspended = False
+            self._engine.resume()
+            self._monitor.resume()
+
+    def check_running(self, operation: str, name: str | None) -> None:
+        """Raise if it is suspended.
+
+        Raises:
+            SuspendedError: It is.
+        """
+        if self._is_suspended:
+            raise self._suspended(operation, name)
+
+    def _suspended(self, operation: str, name: str | None) -> SuspendedError:
+        return SuspendedError.describe(
+            "bluecomm is suspended",
+            operation=operation,
+            name=name,
+            rank=self.rank,
+            remedy="Call bluecomm.resume() first; what is under way goes on then",
+        )
 
     @property
     def engine(self) -> Engine:

@@ -74,7 +74,7 @@ def _start(
         if require_mutex:
             ranks = [rank for rank, _ in sources]
             stack.enter_context(win_mutex(name, ranks=ranks, timeout_s=timeout_s))
-        ticket = window.native.get(sources, window.comm.win_ops_carry_p, limit_s, waits)
+        ticket = window.native.get(sources, window.carries_p, limit_s, waits)
         if ticket is not None:
             window.keep(ticket, window.tensor)
         handle = WindowHandle(window, "win_get", ticket, limit_s)

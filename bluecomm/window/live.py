@@ -37,6 +37,7 @@ class LiveWindow:
         tensor: What was given to ``win_create``; the own value.
         native: The engine's part of it.
         kept: Requests that may be under way, and the memory that they read.
+        has_p: It carries p, whether or not that is turned on for all windows.
     """
 
     name: str
@@ -46,6 +47,12 @@ class LiveWindow:
     kept: list[tuple[WindowTicket, torch.Tensor]] = dataclasses.field(
         default_factory=list
     )
+    has_p: bool = False
+
+    @property
+    def carries_p(self) -> bool:
+        """Whether puts and updates treat p as they treat the values."""
+        return self.has_p or self.comm.win_ops_carry_p
 
     def timeout_s(self, given: float | None) -> float:
         """Return the deadline of a request, in seconds."""
@@ -160,6 +167,7 @@ def find(operation: str, name: str) -> LiveWindow:
     """
     comm = current_communicator()
     comm.world.check_usable()
+    comm.world.check_running(operation, name)
     window = comm.windows.get(name)
     if window is None:
         raise UnknownWindowError(
@@ -216,6 +224,7 @@ class WindowHandle(Handle[bool]):
         limit_s = float("inf") if timeout_s is None else timeout_s
         completion = window.native.wait(ticket, limit_s)
         if completion is None:
+            world.check_running(self._operation, window.name)
             raise CommunicationTimeout(
                 f"{self._label()} on rank {world.rank}: not finished within "
                 f"{timeout_s:g} s; it goes on, wait for it again",

@@ -113,7 +113,7 @@ def _update(
             self_weight,
             weights,
             reset,
-            window.comm.win_ops_carry_p,
+            window.carries_p,
             not clone,
         )
     if clone:

@@ -254,6 +254,8 @@ void register_engine(py::module_& module) {
       .def("peer_lost", unlocked(&Engine::peer_lost), arg("rank"), arg("text"))
       .def("stats", &stats)
       .def("reset_stats", unlocked(&Engine::reset_stats))
+      .def("suspend", unlocked(&Engine::suspend))
+      .def("resume", unlocked(&Engine::resume))
       .def("close", &close, arg("timeout_s"));
 }
 

@@ -289,6 +289,13 @@ void Dispatcher::extend_deadline(Handle handle, Clock::duration time) {
   operation.set_deadline(std::max(operation.deadline(), Clock::now() + time));
 }
 
+void Dispatcher::put_off_deadlines(Clock::duration time) {
+  for (const auto& [handle, entry] : entries_) {
+    Operation& operation = *entry.operation;
+    operation.set_deadline(operation.deadline() + time);
+  }
+}
+
 std::vector<PendingOperation> Dispatcher::pending() const {
   std::vector<PendingOperation> list;
   const Clock::time_point now = Clock::now();

@@ -93,6 +93,8 @@ class Dispatcher final : private Receiver {
   // As `label: text` for each.
   void fail_all(Code code, const std::string& text, int rank);
   void extend_deadline(Handle handle, Clock::duration time);
+  // Of all operations.
+  void put_off_deadlines(Clock::duration time);
   void peer_lost(int rank, std::string text);
   std::vector<PendingOperation> pending() const;
   Stats stats() const;

@@ -162,7 +162,7 @@ std::vector<PendingOperation> Engine::pending() {
 void Engine::peer_lost(int rank, std::string text) {
   progress_.run([&] {
     dispatcher_.peer_lost(rank, std::move(text));
-    poll();
+    if (!suspended_at_) poll();
   });
 }
 
@@ -174,7 +174,23 @@ void Engine::reset_stats() {
   progress_.look([&] { dispatcher_.reset_stats(); });
 }
 
+void Engine::suspend() {
+  progress_.look([&] {
+    if (!suspended_at_) suspended_at_ = Clock::now();
+  });
+  progress_.suspend();
+}
+
+void Engine::resume() {
+  progress_.look([&] {
+    if (suspended_at_) dispatcher_.put_off_deadlines(Clock::now() - *suspended_at_);
+    suspended_at_.reset();
+  });
+  progress_.resume();
+}
+
 void Engine::close(Clock::duration limit) {
+  resume();
   progress_.run([&] {
     if (!closed_) dispatcher_.close();
     closed_ = true;

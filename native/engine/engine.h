@@ -76,6 +76,11 @@ class Engine final : private Work {
   Stats stats();
   void reset_stats();
 
+  // Between the two nothing moves, wait() returns nothing at once, and deadlines stand
+  // still.
+  void suspend();
+  void resume();
+
   // Ends all operations, says goodbye, delivers what was sent for at most `limit`, and
   // stops the thread.
   void close(Clock::duration limit);
@@ -99,6 +104,7 @@ class Engine final : private Work {
   Progress progress_;
   bool started_ = false;
   bool closed_ = false;
+  std::optional<Clock::time_point> suspended_at_;
 };
 
 }  // namespace bluecomm

@@ -30,6 +30,7 @@ void Operation::start(std::span<Channel* const> channels) {
 }
 
 void Operation::begin_phase() {
+  if (phase().prepare) phase().prepare();
   fillings_.clear();
   fillings_.reserve(phase().gathers.size());
   for (const Gather& gather : phase().gathers) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -80,6 +81,9 @@ struct Arrival {
 };
 
 struct Phase {
+  // Computes what this phase sends from what earlier ones have filled. Called once, when
+  // the phase begins.
+  std::function<void()> prepare;
   std::vector<Send> sends;
   std::vector<Gather> gathers;
   // For results whose size only the senders know. Called exactly once, when all headers
@@ -106,6 +110,9 @@ enum class Algorithm : std::uint8_t {
 struct Plan {
   Algorithm algorithm = Algorithm::kFlat;
   std::vector<Phase> phases;
+  // Memory of the plan's own, which phases may use as the caller's.
+  std::shared_ptr<std::byte[]> scratch;
+  std::size_t scratch_nbytes = 0;
 };
 
 }  // namespace bluecomm

@@ -100,6 +100,20 @@ void Progress::stop_thread() {
   if (thread_.joinable()) thread_.join();
 }
 
+void Progress::suspend() {
+  const Lock lock = turnstile_.enter();
+  suspended_ = true;
+  kick(Leader::kThread);
+  kick(Leader::kCaller);
+  followers_wake_.notify_all();
+}
+
+void Progress::resume() {
+  const Lock lock = turnstile_.enter();
+  suspended_ = false;
+  thread_wakes_.notify_all();
+}
+
 void Progress::abandon_after_fork() noexcept {
   caller_doorbell_.reset();
   thread_doorbell_.reset();
@@ -134,7 +148,7 @@ bool Progress::drive_until(const std::function<bool()>& done,
   bool stop = false;
   while (!stop && !done()) {
     const Clock::time_point now = Clock::now();
-    if (now >= deadline) {
+    if (now >= deadline || suspended_) {
       stop = true;
     } else if (now >= next_check) {
       if (leads) step_down();
@@ -295,8 +309,12 @@ void Progress::run_thread() {
   pthread_setname_np(pthread_self(), "bluecomm");
   Lock lock = turnstile_.enter();
   while (!stopping_) {
-    if (leader_ == Leader::kNone &&
-        (work_.outstanding() || tenures_ == tenures_seen_)) {
+    if (suspended_) {
+      thread_state_ = ThreadState::kParks;
+      thread_wakes_.wait(lock);
+      thread_state_ = ThreadState::kRuns;
+    } else if (leader_ == Leader::kNone &&
+               (work_.outstanding() || tenures_ == tenures_seen_)) {
       lead_as_thread(lock);
     } else {
       rest(lock);
@@ -307,7 +325,7 @@ void Progress::run_thread() {
 
 void Progress::lead_as_thread(Lock& lock) {
   leader_ = Leader::kThread;
-  while (!stopping_ && leader_ == Leader::kThread) {
+  while (!stopping_ && !suspended_ && leader_ == Leader::kThread) {
     const bool changed = work_.poll() || spin();
     notify_followers();
     if (changed) {

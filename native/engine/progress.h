@@ -92,10 +92,16 @@ class Progress {
     return std::forward<Body>(body)();
   }
 
-  // Drives until `done` (called under the lock) is true; false at `deadline`, or when
-  // `interrupted` (called without the lock, at least every kInterruptCheck) is true.
+  // Drives until `done` (called under the lock) is true; false at `deadline`, when
+  // `interrupted` (called without the lock, at least every kInterruptCheck) is true, or
+  // while suspended.
   bool drive_until(const std::function<bool()>& done, Clock::time_point deadline,
                    const std::function<bool()>& interrupted);
+
+  // From suspend() to resume() nobody drives: callers that wait give up, and the thread
+  // sleeps until it is woken.
+  void suspend();
+  void resume();
 
   // Keeps everyone out, across a fork.
   std::unique_lock<std::mutex> hold() { return turnstile_.enter(); }
@@ -152,6 +158,7 @@ class Progress {
   std::uint64_t completions_seen_ = 0;
   int followers_ = 0;
   bool stopping_ = false;
+  bool suspended_ = false;
   std::condition_variable followers_wake_;
   std::condition_variable thread_wakes_;
   std::thread thread_;

@@ -71,7 +71,8 @@ struct Request {
   double prescale = 1.0;         // same: factor before ...
   double postscale = 1.0;        // ... and after the reduction (average: not in it)
   int root = 0;                  // broadcast: member index
-  // alltoall: rows for each member; empty: the same for all.
+  // alltoall: rows for each member; empty: the same for all. Adasum: elements of each
+  // tensor; empty: all.
   std::vector<std::int64_t> splits;
   bool local_only = false;  // allreduce inside the machine
   // Neighbor operations: member indices (hierarchical: machine indices). Each

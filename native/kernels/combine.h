@@ -27,6 +27,7 @@ enum class ReduceOp : std::uint8_t {
   kMin = 2,
   kMax = 3,
   kProduct = 4,
+  kAdasum = 5,  // a sum; the caller weighs the terms
 };
 
 // One input. Weights are for floating types; elsewhere they must be 1.

@@ -73,6 +73,7 @@ void combine_reduce(std::span<std::byte> dst, std::span<const Term> terms, Reduc
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAverage:
+    case ReduceOp::kAdasum:
       return combine_weighted(dst, terms, post_scale, dtype, level);
     case ReduceOp::kMin:
       return reduce<Min>(level, dst, terms, post_scale, dtype);

@@ -57,7 +57,8 @@ def test_digits(digits: dict[tuple[str, ...], Any], case: tuple[str, ...]) -> No
 def test_benchmark(tmp_path: Path) -> None:
     counts = ["--num-warmup-batches", "1", "--num-batches-per-iter", "2"]
     small = ["--model", "lenet", "--batch-size", "4", "--num-iters", "2", *counts]
-    names = [*COMMUNICATING, "horovod", "local", "ddp"]
+    asynchronous = ["win_put", "pull_get", "push_sum"]
+    names = [*COMMUNICATING, "horovod", "local", "ddp", *asynchronous]
     results = run_example_with_each(
         EXAMPLES / "pytorch_benchmark.py",
         [["--dist-optimizer", name, *small] for name in names],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -49,6 +50,65 @@ def reduce_all() -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
 def test_reduces_every_type(world_size: int, transport: str) -> None:
     run_ranks(world_size, reduce_all, transport=transport)
+
+
+def adasum(tensors: np.ndarray) -> np.ndarray:
+    """The definition, in float64."""
+    if len(tensors) == 1:
+        return tensors[0].astype(np.float64)
+    middle = 1 << ((len(tensors) - 1).bit_length() - 1)
+    a, b = adasum(tensors[:middle]), adasum(tensors[middle:])
+    shared, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
+    of_a = 1 - shared / (2 * aa) if aa else 1.0
+    of_b = 1 - shared / (2 * bb) if bb else 1.0
+    return np.asarray(of_a * a + of_b * b)
+
+
+def adasum_all() -> list[torch.Tensor]:
+    n, me = bf.size(), bf.rank()
+    results = []
+    for dtype in FLOATS:
+        for shape in [*SHAPES[:-2], (5003,)]:
+            x = stacked(shape, n, dtype)
+            got = bf.allreduce(x[me], op=bf.Adasum)
+            assert (got.dtype, got.shape) == (dtype, shape)
+            expected = torch.as_tensor(adasum(x.double().numpy()))
+            # Scalars are all parallel, so what nearly cancels out is ill-conditioned.
+            tolerance = max(TOLERANCE[dtype], 1e-7 if len(x.flatten()) <= n else 0)
+            torch.testing.assert_close(
+                got.double(), expected, rtol=tolerance, atol=tolerance
+            )
+            results.append(got)
+    x = stacked((6, 8), n, torch.float32)
+    y = x[me].clone()
+    assert bf.allreduce_(y, op=bf.Adasum, prescale_factor=0.5) is y
+    torch.testing.assert_close(2 * y, bf.allreduce(x[me], op=bf.Adasum))
+    same, mixed = bf.grouped_allreduce([x[0], x[me]], op=bf.Adasum)
+    torch.testing.assert_close(same, x[0])  # the mean, for any n
+    torch.testing.assert_close(mixed, 2 * y)
+    alone = x[me] if me == n - 1 else torch.zeros_like(x[me])
+    torch.testing.assert_close(bf.allreduce(alone, op=bf.Adasum), x[n - 1])
+    axes = torch.eye(n)[me] * (me + 1)
+    assert bf.allreduce(axes, op=bf.Adasum).tolist() == [*range(1, n + 1)]
+    nothing = bf.allreduce(torch.full((3,), float("nan")), op=bf.Adasum)
+    assert nothing.isnan().all()
+    for dtype in [*INTEGERS, torch.bool]:
+        with pytest.raises(ValueError, match="cannot take the adasum of tensors of"):
+            bf.allreduce(torch.ones(3, dtype=dtype), op=bf.Adasum)
+    with pytest.raises(ValueError, match="Adasum is for allreduce"):
+        bf.reducescatter(x[me], op=bf.Adasum)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("world_size", "transport"),
+    [(1, "auto"), (2, "tcp"), (3, "shm"), (4, "shm")],
+)
+def test_adasum(world_size: int, transport: str) -> None:
+    got = run_ranks(world_size, adasum_all, transport=transport)
+    for results in got:
+        for mine, first in zip(results, got[0], strict=True):
+            assert torch.equal(mine, first)
 
 
 def average_all() -> list[torch.Tensor]:

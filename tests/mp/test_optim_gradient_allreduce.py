@@ -58,6 +58,38 @@ def test_steps_by_the_sum_of_gradients():
     check(got, expected_gradient_mean(3, "mlp", "sgd", STEPS, scale=1.0))
 
 
+def adasum(gradients):
+    """The definition, for a number of gradients that is a power of two."""
+    if len(gradients) == 1:
+        return gradients[0]
+    half = len(gradients) // 2
+    a, b = adasum(gradients[:half]), adasum(gradients[half:])
+    shared = (a * b).sum()
+    return (1 - shared / (2 * (a * a).sum())) * a + (
+        1 - shared / (2 * (b * b).sum())
+    ) * b
+
+
+def look_at_adasum(bucket_bytes):
+    model = make_model("mlp", 0)
+    wrap(model, op=bf.Adasum, bucket_bytes=bucket_bytes)
+    backward(model, bf.rank(), 0)
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("bucket_bytes", [8, 1 << 20])
+def test_adasum_is_taken_of_each_parameter_by_itself(bucket_bytes):
+    of_ranks = run_ranks(4, look_at_adasum, bucket_bytes)
+    own = []
+    for rank in range(4):
+        model = make_model("mlp", 0)
+        backward(model, rank, 0)
+        own.append([parameter.grad for parameter in model.parameters()])
+    for got in of_ranks:
+        for mine, gradients in zip(got, zip(*own, strict=True), strict=True):
+            torch.testing.assert_close(mine, adasum(gradients))
+
+
 @pytest.mark.parametrize(
     "option", ["backward_passes_per_step", "num_steps_per_communication"]
 )

@@ -14,6 +14,7 @@ from bluecomm.optim.algorithms.local import Local
 from bluecomm.optim.algorithms.local_sgd import LocalSGD
 from bluecomm.optim.algorithms.momentum_tracking import MomentumTracking
 from bluecomm.optim.algorithms.neighbor_allreduce import NeighborAllreduce
+from bluecomm.optim.algorithms.one_sided import PullGet, PushSum, WinPut
 from bluecomm.optim.algorithms.outer_step import DiLoCo, NoLoCo
 
 __all__ = [
@@ -32,4 +33,7 @@ __all__ = [
     "MomentumTracking",
     "NeighborAllreduce",
     "NoLoCo",
+    "PullGet",
+    "PushSum",
+    "WinPut",
 ]

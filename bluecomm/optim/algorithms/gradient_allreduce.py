@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from bluecomm.ops.allreduce import allreduce_nonblocking_
+from bluecomm.ops.allreduce import allreduce_parts_nonblocking_
 from bluecomm.ops.reduce_op import Average
 from bluecomm.optim.algorithm import Algorithm, Round
 from bluecomm.optim.bucket import Bucket
@@ -24,11 +24,14 @@ class GradientAllreduce(Algorithm):
 
     All ranks that start equal stay equal. The mean is over the ranks that have not
     joined; a rank without a gradient for a parameter counts as zero; a parameter
-    without a gradient on any rank is not stepped. With ``op=Sum``, a sum instead.
+    without a gradient on any rank is not stepped. With ``op=Sum``, a sum instead; with
+    ``op=Adasum``, an adaptive sum of each parameter's gradients (see ``ReduceOp``).
 
     Source:
         Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in
         TensorFlow", arXiv:1802.05799. Li et al., "PyTorch Distributed", VLDB 2020.
+        Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys
+        2021, arXiv:2006.02924.
     """
 
     flat_gradients = True
@@ -95,8 +98,9 @@ class GradientAllreduce(Algorithm):
     def _start(self, bucket: Bucket) -> None:
         compression = self.context.options.compression
         tensor, self._kept_types[bucket] = compression.compress(bucket.gradients.flat)
-        handle = allreduce_nonblocking_(
+        handle = allreduce_parts_nonblocking_(
             tensor,
+            bucket.gradients.lengths,
             op=self.context.options.op,
             name=f"{bucket.name}.gradients",
             process_set=self.context.comm,

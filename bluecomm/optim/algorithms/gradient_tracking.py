@@ -36,8 +36,8 @@ class GradientTracking(StatefulAveraging):
     Source:
         Nedic, Olshevsky and Shi, "Achieving Geometric Convergence for Distributed
         Optimization over Time-Varying Graphs", SIAM J. Optimization 27 (2017),
-        arXiv:1607.03218. Xu et al., "Augmented distributed gradient methods for
-        multi-agent optimization", CDC 2015 (ATC).
+        arXiv:1607.03218 (CTA). Pu and Nedic, "Distributed Stochastic Gradient Tracking
+        Methods", Mathematical Programming 187 (2021), arXiv:1805.11454 (ATC).
     """
 
     communication_type = CommunicationType.neighbor_allreduce

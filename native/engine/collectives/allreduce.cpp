@@ -3,6 +3,7 @@
 #include <bit>
 #include <stdexcept>
 
+#include "engine/collectives/adasum.h"
 #include "engine/collectives/collectives.h"
 #include "engine/collectives/direct.h"
 #include "engine/collectives/doubling.h"
@@ -93,6 +94,7 @@ Plan plan_allreduce(const Request& request, const Tuning& tuning) {
   check_input(request);
   check_output(request, request.input);
   check_reduction(request);
+  if (request.op == ReduceOp::kAdasum) check_adasum(request);
   const Group& group = *request.group;
   const Team team = request.local_only ? team_of(group, Machines(group).local_members())
                                        : team_of(group);
@@ -102,6 +104,11 @@ Plan plan_allreduce(const Request& request, const Tuning& tuning) {
   Plan plan;
   if (team.size() == 1) {
     add_own_result(plan, reduction, buffers);
+    return plan;
+  }
+  if (request.op == ReduceOp::kAdasum) {
+    plan.algorithm = Algorithm::kDirect;
+    add_adasum_allreduce(plan, team, request);
     return plan;
   }
   plan.algorithm = choose_for(request, team.size(), tuning);

@@ -102,8 +102,15 @@ void check_stackable(const Request& request) {
 }
 
 void check_reduction(const Request& request) {
+  if (request.op == ReduceOp::kAdasum && request.kind != Kind::kAllreduce) {
+    refuse(request, "op adasum is for allreduce only; use op average or sum");
+  }
   if (is_floating(request.dtype)) return;
   const std::string dtype(dtype_name(request.dtype));
+  if (request.op == ReduceOp::kAdasum) {
+    refuse(request, "expected a floating dtype for op adasum, got " + dtype +
+                        "; use op sum, or convert the tensor first");
+  }
   if (request.op == ReduceOp::kAverage) {
     refuse(request, "expected a floating dtype for an average, got " + dtype +
                         "; use op sum, or convert the tensor first");

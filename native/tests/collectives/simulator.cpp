@@ -89,6 +89,10 @@ class Runner {
 
   Phase& phase() { return call_.plan.phases[phase_]; }
 
+  Bytes scratch() const {
+    return {call_.plan.scratch.get(), call_.plan.scratch_nbytes};
+  }
+
   [[noreturn]] void broken(const std::string& rule) const {
     throw RuleBroken(rule + " (rank " + std::to_string(rank_) + ", phase " +
                      std::to_string(phase_) + ")");
@@ -102,6 +106,7 @@ class Runner {
 
   void start_phase() {
     is_started_ = true;
+    if (phase().prepare) phase().prepare();
     for (const Send& send : phase().sends) {
       post(send);
       unreleased_.emplace_back(phase_, &send);
@@ -112,7 +117,8 @@ class Runner {
   }
 
   void post(const Send& send) {
-    if (!holds(call_.input, send.bytes) && !holds(call_.output, send.bytes)) {
+    if (!holds(call_.input, send.bytes) && !holds(call_.output, send.bytes) &&
+        !holds(scratch(), send.bytes)) {
       broken("a send leaves the caller's memory");
     }
     if (send.peer == rank_) broken("a rank sends to itself");
@@ -156,6 +162,7 @@ class Runner {
       const Gather& gather = gathers[i];
       if (gather.sources.empty()) broken("a gather has no source");
       if (!holds(call_.output, gather.dst) && !holds(call_.allocated, gather.dst) &&
+          !holds(scratch(), gather.dst) &&
           !(call_.in_place && holds(call_.input, gather.dst))) {
         broken("a destination leaves the caller's memory");
       }

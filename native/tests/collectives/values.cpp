@@ -128,6 +128,7 @@ Expected reduce(ReduceOp op, DType dtype, const std::vector<double>& values,
     switch (op) {
       case ReduceOp::kSum:
       case ReduceOp::kAverage:
+      case ReduceOp::kAdasum:  // whose weights are the caller's
         result += values[i];
         break;
       case ReduceOp::kMin:

@@ -218,6 +218,31 @@ TEST(failures, a_timeout_tells_what_the_silent_rank_does_instead) {
   }
 }
 
+TEST(failures, all_deadlines_can_be_put_off) {
+  InprocHub hub(2);
+  EngineConfig config;
+  config.size = 2;
+  std::vector<std::unique_ptr<Transport>> transports;
+  transports.push_back(hub.make_transport(0));
+  const std::unique_ptr<Transport> other = hub.make_transport(1);
+  Dispatcher dispatcher(std::move(config), std::move(transports));
+  dispatcher.connect({{0, "host", "here", 1, dispatcher.offers()},
+                      {1, "host", "here", 2, {{"inproc", other->offer()}}}});
+  dispatcher.add_group({.id = kWorld, .ranks = {0, 1}, .machine_of = {0, 0}, .me = 0});
+  const Clock::time_point soon = Clock::now() + kPatience;
+  for (int i = 0; i < 2; ++i) {
+    Request request;
+    request.kind = Kind::kBarrier;
+    request.name = std::to_string(i);
+    request.group = dispatcher.group(kWorld);
+    request.deadline = soon + i * 1h;
+    dispatcher.submit(std::move(request));
+  }
+  CHECK(dispatcher.next_timer() == soon);
+  dispatcher.put_off_deadlines(2h);
+  CHECK(dispatcher.next_timer() == soon + 2h);
+}
+
 TEST(failures, a_deadline_can_be_moved) {
   EngineWorld world(2);
   Engine& engine = world.engine(0);

@@ -42,6 +42,7 @@ V fold_floating(std::span<const Term> terms, ReduceOp op, double post_scale,
     switch (op) {
       case ReduceOp::kSum:
       case ReduceOp::kAverage:
+      case ReduceOp::kAdasum:
         result = result + value;
         break;
       case ReduceOp::kMin:
@@ -69,6 +70,7 @@ V fold_integer(std::size_t count, ReduceOp op, Read read) {
     switch (op) {
       case ReduceOp::kSum:
       case ReduceOp::kAverage:
+      case ReduceOp::kAdasum:
         result = static_cast<V>(a + b);
         break;
       case ReduceOp::kMin:

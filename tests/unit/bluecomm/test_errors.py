@@ -23,6 +23,7 @@ CLASSES = [
     errors.PeerLostError,
     errors.CommunicationTimeout,
     errors.ShutdownError,
+    errors.SuspendedError,
 ]
 
 
@@ -34,6 +35,7 @@ CLASSES = [
         (errors.PeerLostError, (RuntimeError, ConnectionError)),
         (errors.CommunicationTimeout, (RuntimeError, TimeoutError)),
         (errors.ShutdownError, (RuntimeError,)),
+        (errors.SuspendedError, (RuntimeError,)),
     ],
 )
 def test_each_class_can_be_caught_as_the_builtin_it_stands_for(error_class, bases):

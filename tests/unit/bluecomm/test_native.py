@@ -239,7 +239,7 @@ def test_a_call_that_waits_comes_back_for_a_signal(pair: list[Engine]) -> None:
 
 
 def test_an_unknown_reduction_is_refused() -> None:
-    text = "op must be one of sum average min max product; got 'mean'"
+    text = "op must be one of sum average min max product adasum; got 'mean'"
     with pytest.raises(ValueError, match=text):
         Parameters(op="mean")
 

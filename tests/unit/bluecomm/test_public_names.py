@@ -8,7 +8,8 @@ import pytest
 import bluecomm as bf
 
 BLUEFOG = """
-init shutdown size local_size rank local_rank machine_size machine_rank is_homogeneous
+init shutdown suspend resume size local_size rank local_rank
+machine_size machine_rank is_homogeneous
 nccl_built mpi_threads_supported unified_mpi_window_model_supported
 set_skip_negotiate_stage get_skip_negotiate_stage
 load_topology set_topology load_machine_topology set_machine_topology
@@ -26,6 +27,7 @@ pair_gossip pair_gossip_nonblocking poll synchronize wait barrier
 CommunicationType DistributedGradientAllreduceOptimizer DistributedAllreduceOptimizer
 DistributedNeighborAllreduceOptimizer DistributedHierarchicalNeighborAllreduceOptimizer
 DistributedAdaptThenCombineOptimizer DistributedAdaptWithCombineOptimizer
+DistributedWinPutOptimizer DistributedPullGetOptimizer DistributedPushSumOptimizer
 broadcast_parameters allreduce_parameters broadcast_optimizer_state
 timeline_start_activity timeline_end_activity timeline_context
 win_create win_free win_update win_update_then_collect win_put_nonblocking win_put
@@ -39,7 +41,7 @@ neighbor_win_get_nonblocking neighbor_win_accumulate neighbor_win_accumulate_non
 HOROVOD = """
 init shutdown is_initialized size local_size rank local_rank cross_size cross_rank
 is_homogeneous nccl_built mpi_built mpi_threads_supported
-Average Sum Min Max Product Compression ProcessSet
+Average Sum Min Max Product Adasum Compression ProcessSet
 allreduce allreduce_ allreduce_async allreduce_async_
 grouped_allreduce grouped_allreduce_async allgather allgather_async
 broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async

@@ -193,7 +193,7 @@ class TestWorldOfOne:
             wrapped(bucket_bytes=0)
         with pytest.raises(TypeError, match="num_steps_per_communication must be an"):
             wrapped(num_steps_per_communication=1.5)
-        with pytest.raises(ValueError, match=r"op must be bluecomm\.Average or Sum"):
+        with pytest.raises(ValueError, match=r"op must be bluecomm\.Average, Sum or"):
             wrapped(op=bf.Max)
         with pytest.raises(TypeError, match="compression must be"):
             wrapped(compression="fp16")

@@ -22,6 +22,9 @@ def test_the_algorithms():
         "momentum_tracking",
         "neighbor_allreduce",
         "noloco",
+        "pull_get",
+        "push_sum",
+        "win_put",
     ]
     assert get_algorithm("gradient_allreduce") is GradientAllreduce
 

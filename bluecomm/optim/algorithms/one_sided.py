@@ -1,0 +1,282 @@
+"""Averaging that waits for nobody: what each rank has lies with its neighbors.
+
+A round is of this rank alone. It begins with the first forward pass of a step and ends
+before the user's own step; meanwhile the parameters go to the neighbors' windows, or
+theirs come here, without an action of their programs. What a neighbor has left last is
+what counts, however old it is, so a rank that is slow slows down nobody.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+from bluecomm.ops.tensor import shared_like
+from bluecomm.optim.algorithm import Algorithm
+from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.registry import register_algorithm
+from bluecomm.runtime import current_communicator
+from bluecomm.runtime.handle import wait_all
+from bluecomm.window.creation import win_create, win_free
+from bluecomm.window.get import win_get_nonblocking
+from bluecomm.window.live import WindowHandle, find
+from bluecomm.window.put import win_accumulate_nonblocking, win_put_nonblocking
+from bluecomm.window.update import win_update, win_update_then_collect
+
+_log = logging.getLogger("bluecomm")
+
+# A rank whose share of the mass of push-sum is less keeps it until it gets some.
+_LEAST_P = 0.125
+
+
+class OneSided(Algorithm):
+    """Base of the three: a window for each bucket, and when it is used.
+
+    Making one is collective, and so is the end, when the parameters get another
+    optimizer. While there is one, the topology cannot be changed.
+
+    Args:
+        window_prefix: Put before the names of the windows.
+
+    Raises:
+        ValueError: The ranks are not all ranks of the world.
+    """
+
+    flat_parameters = True
+    honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
+    zero_init: ClassVar[bool] = False
+
+    def __init__(self, *, window_prefix: str | None = None) -> None:
+        self._prefix = f"{window_prefix}." if window_prefix else ""
+        self._buckets: Sequence[Bucket] = ()
+        self._under_way: list[tuple[Bucket, WindowHandle]] = []
+        self._has_started = False
+
+    def setup(self, buckets: Sequence[Bucket]) -> None:
+        if self.context.comm is not current_communicator():
+            raise ValueError(
+                f"{type(self).__name__} acts among all ranks, and takes no process_set"
+            )
+        for bucket in buckets:
+            bucket.lay_out_parameters(halves=1)
+        if self.context.comm.size > 1:
+            self._buckets = buckets
+            for bucket in buckets:
+                value, name = self.value_of(bucket), self.name_of(bucket)
+                win_create(value, name, zero_init=self.zero_init)
+
+    def name_of(self, bucket: Bucket) -> str:
+        """Return the name of a bucket's window."""
+        return f"{self._prefix}{bucket.name}.window"
+
+    # -- what the algorithms differ in -------------------------------------------------
+
+    def value_of(self, bucket: Bucket) -> torch.Tensor:
+        """Return the own value of a bucket's window."""
+        return bucket.parameters.current
+
+    @abc.abstractmethod
+    def start(self, bucket: Bucket) -> WindowHandle | None:
+        """Start what hides behind forward and backward; ``None``: nothing."""
+
+    @abc.abstractmethod
+    def combine(self, bucket: Bucket) -> None:
+        """Make what is there now the values of the parameters."""
+
+    # -- events ------------------------------------------------------------------------
+
+    def before_forward(self, bucket: Bucket) -> None:
+        self._start(bucket)
+
+    def before_step(self) -> None:
+        if self.context.schedule.is_due and not self._has_started:
+            for bucket in reversed(self._buckets):
+                self._start(bucket)
+        self._finish()
+
+    def after_step(self) -> None:
+        self._has_started = False
+
+    def settle(self, *, for_writing: bool) -> None:
+        # Until the step the values are those that the neighbors get.
+        if for_writing:
+            self._finish()
+
+    def drain(self) -> None:
+        self._finish()
+
+    def finalize(self) -> None:
+        self._finish()
+        for bucket in self._buckets:
+            win_free(self.name_of(bucket))
+
+    def _start(self, bucket: Bucket) -> None:
+        if bucket not in self._buckets:
+            return
+        self._has_started = True
+        if adopted := bucket.parameters.check():
+            _log.warning(
+                "%s: took in parameters that were given other memory since the last "
+                "round: %s",
+                self.context.name,
+                ", ".join(adopted),
+            )
+        handle = self.start(bucket)
+        if handle is not None:
+            self._under_way.append((bucket, handle))
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """Wait for the own requests, and combine."""
+        under_way, self._under_way = self._under_way, []
+        wait_all([handle for _, handle in under_way])
+        for bucket, _ in under_way:
+            self.combine(bucket)
+
+
+class _Averaging(OneSided):
+    """Base of those that average parameters with the weights of the topology."""
+
+    def combine(self, bucket: Bucket) -> None:
+        knobs = self.context.knobs
+        win_update(self.name_of(bucket), knobs.self_weight, knobs.src_weights)
+
+
+@register_algorithm("win_put")
+class WinPut(_Averaging):
+    """Asynchronous averaging: each rank puts its parameters with its out-neighbors.
+
+    ``x_i <- step(W_ii x_i + sum_j W_ij v_j, g(x_i))``, where ``v_j`` is what rank ``j``
+    has put last. With a doubly stochastic ``W`` and ranks of equal speed the mean of
+    ``x`` is kept up to the steps, as by ``neighbor_allreduce``; a rank that is ahead
+    counts for more.
+
+    ``self_weight``, ``src_weights`` and ``dst_weights`` of the optimizer are used.
+
+    Args:
+        window_prefix: Put before the names of the windows.
+
+    Source:
+        Ying et al., "BlueFog: Make Decentralized Algorithms Practical for Optimization
+        and Deep Learning", 2021, arXiv:2111.04287. Lian et al., "Asynchronous
+        Decentralized Parallel Stochastic Gradient Descent", ICML 2018,
+        arXiv:1710.06952.
+    """
+
+    def start(self, bucket: Bucket) -> WindowHandle:
+        return win_put_nonblocking(
+            bucket.parameters.current,
+            self.name_of(bucket),
+            dst_weights=self.context.knobs.dst_weights,
+        )
+
+
+@register_algorithm("pull_get")
+class PullGet(_Averaging):
+    """Asynchronous averaging: each rank gets the parameters of its in-neighbors.
+
+    As ``win_put``, but ``v_j`` is what rank ``j`` showed last, when its own round
+    began: nothing is sent that nobody reads. ``self_weight`` and ``src_weights`` of the
+    optimizer are used.
+
+    Args:
+        window_prefix: Put before the names of the windows.
+
+    Source:
+        As for ``win_put``.
+    """
+
+    def start(self, bucket: Bucket) -> WindowHandle:
+        sources = self.context.knobs.src_weights
+        return win_get_nonblocking(
+            self.name_of(bucket),
+            None if sources is None else dict.fromkeys(sources, 1.0),
+        )
+
+
+@register_algorithm("push_sum")
+class PushSum(OneSided):
+    """Stochastic gradient push, asynchronous, on any strongly connected digraph.
+
+    Rank ``i`` has ``x_i`` and a share ``p_i`` of the mass, 1 in the beginning; the
+    parameters are ``z_i = x_i / p_i``. With ``a_i = 1 / (out-neighbors + 1)``:
+
+        x_i <- x_i + (step(z_i, g(z_i)) - z_i)  (the last step),
+        keep a_i (x_i, p_i), add as much to what lies with each out-neighbor,
+        add what lies here, z_i <- x_i / p_i, and step
+
+    Nothing is lost or counted twice: with what is under way the sum of ``x`` changes by
+    the ranks' steps only, and that of ``p`` is the number of ranks. So ``z`` goes to
+    the exact mean, on graphs that have no doubly stochastic weights, and however far
+    ranks are apart in time. A rank whose ``p`` is below 1/8, because its in-neighbors
+    are slow, pushes nothing until it gets some. A change of the parameters by other
+    means than the optimizer's step counts as a step.
+
+    ``dst_weights`` of the optimizer may name some of the out-neighbors; with
+    ``self_weight`` its values, else equal ones, which must sum to 1.
+
+    Args:
+        window_prefix: Put before the names of the windows.
+
+    Source:
+        Assran, Loizou, Ballas and Rabbat, "Stochastic Gradient Push for Distributed
+        Deep Learning", ICML 2019, arXiv:1811.10792. Kempe, Dobra and Gehrke,
+        "Gossip-Based Computation of Aggregate Information", FOCS 2003.
+    """
+
+    zero_init = True
+
+    def __init__(self, *, window_prefix: str | None = None) -> None:
+        super().__init__(window_prefix=window_prefix)
+        self._biased: dict[Bucket, torch.Tensor] = {}
+
+    def setup(self, buckets: Sequence[Bucket]) -> None:
+        super().setup(buckets)
+        for bucket in self._buckets:
+            find("push_sum", self.name_of(bucket)).has_p = True
+
+    def value_of(self, bucket: Bucket) -> torch.Tensor:
+        if bucket not in self._biased:
+            current = bucket.parameters.current
+            self._biased[bucket] = shared_like(current).copy_(current)
+        return self._biased[bucket]
+
+    @torch.no_grad()
+    def start(self, bucket: Bucket) -> WindowHandle | None:
+        name, biased = self.name_of(bucket), self._biased[bucket]
+        p = find("push_sum", name).native.p
+        biased.mul_(1 - 1 / p).add_(bucket.parameters.current)
+        keeps, gives = self._shares(name)
+        if p < _LEAST_P:
+            keeps, gives = 1.0, {}
+        return win_accumulate_nonblocking(biased, name, keeps, gives)
+
+    def combine(self, bucket: Bucket) -> None:
+        name = self.name_of(bucket)
+        biased = win_update_then_collect(name, require_mutex=False)
+        p = find("push_sum", name).native.p
+        torch.div(biased, p, out=bucket.parameters.current)
+
+    def _shares(self, name: str) -> tuple[float, dict[int, float]]:
+        """Return what this rank keeps, and what each of its targets gets."""
+        knobs = self.context.knobs
+        targets = knobs.dst_weights
+        if targets is None:
+            targets = sorted(find("push_sum", name).out_weights)
+        if knobs.self_weight is None:
+            share = 1 / (len(targets) + 1)
+            return share, dict.fromkeys(targets, share)
+        if not isinstance(targets, dict):
+            share = (1 - knobs.self_weight) / max(1, len(targets))
+            targets = dict.fromkeys(targets, share)
+        total = knobs.self_weight + sum(targets.values())
+        if abs(total - 1) > 1e-6:
+            raise ValueError(
+                "push_sum: self_weight and dst_weights must sum to 1, so that nothing "
+                f"is lost; got {knobs.self_weight} and {targets}"
+            )
+        return knobs.self_weight, targets

@@ -1,0 +1,77 @@
+#include "kernels/products.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "kernels/at_level.h"
+#include "kernels/convert.h"
+#include "kernels/loose.h"
+
+namespace bluecomm {
+namespace {
+
+// All rows' blocks are in the cache while their products are taken.
+constexpr std::size_t kBlock = 256;  // items
+constexpr std::size_t kLanes = 8;    // partial sums, added at the end of a block
+
+template <typename Item>
+void widen_plain(CpuLevel level, double* dst, const std::byte* src, std::size_t count) {
+  const Loose<Item>* const items = loose<Item>(src);
+  at_level(level, [=]() BLUECOMM_INLINE {
+    for (std::size_t i = 0; i < count; ++i) {
+      dst[i] = static_cast<double>(items[i].value);
+    }
+  });
+}
+
+// dst[0 .. kBlock) = the `count` items at `src`, and zeros behind them.
+void load_block(CpuLevel level, double* dst, const std::byte* src, std::size_t count,
+                DType dtype) {
+  std::fill(dst + count, dst + kBlock, 0.0);
+  if (dtype == DType::kFloat64) return widen_plain<double>(level, dst, src, count);
+  if (dtype == DType::kFloat32) return widen_plain<float>(level, dst, src, count);
+  std::array<float, kBlock> single;
+  widen({single.data(), count}, {src, count * item_size(dtype)}, dtype, level);
+  const auto bytes = std::as_bytes(std::span(single));
+  widen_plain<float>(level, dst, bytes.data(), count);
+}
+
+double multiply_blocks(CpuLevel level, const double* a, const double* b) {
+  std::array<double, kLanes> sums{};
+  double* const out = sums.data();
+  at_level(level, [=]() BLUECOMM_INLINE {
+    double lanes[kLanes] = {};
+    for (std::size_t i = 0; i < kBlock; i += kLanes) {
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        lanes[lane] += a[i + lane] * b[i + lane];
+      }
+    }
+    for (std::size_t lane = 0; lane < kLanes; ++lane) out[lane] = lanes[lane];
+  });
+  double sum = 0.0;
+  for (const double lane : sums) sum += lane;
+  return sum;
+}
+
+}  // namespace
+
+void add_products(std::span<double> products, std::span<const std::byte* const> rows,
+                  std::size_t nbytes, DType dtype, CpuLevel level) {
+  const std::size_t item = item_size(dtype);
+  const std::size_t count = nbytes / item;
+  std::vector<double> blocks(rows.size() * kBlock);
+  for (std::size_t start = 0; start < count; start += kBlock) {
+    const std::size_t length = std::min(kBlock, count - start);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      double* const block = blocks.data() + i * kBlock;
+      load_block(level, block, rows[i] + start * item, length, dtype);
+      for (std::size_t j = 0; j <= i; ++j) {
+        products[pair_index(i, j)] +=
+            multiply_blocks(level, block, blocks.data() + j * kBlock);
+      }
+    }
+  }
+}
+
+}  // namespace bluecomm

@@ -1,0 +1,240 @@
+#include <bit>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "engine/collectives/adasum_weights.h"
+#include "kernels/products.h"
+#include "tests/check.h"
+#include "tests/collectives/simulator.h"
+#include "tests/collectives/values.h"
+#include "tests/kernels/levels.h"
+
+namespace bluecomm::test {
+namespace {
+
+using Values = std::vector<double>;
+
+double product(const Values& a, const Values& b) {
+  double sum = 0.0;
+  for (std::size_t k = 0; k < a.size(); ++k) sum += a[k] * b[k];
+  return sum;
+}
+
+// The definition, tensor by tensor.
+Values adasum(const std::vector<Values>& tensors) {
+  if (tensors.size() == 1) return tensors.front();
+  const auto middle = static_cast<std::ptrdiff_t>(std::bit_floor(tensors.size() - 1));
+  const Values a = adasum({tensors.begin(), tensors.begin() + middle});
+  const Values b = adasum({tensors.begin() + middle, tensors.end()});
+  const double of_a = product(a, a) > 0 ? 1 - product(a, b) / (2 * product(a, a)) : 1;
+  const double of_b = product(b, b) > 0 ? 1 - product(a, b) / (2 * product(b, b)) : 1;
+  Values result;
+  for (std::size_t k = 0; k < a.size(); ++k)
+    result.push_back(of_a * a[k] + of_b * b[k]);
+  return result;
+}
+
+struct Case {
+  std::vector<int> machine_of;
+  DType dtype = DType::kFloat32;
+  std::int64_t count = 301;
+  std::vector<std::int64_t> splits;
+  bool in_place = false;
+  bool local_only = false;
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+// What `member` shall get: adasum for each of the splits, a sum behind them.
+Values expected_of(const Case& test, const std::vector<Values>& inputs, int member) {
+  std::vector<Values> taking_part;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (test.local_only && test.machine_of[i] != test.machine_of[member]) continue;
+    taking_part.push_back(inputs[i]);
+  }
+  Values expected(inputs.front().size(), 0.0);
+  for (const Values& input : taking_part) {
+    for (std::size_t k = 0; k < input.size(); ++k) expected[k] += input[k];
+  }
+  std::vector<std::int64_t> splits = test.splits;
+  if (splits.empty()) splits = {test.count};
+  std::ptrdiff_t begin = 0;
+  for (const std::int64_t length : splits) {
+    std::vector<Values> tensors;
+    for (const Values& input : taking_part) {
+      tensors.emplace_back(input.begin() + begin, input.begin() + begin + length);
+    }
+    const Values result = adasum(tensors);
+    std::copy(result.begin(), result.end(), expected.begin() + begin);
+    begin += length;
+  }
+  for (double& value : expected) value *= test.prescale * test.postscale;
+  return expected;
+}
+
+void check_adasum(const Case& test, unsigned seed) {
+  World world(test.machine_of);
+  std::mt19937 random(seed);
+  std::vector<Values> inputs;
+  for (int i = 0; i < world.size(); ++i) {
+    const std::size_t nbytes =
+        static_cast<std::size_t>(test.count) * item_size(test.dtype);
+    world.set_tensor(i, test.dtype, {test.count}, nbytes, test.in_place);
+    fill_random(world[i].input, test.dtype, ReduceOp::kSum, random);
+    inputs.push_back(values_of(world[i].input, test.dtype));
+    Request& request = world[i].request;
+    request.kind = Kind::kAllreduce;
+    request.op = ReduceOp::kAdasum;
+    request.splits = test.splits;
+    request.local_only = test.local_only;
+    request.prescale = test.prescale;
+    request.postscale = test.postscale;
+  }
+  world.plan();
+  world.run(seed);
+
+  int wrong = 0;
+  for (int i = 0; i < world.size(); ++i) {
+    const Values expected = expected_of(test, inputs, i);
+    const Values got = values_of(world[i].result, test.dtype);
+    CHECK_EQ(got.size(), expected.size());
+    for (std::size_t k = 0; k < got.size(); ++k) {
+      double magnitude = 1.0;
+      for (const Values& input : inputs) magnitude += std::abs(input[k]);
+      const double bound = 4 * world.size() * epsilon(test.dtype) * magnitude;
+      if (!(std::abs(got[k] - expected[k]) <= bound)) ++wrong;
+    }
+    for (int j = 0; j < i; ++j) {
+      if (!test.local_only || test.machine_of[i] == test.machine_of[j]) {
+        CHECK(world[i].result == world[j].result);
+      }
+    }
+    if (!test.in_place) CHECK(values_of(world[i].input_after, test.dtype) == inputs[i]);
+  }
+  CHECK_EQ(wrong, 0);
+}
+
+TEST(adasum, gives_all_members_the_same_bits_for_each_dtype) {
+  unsigned seed = 0;
+  for (int n : {1, 2, 3, 4, 5, 6, 8, 13}) {
+    for (DType dtype : kEveryDType) {
+      if (!is_floating(dtype)) continue;
+      // Few numbers may nearly cancel out, and are ill-conditioned then.
+      for (std::int64_t count : {0, 40, 301, 3000}) {
+        ++seed;
+        check_adasum({.machine_of = one_machine(n),
+                      .dtype = dtype,
+                      .count = count,
+                      .splits = {},
+                      .in_place = seed % 2 == 0},
+                     seed);
+      }
+    }
+  }
+}
+
+TEST(adasum, takes_each_tensor_by_itself_and_sums_the_rest) {
+  for (int n : {1, 2, 3, 4, 7}) {
+    for (const auto& splits : std::vector<std::vector<std::int64_t>>{
+             {301}, {300}, {0}, {16, 0, 3, 64, 100}, {1, 1, 1, 1}, {150, 151}}) {
+      check_adasum({.machine_of = one_machine(n), .splits = splits}, 7);
+    }
+  }
+}
+
+TEST(adasum, takes_scales_and_the_members_on_one_machine) {
+  check_adasum({.machine_of = machines_of({2, 3}),
+                .splits = {},
+                .local_only = true,
+                .prescale = 0.5,
+                .postscale = 3.0},
+               1);
+  check_adasum({.machine_of = machines_of({2, 3}), .splits = {100}}, 2);
+}
+
+TEST(adasum, refuses_what_makes_no_sense) {
+  const auto check_refused = [](Kind kind, DType dtype, std::int64_t split,
+                                const char* why) {
+    World world(one_machine(2));
+    world.set_tensor(0, dtype, {4}, 4 * item_size(dtype));
+    world[0].request.kind = kind;
+    world[0].request.op = ReduceOp::kAdasum;
+    world[0].request.splits = {split};
+    CHECK_THROWS(make_plan(world[0].request, {}), std::invalid_argument, why);
+  };
+  check_refused(Kind::kAllreduce, DType::kInt32, 4,
+                "expected a floating dtype for op adasum, got int32");
+  check_refused(Kind::kReducescatter, DType::kFloat32, 4,
+                "op adasum is for allreduce only");
+  check_refused(Kind::kAllreduce, DType::kFloat32, 5, "got one of 5");
+  check_refused(Kind::kAllreduce, DType::kFloat32, -1, "got one of -1");
+}
+
+Values weights_of(const std::vector<Values>& tensors) {
+  Values products;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    for (std::size_t j = 0; j <= i; ++j) {
+      products.push_back(product(tensors[i], tensors[j]));
+    }
+  }
+  return adasum_weights(products, tensors.size());
+}
+
+TEST(adasum, sums_what_is_orthogonal_and_averages_what_is_equal) {
+  CHECK(weights_of({{1, 0, 0}, {0, 2, 0}, {0, 0, 3}}) == (Values{1, 1, 1}));
+  CHECK(weights_of({{1, 2}, {1, 2}, {1, 2}, {1, 2}}) ==
+        (Values{0.25, 0.25, 0.25, 0.25}));
+}
+
+TEST(adasum, is_not_moved_by_zeros) {
+  CHECK(weights_of({{0, 0}, {0, 0}}) == (Values{1, 1}));
+  CHECK(weights_of({{0, 0}, {1, 2}}) == (Values{1, 1}));
+  // The first two cancel out, up to rounding; the third is the result.
+  const Values weights = weights_of({{0.1, 0.7}, {-0.1, -0.7}, {3, 4}});
+  CHECK_EQ(weights[0], weights[1]);
+  CHECK_EQ(weights[2], 1.0);
+}
+
+TEST(adasum, spreads_nan) {
+  for (const double weight : weights_of({{1, 2}, {NAN, 2}, {3, 4}})) {
+    CHECK(std::isnan(weight));
+  }
+}
+
+TEST(adasum, takes_the_same_products_with_all_vector_instructions) {
+  std::mt19937 random(3);
+  for (DType dtype : kEveryDType) {
+    if (!is_floating(dtype)) continue;
+    for (std::size_t count : {0, 1, 255, 256, 700}) {
+      std::vector<std::vector<std::byte>> rows(3);
+      std::vector<const std::byte*> starts;
+      for (auto& row : rows) {
+        row.resize(count * item_size(dtype) + 1);
+        const auto values = std::span(row).subspan(1);  // at an odd address
+        fill_random(values, dtype, ReduceOp::kSum, random);
+        starts.push_back(values.data());
+      }
+      Values expected;
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        for (std::size_t j = 0; j <= i; ++j) {
+          expected.push_back(product(values_of(std::span(rows[i]).subspan(1), dtype),
+                                     values_of(std::span(rows[j]).subspan(1), dtype)));
+        }
+      }
+      Values first;
+      for (CpuLevel level : levels()) {
+        Values got(pair_count(rows.size()), 0.0);
+        add_products(got, starts, count * item_size(dtype), dtype, level);
+        if (first.empty()) first = got;
+        CHECK(got == first);
+        for (std::size_t k = 0; k < got.size(); ++k) {
+          CHECK(std::abs(got[k] - expected[k]) <= 1e-9 * (1 + std::abs(expected[k])));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bluecomm::test

@@ -1,0 +1,244 @@
+"""Asynchronous algorithms: nobody waits, nothing is lost, and where they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bluecomm as bf
+from bluecomm.optim.wrapper import COORDINATOR_KEY
+from bluecomm.window.live import find
+from tests.support.logistic import Logistic, data_of, optimum, start_of
+from tests.support.patience import hear, say, until
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.mp
+
+ALGORITHMS = ["win_put", "pull_get", "push_sum"]
+FACTORIES = {
+    "win_put": bf.DistributedWinPutOptimizer,
+    "pull_get": bf.DistributedPullGetOptimizer,
+    "push_sum": bf.DistributedPushSumOptimizer,
+}
+STEPS, RATE = 20, 0.1
+
+
+class Constant(nn.Module):
+    """Has the gradient 1 everywhere."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.full((5,), value, dtype=torch.float64))
+        self.y = nn.Parameter(torch.full((3, 2), value, dtype=torch.float64))
+
+    def forward(self) -> torch.Tensor:
+        return self.x.sum() + self.y.sum()
+
+
+def lopsided() -> nx.DiGraph:
+    """A digraph without doubly stochastic weights of the usual kind."""
+    graph = nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2), (2, 3), (3, 0)])
+    graph.add_edges_from((node, node) for node in range(4))
+    return graph
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model().backward()
+    optimizer.step()
+
+
+def meet(optimizer: torch.optim.Optimizer) -> None:
+    """Wait until what all ranks have begun to put has arrived."""
+    algorithm = optimizer.__dict__[COORDINATOR_KEY].algorithm
+    for _, handle in algorithm._under_way:
+        until(handle.done, "a put does not arrive")
+    bf.barrier()
+
+
+def windows() -> list[str]:
+    return bf.get_current_created_window_names()
+
+
+# -- push-sum --------------------------------------------------------------------------
+
+
+def push_with_constant_gradient() -> tuple[list[float], float, float]:
+    """Step in any order of time, then only mix."""
+    bf.set_topology(lopsided())
+    model = Constant(float(bf.rank()))
+    sgd = torch.optim.SGD(model.parameters(), RATE)
+    optimizer = bf.DistributedPushSumOptimizer(sgd, model)
+    for _ in range(STEPS):
+        step(model, optimizer)
+    for _ in range(150):
+        bf.barrier()
+        optimizer.skip_step()
+    bf.barrier()
+    (name,) = windows()
+    value = bf.win_update_then_collect(name)
+    bf.barrier()
+    p = find("test", name).native.p
+    return model.x.tolist() + model.y.flatten().tolist(), float(value[0]), p
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_push_sum_reaches_the_exact_value_and_loses_nothing(transport: str) -> None:
+    got = run_ranks(4, push_with_constant_gradient, transport=transport)
+    exact = np.mean(range(4)) - STEPS * RATE
+    for values, _, _ in got:
+        np.testing.assert_allclose(values, exact, atol=1e-9)
+    assert sum(p for _, _, p in got) == pytest.approx(4, abs=1e-12)
+    assert sum(mass for _, mass, _ in got) == pytest.approx(4 * exact, abs=1e-9)
+
+
+def push_in_step() -> list[float]:
+    """All ranks give and get in turn: the value is exact after every step."""
+    bf.set_topology(bf.RingGraph(bf.size()))
+    model = Constant(0.0)
+    sgd = torch.optim.SGD(model.parameters(), RATE)
+    optimizer = bf.DistributedOptimizer(sgd, model, algorithm="push_sum")
+    seen = []
+    for _ in range(STEPS):
+        loss = model()
+        meet(optimizer)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.append(float(model.x[0]))
+        bf.barrier()
+    return seen
+
+
+def test_push_sum_in_step() -> None:
+    for seen in run_ranks(3, push_in_step):
+        expected = -RATE * np.arange(1, STEPS + 1)
+        np.testing.assert_allclose(seen, expected, atol=1e-12)
+
+
+# -- a slow rank -----------------------------------------------------------------------
+
+
+def leave_one_behind(folder: Path, algorithm: str) -> int:
+    """Rank 0 computes until all others have made all of their steps."""
+    model = Constant(float(bf.rank()))
+    sgd = torch.optim.SGD(model.parameters(), RATE)
+    optimizer = FACTORIES[algorithm](sgd, model)
+    bf.barrier()
+    steps = 0
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = model()
+        if bf.rank() == 0 and steps == 1:
+            for rank in range(1, bf.size()):
+                hear(folder, f"{rank} has made {STEPS} steps")
+        loss.backward()
+        optimizer.step()
+        steps += 1
+    say(folder, f"{bf.rank()} has made {steps} steps")
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+    bf.barrier()
+    return steps
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_slow_rank_slows_down_nobody(
+    algorithm: str, transport: str, tmp_path: Path
+) -> None:
+    got = run_ranks(3, leave_one_behind, tmp_path, algorithm, transport=transport)
+    assert got == [STEPS] * 3
+
+
+# -- averages --------------------------------------------------------------------------
+
+
+def mix_only(algorithm: str) -> list[float]:
+    """Mix in step with the others, without gradients; return the mean of each round."""
+    bf.set_topology(bf.RingGraph(bf.size()))
+    model = Constant(float(bf.rank() ** 2))
+    sgd = torch.optim.SGD(model.parameters(), RATE)
+    optimizer = FACTORIES[algorithm](sgd, model, window_prefix="mine")
+    assert all(name.startswith("mine.") for name in windows())
+    means = []
+    for _ in range(40):
+        model()  # the forward pass begins the round
+        meet(optimizer)
+        optimizer.skip_step()
+        means.append(float(bf.allreduce(model.x.detach())[0]))
+    assert float(bf.consensus_distance(model)) < 1e-6
+    return means
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_mean_is_kept_and_reached(algorithm: str) -> None:
+    for means in run_ranks(4, mix_only, algorithm):
+        np.testing.assert_allclose(means, np.mean([0, 1, 4, 9]), atol=1e-9)
+
+
+def train_logistic(algorithm: str) -> list[float]:
+    """Train with full gradients at a rate that falls, about as fast as the others."""
+    model = Logistic(start_of(bf.rank()))
+    sgd = torch.optim.SGD(model.parameters(), 0.4)
+    optimizer = bf.DistributedOptimizer(sgd, model, algorithm=algorithm)
+    features, labels = (torch.as_tensor(each) for each in data_of(bf.rank()))
+    for number in range(400):
+        optimizer.zero_grad()
+        loss = model(features, labels)
+        meet(optimizer)  # a rank that is ahead of the others would count for more
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = 0.4 / (1 + number / 10)
+        optimizer.step()
+    bf.barrier()
+    optimizer.synchronize()
+    return model.vector.tolist()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_training_ends_near_the_optimum_of_all_data(algorithm: str) -> None:
+    for vector in run_ranks(4, train_logistic, algorithm):
+        assert np.abs(np.array(vector) - optimum(4)).max() < 0.15
+
+
+# -- edges -----------------------------------------------------------------------------
+
+
+def wrap_again_and_alone() -> None:
+    model = Constant(1.0)
+    sgd = torch.optim.SGD(model.parameters(), RATE)
+    optimizer = bf.DistributedOptimizer(sgd, model, algorithm="win_put")
+    step(model, optimizer)
+    assert len(windows()) == (1 if bf.size() > 1 else 0)
+    plain = torch.optim.SGD(model.parameters(), RATE)
+    bf.DistributedOptimizer(plain, model, algorithm="gradient_allreduce")
+    assert windows() == []
+    with pytest.raises(RuntimeError, match="handed its parameters"):
+        optimizer.step()
+    if bf.size() > 1:
+        with pytest.raises(ValueError, match="acts among all ranks"):
+            bf.DistributedOptimizer(
+                torch.optim.SGD(Constant(1.0).parameters(), RATE),
+                algorithm="push_sum",
+                process_set=bf.ProcessSet(range(bf.size())),
+            )
+        other = Constant(1.0)
+        push = bf.DistributedPushSumOptimizer(
+            torch.optim.SGD(other.parameters(), RATE), other
+        )
+        push.self_weight = 0.9
+        push.dst_weights = {(bf.rank() + 1) % bf.size(): 0.2}
+        with pytest.raises(ValueError, match="must sum to 1"):
+            step(other, push)
+        push.dst_weights = [(bf.rank() + 1) % bf.size()]
+        step(other, push)
+        bf.barrier()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_windows_end_with_the_optimizer(world_size: int) -> None:
+    run_ranks(world_size, wrap_again_and_alone)
