@@ -9,7 +9,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["enable", "environment", "plugin_path"]
+from bluecomm.net.counters import (
+    ConnectionCounters,
+    StreamCounters,
+    format_metrics,
+    read_counters,
+)
+from bluecomm.net.metrics import MetricsServer
+
+__all__ = [
+    "ConnectionCounters",
+    "MetricsServer",
+    "StreamCounters",
+    "counters",
+    "enable",
+    "environment",
+    "plugin_path",
+    "serve_metrics",
+]
 
 
 def plugin_path() -> Path:
@@ -46,3 +63,28 @@ def enable() -> None:
         FileNotFoundError: The plugin is not there.
     """
     os.environ.update(environment())
+
+
+def counters() -> list[ConnectionCounters]:
+    """Return what the plugin in this process has carried so far, by stream.
+
+    Raises:
+        FileNotFoundError: The plugin is not there.
+        RuntimeError: The plugin could not tell.
+    """
+    return read_counters(plugin_path())
+
+
+def serve_metrics(port: int = 0) -> MetricsServer:
+    """Let Prometheus read the counters of this process at http://127.0.0.1:port/metrics.
+
+    Args:
+        port: 0: a free one, which the server's ``port`` tells.
+
+    Returns:
+        The server, whose owner closes it; also as the context of a ``with``.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    return MetricsServer(lambda: format_metrics(counters()), port)

@@ -40,6 +40,9 @@ class Process:
         self._creations: dict[tuple[int, ...], int] = {}
         self._before_shutdown: list[Callable[[], None]] = []
         self._was_shut_down = False
+        # Windows that a shutdown found: peers that have not heard of it yet may still
+        # put into their memory, which nobody else may get therefore.
+        self._left_windows: list[Any] = []
         self._ends_with_interpreter = False
         self._pid = os.getpid()
 
@@ -181,6 +184,7 @@ class Process:
         self._communicator = None
         if communicator is not None:
             self._was_shut_down = True
+            self._left_windows.extend(communicator.windows.values())
             communicator.world.close(orderly=orderly)
 
     def leave(self, *, orderly: bool = True) -> None:

@@ -16,8 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size > 0) std::memcpy(memory.data(), data, std::min(size, memory.size()));
   try {
     const net::Handle handle = net::Handle::read(memory.data());
-    net::Device device;
-    device.index = 7;
+    const net::Device device{"eth0", "", 10'000, 7, stream::Address("127.0.0.1", 0)};
     const stream::Address address = handle.address(device);
     MUST(address.family() == AF_INET || address.family() == AF_INET6);
     MUST(!address.text().empty());

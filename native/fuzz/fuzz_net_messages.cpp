@@ -51,7 +51,11 @@ class Session {
     write(std::as_bytes(std::span(&open, 1)));
     MUST(comm_->advance_opening());
   }
-  ~Session() { comm_->close(); }
+  ~Session() {
+    // Nobody is left for whom close() would wait.
+    peer_.reset();
+    comm_->close();
+  }
 
   void step(fuzz::Input& input) {
     const std::uint8_t what = input.byte();

@@ -55,8 +55,9 @@ def operations() -> dict[str, Any]:
         mine, theirs = fill(nbytes, rank), fill(nbytes, 1 - rank)
         total = mine.clone()
         dist.all_reduce(total)
-        gathered = torch.full((2, nbytes // 4), -1.0, device=DEVICE)
-        dist.all_gather_into_tensor(gathered, mine)
+        together = torch.full((2 * (nbytes // 4),), -1.0, device=DEVICE)
+        dist.all_gather_into_tensor(together, mine)
+        gathered = together.chunk(2)
         received = torch.full_like(mine, -1.0)
         both = [
             dist.P2POp(dist.isend, mine, 1 - rank),
@@ -113,10 +114,11 @@ def ddp() -> dict[str, Any]:
         inputs[:, half],
         labels[:, half],
     )
-    pairs = zip(alone.parameters(), together.parameters(), strict=True)
+    weights = [p.detach() for p in together.parameters()]
+    pairs = zip(alone.parameters(), weights, strict=True)
     return {
-        "difference": max(float((a - b).abs().max()) for a, b in pairs),
-        "checksum": sum(float(p.double().sum()) for p in together.parameters()),
+        "difference": max(float((a - b).detach().abs().max()) for a, b in pairs),
+        "checksum": sum(float(one.double().sum()) for one in weights),
     }
 
 
