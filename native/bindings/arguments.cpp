@@ -18,10 +18,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::array kOps = {
-    std::pair{"sum", ReduceOp::kSum}, std::pair{"average", ReduceOp::kAverage},
-    std::pair{"min", ReduceOp::kMin}, std::pair{"max", ReduceOp::kMax},
-    std::pair{"product", ReduceOp::kProduct},
-    std::pair{"adasum", ReduceOp::kAdasum}};
+    std::pair{"sum", ReduceOp::kSum},         std::pair{"average", ReduceOp::kAverage},
+    std::pair{"min", ReduceOp::kMin},         std::pair{"max", ReduceOp::kMax},
+    std::pair{"product", ReduceOp::kProduct}, std::pair{"adasum", ReduceOp::kAdasum}};
 
 [[noreturn]] void refuse_word(std::string_view what, std::string_view word,
                               std::string_view known) {

@@ -81,8 +81,8 @@ struct Arrival {
 };
 
 struct Phase {
-  // Computes what this phase sends from what earlier ones have filled. Called once, when
-  // the phase begins.
+  // Computes what this phase sends from what earlier ones have filled. Called once,
+  // when the phase begins.
   std::function<void()> prepare;
   std::vector<Send> sends;
   std::vector<Gather> gathers;
