@@ -257,13 +257,16 @@ bool Progress::yield(Lock& lock) {
   Clock::time_point now = Clock::now();
   if (now < crowded_until_) return false;
   const Clock::time_point end = now + yield_;
+  const std::uint64_t completions = work_.completions();
   while (now < end) {
     lock.unlock();
     sched_yield();
     lock = turnstile_.enter();
     const Clock::time_point before = std::exchange(now, Clock::now());
     if (now - before > kLongTurn) crowded_until_ = now + kCrowded;
-    if (work_.poll()) return true;
+    // Who came in meanwhile may have ended what is waited for, and nothing else would
+    // end the sleep.
+    if (work_.poll() || work_.completions() != completions) return true;
   }
   return false;
 }

@@ -1,0 +1,49 @@
+#include "engine/progress.h"
+
+#include <thread>
+
+#include "tests/check.h"
+
+namespace bluecomm::test {
+namespace {
+
+// Nothing ever comes from its transports; what ends is ended by visitors.
+class QuietWork final : public Work {
+ public:
+  bool poll() override {
+    ++polls;
+    return false;
+  }
+  bool outstanding() const override { return true; }
+  std::uint64_t completions() const override { return ended ? 1 : 0; }
+  Progress::Clock::time_point next_timer() const override {
+    return Progress::Clock::time_point::max();
+  }
+  std::span<const int> wait_fds() const override { return {}; }
+  bool prepare_sleep() override {
+    ++sleeps;
+    return true;
+  }
+  void finish_sleep() override {}
+
+  int polls = 0;
+  int sleeps = 0;
+  bool ended = false;
+};
+
+TEST(progress, what_a_visitor_ends_between_two_polls_ends_the_wait) {
+  QuietWork work;
+  Progress progress(work, std::chrono::microseconds{0});
+  progress.set_yield(kPatience / 4);
+  std::thread visitor([&] {
+    while (progress.look([&] { return work.polls; }) < 2) std::this_thread::yield();
+    progress.run([&] { work.ended = true; });
+  });
+  CHECK(progress.drive_until([&] { return work.ended; },
+                             Progress::Clock::now() + kPatience, {}));
+  visitor.join();
+  CHECK_EQ(work.sleeps, 0);
+}
+
+}  // namespace
+}  // namespace bluecomm::test
