@@ -86,7 +86,7 @@ Handle Engine::submit(Request request, Caller caller) {
   const auto start = [&] {
     if (!started_) throw std::invalid_argument("the engine has not been started");
     const Handle handle = dispatcher_.submit(std::move(request));
-    poll();
+    begin(caller);
     return handle;
   };
   return caller == Caller::kWaits ? progress_.run(start) : progress_.run_apart(start);
@@ -221,7 +221,15 @@ bool Engine::poll() {
   }
 }
 
+// Moves what the caller has left behind. A turn moves so much at most; where two do not
+// move all, and the caller goes on, no leader may sleep: nothing would wake it up.
+void Engine::begin(Caller caller) {
+  const bool changed = poll();
+  has_more_ = changed && caller == Caller::kGoesOn && poll();
+}
+
 bool Engine::prepare_sleep() {
+  if (std::exchange(has_more_, false)) return false;
   const auto transports = dispatcher_.transports();
   for (std::size_t i = 0; i < transports.size(); ++i) {
     if (transports[i]->prepare_sleep()) continue;

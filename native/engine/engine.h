@@ -57,7 +57,7 @@ class Engine final : private Work {
   auto with_windows(Body&& body, Caller caller = Caller::kGoesOn) {
     const auto start = [&] {
       auto result = std::forward<Body>(body)(dispatcher_.windows());
-      poll();
+      begin(caller);
       return result;
     };
     return caller == Caller::kWaits ? progress_.run(start) : progress_.run_apart(start);
@@ -91,6 +91,7 @@ class Engine final : private Work {
   void abandon_after_fork() noexcept;
 
  private:
+  void begin(Caller caller);
   bool poll() override;
   bool outstanding() const override { return dispatcher_.outstanding(); }
   std::uint64_t completions() const override { return dispatcher_.completions(); }
@@ -102,6 +103,7 @@ class Engine final : private Work {
   Dispatcher dispatcher_;
   std::vector<int> wait_fds_;
   Progress progress_;
+  bool has_more_ = false;  // to do, though no transport would say so
   bool started_ = false;
   bool closed_ = false;
   std::optional<Clock::time_point> suspended_at_;

@@ -176,17 +176,46 @@ TEST(stress, shuffled_operations_with_random_delays) {
   }
 }
 
+MakeTransport over_shm(const TemporaryDirectory& directory, const Memories& memories) {
+  return [&](int rank) {
+    ShmOptions options = shm_options(rank, directory.path());
+    options.memory = memories[static_cast<std::size_t>(rank)];
+    return make_shm_transport(options);
+  };
+}
+
 TEST(stress, shuffled_operations_over_shm) {
   for (const int size : {2, 4}) {
     const TemporaryDirectory directory;
     const Memories memories = make_memories(size);
-    EngineWorld world(size, [&](int rank) {
-      ShmOptions options = shm_options(rank, directory.path());
-      options.memory = memories[static_cast<std::size_t>(rank)];
-      return make_shm_transport(options);
-    });
+    EngineWorld world(size, over_shm(directory, memories));
     play(world, kSteps, 7, memories);
   }
+}
+
+// All that the second rank needs is there when it calls, so nothing wakes it up.
+TEST(stress, what_one_turn_leaves_is_done_though_nobody_waits) {
+  constexpr std::size_t kCount = 4 << 20;
+  const TemporaryDirectory directory;
+  const Memories memories = make_memories(2);
+  EngineWorld world(2, over_shm(directory, memories));
+  world.run([&](int rank, Engine& engine) {
+    const SharedBlock block =
+        memories[static_cast<std::size_t>(rank)]->allocate(kCount * sizeof(float));
+    const std::span tensor(reinterpret_cast<float*>(block.bytes().data()), kCount);
+    for (std::uint64_t round = 1; round <= 10; ++round) {
+      Request request = make_request(engine, Kind::kBroadcast, "x", tensor, tensor);
+      request.root = 1;
+      if (rank == 1) {
+        CHECK_EQ(call(engine, std::move(request)).text, "");
+        continue;
+      }
+      await([&] { return engine.stats().peers[0].channel.messages_received >= round; });
+      const Handle handle = engine.submit(std::move(request));
+      await([&] { return engine.done(handle); });
+      engine.release(handle);
+    }
+  });
 }
 
 TEST(stress, shuffled_operations_over_tcp) {
