@@ -84,7 +84,7 @@ void MailboxWriter::accumulate(std::span<const std::byte> x, double weight,
                                     Term{x.data(), weight}};
     combine_weighted(back(), terms, 1.0, mailbox_.dtype());
     const Mailbox::Meta& before = mailbox_.meta(seen.index);
-    mailbox_.meta(back_) = {before.p + meta.p, before.carries_p || meta.carries_p};
+    mailbox_.meta(back_) = {before.p + meta.p, before.carries_p};
     const Mailbox::State sum{back_, true, seen.adds, puts_};
     if (mailbox_.word().compare_exchange_strong(word, sum.pack())) {
       back_ = seen.index;
@@ -126,7 +126,7 @@ bool MailboxReader::take() {
     p_ += meta.p;
   } else {
     place_ = Place::kFront;
-    if (meta.carries_p) p_ = meta.p;
+    p_ = meta.p + (meta.carries_p ? 0.0 : p_);
   }
   return true;
 }

@@ -136,6 +136,17 @@ TEST(mailbox, starts_with_the_initial_value) {
   CHECK(values_of(*initial, DType::kFloat64) == kOne);
 }
 
+TEST(mailbox, a_p_that_follows_a_put_without_one_is_added) {
+  Pair pair(24);
+  pair.writer.put(bytes_of(kOne), 1.0, {3.0, true});
+  pair.reader.take();
+  pair.writer.put(bytes_of(kOne), 1.0, {});
+  pair.writer.accumulate(bytes_of(kOne), 1.0, {2.0, true});
+  pair.writer.accumulate(bytes_of(kOne), 1.0, {1.0, true});
+  pair.reader.take();
+  CHECK_EQ(pair.reader.p(), 6.0);
+}
+
 TEST(mailbox, counts_puts_until_they_are_cleared) {
   Pair pair(24);
   CHECK_EQ(pair.reader.version(), 0U);
