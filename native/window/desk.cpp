@@ -44,7 +44,9 @@ WindowDesk::Ticket WindowDesk::open(WindowPtr window, Clock::time_point deadline
   Ticket ticket = make_ticket("win_create", *window, deadline);
   const auto found = early_.extract(id);
   Early early = found ? std::move(found.mapped()) : Early{};
-  for (Shared& one : early.shared) attach(*window, std::move(one));
+  for (Shared& one : early.shared) {
+    if (!detached_.contains(one.peer)) attach(*window, std::move(one));
+  }
   std::set<int> neighbors(window->config().in_neighbors.begin(),
                           window->config().in_neighbors.end());
   neighbors.insert(window->config().out_neighbors.begin(),
@@ -201,6 +203,10 @@ void WindowDesk::end_part(std::uint64_t number, Status status) {
   if (found == parts_.end()) return;
   Part part = std::move(found->second);
   parts_.erase(found);
+  // An answer that is given up may never be whole.
+  std::erase_if(arrivals_, [&](const auto& one) {
+    return is_answer(one->message().action) && one->message().request == number;
+  });
   WindowTicket& ticket = *part.ticket;
   if (ticket.status.ok()) ticket.status = std::move(status);
   if (--ticket.unanswered == 0) ++completions_;

@@ -71,7 +71,8 @@ class WindowDesk {
   // changed.
   bool poll(Clock::time_point now, std::span<const int> gone);
   bool outstanding() const {
-    return !parts_.empty() || !arrivals_.empty() || !sharings_.empty();
+    return !parts_.empty() || !arrivals_.empty() || !sharings_.empty() ||
+           buried_.size() < detached_.size();
   }
   // Grows with each ticket that is done.
   std::uint64_t completions() const { return completions_; }
@@ -168,8 +169,8 @@ class WindowDesk {
   std::map<Lane, std::deque<std::uint64_t>> lanes_;
   std::vector<std::unique_ptr<WindowArrival>> arrivals_;
   std::vector<Serving> servings_;
-  std::set<int> detached_;
-  std::set<int> buried_;
+  std::set<int> detached_;  // ranks that are gone
+  std::set<int> buried_;    // those of them that have left nothing here any more
   std::uint64_t last_number_ = 0;
   std::uint64_t completions_ = 0;
   std::string closed_;  // why, once it is

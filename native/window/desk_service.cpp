@@ -11,8 +11,6 @@ namespace {
 // Of each payload per turn.
 constexpr std::size_t kBudget = 1 << 20;
 
-bool is_answer(WindowAction action) { return action >= WindowAction::kDone; }
-
 }  // namespace
 
 bool WindowDesk::take_message(int peer, std::unique_ptr<Incoming>& message) {

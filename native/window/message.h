@@ -29,6 +29,8 @@ enum class WindowAction : std::uint32_t {
   kRefused,  // the payload says why
 };
 
+inline bool is_answer(WindowAction action) { return action >= WindowAction::kDone; }
+
 struct WindowMessage {
   std::uint64_t mark = 0;  // of the job and epoch; tells the message from others
   std::uint64_t window = 0;

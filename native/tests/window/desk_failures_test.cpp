@@ -1,0 +1,167 @@
+// One desk among peers that fail.
+#include <array>
+#include <list>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/collectives/values.h"
+#include "window/desk.h"
+
+namespace bluecomm::test {
+namespace {
+
+using Clock = WindowDesk::Clock;
+
+constexpr int kPeer = 1;
+constexpr std::uint64_t kMark = 5;
+constexpr std::uint64_t kId = 7;
+
+// Nothing that is sent arrives.
+class DeadChannel final : public Channel {
+ public:
+  int peer() const override { return kPeer; }
+  std::unique_ptr<Outgoing> send(const Header&, std::span<const std::byte>) override {
+    return std::make_unique<Unread>();
+  }
+  void post(const Header&, std::span<const std::byte>) override {}
+  ChannelStats stats() const override { return {}; }
+
+ private:
+  class Unread final : public Outgoing {
+   public:
+    std::size_t released() const override { return 0; }
+  };
+};
+
+class OnePeer final : public WindowLinks {
+ public:
+  Channel* channel(int rank) const override { return is_gone(rank) ? nullptr : &dead; }
+  bool is_gone(int rank) const override { return rank == kPeer && gone; }
+  std::optional<std::string> why_gone(int rank) const override {
+    return is_gone(rank) && certain ? std::optional<std::string>("gone") : std::nullopt;
+  }
+  std::string place(int rank) const override { return "rank " + std::to_string(rank); }
+
+  mutable DeadChannel dead;
+  bool gone = false;
+  bool certain = false;
+};
+
+// A message whose payload, if any, never comes, but may be shared.
+class Announced final : public Incoming {
+ public:
+  Announced(WindowMessage message, std::span<std::byte> payload) : payload_(payload) {
+    message.mark = kMark;
+    message.window = kId;
+    header_ = to_header(message, payload.size());
+  }
+  const Header& header() const override { return header_; }
+  void accept(std::span<std::byte>) override {}
+  std::span<const std::byte> readable() const override { return {}; }
+  void consume(std::size_t) override {}
+  std::size_t consumed() const override { return 0; }
+  std::optional<SharedBytes> share() override { return SharedBytes{nullptr, payload_}; }
+
+ private:
+  const std::span<std::byte> payload_;
+  Header header_;
+};
+
+class Rank {
+ public:
+  std::shared_ptr<Window> make_window() {
+    WindowConfig config;
+    config.id = kId;
+    config.name = "x";
+    config.dtype = DType::kFloat64;
+    config.nbytes = sizeof(double);
+    config.in_neighbors = {kPeer};
+    config.out_neighbors = {kPeer};
+    const std::vector<double> value{1.0};
+    return std::make_shared<Window>(
+        config, std::as_bytes(std::span(value)), [this](std::size_t) {
+          memories_.emplace_back();
+          return Window::Memory(&memories_.back().bytes, [](auto*) {});
+        });
+  }
+
+  void receive(WindowAction action, std::uint64_t request,
+               std::span<std::byte> payload = {}) {
+    WindowMessage message;
+    message.action = action;
+    message.request = request;
+    std::unique_ptr<Incoming> incoming = std::make_unique<Announced>(message, payload);
+    CHECK(desk.take_message(kPeer, incoming));
+  }
+
+  void poll(Clock::time_point now = Clock::now()) {
+    const std::vector<int> gone = links.gone ? std::vector{kPeer} : std::vector<int>();
+    desk.poll(now, gone);
+  }
+
+  OnePeer links;
+  WindowDesk desk{0, kMark, links};
+
+ private:
+  struct Memory {
+    alignas(64) std::array<std::byte, 64 << 10> data;
+    std::span<std::byte> bytes{data};
+  };
+  std::list<Memory> memories_;
+};
+
+TEST(window, the_mutex_of_a_lost_rank_is_something_to_do_until_it_is_certain) {
+  Rank rank;
+  rank.receive(WindowAction::kOpen, 0);
+  const auto window = rank.make_window();
+  CHECK(rank.desk.open(window, Clock::time_point::max())->done());
+  rank.receive(WindowAction::kLock, 1);
+  CHECK(window->mutex_queue.holder().has_value());
+  CHECK(!rank.desk.outstanding());
+  rank.links.gone = true;
+  rank.poll();
+  CHECK(window->mutex_queue.holder().has_value());
+  CHECK(rank.desk.outstanding());
+  rank.links.certain = true;
+  rank.poll();
+  CHECK(!window->mutex_queue.holder().has_value());
+  CHECK(!rank.desk.outstanding());
+}
+
+TEST(window, memory_that_a_lost_rank_shared_before_is_not_used) {
+  Rank rank;
+  std::vector<std::byte> theirs(64 << 10);
+  rank.receive(WindowAction::kShareMailbox, 0, theirs);
+  rank.receive(WindowAction::kOpen, 0);
+  rank.links.gone = true;
+  rank.poll();
+  const auto window = rank.make_window();
+  rank.desk.open(window, Clock::time_point::max());
+  const std::vector<double> x{5.0};
+  CHECK(!window->put_directly(kPeer, {std::as_bytes(std::span(x)), 1.0, false, {}}));
+}
+
+TEST(window, an_answer_that_is_given_up_is_not_awaited) {
+  Rank rank;
+  rank.receive(WindowAction::kOpen, 0);
+  const auto window = rank.make_window();
+  rank.desk.open(window, Clock::time_point::max());
+  const auto deadline = Clock::now() + std::chrono::seconds(1);
+  const auto ticket = rank.desk.get(window, {{kPeer, 1.0}}, false, deadline);
+  std::vector<std::byte> theirs(sizeof(double));
+  constexpr std::uint64_t kFirstRequest = 1;
+  rank.receive(WindowAction::kValue, kFirstRequest, theirs);
+  rank.poll();
+  CHECK(!ticket->done());
+  rank.poll(deadline);
+  CHECK_EQ(ticket->status.text,
+           "win_get 'x' on rank 0: no answer from rank 1 within 1 s");
+  CHECK(!rank.desk.outstanding());
+}
+
+}  // namespace
+}  // namespace bluecomm::test
