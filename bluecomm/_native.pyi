@@ -281,6 +281,8 @@ class Window:
         with_p: bool,
         timeout_s: float,
         waits: bool,  # the caller waits at once
+        kept: dict[WindowTicket, _Kept],
+        keep: _Kept,  # in kept[ticket] before a handler of signals can run
     ) -> WindowTicket | None:
         """Memory stays the caller's, unchanged until the ticket is done.
 

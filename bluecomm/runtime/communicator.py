@@ -65,6 +65,8 @@ class Communicator:
         # Live windows by name, of which this layer knows no more. They rely on the
         # topology, which stays while there are any.
         self.windows: dict[str, Any] = {}
+        # Freed here, while other ranks may write to their memory.
+        self.windows_in_doubt: list[Any] = []
         self.window_creations = 0
         self.win_ops_carry_p = False
         self.layout: MachineLayout = world.layout.restrict(self.ranks)

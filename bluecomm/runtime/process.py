@@ -185,6 +185,7 @@ class Process:
         if communicator is not None:
             self._was_shut_down = True
             self._left_windows.extend(communicator.windows.values())
+            self._left_windows.extend(communicator.windows_in_doubt)
             communicator.world.close(orderly=orderly)
 
     def leave(self, *, orderly: bool = True) -> None:

@@ -126,9 +126,12 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     freed = [comm.windows.pop(one) for one in names]
     for window in freed:
         window.native.remove()
-    # Nobody writes to their memory any more once all have come here.
+    # Nobody writes to their memory any more once all have come here. While some have
+    # not, they may: then it stays in its place.
+    comm.windows_in_doubt.extend(freed)
     barrier(timeout_s=timeout_s)
-    freed.clear()
+    for window in freed:
+        comm.windows_in_doubt.remove(window)
     return True
 
 
@@ -142,7 +145,7 @@ def get_current_created_window_names() -> list[str]:
 
 
 def _is_busy(window: LiveWindow) -> bool:
-    return any(not window.native.done(ticket) for ticket, _ in window.kept)
+    return any(not window.native.done(ticket) for ticket in list(window.kept))
 
 
 def _topology_of(comm: Communicator) -> str:

@@ -27,7 +27,7 @@ class UnknownWindowError(KeyError, ValueError):
     __str__ = Exception.__str__  # KeyError's own shows the text in quotes
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class LiveWindow:
     """One window of this rank.
 
@@ -36,7 +36,8 @@ class LiveWindow:
         comm: The ranks that made it.
         tensor: What was given to ``win_create``; the own value.
         native: The engine's part of it.
-        kept: Requests that may be under way, and the memory that they read.
+        kept: Requests that may be under way, and the memory that they read. Threads
+            may change it side by side: it is one object, changed entry by entry.
         has_p: It carries p, whether or not that is turned on for all windows.
     """
 
@@ -44,9 +45,7 @@ class LiveWindow:
     comm: Communicator
     tensor: torch.Tensor
     native: Window
-    kept: list[tuple[WindowTicket, torch.Tensor]] = dataclasses.field(
-        default_factory=list
-    )
+    kept: dict[WindowTicket, torch.Tensor] = dataclasses.field(default_factory=dict)
     has_p: bool = False
 
     @property
@@ -60,13 +59,19 @@ class LiveWindow:
 
     def keep(self, ticket: WindowTicket, source: torch.Tensor) -> None:
         """Keep memory while a request reads it."""
-        if len(self.kept) >= _KEPT:
-            self.kept = [one for one in self.kept if not self.native.done(one[0])]
-        self.kept.append((ticket, source))
+        self.kept[ticket] = source
+        self.let_go_of_old()
+
+    def let_go_of_old(self) -> None:
+        """Let go of the memory of requests that are over, if many are kept."""
+        if len(self.kept) > _KEPT:
+            for ticket in list(self.kept):
+                if self.native.done(ticket):
+                    self.let_go(ticket)
 
     def let_go(self, ticket: WindowTicket) -> None:
         """Let go of the memory of a request that is over."""
-        self.kept = [one for one in self.kept if one[0] is not ticket]
+        self.kept.pop(ticket, None)
 
     def as_value(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
         """Return a tensor as contiguous memory, if it fits the window.

@@ -165,9 +165,10 @@ def _start(
             with_p,
             limit_s,
             waits,
+            window.kept,
+            source,
         )
-        if ticket is not None:
-            window.keep(ticket, source)
+        window.let_go_of_old()
         if require_mutex:
             WindowHandle(window, operation, ticket, limit_s).wait()
     return WindowHandle(

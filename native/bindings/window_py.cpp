@@ -163,6 +163,19 @@ std::unique_ptr<PyWindow> make_window(PyEngine& engine, std::uint64_t id,
   return std::make_unique<PyWindow>(engine, std::move(config), address, memory);
 }
 
+// What the request reads is in `kept` before a handler of signals can raise.
+Ticket put(PyWindow& self, std::uintptr_t address, const Window::Weights& targets,
+           bool accumulates, bool with_p, double timeout_s, bool waits, py::dict kept,
+           const py::object& keep) {
+  Ticket ticket;
+  {
+    const ReleaseGil unlocked;
+    ticket = self.put(address, targets, accumulates, with_p, timeout_s, waits);
+  }
+  if (ticket) kept[py::cast(ticket)] = keep;
+  return ticket;
+}
+
 // Calls `method` of the window without the GIL.
 template <typename Result, typename... Args>
 auto unlocked(Result (PyWindow::*method)(Args...)) {
@@ -185,8 +198,8 @@ void register_window(py::module_& module) {
            py::keep_alive<1, 2>())
       .def("open", unlocked(&PyWindow::open), arg("timeout_s"))
       .def("remove", unlocked(&PyWindow::remove))
-      .def("put", unlocked(&PyWindow::put), arg("address"), arg("targets"),
-           arg("accumulates"), arg("with_p"), arg("timeout_s"), arg("waits"))
+      .def("put", &put, arg("address"), arg("targets"), arg("accumulates"),
+           arg("with_p"), arg("timeout_s"), arg("waits"), arg("kept"), arg("keep"))
       .def("get", unlocked(&PyWindow::get), arg("sources"), arg("with_p"),
            arg("timeout_s"), arg("waits"))
       .def("lock", unlocked(&PyWindow::lock), arg("owner"), arg("timeout_s"))

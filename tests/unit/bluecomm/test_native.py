@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bluecomm._native import Engine, Parameters, SharedMemory
+from bluecomm._native import Engine, Parameters, SharedMemory, Window, WindowTicket
 from tests.support.patience import PATIENCE_S
 
 WORLD = 1
@@ -236,6 +236,42 @@ def test_a_call_that_waits_comes_back_for_a_signal(pair: list[Engine]) -> None:
     # The operation goes on, and whoever started it can tell with which memory.
     pending = {one["handle"] for one in pair[0].pending()}
     assert pending == set(kept) != set()
+
+
+def test_what_a_put_reads_is_kept_with_its_ticket(tmp_path: Path) -> None:
+    engines = [make_engine(rank, 2, tmp_path, transport="tcp") for rank in range(2)]
+    start_all(engines)
+    tensor = array.array("f", [3.0])
+    address, count = tensor.buffer_info()
+    windows = [
+        Window(
+            engine,
+            id=1,
+            name="x",
+            rank=rank,
+            dtype="float32",
+            address=address,
+            nbytes=4 * count,
+            in_neighbors=[1 - rank],
+            out_neighbors=[1 - rank],
+            zero_init=True,
+            memory=SharedMemory(),
+        )
+        for rank, engine in enumerate(engines)
+    ]
+    openings = [window.open(PATIENCE_S) for window in windows]
+    for window, opening in zip(windows, openings, strict=True):
+        assert window.wait(opening, PATIENCE_S) is not None
+    kept: dict[WindowTicket, Kept] = {}
+    keep = Kept()
+    ticket = windows[0].put(
+        address, [(1, 1.0)], False, False, PATIENCE_S, False, kept, keep
+    )
+    assert ticket is not None
+    assert kept == {ticket: keep}
+    windows[0].wait(ticket, PATIENCE_S)
+    for engine in engines:
+        engine.close(5.0)
 
 
 def test_an_unknown_reduction_is_refused() -> None:
