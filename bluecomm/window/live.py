@@ -228,6 +228,10 @@ class WindowHandle(Handle[bool]):
         world = window.comm.world
         limit_s = float("inf") if timeout_s is None else timeout_s
         completion = window.native.wait(ticket, limit_s)
+        while completion is None and timeout_s is None:
+            # Only for a suspension, which may be over.
+            world.check_running(self._operation, window.name)
+            completion = window.native.wait(ticket, limit_s)
         if completion is None:
             world.check_running(self._operation, window.name)
             raise CommunicationTimeout(

@@ -294,6 +294,7 @@ void Dispatcher::put_off_deadlines(Clock::duration time) {
     Operation& operation = *entry.operation;
     operation.set_deadline(operation.deadline() + time);
   }
+  windows_.put_off_deadlines(time);
 }
 
 std::vector<PendingOperation> Dispatcher::pending() const {

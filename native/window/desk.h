@@ -77,6 +77,7 @@ class WindowDesk {
   // Grows with each ticket that is done.
   std::uint64_t completions() const { return completions_; }
   Clock::time_point next_timer() const;
+  void put_off_deadlines(Clock::duration time);
 
   // Fails all that is under way and refuses more.
   void close(const std::string& why);

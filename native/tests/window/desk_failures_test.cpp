@@ -145,6 +145,20 @@ TEST(window, memory_that_a_lost_rank_shared_before_is_not_used) {
   CHECK(!window->put_directly(kPeer, {std::as_bytes(std::span(x)), 1.0, false, {}}));
 }
 
+TEST(window, deadlines_are_put_off) {
+  Rank rank;
+  rank.receive(WindowAction::kOpen, 0);
+  const auto window = rank.make_window();
+  rank.desk.open(window, Clock::time_point::max());
+  const auto deadline = Clock::now() + std::chrono::seconds(1);
+  const auto ticket = rank.desk.get(window, {{kPeer, 1.0}}, false, deadline);
+  rank.desk.put_off_deadlines(std::chrono::seconds(10));
+  rank.poll(deadline + std::chrono::seconds(9));
+  CHECK(!ticket->done());
+  rank.poll(deadline + std::chrono::seconds(10));
+  CHECK(ticket->done());
+}
+
 TEST(window, an_answer_that_is_given_up_is_not_awaited) {
   Rank rank;
   rank.receive(WindowAction::kOpen, 0);
