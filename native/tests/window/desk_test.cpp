@@ -238,6 +238,7 @@ TEST(window, a_mutex_has_one_holder_at_a_time) {
 
 TEST(window, a_lost_rank_fails_requests_and_gives_its_mutexes_up) {
   EngineWorld world(3, options_of(false));
+  std::atomic<int> past_barrier = 0;
   std::atomic<bool> killed = false;
   world.run([&](int rank, Engine& engine) {
     End end(engine, rank, 3, {0.0});
@@ -245,12 +246,14 @@ TEST(window, a_lost_rank_fails_requests_and_gives_its_mutexes_up) {
       CHECK_EQ(end.wait(end.start_lock(0)), "");
     }
     barrier(engine);
+    ++past_barrier;
     if (rank == 2) {
       await([&] { return killed.load(); });
       return;
     }
     const Ticket waits = end.start_lock(0);
     if (rank == 0) {
+      await([&] { return past_barrier == 3; });
       world.kill(2);
       for (int other : {0, 1}) world.engine(other).peer_lost(2, "rank 2 was killed");
       killed = true;
