@@ -78,6 +78,11 @@ def make_command(
                 f"--launcher mpi: host '{host}': mpirun takes no login names; put the "
                 "user into ~/.ssh/config"
             )
+        if ":" in host.name:
+            raise LaunchError(
+                f"--launcher mpi: host '{host}': mpirun takes what follows a colon for "
+                "the slots; give the address a name in /etc/hosts"
+            )
     settings: dict[str, str] = {}
     if mpi.kind == "openmpi":
         options = _open_mpi(config, mpi, variables, takes_turns)

@@ -132,6 +132,12 @@ def test_login_names_are_refused():
         command(OPEN_MPI_4, [(Host("a", 1, "me"), 1)])
 
 
+@pytest.mark.parametrize("mpi", [OPEN_MPI_5, MPICH])
+def test_addresses_with_colons_are_refused(mpi):
+    with pytest.raises(LaunchError, match=r"host '\[fe80::1\]:2': .* a name in /etc"):
+        command(mpi, [(Host("fe80::1", 2), 2)])
+
+
 @pytest.mark.parametrize(
     ("said", "kind", "version"),
     [
