@@ -15,7 +15,7 @@ from bluecomm.config import Config
 from bluecomm.errors import BluecommError, CommunicationTimeout
 from bluecomm.runtime.introduction import check_agreement, introduce, place_of
 from bluecomm.runtime.mpi_library import open_mpi
-from bluecomm.runtime.mpi_start import end_mpi, start_mpi
+from bluecomm.runtime.mpi_start import end_mpi, expect_unfinalized, start_mpi
 from bluecomm.runtime.rendezvous import AgentlessRendezvous, Place
 
 if TYPE_CHECKING:
@@ -49,9 +49,10 @@ class MpiRendezvous(AgentlessRendezvous):
         self._library = open_mpi(config.mpi_lib, environ)
         self._config = config
         self._ends_mpi = start_mpi(self._library, environ, config.start_timeout_s)
+        self._threads = self._library.threads
         if not self._library.on_main_thread and self._threads_are_few():
             raise BluecommError(
-                f"init: MPI was started with thread level '{self._library.threads}', "
+                f"init: MPI was started with thread level '{self._threads}', "
                 "so only the thread that started it may call it, and this is another "
                 "one; call bluecomm.init there, or start MPI with MPI_THREAD_MULTIPLE",
                 operation="init",
@@ -62,16 +63,17 @@ class MpiRendezvous(AgentlessRendezvous):
             _log.warning(
                 "MPI was started with thread level '%s', and its transport needs "
                 "'serialized' or 'multiple': other machines are reached by TCP",
-                self._library.threads,
+                self._threads,
             )
 
     @property
     def threads(self) -> str:
         """MPI's thread level: single, funneled, serialized or multiple."""
-        return self._library.threads
+        return self._threads
 
     @property
     def mpi(self) -> MpiSession | None:
+        expect_unfinalized(self._library)
         return None if self._threads_are_few() else self._session
 
     @property
@@ -81,6 +83,7 @@ class MpiRendezvous(AgentlessRendezvous):
         return not self._ends_mpi
 
     def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
+        expect_unfinalized(self._library)
         text = json.dumps(record).encode()
         records, silent = self._session.exchange(text, timeout_s)
         if silent:
@@ -92,7 +95,7 @@ class MpiRendezvous(AgentlessRendezvous):
             end_mpi(self._library, self._place.rank, self._config.start_timeout_s)
 
     def _threads_are_few(self) -> bool:
-        return self._library.threads in ("single", "funneled")
+        return self._threads in ("single", "funneled")
 
     def _open_session(self, handle: int | None, timeout_s: float) -> MpiSession:
         try:

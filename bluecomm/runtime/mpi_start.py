@@ -36,12 +36,7 @@ def start_mpi(
     Raises:
         BluecommError: MPI has ended already, or is not that of the launcher.
     """
-    if library.finalized:
-        raise BluecommError(
-            "init: MPI has been finalized in this process and cannot be started again; "
-            "call bluecomm.init before MPI.Finalize, and once",
-            operation="init",
-        )
+    expect_unfinalized(library)
     is_ours = not library.initialized
     launcher = launcher_family(environ)
     if is_ours:
@@ -58,6 +53,20 @@ def start_mpi(
             "launcher, with its variables?)",
         )
     return is_ours
+
+
+def expect_unfinalized(library: MpiLibrary) -> None:
+    """Refuse an MPI that has ended.
+
+    Raises:
+        BluecommError: It has.
+    """
+    if library.finalized:
+        raise BluecommError(
+            "init: MPI has been finalized in this process and cannot be started again; "
+            "call bluecomm.init before MPI.Finalize",
+            operation="init",
+        )
 
 
 def end_mpi(library: MpiLibrary, rank: int, warn_after_s: float) -> None:

@@ -150,3 +150,27 @@ print("went on", flush=True)
     assert text.count("BLUECOMM_TRANSPORT is mpi, but this world has no MPI for") == 2
     assert text.count("needs 'serialized' or 'multiple': other machines") == 1
     assert text.count("went on") == 2
+
+
+@pytest.mark.parametrize("name", ["openmpi", "mpich"])
+def test_program_that_ends_mpi_first(name: str) -> None:
+    """MPI ends the process that calls it after that; bluecomm does not."""
+    program = """
+from mpi4py import MPI
+import torch
+import bluecomm as bf
+bf.init()
+assert bf.allreduce(torch.ones(10), op=bf.Sum)[0] == 2
+MPI.Finalize()
+assert bf.allreduce(torch.ones(10), op=bf.Sum)[0] == 2
+assert bf.mpi_threads_supported()
+bf.shutdown()
+try:
+    bf.init()
+except bf.BluecommError as error:
+    print(error, flush=True)
+"""
+    library = str(find_mpi(name).library)
+    code, text = launch(name, 2, program, MPI4PY_LIBMPI=library)
+    assert code == 0, text
+    assert text.count("MPI has been finalized in this process and cannot") == 2

@@ -102,6 +102,11 @@ void MpiChannel::forget() {
   lose("it was dropped here");
 }
 
+void MpiChannel::mpi_ended() {
+  if (gone_) return;
+  lose("the program has called MPI_Finalize; call bluecomm.shutdown() before");
+}
+
 void MpiChannel::close() { closing_ = true; }
 
 bool MpiChannel::closed() const {

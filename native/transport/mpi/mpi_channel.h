@@ -37,6 +37,8 @@ class MpiChannel final : public Channel {
   bool busy(bool has_room) const;
 
   void forget();
+  // The program has called MPI_Finalize.
+  void mpi_ended();
   void close();
   bool closed() const;
   // Tells the peer, if it has ever heard of this rank, that nothing more will come.

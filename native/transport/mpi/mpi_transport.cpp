@@ -61,9 +61,14 @@ bool MpiTransport::take_frames() {
 
 bool MpiTransport::poll(Receiver& receiver) {
   if (channels_.empty()) return false;  // all ranks are reached otherwise
-  bool changed = take_frames();
-  changed |= port_.progress();
-  for (const auto& [peer, channel] : channels_) changed |= channel->advance();
+  bool changed = false;
+  if (port_.look_for_end()) {
+    for (const auto& [peer, channel] : channels_) channel->mpi_ended();
+  } else {
+    changed = take_frames();
+    changed |= port_.progress();
+    for (const auto& [peer, channel] : channels_) changed |= channel->advance();
+  }
   // After all of them, as the receiver may do anything with any channel.
   for (const auto& [peer, channel] : channels_) changed |= channel->report(receiver);
   last_poll_ = Clock::now();

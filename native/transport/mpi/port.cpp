@@ -64,11 +64,14 @@ Port::Port(std::shared_ptr<Session> session)
 }
 
 Port::~Port() {
-  if (abandoned_) {
-    // MPI's memory is the parent's; the child has a copy that nothing writes to.
-    return;
-  }
+  // In a forked child MPI's memory is the parent's; the child has a copy that nothing
+  // writes to.
+  if (abandoned_) return;
   try {
+    if (look_for_end()) {
+      leave_memory();
+      return;
+    }
     const auto deadline = std::chrono::steady_clock::now() + kLastFrames;
     while (!frames_.empty() && std::chrono::steady_clock::now() < deadline) {
       if (!end_sends(frames_)) {
@@ -78,15 +81,14 @@ Port::~Port() {
     for (Orphan& orphan : orphans_) drop(std::move(orphan.posted), orphan.tag);
     for (std::size_t i = 0; i < receives_.size(); ++i) {
       if (holds_frame_ && i == next_receive_) continue;
-      mpi_.cancel(receives_[i].request);
-      session_->bury(receives_[i].request, std::move(receives_[i].memory));
+      cancel(std::move(receives_[i]));
     }
     for (auto* sends : {&sends_, &frames_}) {
       for (Send& send : *sends) session_->bury(send.request, std::move(send.memory));
     }
     if (!is_dirty_) session_->give_port(address_.port);
   } catch (const std::exception&) {
-    // MPI has failed, or ended: there is nothing to hand over to it.
+    // MPI has failed: there is nothing to hand over to it.
   }
 }
 
@@ -110,6 +112,10 @@ void Port::send_frame(const Address& to, Frame frame, std::span<const std::byte>
 
 void Port::send(const Address& to, int tag, Buffer memory, std::size_t nbytes,
                 Pool& origin, std::deque<Send>& list) {
+  if (look_for_end()) {
+    origin.give(std::move(memory));
+    return;
+  }
   Request request = mpi_.isend({memory.get(), nbytes}, to.rank, tag);
   if (mpi_.test(request)) {
     origin.give(std::move(memory));
@@ -119,6 +125,7 @@ void Port::send(const Address& to, int tag, Buffer memory, std::size_t nbytes,
 }
 
 std::span<const std::byte> Port::next_frame() {
+  if (has_ended_) return {};
   if (std::exchange(holds_frame_, false)) {
     Posted& read = receives_[next_receive_];
     read.request = receive_frame(read.memory.get());
@@ -126,7 +133,7 @@ std::span<const std::byte> Port::next_frame() {
   }
   while (true) {
     Posted& next = receives_[next_receive_];
-    const std::optional<Done> done = mpi_.test(next.request);
+    const std::optional<Done> done = test(next);
     if (!done) return {};
     Frame frame;
     if (done->nbytes >= sizeof frame) {
@@ -164,11 +171,16 @@ std::optional<int> Port::take_tag() {
 
 Posted Port::receive_chunk(const Address& from, int tag, std::size_t nbytes) {
   Posted posted{{}, chunk_pool_.take(), nbytes};
-  posted.request = mpi_.irecv({posted.memory.get(), nbytes}, from.rank, tag);
+  if (!look_for_end()) {
+    posted.request = mpi_.irecv({posted.memory.get(), nbytes}, from.rank, tag);
+  }
   return posted;
 }
 
-std::optional<Done> Port::test(Posted& posted) { return mpi_.test(posted.request); }
+std::optional<Done> Port::test(Posted& posted) {
+  if (has_ended_) return std::nullopt;
+  return mpi_.test(posted.request);
+}
 
 void Port::finish_later(std::deque<Posted> posted, int tag) {
   orphans_.push_back({std::move(posted), tag});
@@ -182,12 +194,35 @@ void Port::drop(std::deque<Posted> posted, int tag) {
   // Its messages may still come: the tag is not used again.
   is_dirty_ = true;
   for (Posted& one : posted) {
-    mpi_.cancel(one.request);
-    session_->bury(one.request, std::move(one.memory));
+    if (look_for_end()) {
+      static_cast<void>(one.memory.release());  // see leave_memory()
+    } else {
+      cancel(std::move(one));
+    }
+  }
+}
+
+void Port::cancel(Posted posted) {
+  mpi_.cancel(posted.request);
+  session_->bury(posted.request, std::move(posted.memory));
+}
+
+bool Port::look_for_end() {
+  has_ended_ = has_ended_ || session_->library().finalized();
+  return has_ended_;
+}
+
+// MPI, which is ending on another thread, may still use it.
+void Port::leave_memory() {
+  for (Orphan& orphan : orphans_) drop(std::move(orphan.posted), orphan.tag);
+  for (Posted& one : receives_) static_cast<void>(one.memory.release());
+  for (auto* sends : {&sends_, &frames_}) {
+    for (Send& send : *sends) static_cast<void>(send.memory.release());
   }
 }
 
 bool Port::progress() {
+  if (has_ended_) return false;
   bool any = end_sends(frames_);
   any |= end_sends(sends_);
   any |= end_orphans();

@@ -77,8 +77,11 @@ class Port {
 
   // Looks after what is under way. True if anything ended.
   bool progress();
+  // Whether the program has called MPI_Finalize, after which any other call of MPI
+  // would end it. From then on nothing is sent and nothing comes.
+  bool look_for_end();
   // Nothing of what was sent is under way.
-  bool idle() const { return sends_.empty() && frames_.empty(); }
+  bool idle() const { return has_ended_ || (sends_.empty() && frames_.empty()); }
 
   // In a forked child: MPI is the parent's.
   void abandon() noexcept { abandoned_ = true; }
@@ -99,6 +102,8 @@ class Port {
   };
 
   Request receive_frame(std::byte* into);
+  void cancel(Posted posted);
+  void leave_memory();
   void send(const Address& to, int tag, Buffer memory, std::size_t nbytes, Pool& origin,
             std::deque<Send>& list);
   bool end_sends(std::deque<Send>& sends);
@@ -120,6 +125,7 @@ class Port {
   bool holds_frame_ = false;  // the one at next_receive_ is being read
   bool is_dirty_ = false;     // messages may come that nobody will take
   bool abandoned_ = false;
+  bool has_ended_ = false;  // MPI
 };
 
 }  // namespace bluecomm::mpi
