@@ -24,6 +24,8 @@ class Leftovers:
     silent: Sequence[str] = ()
 
     def __str__(self) -> str:
+        if not self.hosts:
+            return "no host has told what is left there"
         total = sum(self.left.values())
         asked = self.hosts - len(self.silent)
         text = f"{total} {_plural(total, 'process', 'es')} left on {asked} "

@@ -48,8 +48,8 @@ class SlurmRendezvous(AgentlessRendezvous):
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         self._config = config
         self._environ = environ
-        self._rank = int(environ["SLURM_PROCID"])
-        self._size = int(environ["SLURM_STEP_NUM_TASKS"])
+        self._rank = _number("SLURM_PROCID", environ)
+        self._size = _number("SLURM_STEP_NUM_TASKS", environ)
         self._round = 0
         self._manager = _find_manager(self._rank, config.start_timeout_s, environ)
         super().__init__()
@@ -87,6 +87,17 @@ class SlurmRendezvous(AgentlessRendezvous):
             head=self._environ.get("SLURM_LAUNCH_NODE_IPADDR", "localhost"),
             source=f"srun, step {step}, {self._manager.name}",
         )
+
+
+def _number(name: str, environ: Mapping[str, str]) -> int:
+    text = environ[name]
+    if not text.isdecimal():
+        raise BluecommError(
+            f"init: this process looks like a task of a Slurm step, but {name} is "
+            f"{text!r}, no number; start the script with srun, or unset SLURM_STEP_ID",
+            operation="init",
+        )
+    return int(text)
 
 
 def _find_manager(

@@ -35,6 +35,10 @@ def test_silent_hosts_are_named():
     assert text.startswith("0 processes left on 1 host; b cannot be asked")
 
 
+def test_nobody_who_could_tell_what_is_left():
+    assert str(Leftovers(0, {})) == "no host has told what is left there"
+
+
 def test_a_failure_alone_is_one_line():
     result = verdict([failure(2)])
     assert result.exit_code == 3

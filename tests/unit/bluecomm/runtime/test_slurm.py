@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from bluecomm.config import Config
-from bluecomm.errors import MismatchError
+from bluecomm.errors import BluecommError, MismatchError
 from bluecomm.runtime import slurm
 from bluecomm.runtime.process_manager import ProcessManager
 
@@ -85,3 +85,9 @@ def test_differing_world_sizes_are_named(meet, tmp_path, sizes, other):
     wanted = f"the world size of rank 0 is another one (expected {sizes[other]}, got"
     assert wanted in said[other]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_rank_that_is_no_number_is_shown():
+    environ = {"SLURM_PROCID": "x", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0"}
+    with pytest.raises(BluecommError, match="SLURM_PROCID is 'x', no number"):
+        slurm.SlurmRendezvous(Config(), environ)
