@@ -83,7 +83,7 @@ def win_create(
         memory=comm.world.memory,
     )
     window = LiveWindow(name, comm, tensor, native)
-    limit_s = window.timeout_s(timeout_s)
+    limit_s = window.timeout_s("win_create", timeout_s)
     comm.window_creations += 1
     comm.windows[name] = window
     WindowHandle(window, "win_create", native.open(limit_s), limit_s).wait()

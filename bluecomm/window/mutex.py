@@ -37,6 +37,7 @@ def win_mutex(
         CommunicationTimeout: The mutex was not released in time; names its holder.
     """
     window = find("win_mutex", name)
+    limit_s = window.timeout_s("win_mutex", timeout_s)
     if for_self:
         owners = [window.comm.rank]
     else:
@@ -45,7 +46,7 @@ def win_mutex(
         owners = sorted({check_rank(r, size, "win_mutex: each rank") for r in given})
     with contextlib.ExitStack() as stack:
         for owner in owners:
-            stack.enter_context(_held(window, owner, timeout_s))
+            stack.enter_context(_held(window, owner, limit_s))
         yield
 
 
@@ -68,8 +69,7 @@ def win_lock(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _held(window: LiveWindow, owner: int, timeout_s: float | None) -> Iterator[None]:
-    limit_s = window.timeout_s(timeout_s)
+def _held(window: LiveWindow, owner: int, limit_s: float) -> Iterator[None]:
     ticket = window.native.lock(owner, limit_s)
     window.keep(ticket, window.tensor)
     try:

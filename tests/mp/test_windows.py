@@ -289,6 +289,16 @@ def wrong_calls_say_what_is_wrong() -> None:
     for call in (bf.win_free, bf.win_update, bf.get_win_version, bf.win_associated_p):
         with pytest.raises(KeyError, match="no window 'y'"):
             call("y")
+    for call in (bf.win_put, bf.win_accumulate):
+        with pytest.raises(TypeError, match="timeout_s must be a number, got 'a'"):
+            call(x, "x", timeout_s="a")
+    with pytest.raises(ValueError, match="win_get: timeout_s must be above 0, got 0"):
+        bf.win_get("x", timeout_s=0)
+    with (
+        pytest.raises(ValueError, match="win_mutex: timeout_s must be above 0, got -1"),
+        bf.win_mutex("x", ranks=[], timeout_s=-1),
+    ):
+        pass
     with pytest.raises(ValueError, match="expected a tensor of shape"):
         bf.win_put(torch.zeros(5), "x")
     with pytest.raises(ValueError, match="expected a tensor of shape"):
