@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
 
 from bluecomm.topology.graph import check_rank
 from bluecomm.window.live import LiveWindow, WindowHandle, find
+
+if TYPE_CHECKING:
+    from bluecomm._native import WindowTicket
 
 
 @contextlib.contextmanager
@@ -70,10 +76,13 @@ def win_lock(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _held(window: LiveWindow, owner: int, limit_s: float) -> Iterator[None]:
-    ticket = window.native.lock(owner, limit_s)
-    window.keep(ticket, window.tensor)
+    # The engine notes the ticket there before a signal's handler can raise.
+    asked: dict[WindowTicket, torch.Tensor] = {}
     try:
+        ticket = window.native.lock(owner, limit_s, asked, window.tensor)
+        window.keep(ticket, window.tensor)
         WindowHandle(window, "win_mutex", ticket, limit_s).wait()
         yield
     finally:
-        window.native.unlock(owner, ticket)
+        for ticket in asked:
+            window.native.unlock(owner, ticket)
