@@ -14,7 +14,7 @@ from bluecomm.ops.objects import allgather_object
 from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import topology_digest
-from bluecomm.window.live import LiveWindow, WindowHandle, find
+from bluecomm.window.live import LiveWindow, UnknownWindowError, WindowHandle
 
 _log = logging.getLogger("bluecomm")
 
@@ -105,25 +105,27 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
         ``True``.
 
     Raises:
-        KeyError: There is no window of that name.
+        KeyError: Some ranks have no window of that name; the text names them. Where
+            there is one, left by a ``win_create`` that failed elsewhere, it is freed.
+            It is a ``ValueError`` too.
         ValueError: A request of some rank is under way; nothing is freed.
         MismatchError: The ranks gave differing names.
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
     comm = current_communicator()
-    if name is not None:
-        find("win_free", name)
     names = sorted(comm.windows) if name is None else [name]
-    busy = [one for one in names if _is_busy(comm.windows[one])]
-    answers = _compare(comm, "win_free", name, {"names": names}, timeout_s, busy)
-    for rank, held in enumerate(answers):
+    mine = [one for one in names if one in comm.windows]
+    busy = [one for one in mine if _is_busy(comm.windows[one])]
+    facts = {"names": names}
+    answers = _compare(comm, "win_free", name, facts, timeout_s, (mine, busy))
+    for rank, (_, held) in enumerate(answers):
         if held:
             raise ValueError(
                 f"win_free on rank {comm.rank}: requests of rank {rank} to the windows "
                 f"{held} are still under way; wait for their handles first"
             )
-    freed = [comm.windows.pop(one) for one in names]
+    freed = [comm.windows.pop(one) for one in mine]
     for window in freed:
         window.native.remove()
     # Nobody writes to their memory any more once all have come here. While some have
@@ -132,6 +134,12 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     barrier(timeout_s=timeout_s)
     for window in freed:
         comm.windows_in_doubt.remove(window)
+    lacking = [rank for rank, (theirs, _) in enumerate(answers) if theirs != names]
+    if lacking:
+        raise UnknownWindowError(
+            f"win_free on rank {comm.rank}: ranks {lacking} have no window {name!r}; "
+            f"it is nowhere now. Rank {comm.rank} has {sorted(comm.windows)}"
+        )
     return True
 
 

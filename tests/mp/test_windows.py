@@ -277,6 +277,24 @@ def a_tensor_with_gaps_and_a_gradient() -> None:
     bf.win_free()
 
 
+def a_window_that_some_lack_is_freed_by_all() -> None:
+    """As after a ``win_create`` that failed on rank 0 when the others had agreed."""
+    if bf.size() == 1:
+        return
+    comm = current_communicator()
+    x = torch.zeros(4)
+    bf.win_create(x, "half")
+    if bf.rank() == 0:
+        comm.windows.pop("half").native.remove()
+    bf.barrier()
+    with pytest.raises(KeyError, match=r"ranks \[0\] have no window 'half'"):
+        bf.win_free("half")
+    assert bf.get_current_created_window_names() == []
+    assert bf.win_create(x, "half")
+    assert bf.win_put(x, "half")
+    assert bf.win_free("half")
+
+
 def wrong_calls_say_what_is_wrong() -> None:
     x = torch.zeros(4)
     bf.set_topology(bf.RingGraph(bf.size()))
@@ -341,6 +359,7 @@ CASES: list[Callable[[], None]] = [
     no_update_sees_half_a_put,
     windows_hold_the_topology,
     a_tensor_with_gaps_and_a_gradient,
+    a_window_that_some_lack_is_freed_by_all,
     wrong_calls_say_what_is_wrong,
 ]
 
