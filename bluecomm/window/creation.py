@@ -59,19 +59,23 @@ def win_create(
         "shape": tuple(value.shape),
         "dtype": word,
         "topology": _topology_of(comm),
-        "number": -1 if is_taken else comm.window_creations,
+        "use of the name": "taken" if is_taken else "free",
     }
-    _compare(comm, "win_create", name, facts, timeout_s)
+    # A rank on which an earlier call failed has counted less than the others.
+    number = max(
+        _compare(comm, "win_create", name, facts, timeout_s, comm.window_creations)
+    )
     if is_taken:
         _log.error("win_create: there is a window %r already; win_free it first", name)
         return False
+    comm.window_creations = number + 1
 
     from bluecomm._native import Window
 
     weights = comm.topology.weights if comm.topology else None
     native = Window(
         comm.world.engine,
-        id=_identifier(name, comm.window_creations),
+        id=_identifier(name, number),
         name=name,
         rank=comm.rank,
         dtype=word,
@@ -84,7 +88,6 @@ def win_create(
     )
     window = LiveWindow(name, comm, tensor, native)
     limit_s = window.timeout_s("win_create", timeout_s)
-    comm.window_creations += 1
     comm.windows[name] = window
     WindowHandle(window, "win_create", native.open(limit_s), limit_s).wait()
     # The neighbors have made it; mutexes may be asked of any rank.

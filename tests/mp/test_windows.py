@@ -286,7 +286,10 @@ def a_window_that_some_lack_is_freed_by_all() -> None:
     bf.win_create(x, "half")
     if bf.rank() == 0:
         comm.windows.pop("half").native.remove()
+        comm.window_creations -= 1
     bf.barrier()
+    with pytest.raises(ValueError, match=r"ranks \[[\d, ]+\] gave another use of the"):
+        bf.win_create(x, "half")
     with pytest.raises(KeyError, match=r"ranks \[0\] have no window 'half'"):
         bf.win_free("half")
     assert bf.get_current_created_window_names() == []
