@@ -296,7 +296,13 @@ class Window:
         timeout_s: float,
         waits: bool,
     ) -> WindowTicket | None: ...
-    def lock(self, owner: int, timeout_s: float) -> WindowTicket: ...
+    def lock(
+        self,
+        owner: int,
+        timeout_s: float,
+        kept: dict[WindowTicket, _Kept],
+        keep: _Kept,  # as in put()
+    ) -> WindowTicket: ...
     def unlock(self, owner: int, ticket: WindowTicket) -> None:
         """Give a mutex back, or up."""
 

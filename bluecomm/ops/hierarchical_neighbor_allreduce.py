@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import torch
 
-from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, Weights
+from bluecomm.ops.neighbor_weights import (
+    DstWeights,
+    SrcWeights,
+    Weights,
+    unknown_argument,
+)
 from bluecomm.ops.weighted_average import MACHINES, start_weighted_average
 from bluecomm.runtime import Communicator, Handle
 
@@ -19,12 +26,15 @@ def hierarchical_neighbor_allreduce_nonblocking(
     name: str | None = None,
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
+    **old: NoReturn,
 ) -> Handle[torch.Tensor]:
     """Start ``hierarchical_neighbor_allreduce`` and return a handle at once.
 
     ``tensor`` must not change before the handle has been waited for. Arguments, result
     and errors are those of ``hierarchical_neighbor_allreduce``.
     """
+    for argument in old:
+        raise unknown_argument("hierarchical_neighbor_allreduce", argument)
     return start_weighted_average(
         MACHINES,
         tensor,
@@ -46,6 +56,7 @@ def hierarchical_neighbor_allreduce(
     name: str | None = None,
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
+    **old: NoReturn,
 ) -> torch.Tensor:
     """Return the weighted sum of this machine's and its in-neighbors' averages.
 
@@ -70,6 +81,7 @@ def hierarchical_neighbor_allreduce(
             the calls without a name.
         process_set: Ranks that take part. Default: all.
         timeout_s: Seconds until the operation fails. Default: the configured one.
+        **old: None may be given: a name from BlueFog's past is told its successor.
 
     Returns:
         New tensor with the shape and type of ``tensor``, equal on the ranks of a
@@ -83,6 +95,8 @@ def hierarchical_neighbor_allreduce(
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
+    for argument in old:
+        raise unknown_argument("hierarchical_neighbor_allreduce", argument)
     return start_weighted_average(
         MACHINES,
         tensor,

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import torch
 
-from bluecomm.ops.neighbor_weights import DstWeights, SrcWeights, Weights
+from bluecomm.ops.neighbor_weights import (
+    DstWeights,
+    SrcWeights,
+    Weights,
+    unknown_argument,
+)
 from bluecomm.ops.weighted_average import RANKS, start_weighted_average
 from bluecomm.runtime import Communicator, Handle
 
@@ -19,6 +26,7 @@ def neighbor_allreduce_nonblocking(
     name: str | None = None,
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
+    **old: NoReturn,
 ) -> Handle[torch.Tensor]:
     """Start ``neighbor_allreduce`` and return a handle at once.
 
@@ -26,6 +34,8 @@ def neighbor_allreduce_nonblocking(
     dynamic topology, where it is on, is done before this returns. Arguments, result
     and errors are those of ``neighbor_allreduce``.
     """
+    for argument in old:
+        raise unknown_argument("neighbor_allreduce", argument)
     return start_weighted_average(
         RANKS,
         tensor,
@@ -47,12 +57,15 @@ def neighbor_allreduce_nonblocking_(
     name: str | None = None,
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
+    **old: NoReturn,
 ) -> Handle[torch.Tensor]:
     """Start ``neighbor_allreduce_`` and return a handle at once.
 
     ``tensor`` must not be used before the handle has been waited for. Arguments,
     result and errors are those of ``neighbor_allreduce``.
     """
+    for argument in old:
+        raise unknown_argument("neighbor_allreduce", argument)
     return start_weighted_average(
         RANKS,
         tensor,
@@ -75,6 +88,7 @@ def neighbor_allreduce(
     name: str | None = None,
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
+    **old: NoReturn,
 ) -> torch.Tensor:
     """Return the weighted sum of ``tensor`` over this rank and its in-neighbors.
 
@@ -96,6 +110,7 @@ def neighbor_allreduce(
             the calls without a name.
         process_set: Ranks that take part. Default: all.
         timeout_s: Seconds until the operation fails. Default: the configured one.
+        **old: None may be given: a name from BlueFog's past is told its successor.
 
     Returns:
         New tensor with the shape and type of ``tensor``; without in-neighbors
@@ -109,6 +124,8 @@ def neighbor_allreduce(
         PeerLostError: A neighbor is gone.
         CommunicationTimeout: Some neighbors did not come in time; the text names them.
     """
+    for argument in old:
+        raise unknown_argument("neighbor_allreduce", argument)
     return start_weighted_average(
         RANKS,
         tensor,
@@ -131,11 +148,14 @@ def neighbor_allreduce_(
     name: str | None = None,
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
+    **old: NoReturn,
 ) -> torch.Tensor:
     """Write the weighted sum over the neighbors to ``tensor`` and return it.
 
     Arguments and errors are those of ``neighbor_allreduce``.
     """
+    for argument in old:
+        raise unknown_argument("neighbor_allreduce", argument)
     return start_weighted_average(
         RANKS,
         tensor,

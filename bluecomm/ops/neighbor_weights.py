@@ -14,6 +14,22 @@ from bluecomm.topology.graph import check_rank
 SrcWeights = Mapping[int, float]
 DstWeights = Mapping[int, float] | Sequence[int]
 
+# Names that BlueFog's documentation still had when they had lost their meaning.
+RENAMED = {
+    "neighbor_weights": "src_weights",
+    "send_neighbors": "dst_weights",
+    "neighbor_machine_weights": "src_machine_weights",
+    "send_neighbor_machines": "dst_machine_weights",
+    "send_machine_neighbors": "dst_machine_weights",
+}
+
+
+def unknown_argument(operation: str, name: str) -> TypeError:
+    """Return the error of an argument that an operation does not have."""
+    if name in RENAMED:
+        return TypeError(f"{operation} has no {name!r}; give {RENAMED[name]!r}")
+    return TypeError(f"{operation} got an unexpected keyword argument {name!r}")
+
 
 class Weights(NamedTuple):
     """The weights of one call; three times ``None`` means the static topology's."""

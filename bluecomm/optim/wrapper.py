@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bluecomm.ops.neighbor_weights import RENAMED
 from bluecomm.optim.amp import step_with_scaler
 from bluecomm.optim.coordinator import Coordinator
 from bluecomm.optim.options import Knobs
@@ -24,14 +25,6 @@ COORDINATOR_KEY = "_bluecomm"
 _STATE_KEY = "bluecomm"
 
 _KNOBS = Knobs.names()
-# Names that BlueFog's documentation still had when they had lost their meaning.
-_RENAMED = {
-    "neighbor_weights": "src_weights",
-    "send_neighbors": "dst_weights",
-    "neighbor_machine_weights": "src_machine_weights",
-    "send_neighbor_machines": "dst_machine_weights",
-    "send_machine_neighbors": "dst_machine_weights",
-}
 
 
 class Distributed(_Base):
@@ -60,9 +53,9 @@ class Distributed(_Base):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _KNOBS:
             _set_knob(_coordinator(self), name, value)
-        elif name in _RENAMED:
+        elif name in RENAMED:
             raise AttributeError(
-                f"a distributed optimizer has no {name!r}; set {_RENAMED[name]!r}"
+                f"a distributed optimizer has no {name!r}; set {RENAMED[name]!r}"
             )
         elif name not in self.__dict__ and (
             close := difflib.get_close_matches(name, _KNOBS, n=1, cutoff=0.8)

@@ -176,7 +176,7 @@ class Communicator:
         elif not isinstance(name, str):
             raise TypeError(f"{kind}: name must be a string, got {name!r}")
         if timeout_s is not None:
-            _check_timeout(kind, timeout_s)
+            check_timeout(kind, timeout_s)
         return self.world.start(
             kind,
             name,
@@ -203,7 +203,13 @@ class Communicator:
         return f"<Communicator of ranks {list(self.ranks)}>"
 
 
-def _check_timeout(kind: str, timeout_s: object) -> None:
+def check_timeout(kind: str, timeout_s: object) -> None:
+    """Raise unless it can be a deadline.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is not above 0.
+    """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
         raise TypeError(f"{kind}: timeout_s must be a number, got {timeout_s!r}")
     if not float(timeout_s) > 0:  # NaN is not either

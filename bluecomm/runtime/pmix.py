@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
 import threading
 from typing import Any
 
-from bluecomm.errors import BluecommError
+from bluecomm.errors import BluecommError, CommunicationTimeout
 from bluecomm.runtime.process_manager import ProcessManager
 
 # Of pmix_common.h; a test compares them with the header.
@@ -20,6 +21,8 @@ VALUE_NBYTES = 32
 VALUE_DATA_OFFSET = 8
 INFO_NBYTES = 552
 INFO_VALUE_OFFSET = 520
+
+_FAREWELL_S = 5.0
 
 
 class PmixProc(ctypes.Structure):
@@ -43,9 +46,11 @@ class Pmix(ProcessManager):
 
     Args:
         rank: This rank.
+        timeout_s: Seconds that an answer may take.
 
     Raises:
         BluecommError: There is no libpmix, or it refuses.
+        CommunicationTimeout: The process manager does not answer in time.
     """
 
     name = "PMIx"
@@ -53,11 +58,13 @@ class Pmix(ProcessManager):
         "does the library fit the process manager? Start with bfrun to need neither"
     )
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, timeout_s: float) -> None:
         super().__init__(rank)
+        self._timeout_s = timeout_s
         self._library = _load_pmix()
         self._me = PmixProc()
-        self._check("PMIx_Init", ctypes.byref(self._me), None, ctypes.c_size_t(0))
+        none = ctypes.c_size_t(0)
+        self._ask("PMIx_Init", ctypes.byref(self._me), None, none)
 
     def put(self, key: str, value: str) -> None:
         packed = PmixValue(PMIX_STRING, value.encode("ascii"))
@@ -71,28 +78,15 @@ class Pmix(ProcessManager):
         collect[INFO_VALUE_OFFSET] = PMIX_BOOL
         collect[INFO_VALUE_OFFSET + VALUE_DATA_OFFSET] = 1
         info = ctypes.create_string_buffer(bytes(collect), INFO_NBYTES)
-        failed: list[Exception] = []
-
-        def wait() -> None:
-            one, none = ctypes.c_size_t(1), ctypes.c_size_t(0)
-            try:
-                self._check("PMIx_Fence", None, none, ctypes.byref(info), one)
-            except BluecommError as error:
-                failed.append(error)
-
-        # It has no deadline of its own, so it may be left behind waiting.
-        thread = threading.Thread(target=wait, name="bluecomm-pmix", daemon=True)
-        thread.start()
-        thread.join(timeout_s)
-        if thread.is_alive():
+        one, none = ctypes.c_size_t(1), ctypes.c_size_t(0)
+        arguments = (None, none, ctypes.byref(info), one)
+        if not self._ends("PMIx_Fence", arguments, timeout_s):
             raise self._too_late(timeout_s)
-        if failed:
-            raise failed[0]
 
     def get(self, rank: int, key: str) -> str:
         whose = PmixProc(self._me.nspace, rank)
         found = ctypes.POINTER(PmixValue)()
-        self._check(
+        self._ask(
             "PMIx_Get",
             ctypes.byref(whose),
             key.encode("ascii"),
@@ -106,7 +100,46 @@ class Pmix(ProcessManager):
         return bytes(value).decode("ascii")
 
     def close(self) -> None:
-        self._library.PMIx_Finalize(None, ctypes.c_size_t(0))
+        with contextlib.suppress(BluecommError):  # all it would note is our end
+            self._ends("PMIx_Finalize", (None, ctypes.c_size_t(0)), _FAREWELL_S)
+
+    def _ask(self, function: str, *arguments: Any) -> None:
+        if not self._ends(function, arguments, self._timeout_s):
+            raise CommunicationTimeout(
+                f"init on rank {self._rank}: {self.name}: {function} got no answer "
+                f"from the process manager (slurmstepd) within {self._timeout_s:g} s; "
+                "is it alive? srun --mpi=pmi2 or bfrun need no PMIx",
+                operation="init",
+                rank=self._rank,
+                timeout_s=self._timeout_s,
+            )
+
+    def _ends(
+        self, function: str, arguments: tuple[Any, ...], timeout_s: float
+    ) -> bool:
+        """Return whether a call ends in time; otherwise it is left behind waiting.
+
+        The library's functions have no deadlines, so another thread calls them.
+
+        Raises:
+            BluecommError: It failed.
+        """
+        failed: list[Exception] = []
+
+        def call() -> None:
+            try:
+                self._check(function, *arguments)
+            except Exception as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=call, name="bluecomm-pmix", daemon=True)
+        thread.start()
+        thread.join(timeout_s)
+        if thread.is_alive():
+            return False
+        if failed:
+            raise failed[0]
+        return True
 
     def _check(self, function: str, *arguments: Any) -> None:
         code = getattr(self._library, function)(*arguments)

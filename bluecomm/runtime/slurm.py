@@ -104,7 +104,7 @@ def _find_manager(
     rank: int, timeout_s: float, environ: Mapping[str, str]
 ) -> ProcessManager:
     if "PMIX_RANK" in environ:
-        return Pmix(rank)
+        return Pmix(rank, timeout_s)
     if environ.get("PMI_FD", "").isdigit():
         job = environ.get("PMI_JOBID", "")
         return Pmi2(int(environ["PMI_FD"]), rank, job, timeout_s)

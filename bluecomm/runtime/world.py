@@ -87,7 +87,7 @@ class World:
         self.rank = self.place.rank
         self.size = self.place.size
         self._lock = threading.Lock()  # over an operation's start and its place here
-        self._kept: dict[int, tuple[object, ...]] = {}
+        self._kept: dict[int, list[tuple[object, ...]]] = {}
         self._dropped: collections.deque[int] = collections.deque()
         self._forgotten: set[int] = set()
         self._hard_limits_s: dict[int, float] = {}
@@ -275,25 +275,36 @@ class World:
             raise self._suspended(kind, name)
         limit_s = self.config.operation_timeout_s if timeout_s is None else timeout_s
         # The engine notes what is kept, before a signal's handler can run.
-        if waits:
-            self._waiters.add(threading.get_ident())
-            number = self._engine.submit(
-                *(kind, name, group_id, dtype, shape, *memory, parameters, limit_s),
-                *(True, self._kept, keep),
-            )
-            if number == 0:
-                return OverHandle(self, number, kind, name, finish)
-        else:
-            with self._lock:
+        note = [keep]
+        try:
+            if waits:
+                self._waiters.add(threading.get_ident())
                 number = self._engine.submit(
                     *(kind, name, group_id, dtype, shape, *memory, parameters, limit_s),
-                    *(False, self._kept, keep),
+                    *(True, self._kept, note),
                 )
+            else:
+                with self._lock:
+                    number = self._engine.submit(
+                        *(kind, name, group_id, dtype, shape, *memory, parameters),
+                        *(limit_s, False, self._kept, note),
+                    )
+        except BaseException:
+            self._forget_noted(note)
+            raise
+        if number == 0:
+            return OverHandle(self, number, kind, name, finish)
         if timeout_s is not None:
             self._hard_limits_s[number] = timeout_s
         if len(self._kept) >= _REAP_AT:
             self.reap()
         return Handle(self, number, kind, name, finish)
+
+    def _forget_noted(self, note: list[tuple[object, ...]]) -> None:
+        """Drop the operation that a handler of signals kept from getting its handle."""
+        for number, noted in list(self._kept.items()):
+            if noted is note:
+                self.forget(number)
 
     def output(self, number: int) -> tuple[Any, list[int]]:
         """Return the result that the engine allocated: memory and rows per source."""

@@ -14,7 +14,7 @@ from bluecomm.ops.objects import allgather_object
 from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import topology_digest
-from bluecomm.window.live import LiveWindow, WindowHandle, find
+from bluecomm.window.live import LiveWindow, UnknownWindowError, WindowHandle
 
 _log = logging.getLogger("bluecomm")
 
@@ -59,19 +59,23 @@ def win_create(
         "shape": tuple(value.shape),
         "dtype": word,
         "topology": _topology_of(comm),
-        "number": -1 if is_taken else comm.window_creations,
+        "use of the name": "taken" if is_taken else "free",
     }
-    _compare(comm, "win_create", name, facts, timeout_s)
+    # A rank on which an earlier call failed has counted less than the others.
+    number = max(
+        _compare(comm, "win_create", name, facts, timeout_s, comm.window_creations)
+    )
     if is_taken:
         _log.error("win_create: there is a window %r already; win_free it first", name)
         return False
+    comm.window_creations = number + 1
 
     from bluecomm._native import Window
 
     weights = comm.topology.weights if comm.topology else None
     native = Window(
         comm.world.engine,
-        id=_identifier(name, comm.window_creations),
+        id=_identifier(name, number),
         name=name,
         rank=comm.rank,
         dtype=word,
@@ -83,8 +87,7 @@ def win_create(
         memory=comm.world.memory,
     )
     window = LiveWindow(name, comm, tensor, native)
-    limit_s = window.timeout_s(timeout_s)
-    comm.window_creations += 1
+    limit_s = window.timeout_s("win_create", timeout_s)
     comm.windows[name] = window
     WindowHandle(window, "win_create", native.open(limit_s), limit_s).wait()
     # The neighbors have made it; mutexes may be asked of any rank.
@@ -105,25 +108,27 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
         ``True``.
 
     Raises:
-        KeyError: There is no window of that name.
+        KeyError: Some ranks have no window of that name; the text names them. Where
+            there is one, left by a ``win_create`` that failed elsewhere, it is freed.
+            It is a ``ValueError`` too.
         ValueError: A request of some rank is under way; nothing is freed.
         MismatchError: The ranks gave differing names.
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
     comm = current_communicator()
-    if name is not None:
-        find("win_free", name)
     names = sorted(comm.windows) if name is None else [name]
-    busy = [one for one in names if _is_busy(comm.windows[one])]
-    answers = _compare(comm, "win_free", name, {"names": names}, timeout_s, busy)
-    for rank, held in enumerate(answers):
+    mine = [one for one in names if one in comm.windows]
+    busy = [one for one in mine if _is_busy(comm.windows[one])]
+    facts = {"names": names}
+    answers = _compare(comm, "win_free", name, facts, timeout_s, (mine, busy))
+    for rank, (_, held) in enumerate(answers):
         if held:
             raise ValueError(
                 f"win_free on rank {comm.rank}: requests of rank {rank} to the windows "
                 f"{held} are still under way; wait for their handles first"
             )
-    freed = [comm.windows.pop(one) for one in names]
+    freed = [comm.windows.pop(one) for one in mine]
     for window in freed:
         window.native.remove()
     # Nobody writes to their memory any more once all have come here. While some have
@@ -132,6 +137,12 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     barrier(timeout_s=timeout_s)
     for window in freed:
         comm.windows_in_doubt.remove(window)
+    lacking = [rank for rank, (theirs, _) in enumerate(answers) if theirs != names]
+    if lacking:
+        raise UnknownWindowError(
+            f"win_free on rank {comm.rank}: ranks {lacking} have no window {name!r}; "
+            f"it is nowhere now. Rank {comm.rank} has {sorted(comm.windows)}"
+        )
     return True
 
 

@@ -68,7 +68,7 @@ def _start(
     window = find("win_get", name)
     default = dict.fromkeys(window.in_weights, 1.0)
     sources = window.weights("win_get", "src_weights", src_weights, default)
-    limit_s = window.timeout_s(timeout_s)
+    limit_s = window.timeout_s("win_get", timeout_s)
     window.show()
     with contextlib.ExitStack() as stack:
         if require_mutex:

@@ -12,6 +12,7 @@ from bluecomm.errors import CommunicationTimeout
 from bluecomm.ops.neighbor_weights import Wording, weight_number, weight_pairs
 from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.runtime.communicator import check_timeout
 from bluecomm.runtime.failure import OK, failure
 
 if TYPE_CHECKING:
@@ -53,9 +54,17 @@ class LiveWindow:
         """Whether puts and updates treat p as they treat the values."""
         return self.has_p or self.comm.win_ops_carry_p
 
-    def timeout_s(self, given: float | None) -> float:
-        """Return the deadline of a request, in seconds."""
-        return self.comm.world.config.operation_timeout_s if given is None else given
+    def timeout_s(self, operation: str, given: float | None) -> float:
+        """Return the deadline of a request, in seconds.
+
+        Raises:
+            TypeError: ``given`` is not a number.
+            ValueError: ``given`` is not above 0.
+        """
+        if given is None:
+            return self.comm.world.config.operation_timeout_s
+        check_timeout(operation, given)
+        return given
 
     def keep(self, ticket: WindowTicket, source: torch.Tensor) -> None:
         """Keep memory while a request reads it."""

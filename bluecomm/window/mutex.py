@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
 
 from bluecomm.topology.graph import check_rank
 from bluecomm.window.live import LiveWindow, WindowHandle, find
+
+if TYPE_CHECKING:
+    from bluecomm._native import WindowTicket
 
 
 @contextlib.contextmanager
@@ -37,6 +43,7 @@ def win_mutex(
         CommunicationTimeout: The mutex was not released in time; names its holder.
     """
     window = find("win_mutex", name)
+    limit_s = window.timeout_s("win_mutex", timeout_s)
     if for_self:
         owners = [window.comm.rank]
     else:
@@ -45,7 +52,7 @@ def win_mutex(
         owners = sorted({check_rank(r, size, "win_mutex: each rank") for r in given})
     with contextlib.ExitStack() as stack:
         for owner in owners:
-            stack.enter_context(_held(window, owner, timeout_s))
+            stack.enter_context(_held(window, owner, limit_s))
         yield
 
 
@@ -68,12 +75,14 @@ def win_lock(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _held(window: LiveWindow, owner: int, timeout_s: float | None) -> Iterator[None]:
-    limit_s = window.timeout_s(timeout_s)
-    ticket = window.native.lock(owner, limit_s)
-    window.keep(ticket, window.tensor)
+def _held(window: LiveWindow, owner: int, limit_s: float) -> Iterator[None]:
+    # The engine notes the ticket there before a signal's handler can raise.
+    asked: dict[WindowTicket, torch.Tensor] = {}
     try:
+        ticket = window.native.lock(owner, limit_s, asked, window.tensor)
+        window.keep(ticket, window.tensor)
         WindowHandle(window, "win_mutex", ticket, limit_s).wait()
         yield
     finally:
-        window.native.unlock(owner, ticket)
+        for ticket in asked:
+            window.native.unlock(owner, ticket)

@@ -152,7 +152,7 @@ def _start(
     source = window.as_value(tensor, operation)
     targets = window.weights(operation, "dst_weights", dst_weights, window.out_weights)
     own = 1.0 if self_weight is None else window.self_weight(operation, self_weight)
-    limit_s = window.timeout_s(timeout_s)
+    limit_s = window.timeout_s(operation, timeout_s)
     with_p = window.carries_p
     with contextlib.ExitStack() as stack:
         if require_mutex:

@@ -176,6 +176,18 @@ Ticket put(PyWindow& self, std::uintptr_t address, const Window::Weights& target
   return ticket;
 }
 
+// As put().
+Ticket lock(PyWindow& self, int owner, double timeout_s, py::dict kept,
+            const py::object& keep) {
+  Ticket ticket;
+  {
+    const ReleaseGil unlocked;
+    ticket = self.lock(owner, timeout_s);
+  }
+  kept[py::cast(ticket)] = keep;
+  return ticket;
+}
+
 // Calls `method` of the window without the GIL.
 template <typename Result, typename... Args>
 auto unlocked(Result (PyWindow::*method)(Args...)) {
@@ -202,7 +214,7 @@ void register_window(py::module_& module) {
            arg("with_p"), arg("timeout_s"), arg("waits"), arg("kept"), arg("keep"))
       .def("get", unlocked(&PyWindow::get), arg("sources"), arg("with_p"),
            arg("timeout_s"), arg("waits"))
-      .def("lock", unlocked(&PyWindow::lock), arg("owner"), arg("timeout_s"))
+      .def("lock", &lock, arg("owner"), arg("timeout_s"), arg("kept"), arg("keep"))
       .def("unlock", unlocked(&PyWindow::unlock), arg("owner"), arg("ticket"))
       .def("update", unlocked(&PyWindow::update), arg("result"), arg("own"),
            arg("self_weight"), arg("weights"), arg("resets"), arg("with_p"),

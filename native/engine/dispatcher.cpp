@@ -96,8 +96,12 @@ Handle Dispatcher::submit(Request request) {
   active_.push_back(operation);
   const bool must_wait = matching_.add(operation);
 
-  for (Unmatched& one : matching_.take(call.key)) {
-    match(one.peer, one.envelope, std::move(one.message));
+  try {
+    for (Unmatched& one : matching_.take(call.key)) {
+      match(one.peer, one.envelope, std::move(one.message));
+    }
+  } catch (const std::exception& error) {
+    fail_thrown(*operation, error);
   }
   if (!must_wait && operation->state() == Operation::State::kQueued) start(*operation);
   account_.submitted(entry(handle).notes, *operation);
@@ -111,6 +115,11 @@ void Dispatcher::start(Operation& operation) {
                    {Code::kClosed, operation.label() + ": the engine is closed", -1});
     return;
   }
+  if (!broken_.empty()) {
+    fail_operation(operation,
+                   {Code::kInternal, operation.label() + ": " + broken_, -1});
+    return;
+  }
   if (const auto late = late_failures_.extract(key.group)) {
     fail_operation(operation, late.mapped());
     return;
@@ -119,7 +128,12 @@ void Dispatcher::start(Operation& operation) {
     fail_operation(operation, *abort);
     return;
   }
-  operation.start(peers_.channels());
+  try {
+    operation.start(peers_.channels());
+  } catch (const std::exception& error) {
+    fail_thrown(operation, error);
+    return;
+  }
   advance(operation);
 }
 
@@ -193,9 +207,9 @@ void Dispatcher::on_goodbye(int peer) { peers_.finish(peer); }
 bool Dispatcher::poll() {
   bool changed = false;
   now_ = Clock::now();
-  for (const auto& transport : transports_) {
-    if (transport->poll(*this)) changed = true;
-  }
+  for_transports([&](Transport& one) {
+    if (one.poll(*this)) changed = true;
+  });
   if (read_arrivals()) changed = true;
   for (std::size_t i = 0; i < active_.size();) {
     const std::shared_ptr<Operation> operation = active_[i];
@@ -210,7 +224,13 @@ bool Dispatcher::poll() {
 
 bool Dispatcher::advance(Operation& operation) {
   const Clock::time_point begin = account_.records() ? Clock::now() : now_;
-  const bool changed = operation.advance(kBudget);
+  bool changed = false;
+  try {
+    changed = operation.advance(kBudget);
+  } catch (const std::exception& error) {
+    fail_thrown(operation, error);
+    return true;
+  }
   if (changed && account_.records()) account_.combined(operation, begin);
   account_.progress(entry(operation.handle()).notes, operation, changed, begin);
   if (operation.error()) {
@@ -363,7 +383,7 @@ void Dispatcher::close() {
            config_.rank);
   windows_.close("cut short, because rank " + std::to_string(config_.rank) +
                  " shut down");
-  for (const auto& transport : transports_) transport->close();
+  for_transports([](Transport& one) { one.close(); });
 }
 
 void Dispatcher::free() {
@@ -373,6 +393,13 @@ void Dispatcher::free() {
   windows_.free();
   peers_.disconnect();
   transports_.clear();
+  broken_transports_.clear();
+}
+
+void Dispatcher::abandon_after_fork() noexcept {
+  for (const auto* const list : {&transports_, &broken_transports_}) {
+    for (const auto& transport : *list) transport->abandon_after_fork();
+  }
 }
 
 bool Dispatcher::closed() const {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -110,6 +111,7 @@ class Dispatcher final : private Receiver {
   std::uint64_t completions() const { return completions_ + windows_.completions(); }
   // When poll() has to be called even if no transport asks for it.
   Clock::time_point next_timer() const;
+  // Those that have not failed.
   std::span<const std::unique_ptr<Transport>> transports() const { return transports_; }
 
   // Ends all operations and says goodbye; submit() fails from now on.
@@ -117,6 +119,7 @@ class Dispatcher final : private Receiver {
   bool closed() const;
   // Drops all messages and transports.
   void free();
+  void abandon_after_fork() noexcept;
 
  private:
   static constexpr std::size_t kBudget = 1 << 20;
@@ -141,6 +144,8 @@ class Dispatcher final : private Receiver {
   void end(Operation& operation);
 
   // dispatcher_failures.cpp
+  void for_transports(const std::function<void(Transport&)>& body);
+  void fail_thrown(Operation& operation, const std::exception& error);
   void fail_operation(Operation& operation, Status status);
   void send_abort(int peer, const Envelope& call, const Status& status);
   void fail_mismatch(Operation& operation, int peer, const Envelope& theirs);
@@ -157,6 +162,9 @@ class Dispatcher final : private Receiver {
   const EngineConfig config_;
   const std::uint64_t job_;
   std::vector<std::unique_ptr<Transport>> transports_;
+  // Whose state is unknown: they are asked for nothing any more, but have channels.
+  std::vector<std::unique_ptr<Transport>> broken_transports_;
+  std::string broken_;  // why no operation can start any more
   Peers peers_;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
   Matching matching_;

@@ -71,7 +71,39 @@ void Dispatcher::send_abort(int peer, const Envelope& call, const Status& status
   abort.code = static_cast<std::int32_t>(status.code);
   abort.blamed = status.rank;
   const std::string_view text = shorten(status.text, Channel::kMaxPost);
-  channel->post(to_header(abort, text.size()), std::as_bytes(std::span(text)));
+  try {
+    channel->post(to_header(abort, text.size()), std::as_bytes(std::span(text)));
+  } catch (const std::exception&) {
+    // It cannot be told: its own deadline, or the end of this process, tells it.
+  }
+}
+
+// --- What throws ---------------------------------------------------------------------
+
+void Dispatcher::fail_thrown(Operation& operation, const std::exception& error) {
+  if (operation.state() == Operation::State::kDone) return;
+  fail_operation(operation,
+                 {Code::kInternal, operation.label() + ": " + error.what(), -1});
+}
+
+// Runs `body` for each transport. Of one that throws nothing is known any more: it is
+// left alone from then on, and nothing can run here.
+void Dispatcher::for_transports(const std::function<void(Transport&)>& body) {
+  for (std::size_t i = 0; i < transports_.size();) {
+    try {
+      body(*transports_[i]);
+      ++i;
+    } catch (const std::exception& error) {
+      broken_transports_.push_back(std::move(transports_[i]));
+      transports_.erase(transports_.begin() + static_cast<std::ptrdiff_t>(i));
+      broken_ = "rank " + std::to_string(config_.rank) +
+                " cannot communicate any more, because its transport " +
+                std::string(broken_transports_.back()->name()) +
+                " failed: " + error.what();
+      fail_all(Code::kInternal, broken_, -1);
+      windows_.close(broken_);
+    }
+  }
 }
 
 // --- Disagreement --------------------------------------------------------------------
@@ -255,7 +287,7 @@ void Dispatcher::peer_lost(int rank, std::string text) {
                                 " is no peer of rank " + std::to_string(config_.rank));
   }
   peers_.explain(rank, std::move(text));
-  for (const auto& transport : transports_) transport->forget(rank);
+  for_transports([rank](Transport& one) { one.forget(rank); });
 }
 
 }  // namespace bluecomm

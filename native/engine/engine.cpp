@@ -25,9 +25,7 @@ constexpr std::chrono::microseconds kYield{50};
 Engine::Engine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports)
     : dispatcher_(std::move(config), std::move(transports)),
       progress_(*this, std::chrono::microseconds{0}) {
-  for (const auto& transport : dispatcher_.transports()) {
-    if (transport->wait_fd() >= 0) wait_fds_.push_back(transport->wait_fd());
-  }
+  note_wait_fds();
   if (wait_fds_.size() > kMaxWaitFds)
     throw std::invalid_argument("too many transports");
 }
@@ -204,9 +202,7 @@ void Engine::close(Clock::duration limit) {
 }
 
 void Engine::abandon_after_fork() noexcept {
-  for (const auto& transport : dispatcher_.transports()) {
-    transport->abandon_after_fork();
-  }
+  dispatcher_.abandon_after_fork();
   progress_.abandon_after_fork();
 }
 
@@ -214,7 +210,7 @@ bool Engine::poll() {
   try {
     return dispatcher_.poll();
   } catch (const std::exception& error) {
-    // Nothing is known about the state of the transports any more.
+    // Nothing is known about what has arrived any more.
     dispatcher_.fail_all(Code::kInternal, error.what(), -1);
     dispatcher_.windows().close(error.what());
     return true;
@@ -228,8 +224,16 @@ void Engine::begin(Caller caller) {
   has_more_ = changed && caller == Caller::kGoesOn && poll();
 }
 
+void Engine::note_wait_fds() {
+  wait_fds_.clear();
+  for (const auto& transport : dispatcher_.transports()) {
+    if (transport->wait_fd() >= 0) wait_fds_.push_back(transport->wait_fd());
+  }
+}
+
 bool Engine::prepare_sleep() {
   if (std::exchange(has_more_, false)) return false;
+  note_wait_fds();  // a transport may have failed
   const auto transports = dispatcher_.transports();
   for (std::size_t i = 0; i < transports.size(); ++i) {
     if (transports[i]->prepare_sleep()) continue;

@@ -97,6 +97,7 @@ class Engine final : private Work {
   std::uint64_t completions() const override { return dispatcher_.completions(); }
   Clock::time_point next_timer() const override { return dispatcher_.next_timer(); }
   std::span<const int> wait_fds() const override { return wait_fds_; }
+  void note_wait_fds();
   bool prepare_sleep() override;
   void finish_sleep() override;
 

@@ -151,9 +151,9 @@ void MailboxReader::copy_to_own() {
   place_ = Place::kOwn;
 }
 
-void MailboxReader::reset() {
+void MailboxReader::reset(bool with_p) {
   place_ = Place::kZero;
-  p_ = 0.0;
+  if (with_p) p_ = 0.0;
 }
 
 void MailboxReader::replace(std::vector<std::byte>& bytes, Mailbox::Meta meta) {

@@ -99,8 +99,8 @@ class MailboxReader {
 
   // Brings the value up to date with what has been published. True if anything was.
   bool take();
-  // Makes the value zero, and p too.
-  void reset();
+  // Makes the value zero, and p too if `with_p`.
+  void reset(bool with_p);
   // Makes the value `bytes`, as long as the tensor; memory that is not needed any more
   // takes its place.
   void replace(std::vector<std::byte>& bytes, Mailbox::Meta meta);

@@ -80,7 +80,7 @@ void Window::update(std::span<std::byte> result, std::span<const std::byte> own,
   }
   for (const auto& [rank, weight] : update.weights) {
     InEdge& edge = in_edge(rank);
-    if (update.resets) edge.reader.reset();
+    if (update.resets) edge.reader.reset(update.with_p);
     edge.reader.clear_version();
   }
   if (!update.keeps) return;

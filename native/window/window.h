@@ -50,8 +50,9 @@ class Window {
   const WindowConfig& config() const { return config_; }
 
   // result = self_weight * own + the sum of the weighted values that in-neighbors have
-  // left, in ascending order of rank. `result` may be `own`. The same for p if
-  // `with_p`. `keeps` says that result takes the place of the own value.
+  // left, in ascending order of rank. `result` may be `own`. `resets` leaves zeros in
+  // their place. The same for p if `with_p`, else each p stays. `keeps` says that
+  // result takes the place of the own value.
   struct Update {
     double self_weight = 1.0;
     Weights weights;

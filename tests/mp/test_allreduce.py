@@ -303,6 +303,10 @@ def call_wrongly() -> None:
     for timeout_s in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="allreduce: timeout_s must be above 0"):
             bf.allreduce(x, timeout_s=timeout_s)
+    with pytest.raises(TypeError, match="no 'neighbor_weights'; give 'src_weights'"):
+        bf.neighbor_allreduce(x, self_weight=0.5, neighbor_weights={})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'weights'"):
+        bf.hierarchical_neighbor_allreduce(x, weights={})
     with pytest.raises(TypeError, match="timeout_s must be a number, got 'a'"):
         bf.neighbor_allreduce(x, timeout_s="a")
     with pytest.raises(TypeError, match=r"expected a torch\.Tensor, got ndarray"):

@@ -277,6 +277,27 @@ def a_tensor_with_gaps_and_a_gradient() -> None:
     bf.win_free()
 
 
+def a_window_that_some_lack_is_freed_by_all() -> None:
+    """As after a ``win_create`` that failed on rank 0 when the others had agreed."""
+    if bf.size() == 1:
+        return
+    comm = current_communicator()
+    x = torch.zeros(4)
+    bf.win_create(x, "half")
+    if bf.rank() == 0:
+        comm.windows.pop("half").native.remove()
+        comm.window_creations -= 1
+    bf.barrier()
+    with pytest.raises(ValueError, match=r"ranks \[[\d, ]+\] gave another use of the"):
+        bf.win_create(x, "half")
+    with pytest.raises(KeyError, match=r"ranks \[0\] have no window 'half'"):
+        bf.win_free("half")
+    assert bf.get_current_created_window_names() == []
+    assert bf.win_create(x, "half")
+    assert bf.win_put(x, "half")
+    assert bf.win_free("half")
+
+
 def wrong_calls_say_what_is_wrong() -> None:
     x = torch.zeros(4)
     bf.set_topology(bf.RingGraph(bf.size()))
@@ -289,6 +310,16 @@ def wrong_calls_say_what_is_wrong() -> None:
     for call in (bf.win_free, bf.win_update, bf.get_win_version, bf.win_associated_p):
         with pytest.raises(KeyError, match="no window 'y'"):
             call("y")
+    for call in (bf.win_put, bf.win_accumulate):
+        with pytest.raises(TypeError, match="timeout_s must be a number, got 'a'"):
+            call(x, "x", timeout_s="a")
+    with pytest.raises(ValueError, match="win_get: timeout_s must be above 0, got 0"):
+        bf.win_get("x", timeout_s=0)
+    with (
+        pytest.raises(ValueError, match="win_mutex: timeout_s must be above 0, got -1"),
+        bf.win_mutex("x", ranks=[], timeout_s=-1),
+    ):
+        pass
     with pytest.raises(ValueError, match="expected a tensor of shape"):
         bf.win_put(torch.zeros(5), "x")
     with pytest.raises(ValueError, match="expected a tensor of shape"):
@@ -331,6 +362,7 @@ CASES: list[Callable[[], None]] = [
     no_update_sees_half_a_put,
     windows_hold_the_topology,
     a_tensor_with_gaps_and_a_gradient,
+    a_window_that_some_lack_is_freed_by_all,
     wrong_calls_say_what_is_wrong,
 ]
 

@@ -144,6 +144,24 @@ TEST(window, a_put_is_there_when_it_is_done) {
   }
 }
 
+TEST(window, a_reset_leaves_p_alone_that_is_not_added) {
+  EngineWorld world(2, options_of(false));
+  world.run([&](int rank, Engine& engine) {
+    End end(engine, rank, 2, {1.0});
+    CHECK_EQ(end.put({3.0}, false, 5.0), "");
+    barrier(engine);
+    CHECK(end.look(true) == std::vector<double>{3.0});
+    CHECK(end.look(false) == std::vector<double>{0.0});
+    std::vector<double> result(1);
+    const std::span<std::byte> bytes = std::as_writable_bytes(std::span(result));
+    end.window->update(bytes, bytes_of(result), {0.0, {{end.left, 1.0}}, true, true});
+    CHECK_EQ(end.window->p(), 5.0);
+    end.window->update(bytes, bytes_of(result), {0.0, {{end.left, 1.0}}, true, true});
+    CHECK_EQ(end.window->p(), 0.0);
+    barrier(engine);
+  });
+}
+
 TEST(window, shared_memory_is_used_where_there_is_some) {
   for (const bool shares_memory : {false, true}) {
     EngineWorld world(2, options_of(shares_memory));

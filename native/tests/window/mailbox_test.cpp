@@ -108,7 +108,7 @@ TEST(mailbox, every_order_of_steps_means_what_it_says) {
           take();
           break;
         case kReset:
-          pair.reader.reset();
+          pair.reader.reset(true);
           value = p = 0;
           break;
         default:
@@ -223,7 +223,7 @@ TEST(mailbox, accumulating_against_taking_conserves_the_sum) {
     p += pair.reader.p();
     const std::vector<double> x = value_of(pair.reader);
     for (std::size_t i = 0; i < x.size(); ++i) sum[i] += x[i];
-    pair.reader.reset();
+    pair.reader.reset(true);
   }
   writer.join();
   CHECK_EQ(p, kRounds);

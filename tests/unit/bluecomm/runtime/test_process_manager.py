@@ -127,7 +127,7 @@ def test_a_missing_libpmix_is_named(monkeypatch):
 
     monkeypatch.setattr(pmix.ctypes, "CDLL", fail)
     with pytest.raises(BluecommError, match=r"no libpmix.so.2 .*libpmix2"):
-        Pmix(0)
+        Pmix(0, 5.0)
 
 
 def test_a_pmix_that_refuses_is_named(monkeypatch):
@@ -138,7 +138,23 @@ def test_a_pmix_that_refuses_is_named(monkeypatch):
 
     monkeypatch.setattr(pmix.ctypes, "CDLL", lambda name: Library)
     with pytest.raises(BluecommError, match="PMIx: PMIx_Init failed with code -25"):
-        Pmix(4)
+        Pmix(4, 5.0)
+
+
+@pytest.mark.parametrize("silent", ["PMIx_Init", "PMIx_Get"])
+def test_a_pmix_that_does_not_answer_is_named(monkeypatch, silent):
+    end = threading.Event()
+
+    class Library:
+        def __getattr__(self, name):
+            return lambda *_: end.wait() and 0 if name == silent else 0
+
+    monkeypatch.setattr(pmix.ctypes, "CDLL", lambda name: Library())
+    try:
+        with pytest.raises(CommunicationTimeout, match=rf"{silent} got no answer"):
+            Pmix(4, 0.1).get(0, "x")
+    finally:
+        end.set()
 
 
 @pytest.mark.skipif(

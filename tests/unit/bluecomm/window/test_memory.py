@@ -34,8 +34,7 @@ def test_memory_stays_where_not_all_ranks_have_freed_a_window(monkeypatch):
     window = make_window(remove=lambda: None)
     comm = SimpleNamespace(windows={"x": window}, windows_in_doubt=[])
     monkeypatch.setattr(creation, "current_communicator", lambda: comm)
-    monkeypatch.setattr(creation, "find", lambda *_: window)
-    monkeypatch.setattr(creation, "_compare", lambda *_: [[], []])
+    monkeypatch.setattr(creation, "_compare", lambda *_: [(["x"], [])] * 2)
     monkeypatch.setattr(creation, "barrier", barrier)
     with pytest.raises(CommunicationTimeout, match="rank 1"):
         creation.win_free("x")

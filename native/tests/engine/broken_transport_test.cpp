@@ -1,0 +1,155 @@
+// A transport whose functions throw, as one over a library that has failed.
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/check.h"
+#include "tests/engine/engine_world.h"
+
+namespace bluecomm::test {
+namespace {
+
+enum class Breaks { kNothing, kSends, kAll };
+
+// Shared with the test, which breaks it.
+using State = std::atomic<Breaks>;
+
+class BreakableChannel final : public Channel {
+ public:
+  BreakableChannel(Channel& inner, const State& state) : inner_(inner), state_(state) {}
+
+  int peer() const override { return inner_.peer(); }
+  std::unique_ptr<Outgoing> send(const Header& header,
+                                 std::span<const std::byte> payload) override {
+    check();
+    return inner_.send(header, payload);
+  }
+  void post(const Header& header, std::span<const std::byte> payload) override {
+    check();
+    inner_.post(header, payload);
+  }
+  ChannelStats stats() const override { return inner_.stats(); }
+
+ private:
+  void check() const {
+    if (state_ != Breaks::kNothing) throw std::runtime_error("no send");
+  }
+
+  Channel& inner_;
+  const State& state_;
+};
+
+class BreakableTransport final : public Transport {
+ public:
+  BreakableTransport(std::unique_ptr<Transport> inner, const State& state)
+      : inner_(std::move(inner)), state_(state) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  std::string offer() const override { return inner_->offer(); }
+  Channel& channel(int peer, std::string_view offer) override {
+    channels_.push_back(
+        std::make_unique<BreakableChannel>(inner_->channel(peer, offer), state_));
+    return *channels_.back();
+  }
+  bool poll(Receiver& receiver) override {
+    check("poll");
+    return inner_->poll(receiver);
+  }
+  int wait_fd() const override { return inner_->wait_fd(); }
+  bool prepare_sleep() override { return inner_->prepare_sleep(); }
+  void finish_sleep() override { inner_->finish_sleep(); }
+  Clock::time_point next_timer() const override { return inner_->next_timer(); }
+  void forget(int peer) override {
+    check("forget");
+    inner_->forget(peer);
+  }
+  void close() override {
+    check("close");
+    inner_->close();
+  }
+  bool closed() const override { return inner_->closed(); }
+  void abandon_after_fork() noexcept override { inner_->abandon_after_fork(); }
+
+ private:
+  void check(const char* what) const {
+    if (state_ == Breaks::kAll) throw std::runtime_error(std::string("no ") + what);
+  }
+
+  const std::unique_ptr<Transport> inner_;
+  const State& state_;
+  std::vector<std::unique_ptr<Channel>> channels_;
+};
+
+// Two ranks, of which the first has a transport that breaks when it is told to.
+struct BreakableWorld {
+  State state = Breaks::kNothing;
+  InprocHub hub{2};
+  EngineWorld world{2, [this](int rank) -> std::unique_ptr<Transport> {
+                      auto inner = hub.make_transport(rank);
+                      if (rank != 0) return inner;
+                      return std::make_unique<BreakableTransport>(std::move(inner),
+                                                                  state);
+                    }};
+};
+
+Status result_of(Engine& engine, Handle handle) {
+  const std::optional<Status> status = engine.wait(handle, Clock::now() + kPatience);
+  REQUIRE(status.has_value());
+  return *status;
+}
+
+TEST(broken_transport, all_operations_fail_and_the_engine_can_be_closed) {
+  BreakableWorld broken;
+  Engine& engine = broken.world.engine(0);
+  std::vector<float> tensor(4, 1.0F);
+  std::vector<Handle> handles;
+  for (int i = 0; i < 3; ++i) {  // the second and third are queued
+    handles.push_back(
+        engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor)));
+  }
+  broken.state = Breaks::kAll;
+  const std::string why =
+      "allreduce 'x' on rank 0: rank 0 cannot communicate any more, because its "
+      "transport inproc failed: no poll";
+  const Status first = result_of(engine, handles[0]);
+  CHECK_EQ(static_cast<int>(first.code), static_cast<int>(Code::kInternal));
+  CHECK_EQ(first.text, why);
+  for (const Handle handle : {handles[1], handles[2]}) {
+    CHECK_EQ(static_cast<int>(result_of(engine, handle).code),
+             static_cast<int>(Code::kInternal));
+  }
+  CHECK_EQ(
+      call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor)).text,
+      why);
+  engine.peer_lost(1, "it was killed");
+  engine.close(kPatience);
+}
+
+TEST(broken_transport, a_close_that_finds_it_broken_ends_what_runs) {
+  BreakableWorld broken;
+  Engine& engine = broken.world.engine(0);
+  std::vector<float> tensor(4, 1.0F);
+  const Handle handle =
+      engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+  broken.state = Breaks::kAll;
+  engine.close(kPatience);
+  CHECK(!result_of(engine, handle).ok());
+}
+
+TEST(broken_transport, an_operation_that_cannot_send_fails_alone) {
+  BreakableWorld broken;
+  Engine& engine = broken.world.engine(0);
+  std::vector<float> tensor(4, 1.0F);
+  broken.state = Breaks::kSends;
+  const Status status =
+      call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+  CHECK_EQ(static_cast<int>(status.code), static_cast<int>(Code::kInternal));
+  CHECK_EQ(status.text, "allreduce 'x' on rank 0: no send");
+  engine.close(kPatience);
+}
+
+}  // namespace
+}  // namespace bluecomm::test

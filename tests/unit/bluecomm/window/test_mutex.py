@@ -1,0 +1,27 @@
+"""Mutexes, where a signal comes at a bad time."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bluecomm.window import mutex
+from bluecomm.window.live import LiveWindow
+
+
+def test_a_mutex_is_given_back_when_a_signal_ends_the_call(monkeypatch):
+    given_back = []
+
+    def lock(owner, limit_s, kept, keep):
+        kept["ticket"] = keep
+        raise KeyboardInterrupt  # as its handler does on return
+
+    native = SimpleNamespace(lock=lock, unlock=lambda *what: given_back.append(what))
+    window = LiveWindow("x", SimpleNamespace(rank=0), torch.zeros(1), native)
+    monkeypatch.setattr(mutex, "find", lambda *_: window)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        mutex.win_mutex("x", for_self=True, timeout_s=1.0),
+    ):
+        pass
+    assert given_back == [(0, "ticket")]
