@@ -40,6 +40,10 @@ ORPHAN_GRACE_S = 1.0
 _KILL_LIMIT_S = 1.5
 _TICK_S = 0.25
 _SAMPLE_EVERY_S = 1.0
+# A batch system signals all processes of a job. So if a rank has been ended by SIGTERM,
+# it is first seen whether the agent is next.
+_BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
+_SIGTERM_HOLD_S = 0.3
 
 
 def main(marker: bytes, folder: str, beat_fd: int, guard_pid: int) -> int:
@@ -73,8 +77,11 @@ class Agent:
         self._ending = False
         self._left = 0
         self._said_ended = False
+        self._has_signalled = False
         self._terminated = False
         self._orphaned = False
+        # Ranks that have ended, and when the driver is told.
+        self._exited: list[tuple[float, RankProcess]] = []
         self._kill_at: float | None = None
         self._done = False
         self._handlers: dict[str, Callable[[Frame], None]] = {
@@ -192,6 +199,7 @@ class Agent:
         self._link.send({"type": "stdin_taken", "nbytes": nbytes})
 
     def _signal(self, frame: Frame) -> None:
+        self._has_signalled = True
         send_signal(self._alive(), frame["signum"])
 
     def _inspect(self, frame: Frame) -> None:
@@ -263,7 +271,8 @@ class Agent:
         if self._traces.ready:
             return 0.0
         draining = any(r.status is not None and r.streams for r in self._ranks.values())
-        return 0.05 if draining or self._kill_at is not None else _TICK_S
+        is_due_soon = draining or self._exited or self._kill_at is not None
+        return 0.05 if is_due_soon else _TICK_S
 
     def _tick(self) -> None:
         self._poll_ranks()
@@ -282,27 +291,38 @@ class Agent:
         return streaming or self._traces.busy
 
     def _poll_ranks(self) -> None:
-        if self._orphaned:
-            return  # What ends now is ended by this agent; no rank is to blame.
+        if self._orphaned or self._terminated:
+            # What ends now is ended by this agent, or by what ends it too; no rank is
+            # to blame.
+            return
+        now = time.monotonic()
         for rank in self._ranks.values():
-            if not rank.poll_exit():
-                continue
-            # A goodbye may still wait in the socket; it belongs before the exit.
-            self._server.drop_rank(rank.rank)
-            if rank.stdin_fd is not None and self._stdin is not None:
-                self._stdin.close()
-            killed = rank.status == -signal.SIGKILL
-            self._link.send(
-                {
-                    "type": "exited",
-                    "rank": rank.rank,
-                    "pid": rank.pid,
-                    "status": rank.status,
-                    "oom": self._oom.evidence() if killed else None,
-                }
-            )
-            self._output.check_closed(rank)
-            self._traces.add(rank.rank)
+            if rank.poll_exit():
+                self._output.check_closed(rank)
+                hold_s = _SIGTERM_HOLD_S if rank.status in _BY_SIGTERM else 0.0
+                self._exited.append((now + hold_s, rank))
+        at_once = self._ending or self._has_signalled
+        due = [rank for at, rank in self._exited if at_once or at <= now]
+        self._exited = [(at, rank) for at, rank in self._exited if rank not in due]
+        for rank in due:
+            self._tell_exit(rank)
+
+    def _tell_exit(self, rank: RankProcess) -> None:
+        # A goodbye may still wait in the socket; it belongs before the exit.
+        self._server.drop_rank(rank.rank)
+        if rank.stdin_fd is not None and self._stdin is not None:
+            self._stdin.close()
+        killed = rank.status == -signal.SIGKILL
+        self._link.send(
+            {
+                "type": "exited",
+                "rank": rank.rank,
+                "pid": rank.pid,
+                "status": rank.status,
+                "oom": self._oom.evidence() if killed else None,
+            }
+        )
+        self._traces.add(rank.rank)
 
     def _sample_ranks(self) -> None:
         now = time.monotonic()

@@ -89,5 +89,5 @@ def test_functions_need_agents():
     import bfrun
     from bfrun.errors import LaunchError
 
-    with pytest.raises(LaunchError, match=r"bfrun\.run needs agents"):
+    with pytest.raises(LaunchError, match=r"no agents, which bfrun\.run and ibfrun"):
         bfrun.run(sys.exit, np=1, launcher="mpi")
