@@ -31,7 +31,8 @@ def compile_check(header: Path, abi: str) -> str:
     """Return what the compiler finds wrong."""
     done = subprocess.run(
         [
-            *(os.environ.get("CXX", "g++"), "-std=c++20", "-fsyntax-only", "-Wall"),
+            *os.environ.get("CXX", "g++").split(),
+            *("-std=c++20", "-fsyntax-only", "-Wall"),
             *(f"-DHEADER=<{header.name}>", f"-DABI={abi}"),
             *("-I", str(header.parent), "-I", str(ROOT / "native")),
             str(ROOT / "tests" / "mpi" / "check_abi.cpp"),
