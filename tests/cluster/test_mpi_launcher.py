@@ -41,7 +41,7 @@ def test_ranks_of_two_hosts_and_who_failed(cluster, tmp_path, name, slots):
     ]
     environ = {"OMP_NUM_THREADS": "1", "BLUECOMM_START_TIMEOUT_S": "60"}
     with launched(tmp_path, *options, *python(body), environ=environ) as job:
-        assert job.wait(120) == 3, job.out + job.err
+        assert job.wait() == 3, job.out + job.err
         size = 2 * slots
         expected = []
         for rank in range(size):
