@@ -38,9 +38,17 @@ def paths() -> Iterator[Paths]:
             inside = ["ip", "-n", namespace]
             run(*inside, "addr", "add", f"{address}/64", "dev", "eth0", "nodad")
             for device in ("eth0", "eth1"):
-                show = [*inside, "link", "show", "dev", device]
-                until(lambda show=show: "LOWER_UP" in run(*show), "no carrier")
+                show = [*inside, "-6", "addr", "show", "dev", device]
+                until(lambda show=show: bindable(run(*show)), "no address of the link")
         yield paths
+
+
+def bindable(shown: str) -> bool:
+    """Return whether a card that `ip addr show` shows has an address of the link.
+
+    It gets one when there is a carrier, and can be bound once no other host has it.
+    """
+    return "LOWER_UP" in shown and "fe80::" in shown and "tentative" not in shown
 
 
 @pytest.fixture
