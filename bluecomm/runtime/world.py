@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import logging
 import os
 import threading
@@ -12,15 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
-from bluecomm.errors import (
-    BluecommError,
-    MismatchError,
-    ShutdownError,
-    SuspendedError,
-)
+from bluecomm.errors import BluecommError, ShutdownError, SuspendedError
 from bluecomm.runtime.handle import Handle, OverHandle, Result
-from bluecomm.runtime.layout import MachineLayout, layout_of
+from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.monitor import Monitor
+from bluecomm.runtime.peers import PeerRecord, meet_peers
 from bluecomm.runtime.rendezvous import Rendezvous
 from bluecomm.runtime.stats import Stats, to_stats
 
@@ -40,19 +35,6 @@ _log = logging.getLogger("bluecomm")
 _REAP_AT = 256
 
 _CLOSE_TIMEOUT_S = 5.0
-
-
-@dataclasses.dataclass(frozen=True)
-class PeerRecord:
-    """What one rank told the others at rendezvous."""
-
-    rank: int
-    host: str
-    machine: str
-    pid: int
-    offers: dict[str, str]
-    ranks_per_machine: int | None
-    topology: str
 
 
 class World:
@@ -98,7 +80,9 @@ class World:
         self._is_suspended = False
         self._engine = self._make_engine()
         self.peers = self._meet(topology)
-        self.layout = self._agree_on_layout()
+        self.layout = layout_of(
+            [peer.machine for peer in self.peers], config.ranks_per_machine
+        )
         self._engine.start(
             [
                 {
@@ -166,37 +150,7 @@ class World:
             ranks_per_machine=self.config.ranks_per_machine,
             topology=topology,
         )
-        records = self.rendezvous.exchange(
-            dataclasses.asdict(mine), self.config.start_timeout_s
-        )
-        peers = [PeerRecord(**record) for record in records]
-        self._check_agreement(peers, "topology", "init with differing topologies")
-        self._check_agreement(
-            peers, "ranks_per_machine", "BLUECOMM_RANKS_PER_MACHINE differs"
-        )
-        return peers
-
-    def _check_agreement(
-        self, peers: Sequence[PeerRecord], field: str, what: str
-    ) -> None:
-        mine = getattr(peers[self.rank], field)
-        others = [peer.rank for peer in peers if getattr(peer, field) != mine]
-        if others:
-            got = getattr(peers[others[0]], field)
-            raise MismatchError.describe(
-                f"{what}: rank {others[0]} disagrees with rank {self.rank}",
-                operation="init",
-                rank=self.rank,
-                peers=others,
-                expected=str(mine),
-                got=str(got),
-                remedy="All ranks must start with the same.",
-            )
-
-    def _agree_on_layout(self) -> MachineLayout:
-        return layout_of(
-            [peer.machine for peer in self.peers], self.config.ranks_per_machine
-        )
+        return meet_peers(self.rendezvous, self.config, mine)
 
     def _report_links(self) -> None:
         links = {

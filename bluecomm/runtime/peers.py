@@ -1,0 +1,59 @@
+"""What the ranks tell each other when they meet, and what they must agree on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from bluecomm.config import Config
+from bluecomm.errors import MismatchError
+from bluecomm.runtime.rendezvous import Rendezvous
+
+
+@dataclasses.dataclass(frozen=True)
+class PeerRecord:
+    """What one rank told the others at rendezvous."""
+
+    rank: int
+    host: str
+    machine: str
+    pid: int
+    offers: dict[str, str]
+    ranks_per_machine: int | None
+    topology: str
+
+
+def meet_peers(
+    rendezvous: Rendezvous, config: Config, mine: PeerRecord
+) -> list[PeerRecord]:
+    """Exchange records with all ranks and return them by rank.
+
+    Raises:
+        CommunicationTimeout: Some ranks did not come.
+        MismatchError: The ranks were started with differing settings.
+    """
+    records = rendezvous.exchange(dataclasses.asdict(mine), config.start_timeout_s)
+    peers = [PeerRecord(**record) for record in records]
+    _check_agreement(mine, peers, "topology", "init with differing topologies")
+    _check_agreement(
+        mine, peers, "ranks_per_machine", "BLUECOMM_RANKS_PER_MACHINE differs"
+    )
+    return peers
+
+
+def _check_agreement(
+    mine: PeerRecord, peers: Sequence[PeerRecord], field: str, what: str
+) -> None:
+    expected = getattr(mine, field)
+    others = [peer.rank for peer in peers if getattr(peer, field) != expected]
+    if others:
+        got = getattr(peers[others[0]], field)
+        raise MismatchError.describe(
+            f"{what}: rank {others[0]} disagrees with rank {mine.rank}",
+            operation="init",
+            rank=mine.rank,
+            peers=others,
+            expected=str(expected),
+            got=str(got),
+            remedy="All ranks must start with the same.",
+        )
