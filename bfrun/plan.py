@@ -96,6 +96,13 @@ class LaunchPlan:
         """Number of ranks."""
         return len(self.processes)
 
+    @property
+    def host_of_rank(self) -> dict[int, str]:
+        """Name of each rank's host."""
+        return {
+            spec.rank: host.host.name for host in self.hosts for spec in host.processes
+        }
+
 
 def make_plan(
     config: LaunchConfig,

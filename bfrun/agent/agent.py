@@ -30,6 +30,7 @@ from bfrun.agent.ports import free_port
 from bfrun.agent.procs import all_processes, descendants, kill_descendants, send_signal
 from bfrun.agent.rank_process import RankProcess
 from bfrun.agent.rank_server import RankServer
+from bfrun.agent.rank_watch import RankWatch
 from bfrun.agent.stdin_feed import StdinFeed
 from bfrun.agent.trace_pump import TracePump
 from bfrun.channel import Frame, text_to_bytes
@@ -39,11 +40,6 @@ from bfrun.errors import ProtocolError
 ORPHAN_GRACE_S = 1.0
 _KILL_LIMIT_S = 1.5
 _TICK_S = 0.25
-_SAMPLE_EVERY_S = 1.0
-# A batch system signals all processes of a job. So if a rank has been ended by SIGTERM,
-# it is first seen whether the agent is next.
-_BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
-_SIGTERM_HOLD_S = 0.3
 
 
 def main(marker: bytes, folder: str, beat_fd: int, guard_pid: int) -> int:
@@ -71,17 +67,15 @@ class Agent:
         self._oom = OomWatch()
         self._job: Frame = {}
         self._ranks: dict[int, RankProcess] = {}
+        self._watch = RankWatch(self._ranks, self._link)
         self._stdin: StdinFeed | None = None
         self._wake_read, self._wake_write = os.pipe()
-        self._sampled = time.monotonic()
         self._ending = False
         self._left = 0
         self._said_ended = False
         self._has_signalled = False
         self._terminated = False
         self._orphaned = False
-        # Ranks that have ended, and when the driver is told.
-        self._exited: list[tuple[float, RankProcess]] = []
         self._kill_at: float | None = None
         self._done = False
         self._handlers: dict[str, Callable[[Frame], None]] = {
@@ -203,16 +197,7 @@ class Agent:
         send_signal(self._alive(), frame["signum"])
 
     def _inspect(self, frame: Frame) -> None:
-        """Answer what each rank's process is doing."""
-        ranks = {
-            rank.rank: {
-                "pid": rank.watched_pid,
-                "state": "exited" if rank.status is not None else rank.freeze.state,
-                "cpu_s": rank.freeze.cpu_s,
-                "idle_s": rank.freeze.idle_s,
-            }
-            for rank in self._ranks.values()
-        }
+        ranks = self._watch.inspection()
         self._link.send({"type": "inspection", "id": frame["id"], "ranks": ranks})
 
     def _tell_time(self, frame: Frame) -> None:
@@ -271,12 +256,13 @@ class Agent:
         if self._traces.ready:
             return 0.0
         draining = any(r.status is not None and r.streams for r in self._ranks.values())
-        is_due_soon = draining or self._exited or self._kill_at is not None
+        is_due_soon = draining or self._watch.holds or self._kill_at is not None
         return 0.05 if is_due_soon else _TICK_S
 
     def _tick(self) -> None:
         self._poll_ranks()
-        self._sample_ranks()
+        if self._ranks:
+            self._watch.sample(float(self._job["failure_timeout_s"]))
         for rank in self._ranks.values():
             if rank.streams and rank.lingered() and rank.may_read:
                 self._output.finish(rank)
@@ -295,16 +281,9 @@ class Agent:
             # What ends now is ended by this agent, or by what ends it too; no rank is
             # to blame.
             return
-        now = time.monotonic()
-        for rank in self._ranks.values():
-            if rank.poll_exit():
-                self._output.check_closed(rank)
-                hold_s = _SIGTERM_HOLD_S if rank.status in _BY_SIGTERM else 0.0
-                self._exited.append((now + hold_s, rank))
-        at_once = self._ending or self._has_signalled
-        due = [rank for at, rank in self._exited if at_once or at <= now]
-        self._exited = [(at, rank) for at, rank in self._exited if rank not in due]
-        for rank in due:
+        for rank in self._watch.poll():
+            self._output.check_closed(rank)
+        for rank in self._watch.due(at_once=self._ending or self._has_signalled):
             self._tell_exit(rank)
 
     def _tell_exit(self, rank: RankProcess) -> None:
@@ -323,39 +302,6 @@ class Agent:
             }
         )
         self._traces.add(rank.rank)
-
-    def _sample_ranks(self) -> None:
-        now = time.monotonic()
-        step_s = now - self._sampled
-        if step_s < _SAMPLE_EVERY_S or self._link.paused:
-            return
-        self._sampled = now
-        step_s = min(step_s, 2 * _SAMPLE_EVERY_S)
-        for rank in self._ranks.values():
-            if rank.popen is None or rank.status is not None:
-                continue
-            limit_s = float(self._job["failure_timeout_s"])
-            event = rank.freeze.sample(rank.watched_pid, step_s, limit_s)
-            if event is not None:
-                self._link.send(
-                    {
-                        "type": "freeze",
-                        "event": event,
-                        "rank": rank.rank,
-                        "pid": rank.watched_pid,
-                        "seconds": rank.freeze.stopped_s,
-                    }
-                )
-            self._check_vanished(rank)
-
-    def _check_vanished(self, rank: RankProcess) -> None:
-        """Tell of a process that spoke for its rank and ended before its parent."""
-        gone = rank.freeze.state == "exited" and rank.hello_pid not in (None, rank.pid)
-        if gone and not rank.said_goodbye and not rank.vanished:
-            rank.vanished = True
-            self._link.send(
-                {"type": "vanished", "rank": rank.rank, "pid": rank.hello_pid}
-            )
 
     def _watch_driver(self) -> None:
         """End the ranks when the driver is lost; leave when all is over."""

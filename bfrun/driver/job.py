@@ -11,17 +11,14 @@ from collections.abc import Callable, Sequence
 from bfrun.channel import Frame, text_to_bytes
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AGENT_SILENCE_LIMIT_S, AgentSession
-from bfrun.driver.membership import Membership
-from bfrun.driver.rendezvous import Rendezvous
+from bfrun.driver.rank_desk import RankDesk
 from bfrun.driver.report import Leftovers
 from bfrun.driver.shutdown import Action, Shutdown
 from bfrun.driver.signals import SignalWatch, stop_myself
-from bfrun.driver.stall import StallDesk
 from bfrun.driver.start_frame import start_frame
 from bfrun.driver.stdin_source import StdinSource
 from bfrun.driver.switchboard import Switchboard
 from bfrun.driver.trace_desk import TraceDesk
-from bfrun.errors import ProtocolError
 from bfrun.output.printer import Printer
 from bfrun.plan import LaunchPlan
 from bfrun.task import Task
@@ -63,30 +60,21 @@ class Job:
         self._task = task
         self._board = Switchboard(plan, sessions)
         self.printer = make_printer(self._on_shown)
-        hosts = {
-            spec.rank: host.host.name for host in plan.hosts for spec in host.processes
-        }
-        self.membership = Membership.of(hosts)
-        self._rendezvous = Rendezvous(plan.world_size, config.start_timeout_s)
-        self._stalls = StallDesk(hosts)
         self._shutdown = Shutdown()
+        self._ranks = RankDesk(
+            plan, config, self._board, self._shutdown, self.printer.say, task
+        )
+        self.membership = self._ranks.membership
         self._stdin = StdinSource() if config.stdin else None
-        self._traces = _trace_desk(config, hosts, len(sessions))
+        self._traces = _trace_desk(config, plan)
         self._end_deadline = 0.0
         self._left: dict[str, int] = {}
         self.interrupted_by: int | None = None
         self._selector = selectors.PollSelector()
         self._handlers: dict[str, Callable[[Frame], None]] = {
-            "started": self._on_started,
-            "start_failed": self._on_start_failed,
-            "hello": self._on_hello,
-            "rank": self._on_rank,
+            **self._ranks.handlers,
             "output": self._on_output,
             "closed": self._on_closed,
-            "exited": self._on_exited,
-            "vanished": self._on_vanished,
-            "freeze": self._on_freeze,
-            "inspection": self._on_inspection,
             "stdin_taken": self._on_stdin_taken,
             "trace": self._on_trace,
         }
@@ -142,8 +130,7 @@ class Job:
                 self._board.to_agent_of(0, self._stdin.read())
         self._board.acknowledge()
         now = time.monotonic()
-        self._board.answer(self._rendezvous.expire(now))
-        self._report_stalls(now)
+        self._ranks.step(now)
         if self._traces is not None and (question := self._traces.question(now)):
             self._board.to_agents(question)
         self._watch_agents()
@@ -179,7 +166,7 @@ class Job:
                     if session.silent:
                         now = time.monotonic()
                         self._shutdown.fail(now, AGENT_SILENCE_LIMIT_S)
-                    self._announce(self.membership.agent_lost(ranks, reason))
+                    self._ranks.agent_lost(ranks, reason)
 
     def _step(self, now: float) -> None:
         """Take the next step of ending the job, if it is time."""
@@ -268,15 +255,6 @@ class Job:
 
     # Frames of the agents
 
-    def _on_started(self, frame: Frame) -> None:
-        self.membership.born(frame["rank"], frame["pid"])
-
-    def _on_start_failed(self, frame: Frame) -> None:
-        self._announce(self.membership.not_started(frame["rank"], frame["error"]))
-
-    def _on_hello(self, frame: Frame) -> None:
-        self.membership.hello(frame["rank"], frame["pid"])
-
     def _on_output(self, frame: Frame) -> None:
         data = text_to_bytes(frame["data"])
         self.printer.feed(frame["rank"], frame["stream"], data)
@@ -284,25 +262,6 @@ class Job:
     def _on_closed(self, frame: Frame) -> None:
         for stream in ("stdout", "stderr"):
             self.printer.feed(frame["rank"], stream, b"")
-
-    def _on_exited(self, frame: Frame) -> None:
-        rank, status, oom = frame["rank"], frame["status"], frame["oom"]
-        self._announce(self.membership.exited(rank, status, oom))
-
-    def _on_vanished(self, frame: Frame) -> None:
-        self._announce(self.membership.vanished(frame["rank"], frame["pid"]))
-
-    def _on_freeze(self, frame: Frame) -> None:
-        rank, seconds = frame["rank"], frame["seconds"]
-        if frame["event"] == "failed":
-            self._announce(self.membership.froze_too_long(rank, seconds))
-        elif frame["event"] == "frozen":
-            self._announce(self.membership.frozen(rank, seconds))
-        elif not self.membership.ending:
-            self.printer.say(f"bfrun: rank {rank} goes on")
-
-    def _on_inspection(self, frame: Frame) -> None:
-        self._stalls.inspected(frame["id"], frame["ranks"])
 
     def _on_stdin_taken(self, frame: Frame) -> None:
         if self._stdin is not None:
@@ -312,72 +271,13 @@ class Job:
         if self._traces is not None:
             self._traces.take(frame)
 
-    def _on_rank(self, frame: Frame) -> None:
-        """Handle what a rank itself said; nothing it says may harm the driver."""
-        rank, said = frame["rank"], frame["frame"]
-        try:
-            self._on_said(rank, said)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            ProtocolError,
-        ) as error:
-            text = f"bfrun: rank {rank} sent an invalid '{said['type']}': {error!r}"
-            self.printer.say(text)
-
-    def _on_said(self, rank: int, said: Frame) -> None:
-        now = time.monotonic()
-        if said["type"] == "publish":
-            number, record = int(said["round"]), said["record"]
-            self._board.answer(self._rendezvous.publish(rank, number, record, now))
-        elif said["type"] == "goodbye":
-            self.membership.goodbye(rank)
-        elif said["type"] == "stall":
-            query = self._stalls.ask(rank, str(said["op"]), now)
-            if query is not None:
-                self._board.to_all_ranks({"type": "query_pending", "id": query})
-                self._board.to_agents({"type": "inspect", "id": query})
-        elif said["type"] == "pending":
-            self._stalls.pending(rank, said["id"], said["ops"])
-        elif said["type"] == "result" and self._task is not None:
-            self._task.take(rank, said)
-        else:
-            raise ValueError("unknown type")
-
-    # What agents and ranks are told
-
-    def _announce(self, frames: list[Frame]) -> None:
-        """Tell every rank of a change, and act on it."""
-        for frame in frames:
-            self._board.to_all_ranks(frame)
-            text = frame.get("text", "")
-            if frame["type"] == "lost":
-                self._shutdown.fail(time.monotonic())
-            if frame["type"] == "frozen":
-                self.printer.say(f"bfrun: {text}")
-            elif frame["type"] == "lost" and len(self.membership.failures) == 1:
-                self.printer.say(f"bfrun: {text}; ending the other ranks")
-            if frame["type"] in ("lost", "finished"):
-                why = text or f"rank {frame['rank']} on {frame['host']} had finished"
-                self._board.answer(self._rendezvous.gone(frame["rank"], why))
-
-    def _report_stalls(self, now: float) -> None:
-        members = self.membership.members.values()
-        alive = {member.rank for member in members if not member.over}
-        for rank, report in self._stalls.reports(alive, now):
-            self._board.to_ranks([rank], report)
-
     def _on_shown(self, rank: int, nbytes: int) -> None:
         """Note output that has been shown. Runs in the printer's thread."""
         self._board.note_shown(rank, nbytes)
         self._signals.wake()
 
 
-def _trace_desk(
-    config: LaunchConfig, hosts: dict[int, str], host_count: int
-) -> TraceDesk | None:
+def _trace_desk(config: LaunchConfig, plan: LaunchPlan) -> TraceDesk | None:
     if config.timeline_filename is None:
         return None
-    return TraceDesk(config.timeline_filename, hosts, host_count)
+    return TraceDesk(config.timeline_filename, plan.host_of_rank, len(plan.hosts))

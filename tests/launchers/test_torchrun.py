@@ -74,14 +74,18 @@ def test_rank_zero_runs_the_store_where_torchrun_runs_none(tmp_path):
 
 def test_a_script_of_torch_alone_runs_under_bfrun(tmp_path):
     script = Path(tmp_path, "ddp.py")
+    # PyTorch does not end gloo's threads while there is a model; one that still lets
+    # go of its last work when Python ends takes the process with it (SIGABRT).
     script.write_text(
+        "import os\n"
         "import torch\n"
         "torch.distributed.init_process_group('gloo')\n"
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))\n"
         "rank = torch.distributed.get_rank()\n"
         "model(torch.full((1, 2), float(rank))).sum().backward()\n"
-        "print(model.module.weight.grad.tolist())\n"
+        "print(model.module.weight.grad.tolist(), flush=True)\n"
         "torch.distributed.destroy_process_group()\n"
+        "os._exit(0)\n"
     )
     bfrun = [sys.executable, "-m", "bfrun", "-np", "2"]
     done = run_launcher([*bfrun, sys.executable, str(script)])

@@ -1,0 +1,101 @@
+"""Sees what becomes of the processes of ranks: ended, stopped, vanished.
+
+Standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from bfrun.agent.driver_link import DriverLink
+from bfrun.agent.rank_process import RankProcess
+from bfrun.channel import Frame
+
+_SAMPLE_EVERY_S = 1.0
+# A batch system signals all processes of a job. So if a rank has been ended by SIGTERM,
+# it is first seen whether the agent is next.
+_BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
+_SIGTERM_HOLD_S = 0.3
+
+
+class RankWatch:
+    """Watches the ranks of one agent.
+
+    Args:
+        ranks: By rank; more are added as they are started.
+        link: The driver, told of processes that stop, go on or vanish.
+    """
+
+    def __init__(self, ranks: dict[int, RankProcess], link: DriverLink) -> None:
+        self._ranks = ranks
+        self._link = link
+        self._sampled = time.monotonic()
+        # Ranks that have ended, and when the driver is told.
+        self._exited: list[tuple[float, RankProcess]] = []
+
+    @property
+    def holds(self) -> bool:
+        """Whether the driver is still to be told of the end of a rank."""
+        return bool(self._exited)
+
+    def poll(self) -> list[RankProcess]:
+        """Return the ranks that have ended since it was last asked."""
+        now = time.monotonic()
+        ended = [rank for rank in self._ranks.values() if rank.poll_exit()]
+        for rank in ended:
+            hold_s = _SIGTERM_HOLD_S if rank.status in _BY_SIGTERM else 0.0
+            self._exited.append((now + hold_s, rank))
+        return ended
+
+    def due(self, *, at_once: bool) -> list[RankProcess]:
+        """Return the ranks of whose end the driver is to be told now, once each."""
+        now = time.monotonic()
+        due = [rank for at, rank in self._exited if at_once or at <= now]
+        self._exited = [(at, rank) for at, rank in self._exited if rank not in due]
+        return due
+
+    def sample(self, failure_timeout_s: float) -> None:
+        """Tell of ranks that have been stopped, go on, or are gone without a word."""
+        now = time.monotonic()
+        step_s = now - self._sampled
+        if step_s < _SAMPLE_EVERY_S or self._link.paused:
+            return
+        self._sampled = now
+        step_s = min(step_s, 2 * _SAMPLE_EVERY_S)
+        for rank in self._ranks.values():
+            if rank.popen is None or rank.status is not None:
+                continue
+            event = rank.freeze.sample(rank.watched_pid, step_s, failure_timeout_s)
+            if event is not None:
+                self._link.send(
+                    {
+                        "type": "freeze",
+                        "event": event,
+                        "rank": rank.rank,
+                        "pid": rank.watched_pid,
+                        "seconds": rank.freeze.stopped_s,
+                    }
+                )
+            self._check_vanished(rank)
+
+    def _check_vanished(self, rank: RankProcess) -> None:
+        """Tell of a process that spoke for its rank and ended before its parent."""
+        gone = rank.freeze.state == "exited" and rank.hello_pid not in (None, rank.pid)
+        if gone and not rank.said_goodbye and not rank.vanished:
+            rank.vanished = True
+            self._link.send(
+                {"type": "vanished", "rank": rank.rank, "pid": rank.hello_pid}
+            )
+
+    def inspection(self) -> dict[int, Frame]:
+        """Return what each rank's process is doing."""
+        return {
+            rank.rank: {
+                "pid": rank.watched_pid,
+                "state": "exited" if rank.status is not None else rank.freeze.state,
+                "cpu_s": rank.freeze.cpu_s,
+                "idle_s": rank.freeze.idle_s,
+            }
+            for rank in self._ranks.values()
+        }
