@@ -169,14 +169,14 @@ test: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/mp -m crowd
 	$(MAKE) --no-print-directory -j2 --output-sync=target test-ranks test-faults
 
-# Side by side: the second spends its time waiting for things to be noticed, and has
-# the processor when they are.
+# Side by side, each about half of the time: faults spend theirs waiting for things to
+# be noticed, and have the processor when they are. Launchers wait a lot, too.
 test-ranks: $(VENV)/.dev $(VENV)/.extension
-	nice $(BIN)/pytest -m "not crowd" tests/mp tests/cluster tests/examples \
-	    tests/launchers tests/slurm tests/mpi
+	nice $(BIN)/pytest -m "not crowd" tests/mp tests/cluster tests/examples
 
 test-faults: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/faults
+	nice $(BIN)/pytest tests/launchers tests/slurm tests/mpi
 
 # On a machine with a GPU, with a torch that has CUDA in VENV.
 test-gpu: $(VENV)/.dev $(VENV)/.extension

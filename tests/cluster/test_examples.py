@@ -11,23 +11,33 @@ from tests.support.launch import ROOT, launched
 
 pytestmark = pytest.mark.cluster
 
+NAMES = ["gradient_allreduce", "neighbor_allreduce", "hierarchical_neighbor_allreduce"]
 
-@pytest.mark.parametrize(
-    "name",
-    ["gradient_allreduce", "neighbor_allreduce", "hierarchical_neighbor_allreduce"],
-)
-def test_benchmark_on_two_hosts(cluster, tmp_path, name):
-    result = tmp_path / "result.json"
-    options = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:2,node2:2"]
-    script = str(ROOT / "examples" / "pytorch_benchmark.py")
+
+@pytest.fixture(scope="module")
+def results(cluster, tmp_path_factory):
+    """What the ranks of two hosts report of each algorithm; all in one job."""
+    folder = tmp_path_factory.mktemp("benchmark")
     counts = ["--num-warmup-batches", "0", "--num-batches-per-iter", "1"]
-    size = ["--image-size", "32", "--batch-size", "2"]
-    with launched(
-        tmp_path,
-        *(*options, sys.executable, script, "--model", "resnet18", *size),
-        *("--num-iters", "2", *counts, "--json", str(result)),
-        *("--dist-optimizer", name),
-    ) as job:
+    size = ["--model", "resnet18", "--image-size", "32", "--batch-size", "2"]
+    files = {name: folder / f"{name}.json" for name in NAMES}
+    script = str(ROOT / "examples" / "pytorch_benchmark.py")
+    common = [script, *size, "--num-iters", "2", *counts]
+    commands = [
+        [*common, "--json", str(file), "--dist-optimizer", name]
+        for name, file in files.items()
+    ]
+    listed = folder / "cases.json"
+    listed.write_text(json.dumps(commands))
+    hosts = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:2,node2:2"]
+    many = str(ROOT / "tests" / "examples" / "run_many.py")
+    with launched(folder, *hosts, sys.executable, many, str(listed)) as job:
         assert job.wait() == 0, job.err
-    assert "total img/sec on 4 ranks" in job.out
-    assert len(json.loads(result.read_text())["images_per_second_per_rank"]) == 4
+    assert job.out.count("total img/sec on 4 ranks") == len(NAMES)
+    return {name: json.loads(file.read_text()) for name, file in files.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_benchmark_on_two_hosts(results, name):
+    assert results[name]["dist_optimizer"] == name
+    assert len(results[name]["images_per_second_per_rank"]) == 4

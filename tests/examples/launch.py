@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,34 +32,39 @@ def run_example(
     return done.stdout
 
 
-def run_example_with_each(
-    script: Path,
-    cases: Sequence[Sequence[str]],
-    folder: Path,
+def run_each(
+    cases: Mapping[str, tuple[Path, Sequence[str]]],
     *,
     np: int,
     bfrun_options: Sequence[str] = (),
     limit_s: float = 300.0,
-) -> list[dict[str, Any]]:
-    """Return what an example writes to ``--json`` for each list of arguments.
+) -> tuple[dict[str, Any], str]:
+    """Return what examples write to ``--json``, by case, and what all of them print.
 
-    All runs share the ranks' processes, one after the other.
+    They share the ranks' processes, one after the other: most of the time of a short
+    run goes into imports.
+
+    Args:
+        cases: Script and arguments of each.
+        np: Number of ranks.
+        bfrun_options: More options of bfrun.
+        limit_s: Seconds that all may take together.
     """
-    results = [folder / f"{number}.json" for number in range(len(cases))]
-    listed = folder / "cases.json"
-    listed.write_text(
-        json.dumps(
-            [
-                [*case, "--json", str(result)]
-                for case, result in zip(cases, results, strict=True)
-            ]
+    with tempfile.TemporaryDirectory() as folder:
+        listed = Path(folder, "cases.json")
+        files = {case: Path(folder, f"result-{case}.json") for case in cases}
+        commands = [
+            [str(script), *arguments, "--json", str(files[case])]
+            for case, (script, arguments) in cases.items()
+        ]
+        listed.write_text(json.dumps(commands))
+        output = run_example(
+            Path(__file__).parent / "run_many.py",
+            str(listed),
+            np=np,
+            bfrun_options=bfrun_options,
+            limit_s=limit_s,
         )
-    )
-    run_example(
-        Path(__file__).parent / "run_many.py",
-        *(str(script), str(listed)),
-        np=np,
-        bfrun_options=bfrun_options,
-        limit_s=limit_s,
-    )
-    return [json.loads(result.read_text()) for result in results]
+        return {case: json.loads(file.read_text()) for case, file in files.items()}, (
+            output
+        )

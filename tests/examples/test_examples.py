@@ -2,98 +2,141 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.examples.launch import EXAMPLES, run_example, run_example_with_each
+from tests.examples.launch import EXAMPLES, run_each, run_example
 
 AVERAGING = ["allreduce", "hierarchical_neighbor_allreduce", "neighbor_allreduce"]
 COMMUNICATING = [*AVERAGING, "gradient_allreduce"]
 
 
-BY_CLASS = ["--shards", "by-class", "--epochs"]
+BY_CLASS = ["--shards", "by-class", "--epochs", "20"]
+BY_CLASS += ["--batch-size", "32", "--lr", "0.1"]
 DIGITS = {
     # Only a rank that communicates knows digits that it never saw.
     **{
-        ("by class", *arguments): [*arguments, *BY_CLASS, "30"]
+        " ".join(["by class", *arguments]): [*arguments, *BY_CLASS]
         for arguments in (
             ("gradient_allreduce",),
             *((name, *style) for name in AVERAGING for style in ((), ("--atc-style",))),
         )
     },
-    ("by class", "local"): ["local", *BY_CLASS, "10"],
-    **{("random", name): [name, "--epochs", "12"] for name in COMMUNICATING},
+    "by class local": ["local", *BY_CLASS],
+    **{f"random {name}": [name, "--epochs", "12"] for name in COMMUNICATING},
 }
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Any]:
-    """What the digits example reports, by case."""
-    results = run_example_with_each(
-        EXAMPLES / "pytorch_digits.py",
-        [["--dist-optimizer", *arguments] for arguments in DIGITS.values()],
-        tmp_path_factory.mktemp("digits"),
-        np=4,
-        bfrun_options=["--ranks-per-machine", "2"],
-    )
-    return dict(zip(DIGITS, results, strict=True))
+def of_two_machines() -> dict[str, Any]:
+    """What examples report of two machines of two ranks, by case; all in one job."""
+    counts = ["--num-warmup-batches", "0", "--num-batches-per-iter", "1"]
+    resnet18 = ["--model", "resnet18", "--image-size", "64", "--batch-size", "2"]
+    resnet18 += ["--num-iters", "2", *counts]
+    resnet18 += ["--dist-optimizer", "hierarchical_neighbor_allreduce"]
+    digits = EXAMPLES / "pytorch_digits.py"
+    cases: dict[str, tuple[Path, list[str]]] = {
+        case: (digits, ["--dist-optimizer", *arguments])
+        for case, arguments in DIGITS.items()
+    }
+    cases["resnet18"] = EXAMPLES / "pytorch_benchmark.py", resnet18
+    return run_each(cases, np=4, bfrun_options=["--ranks-per-machine", "2"])[0]
 
 
-@pytest.mark.parametrize("case", DIGITS, ids=" ".join)
-def test_digits(digits: dict[tuple[str, ...], Any], case: tuple[str, ...]) -> None:
-    result = digits[case]
-    if case == ("by class", "local"):
+@pytest.mark.parametrize("case", DIGITS)
+def test_digits(of_two_machines: dict[str, Any], case: str) -> None:
+    result = of_two_machines[case]
+    if case == "by class local":
         assert result["worst_rank_accuracy"] < 0.5
-    elif case[0] == "by class":
+    elif case.startswith("by class"):
         assert result["worst_rank_accuracy"] >= 0.95
         assert result["averaged_model_accuracy"] >= 0.95
     else:
         assert result["worst_rank_accuracy"] >= 0.97
 
 
-def test_benchmark(tmp_path: Path) -> None:
-    counts = ["--num-warmup-batches", "1", "--num-batches-per-iter", "2"]
-    small = ["--model", "lenet", "--batch-size", "4", "--num-iters", "2", *counts]
-    asynchronous = ["win_put", "pull_get", "push_sum"]
-    names = [*COMMUNICATING, "horovod", "local", "ddp", *asynchronous]
-    results = run_example_with_each(
-        EXAMPLES / "pytorch_benchmark.py",
-        [["--dist-optimizer", name, *small] for name in names],
-        tmp_path,
-        np=2,
-    )
-    assert len(results) == len(names)
-    assert all(result["images_per_second"] > 0 for result in results)
+def test_benchmark_of_resnet18(of_two_machines: dict[str, Any]) -> None:
+    assert len(of_two_machines["resnet18"]["images_per_second_per_rank"]) == 4
 
 
-def test_benchmark_takes_the_options_of_bluefog(tmp_path: Path) -> None:
-    counts = ["--num-warmup-batches", "0", "--num-batches-per-iter", "1"]
-    output = run_example(
-        EXAMPLES / "pytorch_benchmark.py",
-        *("--model", "lenet", "--batch-size", "2", "--num-iters", "1", *counts),
-        *("--num-classes", "7", "--no-cuda", "--profiler", "--atc-style"),
-        "--disable-dynamic-topology",
-        np=2,
-    )
-    assert "CPU total" in output
-    assert "total img/sec on 2 ranks" in output
+TIMED = [
+    *(*COMMUNICATING, "horovod", "local", "ddp"),
+    *("win_put", "pull_get", "push_sum"),
+]
 
 
-def test_benchmark_of_resnet18(tmp_path: Path) -> None:
-    file = tmp_path / "result.json"
-    counts = ["--num-warmup-batches", "0", "--num-batches-per-iter", "1"]
-    run_example(
-        EXAMPLES / "pytorch_benchmark.py",
-        *("--model", "resnet18", "--image-size", "64", "--batch-size", "2"),
-        *("--num-iters", "2", *counts, "--json", str(file)),
-        *("--dist-optimizer", "hierarchical_neighbor_allreduce"),
-        np=4,
-        bfrun_options=["--ranks-per-machine", "2"],
-    )
-    assert len(json.loads(file.read_text())["images_per_second_per_rank"]) == 4
+def benchmarks() -> dict[str, tuple[Path, list[str]]]:
+    """Return a case of each algorithm, and one with the options of BlueFog's."""
+    script = EXAMPLES / "pytorch_benchmark.py"
+    small = ["--model", "lenet", "--batch-size", "4", "--num-iters", "2"]
+    small += ["--num-warmup-batches", "1", "--num-batches-per-iter", "2"]
+    theirs = ["--model", "lenet", "--batch-size", "2", "--num-iters", "1"]
+    theirs += ["--num-warmup-batches", "0", "--num-batches-per-iter", "1"]
+    theirs += ["--num-classes", "7", "--no-cuda", "--profiler", "--atc-style"]
+    return {
+        **{
+            f"time {name}": (script, ["--dist-optimizer", name, *small])
+            for name in TIMED
+        },
+        "options": (script, [*theirs, "--disable-dynamic-topology"]),
+    }
+
+
+def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
+    """Return cases of mnist, and of a ResNet that goes on from ``folder``."""
+    mnist, resnet = (EXAMPLES / f"pytorch_{name}.py" for name in ("mnist", "resnet"))
+    recipe = ["--lr", "0.02", "--momentum", "0.9", "--batch-size", "32"]
+    few = ["--synthetic", "--samples", "16", "--batch-size", "4"]
+    few += ["--warmup-epochs", "1", "--base-lr", "0.003"]
+    kept = ["--checkpoint-dir", str(folder)]
+    return {
+        **{
+            f"mnist {name}": (
+                mnist,
+                ["--dist-optimizer", name, "--epochs", "5", *recipe],
+            )
+            for name in ("gradient_allreduce", "neighbor_allreduce")
+        },
+        "whole": (resnet, [*few, "--epochs", "2"]),
+        "half": (resnet, [*few, "--epochs", "1", *kept]),
+        "resumed": (resnet, [*few, "--epochs", "2", *kept]),
+    }
+
+
+@dataclasses.dataclass
+class OfTwoRanks:
+    """What examples of two ranks left, all of one job.
+
+    Attributes:
+        kept: Folder of the checkpoints.
+        results: What they report, by case.
+        output: What they print.
+    """
+
+    kept: Path
+    results: dict[str, Any]
+    output: str
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> OfTwoRanks:
+    kept = tmp_path_factory.mktemp("kept")
+    return OfTwoRanks(kept, *run_each({**benchmarks(), **trainings(kept)}, np=2))
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_benchmark(of_two_ranks: OfTwoRanks, name: str) -> None:
+    assert of_two_ranks.results[f"time {name}"]["images_per_second"] > 0
+
+
+def test_benchmark_takes_the_options_of_bluefog(of_two_ranks: OfTwoRanks) -> None:
+    assert "CPU total" in of_two_ranks.output
+    assert of_two_ranks.output.count("total img/sec on 2 ranks") == len(benchmarks())
+    assert of_two_ranks.results["options"]["images_per_second"] > 0
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
@@ -136,39 +179,21 @@ def test_optimization(tmp_path: Path, task: str) -> None:
     assert picture.stat().st_size > 1000
 
 
-def test_mnist(tmp_path: Path) -> None:
+def test_mnist(of_two_ranks: OfTwoRanks) -> None:
     """On digits: averaging with neighbors is as good as the mean of all gradients."""
-    recipe = ["--lr", "0.02", "--momentum", "0.9", "--batch-size", "32"]
-    results = run_example_with_each(
-        EXAMPLES / "pytorch_mnist.py",
-        [
-            ["--dist-optimizer", name, "--epochs", "5", *recipe]
-            for name in ("gradient_allreduce", "neighbor_allreduce")
-        ],
-        tmp_path,
-        np=2,
-    )
-    assert all(result["averaged_model_accuracy"] > 0.85 for result in results)
-    assert all(result["train_samples_per_rank"] == 718 for result in results)
+    for name in ("gradient_allreduce", "neighbor_allreduce"):
+        result = of_two_ranks.results[f"mnist {name}"]
+        assert result["averaged_model_accuracy"] > 0.85
+        assert result["train_samples_per_rank"] == 718
 
 
-def test_resnet_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
-    small = ["--synthetic", "--samples", "16", "--batch-size", "4"]
-    kept = ["--checkpoint-dir", str(tmp_path / "kept")]
-    recipe = ["--warmup-epochs", "1", "--base-lr", "0.003"]
-    whole, half, resumed = run_example_with_each(
-        EXAMPLES / "pytorch_resnet.py",
-        [
-            [*small, *recipe, "--epochs", "2"],
-            [*small, *recipe, "--epochs", "1", *kept],
-            [*small, *recipe, "--epochs", "2", *kept],
-        ],
-        tmp_path,
-        np=2,
+def test_resnet_goes_on_from_its_checkpoints(of_two_ranks: OfTwoRanks) -> None:
+    whole, half, resumed = (
+        of_two_ranks.results[case] for case in ("whole", "half", "resumed")
     )
     assert [rank["first_epoch"] for rank in resumed["ranks"]] == [1, 1]
     losses = [rank["loss"] for rank in resumed["ranks"]]
     assert losses == [rank["loss"] for rank in whole["ranks"]]
     assert losses != [rank["loss"] for rank in half["ranks"]]
-    names = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    names = sorted(path.name for path in of_two_ranks.kept.iterdir())
     assert names == [f"epoch-0002-rank-{rank}-of-2.pt" for rank in (0, 1)]

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.examples.launch import run_example
 
-HERE = Path(__file__).parent / "predecessors"
+HERE = Path(__file__).parent
 
-
-@pytest.mark.parametrize(
-    ("script", "options"),
-    [
-        ("bluefog_average_consensus.py", []),
-        ("bluefog_dynamic_training.py", []),
-        ("bluefog_hierarchical.py", ["--ranks-per-machine", "2"]),
-        ("horovod_training.py", []),
+# One job for each set of options: most of the time of a short one goes into imports.
+JOBS = {
+    (): [
+        "bluefog_average_consensus.py",
+        "bluefog_dynamic_training.py",
+        "horovod_training.py",
     ],
-)
-def test_runs_as_it_is(script: str, options: list[str]) -> None:
-    run_example(HERE / script, np=4, bfrun_options=options)
+    ("--ranks-per-machine", "2"): ["bluefog_hierarchical.py"],
+}
+
+
+@pytest.mark.parametrize("options", JOBS)
+def test_run_as_they_are(options: tuple[str, ...], tmp_path: Path) -> None:
+    scripts = [[str(HERE / "predecessors" / name)] for name in JOBS[options]]
+    listed = tmp_path / "cases.json"
+    listed.write_text(json.dumps(scripts))
+    run_example(HERE / "run_many.py", str(listed), np=4, bfrun_options=options)
