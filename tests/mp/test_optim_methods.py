@@ -44,6 +44,12 @@ def diffusion(x):
         yield x
 
 
+def averaging(x):
+    while True:
+        x = MEAN @ (x - RATE * gradients(x))
+        yield x
+
+
 def consensus(x):
     while True:
         x = W @ x - RATE * gradients(x)
@@ -109,6 +115,10 @@ def push_diging(x):
 
 def augmented_on_matchings(x):
     return augmented(x, [MATCHINGS.matrix(number) for number in range(1000)])
+
+
+def augmented_of_all(x):
+    return augmented(x, [MEAN])
 
 
 def augmented_every_2(x):
@@ -208,6 +218,17 @@ BIASED = {
     "decentlam": Method(decentlam, "decentlam", {"momentum": MOMENTUM}, many=150),
     "gossip_pga": Method(gossip_pga, "gossip_pga", {"period": 3}, many=81),
 }
+SIMPLE = {"outer_lr": 1.0, "outer_momentum": 0.0, **EVERY_3}
+EVERYONE = {"topology": bf.topology.StaticTopology(bf.FullyConnectedGraph(RANKS))}
+# What methods become where an option takes away what is new in them.
+REDUCED = {
+    "gossip_pga, always global": Method(averaging, "gossip_pga", {"period": 1}),
+    "gossip_pga, never global": Method(diffusion, "gossip_pga", {"period": 1000}),
+    "decentlam, no momentum": Method(diffusion, "decentlam", {"momentum": 0.0}),
+    "noloco, plain, all": Method(local_sgd, "noloco", {**SIMPLE, **EVERYONE}),
+    "d2, all": Method(averaging, "d2", EVERYONE),
+    "tracking, all": Method(augmented_of_all, "gradient_tracking", EVERYONE),
+}
 STEPPED = {
     "scaler": Method(augmented, "gradient_tracking", how="scaler"),
     "closure": Method(augmented, "gradient_tracking", how="closure"),
@@ -224,7 +245,7 @@ STEPPED = {
         {"outer_lr": 0.8, "outer_momentum": 0.3, "pull": 0.9, **EVERY_3},
     ),
 }
-METHODS = EXACT | BIASED | STEPPED
+METHODS = EXACT | BIASED | STEPPED | REDUCED
 
 
 def make(method):
@@ -317,6 +338,88 @@ def test_a_global_average_now_and_then_makes_the_bias_smaller(trained):
     # After a global average all ranks are at one point.
     bias = np.abs(trained["gossip_pga"][1] - optimum(RANKS)).max()
     assert bias < np.abs(trained["atc"][1] - optimum(RANKS)).max() / 10
+
+
+# -- uneven inputs ---------------------------------------------------------------------
+
+STEPS_OF = (7, 9, 5, 9)
+JOINING = ["gossip_pga", "decentlam", "local_sgd", "diloco", "noloco"]
+
+
+def train_unevenly():
+    """Return of each method the last to join, and the parameters after that."""
+    set_line()
+    found = {}
+    for name in JOINING:
+        method = METHODS[name]
+        options = {**method.options, "uneven_inputs": True}
+        model, optimizer = make(dataclasses.replace(method, options=options))
+        train(model, optimizer, STEPS_OF[bf.rank()])
+        found[name] = optimizer.join(), vector_of(model, optimizer)
+    return found
+
+
+def uneven(x, name):
+    """The recursions above, with steps of those ranks only that have data."""
+    matrices = {"noloco": bf.topology.RandomMatchings(RANKS).matrix}
+    every = 3 if name in ("local_sgd", "diloco", "noloco") else 1
+    # The ranks with the most data learn in one more round that all have joined.
+    done, rounds = np.zeros(RANKS, dtype=int), -(-max(STEPS_OF) // every) + 1
+    p, m = x, np.zeros_like(x)
+    for number in range(rounds):
+        for _ in range(every):
+            active = (done < STEPS_OF)[:, None]
+            x = x - RATE * gradients(x) * active
+            done = done + active[:, 0]
+        if name == "gossip_pga":
+            x = (MEAN if number % 3 == 2 else W) @ x
+        elif name == "local_sgd":
+            x = MEAN @ x
+        elif name == "decentlam":
+            m = MOMENTUM * m + p - W @ x
+            x = p - m
+        elif name == "diloco":
+            outer = MEAN @ (p - x)
+            m = 0.3 * m + outer
+            x = p - 0.8 * (outer + 0.3 * m)
+        else:
+            matrix = matrices[name](number)
+            m = 0.3 * m + 0.8 * matrix @ (x - p) - 0.9 * (p - matrix @ p)
+            x = p + m
+        p = x
+    return x
+
+
+def test_a_rank_without_data_goes_on_mixing():
+    ranks = run_ranks(RANKS, train_unevenly)
+    start = np.stack([start_of(rank) for rank in range(RANKS)])
+    for name in JOINING:
+        assert [rank[name][0] for rank in ranks] == [3] * RANKS
+        got = np.stack([rank[name][1] for rank in ranks])
+        np.testing.assert_allclose(
+            got, uneven(start, name), rtol=1e-9, atol=1e-12, err_msg=name
+        )
+
+
+def refuse_to_join():
+    """Run out of data where the others need this rank's gradients."""
+    set_line()
+    for method in EXACT.values():
+        _, optimizer = make(method)
+        with pytest.raises(ValueError, match="a rank without data has none; give all"):
+            optimizer.join()
+    _, optimizer = make(METHODS["gossip_pga"])
+    with pytest.raises(ValueError, match="uneven_inputs=True"):
+        optimizer.join()
+    for name in ("win_put", "pull_get", "push_sum"):
+        _, optimizer = make(Method(None, name))
+        with pytest.raises(ValueError, match="waits for no other rank, so one that"):
+            optimizer.join()
+    return True
+
+
+def test_who_cannot_join_says_why():
+    assert run_ranks(RANKS, refuse_to_join) == [True] * RANKS
 
 
 # -- checkpoints -----------------------------------------------------------------------

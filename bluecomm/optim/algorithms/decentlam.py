@@ -23,6 +23,7 @@ class DecentLaM(StatefulAveraging):
     Args:
         momentum: From 0 to less than 1.
         topology: As for ``neighbor_allreduce``.
+        uneven_inputs: Let ranks ``join`` when they run out of data.
 
     Raises:
         ValueError: ``momentum`` is out of its range.
@@ -36,10 +37,16 @@ class DecentLaM(StatefulAveraging):
     acts_alone = True
     keeps = ("before", "momentum")
 
-    def __init__(self, *, momentum: float = 0.9, topology: object = None) -> None:
+    def __init__(
+        self,
+        *,
+        momentum: float = 0.9,
+        topology: object = None,
+        uneven_inputs: bool = False,
+    ) -> None:
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be in 0 ... 1 (less), got {momentum}")
-        super().__init__(order="atc", topology=topology)
+        super().__init__(order="atc", topology=topology, uneven_inputs=uneven_inputs)
         self._momentum = momentum
 
     def begin(self, bucket: Bucket) -> None:

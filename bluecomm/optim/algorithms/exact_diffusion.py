@@ -28,6 +28,7 @@ class _CorrectedDiffusion(StatefulAveraging):
     """Base of both; they differ in ``V``."""
 
     communication_type = CommunicationType.neighbor_allreduce
+    may_join = False
     keeps = ("correction",)
     method: ClassVar[str]
     is_lazy: ClassVar[bool]

@@ -33,6 +33,7 @@ class Extra(StatefulAveraging):
     """
 
     communication_type = CommunicationType.neighbor_allreduce
+    may_join = False
     keeps = ("correction",)
 
     def __init__(self, *, topology: object = None) -> None:

@@ -18,6 +18,7 @@ class GossipPGA(ParameterAveraging):
         period: Rounds from one global average to the next.
         order: ``"atc"`` or ``"cta"``.
         topology: As for ``neighbor_allreduce``.
+        uneven_inputs: Let ranks ``join`` when they run out of data.
 
     Raises:
         ValueError: ``period`` is less than 1.
@@ -30,11 +31,16 @@ class GossipPGA(ParameterAveraging):
     communication_type = CommunicationType.neighbor_allreduce
 
     def __init__(
-        self, *, period: int = 8, order: str = "atc", topology: object = None
+        self,
+        *,
+        period: int = 8,
+        order: str = "atc",
+        topology: object = None,
+        uneven_inputs: bool = False,
     ) -> None:
         if period < 1:
             raise ValueError(f"period must be at least 1, got {period}")
-        super().__init__(order=order, topology=topology)
+        super().__init__(order=order, topology=topology, uneven_inputs=uneven_inputs)
         self._period = period
 
     def kind_of(self, round_number: int) -> CommunicationType:

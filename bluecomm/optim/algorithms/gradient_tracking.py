@@ -41,6 +41,7 @@ class GradientTracking(StatefulAveraging):
     """
 
     communication_type = CommunicationType.neighbor_allreduce
+    may_join = False
     # g_old, y; W y.
     keeps: ClassVar[tuple[str, ...]] = ("gradient", "tracked")
     scratch = ("mixed",)

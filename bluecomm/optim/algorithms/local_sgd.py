@@ -14,6 +14,9 @@ class LocalSGD(ParameterAveraging):
     ``x_i <- mean_j x_j`` after that many steps of the user's optimizer by each rank's
     own gradients. The same as ``allreduce`` in ATC order, under its name in papers.
 
+    Args:
+        uneven_inputs: Let ranks ``join`` when they run out of data.
+
     Source:
         Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019,
         arXiv:1805.09767.
@@ -21,5 +24,5 @@ class LocalSGD(ParameterAveraging):
 
     communication_type = CommunicationType.allreduce
 
-    def __init__(self) -> None:
-        super().__init__(order="atc")
+    def __init__(self, *, uneven_inputs: bool = False) -> None:
+        super().__init__(order="atc", uneven_inputs=uneven_inputs)

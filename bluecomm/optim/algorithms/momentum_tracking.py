@@ -35,6 +35,7 @@ class MomentumTracking(StatefulAveraging):
     """
 
     communication_type = CommunicationType.neighbor_allreduce
+    may_join = False
     # The parameters before the step, d_old, W y; y.
     keeps = ("before", "update", "mixed")
     scratch = ("tracked",)

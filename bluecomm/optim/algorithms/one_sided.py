@@ -109,6 +109,18 @@ class OneSided(Algorithm):
     def drain(self) -> None:
         self._finish()
 
+    def join(self) -> int:
+        """Refuse: no rank waits for another one, so there is nothing to take part in.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            f"join: {type(self).__name__} waits for no other rank, so one that runs "
+            "out of data just stops; call bf.barrier() where all have to meet, and "
+            "keep the process until then"
+        )
+
     def finalize(self) -> None:
         self._finish()
         for bucket in self._buckets:

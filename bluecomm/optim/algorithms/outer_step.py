@@ -39,6 +39,8 @@ class DiLoCo(_OuterStep):
     Args:
         outer_lr: Rate of the outer step.
         outer_momentum: From 0 to less than 1.
+        uneven_inputs: Let ranks ``join`` when they run out of data; they make no
+            progress of their own then.
 
     Raises:
         ValueError: An option is out of its range.
@@ -50,9 +52,15 @@ class DiLoCo(_OuterStep):
 
     communication_type = CommunicationType.allreduce
 
-    def __init__(self, *, outer_lr: float = 0.7, outer_momentum: float = 0.9) -> None:
+    def __init__(
+        self,
+        *,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.9,
+        uneven_inputs: bool = False,
+    ) -> None:
         _check(outer_lr=outer_lr, outer_momentum=outer_momentum)
-        super().__init__(order="atc")
+        super().__init__(order="atc", uneven_inputs=uneven_inputs)
         self._lr = outer_lr
         self._momentum = outer_momentum
 
@@ -86,6 +94,7 @@ class NoLoCo(_OuterStep):
         pull: How much of the way to the neighbors' mean ``p`` goes, above 0.
         topology: As for ``neighbor_allreduce``. Default: ``RandomMatchings``, as in the
             paper: a partner drawn anew for each round.
+        uneven_inputs: As for ``diloco``.
 
     Raises:
         ValueError: An option is out of its range.
@@ -104,9 +113,10 @@ class NoLoCo(_OuterStep):
         outer_momentum: float = 0.5,
         pull: float = 1.0,
         topology: object = None,
+        uneven_inputs: bool = False,
     ) -> None:
         _check(outer_lr=outer_lr, outer_momentum=outer_momentum, pull=pull)
-        super().__init__(order="atc", topology=topology)
+        super().__init__(order="atc", topology=topology, uneven_inputs=uneven_inputs)
         self._lr = outer_lr
         self._momentum = outer_momentum
         self._pull = pull

@@ -55,6 +55,8 @@ class ParameterAveraging(Algorithm):
     communication_type: ClassVar[CommunicationType]
     # Whether a round does something in a world of one, too.
     acts_alone: ClassVar[bool] = False
+    # Whether a rank without gradients may take part in rounds.
+    may_join: ClassVar[bool] = True
     flat_parameters = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
 
@@ -131,11 +133,7 @@ class ParameterAveraging(Algorithm):
         if self._order == "cta" and self.context.schedule.is_due:
             self._start_all()
         self._finish()
-        if self._is_first_step and self._has_rounds:
-            self._is_first_step = False
-            for bucket in self._buckets:
-                self._report(bucket.parameters.check())
-                self.begin(bucket)
+        self._begin_steps()
 
     def after_step(self) -> None:
         if self._order == "atc" and self.context.schedule.is_due:
@@ -152,6 +150,14 @@ class ParameterAveraging(Algorithm):
         return self.context.comm.size > 1 or self.acts_alone
 
     # -- rounds -----------------------------------------------------------------------
+
+    def _begin_steps(self) -> None:
+        """Note where the first step since a round begins."""
+        if self._is_first_step and self._has_rounds:
+            self._is_first_step = False
+            for bucket in self._buckets:
+                self._report(bucket.parameters.check())
+                self.begin(bucket)
 
     def _start_all(self) -> None:
         if not self._has_started:
@@ -214,10 +220,18 @@ class ParameterAveraging(Algorithm):
         """Go on mixing until all ranks have joined; return the last one to join.
 
         Raises:
-            ValueError: Without ``uneven_inputs=True``, or with weights set as
-                attributes, which this rank cannot know for rounds to come.
+            ValueError: The algorithm needs gradients of all ranks; or without
+                ``uneven_inputs=True``; or with weights set as attributes, which this
+                rank cannot know for rounds to come.
         """
         context = self.context
+        if not self.may_join:
+            raise ValueError(
+                f"join: {type(self).__name__} corrects what the ranks' gradients "
+                "differ by, and a rank without data has none; give all ranks the same "
+                "number of batches, or take an algorithm that goes on mixing, such as "
+                "neighbor_allreduce or gossip_pga, with uneven_inputs=True"
+            )
         if not self._uneven_inputs:
             raise ValueError(
                 "join: parameter averaging needs DistributedOptimizer(..., "
@@ -236,6 +250,7 @@ class ParameterAveraging(Algorithm):
         self._finish()
         while self._active_ranks > 0:
             self._has_started = False
+            self._begin_steps()
             self._start_all()
             self._finish()
             context.schedule.on_round()
