@@ -5,7 +5,8 @@ With ``S`` bytes, ``n`` ranks, ``p`` of them on each of ``m`` machines, latency
 
 * ring allreduce: ``2 (n-1) alpha + 2 (n-1)/n S beta + (n-1)/n S gamma``;
 * recursive doubling: ``log2(n) (alpha + S beta + S gamma)``;
-* one peer: ``alpha + S beta + S gamma``, whatever ``n``.
+* one peer: ``alpha + S beta + S gamma``, whatever ``n``;
+* ``d`` neighbors at once: ``alpha + d S beta + d S gamma``.
 
 Source:
     Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bluecomm.bench.prediction.links import Cluster
 from bluecomm.topology import default_schedule
@@ -29,6 +30,8 @@ from bluecomm.topology.traffic import messages_leaving, sends_in
 _DOUBLING_NBYTES = 32 << 10
 _DIRECT_MEMBERS = 16
 _RING_SLICE_NBYTES = 64 << 10
+# Rounds from one global average of gossip_pga to the next, as it is by default.
+_PERIOD = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +77,12 @@ def machines_of(cluster: Cluster, ranks: int) -> tuple[int, int]:
 def hops(size: int) -> list[int]:
     """Return the distances of the exponential-2 graph: 1, 2, 4, ... below ``size``."""
     return powers_below(size, 2)
+
+
+def symmetric_hops(size: int) -> list[int]:
+    """Return the distances of ``SymmetricExponentialGraph(size, base=2)``."""
+    forth = powers_below(size // 2 + 1, 2)
+    return sorted({*forth, *(size - hop for hop in forth)})
 
 
 def ring_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
@@ -131,8 +140,49 @@ def _is_direct(machines: int, piece: float) -> bool:
 
 def neighbor_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
     """All neighbors of the exponential-2 graph at once."""
+    return _circulant(cluster, ranks, nbytes, hops(ranks))
+
+
+def symmetric_neighbors(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+    """All neighbors of the graph that methods with a symmetric ``W`` begin with."""
+    return _circulant(cluster, ranks, nbytes, symmetric_hops(ranks))
+
+
+def neighbor_get(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+    """All neighbors of the exponential-2 graph at once: a request, and an answer."""
+    cost = neighbor_allreduce(cluster, ranks, nbytes)
+    return dataclasses.replace(
+        cost, latency_s=2 * cost.latency_s, messages=2 * cost.messages
+    )
+
+
+def gossip_pga(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+    """Neighbors, but everyone in every eighth round: the mean over the rounds."""
+    gossip = neighbor_allreduce(cluster, ranks, nbytes)
+    return _mean([gossip] * (_PERIOD - 1) + [allreduce(cluster, ranks, nbytes)])
+
+
+def random_matching(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+    """One partner, drawn anew for each round: the mean over the rounds."""
+    if ranks == 1:
+        return Exchange()
     _, local = machines_of(cluster, ranks)
-    distances = hops(ranks)
+    # Of an odd number of ranks one has no partner.
+    matched = 1 - ranks % 2 / ranks
+    elsewhere = (ranks - local) / (ranks - 1)
+    return _over_graph(cluster, nbytes, matched, local * matched * elsewhere)
+
+
+def nothing(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+    """No exchange."""
+    return Exchange()
+
+
+def _circulant(
+    cluster: Cluster, ranks: int, nbytes: float, distances: Sequence[int]
+) -> Exchange:
+    """Each rank sends to those at some distances, all at once."""
+    _, local = machines_of(cluster, ranks)
     sends = [(one, (one + hop) % ranks) for one in range(local) for hop in distances]
     machine_of = [rank // local for rank in range(ranks)]
     leaving = messages_leaving(sends, machine_of)
@@ -148,6 +198,10 @@ def one_peer(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
         _over_graph(cluster, nbytes, 1, leaving)
         for leaving in _leaving_one_peer(machines, local)
     ]
+    return _mean(costs)
+
+
+def _mean(costs: Sequence[Exchange]) -> Exchange:
     means = {
         field.name: statistics.mean(getattr(cost, field.name) for cost in costs)
         for field in dataclasses.fields(Exchange)
@@ -178,7 +232,9 @@ def hierarchical_one_peer(cluster: Cluster, ranks: int, nbytes: float) -> Exchan
     return _between(cluster, ranks, nbytes, min(1, machines - 1))
 
 
-def _over_graph(cluster: Cluster, nbytes: float, degree: int, leaving: int) -> Exchange:
+def _over_graph(
+    cluster: Cluster, nbytes: float, degree: float, leaving: float
+) -> Exchange:
     """Each rank sends to some ranks; so many of a machine's messages leave it."""
     alpha = cluster.network.alpha_s if leaving else cluster.memory.alpha_s
     return Exchange(

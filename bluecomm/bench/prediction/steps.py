@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import torch
 
-from bluecomm.bench.prediction import exchanges
-from bluecomm.bench.prediction.exchanges import Pattern, hops, machines_of
+from bluecomm.bench.prediction.exchanges import machines_of
 from bluecomm.bench.prediction.links import Cluster
+from bluecomm.bench.prediction.methods import BASIC, When, memory_nbytes, method_of
 from bluecomm.bench.training.contenders import DDP, Contender
 from bluecomm.optim.bucket import build_buckets
 from bluecomm.optim.registry import get_algorithm
@@ -18,20 +18,9 @@ from bluecomm.optim.registry import get_algorithm
 # Forward takes a third of a step, as in `train`.
 _FORWARD_SHARE = 1 / 3
 _DDP_FIRST_NBYTES, _DDP_BUCKET_NBYTES = 1 << 20, 25 << 20
-# What the engine has for a link (four chunks of 256 KiB), and to stage tensors in.
-_LINK_NBYTES = 1 << 20
-_ENGINE_NBYTES = 8 << 20
 
-_PATTERNS: dict[tuple[str, bool], Pattern] = {
-    (DDP, False): exchanges.ring_allreduce,
-    ("gradient_allreduce", False): exchanges.allreduce,
-    ("allreduce", False): exchanges.allreduce,
-    ("neighbor_allreduce", False): exchanges.one_peer,
-    ("neighbor_allreduce", True): exchanges.neighbor_allreduce,
-    ("hierarchical_neighbor_allreduce", False): exchanges.hierarchical_one_peer,
-    ("hierarchical_neighbor_allreduce", True): exchanges.hierarchical,
-}
-PREDICTED = tuple(dict.fromkeys(name for name, _ in _PATTERNS))
+# What is compared without a choice; METHODS has more.
+PREDICTED = tuple(dict.fromkeys(name for name, _ in BASIC))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,76 +105,36 @@ def predict(job: Job, cluster: Cluster, contender: Contender, ranks: int) -> Pre
     """Return the predicted step of a contender.
 
     Gradients are sent as soon as a bucket is full; CTA sends from the start of the step
-    to its end; ATC sends when the step is over. Ranks do not wait for slow ones.
+    to its end; ATC sends when the step is over. Ranks do not wait for slow ones. Where
+    not every step has a round, the numbers are the mean over steps.
 
     Raises:
         ValueError: There is no model of the algorithm, or the ranks do not fill their
             machines.
     """
-    pattern = _pattern_of(contender)
+    method = method_of(contender)
     nbytes = sum(job.layer_nbytes)
-    buckets = job.buckets(contender)
-    costs = [pattern(cluster, ranks, size) for size, _ in buckets]
-    is_gradient = contender.name in (DDP, "gradient_allreduce")
+    buckets = job.buckets(contender) * method.tensors
+    costs = [method.pattern(cluster, ranks, size) for size, _ in buckets]
+    when = method.runs(contender)
     free_s = done_s = 0.0
     for cost, (_, ready_s) in zip(costs, buckets, strict=True):
-        start_s = max(free_s, ready_s) if is_gradient else free_s
+        start_s = max(free_s, ready_s) if when is When.BACKWARD else free_s
         # gloo finishes an operation before the next one; the engine overlaps them.
         free_s = start_s + (cost.total_s if contender.name == DDP else cost.busy_s)
         done_s = max(done_s, start_s + cost.total_s)
-    if is_gradient or contender.order == "cta":
-        step_s = max(job.step_s, done_s)
-    else:
-        step_s = job.step_s + done_s
-    connections = _connections(cluster, contender, ranks, nbytes)
+    exposed_s = done_s if when is When.AFTER else max(0.0, done_s - job.step_s)
+    step_s = job.step_s + exposed_s / contender.every
+    connections = 0
+    if machines_of(cluster, ranks)[0] > 1:
+        connections = method.peers(cluster, ranks, nbytes)
     return Prediction(
         contender.label,
         ranks,
         1e3 * step_s,
         job.step_s / step_s,
-        sum(cost.card_nbytes for cost in costs) / 1e6,
-        sum(cost.messages for cost in costs),
+        sum(cost.card_nbytes for cost in costs) / 1e6 / contender.every,
+        sum(cost.messages for cost in costs) / contender.every,
         connections,
-        _memory_nbytes(contender, nbytes, connections) / 1e6,
+        memory_nbytes(contender, ranks, nbytes, connections) / 1e6,
     )
-
-
-def _pattern_of(contender: Contender) -> Pattern:
-    pattern = _PATTERNS.get((contender.name, contender.is_static))
-    if pattern is None:
-        raise ValueError(
-            f"there is no cost model of {contender.label!r}; known are "
-            f"{', '.join(PREDICTED)}"
-        )
-    return pattern
-
-
-def _memory_nbytes(contender: Contender, nbytes: int, connections: int) -> int:
-    """Return bytes of a rank: values, gradients, and what communication adds."""
-    if contender.name == DDP:
-        return 3 * nbytes  # its buckets; what gloo has for its links is not known
-    # Gradients lie in buckets; averaging has a second half for the next values.
-    copies = 2 if contender.name == "gradient_allreduce" else 3
-    return copies * nbytes + _ENGINE_NBYTES + connections * _LINK_NBYTES
-
-
-def _connections(
-    cluster: Cluster, contender: Contender, ranks: int, nbytes: float
-) -> int:
-    machines, local = machines_of(cluster, ranks)
-    if machines == 1:
-        return 0
-    if contender.name == DDP:
-        return ranks - 1  # gloo connects everyone with everyone
-    if contender.name == "neighbor_allreduce" and contender.is_static:
-        return len(
-            {
-                peer
-                for hop in hops(ranks)
-                for peer in (hop, ranks - hop)
-                if peer >= local  # rank 0 has the others of its machine as 1, 2, ...
-            }
-        )
-    if contender.name in ("neighbor_allreduce", "hierarchical_neighbor_allreduce"):
-        return len({peer for hop in hops(machines) for peer in (hop, machines - hop)})
-    return exchanges.allreduce_peers(machines, nbytes / local)

@@ -34,6 +34,7 @@ class Contender:
         order: Of parameter averaging, ``cta`` or ``atc``.
         is_static: Whether it averages with all in-neighbors in each step.
         bucket_nbytes: Bytes that are sent together; ``None``: as it thinks best.
+        every: Steps from one round of parameter averaging to the next.
     """
 
     label: str
@@ -41,6 +42,7 @@ class Contender:
     order: str = "cta"
     is_static: bool = False
     bucket_nbytes: int | None = None
+    every: int = 1
 
     @classmethod
     def parse(cls, label: str) -> Contender:
@@ -65,9 +67,18 @@ class Contender:
             return {"is_static": True}
         if option.startswith("bucket=") and self.name != ALONE:
             return {"bucket_nbytes": parse_size(option.removeprefix("bucket="))}
+        steps = option.removeprefix("every=")
+        if steps != option and self._averages and steps.isdecimal() and int(steps):
+            return {"every": int(steps)}
         raise ValueError(
             f"{self.name} has no option {option!r}: bucket=SIZE; for parameter "
-            "averaging atc; for neighbors static"
+            "averaging atc and every=STEPS; for neighbors static"
+        )
+
+    @property
+    def _averages(self) -> bool:
+        return self.name not in (ALONE, DDP) and (
+            get_algorithm(self.name).flat_parameters
         )
 
 
@@ -145,6 +156,8 @@ class Trainer:
         options: dict[str, Any] = {}
         if contender.name in _AVERAGING:
             options["order"] = contender.order
+        if contender.every > 1:
+            options["num_steps_per_communication"] = contender.every
         if not contender.is_static and self._comm.size > 1:
             options.update(_one_peer(contender.name, self._comm))
         return DistributedOptimizer(

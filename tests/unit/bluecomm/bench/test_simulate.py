@@ -9,6 +9,7 @@ from bluecomm.bench import results
 from bluecomm.bench.__main__ import main
 from bluecomm.bench.prediction import exchanges
 from bluecomm.bench.prediction.links import Cluster, Link, cluster_from, fit_link
+from bluecomm.bench.prediction.methods import METHODS
 from bluecomm.bench.prediction.steps import PREDICTED, Job, predict
 from bluecomm.bench.training.contenders import Contender
 from bluecomm.bench.training.measuring import StepTime
@@ -108,7 +109,7 @@ def test_hierarchical_sends_the_tensor_once_per_card(machines):
     )
 
 
-@pytest.mark.parametrize("name", PREDICTED)
+@pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in METHODS))
 @pytest.mark.parametrize("per_machine", [1, 8])
 def test_steps_take_longer_with_more_ranks_and_slower_links(name, per_machine):
     job = Job([1 << 20] * 20, [0.05] * 20, 0.2)
@@ -142,6 +143,70 @@ def test_communication_is_hidden_where_it_can_be():
     assert step_ms["ddp:bucket=4M"] < step_ms["ddp"]
 
 
+# Of a model of S bytes, on 8 machines of one rank: multiples of S that a rank sends per
+# step, messages, connections, and multiples of S in memory.
+METHODS_COST = {
+    # Exponential-2: hops of 1, 2, 4. Values, next values, gradients, and what is kept.
+    "neighbor_allreduce:static": (3, 3, 5, 3),
+    "decentlam": (3, 3, 5, 5),
+    "gradient_tracking": (6, 6, 5, 6),
+    "push_diging": (6, 6, 5, 7),
+    "momentum_tracking": (6, 6, 5, 7),
+    # Symmetric: hops of 1, 2 and 4, forth and back.
+    "exact_diffusion": (5, 5, 5, 4),
+    "d2": (5, 5, 5, 4),
+    "extra": (5, 5, 5, 4),
+    # A ring: 14 messages, 7/4 of the tensor.
+    "gossip_pga": ((7 * 3 + 1.75) / 8, (7 * 3 + 14) / 8, 5, 3),
+    "local_sgd": (1.75, 14, 2, 3),
+    "local_sgd:every=10": (0.175, 1.4, 2, 3),
+    "diloco:every=100": (0.0175, 0.14, 2, 5),
+    "noloco": (1, 1, 7, 5),
+    "noloco:every=50": (0.02, 0.02, 7, 5),
+    # Values, gradients, 3 * 3 slots of mailboxes, 5 of the own value; and x.
+    "win_put": (3, 3, 5, 16),
+    "pull_get": (3, 6, 5, 16),
+    "push_sum": (3, 3, 5, 17),
+    "local": (0, 0, 0, 2),
+}
+
+
+@pytest.mark.parametrize("label", METHODS_COST)
+def test_what_a_method_sends_and_keeps(label):
+    job = Job([S], [1.0], 0.2)
+    found = predict(job, CLUSTER, Contender.parse(label), 8)
+    sent, messages, connections, copies = METHODS_COST[label]
+    assert found.card_mb == pytest.approx(sent * S / 1e6)
+    assert found.messages == pytest.approx(messages)
+    assert found.connections == connections
+    kept = 1e6 * found.memory_mb - (8 << 20) - connections * (1 << 20)
+    assert kept == pytest.approx(copies * S)
+
+
+def test_when_a_method_sends():
+    job = Job([S], [1.0], 10.0)
+    step_ms = {
+        label: predict(job, CLUSTER, Contender.parse(label), 8).step_ms
+        for label in METHODS_COST
+    }
+    hidden = {"neighbor_allreduce:static", "extra", "win_put", "pull_get", "push_sum"}
+    for label, found in step_ms.items():
+        exposed = found - 10_000
+        assert (exposed == 0) == (label in hidden or label == "local"), label
+    rare, often = (step_ms[f"noloco{every}"] for every in (":every=50", ""))
+    assert rare - 10_000 == pytest.approx((often - 10_000) / 50)
+
+
+def test_of_an_odd_number_one_has_no_partner():
+    assert exchanges.random_matching(CLUSTER, 1, S) == exchanges.Exchange()
+    cost = exchanges.random_matching(CLUSTER, 5, S)
+    assert cost.messages == pytest.approx(4 / 5)
+    # A partner on the own machine takes no network card.
+    pairs = dataclasses.replace(CLUSTER, ranks_per_machine=2)
+    cost = exchanges.random_matching(pairs, 4, S)
+    assert cost.card_nbytes == pytest.approx(2 * S * 2 / 3)
+
+
 def test_uneven_machines_are_refused():
     cluster = dataclasses.replace(CLUSTER, ranks_per_machine=8)
     with pytest.raises(ValueError, match="12 ranks do not fill machines of 8"):
@@ -150,8 +215,8 @@ def test_uneven_machines_are_refused():
 
 def test_an_algorithm_without_a_model_is_refused():
     job = Job([4], [1.0], 0.1)
-    with pytest.raises(ValueError, match="no cost model of 'local'"):
-        predict(job, CLUSTER, Contender.parse("local"), 2)
+    with pytest.raises(ValueError, match="no cost model of 'none'"):
+        predict(job, CLUSTER, Contender.parse("none"), 2)
 
 
 def test_the_command_predicts_and_draws(tmp_path, capsys):

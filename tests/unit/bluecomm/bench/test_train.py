@@ -110,6 +110,9 @@ def test_contenders_are_named_with_options():
         ("ddp:atc", "ddp has no option 'atc'"),
         ("none:bucket=1M", "none has no option"),
         ("allreduce:static", "allreduce has no option"),
+        ("gradient_allreduce:every=2", "averaging atc and every=STEPS"),
+        ("noloco:every=0", "noloco has no option 'every=0'"),
+        ("ddp:every=2", "ddp has no option"),
         ("gradient_allreduce:cta", "gradient_allreduce has no option"),
     ],
 )
