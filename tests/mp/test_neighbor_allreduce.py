@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -39,16 +41,26 @@ def mix_all_shapes(topology: str, dtype: torch.dtype) -> list[torch.Tensor]:
     return results
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def mix_by_all_topologies() -> dict[str, list[torch.Tensor]]:
+    return {
+        topology: mix_all_shapes(topology, torch.float64) for topology in TOPOLOGIES
+    }
+
+
+@functools.cache
+def mixed(world_size: int, transport: str) -> list[dict[str, list[torch.Tensor]]]:
+    """Return what each rank of one world gets, by topology."""
+    return run_ranks(world_size, mix_by_all_topologies, transport=transport)
+
+
 @pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_multiplies_by_the_mixing_matrix(
     transport: str, topology: str, world_size: int
 ) -> None:
     matrix = bf.mixing_matrix(TOPOLOGIES[topology](world_size))
-    got = run_ranks(
-        world_size, mix_all_shapes, topology, torch.float64, transport=transport
-    )
+    got = [results[topology] for results in mixed(world_size, transport)]
     for position, shape in enumerate(SHAPES):
         x = stacked(shape, world_size, torch.float64).numpy()
         y = np.stack([results[position].numpy() for results in got])
@@ -69,10 +81,12 @@ def test_every_floating_point_type(dtype: torch.dtype, tolerance: float) -> None
         np.testing.assert_allclose(y, expected, atol=tolerance * 4)
 
 
-def mix_dynamically(weights: np.ndarray, check: bool) -> torch.Tensor:
+def mix_dynamically(
+    weights: np.ndarray, check: bool, dtype: torch.dtype
+) -> torch.Tensor:
     """Act by row (receive) and column (send) of a matrix: half the weight each way."""
     me, n = bf.rank(), bf.size()
-    x = stacked((1000,), n, torch.float64)[me]
+    x = stacked((1000,), n, dtype)[me]
     sources = {j: 0.5 for j in range(n) if j != me and weights[me, j]}
     targets = {i: 2 * weights[i, me] for i in range(n) if i != me and weights[i, me]}
     return bf.neighbor_allreduce(
@@ -85,14 +99,21 @@ def mix_dynamically(weights: np.ndarray, check: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("check", [True, False])
-@pytest.mark.parametrize("world_size", [2, 3, 5, 8])
-def test_dynamic_weights_multiply(world_size: int, check: bool) -> None:
+@pytest.mark.parametrize(
+    ("world_size", "dtype", "tolerance"),
+    [*((n, torch.float64, 1e-12) for n in (2, 3, 5, 8)), (3, torch.float16, 2e-2)],
+)
+def test_dynamic_weights_multiply(
+    world_size: int, dtype: torch.dtype, tolerance: float, check: bool
+) -> None:
     rng = np.random.default_rng(world_size)
     weights = rng.random((world_size, world_size))
     weights *= rng.random(weights.shape) < 0.6
-    x = stacked((1000,), world_size, torch.float64).numpy()
-    got = run_ranks(world_size, mix_dynamically, weights, check)
-    np.testing.assert_allclose(np.stack(got), weights @ x, rtol=1e-12, atol=1e-12)
+    x = stacked((1000,), world_size, dtype).double().numpy()
+    got = run_ranks(world_size, mix_dynamically, weights, check, dtype)
+    assert all(each.dtype == dtype for each in got)
+    y = torch.stack(got).double().numpy()
+    np.testing.assert_allclose(y, weights @ x, rtol=tolerance, atol=tolerance)
 
 
 def mix_subset() -> torch.Tensor:

@@ -94,3 +94,13 @@ def test_tests_that_are_named_exist(page: str) -> None:
     assert named
     for path, test in named:
         assert f"def {test}(" in (ROOT / path).read_text(), test
+
+
+def test_cases_that_are_named_exist() -> None:
+    text = text_of("from-bluefog.md")
+    named = re.findall(r"`(tests/[\w/]+\.py)::\w+`, (?:case|model) `(\w+)`", text)
+    assert len(named) == 3
+    models = (ROOT / "tests" / "support" / "training.py").read_text()
+    for path, case in named:
+        own = (ROOT / path).read_text()
+        assert f"def {case}(" in own or f'"{case}":' in models, case
