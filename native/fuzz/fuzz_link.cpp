@@ -2,7 +2,9 @@
 // this side come and go. Whatever it does may cost the link, nothing else.
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -73,6 +75,7 @@ class Session {
         if (which == 3) add_stream();
         break;
       case 9:
+        expect(which * 1000u);
         break;
     }
     progress();
@@ -107,7 +110,7 @@ class Session {
 
   // A frame that is nearly right, so that it gets past the first checks.
   void write_frame(std::size_t stream, fuzz::Input& input) {
-    Frame frame{.kind = static_cast<FrameKind>(input.byte() % 11)};
+    Frame frame{.kind = static_cast<FrameKind>(input.byte() % 12)};
     frame.message = input.byte() % 8;
     frame.offset = input.byte() % 16 * kSmallChunk;
     std::size_t payload = 0;
@@ -142,6 +145,13 @@ class Session {
     link_.send(*sent.message, std::array<std::byte, kHead>{}, sent.payload);
   }
 
+  // Memory for one of the next messages.
+  void expect(std::size_t nbytes) {
+    if (ended_ || expected_.size() > 30) return;
+    next_expected_ = std::max(next_expected_, announced_);
+    link_.expect(next_expected_++, expected_.emplace_back(nbytes));
+  }
+
   void accept(Received& received, std::uint8_t how) {
     const std::size_t nbytes = received.message->nbytes();
     if (received.accepted || nbytes > (4u << 20)) return;
@@ -168,7 +178,8 @@ class Session {
     for (Stream& stream : link_.streams()) stream.readable = stream.writable = true;
     link_.progress();
     while (auto message = link_.take_arrived()) {
-      received_.push_back({std::move(message), false, {}});
+      const bool accepted = message->accepted();
+      received_.push_back({std::move(message), accepted, {}});
     }
     for (const Sent& sent : sent_) {
       MUST(sent.message->released() <= sent.payload.size());
@@ -177,6 +188,8 @@ class Session {
 
   std::array<UniqueFd, kStreams> peers_;
   std::uint64_t announced_ = 0;
+  std::uint64_t next_expected_ = 0;
+  std::deque<std::vector<std::byte>> expected_;
   Link link_;
   bool ended_ = false;
   std::vector<Received> received_;

@@ -69,7 +69,7 @@ class Session {
         write_message(static_cast<net::MessageKind>(which % 5), input);
         break;
       case 3:
-        write_frame(static_cast<FrameKind>(which % 12), input);
+        write_frame(static_cast<FrameKind>(which % 13), input);
         break;
       case 4:
         post(which * 200u);

@@ -12,7 +12,7 @@
 namespace bluecomm::net {
 namespace {
 
-constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 'n', 'e', 't', '1'};
+constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 'n', 'e', 't', '2'};
 constexpr std::chrono::milliseconds kMaxHandshake{5000};
 constexpr std::chrono::milliseconds kMaxRefused{5000};
 // Larger messages go over all streams, and wait for their receive.

@@ -37,6 +37,9 @@ Request* RecvComm::irecv(std::span<std::byte> into) {
   slot->comm = this;
   slot->into = into;
   posted_.push_back(&*slot);
+  ++posted_so_far_;
+  // What waits for its receive otherwise need not: the sender knows of it beforehand.
+  if (unexpected_.empty() && expects_) connection().expect(posted_so_far_, into);
   match();
   push(Clock::now());
   return &*slot;
@@ -90,7 +93,10 @@ void RecvComm::match() {
     }
     receiving.message = std::move(unexpected_.front());
     receiving.head = head_of(*receiving.message);
-    receiving.message->accept(receiving.into.first(nbytes));
+    expects_ = nbytes > connection().eager_bytes();
+    if (!receiving.message->accepted()) {
+      receiving.message->accept(receiving.into.first(nbytes));
+    }
     unexpected_.pop_front();
     posted_.pop_front();
   }

@@ -49,6 +49,9 @@ class RecvComm final : public Comm {
   const std::shared_ptr<Gate> gate_;
   stream::Watch gate_watch_;
   bool begun_ = false;
+  // Receives so far. Message 0 of the connection is the sender's kBegin.
+  std::uint64_t posted_so_far_ = 0;
+  bool expects_ = false;  // the last message was one that pays to be expected
   std::array<Receiving, kMaxRequests> requests_;
   std::deque<Receiving*> posted_;  // that no message has come for, in order
   std::deque<std::unique_ptr<stream::ReceivedMessage>> unexpected_;

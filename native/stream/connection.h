@@ -37,8 +37,14 @@ class Connection {
     link_.post(head, payload);
   }
   LinkStats stats() const { return link_.stats(); }
+  // Longer messages wait for memory at the peer.
+  std::size_t eager_bytes() const { return options_.eager_bytes; }
   const Link& link() const { return link_; }
   std::unique_ptr<ReceivedMessage> take_arrived() { return link_.take_arrived(); }
+
+  void expect(std::uint64_t message, std::span<std::byte> into) {
+    link_.expect(message, into);
+  }
 
   void say_alive() { link_.say_alive(); }
 

@@ -22,7 +22,7 @@ namespace bluecomm::stream {
 
 using Nonce = std::array<std::byte, 16>;
 
-inline constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 't', 'c', 'p', '2'};
+inline constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 't', 'c', 'p', '3'};
 
 // Who wants what; sent as it is.
 struct Hello {

@@ -29,15 +29,36 @@ std::string_view Inbox::end_message(const Frame& frame) {
   ++next_message_;
   auto message = std::make_unique<ReceivedMessage>(*this, frame, head_nbytes_,
                                                    std::move(message_bytes_), pool_);
+  std::string_view defect;
+  if (auto expected = expected_.extract(frame.message)) {
+    defect = adopt(*message, std::move(expected.mapped()));
+  }
   known_.emplace(frame.message, message.get());
   arrived_.push_back(std::move(message));
   ++stats_.messages;
   stats_.bytes += frame.length - head_nbytes_;
+  return defect;
+}
+
+void Inbox::expect(std::uint64_t message, std::span<std::byte> into) {
+  if (message < next_message_) return;  // it has come meanwhile
+  expected_[message].into = into;
+  control(FrameKind::kExpected, message, into.size());
+}
+
+// Chunks of an eager message, or of one that is too long, were never allowed.
+std::string_view Inbox::adopt(ReceivedMessage& message, Expected expected) {
+  const std::size_t nbytes = message.nbytes();
+  if (expected.reach > (message.eager_ ? 0 : nbytes))
+    return "a chunk beyond its message";
+  if (message.eager_ || nbytes == 0 || nbytes > expected.into.size()) return {};
+  message.adopt(expected.into.first(nbytes), std::move(expected.begun),
+                std::move(expected.arrived));
   return {};
 }
 
 FrameSink::Place Inbox::begin_chunk(const Frame& frame) {
-  if (frame.message >= next_message_) return {{}, "a chunk of an unknown message"};
+  if (frame.message >= next_message_) return begin_early_chunk(frame);
   const auto found = known_.find(frame.message);
   if (found == known_.end()) return {};  // discarded here meanwhile
   const auto place = found->second->place(frame.offset, frame.length);
@@ -45,11 +66,30 @@ FrameSink::Place Inbox::begin_chunk(const Frame& frame) {
   return {place, {}};
 }
 
+FrameSink::Place Inbox::begin_early_chunk(const Frame& frame) {
+  const auto found = expected_.find(frame.message);
+  if (found == expected_.end()) return {{}, "a chunk of an unknown message"};
+  Expected& expected = found->second;
+  const std::size_t room = expected.into.size();
+  const std::size_t end = frame.offset + frame.length;
+  if (frame.offset > room || frame.length > room - frame.offset ||
+      !expected.begun.add(frame.offset, end)) {
+    return {{}, "a chunk that was not asked for"};
+  }
+  expected.reach = std::max(expected.reach, end);
+  return {expected.into.subspan(frame.offset, frame.length), {}};
+}
+
 std::string_view Inbox::end_chunk(const Frame& frame) {
   ++chunks_ended_;
-  const auto found = known_.find(frame.message);
-  if (found == known_.end()) return {};
-  found->second->arrived_.add(frame.offset, frame.offset + frame.length);
+  const std::size_t end = frame.offset + frame.length;
+  if (const auto early = expected_.find(frame.message); early != expected_.end()) {
+    early->second.arrived.add(frame.offset, end);
+  } else if (const auto found = known_.find(frame.message); found != known_.end()) {
+    found->second->arrived_.add(frame.offset, end);
+  } else {
+    return {};
+  }
   stats_.bytes += frame.length;
   return {};
 }
@@ -105,6 +145,7 @@ void Inbox::control(FrameKind kind, std::uint64_t message, std::uint64_t offset)
 void Inbox::lose() {
   for (const auto& [number, message] : known_) message->inbox_ = nullptr;
   known_.clear();
+  expected_.clear();
 }
 
 }  // namespace bluecomm::stream

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 
 #include "stream/frame_parser.h"
+#include "stream/prefix.h"
 #include "stream/received.h"
 #include "stream/stats.h"
 
@@ -34,6 +36,9 @@ class Inbox {
   FrameSink::Place begin(const Frame& frame);
   std::string_view end(const Frame& frame);
 
+  // See Link.
+  void expect(std::uint64_t message, std::span<std::byte> into);
+
   bool has_arrived() const { return !arrived_.empty(); }
   // The next message in the order of the peer's sends; null if none.
   std::unique_ptr<ReceivedMessage> take_arrived();
@@ -53,10 +58,20 @@ class Inbox {
   // Credit is returned in steps, for a frame costs something too.
   static constexpr std::size_t kCreditStep = kEagerCredit / 16;
 
+  // Where a message will land whose head has not come; chunks may overtake it.
+  struct Expected {
+    std::span<std::byte> into;
+    std::size_t reach = 0;  // chunks begin and end before
+    Prefix begun;
+    Prefix arrived;
+  };
+
   FrameSink::Place begin_message(const Frame& frame);
   FrameSink::Place begin_chunk(const Frame& frame);
   std::string_view end_message(const Frame& frame);
   std::string_view end_chunk(const Frame& frame);
+  FrameSink::Place begin_early_chunk(const Frame& frame);
+  std::string_view adopt(ReceivedMessage& message, Expected expected);
   void extend_grant(ReceivedMessage& message);
   void remove(ReceivedMessage& message);
   void control(FrameKind kind, std::uint64_t message, std::uint64_t offset);
@@ -68,6 +83,7 @@ class Inbox {
   std::unique_ptr<std::byte[]> message_bytes_;  // of the kMessage that is coming in
   std::deque<std::unique_ptr<ReceivedMessage>> arrived_;
   std::unordered_map<std::uint64_t, ReceivedMessage*> known_;  // that have an owner
+  std::unordered_map<std::uint64_t, Expected> expected_;
   std::size_t in_segments_ = 0;   // granted and not consumed
   std::size_t freed_credit_ = 0;  // not yet returned
   std::uint64_t chunks_ended_ = 0;

@@ -1,6 +1,7 @@
 #include "stream/link.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -50,7 +51,8 @@ bool Link::busy() const {
   const auto& all = streams_.all();
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i].readable) return true;
-    const bool chunks = takes_chunks(i) && outbox_.has_chunks();
+    // One that was passed over waits for others, of which the kernel will tell.
+    const bool chunks = takes_chunks(i) && outbox_.has_chunks() && !all[i].passed_over;
     if (all[i].writable && (chunks || all[i].has_output())) return true;
   }
   return false;
@@ -60,7 +62,7 @@ bool Link::is_blocked() const {
   if (!outbox_.has_chunks()) return false;
   const auto& all = streams_.all();
   for (std::size_t i = 0; i < all.size() && takes_chunks(i); ++i) {
-    if (all[i].writable) return false;
+    if (all[i].writable && !all[i].passed_over) return false;
   }
   return true;
 }
@@ -88,10 +90,23 @@ bool Link::write_all(std::size_t budget) {
     before = moved;
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (!all[i].writable) continue;
-      moved += all[i].write_some(outbox_, takes_chunks(i) ? chunk : 0);
+      all[i].passed_over = passes_over(i, chunk);
+      const bool takes = takes_chunks(i) && !all[i].passed_over;
+      moved += all[i].write_some(outbox_, takes ? chunk : 0);
     }
   } while (moved > before && moved < budget);
   return moved > 0;
+}
+
+bool Link::passes_over(std::size_t index, std::size_t chunk) {
+  auto& all = streams_.all();
+  const std::size_t count = std::min(all.size(), in_use_);
+  if (count == 1 || index >= count || !outbox_.has_chunks()) return false;
+  all[index].update_pace(Clock::now());
+  std::array<const Pace*, kMaxStreams> paces;
+  for (std::size_t i = 0; i < count; ++i) paces[i] = &all[i].pace();
+  return leaves_chunk_to_others(std::span(paces).first(count), index, outbox_.pending(),
+                                chunk);
 }
 
 void Link::ask_for_streams(std::size_t count) {
@@ -163,6 +178,8 @@ std::string_view Link::end(const Frame& frame, std::size_t stream) {
     }
     case FrameKind::kGrant:
       return outbox_.grant(frame);
+    case FrameKind::kExpected:
+      return outbox_.expect(frame);
     case FrameKind::kDiscard:
       return outbox_.discard(frame);
     case FrameKind::kCredit:

@@ -60,6 +60,12 @@ class Link final : private FrameSink {
 
   std::unique_ptr<ReceivedMessage> take_arrived() { return inbox_.take_arrived(); }
   bool has_arrived() const { return inbox_.has_arrived(); }
+  // Memory for message number `message`, counted from 0, whose head has not come yet:
+  // if it is no longer than `into`, its payload lands there without being asked for,
+  // unless it is eager; then the message comes accepted(). Numbers ascend.
+  void expect(std::uint64_t message, std::span<std::byte> into) {
+    inbox_.expect(message, into);
+  }
 
   // Asks the end that dialled for so many streams in all.
   void ask_for_streams(std::size_t count);
@@ -95,6 +101,7 @@ class Link final : private FrameSink {
   std::string_view end(const Frame& frame, std::size_t stream) override;
 
   bool takes_chunks(std::size_t stream) const { return stream < in_use_; }
+  bool passes_over(std::size_t stream, std::size_t chunk);
   bool read_all(std::size_t budget);
   bool write_all(std::size_t budget);
   void queue_goodbye();

@@ -24,7 +24,10 @@ void Outbox::send(SentMessage& message, std::span<const std::byte> head,
   message.message_ = next_message_;
   message.payload_ = payload;
   waiting_.emplace(next_message_, &message);
+  const std::size_t room = take_expected(next_message_);
   announce(head, payload.size(), {}, 0);
+  // Too little is for the receiver to say, when it has seen the head.
+  if (room >= payload.size()) extend(message, payload.size());
 }
 
 void Outbox::post(std::span<const std::byte> head, std::span<const std::byte> payload) {
@@ -50,6 +53,12 @@ std::optional<Chunk> Outbox::next_chunk(std::size_t max_nbytes) const {
   const std::size_t border = begin / max_nbytes * max_nbytes + max_nbytes;
   const std::size_t end = std::min(border, message.granted_);
   return Chunk{message.message_, begin, message.payload_.subspan(begin, end - begin)};
+}
+
+std::size_t Outbox::pending() const {
+  std::size_t nbytes = 0;
+  for (const SentMessage* one : ready_) nbytes += one->granted_ - one->started_;
+  return nbytes;
 }
 
 void Outbox::start(const Chunk& chunk) {
@@ -81,10 +90,40 @@ std::string_view Outbox::grant(const Frame& frame) {
   if (frame.offset > message.payload_.size() || frame.offset < message.granted_) {
     return "room for more than was announced";
   }
-  const bool was_ready = message.started_ < message.granted_;
-  message.granted_ = frame.offset;
-  if (!was_ready && message.started_ < message.granted_) ready_.push_back(&message);
+  extend(message, frame.offset);
   return {};
+}
+
+std::string_view Outbox::expect(const Frame& frame) {
+  if (frame.message >= next_message_ + kMaxExpected) return "too early a receive";
+  if (frame.message >= next_message_) {
+    const bool in_order = expected_.empty() || expected_.back().message < frame.message;
+    if (!in_order) return "receives out of order";
+    expected_.push_back({frame.message, frame.offset});
+    return {};
+  }
+  const auto found = waiting_.find(frame.message);
+  if (found == waiting_.end()) return {};
+  SentMessage& message = *found->second;
+  const bool fits = frame.offset >= message.payload_.size();
+  if (fits && message.granted_ == 0) extend(message, message.payload_.size());
+  return {};
+}
+
+std::size_t Outbox::take_expected(std::uint64_t message) {
+  while (!expected_.empty() && expected_.front().message < message) {
+    expected_.pop_front();
+  }
+  if (expected_.empty() || expected_.front().message != message) return 0;
+  const std::size_t room = expected_.front().room;
+  expected_.pop_front();
+  return room;
+}
+
+void Outbox::extend(SentMessage& message, std::size_t granted) {
+  const bool was_ready = message.started_ < message.granted_;
+  message.granted_ = granted;
+  if (!was_ready && message.started_ < message.granted_) ready_.push_back(&message);
 }
 
 std::string_view Outbox::discard(const Frame& frame) {

@@ -75,9 +75,12 @@ class Outbox {
 
   // What the peer says. Returns what is wrong with it, or nothing.
   std::string_view grant(const Frame& frame);
+  std::string_view expect(const Frame& frame);
   std::string_view discard(const Frame& frame);
   std::string_view credit(const Frame& frame);
 
+  // Bytes of chunks that are to be sent, and that no stream has taken.
+  std::size_t pending() const;
   bool has_chunks() const { return !ready_.empty(); }
   std::uint64_t chunks_started() const { return chunks_started_; }
   // No message waits for anything.
@@ -92,6 +95,13 @@ class Outbox {
 
   void announce(std::span<const std::byte> head, std::size_t nbytes,
                 std::span<const std::byte> eager, std::uint8_t flags);
+  struct Expected {
+    std::uint64_t message;
+    std::uint64_t room;
+  };
+
+  void extend(SentMessage& message, std::size_t granted);
+  std::size_t take_expected(std::uint64_t message);
   std::size_t turn() const { return others_turn_ && ready_.size() > 1 ? 1 : 0; }
   void cancel(SentMessage& message);
   void forget(SentMessage& message);
@@ -101,6 +111,7 @@ class Outbox {
   std::uint64_t next_message_ = 0;
   std::size_t charged_ = 0;  // bytes of eager messages at the peer
   std::unordered_map<std::uint64_t, SentMessage*> waiting_;
+  std::deque<Expected> expected_;  // by the peer, and not sent yet; in order
   // Those of waiting_ with started_ < granted_: first the oldest by grant, then the
   // others from the one whose turn is next.
   std::deque<SentMessage*> ready_;

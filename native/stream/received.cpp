@@ -32,6 +32,14 @@ void ReceivedMessage::accept(std::span<std::byte> into) {
   if (inbox_ != nullptr) inbox_->extend_grant(*this);
 }
 
+void ReceivedMessage::adopt(std::span<std::byte> into, Prefix begun, Prefix arrived) {
+  accepted_ = true;
+  into_ = into;
+  granted_ = into.size();
+  begun_ = std::move(begun);
+  arrived_ = std::move(arrived);
+}
+
 std::span<const std::byte> ReceivedMessage::readable() const {
   if (!accepted_ || consumed_ == nbytes_) return {};
   if (eager_) {

@@ -30,6 +30,8 @@ class ReceivedMessage {
   std::span<const std::byte> head() const { return {bytes_.get(), head_nbytes_}; }
   std::size_t nbytes() const { return nbytes_; }
 
+  // The payload lands in memory that was given before.
+  bool accepted() const { return accepted_; }
   // Asks for the payload; called once. `into` is empty, or as long as the payload: then
   // chunks land there, and readable() points into it.
   void accept(std::span<std::byte> into);
@@ -46,6 +48,7 @@ class ReceivedMessage {
  private:
   friend class Inbox;
 
+  void adopt(std::span<std::byte> into, Prefix begun, Prefix arrived);
   bool in_segments() const { return !eager_ && into_.empty(); }
   // Where a chunk goes; empty if it lies outside of what was granted.
   std::span<std::byte> place(std::size_t offset, std::size_t length);

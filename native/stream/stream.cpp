@@ -1,5 +1,7 @@
 #include "stream/stream.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -47,6 +49,12 @@ void OutBuffer::consume(std::size_t nbytes) {
 
 Stream::Stream(UniqueFd fd, std::size_t index) : fd_(std::move(fd)), parser_(index) {
   stats_.peer = peer_text(fd_.get());
+}
+
+void Stream::update_pace(Clock::time_point now) {
+  int held = 0;
+  if (ioctl(fd_.get(), SIOCOUTQ, &held) != 0) return;
+  pace_.update(stats_.bytes_sent, static_cast<std::size_t>(held), now);
 }
 
 std::size_t Stream::write_some(Outbox& outbox, std::size_t max_chunk) {

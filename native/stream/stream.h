@@ -10,6 +10,7 @@
 #include "common/fd.h"
 #include "stream/frame_parser.h"
 #include "stream/outbox.h"
+#include "stream/pace.h"
 #include "stream/stats.h"
 
 namespace bluecomm::stream {
@@ -55,12 +56,18 @@ class Stream {
   // The kernel said so, or the last call did not find out otherwise.
   bool readable = true;
   bool writable = true;
+  // Chunks were left to faster streams: see pace.h.
+  bool passed_over = false;
   // The peer has hung up: read until the end, for no event will tell of it again.
   bool hung_up = false;
   // Set by read_some() when nothing more will come: why.
   std::optional<std::string> ended;
 
   bool has_output() const { return chunk_.has_value() || !frames_.empty(); }
+
+  const Pace& pace() const { return pace_; }
+  // Asks the kernel what it still holds.
+  void update_pace(Clock::time_point now);
 
   // One system call. Returns the bytes moved. `max_chunk`: 0 to begin no new chunk.
   std::size_t write_some(Outbox& outbox, std::size_t max_chunk);
@@ -86,6 +93,7 @@ class Stream {
 
   UniqueFd fd_;
   StreamStats stats_;
+  Pace pace_;
   FrameParser parser_;
   OutBuffer frames_;
   std::optional<OpenChunk> chunk_;  // started: it goes before frames_

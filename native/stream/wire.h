@@ -26,6 +26,7 @@ enum class FrameKind : std::uint8_t {
   kGoodbye = 8,      // no messages follow, and `offset` chunks were sent in all
   kGoodbyeSeen = 9,  // everything up to the peer's goodbye has been received
   kAlive = 10,       // nothing but that the process runs
+  kExpected = 11,    // memory for a message that has not come yet: up to `offset` bytes
 };
 
 struct Frame {
@@ -56,6 +57,9 @@ static_assert(kSegment % kSmallChunk == 0 && kSmallChunk % kAlignment == 0);
 // The owner's part of a message, at most.
 inline constexpr std::size_t kMaxHead = 1024;
 
+// How many messages ahead of the last one may be expected.
+inline constexpr std::size_t kMaxExpected = 64;
+
 // Bytes of eager messages, heads included, that a receiver stores for one peer.
 inline constexpr std::size_t kEagerCredit = 1 << 20;
 
@@ -85,6 +89,7 @@ inline std::string_view defect_of(const Frame& frame) {
     case FrameKind::kGoodbye:
     case FrameKind::kGoodbyeSeen:
     case FrameKind::kAlive:
+    case FrameKind::kExpected:
       return plain && frame.length == 0 ? "" : "a control frame with a payload";
   }
   return "an unknown kind of frame";

@@ -1,5 +1,6 @@
 // What NCCL does with a plugin, played by two processes: the sequence of calls,
 // threads, lifetimes.
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -90,6 +91,62 @@ TEST(net_conformance, two_threads_with_communicators_of_their_own) {
     run(first);
     other.join();
     CHECK_EQ(failures.load(), 0);
+  });
+}
+
+// What one communicator has queued is no affair of another's: its short messages get
+// through although nobody receives, or tests, the long ones.
+TEST(net_conformance, a_busy_communicator_holds_up_no_other) {
+  perform(kLoopback, [](Actor& actor) {
+    const auto player = start_player(11);
+    const auto channels = open_channels(*player, actor, 2);
+    const Channel& busy = channels[0];
+    const std::vector<std::byte> data(32 << 20, std::byte{5});
+    std::vector<void*> queued;
+    for (int k = 0; k < 32; ++k) {
+      queued.push_back(nullptr);
+      REQUIRE(player->isend(busy.send, data, 0, &queued.back()) == abi::kSuccess);
+      REQUIRE(queued.back() != nullptr);
+    }
+    run_traffic(*player, actor, std::span(channels).last(1), 100);
+    // Not even the first of them can be through.
+    int done = 0;
+    CHECK_EQ(player->test(queued.front(), &done, nullptr), abi::kSuccess);
+    CHECK_EQ(done, 0);
+    actor.meet();
+    for (const Channel& one : channels) close_channel(*player, one);
+  });
+}
+
+// A receive that the sender knows of beforehand may turn out longer than the message,
+// or the message may be short after all.
+TEST(net_conformance, long_messages_and_short_ones_in_turn) {
+  perform(kLoopback, [](Actor& actor) {
+    const auto player = start_player(12);
+    const Channel channel = open_channel(*player, actor);
+    std::vector<std::byte> memory(1 << 20);
+    for (const std::size_t nbytes : {300'000, 1 << 20, 0, 100, 17'000, 1, 1 << 20}) {
+      const std::vector<std::byte> data(nbytes, std::byte(nbytes % 251));
+      for (int k = 0; k < 2; ++k) {
+        void* recv = abi::kOptionalCompletion;
+        REQUIRE(player->irecv(channel.recv, memory, 0, &recv) == abi::kSuccess);
+        // Whether the word of it comes before the message or after it.
+        if (k == 0) actor.meet();
+        void* send = nullptr;
+        REQUIRE(player->isend(channel.send, data, 0, &send) == abi::kSuccess);
+        int size = -1;
+        for (void* const request : {send, recv}) {
+          spin_until("a message", [&] {
+            int done = 0;
+            REQUIRE(player->test(request, &done, &size) == abi::kSuccess);
+            return done != 0;
+          });
+        }
+        CHECK_EQ(static_cast<std::size_t>(size), nbytes);
+        CHECK(std::equal(data.begin(), data.end(), memory.begin()));
+      }
+    }
+    close_channel(*player, channel);
   });
 }
 

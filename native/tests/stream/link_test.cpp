@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/check.h"
@@ -154,6 +156,137 @@ TEST(stream_link, short_messages_overtake_long_ones_and_the_oldest_leads) {
   CHECK(third.readable() > 12 * kMiB && third.readable() < 20 * kMiB);
   REQUIRE(pair.turn_until([&] { return second.done() && third.done(); }));
   CHECK(second.into == second.data && third.into == third.data);
+}
+
+TEST(stream_link, one_turn_moves_no_more_than_its_budget) {
+  Pair pair(16);
+  Transfer transfer(pair, 16 * kMiB);
+  pair.stalled = SIZE_MAX;
+  for (Stream& stream : pair.sender.streams()) stream.readable = stream.writable = true;
+  const auto before = pair.sender.bytes_started();
+  pair.sender.progress();
+  // A MiB, and the round that it ends in: another communicator's turn comes then.
+  CHECK(pair.sender.bytes_started() - before <= kMiB + 16 * kSmallChunk);
+  REQUIRE(pair.turn_until([&] { return transfer.done(); }));
+}
+
+TEST(stream_link, a_message_that_is_expected_waits_for_no_grant) {
+  Pair pair(2);
+  const auto data = pattern(kMiB);
+  std::vector<std::byte> into(2 * kMiB);
+  pair.receiver.expect(0, into);
+  pair.turn();
+  pair.turn();
+  SentMessage message;
+  pair.sender.send(message, kHead, data);
+  CHECK_EQ(pair.sender.bytes_started(), 0u);
+  for (Stream& stream : pair.sender.streams()) stream.writable = true;
+  pair.sender.progress();
+  CHECK(pair.sender.bytes_started() > 0);
+  // Chunks come before the message that they are of.
+  pair.stalled = 0;
+  REQUIRE(pair.turn_until(
+      [&] { return pair.receiver.stats().streams[1].chunks_received > 2; }));
+  CHECK(pair.arrived.empty());
+  pair.stalled = SIZE_MAX;
+  REQUIRE(pair.turn_until([&] { return message.released() == kMiB; }));
+  REQUIRE(pair.turn_until([&] {
+    return !pair.arrived.empty() && pair.arrived[0]->readable().size() == kMiB;
+  }));
+  CHECK(pair.arrived[0]->accepted());
+  CHECK(std::equal(data.begin(), data.end(), into.begin()));
+  CHECK(pair.arrived[0]->readable().data() == into.data());
+}
+
+TEST(stream_link, messages_cross_the_word_that_they_are_expected) {
+  Pair pair(1);
+  const auto data = pattern(kMiB);
+  std::vector<std::byte> into(kMiB);
+  SentMessage message;
+  pair.sender.send(message, kHead, data);
+  pair.receiver.expect(0, into);
+  REQUIRE(pair.turn_until([&] { return message.released() == kMiB; }));
+  REQUIRE(pair.turn_until([&] {
+    return !pair.arrived.empty() && pair.arrived[0]->readable().size() == kMiB;
+  }));
+  CHECK(into == data);
+}
+
+TEST(stream_link, expected_memory_may_turn_out_too_small_or_not_be_needed) {
+  Pair pair(2);
+  std::vector<std::byte> small(1000);
+  pair.receiver.expect(0, small);
+  pair.receiver.expect(1, small);
+  pair.turn();
+  pair.turn();
+  Transfer large(pair, kMiB);  // accepts it in memory of its own
+  REQUIRE(pair.turn_until([&] { return large.done(); }));
+  CHECK(large.into == large.data);
+  const auto data = pattern(500);
+  SentMessage eager;
+  pair.sender.send(eager, kHead, data);
+  REQUIRE(
+      pair.turn_until([&] { return !pair.arrived.empty() && pair.arrived.back(); }));
+  CHECK(!pair.arrived.back()->accepted());
+  pair.arrived.back()->accept(small);
+  CHECK(std::ranges::equal(pair.arrived.back()->readable(), data));
+}
+
+TEST(stream_link, early_chunks_that_nobody_expects_are_refused) {
+  const auto hear = [](std::size_t offset, std::size_t nbytes, std::uint64_t message) {
+    Pair pair(2);
+    std::vector<std::byte> into(kSmallChunk);
+    pair.receiver.expect(0, into);
+    Frame frame{.kind = FrameKind::kChunk};
+    frame.length = static_cast<std::uint32_t>(nbytes);
+    frame.message = message;
+    frame.offset = offset;
+    OutBuffer& out = pair.sender.streams()[1].frames();
+    out.append(frame);
+    out.append(std::vector<std::byte>(nbytes));
+    out.append(frame);
+    REQUIRE(pair.turn_until([&] { return pair.receiver.ended().has_value(); }));
+    return *pair.receiver.ended();
+  };
+  const std::string not_asked = "a chunk that was not asked for";
+  CHECK(hear(0, kSmallChunk + 1, 0).find(not_asked) != std::string::npos);
+  CHECK(hear(kSmallChunk, 64, 0).find(not_asked) != std::string::npos);
+  // The same a second time.
+  CHECK(hear(64, 64, 0).find(not_asked) != std::string::npos);
+  CHECK(hear(0, 64, 1).find("a chunk of an unknown message") != std::string::npos);
+}
+
+TEST(stream_link, a_message_shorter_than_its_early_chunks_is_refused) {
+  Pair pair(1);
+  std::vector<std::byte> into(kSmallChunk);
+  pair.receiver.expect(0, into);
+  OutBuffer& out = pair.sender.streams()[0].frames();
+  Frame chunk{.kind = FrameKind::kChunk};
+  chunk.length = 128;
+  out.append(chunk);
+  out.append(std::vector<std::byte>(128));
+  Frame message{.kind = FrameKind::kMessage};
+  message.length = static_cast<std::uint32_t>(kHead.size());
+  message.offset = 64;
+  out.append(message);
+  out.append(kHead);
+  REQUIRE(pair.turn_until([&] { return pair.receiver.ended().has_value(); }));
+  CHECK(pair.receiver.ended()->find("a chunk beyond its message") != std::string::npos);
+}
+
+TEST(stream_link, what_a_receiver_expects_is_checked) {
+  const auto hear = [](std::vector<std::uint64_t> messages) {
+    Pair pair(1);
+    for (const std::uint64_t number : messages) {
+      Frame frame{.kind = FrameKind::kExpected};
+      frame.message = number;
+      pair.receiver.streams()[0].frames().append(frame);
+    }
+    REQUIRE(pair.turn_until([&] { return pair.sender.ended().has_value(); }));
+    return *pair.sender.ended();
+  };
+  CHECK(hear({kMaxExpected}).find("too early a receive") != std::string::npos);
+  CHECK(hear({3, 3}).find("receives out of order") != std::string::npos);
 }
 
 TEST(stream_link, a_goodbye_that_overtakes_chunks_waits_for_them) {

@@ -1,0 +1,48 @@
+#include "stream/pace.h"
+
+namespace bluecomm::stream {
+namespace {
+
+constexpr double kMuchFaster = 2;
+// Rates are estimates, and a chunk that comes late holds up the next messages too.
+constexpr double kMargin = 2;
+
+}  // namespace
+
+void Pace::update(std::uint64_t sent, std::size_t held, Clock::time_point now) {
+  held_ = held;
+  const std::uint64_t acknowledged = sent - held;
+  if (begun_ && now - since_ < kSpan) return;
+  if (begun_) {
+    const double rate = static_cast<double>(acknowledged - acknowledged_before_) /
+                        std::chrono::duration<double>(now - since_).count();
+    // A stream that is empty had nothing to do for a while: it is at least so fast.
+    if (held > 0 || rate > rate_) {
+      rate_ = rate_ == 0 ? rate : (rate_ + rate) / 2;
+      measured_at_ = now;
+    } else if (now - measured_at_ >= kForget) {
+      rate_ = 0;
+    }
+  }
+  begun_ = true;
+  since_ = now;
+  acknowledged_before_ = acknowledged;
+}
+
+bool leaves_chunk_to_others(std::span<const Pace* const> streams, std::size_t index,
+                            std::size_t pending, std::size_t chunk) {
+  const Pace& own = *streams[index];
+  double rate = 0;
+  double before = static_cast<double>(pending);
+  for (const Pace* other : streams) {
+    if (other == &own || other->rate() < kMuchFaster * own.rate()) continue;
+    rate += other->rate();
+    before += static_cast<double>(other->held());
+  }
+  if (rate == 0) return false;
+  // One chunk shows how fast it is.
+  if (own.rate() == 0) return own.held() > 0;
+  return kMargin * static_cast<double>(own.held() + chunk) / own.rate() > before / rate;
+}
+
+}  // namespace bluecomm::stream

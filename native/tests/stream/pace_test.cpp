@@ -1,0 +1,84 @@
+#include "stream/pace.h"
+
+#include <vector>
+
+#include "tests/check.h"
+
+namespace bluecomm::stream {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kKiB = 1 << 10;
+constexpr std::size_t kChunk = 64 * kKiB;
+
+// A stream that is kept at `held` bytes for a while, and moves `rate` bytes per second.
+Pace steady(std::size_t rate, std::size_t held) {
+  Pace pace;
+  std::uint64_t acknowledged = 0;
+  for (auto now = Clock::time_point{}; now <= Clock::time_point{100ms}; now += 1ms) {
+    pace.update(acknowledged + held, held, now);
+    acknowledged += rate / 1000;
+  }
+  return pace;
+}
+
+// Whether the last of the streams leaves a chunk to the others.
+bool last_leaves(const std::vector<Pace>& all, std::size_t pending) {
+  std::vector<const Pace*> paces;
+  for (const Pace& one : all) paces.push_back(&one);
+  return leaves_chunk_to_others(paces, all.size() - 1, pending, kChunk);
+}
+
+TEST(stream_pace, the_rate_is_that_of_acknowledged_bytes) {
+  const Pace pace = steady(40'000'000, 200 * kKiB);
+  CHECK_EQ(pace.rate(), 40e6);
+  CHECK_EQ(pace.held(), 200 * kKiB);
+}
+
+TEST(stream_pace, a_stream_without_work_does_not_look_slow) {
+  Pace pace = steady(40'000'000, 200 * kKiB);
+  const std::uint64_t sent = 100'000'000;
+  pace.update(sent, 0, Clock::time_point{130ms});
+  const double before = pace.rate();
+  pace.update(sent, 0, Clock::time_point{500ms});
+  CHECK_EQ(pace.rate(), before);
+  // For long: nobody knows.
+  pace.update(sent, 0, Clock::time_point{2s});
+  CHECK_EQ(pace.rate(), 0.0);
+}
+
+TEST(stream_pace, equal_streams_leave_nothing_to_one_another) {
+  const std::vector<Pace> all(4, steady(10'000'000, 2000 * kKiB));
+  CHECK(!last_leaves(all, kChunk));
+}
+
+TEST(stream_pace, a_slow_stream_takes_chunks_as_long_as_there_are_many) {
+  const std::vector<Pace> all{steady(48'000'000, 0), steady(12'000'000, 100 * kKiB)};
+  CHECK(!last_leaves(all, 4096 * kKiB));
+  // The last ones would be late.
+  CHECK(last_leaves(all, 2 * kChunk));
+  // The fast one takes all.
+  CHECK(!last_leaves({all[1], all[0]}, 2 * kChunk));
+}
+
+TEST(stream_pace, what_a_slow_stream_already_holds_counts) {
+  const Pace fast = steady(48'000'000, 0);
+  CHECK(!last_leaves({fast, steady(12'000'000, 0)}, 1024 * kKiB));
+  CHECK(last_leaves({fast, steady(12'000'000, 256 * kKiB)}, 1024 * kKiB));
+}
+
+TEST(stream_pace, a_stream_that_is_not_known_gets_one_chunk) {
+  Pace fresh;
+  fresh.update(0, 0, Clock::time_point{});
+  Pace begun;
+  begun.update(kChunk, kChunk, Clock::time_point{});
+  const Pace fast = steady(48'000'000, 0);
+  CHECK(!last_leaves({fast, fresh}, kChunk));
+  CHECK(last_leaves({fast, begun}, 4096 * kKiB));
+  // Nor are the others known.
+  CHECK(!last_leaves({fresh, begun}, 4096 * kKiB));
+}
+
+}  // namespace
+}  // namespace bluecomm::stream
