@@ -97,7 +97,7 @@ TEST_SOURCES := $(LIBRARY_SOURCES) \
 PLUGIN := libnccl-net-bluecomm.so
 PLUGIN_SOURCES := $(filter native/net/% native/stream/% native/common/%, \
     $(filter %.cpp,$(NATIVE)))
-NET_BENCH_SOURCES := native/tests/net/player.cpp native/tests/net/socket_strategy.cpp
+NET_BENCH_SOURCES := $(addprefix native/tests/net/, player.cpp socket_strategy.cpp ways.cpp)
 PLUGIN_LDFLAGS := -shared -Wl,-soname,$(PLUGIN) -Wl,-z,nodelete \
     -Wl,--version-script=native/net/exports.map
 

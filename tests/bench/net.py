@@ -5,9 +5,10 @@
     python -m tests.bench.net --plot net.png F ...
 
 The other side is the driver's own reimplementation of what NCCL does over sockets
-(native/tests/net/socket_strategy.h). Rows with a shaped link make network namespaces:
-they need root and iproute2. Both ways are measured in turn, round after round; a figure
-is the median. The second form draws what such runs have written.
+(native/tests/net/socket_strategy.h); on the loopback also one plain socket that carries
+nothing but the messages' bytes. Rows with a shaped link make network namespaces: they
+need root and iproute2. The ways are measured in turn, round after round; a figure is
+the median. The second form draws what such runs have written.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class Row:
         streams: As ``BLUECOMM_NET_STREAMS``.
         sockets: Data sockets of the other side, and as many helper threads up to 4;
             0 is NCCL's default.
+        ports: The paths of the other side's connections, in turn: 0 for the first
+            class of ``by_port``, 1 for the second; empty: as it comes.
+        mbit: Limit of the link, for all together.
+        comms: Connections of NCCL side by side, all moved by one thread.
         flow_cap_mbit: Limit of each connection.
         message: Bytes of a message.
     """
@@ -50,32 +55,63 @@ class Row:
     by_port: tuple[int, int] | None = None
     streams: str = "auto"
     sockets: int = 0
+    ports: str = ""
+    mbit: int | None = None
+    comms: int = 1
     flow_cap_mbit: float = 0
     message: int = 1 << 20
 
 
 KIB = 1 << 10
-SIZES = [KIB, 4 * KIB, 16 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 1 << 20, 4 << 20]
+SIZES = [
+    8,
+    *(size * KIB for size in (1, 4, 16, 32, 64, 128, 256, 1024, 4096)),
+    64 << 20,
+]
+
+
+def _loopback(size: int) -> str:
+    return f"loopback-{size // KIB}k" if size >= KIB else f"loopback-{size}"
+
 
 ROWS = {
     **{
-        f"loopback-{size // KIB}k": Row(f"loopback, {size // KIB} KiB", message=size)
+        _loopback(size): Row(f"loopback, {size:,} bytes", message=size)
         for size in SIZES
     },
     "veth": Row("unshaped link", shaped=True),
-    "ports": Row(
-        "400 + 100 Mbit/s by port, one socket",
+    # One connection has one of the paths, whichever its port gives it.
+    "ports-fast": Row(
+        "400 + 100 Mbit/s by port, one socket, on 400",
         shaped=True,
         by_port=(400, 100),
         streams="8",
+        ports="0",
     ),
-    "ports-4": Row(
-        "400 + 100 Mbit/s by port, 4 sockets",
+    "ports-slow": Row(
+        "400 + 100 Mbit/s by port, one socket, on 100",
         shaped=True,
         by_port=(400, 100),
         streams="8",
-        sockets=4,
+        ports="1",
     ),
+    **{
+        f"ports-{count}": Row(
+            f"400 + 100 Mbit/s by port, {count} sockets",
+            shaped=True,
+            by_port=(400, 100),
+            streams="8",
+            sockets=count,
+            ports="01",
+        )
+        for count in (2, 4)
+    },
+    **{
+        f"shared-{count}": Row(
+            f"{count} communicators on 1 Gbit/s", shaped=True, mbit=1000, comms=count
+        )
+        for count in (2, 8)
+    },
     **{
         f"capped-{count}": Row(
             f"0.5 Gbit/s per flow, {count} flows",
@@ -89,8 +125,8 @@ ROWS = {
 # What the links of a row carry, in MB/s of payload, where that is known: a frame of
 # 1514 bytes holds 1448.
 LIMITS = {
-    "ports": 500 / 8 * 1448 / 1514,
-    "ports-4": 500 / 8 * 1448 / 1514,
+    **{f"ports-{how}": 500 / 8 * 1448 / 1514 for how in ("fast", "slow", "2", "4")},
+    **{f"shared-{count}": 1000 / 8 * 1448 / 1514 for count in (2, 8)},
     **{f"capped-{count}": count * 500 / 8 for count in (2, 4, 8)},
 }
 Side = dict[str, float]
@@ -115,8 +151,8 @@ def main() -> int:
     if unknown := set(args.rows) - set(ROWS):
         parser.error(f"unknown row {unknown.pop()}; there are {', '.join(ROWS)}")
     print(
-        f"{'link':40} {'sockets':>9} {'plugin':>9} {'ratio':>6} {'8 bytes, us':>13} "
-        f"{'core s/GiB':>13}"
+        f"{'link':44} {'way':8} {'MB/s':>8} {'ratio':>6} {'8 bytes':>9} "
+        f"{'core s/GiB':>11} {'least share':>12}"
     )
     medians = {name: _measure(ROWS[name], args) for name in args.rows or ROWS}
     if args.json is not None:
@@ -125,21 +161,29 @@ def main() -> int:
 
 
 def _measure(row: Row, args: argparse.Namespace) -> dict[str, Side]:
-    """Return the medians of both sides, and print them."""
+    """Return the medians of all ways, and print them.
+
+    The ratio is that of the plugin's throughput to the way's own, in the same round.
+    """
     with _rig(row) as command:
         runs = [_compare(row, command, args) for _ in range(args.rounds)]
-    theirs, ours = (
-        {key: statistics.median(run[side][key] for run in runs) for key in runs[0][0]}
-        for side in (0, 1)
-    )
-    ratio = statistics.median(run[1]["mb_s"] / run[0]["mb_s"] for run in runs)
-    print(
-        f"{row.text:40} {theirs['mb_s']:9.1f} {ours['mb_s']:9.1f} {ratio:6.2f} "
-        f"{theirs['half_round_trip_us']:6.1f} {ours['half_round_trip_us']:6.1f} "
-        f"{theirs['core_s_per_gib']:6.2f} {ours['core_s_per_gib']:6.2f}",
-        flush=True,
-    )
-    return {"sockets": theirs, "plugin": ours}
+    medians = {}
+    for way in runs[0]:
+        side = {
+            key: statistics.median(run[way][key] for run in runs)
+            for key in runs[0][way]
+        }
+        side["ratio"] = statistics.median(
+            run["plugin"]["mb_s"] / run[way]["mb_s"] for run in runs
+        )
+        print(
+            f"{row.text:44} {way:8} {side['mb_s']:8.1f} {side['ratio']:6.2f} "
+            f"{side['half_round_trip_us']:6.1f} us {side['core_s_per_gib']:11.2f} "
+            f"{side['least_share']:12.2f}",
+            flush=True,
+        )
+        medians[way] = side
+    return medians
 
 
 def _draw(path: Path, found: dict[str, dict[str, Side]]) -> None:
@@ -147,14 +191,15 @@ def _draw(path: Path, found: dict[str, dict[str, Side]]) -> None:
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    sizes = [size for size in SIZES if f"loopback-{size // KIB}k" in found]
+    sizes = [size for size in SIZES if _loopback(size) in found]
     limited = [name for name in LIMITS if name in found]
     for number, side in enumerate(("sockets", "plugin")):
-        rates = [found[f"loopback-{size // KIB}k"][side]["mb_s"] for size in sizes]
-        left.semilogx([size / KIB for size in sizes], rates, "o-", label=side, base=2)
         shares = [100 * found[row][side]["mb_s"] / LIMITS[row] for row in limited]
         places = [place + 0.4 * number for place in range(len(limited))]
         right.barh(places, shares, height=0.4, label=side)
+    for side in ("sockets", "plugin", "plain"):
+        rates = [found[_loopback(size)][side]["mb_s"] for size in sizes]
+        left.semilogx([size / KIB for size in sizes], rates, "o-", label=side, base=2)
     left.set(xlabel="message, KiB", ylabel="MB/s", title="loopback")
     right.set(xlabel="% of what the links carry", title="limited links")
     right.set_yticks([place + 0.2 for place in range(len(limited))])
@@ -167,18 +212,21 @@ def _draw(path: Path, found: dict[str, dict[str, Side]]) -> None:
     plt.close(figure)
 
 
-def _compare(
-    row: Row, command: list[str], args: argparse.Namespace
-) -> tuple[Side, Side]:
+def _compare(row: Row, command: list[str], args: argparse.Namespace) -> dict[str, Side]:
     times = ["--seconds", str(args.seconds), "--warm-up", str(args.warm_up)]
     command = [*command, *times, "--message", str(row.message)]
+    command += ["--comms", str(row.comms)]
     if row.flow_cap_mbit:
         command += ["--flow-cap", str(row.flow_cap_mbit / 8)]
-    threads = min(row.sockets, 4)
-    sockets = ["--sockets", str(row.sockets), "--threads", str(threads)]
-    theirs = _run([*command, "--way", "socket", *sockets])
-    ours = _run([*command, "--way", "plugin"], BLUECOMM_NET_STREAMS=row.streams)
-    return theirs, ours
+    sockets = ["--sockets", str(row.sockets), "--threads", str(min(row.sockets, 4))]
+    if row.ports:
+        sockets += ["--ports", row.ports]
+    sides = {"sockets": _run([*command, "--way", "socket", *sockets])}
+    if not row.shaped and not row.flow_cap_mbit:
+        sides["plain"] = _run([*command, "--way", "plain"])
+    streams = {"BLUECOMM_NET_STREAMS": row.streams}
+    sides["plugin"] = _run([*command, "--way", "plugin"], **streams)
+    return sides
 
 
 @contextlib.contextmanager
@@ -188,6 +236,8 @@ def _rig(row: Row) -> Iterator[list[str]]:
         yield [str(BENCH)]
         return
     with make_paths() as paths:
+        if row.mbit:
+            paths.shape(0, row.mbit)
         if row.by_port:
             paths.sort_by_port(row.by_port)
         for namespace in (paths.here, paths.there):

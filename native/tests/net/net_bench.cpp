@@ -1,15 +1,15 @@
-// The plugin beside NCCL's own way over sockets, on the same link: goodput of messages
-// as NCCL's progress thread moves them, cores, and the time of an 8-byte message.
+// The plugin beside NCCL's own way over sockets and beside a plain socket, on the same
+// link: goodput of messages as NCCL's progress thread moves them, cores, and the time
+// of an 8-byte message.
 //
-//   net_bench --way plugin|socket [--sockets 0] [--threads 0] [--message 1048576]
-//             [--depth 8] [--seconds 2] [--warm-up 1] [--flow-cap MB/S]
-//             [--interface lo] [--peer-netns /run/netns/NAME]
+//   net_bench --way plugin|socket|plain [--sockets 0] [--threads 0] [--ports 01]
+//             [--message 1048576] [--depth 8] [--comms 1] [--seconds 2] [--warm-up 1]
+//             [--flow-cap MB/S] [--interface lo] [--peer-netns /run/netns/NAME]
 //
-// Prints one line of JSON. Ways other than the default of NCCL's sockets have --threads
-// and --sockets (in all) of them; the plugin has BLUECOMM_NET_STREAMS. --flow-cap
-// limits each connection of the sender.
+// Prints one line of JSON. For --way, --sockets (in all), --threads and --ports see
+// ways.h; the plugin has BLUECOMM_NET_STREAMS. --comms: so many of them side by side,
+// moved by one thread in turn. --flow-cap limits each connection of the sender.
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -17,39 +17,36 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "net/devices.h"
-#include "stream/socket.h"
-#include "tests/net/player.h"
-#include "tests/net/socket_strategy.h"
+#include "common/fd.h"
+#include "tests/net/ways.h"
 
 namespace {
 
 using namespace bluecomm;
 using namespace bluecomm::test;
 using Clock = std::chrono::steady_clock;
+using Ways = std::vector<std::unique_ptr<Way>>;
 
 struct Settings {
-  std::string way = "plugin";
-  int sockets = 0;
-  int threads = 0;
+  WaySettings way;
   std::size_t message = 1 << 20;
   std::size_t depth = 8;
+  std::size_t comms = 1;
   double seconds = 2;
   double warm_up = 1;
   double flow_cap = 0;  // MB/s; 0: none
-  std::string interface = "lo";
   std::string peer_netns;
 };
 
@@ -79,154 +76,11 @@ void cap_flows(double megabytes_per_s) {
   }
 }
 
-void say(int line, const void* data, std::size_t nbytes) {
-  if (write(line, data, nbytes) != static_cast<ssize_t>(nbytes)) {
-    throw std::runtime_error("the other process is gone");
-  }
-}
-
-template <typename T>
-T hear(int line) {
-  T value;
-  if (recv(line, &value, sizeof value, MSG_WAITALL) != sizeof value) {
-    throw std::runtime_error("the other process is gone");
-  }
-  return value;
-}
-
-// One end of a channel in both directions.
-class Way {
- public:
-  virtual ~Way() = default;
-  virtual void* isend(std::byte* data, std::size_t size) = 0;  // null: busy
-  virtual void* irecv(std::byte* data, std::size_t size) = 0;
-  virtual bool test(void* request, std::size_t* size) = 0;
-  // Of the direction that isend takes.
-  virtual bool test_sent(void* request) = 0;
-};
-
-class PluginWay final : public Way {
- public:
-  explicit PluginWay(int line) : player_(Player::load(11)) {
-    check(player_->init());
-    HandleBytes handle{};
-    void* listen_comm = nullptr;
-    check(player_->listen(0, handle, &listen_comm));
-    say(line, handle.data(), handle.size());
-    handle = hear<HandleBytes>(line);
-    while (send_ == nullptr || recv_ == nullptr) {
-      if (send_ == nullptr) check(player_->connect(0, handle, &send_));
-      if (recv_ == nullptr) check(player_->accept(listen_comm, &recv_));
-      sched_yield();
-    }
-    check(player_->close_listen(listen_comm));
-  }
-  ~PluginWay() override {
-    player_->close_send(send_);
-    player_->close_recv(recv_);
-  }
-
-  void* isend(std::byte* data, std::size_t size) override {
-    void* request = nullptr;
-    check(player_->isend(send_, {data, size}, 0, &request));
-    return request;
-  }
-  void* irecv(std::byte* data, std::size_t size) override {
-    void* request = nullptr;
-    check(player_->irecv(recv_, {data, size}, 0, &request));
-    return request;
-  }
-  bool test(void* request, std::size_t* size) override {
-    int done = 0;
-    int nbytes = 0;
-    check(player_->test(request, &done, &nbytes));
-    *size = static_cast<std::size_t>(nbytes);
-    return done != 0;
-  }
-  bool test_sent(void* request) override {
-    std::size_t size = 0;
-    return test(request, &size);
-  }
-
- private:
-  static void check(int result) {
-    if (result != 0) throw std::runtime_error("result " + std::to_string(result));
-  }
-
-  std::unique_ptr<Player> player_;
-  void* send_ = nullptr;
-  void* recv_ = nullptr;
-};
-
-class SocketWay final : public Way {
- public:
-  SocketWay(int line, const Settings& settings) {
-    const auto card = net::find_devices({"=" + settings.interface, "", ""}).front();
-    const UniqueFd listener = stream::listen_on(card.address);
-    fcntl(listener.get(), F_SETFL, 0);  // waits
-    const stream::Address mine = stream::local_address(listener.get());
-    sockaddr_storage storage{};
-    std::memcpy(&storage, mine.data(), mine.size());
-    say(line, &storage, sizeof storage);
-    storage = hear<sockaddr_storage>(line);
-    const stream::Address theirs(storage, mine.size());
-    // All of one direction, then the other; the backlog holds them.
-    std::vector<UniqueFd> out;
-    for (int k = 0; k <= settings.sockets; ++k) out.push_back(dial(theirs));
-    std::vector<UniqueFd> in;
-    for (int k = 0; k <= settings.sockets; ++k) {
-      in.emplace_back(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    }
-    send_ = make(true, std::move(out), settings.threads);
-    recv_ = make(false, std::move(in), settings.threads);
-  }
-
-  void* isend(std::byte* data, std::size_t size) override {
-    return send_->post(data, size);
-  }
-  void* irecv(std::byte* data, std::size_t size) override {
-    return recv_->post(data, size);
-  }
-  bool test(void* request, std::size_t* size) override {
-    return recv_->test(*static_cast<SocketStrategy::Request*>(request), size);
-  }
-  bool test_sent(void* request) override {
-    std::size_t size = 0;
-    return send_->test(*static_cast<SocketStrategy::Request*>(request), &size);
-  }
-
- private:
-  static UniqueFd dial(const stream::Address& address) {
-    UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (connect(fd.get(), address.data(), address.size()) != 0) {
-      throw std::runtime_error("cannot connect to " + address.text());
-    }
-    return fd;
-  }
-  static std::unique_ptr<SocketStrategy> make(bool sends, std::vector<UniqueFd> fds,
-                                              int threads) {
-    UniqueFd control = std::move(fds.front());
-    fds.erase(fds.begin());
-    return std::make_unique<SocketStrategy>(sends, std::move(control), std::move(fds),
-                                            threads);
-  }
-
-  std::unique_ptr<SocketStrategy> send_;
-  std::unique_ptr<SocketStrategy> recv_;
-};
-
-std::unique_ptr<Way> make_way(int line, const Settings& settings) {
-  if (settings.way == "plugin") {
-    setenv("NCCL_SOCKET_IFNAME", ("=" + settings.interface).c_str(), 1);
-    return std::make_unique<PluginWay>(line);
-  }
-  return std::make_unique<SocketWay>(line, settings);
-}
-
 struct Figures {
   double mb_s = 0;
   double cores_per_gib = 0;  // both ends, core seconds
   double half_round_trip_us = 0;
+  double least_share = 0;  // of the slowest of --comms, in what the fastest has
 };
 
 void send_one(Way& way, std::byte* data, std::size_t size) {
@@ -238,7 +92,7 @@ void send_one(Way& way, std::byte* data, std::size_t size) {
 void recv_one(Way& way, std::byte* data, std::size_t size) {
   void* const request = way.irecv(data, size);
   std::size_t got = 0;
-  while (!way.test(request, &got)) {
+  while (!way.test_received(request, &got)) {
   }
 }
 
@@ -253,62 +107,112 @@ double half_round_trip_us(Way& way, bool first) {
   return seconds_since(start) / kRoundTrips / 2 * 1e6;
 }
 
-// Messages one after another until `until`, then a short one as the last. Returns the
-// core seconds that they took.
-double run_sender(Way& way, const Settings& settings) {
-  std::vector<std::byte> memory(settings.depth * settings.message);
+// Memory for `depth` messages, taken in turn, and the requests that are in flight.
+struct Flow {
+  Flow(Way& its_way, const Settings& its_settings)
+      : way(its_way),
+        settings(its_settings),
+        memory(settings.depth * settings.message) {}
+
+  std::byte* next() {
+    return memory.data() + count++ % settings.depth * settings.message;
+  }
+
+  Way& way;
+  const Settings& settings;
+  std::vector<std::byte> memory;
   std::deque<void*> requests;
+  std::size_t count = 0;
+  std::uint64_t total = 0;  // bytes received
+  bool over = false;
+};
+
+// One turn: posts as long as `more`, then an end; tests the oldest.
+void turn_sender(Flow& flow, bool more) {
+  while (!flow.over && flow.requests.size() < flow.settings.depth) {
+    std::byte* const at = flow.next();
+    flow.requests.push_back(more ? flow.way.isend(at, flow.settings.message)
+                                 : flow.way.isend_end(at));
+    flow.over = !more;
+  }
+  if (flow.requests.empty()) return;
+  if (flow.way.test_sent(flow.requests.front())) flow.requests.pop_front();
+}
+
+void turn_receiver(Flow& flow) {
+  if (flow.over) return;
+  while (flow.requests.size() < flow.settings.depth) {
+    flow.requests.push_back(flow.way.irecv(flow.next(), flow.settings.message));
+  }
+  std::size_t size = 0;
+  if (!flow.way.test_received(flow.requests.front(), &size)) return;
+  flow.requests.pop_front();
+  flow.total += size;
+  flow.over = size != flow.settings.message;
+}
+
+std::deque<Flow> make_flows(const Ways& ways, const Settings& settings) {
+  std::deque<Flow> flows;
+  for (const auto& way : ways) flows.emplace_back(*way, settings);
+  return flows;
+}
+
+// Messages one after another for the time that is asked for. Returns the core seconds
+// that those after the warm-up took.
+double run_sender(const Ways& ways, const Settings& settings) {
+  std::deque<Flow> flows = make_flows(ways, settings);
   const auto start = Clock::now();
   double cpu_before = 0;
   bool counting = false;
-  bool last = false;
-  for (std::size_t k = 0; !last || !requests.empty();) {
-    if (!counting && seconds_since(start) > settings.warm_up) {
+  const auto is_over = [](const Flow& one) { return one.over && one.requests.empty(); };
+  while (!std::all_of(flows.begin(), flows.end(), is_over)) {
+    const double passed = seconds_since(start);
+    if (!counting && passed > settings.warm_up) {
       counting = true;
       cpu_before = cpu_seconds();
     }
-    if (!last && requests.size() < settings.depth) {
-      last = seconds_since(start) > settings.warm_up + settings.seconds;
-      std::byte* const at = memory.data() + k++ % settings.depth * settings.message;
-      requests.push_back(way.isend(at, last ? 1 : settings.message));
-      continue;
-    }
-    if (way.test_sent(requests.front())) requests.pop_front();
+    const bool more = passed < settings.warm_up + settings.seconds;
+    for (Flow& flow : flows) turn_sender(flow, more);
   }
   return cpu_seconds() - cpu_before;
 }
 
-Figures run_receiver(Way& way, const Settings& settings) {
-  std::vector<std::byte> memory(settings.depth * settings.message);
-  std::deque<void*> requests;
-  const auto begin = Clock::now();
-  Clock::time_point counted_from{};
-  double cpu_before = 0;
-  std::size_t total = 0;
-  for (std::size_t k = 0;;) {
-    while (requests.size() < settings.depth) {
-      std::byte* const at = memory.data() + k++ % settings.depth * settings.message;
-      requests.push_back(way.irecv(at, settings.message));
-    }
-    std::size_t size = 0;
-    if (!way.test(requests.front(), &size)) continue;
-    requests.pop_front();
-    if (size != settings.message) break;
-    if (total > 0 || seconds_since(begin) > settings.warm_up) {
-      if (total == 0) {
-        counted_from = Clock::now();
-        cpu_before = cpu_seconds();
-        total = 1;
-      } else {
-        total += size;
-      }
-    }
+// Counts what has come between the end of the warm-up and the first flow's end.
+Figures run_receiver(const Ways& ways, const Settings& settings) {
+  std::deque<Flow> flows = make_flows(ways, settings);
+  const auto is_over = [](const Flow& one) { return one.over; };
+  auto start = Clock::now();
+  while (seconds_since(start) < settings.warm_up) {
+    for (Flow& flow : flows) turn_receiver(flow);
+  }
+  for (Flow& flow : flows) flow.total = 0;
+  const double cpu_before = cpu_seconds();
+  start = Clock::now();
+  while (std::none_of(flows.begin(), flows.end(), is_over)) {
+    for (Flow& flow : flows) turn_receiver(flow);
+  }
+  const double passed = seconds_since(start);
+  std::vector<double> totals;
+  double sum = 0;
+  for (const Flow& flow : flows) {
+    totals.push_back(static_cast<double>(flow.total));
+    sum += totals.back();
   }
   Figures figures;
-  figures.mb_s = static_cast<double>(total) / seconds_since(counted_from) / 1e6;
-  figures.cores_per_gib =
-      (cpu_seconds() - cpu_before) / (static_cast<double>(total) / (1 << 30));
+  figures.mb_s = sum / passed / 1e6;
+  figures.cores_per_gib = (cpu_seconds() - cpu_before) / (sum / (1 << 30));
+  const auto [least, most] = std::minmax_element(totals.begin(), totals.end());
+  figures.least_share = *least / *most;
+  while (!std::all_of(flows.begin(), flows.end(), is_over)) {
+    for (Flow& flow : flows) turn_receiver(flow);
+  }
   return figures;
+}
+
+Ways make_ways(int line, const Settings& settings) {
+  Ways ways;
+  while (ways.size() < settings.comms) ways.push_back(make_way(line, settings.way));
+  return ways;
 }
 
 [[noreturn]] void run_child(int line, const Settings& settings) {
@@ -318,11 +222,12 @@ Figures run_receiver(Way& way, const Settings& settings) {
       const UniqueFd netns(open(settings.peer_netns.c_str(), O_RDONLY | O_CLOEXEC));
       if (setns(netns.get(), CLONE_NEWNET) != 0) throw std::runtime_error("setns");
     }
-    const auto way = make_way(line, settings);
-    half_round_trip_us(*way, false);
-    const Figures figures = run_receiver(*way, settings);
+    const Ways ways = make_ways(line, settings);
+    half_round_trip_us(*ways.front(), false);
+    const Figures figures = run_receiver(ways, settings);
     say(line, &figures, sizeof figures);
-    hear<char>(line);
+    char bye = 0;
+    hear(line, &bye, 1);
     _exit(0);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "receiver: %s\n", error.what());
@@ -342,11 +247,11 @@ Figures measure(const Settings& settings) {
   theirs.reset();
   Figures figures;
   {
-    const auto way = make_way(mine.get(), settings);
-    const double latency = half_round_trip_us(*way, true);
+    const Ways ways = make_ways(mine.get(), settings);
+    const double latency = half_round_trip_us(*ways.front(), true);
     cap_flows(settings.flow_cap);
-    const double cpu = run_sender(*way, settings);
-    figures = hear<Figures>(mine.get());
+    const double cpu = run_sender(ways, settings);
+    hear(mine.get(), &figures, sizeof figures);
     figures.half_round_trip_us = latency;
     figures.cores_per_gib += cpu / (figures.mb_s * 1e6 * settings.seconds / (1 << 30));
     say(mine.get(), "x", 1);
@@ -362,23 +267,27 @@ Settings parse(int argc, char** argv) {
     const std::string flag = argv[i];
     const char* const value = argv[i + 1];
     if (flag == "--way")
-      settings.way = value;
+      settings.way.way = value;
     else if (flag == "--sockets")
-      settings.sockets = std::atoi(value);
+      settings.way.sockets = std::atoi(value);
     else if (flag == "--threads")
-      settings.threads = std::atoi(value);
+      settings.way.threads = std::atoi(value);
+    else if (flag == "--ports")
+      settings.way.ports = value;
+    else if (flag == "--interface")
+      settings.way.interface = value;
     else if (flag == "--message")
       settings.message = std::strtoul(value, nullptr, 10);
     else if (flag == "--depth")
       settings.depth = std::strtoul(value, nullptr, 10);
+    else if (flag == "--comms")
+      settings.comms = std::strtoul(value, nullptr, 10);
     else if (flag == "--seconds")
       settings.seconds = std::atof(value);
     else if (flag == "--warm-up")
       settings.warm_up = std::atof(value);
     else if (flag == "--flow-cap")
       settings.flow_cap = std::atof(value);
-    else if (flag == "--interface")
-      settings.interface = value;
     else if (flag == "--peer-netns")
       settings.peer_netns = value;
     else
@@ -394,8 +303,10 @@ int main(int argc, char** argv) {
     signal(SIGPIPE, SIG_IGN);
     const Figures figures = measure(parse(argc, argv));
     std::printf(
-        "{\"mb_s\": %.1f, \"core_s_per_gib\": %.4f, \"half_round_trip_us\": %.2f}\n",
-        figures.mb_s, figures.cores_per_gib, figures.half_round_trip_us);
+        "{\"mb_s\": %.1f, \"core_s_per_gib\": %.4f, \"half_round_trip_us\": %.2f, "
+        "\"least_share\": %.3f}\n",
+        figures.mb_s, figures.cores_per_gib, figures.half_round_trip_us,
+        figures.least_share);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "net_bench: %s\n", error.what());
