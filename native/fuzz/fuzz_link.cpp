@@ -110,7 +110,7 @@ class Session {
 
   // A frame that is nearly right, so that it gets past the first checks.
   void write_frame(std::size_t stream, fuzz::Input& input) {
-    Frame frame{.kind = static_cast<FrameKind>(input.byte() % 12)};
+    Frame frame{.kind = static_cast<FrameKind>(input.byte() % 13)};
     frame.message = input.byte() % 8;
     frame.offset = input.byte() % 16 * kSmallChunk;
     std::size_t payload = 0;

@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "net/crc32c.h"
 #include "net/recv_comm.h"
-#include "stream/wire.h"
+#include "stream/stream.h"
 
 namespace {
 
@@ -69,7 +68,7 @@ class Session {
         write_message(static_cast<net::MessageKind>(which % 5), input);
         break;
       case 3:
-        write_frame(static_cast<FrameKind>(which % 13), input);
+        write_frame(static_cast<FrameKind>(which % 14), input);
         break;
       case 4:
         post(which * 200u);
@@ -102,16 +101,20 @@ class Session {
     const std::vector<std::byte> payload(nbytes, std::byte{input.byte()});
     net::MessageHead head{.kind = kind};
     head.detail = input.byte();
-    head.checked = input.byte() % 3;
-    head.checksum = input.byte() % 2 == 0 ? net::crc32c(payload) : 0;
     Frame frame{.kind = FrameKind::kMessage};
     frame.message = announced_++;
     frame.offset = nbytes;
     frame.length = static_cast<std::uint32_t>(sizeof head + (eager ? nbytes : 0));
     frame.flags = eager && nbytes > 0 ? stream::kCharged : 0;
-    write(std::as_bytes(std::span(&frame, 1)));
+    const auto rest = std::span(payload).first(eager ? nbytes : 0);
+    if (input.byte() % 3 == 0) {
+      Frame checksum = stream::checksum_of(frame, net::bytes_of(head), rest);
+      if (input.byte() % 4 == 0) ++checksum.offset;
+      write(stream::bytes_of(checksum));
+    }
+    write(stream::bytes_of(frame));
     write(net::bytes_of(head));
-    if (eager) write(payload);
+    write(rest);
   }
 
   void write_frame(FrameKind kind, fuzz::Input& input) {

@@ -79,6 +79,7 @@ Identity identity_of(const stream::Nonce& name, const Settings& settings) {
   options.key.assign(key.begin(), key.end());
   options.streams = settings.streams;
   options.eager_bytes = kEagerBytes;
+  options.checksum = settings.checksum;
   options.connect_timeout = options.silence_timeout = settings.timeout;
   options.handshake_timeout = std::min(kMaxHandshake, settings.timeout);
   options.refused_timeout = std::min(kMaxRefused, settings.timeout);

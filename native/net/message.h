@@ -17,16 +17,13 @@ enum class MessageKind : std::uint32_t {
 
 enum class Refusal : std::uint32_t {
   kTooLong = 1,  // the message is longer than what was posted for it
-  kDamaged = 2,  // its checksum is another one
 };
 
 struct MessageHead {
   MessageKind kind{};
-  std::uint32_t detail = 0;    // of kData: NCCL's tag; of kRefused: a Refusal
-  std::uint32_t checked = 0;   // 1: there is a checksum
-  std::uint32_t checksum = 0;  // CRC32C of the payload
+  std::uint32_t detail = 0;  // of kData: NCCL's tag; of kRefused: a Refusal
 };
-static_assert(sizeof(MessageHead) == 16);
+static_assert(sizeof(MessageHead) == 8);
 
 inline std::span<const std::byte> bytes_of(const MessageHead& head) {
   return std::as_bytes(std::span(&head, 1));

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "net/crc32c.h"
 #include "stream/socket.h"
 
 namespace bluecomm::net {
@@ -86,13 +85,9 @@ void RecvComm::match() {
     Receiving& receiving = *posted_.front();
     const std::size_t nbytes = unexpected_.front()->nbytes();
     if (nbytes > receiving.into.size()) {
-      return refuse(Refusal::kTooLong, abi::kInvalidUsage,
-                    "received a message of " + std::to_string(nbytes) + " bytes from " +
-                        connection().name() + " for a receive of " +
-                        std::to_string(receiving.into.size()) + " bytes");
+      return refuse(nbytes, receiving.into.size());
     }
     receiving.message = std::move(unexpected_.front());
-    receiving.head = head_of(*receiving.message);
     expects_ = nbytes > connection().eager_bytes();
     if (!receiving.message->accepted()) {
       receiving.message->accept(receiving.into.first(nbytes));
@@ -102,11 +97,13 @@ void RecvComm::match() {
   }
 }
 
-void RecvComm::refuse(Refusal why, abi::Result code, const std::string& text) {
+void RecvComm::refuse(std::size_t nbytes, std::size_t room) {
   MessageHead head{.kind = MessageKind::kRefused};
-  head.detail = static_cast<std::uint32_t>(why);
+  head.detail = static_cast<std::uint32_t>(Refusal::kTooLong);
   connection().post(bytes_of(head), {});
-  fail(code, text);
+  fail(abi::kInvalidUsage, "received a message of " + std::to_string(nbytes) +
+                               " bytes from " + connection().name() +
+                               " for a receive of " + std::to_string(room) + " bytes");
 }
 
 bool RecvComm::has_arrived(Receiving& receiving) const {
@@ -125,14 +122,6 @@ std::optional<std::size_t> RecvComm::finish(Request& request) {
   if (!receiving.message || !has_arrived(receiving)) return std::nullopt;
   const std::size_t nbytes = receiving.message->nbytes();
   receiving.message.reset();
-  const auto bytes = receiving.into.first(nbytes);
-  if (receiving.head.checked != 0 && crc32c(bytes) != receiving.head.checksum) {
-    refuse(Refusal::kDamaged, abi::kRemoteError,
-           "a message of " + std::to_string(nbytes) + " bytes from " +
-               connection().name() + " arrived with another checksum");
-    push(Clock::now());
-    return std::nullopt;
-  }
   receiving.comm = nullptr;
   return nbytes;
 }

@@ -32,7 +32,6 @@ class RecvComm final : public Comm {
   struct Receiving : Request {
     std::span<std::byte> into;
     std::unique_ptr<stream::ReceivedMessage> message;  // once it has begun to arrive
-    MessageHead head;
   };
 
   void on_message(std::unique_ptr<stream::ReceivedMessage> message) override;
@@ -43,7 +42,7 @@ class RecvComm final : public Comm {
 
   void take_streams(Clock::time_point now);
   void match();
-  void refuse(Refusal why, abi::Result code, const std::string& text);
+  void refuse(std::size_t nbytes, std::size_t room);
   bool has_arrived(Receiving& receiving) const;
 
   const std::shared_ptr<Gate> gate_;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "net/crc32c.h"
-
 namespace bluecomm::net {
 namespace {
 
@@ -12,14 +10,11 @@ bool is_free(const Request& request) { return request.comm == nullptr; }
 }  // namespace
 
 SendComm::SendComm(const Handle& handle, const Device& device, const Settings& settings)
-    : SendComm(identity_of(handle.name(), settings), handle.address(device),
-               settings.checksum) {}
+    : SendComm(identity_of(handle.name(), settings), handle.address(device)) {}
 
-SendComm::SendComm(const Identity& identity, const stream::Address& address,
-                   bool checksum)
+SendComm::SendComm(const Identity& identity, const stream::Address& address)
     : Comm(identity.options, identity.sender, "the receiver at " + address.text(),
-           {address}),
-      checksum_(checksum) {
+           {address}) {
   // Something to send makes the connection be dialled.
   connection().post(bytes_of(MessageHead{.kind = MessageKind::kBegin}), {});
 }
@@ -42,10 +37,6 @@ Request* SendComm::isend(std::span<const std::byte> payload, int tag) {
   }
   MessageHead head{.kind = MessageKind::kData};
   head.detail = static_cast<std::uint32_t>(tag);
-  if (checksum_) {
-    head.checked = 1;
-    head.checksum = crc32c(payload);
-  }
   slot->comm = this;
   slot->nbytes = payload.size();
   slot->message.emplace();
@@ -73,14 +64,13 @@ bool SendComm::idle() const {
 
 void SendComm::on_message(std::unique_ptr<stream::ReceivedMessage> message) {
   const MessageHead head = head_of(*message);
-  if (head.kind != MessageKind::kRefused) {
-    fail(abi::kInternalError, connection().name() + " broke the protocol");
-  } else if (head.detail == static_cast<std::uint32_t>(Refusal::kTooLong)) {
+  const bool refused = head.kind == MessageKind::kRefused &&
+                       head.detail == static_cast<std::uint32_t>(Refusal::kTooLong);
+  if (refused) {
     fail(abi::kInvalidUsage,
          connection().name() + " has posted less memory than this message is long");
   } else {
-    fail(abi::kRemoteError,
-         connection().name() + " got a message with another checksum than its own");
+    fail(abi::kInternalError, connection().name() + " broke the protocol");
   }
 }
 

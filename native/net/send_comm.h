@@ -32,13 +32,12 @@ class SendComm final : public Comm {
     std::uint64_t frames_end = 0;  // of what was queued for it on stream 0
   };
 
-  SendComm(const Identity& identity, const stream::Address& address, bool checksum);
+  SendComm(const Identity& identity, const stream::Address& address);
 
   void on_message(std::unique_ptr<stream::ReceivedMessage> message) override;
   std::optional<std::size_t> finish(Request& request) override;
   bool idle() const override;
 
-  const bool checksum_;
   std::array<Sending, kMaxRequests> requests_;
 };
 

@@ -16,7 +16,7 @@ struct Settings {
   // BLUECOMM_NET_KEY: a secret that both ends know, any text. Empty: only the handle,
   // which NCCL carries to the peer, admits.
   std::string key;
-  // BLUECOMM_NET_CHECKSUM: 1 to check the CRC32C of each message.
+  // BLUECOMM_NET_CHECKSUM: 1 to send a CRC32C with each message and chunk.
   bool checksum = false;
 };
 

@@ -29,7 +29,7 @@ Connection::Connection(Poller& poller, const Options& options, const Hello& hell
       name_(std::move(name)),
       addresses_(std::move(addresses)),
       connector_(poller, options, hello, addresses_),
-      link_(head_nbytes, options.eager_bytes, std::move(pool)) {}
+      link_(head_nbytes, options.eager_bytes, std::move(pool), options.checksum) {}
 
 bool Connection::admit(const Hello& hello, UniqueFd fd, Clock::time_point now) {
   if (hello.stream > 0) {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "common/crc32c.h"
 
 namespace bluecomm::stream {
 
@@ -22,11 +25,12 @@ std::array<std::span<std::byte>, 2> FrameParser::spaces() {
 std::string_view FrameParser::advance(std::size_t nbytes, FrameSink& sink) {
   if (!place_.empty()) {
     const std::size_t count = std::min(nbytes, place_.size());
+    if (expected_) seen_ = crc32c(place_.first(count), seen_);
     place_ = place_.subspan(count);
     missing_ -= count;
     nbytes -= count;
     if (missing_ > 0) return {};
-    if (const auto defect = sink.end(frame_, stream_); !defect.empty()) return defect;
+    if (const auto defect = finish(sink); !defect.empty()) return defect;
   }
   end_ += nbytes;
   return parse(sink);
@@ -40,10 +44,11 @@ std::string_view FrameParser::parse(FrameSink& sink) {
         std::memcpy(place_.data(), buffer_.get() + begin_, count);
         place_ = place_.subspan(count);
       }
+      if (expected_) seen_ = crc32c({buffer_.get() + begin_, count}, seen_);
       begin_ += count;
       missing_ -= count;
       if (missing_ > 0) return {};
-      if (const auto defect = sink.end(frame_, stream_); !defect.empty()) return defect;
+      if (const auto defect = finish(sink); !defect.empty()) return defect;
     }
     if (end_ - begin_ < sizeof(Frame)) return {};
     if (const auto defect = start(sink); !defect.empty()) return defect;
@@ -54,11 +59,24 @@ std::string_view FrameParser::start(FrameSink& sink) {
   std::memcpy(&frame_, buffer_.get() + begin_, sizeof(Frame));
   begin_ += sizeof(Frame);
   if (const auto defect = defect_of(frame_); !defect.empty()) return defect;
-  if (frame_.length == 0) return sink.end(frame_, stream_);
+  if (frame_.kind == FrameKind::kChecksum) {
+    if (expected_) return "a checksum of a checksum";
+    expected_ = static_cast<std::uint32_t>(frame_.offset);
+    return {};
+  }
+  if (expected_) seen_ = crc32c(bytes_of(frame_));
+  if (frame_.length == 0) return finish(sink);
   const FrameSink::Place place = sink.begin(frame_, stream_);
   place_ = place.into;
   missing_ = frame_.length;
   return place.defect;
+}
+
+std::string_view FrameParser::finish(FrameSink& sink) {
+  if (expected_ && *std::exchange(expected_, std::nullopt) != seen_) {
+    return "a frame that does not match its checksum";
+  }
+  return sink.end(frame_, stream_);
 }
 
 void FrameParser::drop(std::uint64_t message) {

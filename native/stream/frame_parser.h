@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -28,7 +29,8 @@ class FrameSink {
 
 // Cuts the bytes of one stream into frames. Reads no socket: its owner asks where the
 // next bytes belong, puts some there, and says how many. Payloads land in their final
-// place, but for the few bytes that arrive together with their frame.
+// place, but for the few bytes that arrive together with their frame. Frames that
+// follow a checksum are compared with it before they count as complete.
 class FrameParser {
  public:
   explicit FrameParser(std::size_t stream) : stream_(stream) {}
@@ -51,6 +53,7 @@ class FrameParser {
 
   std::string_view parse(FrameSink& sink);
   std::string_view start(FrameSink& sink);
+  std::string_view finish(FrameSink& sink);
 
   std::size_t stream_;
   std::unique_ptr<std::byte[]> buffer_ =
@@ -58,8 +61,10 @@ class FrameParser {
   std::size_t begin_ = 0;  // [begin_, end_) of buffer_ has arrived and is not parsed
   std::size_t end_ = 0;
   Frame frame_;
-  std::size_t missing_ = 0;     // payload bytes of frame_ that have not arrived
-  std::span<std::byte> place_;  // where they go; empty: nowhere
+  std::size_t missing_ = 0;  // payload bytes of frame_ that have not arrived
+  std::optional<std::uint32_t> expected_;  // CRC32C of the next frame, or of frame_ ...
+  std::uint32_t seen_ = 0;                 // ... and of what has come of it
+  std::span<std::byte> place_;             // where they go; empty: nowhere
 };
 
 }  // namespace bluecomm::stream

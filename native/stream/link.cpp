@@ -199,6 +199,7 @@ std::string_view Link::end(const Frame& frame, std::size_t stream) {
       goodbye_seen_ = true;
       return {};
     case FrameKind::kAlive:
+    case FrameKind::kChecksum:  // which the parser keeps
       return {};
     case FrameKind::kOpen:
       return "a link opened twice";

@@ -23,9 +23,11 @@ namespace bluecomm::stream {
 class Link final : private FrameSink {
  public:
   // `head_nbytes`: what heads every message, the same at both ends; 1 to kMaxHead.
+  // `checksum`: what this end sends goes with one. What comes is checked if it has one.
   Link(std::size_t head_nbytes, std::size_t eager_bytes,
-       std::shared_ptr<SegmentPool> pool)
-      : outbox_(streams_, eager_bytes),
+       std::shared_ptr<SegmentPool> pool, bool checksum = false)
+      : streams_(checksum),
+        outbox_(streams_, eager_bytes),
         inbox_(streams_, head_nbytes, std::move(pool)) {}
 
   // Starts a message; `message` is new. `payload` stays alive and unchanged until

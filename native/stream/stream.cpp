@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
+#include "common/crc32c.h"
 #include "stream/socket.h"
 
 namespace bluecomm::stream {
@@ -35,6 +37,13 @@ class Vector {
 
 }  // namespace
 
+Frame checksum_of(const Frame& frame, std::span<const std::byte> head,
+                  std::span<const std::byte> tail) {
+  Frame checksum{.kind = FrameKind::kChecksum};
+  checksum.offset = crc32c(tail, crc32c(head, crc32c(bytes_of(frame))));
+  return checksum;
+}
+
 void OutBuffer::consume(std::size_t nbytes) {
   done_ += nbytes;
   consumed_ += nbytes;
@@ -47,7 +56,8 @@ void OutBuffer::consume(std::size_t nbytes) {
   }
 }
 
-Stream::Stream(UniqueFd fd, std::size_t index) : fd_(std::move(fd)), parser_(index) {
+Stream::Stream(UniqueFd fd, std::size_t index, bool checksum)
+    : fd_(std::move(fd)), checksum_(checksum), parser_(index) {
   stats_.peer = peer_text(fd_.get());
 }
 
@@ -60,20 +70,15 @@ void Stream::update_pace(Clock::time_point now) {
 std::size_t Stream::write_some(Outbox& outbox, std::size_t max_chunk) {
   std::optional<OpenChunk> fresh;
   if (!chunk_ && max_chunk > 0) {
-    if (const auto next = outbox.next_chunk(max_chunk)) {
-      Frame head{.kind = FrameKind::kChunk};
-      head.length = static_cast<std::uint32_t>(next->bytes.size());
-      head.message = next->message;
-      head.offset = next->offset;
-      fresh = OpenChunk{*next, head, 0, {}};
-    }
+    if (const auto next = outbox.next_chunk(max_chunk)) fresh = open(*next);
   }
   Vector vector;
   if (!chunk_) vector.add(frames_.pending());
   if (const OpenChunk* chunk = chunk_ ? &*chunk_ : fresh ? &*fresh : nullptr) {
-    const std::size_t in_head = std::min(chunk->written, sizeof(Frame));
-    const std::size_t in_payload = chunk->written - in_head;
-    vector.add(std::as_bytes(std::span(&chunk->head, 1)).subspan(in_head));
+    const std::size_t in_head = std::min(chunk->written, chunk->head_nbytes);
+    const std::size_t in_payload = chunk->payload_written();
+    const auto heads = std::span(chunk->heads).first(chunk->head_nbytes);
+    vector.add(heads.subspan(in_head));
     const auto kept = std::span<const std::byte>(chunk->kept);
     const std::size_t missing = chunk->chunk.bytes.size() - in_payload;
     vector.add(kept.empty() ? chunk->chunk.bytes.subspan(in_payload)
@@ -100,6 +105,21 @@ std::size_t Stream::write_some(Outbox& outbox, std::size_t max_chunk) {
   return moved;
 }
 
+Stream::OpenChunk Stream::open(const Chunk& chunk) const {
+  Frame head{.kind = FrameKind::kChunk};
+  head.length = static_cast<std::uint32_t>(chunk.bytes.size());
+  head.message = chunk.message;
+  head.offset = chunk.offset;
+  OpenChunk opened{chunk, {}, 0, 0, {}};
+  const auto add = [&opened](const Frame& frame) {
+    std::memcpy(opened.heads.data() + opened.head_nbytes, &frame, sizeof frame);
+    opened.head_nbytes += sizeof frame;
+  };
+  if (checksum_) add(checksum_of(head, chunk.bytes, {}));
+  add(head);
+  return opened;
+}
+
 void Stream::account(std::size_t nbytes, std::optional<OpenChunk>& fresh,
                      Outbox& outbox) {
   if (!chunk_) {
@@ -110,11 +130,10 @@ void Stream::account(std::size_t nbytes, std::optional<OpenChunk>& fresh,
     outbox.start(fresh->chunk);
     chunk_ = std::move(fresh);
   }
-  const std::size_t size = sizeof(Frame) + chunk_->chunk.bytes.size();
-  const std::size_t count = std::min(nbytes, size - chunk_->written);
+  const std::size_t count = std::min(nbytes, chunk_->nbytes() - chunk_->written);
   chunk_->written += count;
   nbytes -= count;
-  if (chunk_->finished()) {
+  if (chunk_->written == chunk_->nbytes()) {
     const Chunk done = chunk_->chunk;
     chunk_.reset();
     ++stats_.chunks_sent;
@@ -156,9 +175,7 @@ void Stream::end(std::string why) {
 
 void Stream::keep_chunk(std::uint64_t message) {
   if (!chunk_ || chunk_->chunk.message != message || !chunk_->kept.empty()) return;
-  const std::size_t written = chunk_->written;
-  const auto rest = chunk_->chunk.bytes.subspan(
-      written > sizeof(Frame) ? written - sizeof(Frame) : 0);
+  const auto rest = chunk_->chunk.bytes.subspan(chunk_->payload_written());
   chunk_->kept.assign(rest.begin(), rest.end());
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -21,7 +23,7 @@ class OutBuffer {
   void append(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
-  void append(const Frame& frame) { append(std::as_bytes(std::span(&frame, 1))); }
+  void append(const Frame& frame) { append(bytes_of(frame)); }
 
   std::span<const std::byte> pending() const {
     return std::span(bytes_).subspan(done_);
@@ -39,10 +41,15 @@ class OutBuffer {
   std::size_t done_ = 0;
 };
 
+// What goes before a frame, whose payload is in two parts, so that it is checked.
+Frame checksum_of(const Frame& frame, std::span<const std::byte> head,
+                  std::span<const std::byte> tail);
+
 // One connection of a link: writes frames and chunks, reads frames into their places.
 class Stream {
  public:
-  Stream(UniqueFd fd, std::size_t index);
+  // `checksum`: chunks go with one.
+  Stream(UniqueFd fd, std::size_t index, bool checksum);
 
   int fd() const { return fd_.get(); }
   const std::string& peer() const { return stats_.peer; }
@@ -82,16 +89,22 @@ class Stream {
  private:
   struct OpenChunk {
     Chunk chunk;
-    Frame head;
-    std::size_t written = 0;      // of head and payload
+    std::array<std::byte, 2 * sizeof(Frame)> heads;  // with a checksum, or without
+    std::size_t head_nbytes = 0;
+    std::size_t written = 0;      // of heads and payload
     std::vector<std::byte> kept;  // the rest of the payload, if it was copied
-    bool finished() const { return written == sizeof(Frame) + chunk.bytes.size(); }
+    std::size_t nbytes() const { return head_nbytes + chunk.bytes.size(); }
+    std::size_t payload_written() const {
+      return written - std::min(written, head_nbytes);
+    }
   };
 
+  OpenChunk open(const Chunk& chunk) const;
   void account(std::size_t nbytes, std::optional<OpenChunk>& fresh, Outbox& outbox);
   void end(std::string why);
 
   UniqueFd fd_;
+  const bool checksum_;
   StreamStats stats_;
   Pace pace_;
   FrameParser parser_;

@@ -18,6 +18,9 @@ class Streams {
  public:
   using Set = std::deque<Stream>;  // streams stay where they are
 
+  // `checksum`: what has a payload goes with one.
+  explicit Streams(bool checksum) : checksum_(checksum) {}
+
   Set& all() { return streams_; }
   const Set& all() const { return streams_; }
   bool empty() const { return streams_.empty(); }
@@ -27,6 +30,7 @@ class Streams {
   void queue(const Frame& frame, std::span<const std::byte> head = {},
              std::span<const std::byte> tail = {}) {
     OutBuffer& frames = streams_.empty() ? early_ : streams_.front().frames();
+    if (checksum_ && frame.length > 0) frames.append(checksum_of(frame, head, tail));
     frames.append(frame);
     frames.append(head);
     frames.append(tail);
@@ -39,7 +43,7 @@ class Streams {
 
   // `announce`: the first thing that is said on it is that it is used.
   Stream& add(UniqueFd fd, bool announce) {
-    Stream& stream = streams_.emplace_back(std::move(fd), streams_.size());
+    Stream& stream = streams_.emplace_back(std::move(fd), streams_.size(), checksum_);
     if (announce) stream.frames().append(Frame{.kind = FrameKind::kOpen});
     if (streams_.size() == 1) {
       stream.frames().append(early_.pending());
@@ -76,6 +80,7 @@ class Streams {
     return streams_.empty() ? early_ : streams_.front().frames();
   }
 
+  const bool checksum_;
   Set streams_;
   OutBuffer early_;
   std::vector<StreamStats> closed_;

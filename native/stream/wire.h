@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 // What travels on an established stream: frames, each a fixed head and `length` bytes.
@@ -27,6 +28,8 @@ enum class FrameKind : std::uint8_t {
   kGoodbyeSeen = 9,  // everything up to the peer's goodbye has been received
   kAlive = 10,       // nothing but that the process runs
   kExpected = 11,    // memory for a message that has not come yet: up to `offset` bytes
+  kChecksum =
+      12,  // the CRC32C of the next frame on this stream, all of it; in `offset`
 };
 
 struct Frame {
@@ -56,6 +59,10 @@ static_assert(kSegment % kSmallChunk == 0 && kSmallChunk % kAlignment == 0);
 
 // The owner's part of a message, at most.
 inline constexpr std::size_t kMaxHead = 1024;
+
+inline std::span<const std::byte> bytes_of(const Frame& frame) {
+  return std::as_bytes(std::span(&frame, 1));
+}
 
 // How many messages ahead of the last one may be expected.
 inline constexpr std::size_t kMaxExpected = 64;
@@ -90,6 +97,7 @@ inline std::string_view defect_of(const Frame& frame) {
     case FrameKind::kGoodbyeSeen:
     case FrameKind::kAlive:
     case FrameKind::kExpected:
+    case FrameKind::kChecksum:
       return plain && frame.length == 0 ? "" : "a control frame with a payload";
   }
   return "an unknown kind of frame";

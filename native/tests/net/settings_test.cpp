@@ -3,7 +3,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "net/crc32c.h"
 #include "tests/check.h"
 
 namespace bluecomm::net {
@@ -44,19 +43,6 @@ TEST(net_settings, what_is_wrong_is_said) {
   CHECK_THROWS(
       read({"BLUECOMM_NET_STREAM=4"}), std::invalid_argument,
       "unknown variable BLUECOMM_NET_STREAM; there are BLUECOMM_NET_STREAMS, ");
-}
-
-// Test vectors of RFC 3720, appendix B.4.
-TEST(net_crc32c, is_the_one_of_the_standard) {
-  std::vector<std::byte> bytes(32, std::byte{0});
-  CHECK_EQ(crc32c(bytes), 0x8a9136aau);
-  bytes.assign(32, std::byte{0xff});
-  CHECK_EQ(crc32c(bytes), 0x62a8ab43u);
-  for (std::size_t i = 0; i < 32; ++i) bytes[i] = std::byte(i);
-  CHECK_EQ(crc32c(bytes), 0x46dd794eu);
-  const std::string nine = "123456789";
-  CHECK_EQ(crc32c(std::as_bytes(std::span(nine))), 0xe3069283u);
-  CHECK_EQ(crc32c({}), 0u);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/crc32c.h"
 #include "tests/check.h"
 
 namespace bluecomm::stream {
@@ -133,6 +134,54 @@ TEST(stream_frame_parser, what_is_wrong_is_named) {
     append(bytes, frame);
     CHECK_EQ(feed(parser, payload, bytes, SIZE_MAX), defect);
   }
+}
+
+// The checksum of a frame, the frame, and its payload.
+Bytes checked(const Frame& frame, const std::string& payload) {
+  Frame checksum{.kind = FrameKind::kChecksum};
+  checksum.offset = crc32c(std::as_bytes(std::span(payload)), crc32c(bytes_of(frame)));
+  Bytes bytes;
+  append(bytes, checksum);
+  append(bytes, frame, payload);
+  return bytes;
+}
+
+TEST(stream_frame_parser, checked_frames_are_those_that_were_sent) {
+  const std::string payload(100'000, 'c');
+  for (const std::size_t piece : {1ul, 7ul, 1000ul, 1ul << 20}) {
+    FrameParser parser(0);
+    Payload sink(2 * payload.size());
+    Bytes bytes = checked(chunk(payload.size(), 0), payload);
+    append(bytes, chunk(64, 100'032), std::string(64, 'd'));  // not checked
+    CHECK_EQ(feed(parser, sink, bytes, piece), "");
+    CHECK_EQ(sink.frames, 2);
+    CHECK_EQ(sink.text().substr(0, payload.size()), payload);
+  }
+}
+
+TEST(stream_frame_parser, a_damaged_frame_is_never_complete) {
+  const std::string payload(1000, 'c');
+  const Bytes whole = checked(chunk(payload.size(), 0), payload);
+  const std::size_t place = sizeof(Frame) + 17;  // of the offset in the chunk's head
+  for (const std::size_t at : {sizeof(Frame) - 8, place, 2 * sizeof(Frame),
+                               2 * sizeof(Frame) + 500, whole.size() - 1}) {
+    FrameParser parser(0);
+    Payload sink(100'000);
+    Bytes bytes = whole;
+    bytes[at] ^= std::byte{0x10};
+    CHECK_EQ(feed(parser, sink, bytes, 100),
+             "a frame that does not match its checksum");
+    CHECK_EQ(sink.frames, 0);
+  }
+}
+
+TEST(stream_frame_parser, a_checksum_is_of_one_frame) {
+  FrameParser parser(0);
+  Payload sink(100);
+  Bytes bytes;
+  append(bytes, {.kind = FrameKind::kChecksum});
+  append(bytes, {.kind = FrameKind::kChecksum});
+  CHECK_EQ(feed(parser, sink, bytes, 100), "a checksum of a checksum");
 }
 
 }  // namespace

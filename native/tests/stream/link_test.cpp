@@ -29,7 +29,8 @@ std::vector<std::byte> pattern(std::size_t nbytes) {
 // Two links over socket pairs, which take little: a stalled one is full at once.
 class Pair {
  public:
-  explicit Pair(std::size_t streams) {
+  explicit Pair(std::size_t streams, bool checksum = false)
+      : sender(kHead.size(), 4096, std::make_shared<SegmentPool>(), checksum) {
     for (std::size_t i = 0; i < streams; ++i) join();
   }
 
@@ -59,7 +60,7 @@ class Pair {
     return done();
   }
 
-  Link sender{kHead.size(), 4096, std::make_shared<SegmentPool>()};
+  Link sender;
   Link receiver{kHead.size(), 4096, std::make_shared<SegmentPool>()};
   std::size_t stalled = SIZE_MAX;
   std::vector<std::unique_ptr<ReceivedMessage>> arrived;
@@ -156,6 +157,41 @@ TEST(stream_link, short_messages_overtake_long_ones_and_the_oldest_leads) {
   CHECK(third.readable() > 12 * kMiB && third.readable() < 20 * kMiB);
   REQUIRE(pair.turn_until([&] { return second.done() && third.done(); }));
   CHECK(second.into == second.data && third.into == third.data);
+}
+
+// Socket pairs keep what they are given, so a checksum that is wrong was made so.
+TEST(stream_link, messages_and_chunks_go_with_checksums_if_wanted) {
+  Pair plain(2);
+  Pair pair(2, true);
+  for (Pair* one : {&plain, &pair}) {
+    Transfer large(*one, 2 * kMiB);
+    REQUIRE(one->turn_until([&] { return large.done(); }));
+    CHECK(large.into == large.data);
+    Transfer eager(*one, 1000);
+    REQUIRE(one->turn_until([&] { return eager.readable() == 1000; }));
+  }
+  const auto sum = [](Pair& one) {
+    std::uint64_t bytes = 0;
+    for (const auto& stream : one.sender.stats().streams) bytes += stream.bytes_sent;
+    return bytes;
+  };
+  // One for each of the 32 chunks and two messages.
+  CHECK_EQ(sum(pair) - sum(plain), 34 * sizeof(Frame));
+}
+
+TEST(stream_link, a_wrong_checksum_ends_the_link_before_the_message_is_there) {
+  Pair pair(1);
+  Frame checksum{.kind = FrameKind::kChecksum};
+  Frame message{.kind = FrameKind::kMessage};
+  message.length = static_cast<std::uint32_t>(kHead.size());
+  OutBuffer& out = pair.sender.streams()[0].frames();
+  out.append(checksum);
+  out.append(message);
+  out.append(kHead);
+  REQUIRE(pair.turn_until([&] { return pair.receiver.ended().has_value(); }));
+  CHECK(pair.receiver.ended()->find("does not match its checksum") !=
+        std::string::npos);
+  CHECK(pair.arrived.empty());
 }
 
 TEST(stream_link, one_turn_moves_no_more_than_its_budget) {

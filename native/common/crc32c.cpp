@@ -1,9 +1,9 @@
-#include "net/crc32c.h"
+#include "common/crc32c.h"
 
 #include <array>
 #include <cstring>
 
-namespace bluecomm::net {
+namespace bluecomm {
 namespace {
 
 constexpr std::uint32_t kPolynomial = 0x82f63b78;  // bits reversed
@@ -62,6 +62,8 @@ std::uint32_t update(std::uint32_t crc, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::uint32_t crc32c(std::span<const std::byte> bytes) { return ~update(~0u, bytes); }
+std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before) {
+  return ~update(~before, bytes);
+}
 
-}  // namespace bluecomm::net
+}  // namespace bluecomm
