@@ -33,12 +33,14 @@ class ConnectionCounters:
     """What NCCL uses as one connection: it carries messages in one direction.
 
     Attributes:
+        number: Which one it is in this process, in the order of their opening, from 1.
         direction: ``"send"`` or ``"recv"``.
         messages: Messages begun.
         nbytes: Bytes of their payloads, as far as they have moved.
         streams: Its TCP connections, those that are closed first.
     """
 
+    number: int
     direction: str
     messages: int
     nbytes: int
@@ -70,6 +72,7 @@ def parse_counters(text: str) -> list[ConnectionCounters]:
     """Return what the plugin's JSON says."""
     return [
         ConnectionCounters(
+            number=one["number"],
             direction=one["direction"],
             messages=one["messages"],
             nbytes=one["bytes"],
@@ -84,18 +87,20 @@ def format_metrics(connections: Sequence[ConnectionCounters]) -> str:
     lines = []
     for name in ("bytes_sent", "bytes_received", "chunks_sent", "chunks_received"):
         lines.append(f"# TYPE bluecomm_net_stream_{name}_total counter")
-        for number, connection in enumerate(connections):
+        for connection in connections:
             for index, stream in enumerate(connection.streams):
                 labels = (
-                    f'connection="{number}",direction="{connection.direction}",'
+                    f'connection="{connection.number}",direction="{connection.direction}",'
                     f'stream="{index}",peer="{stream.peer}"'
                 )
                 value = getattr(stream, name)
                 lines.append(f"bluecomm_net_stream_{name}_total{{{labels}}} {value}")
     for name, attribute in (("messages", "messages"), ("payload_bytes", "nbytes")):
         lines.append(f"# TYPE bluecomm_net_{name}_total counter")
-        for number, connection in enumerate(connections):
-            labels = f'connection="{number}",direction="{connection.direction}"'
+        for connection in connections:
+            labels = (
+                f'connection="{connection.number}",direction="{connection.direction}"'
+            )
             value = getattr(connection, attribute)
             lines.append(f"bluecomm_net_{name}_total{{{labels}}} {value}")
     return "\n".join([*lines, ""])

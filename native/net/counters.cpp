@@ -15,14 +15,13 @@ void put(std::ostream& out, const stream::StreamStats& one) {
 
 }  // namespace
 
-std::string format_counters(
-    const std::vector<std::pair<std::string, stream::LinkStats>>& connections) {
+std::string format_counters(const std::vector<ConnectionStats>& connections) {
   std::ostringstream out;
   out << "[";
   const char* separator = "";
-  for (const auto& [direction, link] : connections) {
+  for (const auto& [number, direction, link] : connections) {
     const stream::MessageStats& total = direction == "send" ? link.sent : link.received;
-    out << separator << "{\"direction\": \"" << direction
+    out << separator << "{\"number\": " << number << ", \"direction\": \"" << direction
         << "\", \"messages\": " << total.messages << ", \"bytes\": " << total.bytes
         << ", \"streams\": [";
     const char* comma = "";

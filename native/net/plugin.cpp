@@ -104,14 +104,14 @@ RecvComm* Plugin::accept(ListenComm& listen_comm) {
 template <typename T>
 T* Plugin::adopt(KeptPtr<T> comm) {
   const std::scoped_lock lock(mutex_);
-  comms_.insert(comm.get());
+  comms_.push_back({++last_number_, comm.get()});
   return comm.release();
 }
 
 void Plugin::close(Comm* comm) {
   {
     const std::scoped_lock lock(mutex_);
-    comms_.erase(comm);
+    std::erase_if(comms_, [comm](const Adopted& one) { return one.comm == comm; });
   }
   const KeptPtr<Comm> owner(comm);
   comm->close();
@@ -119,8 +119,10 @@ void Plugin::close(Comm* comm) {
 
 std::string Plugin::counters() {
   const std::scoped_lock lock(mutex_);
-  std::vector<std::pair<std::string, stream::LinkStats>> all;
-  for (Comm* comm : comms_) all.emplace_back(comm->direction(), comm->stats());
+  std::vector<ConnectionStats> all;
+  for (const auto& [number, comm] : comms_) {
+    all.push_back({number, comm->direction(), comm->stats()});
+  }
   return format_counters(all);
 }
 

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -59,7 +58,12 @@ class Plugin {
   std::vector<Device> devices_;
   std::map<std::uint64_t, Attempt> attempts_;
   std::uint64_t last_attempt_ = 0;
-  std::set<Comm*> comms_;
+  struct Adopted {
+    std::uint64_t number;
+    Comm* comm;
+  };
+  std::vector<Adopted> comms_;
+  std::uint64_t last_number_ = 0;
 };
 
 }  // namespace bluecomm::net

@@ -97,6 +97,7 @@ std::string_view Outbox::grant(const Frame& frame) {
 std::string_view Outbox::expect(const Frame& frame) {
   if (frame.message >= next_message_ + kMaxExpected) return "too early a receive";
   if (frame.message >= next_message_) {
+    drop_expected_before(next_message_);
     const bool in_order = expected_.empty() || expected_.back().message < frame.message;
     if (!in_order) return "receives out of order";
     expected_.push_back({frame.message, frame.offset});
@@ -111,13 +112,17 @@ std::string_view Outbox::expect(const Frame& frame) {
 }
 
 std::size_t Outbox::take_expected(std::uint64_t message) {
-  while (!expected_.empty() && expected_.front().message < message) {
-    expected_.pop_front();
-  }
+  drop_expected_before(message);
   if (expected_.empty() || expected_.front().message != message) return 0;
   const std::size_t room = expected_.front().room;
   expected_.pop_front();
   return room;
+}
+
+void Outbox::drop_expected_before(std::uint64_t message) {
+  while (!expected_.empty() && expected_.front().message < message) {
+    expected_.pop_front();
+  }
 }
 
 void Outbox::extend(SentMessage& message, std::size_t granted) {

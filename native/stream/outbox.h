@@ -102,6 +102,7 @@ class Outbox {
 
   void extend(SentMessage& message, std::size_t granted);
   std::size_t take_expected(std::uint64_t message);
+  void drop_expected_before(std::uint64_t message);
   std::size_t turn() const { return others_turn_ && ready_.size() > 1 ? 1 : 0; }
   void cancel(SentMessage& message);
   void forget(SentMessage& message);

@@ -11,12 +11,13 @@ from bluecomm.net.counters import format_metrics, parse_counters
 from bluecomm.net.metrics import MetricsServer
 from tests.support.patience import PATIENCE_S
 
-TEXT = """[{"direction": "send", "messages": 3, "bytes": 70000, "streams": [
+TEXT = """[
+  {"number": 3, "direction": "send", "messages": 3, "bytes": 70000, "streams": [
     {"peer": "10.0.0.2:4242", "bytes_sent": 70100, "chunks_sent": 2,
      "bytes_received": 48, "chunks_received": 0},
     {"peer": "10.0.0.2:4243", "bytes_sent": 5, "chunks_sent": 0,
      "bytes_received": 0, "chunks_received": 0}]},
-  {"direction": "recv", "messages": 0, "bytes": 0, "streams": []}]"""
+  {"number": 5, "direction": "recv", "messages": 0, "bytes": 0, "streams": []}]"""
 
 
 def get(port, path="/metrics"):
@@ -29,16 +30,16 @@ def test_counters_as_objects():
     sends, receives = parse_counters(TEXT)
     assert (sends.direction, sends.messages, sends.nbytes) == ("send", 3, 70000)
     assert sends.streams[0] == net.StreamCounters("10.0.0.2:4242", 70100, 48, 2, 0)
-    assert receives == net.ConnectionCounters("recv", 0, 0, ())
+    assert receives == net.ConnectionCounters(5, "recv", 0, 0, ())
 
 
 def test_counters_as_metrics():
     lines = format_metrics(parse_counters(TEXT)).splitlines()
     name = "bluecomm_net_stream_bytes_sent_total"
-    labels = 'connection="0",direction="send",stream="1",peer="10.0.0.2:4243"'
+    labels = 'connection="3",direction="send",stream="1",peer="10.0.0.2:4243"'
     assert f"# TYPE {name} counter" in lines
     assert f"{name}{{{labels}}} 5" in lines
-    labels = 'connection="1",direction="recv"'
+    labels = 'connection="5",direction="recv"'
     assert f"bluecomm_net_messages_total{{{labels}}} 0" in lines
 
 
