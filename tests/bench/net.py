@@ -79,6 +79,9 @@ ROWS = {
         _loopback(size): Row(f"loopback, {size:,} bytes", message=size)
         for size in SIZES
     },
+    # What it costs to hand bytes to another thread.
+    "helper": Row("loopback, one socket that a helper thread moves", sockets=1),
+    "comms-8": Row("loopback, 8 communicators of one thread", comms=8),
     "veth": Row("unshaped link", shaped=True),
     # One connection has one of the paths, whichever its port gives it.
     "ports-fast": Row(
