@@ -102,7 +102,13 @@ bool Link::passes_over(std::size_t index, std::size_t chunk) {
   auto& all = streams_.all();
   const std::size_t count = std::min(all.size(), in_use_);
   if (count == 1 || index >= count || !outbox_.has_chunks()) return false;
-  all[index].update_pace(Clock::now());
+  // The others too, now and then: they may be slower than they were.
+  const Clock::time_point now = Clock::now();
+  const bool due = now - paces_at_ >= Pace::kSpan / 4;
+  if (due) paces_at_ = now;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (due || i == index) all[i].update_pace(now);
+  }
   std::array<const Pace*, kMaxStreams> paces;
   for (std::size_t i = 0; i < count; ++i) paces[i] = &all[i].pace();
   return leaves_chunk_to_others(std::span(paces).first(count), index, outbox_.pending(),

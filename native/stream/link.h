@@ -18,7 +18,7 @@ namespace bluecomm::stream {
 
 // Messages over a set of connected sockets, to which more may be added at any time:
 // framing, placement of chunks, room for the peer, goodbye. Knows nothing of ranks,
-// dialling, epoll, clocks or threads: its owner says which streams the kernel reports
+// dialling, epoll or threads: its owner says which streams the kernel reports
 // ready, and calls progress().
 class Link final : private FrameSink {
  public:
@@ -114,6 +114,7 @@ class Link final : private FrameSink {
   Outbox outbox_;
   Inbox inbox_;
   std::size_t in_use_ = kMaxStreams;
+  Clock::time_point paces_at_;  // when those of all streams were updated
   std::size_t asked_for_ = 0;
   bool closing_ = false;
   bool refusing_ = false;  // end() was called

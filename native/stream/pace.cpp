@@ -1,5 +1,7 @@
 #include "stream/pace.h"
 
+#include <algorithm>
+
 namespace bluecomm::stream {
 namespace {
 
@@ -11,10 +13,12 @@ constexpr double kMargin = 2;
 
 void Pace::update(std::uint64_t sent, std::size_t held, Clock::time_point now) {
   held_ = held;
-  const std::uint64_t acknowledged = sent - held;
+  // Less than nothing, where a socket counts more than the bytes it was given.
+  const auto acknowledged = static_cast<std::int64_t>(sent - held);
   if (begun_ && now - since_ < kSpan) return;
   if (begun_) {
-    const double rate = static_cast<double>(acknowledged - acknowledged_before_) /
+    const auto count = std::max<std::int64_t>(acknowledged - acknowledged_before_, 0);
+    const double rate = static_cast<double>(count) /
                         std::chrono::duration<double>(now - since_).count();
     // A stream that is empty had nothing to do for a while: it is at least so fast.
     if (held > 0 || rate > rate_) {

@@ -30,7 +30,7 @@ class Pace {
   bool begun_ = false;
   Clock::time_point since_;
   Clock::time_point measured_at_;
-  std::uint64_t acknowledged_before_ = 0;
+  std::int64_t acknowledged_before_ = 0;
 };
 
 // Whether stream `index` should leave a chunk of `chunk` bytes to those that are at

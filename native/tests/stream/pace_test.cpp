@@ -48,6 +48,24 @@ TEST(stream_pace, a_stream_without_work_does_not_look_slow) {
   CHECK_EQ(pace.rate(), 0.0);
 }
 
+TEST(stream_pace, a_stream_that_stands_still_is_slow) {
+  Pace pace = steady(40'000'000, 200 * kKiB);
+  const std::uint64_t sent = 4'000'000 + 200 * kKiB;
+  for (int k = 1; k <= 10; ++k) {
+    pace.update(sent, 200 * kKiB, Clock::time_point{100ms + k * Pace::kSpan});
+  }
+  CHECK(pace.rate() < 100'000);
+}
+
+TEST(stream_pace, a_socket_that_counts_more_than_it_was_given_is_not_fast) {
+  Pace pace;
+  for (int k = 0; k < 10; ++k) {
+    pace.update(1000, 1000 + 100 * static_cast<std::size_t>(k),
+                Clock::time_point{k * Pace::kSpan});
+  }
+  CHECK_EQ(pace.rate(), 0.0);
+}
+
 TEST(stream_pace, equal_streams_leave_nothing_to_one_another) {
   const std::vector<Pace> all(4, steady(10'000'000, 2000 * kKiB));
   CHECK(!last_leaves(all, kChunk));
