@@ -65,6 +65,7 @@ class PendingOperation(TypedDict):
     name: str
     age_s: float
     waiting_for: list[int]  # global ranks
+    wish: str  # what they are to do, if it is not to take part
     received_bytes: int
     expected_bytes: int
 

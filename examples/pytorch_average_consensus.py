@@ -3,11 +3,16 @@
     bfrun -np 4 python examples/pytorch_average_consensus.py
     bfrun -np 4 python examples/pytorch_average_consensus.py \\
         --virtual-topology ring --save-plot-file consensus.png
+    bfrun -np 4 python examples/pytorch_average_consensus.py --asynchronous-mode
 
 Each round replaces a rank's vector by a weighted average of its own and its
 in-neighbors' vectors. The error against the exact mean falls by the factor
 ``1 - spectral gap`` per round, or to zero after a few rounds with a dynamic
 exponential graph on a power of two.
+
+With ``--asynchronous-mode`` no rank waits for another: each one pushes shares of its
+vector, and of a scalar p, into its neighbors' windows and collects what lies in its own
+(push-sum). The sums over all ranks stay what they were, so vector / p goes to the mean.
 """
 
 from __future__ import annotations
@@ -48,6 +53,11 @@ def parse_arguments() -> argparse.Namespace:
         help="average with one neighbor after the other",
     )
     parser.add_argument(
+        "--asynchronous-mode",
+        action="store_true",
+        help="push-sum by windows, every rank at its own pace",
+    )
+    parser.add_argument(
         "--save-plot-file", metavar="FILE", help="draw the error over the rounds"
     )
     parser.add_argument(
@@ -64,11 +74,16 @@ def relative_error(x: torch.Tensor, mean: torch.Tensor) -> float:
     return float((x - mean).norm() / mean.norm())
 
 
-def run(args: argparse.Namespace) -> list[float]:
-    """Return the relative error of this rank's vector after each round."""
+def draw(args: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return this rank's vector and the mean of all."""
     generator = torch.Generator().manual_seed(args.seed + bf.rank())
     x = torch.randn(args.data_size, dtype=torch.float64, generator=generator)
-    mean = bf.allreduce(x, average=True)
+    return x, bf.allreduce(x, average=True)
+
+
+def run(args: argparse.Namespace) -> list[float]:
+    """Return the relative error of this rank's vector after each round."""
+    x, mean = draw(args)
     errors = [relative_error(x, mean)]
     peers = bf.GetDynamicOnePeerSendRecvRanks(bf.load_topology(), bf.rank())
     for _ in range(args.max_iters):
@@ -89,15 +104,49 @@ def run(args: argparse.Namespace) -> list[float]:
     return errors
 
 
+def run_asynchronously(args: argparse.Namespace) -> list[float]:
+    """The same by push-sum; also print what is kept over all ranks."""
+    x, mean = draw(args)
+    errors = [relative_error(x, mean)]
+    peers = bf.GetDynamicOnePeerSendRecvRanks(bf.load_topology(), bf.rank())
+    bf.turn_on_win_ops_with_associated_p()
+    bf.win_create(x, "x", zero_init=True)
+    for _ in range(args.max_iters):
+        targets = bf.out_neighbor_ranks()
+        if args.enable_dynamic_topology and bf.size() > 1:
+            targets, _ = next(peers)
+        share = 1 / (len(targets) + 1)
+        bf.win_accumulate(x, "x", share, dict.fromkeys(targets, share))
+        bf.win_update_then_collect("x")
+        errors.append(relative_error(x / bf.win_associated_p("x"), mean))
+    # What a rank that was ahead has left with the others.
+    bf.barrier()
+    bf.win_update_then_collect("x")
+    p = bf.win_associated_p("x")
+    estimate = x / p
+    errors.append(relative_error(estimate, mean))
+    kept = relative_error(bf.allreduce(x, average=True), mean)
+    mean_p = float(bf.allreduce(torch.tensor([p], dtype=torch.float64))[0])
+    print(
+        f"[{bf.rank()}] p: {p:.6f}, mean over all ranks: {mean_p:.12f} (should be 1); "
+        f"the mean of all vectors has moved by {kept:.1e} (should be 0)"
+    )
+    bf.win_free("x")
+    bf.turn_off_win_ops_with_associated_p()
+    return errors
+
+
 def main() -> None:
     args = parse_arguments()
     bf.init()
     bf.set_topology(TOPOLOGIES[args.virtual_topology](bf.size()))
-    errors = run(args)
+    errors = (run_asynchronously if args.asynchronous_mode else run)(args)
     print(f"[{bf.rank()}] relative error at last iteration: {errors[-1]:.3e}")
     everyone = bf.allgather_object(errors)
     if (args.save_plot_file or args.plot_interactive) and bf.rank() == 0:
         style = "one peer" if args.enable_dynamic_topology else "static"
+        if args.asynchronous_mode:
+            style += ", asynchronous"
         plot_errors(
             {f"rank {rank}": own for rank, own in enumerate(everyone)},
             xlabel="round",

@@ -15,10 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 
+import networkx as nx
 import torch
 from torch import Tensor, nn
 
 import bluecomm as bf
+from bluecomm.topology import StaticTopology
 from bluecomm.topology.names import make_topology
 from plots import plot_errors
 
@@ -36,6 +38,7 @@ METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "gradient_tracking": ("gradient_tracking", {}),
     "diging": ("gradient_tracking", {"order": "cta"}),
     "momentum_tracking": ("momentum_tracking", {}),
+    "push_diging": ("push_diging", {}),
     "local_sgd": ("local_sgd", {"num_steps_per_communication": 4}),
     "diloco": ("diloco", {"num_steps_per_communication": 4, "outer_momentum": 0.5}),
     "noloco": ("noloco", {"num_steps_per_communication": 4}),
@@ -138,6 +141,16 @@ def find_optimum(problem: Problem) -> Tensor:
     return x
 
 
+def graph_of(topology: StaticTopology) -> nx.DiGraph:
+    """Return who sends to whom."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(topology.size))
+    for rank in range(topology.size):
+        targets = topology.weights(0, rank).dst_ranks
+        graph.add_edges_from((rank, target) for target in targets)
+    return graph
+
+
 def run_method(
     args: argparse.Namespace, name: str, problem: Problem, optimum: Tensor
 ) -> list[float]:
@@ -151,7 +164,12 @@ def run_method(
         topology = make_topology(
             TOPOLOGIES.get(args.topology, args.topology), bf.size(), bf.local_size()
         )
-        options = {**options, "topology": topology}
+        if name != "push_diging":
+            options = {**options, "topology": topology}
+        elif isinstance(topology, StaticTopology):
+            bf.set_topology(graph_of(topology))
+        else:
+            raise ValueError(f"push_diging takes a static topology, not {topology}")
     with torch.no_grad():
         problem.x.zero_()
     optimizer = bf.DistributedOptimizer(

@@ -60,6 +60,11 @@ class Call:
     headers: dict[int, int] = dataclasses.field(default_factory=dict)
 
 
+def is_one_sided(kind: str) -> bool:
+    """Return whether calls of a kind have no counterpart on other ranks."""
+    return kind.startswith("win_")
+
+
 def collect_calls(events: Iterable[Event]) -> dict[int, Call]:
     """Return the calls by their number in the trace.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bfrun.trace import spool
-from bfrun.trace.calls import Call, Wait, collect_calls
+from bfrun.trace.calls import Call, Wait, collect_calls, is_one_sided
 from bfrun.trace.spool import Event, Spool
 
 # Numbers of tracks; those of threads are the threads' own.
@@ -21,6 +21,17 @@ FIRST_TENSOR = 2 << 24
 FORWARD, BACKWARD, STEP = "FORWARD", "BACKWARD", "STEP"
 WAIT = "WAIT"
 COMPUTE_AVERAGE = "COMPUTE_AVERAGE"
+
+# What a thread that moves bytes, or waits, does in calls about windows.
+_MOVES = {
+    "win_put": "WIN_PUT",
+    "win_accumulate": "WIN_ACCUMULATE",
+    "win_get": "WIN_GET",
+    "win_update": "WIN_SYNC_COMPUTE_AVERAGE",
+}
+_WAITS = {"win_create": "WIN_CREATE", "win_mutex": "Aquire_Mutex"}
+# Nothing is communicated in these.
+_LOCAL = frozenset({"win_update"})
 
 
 @dataclasses.dataclass
@@ -84,9 +95,11 @@ def _thread_slices(
             activity = f"ENQUEUE_{kind.upper()}"
             yield Slice(event.thread, activity, "enqueue", *span, told)
         elif event.type == spool.COMBINE:
-            yield Slice(event.thread, COMPUTE_AVERAGE, "combine", *span, told)
+            activity = _MOVES.get(kind, COMPUTE_AVERAGE)
+            yield Slice(event.thread, activity, "combine", *span, told)
         elif event.type == spool.BLOCKED:
-            yield Slice(event.thread, WAIT, "wait", *span, told)
+            activity = _WAITS.get(kind, WAIT)
+            yield Slice(event.thread, activity, "wait", *span, told)
             for wait in call.waits:
                 begin = max(wait.begin_ns, event.begin_ns)
                 end = min(wait.end_ns, event.end_ns)
@@ -138,7 +151,8 @@ def _lanes(trace: Spool, calls: Iterable[Call], last_ns: int) -> Iterable[Slice]
     """Yield the operations, each in the first row that is free then."""
     free = [0]
     busy: list[tuple[int, int]] = []
-    for call in sorted(calls, key=lambda each: each.begin_ns):
+    shared = [call for call in calls if trace.name(call.kind) not in _LOCAL]
+    for call in sorted(shared, key=lambda each: each.begin_ns):
         while busy and busy[0][0] <= call.begin_ns:
             heapq.heappush(free, heapq.heappop(busy)[1])
         lane = heapq.heappop(free)
@@ -149,14 +163,16 @@ def _lanes(trace: Spool, calls: Iterable[Call], last_ns: int) -> Iterable[Slice]
         track = FIRST_LANE + lane
         name = f"{trace.name(call.kind)} {trace.name(call.name)}"
         span = (call.begin_ns, max(call.begin_ns, end_ns))
-        told = _describe(call)
+        told = _describe(trace, call)
         yield Slice(track, name, "communicate", *span, told, call)
         for wait in call.waits:
             yield _wait_slice(track, wait, wait.begin_ns, wait.end_ns)
 
 
-def _describe(call: Call) -> dict[str, Any]:
-    told: dict[str, Any] = {"group": f"{call.key[0]:x}", "sequence": call.key[1]}
+def _describe(trace: Spool, call: Call) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    if not is_one_sided(trace.name(call.kind)):
+        told = {"group": f"{call.key[0]:x}", "sequence": call.key[1]}
     if call.nbytes is not None:
         told["bytes"] = call.nbytes
     if call.edges:

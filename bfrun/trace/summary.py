@@ -6,6 +6,7 @@ import collections
 import dataclasses
 from typing import Any
 
+from bfrun.trace.calls import is_one_sided
 from bfrun.trace.clock import ClockEstimate
 from bfrun.trace.slices import FIRST_LANE, WAIT, RankSlices
 from bfrun.trace.spool import Spool
@@ -56,8 +57,9 @@ class Summary:
         self.dropped += header.dropped
         seconds: dict[str, float] = collections.defaultdict(float)
         for each in slices.slices:
-            if each.category == "compute" or each.name == WAIT:
-                seconds[each.name] += (each.end_ns - each.begin_ns) / 1e9
+            if each.category in ("compute", "wait"):
+                name = WAIT if each.category == "wait" else each.name
+                seconds[name] += (each.end_ns - each.begin_ns) / 1e9
             elif each.category in ("late", "data") and each.track < FIRST_LANE:
                 exposed = self._waits[header.rank, each.arguments["peer"]]
                 exposed.exposed_ns += each.end_ns - each.begin_ns
@@ -82,7 +84,10 @@ class Summary:
                     waited.late_ns += wait.end_ns - wait.begin_ns
                 else:
                     waited.data_ns += wait.end_ns - wait.begin_ns
-            key = (*call.key, trace.name(call.kind), trace.name(call.name))
+            kind = trace.name(call.kind)
+            if is_one_sided(kind):
+                continue
+            key = (*call.key, kind, trace.name(call.name))
             self._called(key, header.rank, clock.to_ours(call.begin_ns))
 
     def _called(self, key: tuple[object, ...], rank: int, when_ns: int) -> None:

@@ -36,6 +36,11 @@ from bluecomm.bench.training.measuring import StepTime, measure, with_baseline
 from bluecomm.bench.training.models import MODELS, Layer, equal_layers, layers_of
 from bluecomm.bench.training.overhead import measure_overhead
 from bluecomm.bench.training.report import TrainReport
+from bluecomm.bench.training.slow_rank import (
+    measure_paces,
+    print_paces,
+    write_paces,
+)
 from bluecomm.runtime import Communicator, current_communicator
 
 
@@ -85,6 +90,13 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="what wrapping the optimizer costs in a world of one, from pairs of steps",
     )
+    parser.add_argument(
+        "--slow-rank",
+        type=_slow_rank,
+        metavar="RANK:FACTOR",
+        help="let one rank take so many times --step-ms, such as 0:10, and show how "
+        "fast the others train beside it",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument("--steps", type=int, default=10, help="per turn (default: 10)")
     parser.add_argument("--warmup", type=int, default=3, help="default: 3")
@@ -105,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
     contenders = with_baseline(args.algorithms)
     if args.overhead:
         return _show_overhead(args, layers, contenders)
+    if args.slow_rank:
+        return _show_paces(args, layers)
     with_ddp = size() > 1 and any(one.name == DDP for one in contenders)
     if with_ddp:
         dist.init_process_group("gloo", rank=rank(), world_size=size())
@@ -162,16 +176,50 @@ def _show_overhead(
     return 0
 
 
+def _show_paces(args: argparse.Namespace, layers: list[Layer]) -> int:
+    """Print how fast the others train beside a slow rank."""
+    slow_rank, factor = args.slow_rank
+    contenders = [Contender.parse(label) for label in args.algorithms if label != DDP]
+    if args.step_ms is None or not 0 <= slow_rank < size() or size() == 1:
+        print(
+            f"--slow-rank {slow_rank}: give --step-ms, and start more than "
+            f"{max(1, slow_rank)} ranks; there are {size()}",
+            file=sys.stderr,
+        )
+        return 2
+    comm = current_communicator()
+    own_factor = factor if rank() == slow_rank else 1.0
+    alike = _trainer(args, layers, comm, None)
+    uneven = _trainer(args, layers, comm, None, own_factor)
+    paces = measure_paces(
+        (alike, uneven),
+        comm,
+        contenders,
+        slow_rank,
+        rounds=args.rounds,
+        steps=args.steps,
+        warmup=args.warmup,
+        say=_say,
+    )
+    if rank() == 0:
+        title = f"{args.model or args.layers}, {size()} ranks, step of {args.step_ms:g}"
+        print_paces(paces, f"{title} ms, rank {slow_rank} {factor:g} times as long")
+        if args.json:
+            write_paces(paces, args.json)
+    return 0
+
+
 def _trainer(
     args: argparse.Namespace,
     layers: list[Layer],
     comm: Communicator,
     group: dist.ProcessGroup | None,
+    factor: float = 1.0,
 ) -> Trainer:
     def make_model() -> nn.Module:
         if args.step_ms is None:
             return RealModel(layers, args.batch_size)
-        return EmulatedModel(layers, 1e-3 * args.step_ms)
+        return EmulatedModel(layers, 1e-3 * factor * args.step_ms)
 
     def make_optimizer(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
         if args.step_ms is None:
@@ -210,6 +258,15 @@ def _positive(text: str) -> float:
     if not number > 0:
         raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
     return number
+
+
+def _slow_rank(text: str) -> tuple[int, float]:
+    word, _, factor = text.partition(":")
+    try:
+        return int(word), _positive(factor)
+    except ValueError:
+        message = f"must be like 0:10, got {text}"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def _contender(text: str) -> str:

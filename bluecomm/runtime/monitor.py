@@ -191,6 +191,7 @@ class Monitor:
                 "kind": operation["kind"],
                 "age_s": operation["age_s"],
                 "waiting_for": operation["waiting_for"],
+                "wish": operation["wish"],
                 "blocking": self._world.blocks_program(operation["handle"]),
             }
             for operation in self._world.engine.pending()

@@ -40,7 +40,7 @@ class RankState:
             where += f", CPU last used {self.idle_s:.0f} s ago"
         doing = ", ".join(
             f"{operation['kind']} {operation['name']!r} for {operation['age_s']:.0f} s"
-            f" (waits for {_ranks(operation['waiting_for'])})"
+            f" (waits for {_awaited(operation['waiting_for'], operation['wish'])})"
             for operation in self.operations
         )
         return f"{where}): {doing or 'in no operation'}"
@@ -58,6 +58,7 @@ class StallReport:
     name: str
     age_s: float
     waiting_for: tuple[int, ...]
+    wish: str
     received_bytes: int
     expected_bytes: int
     others: int
@@ -74,6 +75,7 @@ class StallReport:
             operation["name"],
             operation["age_s"],
             tuple(operation["waiting_for"]),
+            operation["wish"],
             operation["received_bytes"],
             operation["expected_bytes"],
             others,
@@ -167,7 +169,7 @@ class StallReport:
     def __str__(self) -> str:
         head = (
             f"{self.kind} {self.name!r} on rank {self.rank} has waited "
-            f"{self.age_s:.0f} s for {_ranks(self.waiting_for)}"
+            f"{self.age_s:.0f} s for {_awaited(self.waiting_for, self.wish)}"
         )
         if self.received_bytes < self.expected_bytes:
             head += f" (received {self.received_bytes} of {self.expected_bytes} bytes)"
@@ -175,6 +177,10 @@ class StallReport:
             head += f"; so have {self.others} more operations"
         shown = [self.states[rank] for rank in sorted(self.states)]
         return "\n".join([head, *(str(state) for state in shown)])
+
+
+def _awaited(ranks: Any, wish: str) -> str:
+    return f"{_ranks(ranks)} {wish}" if wish else _ranks(ranks)
 
 
 def _ranks(ranks: Any) -> str:

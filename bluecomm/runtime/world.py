@@ -34,6 +34,9 @@ _log = logging.getLogger("bluecomm")
 # Completed operations that nobody waits for are noticed when so many are outstanding.
 _REAP_AT = 256
 
+# The engine numbers calls about windows from here on (native/engine/dispatcher.cpp).
+_FIRST_WINDOW_CALL = 1 << 63
+
 _CLOSE_TIMEOUT_S = 5.0
 
 
@@ -300,8 +303,11 @@ class World:
         return number in self._waiting
 
     def has_hard_deadline(self, number: int) -> bool:
-        """Return whether the caller gave an operation its deadline."""
-        return number in self._hard_limits_s
+        """Return whether an operation's deadline is not to be put off.
+
+        The caller gave it, or it is a call about a window.
+        """
+        return number in self._hard_limits_s or number >= _FIRST_WINDOW_CALL
 
     def limit_s(self, number: int) -> float:
         """Return the deadline that an operation was started with, in seconds."""

@@ -43,7 +43,7 @@ def win_create(
 
     Raises:
         TypeError: Not a tensor, of a type that is not supported, or no name.
-        ValueError: Not a dense CPU tensor.
+        ValueError: Not a dense CPU tensor, or a name that is no text.
         MismatchError: The ranks gave differing names, shapes or types, or have
             differing topologies; the text names them.
         PeerLostError: A rank is gone.
@@ -53,6 +53,8 @@ def win_create(
     value, word = as_input(tensor, "win_create")
     if not isinstance(name, str) or not name:
         raise TypeError(f"win_create: name must be a string, got {name!r}")
+    if not _is_text(name):
+        raise ValueError(f"win_create: {name!r} is no text that UTF-8 can write")
     is_taken = name in comm.windows
     facts = {
         "name": name,
@@ -86,7 +88,7 @@ def win_create(
         zero_init=zero_init,
         memory=comm.world.memory,
     )
-    window = LiveWindow(name, comm, tensor, native)
+    window = LiveWindow(name, comm, tensor, tensor.shape, tensor.dtype, native)
     limit_s = window.timeout_s("win_create", timeout_s)
     comm.windows[name] = window
     WindowHandle(window, "win_create", native.open(limit_s), limit_s).wait()
@@ -153,6 +155,14 @@ def get_current_created_window_names() -> list[str]:
         NotInitializedError: ``init`` has not been called.
     """
     return sorted(current_communicator().windows)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_busy(window: LiveWindow) -> bool:

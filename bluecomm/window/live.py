@@ -36,6 +36,8 @@ class LiveWindow:
         name: Its name.
         comm: The ranks that made it.
         tensor: What was given to ``win_create``; the own value.
+        shape: Its shape at that time.
+        dtype: Its type at that time.
         native: The engine's part of it.
         kept: Requests that may be under way, and the memory that they read. Threads
             may change it side by side: it is one object, changed entry by entry.
@@ -45,6 +47,8 @@ class LiveWindow:
     name: str
     comm: Communicator
     tensor: torch.Tensor
+    shape: torch.Size
+    dtype: torch.dtype
     native: Window
     kept: dict[WindowTicket, torch.Tensor] = dataclasses.field(default_factory=dict)
     has_p: bool = False
@@ -90,12 +94,16 @@ class LiveWindow:
             ValueError: Of another shape or type than the window's.
         """
         value, _ = as_input(tensor, operation)
-        mine = self.tensor
-        if value.shape != mine.shape or value.dtype != mine.dtype:
+        if value.shape != self.shape or value.dtype != self.dtype:
+            own = (
+                " the window's own tensor, which is now"
+                if tensor is self.tensor
+                else ""
+            )
             raise ValueError(
                 f"{operation} {self.name!r}: expected a tensor of shape "
-                f"{tuple(mine.shape)} and type {mine.dtype}, as given to win_create, "
-                f"got {tuple(value.shape)} and {value.dtype}"
+                f"{tuple(self.shape)} and type {self.dtype}, as given to win_create, "
+                f"got{own} {tuple(value.shape)} and {value.dtype}"
             )
         return value
 
@@ -152,10 +160,10 @@ class LiveWindow:
         self, operation: str, argument: str, weights: list[float]
     ) -> None:
         """Raise unless elements of the window's type can be weighted so."""
-        if self.tensor.is_floating_point() or all(w in (0.0, 1.0) for w in weights):
+        if self.dtype.is_floating_point or all(w in (0.0, 1.0) for w in weights):
             return
         raise ValueError(
-            f"{operation} {self.name!r}: elements of type {self.tensor.dtype} cannot "
+            f"{operation} {self.name!r}: elements of type {self.dtype} cannot "
             f"be weighted, got {argument} with {weights}; make the window of "
             "tensor.float(), or give weights of 1 or 0"
         )

@@ -186,6 +186,9 @@ def _scale(
     if weight == 1.0:
         return
     with torch.no_grad():
-        tensor.mul_(int(weight) if not tensor.is_floating_point() else weight)
+        if tensor.is_floating_point():
+            tensor.mul_(weight)
+        else:
+            tensor.zero_()
     if with_p:
         window.native.scale_p(weight)

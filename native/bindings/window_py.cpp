@@ -56,7 +56,10 @@ class PyWindow {
 
   Ticket put(std::uintptr_t address, const Window::Weights& targets, bool accumulates,
              bool with_p, double timeout_s, bool waits) {
-    static_cast<void>(engine_.use());
+    WindowAccount& account = engine_.use().window_account();
+    const auto call =
+        account.begin(accumulates ? WindowCall::kAccumulate : WindowCall::kPut,
+                      window_->config().name);
     WindowDesk::Put put{memory_at(address, window_->config().nbytes),
                         {},
                         accumulates,
@@ -64,31 +67,35 @@ class PyWindow {
                         with_p ? window_->p() : 0.0};
     for (const auto& [rank, weight] : targets) {
       const Window::Put one{put.x, weight, accumulates, {weight * put.p, with_p}};
-      if (!window_->put_directly(rank, one)) put.targets.emplace_back(rank, weight);
+      if (window_->put_directly(rank, one)) {
+        account.exchanged(call, rank, WindowAccount::Way::kSent, put.x.size());
+      } else {
+        put.targets.emplace_back(rank, weight);
+      }
     }
-    if (put.targets.empty()) return nullptr;
-    return ask(
-        [&](WindowDesk& desk) {
-          return desk.put(window_, put, deadline_after(timeout_s));
-        },
-        waits);
+    return ask_others(call, targets.size(), put.targets.size(), waits,
+                      [&](WindowDesk& desk) {
+                        return desk.put(window_, put, deadline_after(timeout_s), call);
+                      });
   }
 
   Ticket get(const Window::Weights& sources, bool with_p, double timeout_s,
              bool waits) {
-    static_cast<void>(engine_.use());
+    WindowAccount& account = engine_.use().window_account();
+    const auto call = account.begin(WindowCall::kGet, window_->config().name);
     Window::Weights others;
     for (const auto& [rank, weight] : sources) {
-      if (!window_->get_directly(rank, weight, with_p)) {
+      if (window_->get_directly(rank, weight, with_p)) {
+        account.exchanged(call, rank, WindowAccount::Way::kReceived,
+                          window_->config().nbytes);
+      } else {
         others.emplace_back(rank, weight);
       }
     }
-    if (others.empty()) return nullptr;
-    return ask(
-        [&](WindowDesk& desk) {
-          return desk.get(window_, others, with_p, deadline_after(timeout_s));
-        },
-        waits);
+    return ask_others(
+        call, sources.size(), others.size(), waits, [&](WindowDesk& desk) {
+          return desk.get(window_, others, with_p, deadline_after(timeout_s), call);
+        });
   }
 
   Ticket lock(int owner, double timeout_s) {
@@ -108,10 +115,13 @@ class PyWindow {
 
   void update(std::uintptr_t result, std::uintptr_t own, double self_weight,
               Window::Weights weights, bool resets, bool with_p, bool keeps) {
-    static_cast<void>(engine_.use());
+    WindowAccount& account = engine_.use().window_account();
+    const auto call = account.begin(WindowCall::kUpdate, window_->config().name);
     const std::size_t nbytes = window_->config().nbytes;
     window_->update(memory_at(result, nbytes), memory_at(own, nbytes),
                     {self_weight, std::move(weights), resets, with_p, keeps});
+    account.moved(call, call.began);
+    account.ended(call, Code::kOk);
   }
 
   void publish(std::uintptr_t own) {
@@ -134,6 +144,22 @@ class PyWindow {
   }
 
  private:
+  // Asks the `others` of `all` neighbors, with which there is no shared memory, for
+  // their part of a call.
+  template <typename Body>
+  Ticket ask_others(const WindowAccount::Call& call, std::size_t all,
+                    std::size_t others, bool waits, Body&& body) {
+    WindowAccount& account = engine_.use().window_account();
+    if (others < all) account.moved(call, call.began);
+    if (others == 0) {
+      account.ended(call, Code::kOk);
+      return nullptr;
+    }
+    Ticket ticket = ask(std::forward<Body>(body), waits);
+    account.submitted(call);
+    return ticket;
+  }
+
   template <typename Body>
   Ticket ask(Body&& body, bool waits = false) {
     return engine_.use().with_windows(

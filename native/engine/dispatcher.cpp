@@ -12,6 +12,9 @@ namespace {
 // Messages about windows must not look like others of the same job.
 constexpr std::uint64_t kWindowSeed = 0x77696E646F77;
 
+// Calls about windows are numbered from here on among what is pending.
+constexpr Handle kFirstWindowCall = Handle{1} << 63;
+
 }  // namespace
 
 Dispatcher::Dispatcher(EngineConfig config,
@@ -22,8 +25,9 @@ Dispatcher::Dispatcher(EngineConfig config,
       peers_(config_.rank, config_.size, config_.machine),
       account_(config_.size, config_.recorder),
       links_(peers_),
+      window_account_(config_.size, config_.recorder),
       windows_(config_.rank, hash_bytes(config_.job, kWindowSeed + config_.epoch),
-               links_),
+               links_, window_account_),
       counted_before_(static_cast<std::size_t>(config_.size)) {}
 
 std::map<std::string, std::string> Dispatcher::offers() const {
@@ -336,12 +340,23 @@ std::vector<PendingOperation> Dispatcher::pending() const {
     one.expected_bytes = lack.expected;
     list.push_back(std::move(one));
   }
+  for (WindowDesk::Pending& call : windows_.pending()) {
+    PendingOperation one;
+    one.handle = kFirstWindowCall + call.call.number;
+    one.kind = call_name(call.call.kind);
+    one.name = std::move(call.call.window);
+    one.age_s = std::chrono::duration<double>(now - call.call.began).count();
+    one.waiting_for.assign(call.waiting_for.begin(), call.waiting_for.end());
+    one.wish = std::move(call.wish);
+    list.push_back(std::move(one));
+  }
   return list;
 }
 
 Stats Dispatcher::stats() const {
   Stats stats;
   stats.age_s = account_.age().count();
+  stats.window_calls = window_account_.kinds();
   for (std::size_t k = 0; k < kKinds; ++k) {
     const Kind kind = static_cast<Kind>(k);
     const KindStats counted = account_.kind(kind);
@@ -354,7 +369,8 @@ Stats Dispatcher::stats() const {
     PeerStats peer{rank,
                    std::string(peers_.transport_of(rank)),
                    channel->stats() - counted_before_[index],
-                   {}};
+                   {},
+                   window_account_.edges(rank)};
     const Account::Edges* const edges = account_.edges(rank);
     for (std::size_t k = 0; edges != nullptr && k < kKinds; ++k) {
       const EdgeStats& edge = (*edges)[k];
@@ -368,6 +384,7 @@ Stats Dispatcher::stats() const {
 
 void Dispatcher::reset_stats() {
   account_.reset();
+  window_account_.reset();
   for (std::size_t rank = 0; rank < counted_before_.size(); ++rank) {
     const Channel* const channel = peers_.channels()[rank];
     if (channel != nullptr) counted_before_[rank] = channel->stats();

@@ -38,6 +38,7 @@ struct PendingOperation {
   std::string name;
   double age_s = 0;
   std::vector<int> waiting_for;
+  std::string wish;  // what they are to do, if it is not to take part
   std::size_t received_bytes = 0;
   std::size_t expected_bytes = 0;
 };
@@ -47,12 +48,14 @@ struct PeerStats {
   std::string transport;
   ChannelStats channel;
   std::vector<std::pair<Kind, EdgeStats>> edges;  // of the kinds that were used
+  WindowAccount::Edges window_edges;
 };
 
 struct Stats {
   double age_s = 0;  // how long it has been counted
   std::vector<PeerStats> peers;
   std::vector<std::pair<Kind, KindStats>> kinds;
+  WindowAccount::Kinds window_calls;
 };
 
 struct EngineConfig {
@@ -102,6 +105,7 @@ class Dispatcher final : private Receiver {
   void reset_stats();
   Account& account() { return account_; }
   WindowDesk& windows() { return windows_; }
+  WindowAccount& window_account() { return window_account_; }
 
   // Moves what can be moved now, at most about kBudget bytes of each operation. True
   // when anything changed, so that it should be called again.
@@ -170,6 +174,7 @@ class Dispatcher final : private Receiver {
   Matching matching_;
   Account account_;
   PeersAsLinks links_;
+  WindowAccount window_account_;
   WindowDesk windows_;
   std::vector<ChannelStats> counted_before_;  // by rank, at the last reset_stats()
   Clock::time_point now_;                     // when this turn began

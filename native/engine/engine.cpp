@@ -128,8 +128,10 @@ bool Engine::ticket_done(const WindowTicket& ticket) {
 std::optional<Status> Engine::wait_ticket(const WindowTicket& ticket,
                                           Clock::time_point deadline,
                                           const std::function<bool()>& interrupted) {
+  const Clock::time_point begin = Clock::now();
   const bool done =
       progress_.drive_until([&] { return ticket.done(); }, deadline, interrupted);
+  window_account().blocked(ticket.call, begin);
   return done ? std::optional<Status>(ticket.status) : std::nullopt;
 }
 

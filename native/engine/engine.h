@@ -62,6 +62,7 @@ class Engine final : private Work {
     };
     return caller == Caller::kWaits ? progress_.run(start) : progress_.run_apart(start);
   }
+  WindowAccount& window_account() { return dispatcher_.window_account(); }
   bool ticket_done(const WindowTicket& ticket);
   // As for an operation; the ticket is done at its own deadline at the latest.
   std::optional<Status> wait_ticket(const WindowTicket& ticket,

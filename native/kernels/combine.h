@@ -53,7 +53,8 @@ void combine_reduce(std::span<std::byte> dst, std::span<const Term> terms, Reduc
                     double post_scale, DType dtype,
                     CpuLevel level = cpu_level()) noexcept;
 
-// dst[k] = scale * src[k]; a plain copy where scale is 1.
+// dst[k] = scale * src[k]; a plain copy where scale is 1. For integers and bools scale
+// is 1, or 0, which leaves zeros.
 void copy_scaled(std::span<std::byte> dst, std::span<const std::byte> src, double scale,
                  DType dtype) noexcept;
 

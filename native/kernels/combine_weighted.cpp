@@ -64,6 +64,10 @@ void copy_scaled(std::span<std::byte> dst, std::span<const std::byte> src, doubl
     std::copy(src.begin(), src.end(), dst.begin());  // also where dst is src
     return;
   }
+  if (!is_floating(dtype)) {  // which the loops do not weight
+    std::fill(dst.begin(), dst.end(), std::byte{0});
+    return;
+  }
   const Term term{src.data(), 1.0};
   combine_weighted(dst, {&term, 1}, scale, dtype);
 }

@@ -25,13 +25,12 @@ bool uses_lane(WindowAction action) {
 
 // --- Requests ------------------------------------------------------------------------
 
-WindowDesk::Ticket WindowDesk::make_ticket(std::string_view operation,
-                                           const Window& window,
+WindowDesk::Ticket WindowDesk::make_ticket(const WindowAccount::Call& call,
                                            Clock::time_point deadline) const {
   auto ticket = std::make_shared<WindowTicket>();
-  ticket->label = std::string(operation) + " '" + window.config().name + "' on rank " +
-                  std::to_string(rank_);
-  ticket->started = Clock::now();
+  ticket->call = call;
+  ticket->label = std::string(call_name(call.kind)) + " '" + call.window +
+                  "' on rank " + std::to_string(rank_);
   ticket->deadline = deadline;
   return ticket;
 }
@@ -41,7 +40,8 @@ WindowDesk::Ticket WindowDesk::open(WindowPtr window, Clock::time_point deadline
   if (!windows_.emplace(id, window).second) {
     throw std::invalid_argument("window '" + window->config().name + "' exists");
   }
-  Ticket ticket = make_ticket("win_create", *window, deadline);
+  const Ticket ticket =
+      make_ticket(account_.begin(WindowCall::kCreate, window->config().name), deadline);
   const auto found = early_.extract(id);
   Early early = found ? std::move(found.mapped()) : Early{};
   for (Shared& one : early.shared) {
@@ -51,6 +51,7 @@ WindowDesk::Ticket WindowDesk::open(WindowPtr window, Clock::time_point deadline
                           window->config().in_neighbors.end());
   neighbors.insert(window->config().out_neighbors.begin(),
                    window->config().out_neighbors.end());
+  bool is_awaited = false;
   for (const int rank : neighbors) {
     WindowMessage message;
     message.window = id;
@@ -58,8 +59,10 @@ WindowDesk::Ticket WindowDesk::open(WindowPtr window, Clock::time_point deadline
     share_with(rank, window);
     post(rank, message);
     if (early.opens.contains(rank)) continue;
+    is_awaited = true;
     add_part({ticket, window, rank, message, {}, nullptr});
   }
+  if (!is_awaited) account_.ended(ticket->call, Code::kOk);
   return ticket;
 }
 
@@ -109,9 +112,9 @@ void WindowDesk::remove(const Window& window) {
 }
 
 WindowDesk::Ticket WindowDesk::put(const WindowPtr& window, const Put& put,
-                                   Clock::time_point deadline) {
-  Ticket ticket =
-      make_ticket(put.accumulates ? "win_accumulate" : "win_put", *window, deadline);
+                                   Clock::time_point deadline,
+                                   const WindowAccount::Call& call) {
+  Ticket ticket = make_ticket(call, deadline);
   for (const auto& [rank, weight] : put.targets) {
     WindowMessage message;
     message.action = put.accumulates ? WindowAction::kAccumulate : WindowAction::kPut;
@@ -125,8 +128,9 @@ WindowDesk::Ticket WindowDesk::put(const WindowPtr& window, const Put& put,
 
 WindowDesk::Ticket WindowDesk::get(const WindowPtr& window,
                                    const Window::Weights& sources, bool with_p,
-                                   Clock::time_point deadline) {
-  Ticket ticket = make_ticket("win_get", *window, deadline);
+                                   Clock::time_point deadline,
+                                   const WindowAccount::Call& call) {
+  Ticket ticket = make_ticket(call, deadline);
   for (const auto& [rank, weight] : sources) {
     WindowMessage message;
     message.action = WindowAction::kGet;
@@ -139,7 +143,8 @@ WindowDesk::Ticket WindowDesk::get(const WindowPtr& window,
 
 WindowDesk::Ticket WindowDesk::lock(const WindowPtr& window, int owner,
                                     Clock::time_point deadline) {
-  Ticket ticket = make_ticket("win_mutex", *window, deadline);
+  Ticket ticket =
+      make_ticket(account_.begin(WindowCall::kMutex, window->config().name), deadline);
   WindowMessage message;
   message.action = WindowAction::kLock;
   ticket->number = add_part({ticket, window, owner, message, {}, nullptr});
@@ -191,6 +196,15 @@ std::uint64_t WindowDesk::add_part(Part part) {
   return number;
 }
 
+// Of a part that has its effect.
+void WindowDesk::note_exchange(const Part& part) {
+  if (!uses_lane(part.message.action)) return;
+  const bool is_get = part.message.action == WindowAction::kGet;
+  account_.exchanged(part.ticket->call, part.peer,
+                     is_get ? WindowAccount::Way::kReceived : WindowAccount::Way::kSent,
+                     part.window->config().nbytes);
+}
+
 void WindowDesk::send(Part& part) {
   Channel* const channel = links_.channel(part.peer);
   if (channel == nullptr) return;  // its end is told by fail_gone()
@@ -208,8 +222,13 @@ void WindowDesk::end_part(std::uint64_t number, Status status) {
     return is_answer(one->message().action) && one->message().request == number;
   });
   WindowTicket& ticket = *part.ticket;
+  if (status.ok()) note_exchange(part);
   if (ticket.status.ok()) ticket.status = std::move(status);
-  if (--ticket.unanswered == 0) ++completions_;
+  if (--ticket.unanswered == 0) {
+    ++completions_;
+    const int awaited = part.holder >= 0 ? part.holder : part.peer;
+    account_.ended(ticket.call, ticket.status.code, awaited == rank_ ? -1 : awaited);
+  }
   if (!uses_lane(part.message.action)) return;
   const auto lane = lanes_.find({part.message.window, part.peer});
   if (lane == lanes_.end()) return;
@@ -247,7 +266,7 @@ void WindowDesk::post(int peer, const WindowMessage& message, std::string_view t
 // --- Failures ------------------------------------------------------------------------
 
 std::string WindowDesk::timeout_text(const Part& part) const {
-  const std::string limit = seconds(part.ticket->deadline - part.ticket->started);
+  const std::string limit = seconds(part.ticket->deadline - part.ticket->call.began);
   const std::string peer = links_.place(part.peer);
   std::string text = part.ticket->label + ": ";
   if (part.message.action == WindowAction::kLock && part.holder >= 0) {
@@ -258,6 +277,25 @@ std::string WindowDesk::timeout_text(const Part& part) const {
     return text + peer + " has not made the window within " + limit;
   }
   return text + "no answer from " + peer + " within " + limit;
+}
+
+std::vector<WindowDesk::Pending> WindowDesk::pending() const {
+  std::map<const WindowTicket*, Pending> pending;
+  for (const auto& [number, part] : parts_) {
+    Pending& one = pending[part.ticket.get()];
+    one.call = part.ticket->call;
+    one.waiting_for.insert(part.holder >= 0 ? part.holder : part.peer);
+    if (part.message.action == WindowAction::kLock && part.holder >= 0) {
+      one.wish = "to release the mutex of " + links_.place(part.peer);
+    } else if (part.message.action == WindowAction::kOpen) {
+      one.wish = "to make the window";
+    } else {
+      one.wish = "to answer";
+    }
+  }
+  std::vector<Pending> list;
+  for (auto& [ticket, one] : pending) list.push_back(std::move(one));
+  return list;
 }
 
 bool WindowDesk::fail_expired(Clock::time_point now) {

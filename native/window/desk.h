@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "window/account.h"
 #include "window/links.h"
 #include "window/message.h"
 #include "window/ticket.h"
@@ -38,8 +39,9 @@ class WindowDesk {
   using WindowPtr = std::shared_ptr<Window>;
 
   // `mark` is the same on all ranks of the job and epoch, and differs between them.
-  WindowDesk(int rank, std::uint64_t mark, const WindowLinks& links)
-      : rank_(rank), mark_(mark), links_(links) {}
+  WindowDesk(int rank, std::uint64_t mark, const WindowLinks& links,
+             WindowAccount& account)
+      : rank_(rank), mark_(mark), links_(links), account_(account) {}
 
   // Makes a window known; the ticket is done when all its neighbors have done so.
   // Throws std::invalid_argument where the id is known.
@@ -56,9 +58,11 @@ class WindowDesk {
     bool with_p = false;
     double p = 1.0;
   };
-  Ticket put(const WindowPtr& window, const Put& put, Clock::time_point deadline);
+  // `call` is what asks for it, which ends with the ticket.
+  Ticket put(const WindowPtr& window, const Put& put, Clock::time_point deadline,
+             const WindowAccount::Call& call);
   Ticket get(const WindowPtr& window, const Window::Weights& sources, bool with_p,
-             Clock::time_point deadline);
+             Clock::time_point deadline, const WindowAccount::Call& call);
 
   // Asks for the mutex of one rank, which may be this one. To be unlocked with the
   // ticket, also to give up while it is not done.
@@ -74,6 +78,13 @@ class WindowDesk {
     return !parts_.empty() || !arrivals_.empty() || !sharings_.empty() ||
            buried_.size() < detached_.size();
   }
+  // A ticket that is not done.
+  struct Pending {
+    WindowAccount::Call call;
+    std::set<int> waiting_for;
+    std::string wish;  // what they are to do
+  };
+  std::vector<Pending> pending() const;
   // Grows with each ticket that is done.
   std::uint64_t completions() const { return completions_; }
   Clock::time_point next_timer() const;
@@ -128,9 +139,9 @@ class WindowDesk {
   void share_with(int peer, const WindowPtr& window);
   void share(int peer, const WindowPtr& window, WindowMessage message,
              std::span<const std::byte> bytes);
-  Ticket make_ticket(std::string_view operation, const Window& window,
-                     Clock::time_point deadline) const;
+  Ticket make_ticket(const WindowAccount::Call& call, Clock::time_point deadline) const;
   std::uint64_t add_part(Part part);
+  void note_exchange(const Part& part);
   void send(Part& part);
   void end_part(std::uint64_t number, Status status);
   void fail_part(std::uint64_t number, Status status);
@@ -163,6 +174,7 @@ class WindowDesk {
   const int rank_;
   const std::uint64_t mark_;
   const WindowLinks& links_;
+  WindowAccount& account_;
   std::unordered_map<std::uint64_t, WindowPtr> windows_;
   std::map<std::uint64_t, Early> early_;  // of windows that are not made here yet
   std::vector<Sharing> sharings_;

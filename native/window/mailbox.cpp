@@ -82,7 +82,10 @@ void MailboxWriter::accumulate(std::span<const std::byte> x, double weight,
   if (seen.is_fresh) {
     const std::array<Term, 2> terms{Term{mailbox_.slot(seen.index).data()},
                                     Term{x.data(), weight}};
-    combine_weighted(back(), terms, 1.0, mailbox_.dtype());
+    // Integers are not weighted: what is nothing to them is left out.
+    const bool adds = weight != 0.0 || is_floating(mailbox_.dtype());
+    combine_weighted(back(), std::span(terms).first(adds ? 2 : 1), 1.0,
+                     mailbox_.dtype());
     const Mailbox::Meta& before = mailbox_.meta(seen.index);
     mailbox_.meta(back_) = {before.p + meta.p, before.carries_p};
     const Mailbox::State sum{back_, true, seen.adds, puts_};

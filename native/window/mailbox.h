@@ -77,7 +77,7 @@ class MailboxWriter {
  public:
   explicit MailboxWriter(Mailbox mailbox) : mailbox_(mailbox) {}
 
-  // Publishes SET weight * x, or ADD weight * x.
+  // Publishes SET weight * x, or ADD weight * x. For integers the weight is 1 or 0.
   void put(std::span<const std::byte> x, double weight, Mailbox::Meta meta);
   void accumulate(std::span<const std::byte> x, double weight, Mailbox::Meta meta);
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -159,10 +160,30 @@ def test_average_consensus(tmp_path: Path, dynamic: bool) -> None:
     assert picture.stat().st_size > 1000
 
 
+def test_average_consensus_without_waiting() -> None:
+    """How near ranks come to the mean is a matter of their pace; the sums are not."""
+    output = run_example(
+        EXAMPLES / "pytorch_average_consensus.py",
+        *("--data-size", "1000", "--max-iters", "60", "--asynchronous-mode"),
+        "--enable-dynamic-topology",
+        np=4,
+    )
+    kept = re.findall(
+        r"p: ([\d.]+), mean over all ranks: ([\d.]+) \(should be 1\); "
+        r"the mean of all vectors has moved by (\S+) ",
+        output,
+    )
+    assert len(kept) == 4
+    assert all(float(p) > 0 for p, _, _ in kept)
+    assert all(float(mean) == 1 and float(moved) < 1e-12 for _, mean, moved in kept)
+    assert output.count("relative error at last iteration") == 4
+
+
 @pytest.mark.parametrize("task", ["logistic_regression", "linear_regression"])
 def test_optimization(tmp_path: Path, task: str) -> None:
     """Exact methods reach the known optimum, the others stop at their bias."""
     exact = ["exact_diffusion", "extra", "gradient_tracking", "momentum_tracking"]
+    exact.append("push_diging")
     biased = ["consensus", "diffusion", "decentlam"]
     file, picture = tmp_path / "errors.json", tmp_path / "errors.png"
     output = run_example(

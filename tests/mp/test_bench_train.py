@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -42,3 +43,32 @@ def test_real_compute_among_some_ranks(tmp_path: Path) -> None:
     job = run_bfrun(tmp_path, "-np", "3", *command, *options, "--scaling", "1,2")
     assert job.process.returncode == 0, job.err
     assert "lenet, 0.2 MB" in job.out
+
+
+def test_one_rank_may_be_slow(tmp_path: Path) -> None:
+    file = tmp_path / "paces.json"
+    command = (sys.executable, "-m", "bluecomm.bench", "train", *SHORT)
+    names = ["win_put", "pull_get", "push_sum", "neighbor_allreduce"]
+    job = run_bfrun(
+        tmp_path,
+        *("-np", "3", *command, "--layers", "2x4K", "--step-ms", "3"),
+        *("--slow-rank", "1:5", "--algorithms", *names, "--json", str(file)),
+    )
+    assert job.process.returncode == 0, job.err
+    assert "2x4K, 3 ranks, step of 3 ms, rank 1 5 times as long" in job.out
+    paces = json.loads(file.read_text())["paces"]
+    assert [pace["contender"] for pace in paces] == names
+    for pace in paces:
+        assert min(pace["alike"], pace["others"], pace["slow"]) > 0
+        assert pace["kept"] == pace["others"] / pace["alike"]
+
+
+@pytest.mark.parametrize("options", [("--slow-rank", "0:10"), ("--slow-rank", "0:x")])
+def test_a_slow_rank_needs_a_factor_and_a_step(
+    options: tuple[str, str], tmp_path: Path
+) -> None:
+    command = (sys.executable, "-m", "bluecomm.bench", "train", *options)
+    job = run_bfrun(tmp_path, "-np", "1", *command)
+    assert job.process.returncode == 2
+    wanted = "give --step-ms" if options[1] == "0:10" else "must be like 0:10"
+    assert wanted in job.err

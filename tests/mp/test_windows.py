@@ -350,6 +350,100 @@ def _stranger() -> int:
     return min(set(range(bf.size() + 1)) - known)
 
 
+def bools_are_collected_by_or() -> None:
+    x = torch.arange(7) % bf.size() == bf.rank()
+    before = x.clone()
+    bf.win_create(x, "or", zero_init=True)
+    bf.win_accumulate(before, "or")
+    bf.win_accumulate(torch.zeros_like(before), "or")
+    bf.barrier()
+    sources = [bf.rank(), *bf.in_neighbor_ranks()]
+    expected = [number % bf.size() in sources for number in range(7)]
+    assert bf.win_update_then_collect("or").tolist() == expected
+    bf.win_free()
+
+
+def a_weight_of_zero_leaves_zeros_of_any_type() -> None:
+    for dtype in [torch.int32, torch.bool, torch.float16]:
+        x = torch.ones(5, dtype=dtype)
+        bf.win_create(torch.zeros_like(x), "zero", zero_init=True)
+        out, sources = bf.out_neighbor_ranks(), bf.in_neighbor_ranks()
+        nothing, ones = dict.fromkeys(out, 0), dict.fromkeys(sources, 1)
+
+        def left(ones: dict[int, int] = ones) -> set[float]:
+            bf.barrier()
+            got = bf.win_update("zero", 1, ones, clone=True)
+            bf.barrier()
+            return set(got.tolist())
+
+        bf.win_put(x, "zero", dst_weights=nothing)
+        assert left() == {0}
+        bf.win_accumulate(x, "zero", dst_weights=nothing)  # to what has been taken
+        assert left() == {0}
+        bf.win_put(torch.zeros_like(x), "zero")
+        bf.win_accumulate(x, "zero", dst_weights=nothing)  # to what has not
+        assert left() == {0}
+        bf.win_put(x, "zero")
+        bf.win_get("zero", dict.fromkeys(sources, 0))
+        bf.win_accumulate(x, "zero", self_weight=0)
+        assert set(x.tolist()) == {0}
+        bf.barrier()
+        bf.win_free()
+
+
+def a_tensor_that_changes_its_shape_is_refused() -> None:
+    x = torch.zeros(1000)
+    bf.win_create(x, "shrinks")
+    bf.win_put(x, "shrinks")
+    x.data = torch.zeros(2)
+    own = r"got the window's own tensor, which is now \(2,\) and torch.float32"
+    for call in (bf.win_update, bf.win_update_then_collect, bf.win_get):
+        with pytest.raises(ValueError, match=own):
+            call("shrinks")
+    with pytest.raises(ValueError, match=own), bf.win_lock("shrinks"):
+        pass
+    with pytest.raises(ValueError, match=r"expected a tensor of shape \(1000,\)"):
+        bf.win_put(x, "shrinks")
+    x.data = torch.ones(1000)
+    bf.win_put(x, "shrinks")
+    bf.barrier()
+    assert bf.win_update("shrinks")[-1] == 1
+    bf.win_free()
+
+
+def names_are_any_text() -> None:
+    names = ["a b/c'\"\\", "\0", "nul\0nul", "größe 重み 😀", "long " * 2000]
+    for name in names:
+        x = torch.full((3,), float(bf.rank()))
+        assert bf.win_create(x, name, zero_init=True)
+        assert bf.win_put(x, name)
+        with bf.win_mutex(name, for_self=True):
+            pass
+    assert bf.get_current_created_window_names() == sorted(names)
+    bf.barrier()
+    for name in names:
+        ones = dict.fromkeys(bf.in_neighbor_ranks(), 1.0)
+        assert bf.win_update(name, 0.0, ones)[0] == sum(ones)
+        assert bf.win_free(name)
+    with pytest.raises(ValueError, match="no text that UTF-8 can write"):
+        bf.win_create(torch.zeros(1), "\ud800")
+
+
+def a_value_that_is_not_a_number_stays_what_it_is() -> None:
+    """One rank has NaN: its neighbors see it, the others do not."""
+    x = torch.zeros(4, dtype=torch.float64)
+    if bf.rank() == 0:
+        x[1] = float("nan")
+    bf.win_create(x, "nan", zero_init=True)
+    bf.win_accumulate(x, "nan")
+    bf.barrier()
+    sources = [bf.rank(), *bf.in_neighbor_ranks()]
+    got = bf.win_update_then_collect("nan")
+    assert got.isnan().tolist() == [False, 0 in sources, False, False]
+    bf.barrier()
+    bf.win_free()
+
+
 CASES: list[Callable[[], None]] = [
     update_multiplies_by_the_mixing_matrix,
     before_any_put_an_update_changes_nothing,
@@ -363,6 +457,11 @@ CASES: list[Callable[[], None]] = [
     windows_hold_the_topology,
     a_tensor_with_gaps_and_a_gradient,
     a_window_that_some_lack_is_freed_by_all,
+    bools_are_collected_by_or,
+    a_weight_of_zero_leaves_zeros_of_any_type,
+    a_tensor_that_changes_its_shape_is_refused,
+    names_are_any_text,
+    a_value_that_is_not_a_number_stays_what_it_is,
     wrong_calls_say_what_is_wrong,
 ]
 

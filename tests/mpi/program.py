@@ -25,6 +25,16 @@ import bluecomm.runtime.introduction
 from bluecomm.runtime import current_communicator, current_process
 from tests.mp.test_allreduce import other_collectives, reduce_all, shuffled_names
 from tests.mp.test_neighbor_allreduce import TOPOLOGIES, mix_all_shapes
+from tests.mp.test_windows import (
+    a_mutex_that_is_not_released_names_its_holder,
+    collecting_is_exact,
+    getting_reads_what_is_shown,
+    no_update_sees_half_a_put,
+    push_sum_finds_the_mean,
+    several_puts_are_outstanding,
+    update_multiplies_by_the_mixing_matrix,
+    weights_of_a_put_and_versions,
+)
 from tests.support.oracle import SHAPES, stacked
 
 
@@ -89,6 +99,30 @@ def auto_mixes_shm_and_mpi() -> None:
     bf.set_machine_topology(bf.RingGraph(bf.machine_size()))
     got = bf.hierarchical_neighbor_allreduce(x)
     assert torch.equal(got, torch.full_like(x, (bf.size() - 1) / 2))
+
+
+def windows_over_mpi() -> None:
+    """Puts and gets are messages; nobody's program answers them."""
+    assert {*transports()} == {"self", "mpi"}
+    for case in (
+        update_multiplies_by_the_mixing_matrix,
+        collecting_is_exact,
+        weights_of_a_put_and_versions,
+        getting_reads_what_is_shown,
+        several_puts_are_outstanding,
+        a_mutex_that_is_not_released_names_its_holder,
+        no_update_sees_half_a_put,
+    ):
+        case()
+        bf.barrier()
+
+
+def windows_over_shm_and_mpi() -> None:
+    """A put goes to one neighbor as a copy, to the other as a message."""
+    assert {*transports()} == {"self", "shm", "mpi"}
+    for case in (several_puts_are_outstanding, push_sum_finds_the_mean):
+        case()
+        bf.barrier()
 
 
 def all_over_mpi() -> None:
@@ -159,7 +193,9 @@ def worlds_of_communicators() -> None:
 
 CASES: list[tuple[str, Callable[[], None]]] = [
     ("auto", auto_mixes_shm_and_mpi),
+    ("auto", windows_over_shm_and_mpi),
     ("mpi", all_over_mpi),
+    ("mpi", windows_over_mpi),
     ("mpi", waiting_takes_no_core),
     ("tcp", all_over_tcp),
     ("mpi", shares_mpi_with_mpi4py),

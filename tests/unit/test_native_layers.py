@@ -13,7 +13,7 @@ BELOW = {
     },
     "bench": {"kernels", "common"},
     "engine": {"window", "transport", "kernels", "trace", "common"},
-    "window": {"transport", "kernels", "common"},
+    "window": {"transport", "kernels", "trace", "common"},
     "transport": {"stream", "mpi", "common"},
     "net": {"stream", "common"},
     "stream": {"common"},

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bluecomm import DistributedOptimizer, algorithm_names
+from bluecomm import DistributedOptimizer, algorithm_names, size, win_free
 from bluecomm.bench.sizes import parse_size
 from bluecomm.optim.registry import get_algorithm
 from bluecomm.runtime import Communicator
@@ -22,6 +22,7 @@ DDP = "ddp"
 _NEIGHBOR = "neighbor_allreduce"
 _MACHINES = "hierarchical_neighbor_allreduce"
 _AVERAGING = ("allreduce", _NEIGHBOR, _MACHINES)
+_ONE_SIDED = ("win_put", "pull_get", "push_sum")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +93,17 @@ def default_names() -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A model that is being trained: its steps, and the end of the last one."""
+    """A model that is being trained.
+
+    Attributes:
+        step: Makes a step.
+        finish: Ends the last one.
+        end: Frees what the ranks have made together; collective.
+    """
 
     step: Callable[[], None]
     finish: Callable[[], None]
+    end: Callable[[], object]
 
 
 class Trainer:
@@ -131,6 +139,9 @@ class Trainer:
             optimizer = self._distributed(contender, model, optimizer)
             if get_algorithm(contender.name).flat_parameters:
                 finish = optimizer.synchronize  # with gradients, it would send again
+        end: Callable[[], object] = _do_nothing
+        if contender.name in _ONE_SIDED:
+            end = win_free
         x = torch.ones(1)
 
         def step() -> None:
@@ -138,7 +149,7 @@ class Trainer:
             model(x).backward()
             optimizer.step()
 
-        return Training(step, finish)
+        return Training(step, finish, end)
 
     def _ddp(self, contender: Contender, model: nn.Module) -> nn.Module:
         if self._comm.size == 1:
@@ -165,7 +176,7 @@ class Trainer:
             model,
             algorithm=contender.name,
             bucket_bytes=contender.bucket_nbytes,
-            process_set=self._comm,
+            process_set=None if self._comm.size == size() else self._comm,
             **options,
         )
 

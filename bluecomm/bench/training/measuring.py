@@ -81,7 +81,7 @@ def measure(
         for contender in contenders:
             barrier()
             if comm.included:
-                turns.append(_take_turn(trainer, comm, contender, steps, warmup))
+                turns.append(take_turn(trainer, comm, contender, steps, warmup))
         mine.append(turns)
     everyone = allgather_object(mine, "bench.turns")[: comm.size]
     return [
@@ -90,9 +90,10 @@ def measure(
     ]
 
 
-def _take_turn(
+def take_turn(
     trainer: Trainer, comm: Communicator, contender: Contender, steps: int, warmup: int
 ) -> Turn:
+    """Train for some steps; collective among the ranks of ``comm``."""
     training = trainer.start(contender)
     _run(training, warmup)
     barrier(process_set=comm)
@@ -101,6 +102,7 @@ def _take_turn(
     turn = Turn(
         (time.perf_counter() - start) / steps, (time.process_time() - cpu_s) / steps
     )
+    training.end()
     del training
     gc.collect()  # before the next one takes as much memory
     return turn

@@ -226,5 +226,13 @@ TEST(combine, copy_scaled_copies_and_scales) {
   CHECK(out == (std::vector<double>{-1.0, 2.0, -0.5}));
 }
 
+TEST(combine, copy_scaled_by_zero_leaves_zeros_of_integers) {
+  const std::vector<std::int32_t> x = {7, -3};
+  std::vector<std::int32_t> out = {1, 1};
+  const auto out_bytes = std::as_writable_bytes(std::span(out));
+  copy_scaled(out_bytes, std::as_bytes(std::span(x)), 0.0, DType::kInt32);
+  CHECK(out == (std::vector<std::int32_t>{0, 0}));
+}
+
 }  // namespace
 }  // namespace bluecomm

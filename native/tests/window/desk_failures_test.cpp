@@ -89,11 +89,18 @@ class Rank {
         });
   }
 
+  WindowDesk::Ticket get(const std::shared_ptr<Window>& window,
+                         Clock::time_point deadline) {
+    return desk.get(window, {{kPeer, 1.0}}, false, deadline,
+                    account.begin(WindowCall::kGet, "x"));
+  }
+
   void receive(WindowAction action, std::uint64_t request,
-               std::span<std::byte> payload = {}) {
+               std::span<std::byte> payload = {}, int other = -1) {
     WindowMessage message;
     message.action = action;
     message.request = request;
+    message.other = other;
     std::unique_ptr<Incoming> incoming = std::make_unique<Announced>(message, payload);
     CHECK(desk.take_message(kPeer, incoming));
   }
@@ -104,7 +111,8 @@ class Rank {
   }
 
   OnePeer links;
-  WindowDesk desk{0, kMark, links};
+  WindowAccount account{6, nullptr};
+  WindowDesk desk{0, kMark, links, account};
 
  private:
   struct Memory {
@@ -151,7 +159,7 @@ TEST(window, deadlines_are_put_off) {
   const auto window = rank.make_window();
   rank.desk.open(window, Clock::time_point::max());
   const auto deadline = Clock::now() + std::chrono::seconds(1);
-  const auto ticket = rank.desk.get(window, {{kPeer, 1.0}}, false, deadline);
+  const auto ticket = rank.get(window, deadline);
   rank.desk.put_off_deadlines(std::chrono::seconds(10));
   rank.poll(deadline + std::chrono::seconds(9));
   CHECK(!ticket->done());
@@ -165,7 +173,7 @@ TEST(window, an_answer_that_is_given_up_is_not_awaited) {
   const auto window = rank.make_window();
   rank.desk.open(window, Clock::time_point::max());
   const auto deadline = Clock::now() + std::chrono::seconds(1);
-  const auto ticket = rank.desk.get(window, {{kPeer, 1.0}}, false, deadline);
+  const auto ticket = rank.get(window, deadline);
   std::vector<std::byte> theirs(sizeof(double));
   constexpr std::uint64_t kFirstRequest = 1;
   rank.receive(WindowAction::kValue, kFirstRequest, theirs);
@@ -175,6 +183,61 @@ TEST(window, an_answer_that_is_given_up_is_not_awaited) {
   CHECK_EQ(ticket->status.text,
            "win_get 'x' on rank 0: no answer from rank 1 within 1 s");
   CHECK(!rank.desk.outstanding());
+}
+
+TEST(window, what_is_pending_names_whom_it_waits_for) {
+  Rank rank;
+  const auto window = rank.make_window();
+  const auto opened = rank.desk.open(window, Clock::time_point::max());
+  REQUIRE(rank.desk.pending().size() == 1);
+  CHECK(rank.desk.pending()[0].call.kind == WindowCall::kCreate);
+  CHECK_EQ(rank.desk.pending()[0].wish, "to make the window");
+  rank.receive(WindowAction::kOpen, 0);
+  CHECK(opened->done());
+  CHECK(rank.desk.pending().empty());
+
+  const auto got = rank.get(window, Clock::time_point::max());
+  REQUIRE(rank.desk.pending().size() == 1);
+  CHECK_EQ(rank.desk.pending()[0].wish, "to answer");
+  CHECK(rank.desk.pending()[0].waiting_for == std::set<int>{kPeer});
+  constexpr std::uint64_t kGet = 2;
+  constexpr std::uint64_t kLock = 3;
+  rank.receive(WindowAction::kDone, kGet);
+
+  const auto locked = rank.desk.lock(window, kPeer, Clock::time_point::max());
+  constexpr int kHolder = 5;
+  rank.receive(WindowAction::kWaits, kLock, {}, kHolder);
+  REQUIRE(rank.desk.pending().size() == 1);
+  CHECK_EQ(rank.desk.pending()[0].wish, "to release the mutex of rank 1");
+  CHECK(rank.desk.pending()[0].waiting_for == std::set<int>{kHolder});
+  rank.receive(WindowAction::kDone, kLock);
+  CHECK(locked->done());
+  CHECK(rank.desk.pending().empty());
+}
+
+TEST(window, calls_are_counted_for_whom_they_waited) {
+  Rank rank;
+  const auto window = rank.make_window();
+  rank.desk.open(window, Clock::time_point::max());
+  rank.receive(WindowAction::kOpen, 0);
+  const auto got = rank.get(window, Clock::now());
+  rank.poll(Clock::now() + std::chrono::seconds(1));
+  CHECK(!got->status.ok());
+  const WindowAccount::Kinds kinds = rank.account.kinds();
+  REQUIRE(kinds.size() == 2);
+  CHECK(kinds[0].first == WindowCall::kCreate);
+  CHECK_EQ(kinds[0].second.failures, 0U);
+  CHECK(kinds[1].first == WindowCall::kGet);
+  CHECK_EQ(kinds[1].second.calls, 1U);
+  CHECK_EQ(kinds[1].second.failures, 1U);
+  const WindowAccount::Edges edges = rank.account.edges(kPeer);
+  REQUIRE(edges.size() == 2);
+  CHECK(edges[1].first == WindowCall::kGet);
+  CHECK_EQ(edges[1].second.messages_received, 0U);
+  CHECK(edges[1].second.wait_s > 0);
+  rank.account.reset();
+  CHECK(rank.account.kinds().empty());
+  CHECK(rank.account.edges(kPeer).empty());
 }
 
 }  // namespace

@@ -71,13 +71,15 @@ class End {
 
   Ticket start_put(const std::vector<double>& x, bool accumulates, double p = 0.0) {
     const WindowDesk::Put put{bytes_of(x), {{right, 1.0}}, accumulates, true, p};
-    return engine_.with_windows(
-        [&](WindowDesk& desk) { return desk.put(window, put, deadline()); });
+    return engine_.with_windows([&](WindowDesk& desk) {
+      const auto kind = accumulates ? WindowCall::kAccumulate : WindowCall::kPut;
+      return desk.put(window, put, deadline(), begin(kind));
+    });
   }
 
   Ticket start_get() {
     return engine_.with_windows([&](WindowDesk& desk) {
-      return desk.get(window, {{left, 1.0}}, true, deadline());
+      return desk.get(window, {{left, 1.0}}, true, deadline(), begin(WindowCall::kGet));
     });
   }
 
@@ -99,6 +101,10 @@ class End {
     window->update(std::as_writable_bytes(std::span(result)), bytes_of(values_),
                    {0.0, {{left, 1.0}}, resets, false, false});
     return result;
+  }
+
+  WindowAccount::Call begin(WindowCall kind) {
+    return engine_.window_account().begin(kind, "x");
   }
 
   WindowPtr window;

@@ -46,6 +46,32 @@ def test_what_an_operation_tells():
     }
 
 
+def test_calls_about_windows_have_the_names_of_bluefog():
+    writer = TraceWriter()
+    writer.call(1, 10, 50, kind="win_put", name="x", edges={2: (4, 0)})
+    writer.add(spool.COMBINE, 12, 14, operation=1)
+    writer.call(2, 60, 70, kind="win_mutex", name="x")
+    writer.add(spool.BLOCKED, 62, 70, operation=2)
+    writer.add(spool.DATA, 60, 70, operation=2, peer=1)
+    writer.call(3, 80, 90, kind="win_update", name="x")
+    writer.add(spool.COMBINE, 82, 88, operation=3)
+    assert shown(writer) == [
+        ("program", "ENQUEUE_WIN_PUT", 10, 11),
+        ("program", "WIN_PUT", 12, 14),
+        ("program", "ENQUEUE_WIN_MUTEX", 60, 61),
+        ("program", "Aquire_Mutex", 62, 70),
+        ("program", "data: rank 1", 62, 70),
+        ("program", "ENQUEUE_WIN_UPDATE", 80, 81),
+        ("program", "WIN_SYNC_COMPUTE_AVERAGE", 82, 88),
+        ("communication 1", "win_put x", 10, 50),
+        ("communication 1", "win_mutex x", 60, 70),
+        ("communication 1", "data: rank 1", 60, 70),
+    ]
+    put = make_slices(spool.Spool(writer.packed())).slices[-3]
+    assert put.arguments["bytes_sent"] == {"2": 4}
+    assert "group" not in put.arguments
+
+
 def test_operations_at_the_same_time_get_rows_of_their_own():
     writer = TraceWriter()
     for number, (begin, end) in enumerate([(0, 10), (5, 20), (6, 7), (10, 12)]):

@@ -65,6 +65,7 @@ class Bench:
                 "name": name,
                 "age_s": age_s,
                 "waiting_for": [1],
+                "wish": "",
                 "received_bytes": 0,
                 "expected_bytes": 8,
             }
@@ -195,6 +196,7 @@ def test_a_cycle_ends_the_call_that_blocks(bench):
         "kind": "allreduce",
         "age_s": 11.0,
         "waiting_for": [0],
+        "wish": "",
         "blocking": True,
     }
     bench.report(ops=[other])

@@ -12,11 +12,12 @@ def waits(name, *ranks, age_s=20.0, blocking=True):
         "name": name,
         "age_s": age_s,
         "waiting_for": list(ranks),
+        "wish": "",
         "blocking": blocking,
     }
 
 
-def report(rank, name, table, *, age_s=20.0, others=0, **changes):
+def report(rank, name, table, *, age_s=20.0, others=0, wish="", **changes):
     """Return what ``rank`` sees of its operation ``name``.
 
     ``table`` has the operations of each rank; ``changes`` the fields of single ranks,
@@ -36,6 +37,7 @@ def report(rank, name, table, *, age_s=20.0, others=0, **changes):
         "name": name,
         "age_s": age_s,
         "waiting_for": waiting_for,
+        "wish": wish,
         "received_bytes": 0,
         "expected_bytes": 8,
     }
@@ -133,3 +135,11 @@ def test_the_text():
         "20 s (waits for rank 1)",
         "  rank 1 on b (pid 7, running, CPU last used 4 s ago): in no operation",
     ]
+
+
+def test_a_call_about_a_window_tells_what_the_others_are_to_do():
+    wish = "to release the mutex of rank 0"
+    table = {2: [{**waits("w", 1), "kind": "win_mutex", "wish": wish}], 1: []}
+    text = str(report(2, "w", table, wish=wish))
+    assert text.startswith(f"allreduce 'w' on rank 2 has waited 20 s for rank 1 {wish}")
+    assert f"win_mutex 'w' for 20 s (waits for rank 1 {wish})" in text

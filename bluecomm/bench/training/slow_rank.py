@@ -1,0 +1,115 @@
+"""How fast the others train while one rank is slow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Sequence
+
+from bluecomm import allgather_object, barrier
+from bluecomm.bench.training.contenders import Contender, Trainer
+from bluecomm.bench.training.measuring import take_turn
+from bluecomm.runtime import Communicator
+
+FORMAT = "bluecomm.bench.slow_rank/1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """Steps per second of a contender, medians over rounds and ranks.
+
+    Attributes:
+        contender: Its label.
+        alike: Of all ranks, when they are equally fast.
+        others: Of the others, when one rank is slow.
+        slow: Of the slow rank.
+    """
+
+    contender: str
+    alike: float
+    others: float
+    slow: float
+
+    @property
+    def kept(self) -> float:
+        """Share of their speed that the others keep."""
+        return self.others / self.alike
+
+
+def measure_paces(
+    trainers: tuple[Trainer, Trainer],
+    comm: Communicator,
+    contenders: Sequence[Contender],
+    slow_rank: int,
+    *,
+    rounds: int,
+    steps: int,
+    warmup: int,
+    say: Callable[[str], None],
+) -> list[Pace]:
+    """Return the paces of all contenders; collective.
+
+    Args:
+        trainers: Of ranks that are alike, and of ranks of which one is slow.
+        comm: All ranks.
+        contenders: What to measure.
+        slow_rank: Which rank is slow in the second.
+        rounds: Rounds, in each of which every contender has a turn with either.
+        steps: Timed steps of a turn, on each rank at its own pace.
+        warmup: Steps of a turn before them.
+        say: Is told what is measured next.
+    """
+    mine: list[list[tuple[float, float]]] = []
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        mine.append([])
+        for contender in contenders:
+            paces = []
+            for trainer in trainers:
+                barrier()
+                turn = take_turn(trainer, comm, contender, steps, warmup)
+                paces.append(1 / turn.step_s)
+            mine[-1].append((paces[0], paces[1]))
+    everyone = allgather_object(mine, "bench.paces")
+    found = []
+    for position, contender in enumerate(contenders):
+        own = [[turns[position] for turns in rank] for rank in everyone]
+        alike = [pace for rank in own for pace, _ in rank]
+        slow = [pace for _, pace in own[slow_rank]]
+        others = [
+            pace
+            for rank, rounds_of_rank in enumerate(own)
+            for _, pace in rounds_of_rank
+            if rank != slow_rank
+        ]
+        middle = map(statistics.median, (alike, others, slow))
+        found.append(Pace(contender.label, *middle))
+    return found
+
+
+def print_paces(paces: Sequence[Pace], title: str) -> None:
+    """Print a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    table.add_column("algorithm")
+    for heading in ("all alike: steps/s", "one slow: the others", "kept", "it"):
+        table.add_column(heading, justify="right")
+    for pace in paces:
+        table.add_row(
+            pace.contender,
+            f"{pace.alike:.1f}",
+            f"{pace.others:.1f}",
+            f"{100 * pace.kept:.0f} %",
+            f"{pace.slow:.1f}",
+        )
+    Console(width=90).print(table)
+
+
+def write_paces(paces: Sequence[Pace], file: str) -> None:
+    """Write them as JSON."""
+    entries = [{**dataclasses.asdict(pace), "kept": pace.kept} for pace in paces]
+    with open(file, "w") as out:
+        json.dump({"format": FORMAT, "paces": entries}, out, indent=2)
