@@ -88,7 +88,7 @@ def win_create(
         zero_init=zero_init,
         memory=comm.world.memory,
     )
-    window = LiveWindow(name, comm, tensor, tensor.shape, tensor.dtype, native)
+    window = LiveWindow(name, comm, tensor, native)
     limit_s = window.timeout_s("win_create", timeout_s)
     comm.windows[name] = window
     WindowHandle(window, "win_create", native.open(limit_s), limit_s).wait()

@@ -36,22 +36,25 @@ class LiveWindow:
         name: Its name.
         comm: The ranks that made it.
         tensor: What was given to ``win_create``; the own value.
-        shape: Its shape at that time.
-        dtype: Its type at that time.
         native: The engine's part of it.
         kept: Requests that may be under way, and the memory that they read. Threads
             may change it side by side: it is one object, changed entry by entry.
         has_p: It carries p, whether or not that is turned on for all windows.
+        shape: The tensor's shape in ``win_create``.
+        dtype: The tensor's type in ``win_create``.
     """
 
     name: str
     comm: Communicator
     tensor: torch.Tensor
-    shape: torch.Size
-    dtype: torch.dtype
     native: Window
     kept: dict[WindowTicket, torch.Tensor] = dataclasses.field(default_factory=dict)
     has_p: bool = False
+    shape: torch.Size = dataclasses.field(init=False)
+    dtype: torch.dtype = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shape, self.dtype = self.tensor.shape, self.tensor.dtype
 
     @property
     def carries_p(self) -> bool:

@@ -18,6 +18,8 @@ def win_update(
     reset: bool = False,
     clone: bool = False,
     require_mutex: bool = False,
+    *,
+    timeout_s: float | None = None,
 ) -> torch.Tensor:
     """Combine the own value with what in-neighbors have left.
 
@@ -34,6 +36,7 @@ def win_update(
         reset: Make the values of these neighbors, and their p, zero afterwards.
         clone: Leave the own value (and its p) as it is, and return a new tensor.
         require_mutex: Take this rank's mutex meanwhile.
+        timeout_s: Seconds to wait for that. Default: the configured one.
 
     Returns:
         The tensor given to ``win_create``, which has the new value; a new one with
@@ -44,6 +47,7 @@ def win_update(
         ValueError: Only one of ``self_weight`` and ``neighbor_weights`` is given, a
             rank that is no in-neighbor, a weight that is no finite number, or weights
             other than 1 and 0 for integers.
+        CommunicationTimeout: The mutex was not released in time; names its holder.
     """
     window = find("win_update", name)
     if (self_weight is None) != (neighbor_weights is None):
@@ -59,10 +63,13 @@ def win_update(
     weights = window.weights(
         "win_update", "neighbor_weights", neighbor_weights, window.in_weights
     )
-    return _update(window, own_weight, weights, reset, clone, require_mutex)
+    mutex = _held(window, require_mutex, "win_update", timeout_s)
+    return _update(window, own_weight, weights, reset, clone, mutex)
 
 
-def win_update_then_collect(name: str, require_mutex: bool = True) -> torch.Tensor:
+def win_update_then_collect(
+    name: str, require_mutex: bool = True, *, timeout_s: float | None = None
+) -> torch.Tensor:
     """Add what in-neighbors have left to the own value, and leave zeros in its place.
 
     ``x <- x + sum_j v_j``, then ``v_j <- 0``: ``win_update`` with all weights 1 and
@@ -71,16 +78,19 @@ def win_update_then_collect(name: str, require_mutex: bool = True) -> torch.Tens
     Args:
         name: Name of the window.
         require_mutex: Take this rank's mutex meanwhile.
+        timeout_s: Seconds to wait for that. Default: the configured one.
 
     Returns:
         The tensor given to ``win_create``, which has the new value.
 
     Raises:
         KeyError: There is no window of that name.
+        CommunicationTimeout: The mutex was not released in time; names its holder.
     """
     window = find("win_update_then_collect", name)
     weights = sorted(dict.fromkeys(window.in_weights, 1.0).items())
-    return _update(window, 1.0, weights, True, False, require_mutex)
+    mutex = _held(window, require_mutex, "win_update_then_collect", timeout_s)
+    return _update(window, 1.0, weights, True, False, mutex)
 
 
 def get_win_version(name: str) -> dict[int, int]:
@@ -94,19 +104,27 @@ def get_win_version(name: str) -> dict[int, int]:
     return find("get_win_version", name).native.versions()
 
 
+def _held(
+    window: LiveWindow, require_mutex: bool, operation: str, timeout_s: float | None
+) -> contextlib.AbstractContextManager[None]:
+    """Return what holds this rank's mutex, if it is to be held."""
+    window.timeout_s(operation, timeout_s)  # checks it
+    if not require_mutex:
+        return contextlib.nullcontext()
+    return win_mutex(window.name, for_self=True, timeout_s=timeout_s)
+
+
 def _update(
     window: LiveWindow,
     self_weight: float,
     weights: list[tuple[int, float]],
     reset: bool,
     clone: bool,
-    require_mutex: bool,
+    mutex: contextlib.AbstractContextManager[None],
 ) -> torch.Tensor:
     own = window.as_value(window.tensor, "win_update")
     result = torch.empty_like(own) if clone else own
-    with contextlib.ExitStack() as stack:
-        if require_mutex:
-            stack.enter_context(win_mutex(window.name, for_self=True))
+    with mutex:
         window.native.update(
             result.data_ptr(),
             own.data_ptr(),

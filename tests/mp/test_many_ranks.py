@@ -72,3 +72,34 @@ def test_64_ranks_on_the_exponential_graph() -> None:
         assert received_from == {(rank - d) % 64 for d in distances}
         assert opened <= 2 * len(sent_to | received_from)
         assert grown <= ENGINE_LIMIT_MIB
+
+
+def put_and_collect() -> tuple[float, list[float], int]:
+    """Return what the windows of a rank add up to, after two ways; new fds."""
+    bf.set_topology(bf.ExponentialTwoGraph(bf.size()))
+    x = torch.full((1000,), float(bf.rank()))
+    fds = len(os.listdir("/proc/self/fd"))
+    bf.win_create(x, "x", zero_init=True)
+    bf.win_put(x.clone(), "x")
+    bf.barrier()
+    collected = float(bf.win_update_then_collect("x")[-1])
+    bf.barrier()
+    bf.win_get("x")
+    bf.barrier()
+    ones = dict.fromkeys(bf.in_neighbor_ranks(), 1.0)
+    bf.win_update("x", self_weight=0.0, neighbor_weights=ones)
+    opened = len(os.listdir("/proc/self/fd")) - fds
+    got = x[:2].tolist()
+    with bf.win_mutex("x", ranks=[0]):
+        pass
+    bf.win_free("x")
+    return collected, got, opened
+
+
+def test_windows_of_64_ranks() -> None:
+    neighbors = [[(rank - d) % 64 for d in (1, 2, 4, 8, 16, 32)] for rank in range(64)]
+    sums = [float(rank + sum(neighbors[rank])) for rank in range(64)]
+    for rank, (collected, got, opened) in enumerate(run_ranks(64, put_and_collect)):
+        assert collected == sums[rank]
+        assert got == [sum(sums[each] for each in neighbors[rank])] * 2
+        assert opened <= 4 * len(neighbors[rank])

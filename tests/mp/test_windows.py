@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -212,6 +213,10 @@ def a_mutex_that_is_not_released_names_its_holder() -> None:
         held = rf"the mutex of rank 0.* is held by rank {last}"
         with pytest.raises(bf.CommunicationTimeout, match=held), impatient:
             pass
+        if bf.rank() == 0:
+            for call in (bf.win_update, bf.win_update_then_collect):
+                with pytest.raises(bf.CommunicationTimeout, match=held):
+                    call("late", require_mutex=True, timeout_s=0.05)
         bf.barrier()
     with bf.win_mutex("late", ranks=[0]):
         pass
@@ -256,7 +261,16 @@ def windows_hold_the_topology() -> None:
     assert bf.win_create(torch.zeros(3), "a")
     assert not bf.win_create(torch.zeros(3), "a")
     assert bf.get_current_created_window_names() == ["a", "b"]
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("bluecomm")
+    log.addHandler(handler)
     assert not bf.set_topology(bf.FullyConnectedGraph(bf.size()))
+    log.removeHandler(handler)
+    assert len(said) == 1
+    assert "the topology stays while there are windows" in said[0]
+    assert "['a', 'b']" in said[0]
     bf.init(bf.FullyConnectedGraph)
     assert bf.in_neighbor_ranks() == before
     bf.win_free("a")
@@ -313,8 +327,9 @@ def wrong_calls_say_what_is_wrong() -> None:
     for call in (bf.win_put, bf.win_accumulate):
         with pytest.raises(TypeError, match="timeout_s must be a number, got 'a'"):
             call(x, "x", timeout_s="a")
-    with pytest.raises(ValueError, match="win_get: timeout_s must be above 0, got 0"):
-        bf.win_get("x", timeout_s=0)
+    for call in (bf.win_get, bf.win_update, bf.win_update_then_collect):
+        with pytest.raises(ValueError, match=r"win_.*: timeout_s must be above 0"):
+            call("x", timeout_s=0)
     with (
         pytest.raises(ValueError, match="win_mutex: timeout_s must be above 0, got -1"),
         bf.win_mutex("x", ranks=[], timeout_s=-1),
