@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class EdgeStats:
-    """What the operations of one kind did with one neighbor.
+    """What the operations of one kind, or calls about windows, did with one neighbor.
+
+    Of windows: values that this rank has put there, or got from there. What the
+    neighbor puts here is counted at the neighbor.
 
     Attributes:
         messages_sent: Messages to the neighbor, of operations that succeeded.
@@ -67,7 +70,9 @@ class NeighborStats:
         bytes_received: Their bytes.
         wait_s: Seconds in which an operation could not go on without this rank.
         late_s: The part of it in which this rank had not called the operation yet.
-        operations: The same by kind of operation, such as ``"neighbor_allreduce"``.
+        operations: The same by kind of operation, such as ``"neighbor_allreduce"`` or
+            ``"win_put"``; in ``"win_mutex"`` are the waits for mutexes that the
+            neighbor held, or kept for this rank.
         streams: The connections of a TCP link, in the order of their opening.
     """
 
