@@ -104,6 +104,22 @@ def test_arrows_lead_from_the_sender_to_the_receiver():
     assert ends["s", 0] != ends["s", 1]
 
 
+def test_a_call_about_a_window_is_of_one_rank_alone():
+    writers = [TraceWriter(rank=rank, pid=100 + rank) for rank in range(2)]
+    for rank, writer in enumerate(writers):
+        begin = 50 * US * rank
+        edges = {1 - rank: (4, 0)}
+        writer.call(1, begin, begin + US, kind="win_put", name="x", edges=edges)
+        writer.call(2, begin, begin + US, kind="win_mutex", name="x")
+        writer.add(spool.BLOCKED, begin, begin + US, operation=2)
+    _, timeline = merged(*(source_of(writer.packed()) for writer in writers))
+    other = timeline["otherData"]
+    assert other["called_last"] == []
+    assert [each["bytes"] for each in other["edges"]] == [4, 4]
+    assert [each["seconds"] for each in other["ranks"]] == [{"WAIT": 1e-6}] * 2
+    assert not [event for event in timeline["traceEvents"] if event["ph"] in "sf"]
+
+
 def test_a_trace_that_cannot_be_read_does_not_spoil_the_others():
     good = make_rank(0, 1, called=0)
     result, timeline = merged(
