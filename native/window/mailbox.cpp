@@ -5,11 +5,15 @@
 #include <utility>
 
 #include "kernels/combine.h"
+#include "kernels/stream_copy.h"
 
 namespace bluecomm {
 namespace {
 
 constexpr std::size_t kLine = 64;
+
+// No cache keeps so much until the reader comes.
+constexpr std::size_t kStreamed = std::size_t{32} << 20;
 
 constexpr std::size_t padded(std::size_t nbytes) {
   return (nbytes + kLine - 1) / kLine * kLine;
@@ -65,7 +69,11 @@ std::span<std::byte> Mailbox::slot(std::uint32_t index) const {
 
 void MailboxWriter::put(std::span<const std::byte> x, double weight,
                         Mailbox::Meta meta) {
-  copy_scaled(back(), x, weight, mailbox_.dtype());
+  if (weight == 1.0 && x.size() >= kStreamed) {
+    stream_copy(back(), x);
+  } else {
+    copy_scaled(back(), x, weight, mailbox_.dtype());
+  }
   publish_put(meta);
 }
 

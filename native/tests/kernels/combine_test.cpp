@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
+#include "kernels/stream_copy.h"
 #include "tests/check.h"
 #include "tests/kernels/levels.h"
 #include "tests/kernels/reference.h"
@@ -232,6 +234,24 @@ TEST(combine, copy_scaled_by_zero_leaves_zeros_of_integers) {
   const auto out_bytes = std::as_writable_bytes(std::span(out));
   copy_scaled(out_bytes, std::as_bytes(std::span(x)), 0.0, DType::kInt32);
   CHECK(out == (std::vector<std::int32_t>{0, 0}));
+}
+
+TEST(combine, stream_copy_copies_at_any_alignment) {
+  std::vector<std::byte> src(1000);
+  for (std::size_t i = 0; i < src.size(); ++i) src[i] = static_cast<std::byte>(i % 251);
+  for (const std::size_t from : {0, 1, 63}) {
+    for (const std::size_t to : {0, 1, 17, 64}) {
+      for (const std::size_t count : {0, 1, 63, 64, 65, 500}) {
+        std::vector<std::byte> dst(1000);
+        stream_copy(std::span(dst).subspan(to, count),
+                    std::span(std::as_const(src)).subspan(from, count));
+        std::vector<std::byte> expected(1000);
+        std::copy_n(src.begin() + static_cast<std::ptrdiff_t>(from), count,
+                    expected.begin() + static_cast<std::ptrdiff_t>(to));
+        CHECK(dst == expected);
+      }
+    }
+  }
 }
 
 }  // namespace
