@@ -14,6 +14,7 @@ from tests.support.launch import run_bfrun
 
 pytestmark = pytest.mark.mp
 
+WITH_OPTIONS = ("neighbor_allreduce:static:atc", "diloco:every=2")
 SHORT = ("--rounds", "1", "--steps", "2", "--warmup", "1")
 
 
@@ -23,7 +24,7 @@ def test_trains_with_each_algorithm(tmp_path: Path) -> None:
     job = run_bfrun(
         tmp_path,
         *("-np", "2", *command, "--layers", "3x4K", "--step-ms", "3"),
-        *("--algorithms", *default_names(), "neighbor_allreduce:static:atc"),
+        *("--algorithms", *default_names(), *WITH_OPTIONS),
         *("--json", str(file), "--plot", str(picture)),
     )
     assert job.process.returncode == 0, job.err
@@ -31,7 +32,7 @@ def test_trains_with_each_algorithm(tmp_path: Path) -> None:
     assert [(time.ranks, time.contender) for time in report.times] == [
         (1, "none"),
         *((2, name) for name in default_names()),
-        (2, "neighbor_allreduce:static:atc"),
+        *((2, label) for label in WITH_OPTIONS),
     ]
     assert "3x4K, 0.0 MB, emulated step 3 ms" in job.out
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -51,7 +51,7 @@ def print_predictions(cluster: Cluster, predictions: Sequence[Prediction]) -> No
             f"{one.step_ms:.1f}",
             f"{100 * one.efficiency:.1f} %",
             f"{one.card_mb:.1f}",
-            f"{one.messages:.0f}",
+            f"{one.messages:.0f}" if one.messages >= 10 else f"{one.messages:.2g}",
             str(one.connections),
             f"{one.memory_mb:.0f}",
         )
