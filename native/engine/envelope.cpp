@@ -144,7 +144,7 @@ std::optional<Envelope> read_envelope(const Header& header) {
       envelope.type == MessageType::kData || envelope.type == MessageType::kAbort;
   if (!known_type || envelope.kind > Kind::kPairGossip ||
       !dtype_from_value(static_cast<std::uint8_t>(envelope.dtype)) ||
-      envelope.op > ReduceOp::kAdasum || envelope.algorithm > Algorithm::kScatter ||
+      envelope.op > ReduceOp::kAdasum || envelope.algorithm > Algorithm::kBlocks ||
       envelope.local_only > 1 || envelope.name_length > Envelope::kMaxName ||
       envelope.code < static_cast<int>(Code::kOk) ||
       envelope.code > static_cast<int>(Code::kInternal)) {

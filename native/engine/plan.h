@@ -105,6 +105,7 @@ enum class Algorithm : std::uint8_t {
   kHierarchical = 4,  // inside the machines, between them, inside again
   kTree = 5,          // binomial tree
   kScatter = 6,       // scatter and all-gather
+  kBlocks = 7,        // the phases of kDirect for one block after the other
 };
 
 struct Plan {

@@ -23,8 +23,9 @@ Algorithm choose_allreduce(std::size_t nbytes, int members, Reach reach,
   // Two members do the same either way.
   const bool has_long_slices = reach == Reach::kNetwork && members > 2 &&
                                nbytes / members >= tuning.ring_slice_bytes;
-  if (members <= tuning.direct_members && !has_long_slices) return Algorithm::kDirect;
-  return Algorithm::kRing;
+  if (members > tuning.direct_members || has_long_slices) return Algorithm::kRing;
+  const bool is_long = reach == Reach::kMemory && nbytes > tuning.block_bytes;
+  return is_long ? Algorithm::kBlocks : Algorithm::kDirect;
 }
 
 void add_allreduce(Algorithm algorithm, Plan& plan, std::size_t first, const Team& team,
@@ -41,6 +42,7 @@ void add_allreduce(Algorithm algorithm, Plan& plan, std::size_t first, const Tea
     case Algorithm::kHierarchical:
     case Algorithm::kTree:
     case Algorithm::kScatter:
+    case Algorithm::kBlocks:
       break;
   }
   throw std::logic_error("no allreduce among equals has this algorithm");
@@ -61,6 +63,7 @@ std::size_t allreduce_phases(Algorithm algorithm, int members) {
     case Algorithm::kHierarchical:
     case Algorithm::kTree:
     case Algorithm::kScatter:
+    case Algorithm::kBlocks:
       break;
   }
   throw std::logic_error("no allreduce among equals has this algorithm");
@@ -114,6 +117,8 @@ Plan plan_allreduce(const Request& request, const Tuning& tuning) {
   plan.algorithm = choose_for(request, team.size(), tuning);
   if (plan.algorithm == Algorithm::kHierarchical) {
     add_hierarchical_allreduce(plan, 0, group, reduction, buffers, tuning);
+  } else if (plan.algorithm == Algorithm::kBlocks) {
+    add_block_allreduce(plan, team, reduction, buffers, tuning.block_bytes);
   } else {
     add_allreduce(plan.algorithm, plan, 0, team, reduction, buffers);
   }

@@ -1,8 +1,15 @@
 #include "engine/collectives/direct.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace bluecomm {
+namespace {
+
+// Keeps the plans of huge tensors short.
+constexpr std::size_t kMaxBlocks = 64;
+
+}  // namespace
 
 void add_direct_reduce_scatter(Plan& plan, std::size_t number, const Team& team,
                                const Reduction& reduction,
@@ -54,6 +61,18 @@ void add_direct_allreduce(Plan& plan, std::size_t first, const Team& team,
   for (Gather& gather :
        std::span(plan.phases[first + 1].gathers).subspan(gathers_before)) {
     gather.overwrites_sent = buffers.in_place();
+  }
+}
+
+void add_block_allreduce(Plan& plan, const Team& team, const Reduction& reduction,
+                         const Buffers& buffers, std::size_t block_bytes) {
+  const std::size_t count = (buffers.output.size() + block_bytes - 1) / block_bytes;
+  const auto blocks = static_cast<int>(std::clamp<std::size_t>(count, 1, kMaxBlocks));
+  for (const Range& block : cut(buffers.output.size(), blocks)) {
+    const std::size_t first = plan.phases.size();
+    add_direct_allreduce(plan, first, team, reduction, buffers.part(block));
+    // Nothing writes to a reduced slice any more, so peers may read it until the end.
+    for (Send& send : plan.phases[first + 1].sends) send.lingers = true;
   }
 }
 

@@ -28,4 +28,9 @@ void add_direct_allgather(Plan& plan, std::size_t number, const Team& team,
 void add_direct_allreduce(Plan& plan, std::size_t first, const Team& team,
                           const Reduction& reduction, const Buffers& buffers);
 
+// The same for one block of at most about `block_bytes` after the other, in two phases
+// each; nobody waits between blocks for what it has sent to be read.
+void add_block_allreduce(Plan& plan, const Team& team, const Reduction& reduction,
+                         const Buffers& buffers, std::size_t block_bytes);
+
 }  // namespace bluecomm

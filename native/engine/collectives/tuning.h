@@ -22,6 +22,11 @@ struct Tuning {
   // ring (2 links per rank, 2 (n - 1) steps) takes over.
   int direct_members = 16;
 
+  // On one machine, longer tensors are reduced in blocks of at most this, so that what
+  // ranks copy for each other is still in the caches when it is read and its memory is
+  // used again. Smaller blocks would wait for each other more often than they save.
+  std::size_t block_bytes = 4 << 20;
+
   // Between machines, messages that come from all members at once share each link, and
   // the last of a phase keeps the next one waiting. Once slices take longer than the
   // steps of a ring cost, one message at a time keeps the links fuller.

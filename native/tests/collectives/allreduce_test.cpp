@@ -12,7 +12,8 @@ namespace {
 constexpr ReduceOp kEveryOp[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin,
                                  ReduceOp::kMax, ReduceOp::kProduct};
 constexpr Algorithm kAmongEquals[] = {Algorithm::kFlat, Algorithm::kDoubling,
-                                      Algorithm::kDirect, Algorithm::kRing};
+                                      Algorithm::kDirect, Algorithm::kBlocks,
+                                      Algorithm::kRing};
 
 // Thresholds that leave only `algorithm`, between machines too.
 Tuning only(Algorithm algorithm) {
@@ -21,7 +22,9 @@ Tuning only(Algorithm algorithm) {
   tuning.flat_members = algorithm == Algorithm::kFlat ? 1000 : 0;
   tuning.flat_bytes = kAny;
   tuning.doubling_bytes = algorithm == Algorithm::kDoubling ? kAny : 0;
-  tuning.direct_members = algorithm == Algorithm::kDirect ? 1000 : 0;
+  const bool is_blocks = algorithm == Algorithm::kBlocks;
+  tuning.direct_members = algorithm == Algorithm::kDirect || is_blocks ? 1000 : 0;
+  tuning.block_bytes = is_blocks ? 256 : kAny;
   tuning.ring_slice_bytes = kAny;
   return tuning;
 }
@@ -133,6 +136,9 @@ TEST(allreduce, chooses_by_size_and_members) {
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kDoubling);
   test.count = 8193;
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kDirect);
+  test.count = (4 << 20) / 4 + 1;
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kBlocks);
+  test.count = 8193;
   test.machine_of = one_machine(17);
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kRing);
   test.machine_of = machines_of_one(3);
@@ -161,6 +167,23 @@ TEST(allreduce, direct_takes_exactly_two_phases) {
     world.plan();
     for (int i = 0; i < n; ++i) CHECK_EQ(world[i].plan.phases.size(), 2u);
   }
+}
+
+TEST(allreduce, takes_two_phases_for_each_block_up_to_64_blocks) {
+  Tuning tuning = only(Algorithm::kBlocks);
+  tuning.block_bytes = 1000;
+  const auto phases = [&](std::int64_t count) {
+    World world(one_machine(3));
+    for (int i = 0; i < 3; ++i) {
+      world.set_tensor(i, DType::kFloat32, {count}, 0, /*in_place=*/true);
+      world[i].request.kind = Kind::kAllreduce;
+    }
+    world.plan(tuning);
+    return world[0].plan.phases.size();
+  };
+  CHECK_EQ(phases(251), 4u);
+  CHECK_EQ(phases(750), 6u);
+  CHECK_EQ(phases(1 << 20), 128u);
 }
 
 TEST(allreduce, goes_over_even_and_uneven_machines) {
