@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
+from torch.autograd.graph import increment_version
 
 from bluecomm.ops.tensor import as_input, new_output, span
 from bluecomm.runtime import Communicator, Handle
@@ -109,7 +110,7 @@ def _written_back(
     def finish(_: int) -> torch.Tensor:
         if output is tensor or output.data_ptr() == tensor.data_ptr():
             # The engine wrote behind autograd's back: say so.
-            torch.autograd.graph.increment_version(tensor)
+            increment_version(tensor)
         else:
             with torch.no_grad():
                 tensor.copy_(output)

@@ -29,6 +29,8 @@ from bluecomm.topology import TopologySchedule
 
 _log = logging.getLogger("bluecomm")
 
+_NOT_SHOWN = contextlib.nullcontext()
+
 _Result = TypeVar("_Result")
 
 
@@ -163,7 +165,7 @@ class Coordinator:
             if closure is None:
                 self._flush()
             self.algorithm.before_step()
-            with self.phases.step() if self.phases else contextlib.nullcontext():
+            with self.phases or _NOT_SHOWN:
                 result = None if run is None else run(self._exchanging(closure))
             self.algorithm.after_step()
             if not self._sees_forwards:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
@@ -22,12 +22,16 @@ class Recorder(Protocol):
     def begin(self, activity: str) -> None:
         """An activity begins on this thread."""
 
-    def end(self, *, activity: str) -> None:
-        """The last activity of that name ends."""
+    def end(self, tensor: str, activity: str) -> None:
+        """The last activity of that name ends; ``tensor`` is empty."""
 
 
 class Phases:
     """Tells a recorder what one optimizer's models do.
+
+    As a context manager, entered as often as one likes, it shows the user's own step.
+    All of this runs with cold caches, where each Python function called costs about a
+    microsecond.
 
     A backward pass begins with the gradient of a model's output and ends when autograd
     is through, before what waits at its end for gradients of other ranks.
@@ -66,14 +70,11 @@ class Phases:
             handle.remove()
         self._handles.clear()
 
-    @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
-        """Show the user's own step."""
+    def __enter__(self) -> None:
         self._begin(STEP)
-        try:
-            yield
-        finally:
-            self._end(STEP)
+
+    def __exit__(self, *failure: object) -> None:
+        self._end(STEP)
 
     def _begin(self, activity: str) -> None:
         if self._recorder is not None and self._is_on:
@@ -81,14 +82,14 @@ class Phases:
 
     def _end(self, activity: str) -> None:
         if self._recorder is not None:
-            self._recorder.end(activity=activity)
+            self._recorder.end("", activity)
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             self._begin(FORWARD)
 
     def _after_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        if not self._is_on or torch.compiler.is_compiling():
+        if not self._is_on or is_compiling():
             return
         self._end(FORWARD)
         # Walking through a tree takes several microseconds, and most have one leaf.

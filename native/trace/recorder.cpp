@@ -82,6 +82,7 @@ Recorder::Recorder(const std::string& path, std::size_t nbytes, Place place) {
 Recorder::~Recorder() { ::munmap(memory_, nbytes_); }
 
 std::uint32_t Recorder::name(std::string_view text) {
+  if (text.empty()) return 0;  // the first in the table
   text = text.substr(0, kMaxName);
   const std::lock_guard lock(mutex_);
   const auto known = names_.find(text);
