@@ -1,7 +1,10 @@
 #include "engine/collectives/allreduce.h"
 
+#include <algorithm>
 #include <bit>
+#include <functional>
 #include <stdexcept>
+#include <vector>
 
 #include "engine/collectives/adasum.h"
 #include "engine/collectives/collectives.h"
@@ -16,7 +19,10 @@ namespace bluecomm {
 
 Algorithm choose_allreduce(std::size_t nbytes, int members, Reach reach,
                            const Tuning& tuning) {
-  if (nbytes <= tuning.flat_bytes && members <= tuning.flat_members) {
+  if (members <= tuning.flat_members &&
+      (nbytes <= tuning.flat_bytes ||
+       (reach == Reach::kMemory &&
+        nbytes <= tuning.flat_memory_bytes / static_cast<std::size_t>(members)))) {
     return Algorithm::kFlat;
   }
   if (nbytes <= tuning.doubling_bytes) return Algorithm::kDoubling;
@@ -79,16 +85,21 @@ void add_own_result(Plan& plan, const Reduction& reduction, const Buffers& buffe
       buffers.output, {own_source(buffers.input, reduction.prescale)}));
 }
 
+bool is_one_machine(const Group& group) {
+  const std::vector<int>& machines = group.machine_of;
+  return std::adjacent_find(machines.begin(), machines.end(), std::not_equal_to<>()) ==
+         machines.end();
+}
+
 Algorithm choose_for(const Request& request, int members, const Tuning& tuning) {
   const std::size_t nbytes = request.input.size();
-  // Where the machines do not matter, they need not be listed.
-  if (request.local_only || nbytes <= tuning.doubling_bytes) {
+  if (request.local_only || is_one_machine(*request.group)) {
     return choose_allreduce(nbytes, members, Reach::kMemory, tuning);
   }
-  const Machines machines(*request.group);
-  if (machines.is_hierarchy()) return Algorithm::kHierarchical;
-  const Reach reach = machines.size() == 1 ? Reach::kMemory : Reach::kNetwork;
-  return choose_allreduce(nbytes, members, reach, tuning);
+  if (nbytes > tuning.doubling_bytes && Machines(*request.group).is_hierarchy()) {
+    return Algorithm::kHierarchical;
+  }
+  return choose_allreduce(nbytes, members, Reach::kNetwork, tuning);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ Tuning only(Algorithm algorithm) {
   Tuning tuning;
   tuning.flat_members = algorithm == Algorithm::kFlat ? 1000 : 0;
   tuning.flat_bytes = kAny;
+  tuning.flat_memory_bytes = kAny;
   tuning.doubling_bytes = algorithm == Algorithm::kDoubling ? kAny : 0;
   const bool is_blocks = algorithm == Algorithm::kBlocks;
   tuning.direct_members = algorithm == Algorithm::kDirect || is_blocks ? 1000 : 0;
@@ -132,8 +133,14 @@ TEST(allreduce, chooses_by_size_and_members) {
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kFlat);
   test.count = 1024;
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kFlat);
+  test.count = 8192;
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kFlat);
+  test.machine_of = one_machine(5);
+  CHECK_EQ(check_allreduce(test, tuning), Algorithm::kDoubling);
+  test.machine_of = machines_of_one(4);
   test.count = 1025;
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kDoubling);
+  test.machine_of = one_machine(4);
   test.count = 8193;
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kDirect);
   test.count = (4 << 20) / 4 + 1;
