@@ -226,11 +226,17 @@ class Engine:
     def output(self, handle: int) -> tuple[SharedBlock, list[int]]:
         """Result allocated by the engine: memory, and rows from each source."""
 
-    def release(self, handle: int) -> None:
-        """Forget a finished handle (its tensors may be freed)."""
+    def release(self, handle: int) -> bool:
+        """Forget a handle that is over; return whether its tensors may be freed.
+
+        If not, a transport reads them still, until `finished` returns the handle.
+        """
 
     def finished(self) -> list[int]:
-        """Handles that completed since the last call, for dropping their tensors."""
+        """Handles over since the last call, for dropping their tensors."""
+
+    def held(self) -> list[int]:
+        """Handles over whose tensors a transport reads; after `close`, for good."""
 
     def fail(self, handle: int, code: int, text: str) -> None: ...
     def extend_deadline(self, handle: int, seconds: float) -> None:

@@ -39,6 +39,9 @@ _FIRST_WINDOW_CALL = 1 << 63
 
 _CLOSE_TIMEOUT_S = 5.0
 
+# What a transport was left to read when its world ended, which it may do for good.
+_held: list[tuple[object, ...]] = []
+
 
 class World:
     """The engine of this process and everything that belongs to one ``init``.
@@ -315,10 +318,9 @@ class World:
 
     def release(self, number: int) -> None:
         """Drop an operation that has been waited for."""
-        self._kept.pop(number, None)
         self._hard_limits_s.pop(number, None)
-        if not self._closed:
-            self._engine.release(number)
+        if not self._closed and self._engine.release(number):
+            self._kept.pop(number, None)
 
     def forget(self, number: int) -> None:
         """Drop an operation that nobody will wait for, as soon as it is over.
@@ -404,6 +406,7 @@ class World:
         self._monitor.close()
         yield
         self._closed = True
+        _held.extend(self._kept[n] for n in self._engine.held() if n in self._kept)
         self._kept.clear()
 
     def close(self, *, orderly: bool = True) -> None:

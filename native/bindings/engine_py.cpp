@@ -243,6 +243,7 @@ void register_engine(py::module_& module) {
       .def("output", &output, arg("handle"))
       .def("release", unlocked(&Engine::release), arg("handle"))
       .def("finished", unlocked(&Engine::finished))
+      .def("held", unlocked(&Engine::held))
       .def("fail", &fail, arg("handle"), arg("code"), arg("text"))
       .def(
           "extend_deadline",

@@ -30,6 +30,10 @@ Dispatcher::Dispatcher(EngineConfig config,
                links_, window_account_),
       counted_before_(static_cast<std::size_t>(config_.size)) {}
 
+Dispatcher::~Dispatcher() {
+  if (!transports_.empty()) free();
+}
+
 std::map<std::string, std::string> Dispatcher::offers() const {
   std::map<std::string, std::string> offers;
   for (const auto& transport : transports_) {
@@ -214,6 +218,7 @@ bool Dispatcher::poll() {
   for_transports([&](Transport& one) {
     if (one.poll(*this)) changed = true;
   });
+  if (!leaving_.empty()) look_at_leaving();
   if (read_arrivals()) changed = true;
   for (std::size_t i = 0; i < active_.size();) {
     const std::shared_ptr<Operation> operation = active_[i];
@@ -251,13 +256,17 @@ bool Dispatcher::advance(Operation& operation) {
 // Takes an operation that is done out of all lists but entries_.
 void Dispatcher::end(Operation& operation) {
   account_.ended(entry(operation.handle()).notes, operation);
-  finished_.push_back(operation.handle());
   ++completions_;
   const auto active = std::find_if(
       active_.begin(), active_.end(),
       [&](const std::shared_ptr<Operation>& one) { return one.get() == &operation; });
   const std::shared_ptr<Operation> keep = *active;
   active_.erase(active);
+  if (operation.holds_memory()) {
+    leaving_.push_back({keep, {}});
+  } else {
+    finished_.push_back(operation.handle());
+  }
   if (const std::shared_ptr<Operation> next = matching_.remove(operation)) start(*next);
 }
 
@@ -296,14 +305,35 @@ const Result& Dispatcher::result(Handle handle) const {
   return entry(handle).result;
 }
 
-void Dispatcher::release(Handle handle) {
-  if (entry(handle).operation->state() != Operation::State::kDone) {
+bool Dispatcher::release(Handle handle) {
+  Entry& released = entry(handle);
+  if (released.operation->state() != Operation::State::kDone) {
     throw std::invalid_argument("handle " + std::to_string(handle) +
                                 " cannot be released before its operation has ended");
   }
+  const auto leaving = std::find_if(
+      leaving_.begin(), leaving_.end(),
+      [&](const Leaving& one) { return one.operation == released.operation; });
+  const bool is_free = leaving == leaving_.end();
+  if (!is_free) leaving->result = std::move(released.result);
   entries_.erase(handle);
   const auto listed = std::find(finished_.rbegin(), finished_.rend(), handle);
   if (listed != finished_.rend()) finished_.erase(std::next(listed).base());
+  return is_free;
+}
+
+void Dispatcher::look_at_leaving() {
+  std::erase_if(leaving_, [this](const Leaving& one) {
+    if (one.operation->holds_memory()) return false;
+    finished_.push_back(one.operation->handle());
+    return true;
+  });
+}
+
+std::vector<Handle> Dispatcher::held() const {
+  std::vector<Handle> handles;
+  for (const Leaving& one : leaving_) handles.push_back(one.operation->handle());
+  return handles;
 }
 
 std::vector<Handle> Dispatcher::take_finished() { return std::exchange(finished_, {}); }
@@ -404,6 +434,10 @@ void Dispatcher::close() {
 }
 
 void Dispatcher::free() {
+  for (const auto& operation : std::exchange(active_, {})) {
+    operation->finish({Code::kClosed, operation->label() + ": the engine ended", -1});
+    leaving_.push_back({operation, {}});
+  }
   matching_ = Matching();
   arrived_.clear();
   aborts_.clear();
@@ -411,6 +445,13 @@ void Dispatcher::free() {
   peers_.disconnect();
   transports_.clear();
   broken_transports_.clear();
+  look_at_leaving();
+  static auto* const never_freed = new std::vector<Leaving>();
+  for (Leaving& one : leaving_) {
+    const auto found = entries_.find(one.operation->handle());
+    if (found != entries_.end()) one.result = found->second.result;
+    never_freed->push_back(one);
+  }
 }
 
 void Dispatcher::abandon_after_fork() noexcept {

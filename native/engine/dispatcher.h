@@ -77,6 +77,7 @@ struct EngineConfig {
 class Dispatcher final : private Receiver {
  public:
   Dispatcher(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports);
+  ~Dispatcher();
 
   std::map<std::string, std::string> offers() const;
   void connect(std::vector<Peer> peers);
@@ -91,7 +92,11 @@ class Dispatcher final : private Receiver {
   std::shared_ptr<const Operation> operation(Handle handle) const;
   bool has_result(Handle handle) const;
   const Result& result(Handle handle) const;
-  void release(Handle handle);
+  // Forgets an operation. False: a transport still reads its memory, until the handle
+  // is among take_finished().
+  bool release(Handle handle);
+  // Of operations that failed while a transport was reading their memory, and still is.
+  std::vector<Handle> held() const;
   std::vector<Handle> take_finished();
   void fail(Handle handle, Status status);
   // As `label: text` for each.
@@ -121,7 +126,8 @@ class Dispatcher final : private Receiver {
   // Ends all operations and says goodbye; submit() fails from now on.
   void close();
   bool closed() const;
-  // Drops all messages and transports.
+  // Drops all messages and transports. What a transport has left to be read on is never
+  // freed; held() tells.
   void free();
   void abandon_after_fork() noexcept;
 
@@ -134,11 +140,17 @@ class Dispatcher final : private Receiver {
     Account::Notes notes;
   };
 
+  struct Leaving {
+    std::shared_ptr<Operation> operation;
+    Result result;
+  };
+
   // Only note what happened; the transport is in the middle of its poll.
   void on_message(int peer, std::unique_ptr<Incoming> message) override;
   void on_lost(int peer, Status status) override;
   void on_goodbye(int peer) override;
 
+  void look_at_leaving();
   Entry& entry(Handle handle);
   const Entry& entry(Handle handle) const;
   void start(Operation& operation);
@@ -180,7 +192,8 @@ class Dispatcher final : private Receiver {
   Clock::time_point now_;                     // when this turn began
   std::unordered_map<Handle, Entry> entries_;
   std::vector<std::shared_ptr<Operation>> active_;  // started or queued, not ended
-  std::vector<Handle> finished_;
+  std::vector<Handle> finished_;                    // whose memory nobody reads
+  std::vector<Leaving> leaving_;  // done, but for a transport that reads their memory
   // Failures of calls that had ended here, by group: the next call raises them.
   std::unordered_map<std::uint64_t, Status> late_failures_;
   struct Arrived {

@@ -139,8 +139,12 @@ Result Engine::result(Handle handle) {
   return progress_.look([&] { return dispatcher_.result(handle); });
 }
 
-void Engine::release(Handle handle) {
-  progress_.look([&] { dispatcher_.release(handle); });
+bool Engine::release(Handle handle) {
+  return progress_.look([&] { return dispatcher_.release(handle); });
+}
+
+std::vector<Handle> Engine::held() {
+  return progress_.look([&] { return dispatcher_.held(); });
 }
 
 std::vector<Handle> Engine::finished() {

@@ -68,7 +68,9 @@ class Engine final : private Work {
   std::optional<Status> wait_ticket(const WindowTicket& ticket,
                                     Clock::time_point deadline,
                                     const std::function<bool()>& interrupted = {});
-  void release(Handle handle);
+  bool release(Handle handle);
+  // Also after close().
+  std::vector<Handle> held();
   std::vector<Handle> finished();
   void fail(Handle handle, Status status);
   void extend_deadline(Handle handle, Clock::duration time);

@@ -37,7 +37,7 @@ void Operation::begin_phase() {
     fillings_.emplace_back(gather, request_.dtype);
   }
   open_ = false;
-  sends_.start(phase().sends, call_, phase_, channels_);
+  sends_.start(phase().sends, call_, phase_, channels_, lease_);
   if (!phase().bind) open_phase();
 
   std::vector<Held> held = std::exchange(held_, {});

@@ -66,6 +66,8 @@ class Operation {
 
   // Ends the call and cancels its messages.
   void finish(Status status);
+  // A transport still reads memory of the call, or of its plan.
+  bool holds_memory() const { return lease_.has_tenants(); }
 
   // What the phase now running lacks.
   struct Lack {
@@ -119,6 +121,7 @@ class Operation {
   std::span<Channel* const> channels_;
   std::uint32_t phase_ = 0;
   std::vector<Filling> fillings_;  // of the running phase
+  Lease lease_;
   Sends sends_;
   bool open_ = false;  // fillings know their destinations
   std::vector<Held> held_;

@@ -6,7 +6,7 @@
 namespace bluecomm {
 
 void Sends::start(std::span<const Send> sends, Envelope call, std::uint32_t phase,
-                  std::span<Channel* const> channels) {
+                  std::span<Channel* const> channels, Lease& lease) {
   messages_.reserve(messages_.size() + sends.size());
   call.phase = phase;
   std::shared_ptr<void> copies;  // of the payload that the last sends have in common
@@ -21,7 +21,8 @@ void Sends::start(std::span<const Send> sends, Envelope call, std::uint32_t phas
     call.first_dim = send.first_dim;
     Channel& channel = *channels[static_cast<std::size_t>(send.peer)];
     const Header header = to_header(call, send.bytes.size());
-    messages_.push_back({&send, channel.send_to_many(header, send.bytes, copies)});
+    messages_.push_back(
+        {&send, channel.send_to_many(header, send.bytes, copies, lease)});
   }
 }
 

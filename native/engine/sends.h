@@ -16,9 +16,9 @@ namespace bluecomm {
 class Sends {
  public:
   // Starts all of `sends`, which outlives this object. `call` is their envelope but for
-  // the parts of each message.
+  // the parts of each message, `lease` that of the memory they are in.
   void start(std::span<const Send> sends, Envelope call, std::uint32_t phase,
-             std::span<Channel* const> channels);
+             std::span<Channel* const> channels, Lease& lease);
 
   // No peer reads any of the memory any more.
   bool released();

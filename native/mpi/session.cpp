@@ -19,8 +19,7 @@ std::shared_ptr<Session> Session::open(std::shared_ptr<Library> library,
 }
 
 Session::~Session() {
-  // MPI may still write there.
-  for (Buried& one : buried_) static_cast<void>(one.memory.release());
+  for (Buried& one : buried_) leak(std::move(one.memory));
 }
 
 Attendance Session::exchange(const std::string& mine,
@@ -43,7 +42,7 @@ int Session::take_port() {
   return ports_used_++;
 }
 
-void Session::bury(Request request, Buffer memory) {
+void Session::bury(Request request, std::shared_ptr<const void> memory) {
   look_at_buried();
   buried_.push_back({request, std::move(memory)});
 }

@@ -15,6 +15,12 @@ namespace bluecomm::mpi {
 
 using Buffer = std::unique_ptr<std::byte[]>;
 
+// Keeps for good what `memory` owns: MPI may still use it.
+inline void leak(std::shared_ptr<const void> memory) {
+  static auto* const leaked = new std::vector<std::shared_ptr<const void>>();
+  leaked->push_back(std::move(memory));
+}
+
 // What a process has of MPI for bluecomm alone: a communicator of its own, made once
 // from the program's, its tags, and the memory of operations that outlived their use.
 // One thread at a time.
@@ -57,12 +63,12 @@ class Session {
   void give_port(int port) { free_ports_.push_back(port); }
 
   // Keeps `memory` until `request`, which nobody waits for, has ended.
-  void bury(Request request, Buffer memory);
+  void bury(Request request, std::shared_ptr<const void> memory);
 
  private:
   struct Buried {
     Request request;
-    Buffer memory;
+    std::shared_ptr<const void> memory;
   };
 
   void look_at_buried();

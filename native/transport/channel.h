@@ -45,8 +45,8 @@ struct Header {
 static_assert(sizeof(Header) == 256);
 
 // A message on its way out. Destroying it before the end cancels it: the transport
-// reads its memory no more, and the peer's Incoming never completes (the engine tells
-// the peer why in a message of its own).
+// reads its memory no more (but see Lease), and the peer's Incoming never completes
+// (the engine tells the peer why in a message of its own).
 class Outgoing {
  public:
   Outgoing() = default;
@@ -57,6 +57,25 @@ class Outgoing {
   // The prefix [0, released()) of the payload will not be read again, by this process
   // or by the peer. Never shrinks; equals nbytes when the message is done.
   virtual std::size_t released() const = 0;
+};
+
+// For a transport that cannot stop reading a payload when its Outgoing is destroyed: as
+// long as the transport is a tenant, the memory is not freed. It may be overwritten.
+class Lease {
+ public:
+  Lease() = default;
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+  // The tenant's; one that is leaked keeps the memory for good.
+  std::shared_ptr<const void> take() {
+    if (!held_) held_ = std::make_shared<const char>();
+    return held_;
+  }
+  bool has_tenants() const { return held_.use_count() > 1; }
+
+ private:
+  std::shared_ptr<const void> held_;
 };
 
 // Memory that two processes (or ranks) have, and that this one may write as well. It is
@@ -149,13 +168,16 @@ class Channel {
   virtual std::unique_ptr<Outgoing> send(const Header& header,
                                          std::span<const std::byte> payload) = 0;
 
-  // As send(), for a payload that goes to several peers at once: `copies`, empty at
+  // As send(), for a payload that may go to several peers at once: `copies`, empty at
   // first, is handed to each of these sends. A transport that copies payloads leaves
-  // there what it has copied, for the others to use.
+  // there what it has copied, for the others to use. The payload's memory is freed only
+  // when `lease` has no tenants.
   virtual std::unique_ptr<Outgoing> send_to_many(const Header& header,
                                                  std::span<const std::byte> payload,
-                                                 std::shared_ptr<void>& copies) {
+                                                 std::shared_ptr<void>& copies,
+                                                 Lease& lease) {
     static_cast<void>(copies);
+    static_cast<void>(lease);
     return send(header, payload);
   }
 

@@ -55,14 +55,16 @@ TEST(shm_staging, copies_once_for_several_readers) {
   Fixture first(shared);
   Fixture second(shared);
   std::shared_ptr<void> copies;
-  const auto sent = first.link->send_to_many({}, kPayload, copies);
-  const auto other = second.link->send_to_many({}, kPayload, copies);
+  Lease lease;
+  const auto sent = first.link->send_to_many({}, kPayload, copies, lease);
+  const auto other = second.link->send_to_many({}, kPayload, copies, lease);
   CHECK_EQ(shared->staged_bytes, kPayload.size());
   for (Fixture* end : {&first, &second}) {
     answer(*end, RecordType::kAccept);
     CHECK_EQ(shared->staged_bytes, kPayload.size());
     answer(*end, RecordType::kConsumed, kPayload.size());
   }
+  CHECK(!lease.has_tenants());
   CHECK_EQ(shared->staged_bytes, 0u);
 }
 

@@ -15,7 +15,8 @@ MpiIncoming::MpiIncoming(Inbox& inbox, const Frame& frame, const Header& header,
       message_(frame.message),
       charged_(frame.charged != 0 ? sizeof(Header) + header.nbytes : 0),
       header_(header),
-      is_eager_(!eager.empty()) {
+      is_eager_(!eager.empty()),
+      in_chunks_(is_eager_ ? 0 : frame.begin) {
   if (eager.size() >= kKeptEager) {
     frame_ = inbox.port_.keep_frame();
     eager_ = eager.data();
@@ -43,6 +44,10 @@ void MpiIncoming::accept(std::span<std::byte>) {
 std::span<const std::byte> MpiIncoming::readable() const {
   if (!accepted_ || consumed_ == nbytes()) return {};
   if (is_eager_) return {eager_ + consumed_, nbytes() - consumed_};
+  if (consumed_ >= in_chunks_) {
+    return std::span<const std::byte>(seal_).subspan(
+        std::min(consumed_ - in_chunks_, seal_.size()));
+  }
   if (arrived_ == consumed_) return {};
   const std::size_t begin = consumed_ % kChunkBytes;
   return {chunks_.front().get() + begin,
@@ -52,15 +57,15 @@ std::span<const std::byte> MpiIncoming::readable() const {
 void MpiIncoming::consume(std::size_t nbytes) {
   const std::size_t before = consumed_;
   consumed_ += nbytes;
-  if (is_eager_) return;
-  const bool is_whole = consumed_ == header_.nbytes;
-  if (consumed_ / kChunkBytes == before / kChunkBytes && !is_whole) return;
+  if (is_eager_ || before >= in_chunks_) return;
+  const bool is_last = consumed_ == in_chunks_;
+  if (consumed_ / kChunkBytes == before / kChunkBytes && !is_last) return;
   if (inbox_ == nullptr) {
     chunks_.pop_front();
     return;
   }
   inbox_->held_ -=
-      std::min(kChunkBytes, header_.nbytes - before / kChunkBytes * kChunkBytes);
+      std::min(kChunkBytes, in_chunks_ - before / kChunkBytes * kChunkBytes);
   inbox_->port_.chunks().give(std::move(chunks_.front()));
   chunks_.pop_front();
   inbox_->extend_grant(*this);
@@ -85,11 +90,27 @@ bool Inbox::take(const Frame& frame, std::span<const std::byte> rest) {
   std::memcpy(&header, rest.data(), sizeof header);
   const std::span<const std::byte> eager = rest.subspan(sizeof header);
   if (!eager.empty() && eager.size() != header.nbytes) return false;
+  const bool is_sealed = eager.empty() && frame.begin != header.nbytes;
+  if (is_sealed && (header.nbytes == 0 || frame.begin != before_seal(header.nbytes))) {
+    return false;
+  }
   auto incoming = std::make_unique<MpiIncoming>(*this, frame, header, eager);
   known_.insert(incoming.get());
+  if (is_sealed) unsealed_.emplace(frame.message, incoming.get());
   arrived_.push_back(std::move(incoming));
   ++stats_.messages_received;
   stats_.bytes_received += eager.size();
+  return true;
+}
+
+bool Inbox::take_seal(const Frame& frame, std::span<const std::byte> rest) {
+  const auto found = unsealed_.find(frame.message);
+  if (found == unsealed_.end()) return true;  // it was dropped here
+  MpiIncoming& incoming = *found->second;
+  if (rest.size() != incoming.nbytes() - incoming.in_chunks_) return false;
+  incoming.seal_.assign(rest.begin(), rest.end());
+  unsealed_.erase(found);
+  stats_.bytes_received += rest.size();
   return true;
 }
 
@@ -117,7 +138,7 @@ void Inbox::extend_grant(MpiIncoming& incoming) {
   if (own == 0) room = std::max(room, kChunkBytes);
   const std::size_t begin = incoming.granted_;
   const std::size_t limit = begin + room / kChunkBytes * kChunkBytes;
-  const std::size_t end = std::min(incoming.nbytes(), limit);
+  const std::size_t end = std::min(incoming.in_chunks_, limit);
   if (end == begin) return;
   while (incoming.granted_ < end) {
     const std::size_t nbytes = std::min(kChunkBytes, end - incoming.granted_);
@@ -162,7 +183,7 @@ bool Inbox::receive(MpiIncoming& incoming) {
     }
     incoming.posted_.pop_front();
   }
-  if (incoming.arrived_ == incoming.nbytes()) {
+  if (incoming.arrived_ == incoming.in_chunks_) {
     port_.give_tag(std::exchange(incoming.tag_, -1));
   }
   return any;
@@ -172,12 +193,13 @@ void Inbox::remove(MpiIncoming& incoming) {
   known_.erase(&incoming);
   receiving_.erase(&incoming);
   starved_.erase(&incoming);
+  unsealed_.erase(incoming.message_);
   if (!incoming.is_eager_) {
-    const std::size_t base = incoming.consumed_ == incoming.nbytes()
+    const std::size_t base = incoming.consumed_ >= incoming.in_chunks_
                                  ? incoming.granted_
                                  : incoming.consumed_ / kChunkBytes * kChunkBytes;
     held_ -= incoming.granted_ - base;
-    if (!is_lost_ && incoming.arrived_ < incoming.nbytes()) {
+    if (!is_lost_ && !incoming.is_whole()) {
       Frame frame{.kind = FrameKind::kDiscard};
       frame.message = incoming.message_;
       outbox_.control(frame);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "transport/channel.h"
@@ -42,7 +43,10 @@ class MpiIncoming final : public Incoming {
 
   std::size_t nbytes() const { return header_.nbytes; }
   bool wants_more() const {
-    return accepted_ && !is_eager_ && !is_cut_ && granted_ < nbytes();
+    return accepted_ && !is_eager_ && !is_cut_ && granted_ < in_chunks_;
+  }
+  bool is_whole() const {
+    return arrived_ == in_chunks_ && in_chunks_ + seal_.size() == nbytes();
   }
 
   Inbox* inbox_;  // null once the transport is gone
@@ -50,6 +54,8 @@ class MpiIncoming final : public Incoming {
   const std::size_t charged_;
   Header header_;
   const bool is_eager_;
+  const std::size_t in_chunks_;       // bytes of the payload
+  std::vector<std::byte> seal_;       // the others, when they have come
   const std::byte* eager_ = nullptr;  // in frame_ or copy_
   Buffer frame_;
   std::vector<std::byte> copy_;
@@ -81,6 +87,9 @@ class Inbox {
   // A frame of kind kMessage, whole. False: it makes no sense.
   bool take(const Frame& frame, std::span<const std::byte> rest);
 
+  // A frame of kind kSeal, likewise.
+  bool take_seal(const Frame& frame, std::span<const std::byte> rest);
+
   bool has_arrived() const { return !arrived_.empty(); }
   // The next message in the order of the peer's sends; null if none.
   std::unique_ptr<Incoming> take_arrived();
@@ -110,7 +119,8 @@ class Inbox {
   const Address peer_;
   bool is_lost_ = false;
   std::deque<std::unique_ptr<MpiIncoming>> arrived_;
-  std::set<MpiIncoming*> known_;      // all that exist
+  std::set<MpiIncoming*> known_;  // all that exist
+  std::unordered_map<std::uint64_t, MpiIncoming*> unsealed_;
   std::set<MpiIncoming*> receiving_;  // those with receives under way ...
   std::set<MpiIncoming*> starved_;    // ... and those without a tag
   std::size_t held_ = 0;              // bytes granted and not consumed

@@ -6,9 +6,22 @@ namespace bluecomm::mpi {
 
 std::unique_ptr<Outgoing> MpiChannel::send(const Header& header,
                                            std::span<const std::byte> payload) {
+  return send(header, payload, nullptr);
+}
+
+std::unique_ptr<Outgoing> MpiChannel::send_to_many(const Header& header,
+                                                   std::span<const std::byte> payload,
+                                                   std::shared_ptr<void>&,
+                                                   Lease& lease) {
+  return send(header, payload, &lease);
+}
+
+std::unique_ptr<Outgoing> MpiChannel::send(const Header& header,
+                                           std::span<const std::byte> payload,
+                                           Lease* lease) {
   if (!can_send()) return std::make_unique<MpiOutgoing>(0);
   used_ = true;
-  return outbox_.send(header, payload);
+  return outbox_.send(header, payload, lease);
 }
 
 void MpiChannel::post(const Header& header, std::span<const std::byte> payload) {
@@ -33,6 +46,9 @@ void MpiChannel::take(const Frame& frame, std::span<const std::byte> rest) {
       return;
     case FrameKind::kGrant:
       outbox_.grant(frame);
+      return;
+    case FrameKind::kSeal:
+      if (!inbox_.take_seal(frame, rest)) lose("it sent a seal that makes no sense");
       return;
     case FrameKind::kDiscard:
       outbox_.discard(frame);

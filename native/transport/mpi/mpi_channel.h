@@ -25,6 +25,10 @@ class MpiChannel final : public Channel {
   int peer() const override { return peer_; }
   std::unique_ptr<Outgoing> send(const Header& header,
                                  std::span<const std::byte> payload) override;
+  std::unique_ptr<Outgoing> send_to_many(const Header& header,
+                                         std::span<const std::byte> payload,
+                                         std::shared_ptr<void>& copies,
+                                         Lease& lease) override;
   void post(const Header& header, std::span<const std::byte> payload) override;
   ChannelStats stats() const override;
 
@@ -51,6 +55,8 @@ class MpiChannel final : public Channel {
   bool owes_goodbye() const {
     return closing_ && !goodbye_sent_ && !gone_ && outbox_.idle();
   }
+  std::unique_ptr<Outgoing> send(const Header& header,
+                                 std::span<const std::byte> payload, Lease* lease);
   void lose(std::string text);
 
   const int peer_;

@@ -10,7 +10,8 @@ MpiOutgoing::~MpiOutgoing() {
 }
 
 std::unique_ptr<Outgoing> Outbox::send(const Header& header,
-                                       std::span<const std::byte> payload) {
+                                       std::span<const std::byte> payload,
+                                       Lease* lease) {
   const std::size_t cost = sizeof(Header) + payload.size();
   if (payload.empty()) {
     announce(header, payload, {}, false);
@@ -21,9 +22,11 @@ std::unique_ptr<Outgoing> Outbox::send(const Header& header,
     announce(header, payload, payload, true);
     return std::make_unique<MpiOutgoing>(payload.size());
   }
-  auto outgoing = std::make_unique<MpiOutgoing>(*this, next_message_, payload);
+  const bool is_straight = lease != nullptr && payload.size() >= kMinStraight;
+  auto outgoing = std::make_unique<MpiOutgoing>(*this, next_message_, payload,
+                                                is_straight ? lease->take() : nullptr);
   waiting_.emplace(next_message_, outgoing.get());
-  announce(header, payload, {}, false);
+  announce(header, payload, {}, false, outgoing->in_chunks_);
   return outgoing;
 }
 
@@ -32,12 +35,14 @@ void Outbox::post(const Header& header, std::span<const std::byte> payload) {
 }
 
 void Outbox::announce(const Header& header, std::span<const std::byte> payload,
-                      std::span<const std::byte> eager, bool charged) {
+                      std::span<const std::byte> eager, bool charged,
+                      std::size_t in_chunks) {
   Header sent = header;
   sent.nbytes = payload.size();
   Frame frame{.kind = FrameKind::kMessage, .from = rank_};
   frame.charged = charged ? 1 : 0;
   frame.message = next_message_++;
+  frame.begin = in_chunks;
   frame.end = eager.size();
   port_.send_frame(peer_, frame, std::as_bytes(std::span(&sent, 1)), eager);
   ++stats_.messages_sent;
@@ -59,9 +64,8 @@ void Outbox::grant(const Frame& frame) {
 void Outbox::discard(const Frame& frame) {
   const auto found = waiting_.find(frame.message);
   if (found == waiting_.end()) return;
-  MpiOutgoing& outgoing = *found->second;
-  outgoing.released_ = outgoing.payload_.size();
-  forget(outgoing);
+  found->second->unwanted_ = true;
+  take_back(*found->second);
 }
 
 void Outbox::credit(const Frame& frame) {
@@ -74,33 +78,94 @@ bool Outbox::progress() {
     send_chunk(chunks_.front());
     chunks_.pop_front();
   }
-  return sent > 0;
+  // MPI may be through with them already.
+  return look_at_straight() || sent > 0;
 }
 
 void Outbox::send_chunk(const Chunk& chunk) {
   const auto found = waiting_.find(chunk.message);
-  Buffer copy = port_.chunks().take();
-  if (found == waiting_.end() || chunk.end > found->second->payload_.size()) {
-    port_.send_chunk(peer_, chunk.tag, std::move(copy), 0);
+  if (found == waiting_.end() || found->second->unwanted_ ||
+      chunk.end > found->second->in_chunks_) {
+    port_.send_chunk(peer_, chunk.tag, port_.chunks().take(), 0);
     return;
   }
   MpiOutgoing& outgoing = *found->second;
+  stats_.bytes_sent += chunk.end - chunk.begin;
+  if (outgoing.lease_) {
+    send_straight(outgoing, chunk);
+  } else {
+    send_copied(outgoing, chunk);
+  }
+}
+
+void Outbox::send_copied(MpiOutgoing& outgoing, const Chunk& chunk) {
+  Buffer copy = port_.chunks().take();
   const std::size_t nbytes = chunk.end - chunk.begin;
   std::copy_n(outgoing.payload_.data() + chunk.begin, nbytes, copy.get());
   port_.send_chunk(peer_, chunk.tag, std::move(copy), nbytes);
-  stats_.bytes_sent += nbytes;
   outgoing.released_ = chunk.end;
   if (outgoing.released_ == outgoing.payload_.size()) forget(outgoing);
 }
 
+void Outbox::send_straight(MpiOutgoing& outgoing, const Chunk& chunk) {
+  const std::optional<Request> request = port_.send_straight(
+      peer_, chunk.tag,
+      outgoing.payload_.subspan(chunk.begin, chunk.end - chunk.begin));
+  if (!request) return;
+  outgoing.given_.push_back({*request, chunk.end});
+  straight_.insert(&outgoing);
+}
+
+bool Outbox::look_at_straight() {
+  bool any = false;
+  for (auto at = straight_.begin(); at != straight_.end();) {
+    any |= take_back(**at++);
+  }
+  return any;
+}
+
+// What MPI has read. The message ends with that if all are through, or nobody wants
+// the others. True if anything was.
+bool Outbox::take_back(MpiOutgoing& outgoing) {
+  bool any = false;
+  std::deque<Given>& given = outgoing.given_;
+  for (; !given.empty() && port_.is_over(given.front().request); given.pop_front()) {
+    outgoing.released_ = given.front().end;
+    any = true;
+  }
+  if (!given.empty()) return any;
+  straight_.erase(&outgoing);
+  if (!outgoing.unwanted_ && outgoing.released_ < outgoing.in_chunks_) return any;
+  if (!outgoing.unwanted_) seal(outgoing);
+  outgoing.released_ = outgoing.payload_.size();
+  forget(outgoing);
+  return true;
+}
+
+void Outbox::seal(MpiOutgoing& outgoing) {
+  const auto rest = outgoing.payload_.subspan(outgoing.in_chunks_);
+  Frame frame{.kind = FrameKind::kSeal, .from = rank_};
+  frame.message = outgoing.message_;
+  port_.send_frame(peer_, frame, rest, {});
+  stats_.bytes_sent += rest.size();
+}
+
+// What MPI still reads it goes on to read.
 void Outbox::forget(MpiOutgoing& outgoing) {
   waiting_.erase(outgoing.message_);
+  straight_.erase(&outgoing);
+  let_go(outgoing);
+}
+
+void Outbox::let_go(MpiOutgoing& outgoing) {
+  port_.leave(std::exchange(outgoing.given_, {}), std::exchange(outgoing.lease_, {}));
   outgoing.outbox_ = nullptr;
 }
 
 void Outbox::lose() {
-  for (const auto& [message, outgoing] : waiting_) outgoing->outbox_ = nullptr;
+  for (const auto& [message, outgoing] : waiting_) let_go(*outgoing);
   waiting_.clear();
+  straight_.clear();
   chunks_.clear();
 }
 

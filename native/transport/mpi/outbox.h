@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <set>
 #include <span>
 #include <unordered_map>
+#include <utility>
 
 #include "transport/channel.h"
 #include "transport/mpi/port.h"
@@ -18,8 +20,14 @@ class MpiOutgoing final : public Outgoing {
  public:
   // A message that needs nothing more: `released` bytes are through.
   explicit MpiOutgoing(std::size_t released) : released_(released) {}
-  MpiOutgoing(Outbox& outbox, std::uint64_t message, std::span<const std::byte> payload)
-      : outbox_(&outbox), message_(message), payload_(payload) {}
+  // With `lease` it is sent straight from the payload.
+  MpiOutgoing(Outbox& outbox, std::uint64_t message, std::span<const std::byte> payload,
+              std::shared_ptr<const void> lease)
+      : outbox_(&outbox),
+        message_(message),
+        payload_(payload),
+        lease_(std::move(lease)),
+        in_chunks_(lease_ ? before_seal(payload.size()) : payload.size()) {}
   ~MpiOutgoing() override;
 
   std::size_t released() const override { return released_; }
@@ -30,12 +38,17 @@ class MpiOutgoing final : public Outgoing {
   Outbox* outbox_ = nullptr;  // null once it is over, or the link is lost
   std::uint64_t message_ = 0;
   std::span<const std::byte> payload_;
+  std::shared_ptr<const void> lease_;
+  std::size_t in_chunks_ = 0;  // of the payload; the others are the seal
+  std::deque<Given> given_;    // chunks that MPI reads from the payload, in their order
+  bool unwanted_ = false;      // the peer has discarded it
   std::size_t released_ = 0;
 };
 
-// Messages to one peer. A chunk is copied before MPI has it, from memory that the
-// combining has just written or will read anyway: so a message can be dropped at any
-// moment, although MPI cannot take back what it was given.
+// Messages to one peer. MPI cannot take back what it was given, but a message can be
+// dropped at any moment. So a chunk is copied before MPI has it, from memory that the
+// combining has just written or will read anyway; or, if it is one of a large payload
+// whose memory is lent, it is left to the port together with the lease.
 class Outbox {
  public:
   Outbox(Port& port, int rank, const Address& peer, std::size_t eager_bytes)
@@ -44,8 +57,9 @@ class Outbox {
   Outbox& operator=(const Outbox&) = delete;
   ~Outbox() { lose(); }
 
+  // Without `lease` no memory of the payload is lent.
   std::unique_ptr<Outgoing> send(const Header& header,
-                                 std::span<const std::byte> payload);
+                                 std::span<const std::byte> payload, Lease* lease);
   void post(const Header& header, std::span<const std::byte> payload);
   // A frame without more.
   void control(Frame frame);
@@ -55,7 +69,8 @@ class Outbox {
   void discard(const Frame& frame);
   void credit(const Frame& frame);
 
-  // Sends the chunks that were asked for, while there is room. True if any.
+  // Sends the chunks that were asked for, while there is room, and the seals of those
+  // that are through. True if any.
   bool progress();
   bool has_chunks() const { return !chunks_.empty(); }
   // No message waits for anything.
@@ -78,9 +93,16 @@ class Outbox {
   };
 
   void announce(const Header& header, std::span<const std::byte> payload,
-                std::span<const std::byte> eager, bool charged);
+                std::span<const std::byte> eager, bool charged,
+                std::size_t in_chunks = 0);
   void send_chunk(const Chunk& chunk);
+  void send_copied(MpiOutgoing& outgoing, const Chunk& chunk);
+  void send_straight(MpiOutgoing& outgoing, const Chunk& chunk);
+  bool look_at_straight();
+  bool take_back(MpiOutgoing& outgoing);
+  void seal(MpiOutgoing& outgoing);
   void forget(MpiOutgoing& outgoing);
+  void let_go(MpiOutgoing& outgoing);
 
   Port& port_;
   const int rank_;
@@ -89,7 +111,8 @@ class Outbox {
   std::uint64_t next_message_ = 0;
   std::size_t charged_ = 0;  // bytes of eager messages at the peer
   std::unordered_map<std::uint64_t, MpiOutgoing*> waiting_;
-  std::deque<Chunk> chunks_;  // asked for, in this order
+  std::set<MpiOutgoing*> straight_;  // those of them that MPI reads
+  std::deque<Chunk> chunks_;         // asked for, in this order
   ChannelStats stats_;
 };
 

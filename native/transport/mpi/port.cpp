@@ -20,6 +20,10 @@ std::uint64_t draw() {
   return (std::uint64_t{random()} << 32) | random();
 }
 
+std::shared_ptr<const void> shared(Buffer buffer) {
+  return std::shared_ptr<std::byte[]>(std::move(buffer));
+}
+
 template <typename Number>
 bool parse_number(std::string_view text, Number& number, int base) {
   const char* const end = text.data() + text.size();
@@ -84,7 +88,11 @@ Port::~Port() {
       cancel(std::move(receives_[i]));
     }
     for (auto* sends : {&sends_, &frames_}) {
-      for (Send& send : *sends) session_->bury(send.request, std::move(send.memory));
+      for (Send& send : *sends)
+        session_->bury(send.request, shared(std::move(send.memory)));
+    }
+    for (const Left& left : left_) {
+      for (const Given& one : left.given) session_->bury(one.request, left.lease);
     }
     if (!is_dirty_) session_->give_port(address_.port);
   } catch (const std::exception&) {
@@ -159,6 +167,20 @@ void Port::send_chunk(const Address& to, int tag, Buffer chunk, std::size_t nbyt
   send(to, tag, std::move(chunk), nbytes, chunk_pool_, sends_);
 }
 
+std::optional<Request> Port::send_straight(const Address& to, int tag,
+                                           std::span<const std::byte> bytes) {
+  if (look_for_end()) return std::nullopt;
+  return mpi_.isend(bytes, to.rank, tag);
+}
+
+bool Port::is_over(Request& request) {
+  return !has_ended_ && mpi_.test(request).has_value();
+}
+
+void Port::leave(std::deque<Given> given, std::shared_ptr<const void> lease) {
+  if (!given.empty()) left_.push_back({std::move(given), std::move(lease)});
+}
+
 std::optional<int> Port::take_tag() {
   if (!free_tags_.empty()) {
     const int tag = free_tags_.back();
@@ -204,7 +226,7 @@ void Port::drop(std::deque<Posted> posted, int tag) {
 
 void Port::cancel(Posted posted) {
   mpi_.cancel(posted.request);
-  session_->bury(posted.request, std::move(posted.memory));
+  session_->bury(posted.request, shared(std::move(posted.memory)));
 }
 
 bool Port::look_for_end() {
@@ -219,12 +241,14 @@ void Port::leave_memory() {
   for (auto* sends : {&sends_, &frames_}) {
     for (Send& send : *sends) static_cast<void>(send.memory.release());
   }
+  for (Left& left : left_) leak(std::move(left.lease));
 }
 
 bool Port::progress() {
   if (has_ended_) return false;
   bool any = end_sends(frames_);
   any |= end_sends(sends_);
+  any |= end_left();
   any |= end_orphans();
   return any;
 }
@@ -237,6 +261,15 @@ bool Port::end_sends(std::deque<Send>& sends) {
     return true;
   });
   return sends.size() < before;
+}
+
+bool Port::end_left() {
+  const std::size_t before = left_.size();
+  std::erase_if(left_, [this](Left& left) {
+    std::erase_if(left.given, [this](Given& one) { return is_over(one.request); });
+    return left.given.empty();
+  });
+  return left_.size() < before;
 }
 
 bool Port::end_orphans() {

@@ -38,6 +38,12 @@ struct Posted {
   std::size_t nbytes = 0;
 };
 
+// A send under way from memory that is not the port's.
+struct Given {
+  Request request{};
+  std::size_t end = 0;  // of the bytes in their payload
+};
+
 // The MPI side of a transport: what is under way there, and the memory of it.
 class Port {
  public:
@@ -65,6 +71,14 @@ class Port {
   // Sends what `chunk` begins with; `nbytes` may be 0.
   void send_chunk(const Address& to, int tag, Buffer chunk, std::size_t nbytes);
 
+  // Sends from `bytes`, which stay as they are until is_over(). Nothing once MPI has
+  // ended.
+  std::optional<Request> send_straight(const Address& to, int tag,
+                                       std::span<const std::byte> bytes);
+  bool is_over(Request& request);
+  // Nobody waits for these any more, which read memory that `lease` keeps.
+  void leave(std::deque<Given> given, std::shared_ptr<const void> lease);
+
   // A tag for one message; nothing while all are in use.
   std::optional<int> take_tag();
   void give_tag(int tag) { free_tags_.push_back(tag); }
@@ -81,7 +95,9 @@ class Port {
   // would end it. From then on nothing is sent and nothing comes.
   bool look_for_end();
   // Nothing of what was sent is under way.
-  bool idle() const { return has_ended_ || (sends_.empty() && frames_.empty()); }
+  bool idle() const {
+    return has_ended_ || (sends_.empty() && frames_.empty() && left_.empty());
+  }
 
   // In a forked child: MPI is the parent's.
   void abandon() noexcept { abandoned_ = true; }
@@ -96,6 +112,10 @@ class Port {
     Buffer memory;
     Pool* origin;
   };
+  struct Left {
+    std::deque<Given> given;
+    std::shared_ptr<const void> lease;
+  };
   struct Orphan {
     std::deque<Posted> posted;
     int tag;
@@ -107,6 +127,7 @@ class Port {
   void send(const Address& to, int tag, Buffer memory, std::size_t nbytes, Pool& origin,
             std::deque<Send>& list);
   bool end_sends(std::deque<Send>& sends);
+  bool end_left();
   bool end_orphans();
 
   const std::shared_ptr<Session> session_;
@@ -116,6 +137,7 @@ class Port {
   Pool frame_pool_{kMaxFrame};
   std::deque<Send> sends_;   // of chunks
   std::deque<Send> frames_;  // on their way out
+  std::vector<Left> left_;
   std::vector<int> free_tags_;
   int tags_used_ = 1;  // the first is that of frames
   std::list<Orphan> orphans_;

@@ -16,6 +16,10 @@
 // For each chunk that was granted exactly one message travels under the tag. A sender
 // that has dropped the message, or was told that nobody wants it, sends an empty one.
 // Hence every receive ends, and the tag may be used again, without MPI_Cancel.
+//
+// A payload that is sent straight from its memory is sealed: its last bytes travel in a
+// frame, once MPI has taken all others. They do not come if the sender has dropped the
+// message meanwhile, whose memory may have changed before MPI read it.
 
 namespace bluecomm::mpi {
 
@@ -26,8 +30,10 @@ inline constexpr std::size_t kEagerCredit = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxEager = std::size_t{64} << 10;
 
 enum class FrameKind : std::uint32_t {
-  kMessage,      // then the Header and, if `end` is not 0, the eager payload
+  kMessage,      // then the Header and, if `end` is not 0, the eager payload;
+                 // otherwise `begin` bytes come in chunks, the others as the seal
   kGrant,        // chunks of `message` in [begin, end), under `tag`
+  kSeal,         // then the bytes of `message` that come in no chunk
   kDiscard,      // nobody wants the rest of `message`
   kCredit,       // `end` bytes of eager messages were taken
   kGoodbye,      // nothing more comes
@@ -46,6 +52,15 @@ struct Frame {
   std::uint64_t end = 0;
 };
 static_assert(sizeof(Frame) == 48);
+
+// Payloads so long are sent straight from their memory, where it is lent. A copy of
+// shorter ones costs less than the seal, which waits for MPI.
+inline constexpr std::size_t kMinStraight = std::size_t{128} << 10;
+
+// How many bytes of a straight payload come in chunks.
+constexpr std::size_t before_seal(std::size_t nbytes) {
+  return (nbytes - 1) / kChunkAlignment * kChunkAlignment;
+}
 
 inline constexpr std::size_t kMaxFrame = sizeof(Frame) + sizeof(Header) + kMaxEager;
 

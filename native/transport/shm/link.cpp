@@ -47,7 +47,7 @@ std::unique_ptr<Outgoing> Link::send(const Header& header,
 
 std::unique_ptr<Outgoing> Link::send_to_many(const Header& header,
                                              std::span<const std::byte> payload,
-                                             std::shared_ptr<void>& copies) {
+                                             std::shared_ptr<void>& copies, Lease&) {
   return send_message(header, payload, &copies);
 }
 

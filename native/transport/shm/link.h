@@ -23,7 +23,8 @@ class Link final : public Channel {
                                  std::span<const std::byte> payload) override;
   std::unique_ptr<Outgoing> send_to_many(const Header& header,
                                          std::span<const std::byte> payload,
-                                         std::shared_ptr<void>& copies) override;
+                                         std::shared_ptr<void>& copies,
+                                         Lease& lease) override;
   void post(const Header& header, std::span<const std::byte> payload) override;
   bool shares_memory() const override { return true; }
   ChannelStats stats() const override;
