@@ -32,6 +32,8 @@ struct World {
   std::shared_ptr<void> keep;  // whatever the transports need
   // Memory for payloads of `rank`, which lives as long as the world. Empty: the heap.
   std::function<std::span<std::byte>(int rank, std::size_t nbytes)> allocate;
+  // The memory of payloads is lent: see Lease.
+  bool lends = false;
   std::vector<std::unique_ptr<Transport>> transports;
   std::vector<std::vector<Channel*>> channels;  // [from][to], nullptr to itself
 

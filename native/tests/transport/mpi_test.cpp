@@ -1,7 +1,9 @@
 // The mpi transport with all its ranks in this process, which is one rank of MPI: their
 // transports differ in port only. tests/mpi/ runs it under each launcher, and names the
 // libmpi in TEST_MPI_LIBRARY; without that these tests do not exist.
+#include <algorithm>
 #include <cstdlib>
+#include <initializer_list>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -48,8 +50,9 @@ struct Keep {
   std::shared_ptr<mpi::Session> session = mpi_here().make_session();
 };
 
-World make_world(int size, std::size_t eager_bytes) {
+World make_world(int size, std::size_t eager_bytes, bool lends) {
   World world;
+  world.lends = lends;
   auto keep = std::make_shared<Keep>();
   for (int rank = 0; rank < size; ++rank) {
     world.transports.push_back(
@@ -60,22 +63,34 @@ World make_world(int size, std::size_t eager_bytes) {
   return world;
 }
 
-Scheme scheme_with(std::size_t eager_bytes) {
-  return {.make_world = [=](int size) { return make_world(size, eager_bytes); },
+Scheme scheme_with(std::size_t eager_bytes, bool lends) {
+  return {.make_world = [=](int size) { return make_world(size, eager_bytes, lends); },
           .eager_bytes = eager_bytes,
           .tells_idle_ranks = true};
 }
 
-Scheme scheme() { return scheme_with(kEager); }
+Scheme scheme() { return scheme_with(kEager, true); }
 
-// They stay in the memory that MPI has received them in.
-void long_payloads_may_be_eager() {
+void run_checks(std::initializer_list<decltype(Check::run)> chosen,
+                const Scheme& scheme) {
   for (const Check& check : kChecks) {
-    if (check.run != check_payload_sizes && check.run != check_outlives) continue;
-    for (const std::string& finding : run_check(check, scheme_with(mpi::kMaxEager))) {
+    if (std::find(chosen.begin(), chosen.end(), check.run) == chosen.end()) continue;
+    for (const std::string& finding : run_check(check, scheme)) {
       record_failure(std::string(check.name).c_str(), 0, finding);
     }
   }
+}
+
+// They stay in the memory that MPI has received them in.
+void long_payloads_may_be_eager() {
+  run_checks({check_payload_sizes, check_outlives}, scheme_with(mpi::kMaxEager, true));
+}
+
+void payloads_that_are_not_lent_are_copied() {
+  run_checks(
+      {check_payload_sizes, check_steps, check_released, check_stats,
+       check_sender_cancels, check_receiver_cancels, check_close, check_outlives},
+      scheme_with(kEager, false));
 }
 
 // Transports of one session, one after the other.
@@ -129,6 +144,8 @@ const bool registered =
     std::getenv("TEST_MPI_LIBRARY") != nullptr &&
     register_conformance<&scheme>("mpi") &&
     add_test("mpi", "long_payloads_may_be_eager", &long_payloads_may_be_eager) &&
+    add_test("mpi", "payloads_that_are_not_lent_are_copied",
+             &payloads_that_are_not_lent_are_copied) &&
     add_test("mpi", "ports_are_used_again", &ports_are_used_again) &&
     add_test("mpi", "frames_to_an_earlier_transport_are_dropped",
              &frames_to_an_earlier_transport_are_dropped) &&

@@ -102,6 +102,12 @@ void Reader::verify(Findings& findings) const {
 Rank::Rank(World& world, int rank)
     : world_(world), rank_(rank), index_(static_cast<std::size_t>(rank)) {}
 
+Rank::~Rank() {
+  if (!lease_.has_tenants()) return;
+  static auto* const never_freed = new std::vector<Heap>();
+  never_freed->push_back(std::move(heap_));
+}
+
 Sending Rank::send(int to, std::uint64_t tag, std::size_t nbytes) {
   Sending sending;
   if (world_.allocate) {
@@ -110,7 +116,11 @@ Sending Rank::send(int to, std::uint64_t tag, std::size_t nbytes) {
     sending.payload = heap_.emplace_back(nbytes);
   }
   fill(sending.payload, tag);
-  sending.message = channel(to).send(make_header(tag, nbytes), sending.payload);
+  const Header header = make_header(tag, nbytes);
+  std::shared_ptr<void> copies;
+  sending.message =
+      world_.lends ? channel(to).send_to_many(header, sending.payload, copies, lease_)
+                   : channel(to).send(header, sending.payload);
   return sending;
 }
 

@@ -69,6 +69,7 @@ struct Sending {
 class Rank final : public Receiver {
  public:
   Rank(World& world, int rank);
+  ~Rank() override;
 
   int rank() const { return rank_; }
   Transport& transport() const { return *world_.transports[index_]; }
@@ -95,7 +96,9 @@ class Rank final : public Receiver {
   World& world_;
   int rank_;
   std::size_t index_;
-  std::vector<std::vector<std::byte>> heap_;
+  using Heap = std::vector<std::vector<std::byte>>;
+  Heap heap_;
+  Lease lease_;  // of it
 };
 
 // All ranks of a world, driven by one thread.

@@ -1,0 +1,95 @@
+#include "tests/transport/fake_mpi.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "transport/mpi/wire.h"
+
+namespace bluecomm::test {
+
+void FakeMpi::check_running() const {
+  if (ended_) throw std::runtime_error("MPI was called after MPI_Finalize");
+}
+
+void FakeMpi::hold(std::size_t allowed) {
+  const std::lock_guard lock(mutex_);
+  allowed_ = allowed;
+}
+
+std::vector<std::span<const std::byte>> FakeMpi::held() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::span<const std::byte>> held;
+  for (const Message& send : sends_) {
+    if (!send.done && send.from.size() > mpi::kMaxFrame) held.push_back(send.from);
+  }
+  return held;
+}
+
+mpi::Request FakeMpi::start(std::list<Message>& list, Message message) {
+  check_running();
+  const std::lock_guard lock(mutex_);
+  message.request = ++last_request_;
+  list.push_back(message);
+  return mpi::Request{message.request};
+}
+
+mpi::Request FakeMpi::isend(std::span<const std::byte> bytes, int, int tag) {
+  return start(sends_,
+               {.request = 0, .tag = tag, .from = bytes, .into = {}, .done = {}});
+}
+
+mpi::Request FakeMpi::irecv(std::span<std::byte> into, int, int tag) {
+  return start(receives_,
+               {.request = 0, .tag = tag, .from = {}, .into = into, .done = {}});
+}
+
+mpi::Request FakeMpi::ibcast(std::span<std::byte>, int) {
+  throw std::logic_error("no transport broadcasts");
+}
+
+bool FakeMpi::is_held(const Message& send) const {
+  return send.from.size() > mpi::kMaxFrame && allowed_ == 0;
+}
+
+void FakeMpi::deliver() {
+  for (Message& send : sends_) {
+    if (send.done || is_held(send)) continue;
+    const auto receive = std::find_if(
+        receives_.begin(), receives_.end(),
+        [&](const Message& one) { return !one.done && one.tag == send.tag; });
+    if (receive == receives_.end()) continue;
+    if (send.from.size() > mpi::kMaxFrame && allowed_ != SIZE_MAX) --allowed_;
+    std::copy(send.from.begin(), send.from.end(), receive->into.begin());
+    send.done = mpi::Done{};
+    receive->done = mpi::Done{.source = 0, .nbytes = send.from.size()};
+  }
+}
+
+std::optional<mpi::Done> FakeMpi::test(mpi::Request& request) {
+  check_running();
+  const std::lock_guard lock(mutex_);
+  deliver();
+  for (std::list<Message>* list : {&sends_, &receives_}) {
+    const auto found = std::find_if(
+        list->begin(), list->end(),
+        [&](const Message& one) { return mpi::Request{one.request} == request; });
+    if (found == list->end()) continue;
+    const std::optional<mpi::Done> done = found->done;
+    if (done) list->erase(found);
+    return done;
+  }
+  throw std::logic_error("a request was tested after its end");
+}
+
+void FakeMpi::cancel(mpi::Request& request) {
+  check_running();
+  const std::lock_guard lock(mutex_);
+  for (Message& one : receives_) {
+    if (mpi::Request{one.request} == request && !one.done) {
+      one.done = mpi::Done{.cancelled = true};
+    }
+  }
+}
+
+}  // namespace bluecomm::test

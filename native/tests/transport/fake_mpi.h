@@ -1,0 +1,79 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "mpi/session.h"
+
+namespace bluecomm::test {
+
+// An MPI of one process, whose long messages move when the test says so.
+//
+// As with a real one, a message is read from the sender's memory only when it moves,
+// and what has been started is not taken back. Thread-safe.
+class FakeMpi final : public mpi::Communicator, public mpi::Library {
+ public:
+  static std::shared_ptr<mpi::Session> make_session(
+      const std::shared_ptr<FakeMpi>& fake) {
+    return std::make_shared<mpi::Session>(fake, fake);
+  }
+
+  // From now on messages longer than 64 KiB and some stay where they are, but for
+  // `allowed` of them.
+  void hold(std::size_t allowed = 0);
+  void let_through() { hold(SIZE_MAX); }
+  // The memory of long messages that have not moved.
+  std::vector<std::span<const std::byte>> held();
+  // As if the program had called MPI_Finalize: every other call throws.
+  void end() { ended_ = true; }
+
+  int rank() override { return 0; }
+  int size() override { return 1; }
+  std::shared_ptr<Communicator> duplicate() override { return nullptr; }
+  mpi::Request isend(std::span<const std::byte> bytes, int to, int tag) override;
+  mpi::Request irecv(std::span<std::byte> into, int from, int tag) override;
+  mpi::Request ibcast(std::span<std::byte> bytes, int root) override;
+  std::optional<mpi::Done> test(mpi::Request& request) override;
+  void cancel(mpi::Request& request) override;
+
+  std::string abi() override { return "none"; }
+  std::string version() override { return "none"; }
+  bool initialized() override { return true; }
+  bool finalized() override { return ended_; }
+  mpi::Threads init(mpi::Threads wanted) override { return wanted; }
+  mpi::Threads threads() override { return mpi::Threads::kMultiple; }
+  bool on_main_thread() override { return true; }
+  void finalize() override { ended_ = true; }
+  std::shared_ptr<Communicator> world() override { return nullptr; }
+  std::shared_ptr<Communicator> from_fortran(int) override { return nullptr; }
+
+ private:
+  struct Message {
+    std::uint64_t request;
+    int tag;
+    std::span<const std::byte> from;
+    std::span<std::byte> into;
+    std::optional<mpi::Done> done;
+  };
+
+  void check_running() const;
+  mpi::Request start(std::list<Message>& list, Message message);
+  bool is_held(const Message& send) const;
+  void deliver();
+
+  std::mutex mutex_;
+  std::atomic<bool> ended_ = false;
+  std::size_t allowed_ = SIZE_MAX;  // long messages
+  std::uint64_t last_request_ = 0;
+  std::list<Message> sends_;
+  std::list<Message> receives_;
+};
+
+}  // namespace bluecomm::test

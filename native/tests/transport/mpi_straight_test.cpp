@@ -1,0 +1,207 @@
+// Payloads that MPI reads from where they are, over an MPI that the test holds up.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/engine/engine_world.h"
+#include "tests/transport/conformance.h"
+#include "tests/transport/fake_mpi.h"
+#include "tests/transport/ranks.h"
+#include "transport/mpi/mpi_transport.h"
+
+namespace bluecomm::test {
+namespace {
+
+constexpr std::size_t kEager = 4096;
+constexpr std::size_t kLarge = 1 << 20;
+constexpr std::size_t kChunks = kLarge / mpi::kChunkBytes;
+
+Scheme scheme_over(const std::shared_ptr<FakeMpi>& fake) {
+  return {.make_world =
+              [fake](int size) {
+                World world;
+                world.lends = true;
+                const auto session = FakeMpi::make_session(fake);
+                for (int rank = 0; rank < size; ++rank) {
+                  world.transports.push_back(std::make_unique<MpiTransport>(
+                      MpiOptions{rank, session, kEager}));
+                }
+                connect(world);
+                return world;
+              },
+          .eager_bytes = kEager,
+          .tells_idle_ranks = true};
+}
+
+// Rank 0 sends to rank 1, which has asked for all, and MPI moves nothing yet.
+struct Fixture {
+  Fixture() : payload(kLarge) {
+    fill(payload, 7);
+    fake->hold();
+    std::shared_ptr<void> copies;
+    outgoing = ranks[0].channel(1).send_to_many(make_header(7, kLarge), payload, copies,
+                                                lease);
+    reader = ranks.await(1, 7);
+    if (reader == nullptr) return;
+    reader->accept(Reader::Mode::kViews);
+    ranks.drive("chunks in the hands of MPI",
+                [&] { return fake->held().size() == kChunks; });
+  }
+  ~Fixture() {
+    for (const std::string& finding : findings) record_failure("ranks", 0, finding);
+  }
+
+  // A message that is sent after all others has come, so they have.
+  void settle() {
+    for (const int from : {0, 1}) {
+      const Sending sending = ranks[from].send(1 - from, 8, 10);
+      if (Reader* last = ranks.await(1 - from, 8)) ranks.read_all(*last);
+      ranks[1 - from].arrived.pop_back();
+    }
+  }
+
+  std::shared_ptr<FakeMpi> fake = std::make_shared<FakeMpi>();
+  Findings findings;
+  Ranks ranks{scheme_over(fake), 2, findings};
+  std::vector<std::byte> payload;
+  Lease lease;
+  std::unique_ptr<Outgoing> outgoing;
+  Reader* reader = nullptr;
+};
+
+// Those that concern memory and endings, where no MPI is installed, too.
+TEST(mpi_straight, passes_checks_of_the_suite) {
+  const Scheme scheme = scheme_over(std::make_shared<FakeMpi>());
+  for (const auto check : {check_payload_sizes, check_steps, check_released,
+                           check_sender_cancels, check_receiver_cancels, check_close,
+                           check_lost, check_forget, check_outlives}) {
+    for (const std::string& finding : run_check({"", check}, scheme)) {
+      record_failure("suite", 0, finding);
+    }
+  }
+}
+
+TEST(mpi_straight, sends_from_the_payload_and_seals_it_when_mpi_has_read_it) {
+  Fixture at;
+  for (const std::span<const std::byte> chunk : at.fake->held()) {
+    CHECK(chunk.data() >= at.payload.data() &&
+          chunk.data() + chunk.size() <= at.payload.data() + kLarge);
+  }
+  CHECK_EQ(at.outgoing->released(), 0U);
+  at.fake->hold(kChunks - 1);
+  const std::size_t first = (kChunks - 1) * mpi::kChunkBytes;
+  at.ranks.spin("all chunks but one", [&] {
+    at.reader->read(SIZE_MAX, at.findings);
+    return at.reader->consumed() == first && at.outgoing->released() == first;
+  });
+  CHECK(at.lease.has_tenants());
+  at.fake->let_through();
+  at.ranks.read_all(*at.reader);
+  at.ranks.drive("the release", [&] { return at.outgoing->released() == kLarge; });
+  CHECK(!at.lease.has_tenants());
+}
+
+TEST(mpi_straight, a_dropped_payload_may_change_and_does_not_count) {
+  Fixture at;
+  at.outgoing.reset();
+  CHECK(at.lease.has_tenants());
+  std::fill(at.payload.begin(), at.payload.end(), std::byte{0});
+  at.fake->let_through();
+  at.ranks.spin("the last chunk", [&] {
+    at.reader->read(SIZE_MAX, at.findings);
+    return at.reader->consumed() == mpi::before_seal(kLarge);
+  });
+  at.ranks.drive("the end of the lease", [&] { return !at.lease.has_tenants(); });
+  at.settle();
+  at.reader->read(SIZE_MAX, at.findings);
+  CHECK(!at.reader->done());
+}
+
+TEST(mpi_straight, a_discarded_payload_is_released_when_mpi_has_read_it) {
+  Fixture at;
+  at.ranks[1].arrived.clear();
+  at.settle();
+  CHECK_EQ(at.outgoing->released(), 0U);
+  at.fake->let_through();
+  at.ranks.drive("the release", [&] { return at.outgoing->released() == kLarge; });
+  CHECK(!at.lease.has_tenants());
+}
+
+TEST(mpi_straight, a_lost_link_leaves_the_payload_to_mpi) {
+  Fixture at;
+  at.ranks[0].transport().forget(1);
+  at.ranks.drive("the loss", [&] { return at.ranks[1].lost.contains(0); });
+  at.outgoing.reset();
+  CHECK(at.lease.has_tenants());
+  at.fake->let_through();
+  at.ranks.drive("the end of the lease", [&] { return !at.lease.has_tenants(); });
+  CHECK_EQ(at.reader->consumed(), 0U);
+}
+
+TEST(mpi_straight, the_session_keeps_what_a_transport_leaves) {
+  Fixture at;
+  at.ranks[0].free_transport();
+  at.outgoing.reset();
+  CHECK(at.lease.has_tenants());
+}
+
+TEST(mpi_straight, nothing_is_called_and_nothing_freed_when_mpi_has_ended) {
+  Fixture at;
+  at.fake->end();
+  at.ranks.drive("the loss", [&] { return at.ranks[0].lost.contains(1); });
+  at.outgoing.reset();
+  at.ranks[0].free_transport();
+  CHECK(at.lease.has_tenants());
+}
+
+// Two engines, and an operation of rank 0 that fails while MPI reads its input.
+struct FailedOperation {
+  FailedOperation() {
+    fake->hold();
+    Engine& other = world.engine(1);
+    theirs = other.submit(make_request(other, Kind::kBroadcast, "x", input, output));
+    Engine& engine = world.engine(0);
+    handle = engine.submit(make_request(engine, Kind::kBroadcast, "x", input, own));
+    await([&] { return !fake->held().empty(); });
+    engine.fail(handle, {Code::kMismatch, "enough", 0});
+    CHECK_EQ(engine.wait(handle, Clock::now() + kPatience)->text, "enough");
+  }
+
+  std::shared_ptr<FakeMpi> fake = std::make_shared<FakeMpi>();
+  std::shared_ptr<mpi::Session> session = FakeMpi::make_session(fake);
+  std::vector<float> input = std::vector<float>(kLarge / sizeof(float), 1.0F);
+  std::vector<float> own = std::vector<float>(kLarge / sizeof(float));
+  std::vector<float> output = std::vector<float>(kLarge / sizeof(float));
+  EngineWorld world{
+      2, [this](int rank) {
+        return std::make_unique<MpiTransport>(MpiOptions{rank, session, kEager});
+      }};
+  Handle theirs = 0;
+  Handle handle = 0;
+};
+
+TEST(mpi_straight, a_failed_operation_is_finished_when_mpi_has_read_its_memory) {
+  FailedOperation at;
+  Engine& engine = at.world.engine(0);
+  CHECK(engine.finished().empty());
+  CHECK(engine.held() == std::vector<Handle>({at.handle}));
+  CHECK(!engine.release(at.handle));
+  CHECK(engine.finished().empty());
+  at.fake->let_through();
+  await([&] { return engine.held().empty(); });
+  CHECK(engine.finished() == std::vector<Handle>({at.handle}));
+  Engine& other = at.world.engine(1);
+  CHECK(!other.wait(at.theirs, Clock::now() + kPatience)->ok());
+  CHECK(other.release(at.theirs));
+}
+
+TEST(mpi_straight, an_engine_that_ends_tells_what_mpi_still_reads) {
+  FailedOperation at;
+  Engine& engine = at.world.engine(0);
+  engine.close(0s);
+  CHECK(engine.held() == std::vector<Handle>({at.handle}));
+}
+
+}  // namespace
+}  // namespace bluecomm::test
