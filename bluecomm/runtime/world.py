@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("bluecomm")
 
-# Completed operations that nobody waits for are noticed when so many are outstanding.
+# Completed operations that nobody waits for are noticed when so many are outstanding;
+# at the next one while a transport still reads what a failed one has left.
 _REAP_AT = 256
 
 # The engine numbers calls about windows from here on (native/engine/dispatcher.cpp).
@@ -40,7 +41,7 @@ _FIRST_WINDOW_CALL = 1 << 63
 _CLOSE_TIMEOUT_S = 5.0
 
 # What a transport was left to read when its world ended, which it may do for good.
-_held: list[tuple[object, ...]] = []
+_held: list[list[tuple[object, ...]]] = []
 
 
 class World:
@@ -76,6 +77,7 @@ class World:
         self.size = self.place.size
         self._lock = threading.Lock()  # over an operation's start and its place here
         self._kept: dict[int, list[tuple[object, ...]]] = {}
+        self._reap_at = _REAP_AT
         self._dropped: collections.deque[int] = collections.deque()
         self._forgotten: set[int] = set()
         self._hard_limits_s: dict[int, float] = {}
@@ -256,7 +258,7 @@ class World:
             return OverHandle(self, number, kind, name, finish)
         if timeout_s is not None:
             self._hard_limits_s[number] = timeout_s
-        if len(self._kept) >= _REAP_AT:
+        if len(self._kept) >= self._reap_at:
             self.reap()
         return Handle(self, number, kind, name, finish)
 
@@ -319,8 +321,12 @@ class World:
     def release(self, number: int) -> None:
         """Drop an operation that has been waited for."""
         self._hard_limits_s.pop(number, None)
-        if not self._closed and self._engine.release(number):
+        if self._closed:
+            return
+        if self._engine.release(number):
             self._kept.pop(number, None)
+        else:
+            self._reap_at = 0
 
     def forget(self, number: int) -> None:
         """Drop an operation that nobody will wait for, as soon as it is over.
@@ -332,6 +338,8 @@ class World:
     def reap(self) -> None:
         """Let go of the tensors of operations that are over."""
         with self._lock:
+            # What is finished after this is looked for again.
+            self._reap_at = 0 if self._engine.held() else _REAP_AT
             for number in self._engine.finished():
                 self._kept.pop(number, None)
             while self._dropped:

@@ -96,7 +96,8 @@ Port::~Port() {
     }
     if (!is_dirty_) session_->give_port(address_.port);
   } catch (const std::exception&) {
-    // MPI has failed: there is nothing to hand over to it.
+    // MPI has failed: there is nothing to hand over to it. It may still read.
+    for (Left& left : left_) leak(std::move(left.lease));
   }
 }
 

@@ -201,8 +201,9 @@ def test_a_call_that_waits_leaves_nothing_behind(tmp_path: Path) -> None:
     assert engine.done(handle)
     assert list(kept) == [handle]
     assert engine.output(handle)[1] == [1]
-    engine.release(handle)
+    assert engine.release(handle)
     engine.close(1.0)
+    assert engine.held() == []
 
 
 def test_a_call_that_waits_comes_back_for_a_signal(pair: list[Engine]) -> None:

@@ -1,12 +1,16 @@
-"""What a world notes of its operations."""
+"""What a world notes of its operations, and how long it keeps their tensors."""
 
 import collections
+import gc
 import os
 import threading
+import weakref
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from bluecomm.runtime import world as world_module
 from bluecomm.runtime.world import World
 
 
@@ -24,30 +28,118 @@ class Interrupted:
     def finished(self):
         return [7]
 
+    def held(self):
+        return []
+
     def release(self, number):
         self.released.append(number)
+        return True
+
+
+class Reading:
+    """Operation 7 has failed, and a transport reads its memory until ``let_go``."""
+
+    def __init__(self):
+        self.reads = [7]
+        self.over = []
+
+    def let_go(self):
+        self.over, self.reads = self.reads, []
+
+    def release(self, number):
+        return number not in self.reads
+
+    def finished(self):
+        over, self.over = self.over, []
+        return over
+
+    def held(self):
+        return list(self.reads)
+
+    def close(self, timeout_s):
+        pass
+
+    def submit(self, *_):
+        return 8
+
+
+def make_world(engine, kept):
+    """Return a world of this engine that has met nobody and keeps these tensors."""
+    world = World.__new__(World)
+    vars(world).update(
+        pid=os.getpid(),
+        config=SimpleNamespace(operation_timeout_s=1.0),
+        _engine=engine,
+        _monitor=SimpleNamespace(close=lambda: None),
+        _kept=kept,
+        _reap_at=world_module._REAP_AT,
+        _lock=threading.Lock(),
+        _dropped=collections.deque(),
+        _forgotten=set(),
+        _hard_limits_s={},
+        _waiters=set(),
+        _closed=False,
+        _is_suspended=False,
+    )
+    return world
+
+
+def start(world, *, waits=False):
+    world.start(
+        *("barrier", "b", 1, "uint8", [], (0, 0, 0, 0)),
+        keep=(),
+        finish=lambda number: number,
+        timeout_s=None,
+        parameters=None,
+        waits=waits,
+    )
 
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_an_operation_whose_start_was_interrupted_is_dropped(waits):
-    world = World.__new__(World)
-    world.pid = os.getpid()
-    world.config = SimpleNamespace(operation_timeout_s=1.0)
-    world._engine = Interrupted()
-    world._lock = threading.Lock()
-    world._closed = world._is_suspended = False
-    world._kept = {3: [()]}
-    world._dropped = collections.deque()
-    world._waiters, world._forgotten, world._hard_limits_s = set(), set(), {}
+    world = make_world(Interrupted(), {3: [()]})
     with pytest.raises(KeyboardInterrupt):
-        world.start(
-            *("barrier", "x", 1, "uint8", (0,), (0, 0, 0, 0)),
-            keep=(),
-            finish=lambda _: None,
-            timeout_s=None,
-            parameters=None,
-            waits=waits,
-        )
+        start(world, waits=waits)
     world.reap()
     assert world._engine.released == [7]
     assert list(world._kept) == [3]
+
+
+def test_a_released_operation_keeps_its_tensors_until_the_transport_lets_go():
+    engine = Reading()
+    world = make_world(engine, {7: [(torch.ones(1),)]})
+    tensor = weakref.ref(world._kept[7][0][0])
+    world.release(7)
+    start(world)
+    assert tensor() is not None
+    engine.let_go()
+    start(world)
+    assert tensor() is None
+    assert world._reap_at == world_module._REAP_AT
+
+
+def test_a_forgotten_operation_keeps_its_tensors_until_the_transport_lets_go():
+    engine = Reading()
+    world = make_world(engine, {7: [(torch.ones(1),)]})
+    world.forget(7)
+    world.reap()
+    assert list(world._kept) == [7]
+    engine.let_go()
+    world.reap()
+    assert world._kept == {}
+
+
+def test_what_is_read_beyond_the_end_is_never_freed(monkeypatch):
+    held = []
+    monkeypatch.setattr(world_module, "_held", held)
+    engine = Reading()
+    world = make_world(engine, {7: [(torch.ones(1),)]})
+    tensor = weakref.ref(world._kept[7][0][0])
+    world._kept[8] = [(torch.ones(1),)]
+    other = weakref.ref(world._kept[8][0][0])
+    world.close(orderly=False)
+    del world
+    gc.collect()
+    assert tensor() is not None
+    assert other() is None
+    assert held == [[(tensor(),)]]
