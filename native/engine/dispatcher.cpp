@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/never_free.h"
 #include "engine/planner.h"
 
 namespace bluecomm {
@@ -446,11 +447,10 @@ void Dispatcher::free() {
   transports_.clear();
   broken_transports_.clear();
   look_at_leaving();
-  static auto* const never_freed = new std::vector<Leaving>();
   for (Leaving& one : leaving_) {
     const auto found = entries_.find(one.operation->handle());
     if (found != entries_.end()) one.result = found->second.result;
-    never_freed->push_back(one);
+    never_free(one);
   }
 }
 

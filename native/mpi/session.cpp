@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "common/never_free.h"
+
 namespace bluecomm::mpi {
 
 std::shared_ptr<Session> Session::open(std::shared_ptr<Library> library,
@@ -19,7 +21,8 @@ std::shared_ptr<Session> Session::open(std::shared_ptr<Library> library,
 }
 
 Session::~Session() {
-  for (Buried& one : buried_) leak(std::move(one.memory));
+  // MPI may still use it.
+  for (Buried& one : buried_) never_free(std::move(one.memory));
 }
 
 Attendance Session::exchange(const std::string& mine,

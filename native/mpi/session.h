@@ -15,12 +15,6 @@ namespace bluecomm::mpi {
 
 using Buffer = std::unique_ptr<std::byte[]>;
 
-// Keeps for good what `memory` owns: MPI may still use it.
-inline void leak(std::shared_ptr<const void> memory) {
-  static auto* const leaked = new std::vector<std::shared_ptr<const void>>();
-  leaked->push_back(std::move(memory));
-}
-
 // What a process has of MPI for bluecomm alone: a communicator of its own, made once
 // from the program's, its tags, and the memory of operations that outlived their use.
 // One thread at a time.

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/never_free.h"
+
 namespace bluecomm::test {
 namespace {
 
@@ -103,9 +105,7 @@ Rank::Rank(World& world, int rank)
     : world_(world), rank_(rank), index_(static_cast<std::size_t>(rank)) {}
 
 Rank::~Rank() {
-  if (!lease_.has_tenants()) return;
-  static auto* const never_freed = new std::vector<Heap>();
-  never_freed->push_back(std::move(heap_));
+  if (lease_.has_tenants()) never_free(std::move(heap_));
 }
 
 Sending Rank::send(int to, std::uint64_t tag, std::size_t nbytes) {

@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "common/never_free.h"
+
 namespace bluecomm::mpi {
 namespace {
 
@@ -97,7 +99,7 @@ Port::~Port() {
     if (!is_dirty_) session_->give_port(address_.port);
   } catch (const std::exception&) {
     // MPI has failed: there is nothing to hand over to it. It may still read.
-    for (Left& left : left_) leak(std::move(left.lease));
+    for (Left& left : left_) never_free(std::move(left.lease));
   }
 }
 
@@ -218,7 +220,7 @@ void Port::drop(std::deque<Posted> posted, int tag) {
   is_dirty_ = true;
   for (Posted& one : posted) {
     if (look_for_end()) {
-      static_cast<void>(one.memory.release());  // see leave_memory()
+      never_free(std::move(one.memory));  // see leave_memory()
     } else {
       cancel(std::move(one));
     }
@@ -238,11 +240,11 @@ bool Port::look_for_end() {
 // MPI, which is ending on another thread, may still use it.
 void Port::leave_memory() {
   for (Orphan& orphan : orphans_) drop(std::move(orphan.posted), orphan.tag);
-  for (Posted& one : receives_) static_cast<void>(one.memory.release());
+  for (Posted& one : receives_) never_free(std::move(one.memory));
   for (auto* sends : {&sends_, &frames_}) {
-    for (Send& send : *sends) static_cast<void>(send.memory.release());
+    for (Send& send : *sends) never_free(std::move(send.memory));
   }
-  for (Left& left : left_) leak(std::move(left.lease));
+  for (Left& left : left_) never_free(std::move(left.lease));
 }
 
 bool Port::progress() {
