@@ -5,16 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-import tempfile
 from pathlib import Path
 
 from bfrun.addresses import Address, choose_interfaces, source_address
 from bfrun.errors import LaunchError
 from bfrun.probe import interface_addresses
 from bluecomm.errors import BluecommError
-
-# A Unix socket's path may have 107 bytes at most.
-_LONGEST_FOLDER = 60
 
 
 def machine_identity() -> str:
@@ -27,13 +23,6 @@ def machine_identity() -> str:
     network = os.stat("/proc/self/ns/net").st_ino
     text = f"{boot} {socket.gethostname()} {network}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def private_folder() -> str:
-    """Make a folder that only this user can enter; the caller removes it."""
-    folder = tempfile.gettempdir()
-    parent = folder if len(folder) <= _LONGEST_FOLDER else "/tmp"
-    return tempfile.mkdtemp(prefix="bluecomm-", dir=parent)
 
 
 def data_addresses(pattern: str | None, towards: str) -> tuple[str, ...]:

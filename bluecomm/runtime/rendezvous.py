@@ -6,15 +6,14 @@ import abc
 import dataclasses
 import os
 import secrets
-import shutil
 import socket
 from typing import TYPE_CHECKING, Any
 
 from bluecomm._version import __version__
 from bluecomm.config import Config
 from bluecomm.runtime.agent_link import AgentLink
-from bluecomm.runtime.host import private_folder
 from bluecomm.runtime.mpi_library import launcher_family
+from bluecomm.runtime.private_folder import PrivateFolder
 
 if TYPE_CHECKING:
     from bluecomm._native import MpiSession
@@ -100,11 +99,11 @@ class AgentlessRendezvous(Rendezvous):
 
     def __init__(self) -> None:
         self._owner = os.getpid()
-        self._folder = private_folder()
+        self._folder = PrivateFolder()
         try:
-            self._place = self._meet(self._folder)
+            self._place = self._meet(self._folder.path)
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()
             raise
 
     @abc.abstractmethod
@@ -124,7 +123,7 @@ class AgentlessRendezvous(Rendezvous):
     def close(self) -> None:
         if os.getpid() != self._owner:
             return
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
         self._leave()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError, MismatchError
-from bluecomm.runtime.host import data_addresses, private_folder, process_start
+from bluecomm.runtime.host import data_addresses, process_start
 from bluecomm.runtime.torchrun import TorchrunRendezvous, TorchrunVariables
 
 VARIABLES = {
@@ -104,16 +104,6 @@ def test_the_address_of_the_route_comes_first(monkeypatch):
         data_addresses("ib0", "127.0.0.9")
     with pytest.raises(BluecommError, match="is no network"):
         data_addresses("10.0.0.0/77", "127.0.0.9")
-
-
-def test_a_folder_for_sockets_is_private_and_short(monkeypatch, tmp_path):
-    from pathlib import Path
-
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("x" * 70)))
-    folder = Path(private_folder())
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert len(str(folder)) < 80
-    folder.rmdir()
 
 
 def test_a_process_that_ended_has_no_start():
