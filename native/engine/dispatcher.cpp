@@ -4,7 +4,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "common/never_free.h"
 #include "engine/planner.h"
 
 namespace bluecomm {
@@ -12,9 +11,6 @@ namespace {
 
 // Messages about windows must not look like others of the same job.
 constexpr std::uint64_t kWindowSeed = 0x77696E646F77;
-
-// Calls about windows are numbered from here on among what is pending.
-constexpr Handle kFirstWindowCall = Handle{1} << 63;
 
 }  // namespace
 
@@ -32,7 +28,7 @@ Dispatcher::Dispatcher(EngineConfig config,
       counted_before_(static_cast<std::size_t>(config_.size)) {}
 
 Dispatcher::~Dispatcher() {
-  if (!transports_.empty()) free();
+  if (!transports_.empty() || !broken_transports_.empty()) free();
 }
 
 std::map<std::string, std::string> Dispatcher::offers() const {
@@ -264,7 +260,7 @@ void Dispatcher::end(Operation& operation) {
   const std::shared_ptr<Operation> keep = *active;
   active_.erase(active);
   if (operation.holds_memory()) {
-    leaving_.push_back({keep, {}});
+    leaving_.add(keep);
   } else {
     finished_.push_back(operation.handle());
   }
@@ -312,11 +308,7 @@ bool Dispatcher::release(Handle handle) {
     throw std::invalid_argument("handle " + std::to_string(handle) +
                                 " cannot be released before its operation has ended");
   }
-  const auto leaving = std::find_if(
-      leaving_.begin(), leaving_.end(),
-      [&](const Leaving& one) { return one.operation == released.operation; });
-  const bool is_free = leaving == leaving_.end();
-  if (!is_free) leaving->result = std::move(released.result);
+  const bool is_free = !leaving_.keep(*released.operation, std::move(released.result));
   entries_.erase(handle);
   const auto listed = std::find(finished_.rbegin(), finished_.rend(), handle);
   if (listed != finished_.rend()) finished_.erase(std::next(listed).base());
@@ -324,17 +316,8 @@ bool Dispatcher::release(Handle handle) {
 }
 
 void Dispatcher::look_at_leaving() {
-  std::erase_if(leaving_, [this](const Leaving& one) {
-    if (one.operation->holds_memory()) return false;
-    finished_.push_back(one.operation->handle());
-    return true;
-  });
-}
-
-std::vector<Handle> Dispatcher::held() const {
-  std::vector<Handle> handles;
-  for (const Leaving& one : leaving_) handles.push_back(one.operation->handle());
-  return handles;
+  const std::vector<Handle> over = leaving_.take_free();
+  finished_.insert(finished_.end(), over.begin(), over.end());
 }
 
 std::vector<Handle> Dispatcher::take_finished() { return std::exchange(finished_, {}); }
@@ -352,76 +335,6 @@ void Dispatcher::put_off_deadlines(Clock::duration time) {
   windows_.put_off_deadlines(time);
 }
 
-std::vector<PendingOperation> Dispatcher::pending() const {
-  std::vector<PendingOperation> list;
-  const Clock::time_point now = Clock::now();
-  for (const auto& operation : active_) {
-    PendingOperation one;
-    one.handle = operation->handle();
-    one.kind = kind_name(operation->request().kind);
-    one.name = operation->request().name;
-    one.age_s = std::chrono::duration<double>(now - operation->started()).count();
-    Operation::Lack lack = operation->lack();
-    one.waiting_for = std::move(lack.not_taken);
-    for (const Missing& missing : lack.missing) one.waiting_for.push_back(missing.peer);
-    std::sort(one.waiting_for.begin(), one.waiting_for.end());
-    one.waiting_for.erase(std::unique(one.waiting_for.begin(), one.waiting_for.end()),
-                          one.waiting_for.end());
-    one.received_bytes = lack.received;
-    one.expected_bytes = lack.expected;
-    list.push_back(std::move(one));
-  }
-  for (WindowDesk::Pending& call : windows_.pending()) {
-    PendingOperation one;
-    one.handle = kFirstWindowCall + call.call.number;
-    one.kind = call_name(call.call.kind);
-    one.name = std::move(call.call.window);
-    one.age_s = std::chrono::duration<double>(now - call.call.began).count();
-    one.waiting_for.assign(call.waiting_for.begin(), call.waiting_for.end());
-    one.wish = std::move(call.wish);
-    list.push_back(std::move(one));
-  }
-  return list;
-}
-
-Stats Dispatcher::stats() const {
-  Stats stats;
-  stats.age_s = account_.age().count();
-  stats.window_calls = window_account_.kinds();
-  for (std::size_t k = 0; k < kKinds; ++k) {
-    const Kind kind = static_cast<Kind>(k);
-    const KindStats counted = account_.kind(kind);
-    if (counted.calls > 0) stats.kinds.emplace_back(kind, counted);
-  }
-  for (int rank = 0; rank < config_.size; ++rank) {
-    const auto index = static_cast<std::size_t>(rank);
-    const Channel* const channel = peers_.channels()[index];
-    if (channel == nullptr) continue;
-    PeerStats peer{rank,
-                   std::string(peers_.transport_of(rank)),
-                   channel->stats() - counted_before_[index],
-                   {},
-                   window_account_.edges(rank)};
-    const Account::Edges* const edges = account_.edges(rank);
-    for (std::size_t k = 0; edges != nullptr && k < kKinds; ++k) {
-      const EdgeStats& edge = (*edges)[k];
-      if (edge == EdgeStats{}) continue;
-      peer.edges.emplace_back(static_cast<Kind>(k), edge);
-    }
-    stats.peers.push_back(std::move(peer));
-  }
-  return stats;
-}
-
-void Dispatcher::reset_stats() {
-  account_.reset();
-  window_account_.reset();
-  for (std::size_t rank = 0; rank < counted_before_.size(); ++rank) {
-    const Channel* const channel = peers_.channels()[rank];
-    if (channel != nullptr) counted_before_[rank] = channel->stats();
-  }
-}
-
 // --- Closing -------------------------------------------------------------------------
 
 void Dispatcher::close() {
@@ -437,7 +350,7 @@ void Dispatcher::close() {
 void Dispatcher::free() {
   for (const auto& operation : std::exchange(active_, {})) {
     operation->finish({Code::kClosed, operation->label() + ": the engine ended", -1});
-    leaving_.push_back({operation, {}});
+    leaving_.add(operation);
   }
   matching_ = Matching();
   arrived_.clear();
@@ -447,11 +360,10 @@ void Dispatcher::free() {
   transports_.clear();
   broken_transports_.clear();
   look_at_leaving();
-  for (Leaving& one : leaving_) {
-    const auto found = entries_.find(one.operation->handle());
-    if (found != entries_.end()) one.result = found->second.result;
-    never_free(one);
+  for (const auto& [handle, entry] : entries_) {
+    leaving_.keep(*entry.operation, entry.result);
   }
+  leaving_.never_free();
 }
 
 void Dispatcher::abandon_after_fork() noexcept {

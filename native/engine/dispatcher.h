@@ -15,6 +15,7 @@
 #include "common/status.h"
 #include "engine/account.h"
 #include "engine/collectives/tuning.h"
+#include "engine/leaving.h"
 #include "engine/matching.h"
 #include "engine/operation.h"
 #include "engine/peers.h"
@@ -23,14 +24,6 @@
 #include "window/desk.h"
 
 namespace bluecomm {
-
-// Memory of a result that the engine allocated, and the rows that came from each
-// source.
-struct Result {
-  std::shared_ptr<void> owner;
-  std::span<std::byte> bytes;
-  std::vector<std::int64_t> rows;
-};
 
 struct PendingOperation {
   Handle handle = 0;
@@ -96,7 +89,7 @@ class Dispatcher final : private Receiver {
   // is among take_finished().
   bool release(Handle handle);
   // Of operations that failed while a transport was reading their memory, and still is.
-  std::vector<Handle> held() const;
+  std::vector<Handle> held() const { return leaving_.handles(); }
   std::vector<Handle> take_finished();
   void fail(Handle handle, Status status);
   // As `label: text` for each.
@@ -140,17 +133,11 @@ class Dispatcher final : private Receiver {
     Account::Notes notes;
   };
 
-  struct Leaving {
-    std::shared_ptr<Operation> operation;
-    Result result;
-  };
-
   // Only note what happened; the transport is in the middle of its poll.
   void on_message(int peer, std::unique_ptr<Incoming> message) override;
   void on_lost(int peer, Status status) override;
   void on_goodbye(int peer) override;
 
-  void look_at_leaving();
   Entry& entry(Handle handle);
   const Entry& entry(Handle handle) const;
   void start(Operation& operation);
@@ -158,6 +145,8 @@ class Dispatcher final : private Receiver {
   void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
   bool advance(Operation& operation);
   void end(Operation& operation);
+
+  void look_at_leaving();
 
   // dispatcher_failures.cpp
   void for_transports(const std::function<void(Transport&)>& body);
@@ -193,7 +182,7 @@ class Dispatcher final : private Receiver {
   std::unordered_map<Handle, Entry> entries_;
   std::vector<std::shared_ptr<Operation>> active_;  // started or queued, not ended
   std::vector<Handle> finished_;                    // whose memory nobody reads
-  std::vector<Leaving> leaving_;  // done, but for a transport that reads their memory
+  Leaving leaving_;
   // Failures of calls that had ended here, by group: the next call raises them.
   std::unordered_map<std::uint64_t, Status> late_failures_;
   struct Arrived {

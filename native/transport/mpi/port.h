@@ -99,8 +99,8 @@ class Port {
     return has_ended_ || (sends_.empty() && frames_.empty() && left_.empty());
   }
 
-  // In a forked child: MPI is the parent's.
-  void abandon() noexcept { abandoned_ = true; }
+  // In a forked child: MPI is the parent's, and called no more.
+  void abandon() noexcept { abandoned_ = has_ended_ = true; }
   bool abandoned() const { return abandoned_; }
 
  private:
