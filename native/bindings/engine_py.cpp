@@ -38,10 +38,9 @@ std::unique_ptr<PyEngine> make_engine(
     throw std::invalid_argument("rank must be in 0 .. size - 1, got rank " +
                                 std::to_string(rank) + " of " + std::to_string(size));
   }
-  TransportOptions options{rank,        job,           epoch,
-                           secret,      socket_dir,    std::move(addresses),
-                           tcp_streams, eager_bytes,   staging_bytes,
-                           memory,      std::move(mpi)};
+  TransportOptions options{
+      rank,        job,         epoch,         secret, socket_dir, std::move(addresses),
+      tcp_streams, eager_bytes, staging_bytes, memory, mpi};
   EngineConfig config;
   config.rank = rank;
   config.size = size;
@@ -59,7 +58,8 @@ std::unique_ptr<PyEngine> make_engine(
   const ReleaseGil unlocked;
   std::vector<std::unique_ptr<Transport>> transports;
   if (size > 1) transports = make_transports(transport, options);
-  return std::make_unique<PyEngine>(std::move(config), std::move(transports));
+  return std::make_unique<PyEngine>(std::move(config), std::move(transports),
+                                    std::move(mpi));
 }
 
 void start(PyEngine& self, const py::sequence& peers) {

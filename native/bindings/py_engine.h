@@ -8,21 +8,34 @@
 
 #include "bindings/fork_guard.h"
 #include "engine/engine.h"
+#include "mpi/session.h"
 
 namespace bluecomm::bindings {
 
 // An Engine, with the checks that Python callers need.
 class PyEngine {
  public:
-  PyEngine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports)
+  // `mpi` may be null.
+  PyEngine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports,
+           std::shared_ptr<mpi::Session> mpi)
       : rank_(config.rank),
         engine_(std::make_unique<Engine>(std::move(config), std::move(transports))),
-        guard_(*engine_) {}
+        guard_(*engine_),
+        mpi_(std::move(mpi)) {
+    if (!mpi_) return;
+    mpi_end_ = mpi_->at_end().add([engine = engine_.get()] { engine->give_up("mpi"); });
+  }
 
   ~PyEngine() {
-    // A fork has neither the thread nor the fds that the destructor would end.
-    if (guard_.in_child()) static_cast<void>(engine_.release());
+    if (guard_.in_child()) {
+      // A fork has neither the thread nor the fds that the destructor would end.
+      static_cast<void>(engine_.release());
+    } else if (mpi_) {
+      mpi_->at_end().remove(mpi_end_);
+    }
   }
+  PyEngine(const PyEngine&) = delete;
+  PyEngine& operator=(const PyEngine&) = delete;
 
   Engine& use() const {
     if (guard_.in_child()) {
@@ -39,6 +52,8 @@ class PyEngine {
   const int rank_;
   std::unique_ptr<Engine> engine_;
   ForkGuard guard_;
+  const std::shared_ptr<mpi::Session> mpi_;
+  mpi::AtEnd::Place mpi_end_;
 };
 
 }  // namespace bluecomm::bindings

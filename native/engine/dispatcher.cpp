@@ -347,6 +347,12 @@ void Dispatcher::close() {
   for_transports([](Transport& one) { one.close(); });
 }
 
+void Dispatcher::give_up(std::string_view transport) {
+  for_transports([transport](Transport& one) {
+    if (one.name() == transport) one.give_up();
+  });
+}
+
 void Dispatcher::free() {
   for (const auto& operation : std::exchange(active_, {})) {
     operation->finish({Code::kClosed, operation->label() + ": the engine ended", -1});

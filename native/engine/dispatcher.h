@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -119,6 +120,8 @@ class Dispatcher final : private Receiver {
   // Ends all operations and says goodbye; submit() fails from now on.
   void close();
   bool closed() const;
+  // See Transport::give_up(); of the one of this name.
+  void give_up(std::string_view transport);
   // Drops all messages and transports. What a transport has left to be read on is never
   // freed; held() tells.
   void free();

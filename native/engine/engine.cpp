@@ -207,6 +207,13 @@ void Engine::close(Clock::duration limit) {
   });
 }
 
+void Engine::give_up(std::string_view transport) {
+  progress_.run([&] {
+    dispatcher_.give_up(transport);
+    if (!suspended_at_) poll();
+  });
+}
+
 void Engine::abandon_after_fork() noexcept {
   dispatcher_.abandon_after_fork();
   progress_.abandon_after_fork();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -87,6 +88,9 @@ class Engine final : private Work {
   // Ends all operations, says goodbye, delivers what was sent for at most `limit`, and
   // stops the thread.
   void close(Clock::duration limit);
+
+  // What the transport of this name is made of is about to end; see Transport.
+  void give_up(std::string_view transport);
 
   // Around fork(): keeps the other threads out, so that the child can free its copy.
   std::unique_lock<std::mutex> hold() { return progress_.hold(); }

@@ -34,6 +34,7 @@ class MpichAbi {
   explicit MpichAbi(void*) {}
 
   static constexpr Comm comm_world() { return 0x44000000; }
+  static constexpr Comm comm_self() { return 0x44000001; }
   static constexpr Comm comm_null() { return 0x04000000; }
   static constexpr Datatype byte() { return 0x4c00010d; }
   static constexpr Errhandler errors_return() { return 0x54000001; }

@@ -35,6 +35,7 @@ class OpenMpiAbi {
   static constexpr int kVersionStringBytes = 256;
 
   static constexpr const char* kCommWorld = "ompi_mpi_comm_world";
+  static constexpr const char* kCommSelf = "ompi_mpi_comm_self";
   static constexpr const char* kCommNull = "ompi_mpi_comm_null";
   static constexpr const char* kByte = "ompi_mpi_byte";
   static constexpr const char* kErrorsReturn = "ompi_mpi_errors_return";
@@ -42,12 +43,14 @@ class OpenMpiAbi {
 
   explicit OpenMpiAbi(void* library)
       : comm_world_(symbol(library, kCommWorld)),
+        comm_self_(symbol(library, kCommSelf)),
         comm_null_(symbol(library, kCommNull)),
         byte_(symbol(library, kByte)),
         errors_return_(symbol(library, kErrorsReturn)),
         from_fortran_(function<CommFromFortran>(library, kFromFortran)) {}
 
   Comm comm_world() const { return comm_world_; }
+  Comm comm_self() const { return comm_self_; }
   Comm comm_null() const { return comm_null_; }
   Datatype byte() const { return byte_; }
   Errhandler errors_return() const { return errors_return_; }
@@ -55,6 +58,7 @@ class OpenMpiAbi {
 
  private:
   Comm comm_world_;
+  Comm comm_self_;
   Comm comm_null_;
   Datatype byte_;
   Errhandler errors_return_;

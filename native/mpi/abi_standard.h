@@ -36,6 +36,7 @@ class StandardAbi {
   static constexpr int kVersionStringBytes = 8192;
 
   static constexpr std::uintptr_t kCommWorld = 0x101;
+  static constexpr std::uintptr_t kCommSelf = 0x102;
   static constexpr std::uintptr_t kCommNull = 0x100;
   static constexpr std::uintptr_t kByte = 0x247;
   static constexpr std::uintptr_t kErrorsReturn = 0x143;
@@ -45,6 +46,7 @@ class StandardAbi {
       : from_fortran_(function<CommFromFortran>(library, kFromFortran)) {}
 
   static Comm comm_world() { return std::bit_cast<Comm>(kCommWorld); }
+  static Comm comm_self() { return std::bit_cast<Comm>(kCommSelf); }
   static Comm comm_null() { return std::bit_cast<Comm>(kCommNull); }
   static Datatype byte() { return std::bit_cast<Datatype>(kByte); }
   static Errhandler errors_return() { return std::bit_cast<Errhandler>(kErrorsReturn); }

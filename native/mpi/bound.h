@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -189,6 +191,17 @@ class BoundLibrary final : public Library {
   }
   void finalize() override { mpi_.check("MPI_Finalize", mpi_->finalize()); }
 
+  // MPI_Finalize deletes the attributes of MPI_COMM_SELF before all else.
+  void before_finalize(std::function<void()> body) override {
+    int key = 0;
+    mpi_.check("MPI_Comm_create_keyval",
+               mpi_->comm_create_keyval(&copy_nothing, &run_and_free, &key, nullptr));
+    auto owned = std::make_unique<std::function<void()>>(std::move(body));
+    mpi_.check("MPI_Comm_set_attr",
+               mpi_->comm_set_attr(mpi_.abi.comm_self(), key, owned.get()));
+    static_cast<void>(owned.release());  // run_and_free() owns it
+  }
+
   std::shared_ptr<Communicator> world() override {
     return std::make_shared<BoundCommunicator<Abi>>(calls_, mpi_.abi.comm_world());
   }
@@ -202,6 +215,23 @@ class BoundLibrary final : public Library {
   }
 
  private:
+  // Called by MPI, through which no exception may go.
+  static int copy_nothing(typename Abi::Comm, int, void*, void*, void*,
+                          int* is_copied) noexcept {
+    *is_copied = 0;
+    return Abi::kSuccess;
+  }
+  static int run_and_free(typename Abi::Comm, int, void* value, void*) noexcept {
+    const std::unique_ptr<std::function<void()>> body(
+        static_cast<std::function<void()>*>(value));
+    try {
+      (*body)();
+    } catch (const std::exception&) {
+      // MPI ends whatever happens here.
+    }
+    return Abi::kSuccess;
+  }
+
   bool flag(const char* name, int (*ask)(int*)) {
     int answer = 0;
     mpi_.check(name, ask(&answer));

@@ -20,6 +20,8 @@ namespace bluecomm::mpi {
   X(comm_size, MPI_Comm_size)                     \
   X(comm_dup, MPI_Comm_dup)                       \
   X(comm_set_errhandler, MPI_Comm_set_errhandler) \
+  X(comm_create_keyval, MPI_Comm_create_keyval)   \
+  X(comm_set_attr, MPI_Comm_set_attr)             \
   X(isend, MPI_Isend)                             \
   X(irecv, MPI_Irecv)                             \
   X(ibcast, MPI_Ibcast)                           \
@@ -35,6 +37,8 @@ struct Functions {
   using Errhandler = typename Abi::Errhandler;
   using Request = typename Abi::Request;
   using Status = typename Abi::Status;
+  using CopyAttribute = int (*)(Comm, int, void*, void*, void*, int*);
+  using DeleteAttribute = int (*)(Comm, int, void*, void*);
 
   int (*get_version)(int*, int*);
   int (*get_library_version)(char*, int*);
@@ -49,6 +53,8 @@ struct Functions {
   int (*comm_size)(Comm, int*);
   int (*comm_dup)(Comm, Comm*);
   int (*comm_set_errhandler)(Comm, Errhandler);
+  int (*comm_create_keyval)(CopyAttribute, DeleteAttribute, int*, void*);
+  int (*comm_set_attr)(Comm, int, void*);
   int (*isend)(const void*, int, Datatype, int, int, Comm, Request*);
   int (*irecv)(void*, int, Datatype, int, int, Comm, Request*);
   int (*ibcast)(void*, int, Datatype, int, Comm, Request*);

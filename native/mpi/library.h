@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -79,6 +80,9 @@ class Library {
   // The calling thread is the one that initialized MPI.
   virtual bool on_main_thread() = 0;
   virtual void finalize() = 0;
+  // Calls `body` when MPI_Finalize begins, whoever calls that and on that thread. MPI
+  // may still be called then, and finalized() says no.
+  virtual void before_finalize(std::function<void()> body) = 0;
 
   virtual std::shared_ptr<Communicator> world() = 0;
   // By the handle that Fortran has for it (mpi4py's py2f), the only one that is the

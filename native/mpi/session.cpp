@@ -20,6 +20,11 @@ std::shared_ptr<Session> Session::open(std::shared_ptr<Library> library,
   return std::make_shared<Session>(std::move(library), communicator->duplicate());
 }
 
+Session::Session(std::shared_ptr<Library> library, std::shared_ptr<Communicator> own)
+    : library_(std::move(library)), communicator_(std::move(own)) {
+  library_->before_finalize([at_end = at_end_] { at_end->run(); });
+}
+
 Session::~Session() {
   // MPI may still use it.
   for (Buried& one : buried_) never_free(std::move(one.memory));
@@ -50,10 +55,11 @@ void Session::bury(Request request, std::shared_ptr<const void> memory) {
   buried_.push_back({request, std::move(memory)});
 }
 
-void Session::look_at_buried() {
+bool Session::look_at_buried() {
   std::erase_if(buried_, [this](Buried& one) {
     return communicator_->test(one.request).has_value();
   });
+  return buried_.empty();
 }
 
 }  // namespace bluecomm::mpi

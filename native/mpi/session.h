@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "mpi/at_end.h"
 #include "mpi/library.h"
 #include "mpi/meeting.h"
 
@@ -26,8 +27,7 @@ class Session {
   static constexpr int kPorts = (kMaxTag + 1) / kTags;
 
   // Made by open().
-  Session(std::shared_ptr<Library> library, std::shared_ptr<Communicator> own)
-      : library_(std::move(library)), communicator_(std::move(own)) {}
+  Session(std::shared_ptr<Library> library, std::shared_ptr<Communicator> own);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   // The communicator stays until MPI ends. Messages may be left in it that nobody took
@@ -46,6 +46,9 @@ class Session {
   Library& library() { return *library_; }
   Communicator& communicator() { return *communicator_; }
 
+  // What the program's MPI_Finalize waits for.
+  AtEnd& at_end() { return *at_end_; }
+
   // See meet().
   Attendance exchange(const std::string& mine,
                       std::chrono::steady_clock::time_point deadline,
@@ -58,6 +61,8 @@ class Session {
 
   // Keeps `memory` until `request`, which nobody waits for, has ended.
   void bury(Request request, std::shared_ptr<const void> memory);
+  // Frees what has ended. True if nothing is left.
+  bool look_at_buried();
 
  private:
   struct Buried {
@@ -65,10 +70,9 @@ class Session {
     std::shared_ptr<const void> memory;
   };
 
-  void look_at_buried();
-
   const std::shared_ptr<Library> library_;
   const std::shared_ptr<Communicator> communicator_;
+  const std::shared_ptr<AtEnd> at_end_ = std::make_shared<AtEnd>();
   std::vector<Buried> buried_;
   std::vector<int> free_ports_;
   int ports_used_ = 1;

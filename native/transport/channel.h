@@ -245,6 +245,10 @@ class Transport {
   virtual void close() = 0;
   virtual bool closed() const = 0;
 
+  // What carries the messages is about to end, by the program's will: tells the peers,
+  // and uses it no more. May take a tenth of a second.
+  virtual void give_up() {}
+
   // In a forked child: gives up every fd without a word to any peer.
   virtual void abandon_after_fork() noexcept = 0;
 };

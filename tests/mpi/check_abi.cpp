@@ -59,21 +59,24 @@ static_assert(ABI::kVersionStringBytes >= MPI_MAX_LIBRARY_VERSION_STRING);
 
 // Handles: numbers, or objects by name.
 template <typename Abi>
-constexpr bool handles_agree(std::string_view world, std::string_view null,
-                             std::string_view byte, std::string_view errors) {
+constexpr bool handles_agree(std::string_view world, std::string_view self,
+                             std::string_view null, std::string_view byte,
+                             std::string_view errors) {
   const auto names = [](std::string_view text, std::string_view name) {
     return text.find(name) != text.npos;
   };
   if constexpr (std::is_same_v<Abi, OpenMpiAbi>) {
-    return names(world, Abi::kCommWorld) && names(null, Abi::kCommNull) &&
-           names(byte, Abi::kByte) && names(errors, Abi::kErrorsReturn);
+    return names(world, Abi::kCommWorld) && names(self, Abi::kCommSelf) &&
+           names(null, Abi::kCommNull) && names(byte, Abi::kByte) && names(errors, Abi::kErrorsReturn);
   } else if constexpr (std::is_same_v<Abi, MpichAbi>) {
     return names(world, "0x44000000") && Abi::comm_world() == 0x44000000 &&
+           names(self, "0x44000001") && Abi::comm_self() == 0x44000001 &&
            names(null, "0x04000000") && Abi::comm_null() == 0x04000000 &&
            names(byte, "0x4c00010d") && Abi::byte() == 0x4c00010d &&
            names(errors, "0x54000001") && Abi::errors_return() == 0x54000001;
   } else {
     return names(world, "0x00000101") && Abi::kCommWorld == 0x101 &&
+           names(self, "0x00000102") && Abi::kCommSelf == 0x102 &&
            names(null, "0x00000100") && Abi::kCommNull == 0x100 &&
            names(byte, "0x00000247") && Abi::kByte == 0x247 &&
            names(errors, "0x00000143") && Abi::kErrorsReturn == 0x143;
@@ -81,5 +84,6 @@ constexpr bool handles_agree(std::string_view world, std::string_view null,
 }
 #define TEXT_OF(macro) TEXT(macro)
 #define TEXT(...) #__VA_ARGS__
-static_assert(handles_agree<ABI>(TEXT_OF(MPI_COMM_WORLD), TEXT_OF(MPI_COMM_NULL),
+static_assert(handles_agree<ABI>(TEXT_OF(MPI_COMM_WORLD), TEXT_OF(MPI_COMM_SELF),
+                                 TEXT_OF(MPI_COMM_NULL),
                                  TEXT_OF(MPI_BYTE), TEXT_OF(MPI_ERRORS_RETURN)));

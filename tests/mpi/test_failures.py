@@ -174,3 +174,36 @@ except bf.BluecommError as error:
     code, text = launch(name, 2, program, MPI4PY_LIBMPI=library)
     assert code == 0, text
     assert text.count("MPI has been finalized in this process and cannot") == 2
+
+
+@pytest.mark.parametrize("name", ["openmpi", "mpich"])
+def test_program_that_ends_mpi_while_it_carries_messages(name: str) -> None:
+    """The transport leaves MPI before that ends, and the peers are told."""
+    program = """
+from mpi4py import MPI
+import torch
+import bluecomm as bf
+bf.init()
+world = MPI.COMM_WORLD
+for size in (10, 100_000, 1_000_000):
+    assert bf.allreduce(torch.ones(size), op=bf.Sum)[0] == 2
+if bf.rank() == 0:
+    left = [bf.allreduce_nonblocking(torch.ones(1_000_000)) for _ in range(3)]
+    MPI.Finalize()
+try:
+    bf.allreduce(torch.ones(100_000), name="next")
+except bf.PeerLostError as error:
+    print(error, flush=True)
+if bf.rank() == 1:
+    MPI.Finalize()
+bf.shutdown()
+print("went on", flush=True)
+"""
+    library = str(find_mpi(name).library)
+    code, text = launch(
+        name, 2, program, MPI4PY_LIBMPI=library, BLUECOMM_TRANSPORT="mpi"
+    )
+    assert code == 0, text
+    assert text.count("its program has called MPI_Finalize before bluecomm") == 1
+    assert text.count("the program has called MPI_Finalize; call bluecomm.shut") == 1
+    assert text.count("went on") == 2

@@ -8,8 +8,19 @@
 
 namespace bluecomm::test {
 
-void FakeMpi::check_running() const {
-  if (ended_) throw std::runtime_error("MPI was called after MPI_Finalize");
+void FakeMpi::check_running() {
+  if (!ended_) return;
+  ++late_calls_;
+  throw std::runtime_error("MPI was called after MPI_Finalize");
+}
+
+void FakeMpi::before_finalize(std::function<void()> body) {
+  before_end_.push_back(std::move(body));
+}
+
+void FakeMpi::finalize() {
+  for (const auto& body : before_end_) body();
+  ended_ = true;
 }
 
 void FakeMpi::hold(std::size_t allowed) {

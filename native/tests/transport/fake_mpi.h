@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,8 @@ class FakeMpi final : public mpi::Communicator, public mpi::Library {
   std::vector<std::span<const std::byte>> held();
   // As if the program had called MPI_Finalize: every other call throws.
   void end() { ended_ = true; }
+  // How often it was called after that.
+  int late_calls() const { return late_calls_; }
 
   int rank() override { return 0; }
   int size() override { return 1; }
@@ -50,7 +53,8 @@ class FakeMpi final : public mpi::Communicator, public mpi::Library {
   mpi::Threads init(mpi::Threads wanted) override { return wanted; }
   mpi::Threads threads() override { return mpi::Threads::kMultiple; }
   bool on_main_thread() override { return true; }
-  void finalize() override { ended_ = true; }
+  void finalize() override;
+  void before_finalize(std::function<void()> body) override;
   std::shared_ptr<Communicator> world() override { return nullptr; }
   std::shared_ptr<Communicator> from_fortran(int) override { return nullptr; }
 
@@ -63,13 +67,15 @@ class FakeMpi final : public mpi::Communicator, public mpi::Library {
     std::optional<mpi::Done> done;
   };
 
-  void check_running() const;
+  void check_running();
   mpi::Request start(std::list<Message>& list, Message message);
   bool is_held(const Message& send) const;
   void deliver();
 
   std::mutex mutex_;
   std::atomic<bool> ended_ = false;
+  std::atomic<int> late_calls_ = 0;
+  std::vector<std::function<void()>> before_end_;
   std::size_t allowed_ = SIZE_MAX;  // long messages
   std::uint64_t last_request_ = 0;
   std::list<Message> sends_;

@@ -1,6 +1,7 @@
 // Payloads that MPI reads from where they are, over an MPI that the test holds up.
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/check.h"
@@ -155,6 +156,24 @@ TEST(mpi_straight, nothing_is_called_and_nothing_freed_when_mpi_has_ended) {
   CHECK(at.lease.has_tenants());
 }
 
+TEST(mpi_straight, a_transport_leaves_mpi_before_that_ends_and_tells_the_peer) {
+  Fixture at;
+  at.fake->before_finalize([&at] {
+    at.ranks[0].transport().give_up();
+    at.ranks.drive("the news", [&] { return at.ranks[1].lost.contains(0); });
+    at.ranks[1].transport().give_up();
+  });
+  at.fake->finalize();
+  const std::string told = at.ranks[1].lost[0].text;
+  CHECK(told.find("its program has called MPI_Finalize") != told.npos);
+  at.ranks.drive("the loss", [&] { return at.ranks[0].lost.contains(1); });
+  at.outgoing.reset();
+  CHECK(at.lease.has_tenants());
+  for (const int rank : {0, 1}) at.ranks[rank].free_transport();
+  CHECK(at.lease.has_tenants());
+  CHECK_EQ(at.fake->late_calls(), 0);
+}
+
 // Two engines, and an operation of rank 0 that fails while MPI reads its input.
 struct FailedOperation {
   FailedOperation() {
@@ -201,6 +220,17 @@ TEST(mpi_straight, an_engine_that_ends_tells_what_mpi_still_reads) {
   Engine& engine = at.world.engine(0);
   engine.close(0s);
   CHECK(engine.held() == std::vector<Handle>({at.handle}));
+}
+
+TEST(mpi_straight, an_engine_leaves_mpi_before_that_ends) {
+  FailedOperation at;
+  Engine& engine = at.world.engine(0);
+  const auto place = at.session->at_end().add([&engine] { engine.give_up("mpi"); });
+  at.fake->finalize();
+  at.session->at_end().remove(place);
+  CHECK(engine.held() == std::vector<Handle>({at.handle}));
+  engine.close(kPatience);
+  CHECK_EQ(at.fake->late_calls(), 0);
 }
 
 }  // namespace

@@ -215,6 +215,13 @@ void Inbox::remove(MpiIncoming& incoming) {
   outbox_.control(frame);
 }
 
+void Inbox::end() {
+  is_lost_ = true;
+  for (MpiIncoming* incoming : known_) leave_receives(*incoming);
+  receiving_.clear();
+  starved_.clear();
+}
+
 void Inbox::leave_receives(MpiIncoming& incoming) {
   if (incoming.tag_ < 0) return;
   if (is_lost_) {

@@ -98,6 +98,8 @@ class Inbox {
   bool progress();
   // The link is gone: messages get what is on its way, and ask for no more.
   void lose() { is_lost_ = true; }
+  // Nor do they get that: MPI is about to end.
+  void end();
 
   const ChannelStats& stats() const { return stats_; }
 

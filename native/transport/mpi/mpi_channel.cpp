@@ -64,7 +64,9 @@ void MpiChannel::take(const Frame& frame, std::span<const std::byte> rest) {
       goodbye_seen_ = true;
       return;
     case FrameKind::kGone:
-      lose("it dropped the link");
+      lose(Departure{frame.end} == Departure::kFinalize
+               ? "its program has called MPI_Finalize before bluecomm.shutdown()"
+               : "it dropped the link");
       return;
   }
   lose("it sent a frame of unknown kind");
@@ -114,8 +116,14 @@ void MpiChannel::lose(std::string text) {
 
 void MpiChannel::forget() {
   told_ = true;
-  leave();
+  leave(Departure::kDropped);
   lose("it was dropped here");
+}
+
+void MpiChannel::give_up() {
+  leave(Departure::kFinalize);
+  mpi_ended();
+  inbox_.end();
 }
 
 void MpiChannel::mpi_ended() {
@@ -131,8 +139,11 @@ bool MpiChannel::closed() const {
   return gone_ || goodbye_seen_ || (goodbye_sent_ && !needs_answer);
 }
 
-void MpiChannel::leave() {
-  if (used_ && !gone_) outbox_.control(Frame{.kind = FrameKind::kGone});
+void MpiChannel::leave(Departure why) {
+  if (!used_ || gone_) return;
+  Frame frame{.kind = FrameKind::kGone};
+  frame.end = static_cast<std::uint64_t>(why);
+  outbox_.control(frame);
 }
 
 }  // namespace bluecomm::mpi

@@ -41,12 +41,14 @@ class MpiChannel final : public Channel {
   bool busy(bool has_room) const;
 
   void forget();
-  // The program has called MPI_Finalize.
+  // The program calls MPI_Finalize, which has begun.
+  void give_up();
+  // It has called it.
   void mpi_ended();
   void close();
   bool closed() const;
   // Tells the peer, if it has ever heard of this rank, that nothing more will come.
-  void leave();
+  void leave(Departure why);
 
  private:
   bool can_send() const { return !closing_ && !gone_ && !peer_finished_; }

@@ -30,7 +30,8 @@ MpiTransport::MpiTransport(MpiOptions options)
 MpiTransport::~MpiTransport() {
   if (port_.abandoned()) return;
   try {
-    for (const auto& [peer, channel] : channels_) channel->leave();
+    for (const auto& [peer, channel] : channels_)
+      channel->leave(mpi::Departure::kDropped);
   } catch (const std::exception&) {
     // MPI has failed: it will not tell the peers either.
   }
@@ -97,6 +98,11 @@ void MpiTransport::forget(int peer) {
 
 void MpiTransport::close() {
   for (const auto& [peer, channel] : channels_) channel->close();
+}
+
+void MpiTransport::give_up() {
+  for (const auto& [peer, channel] : channels_) channel->give_up();
+  port_.end();
 }
 
 bool MpiTransport::closed() const {

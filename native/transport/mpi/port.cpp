@@ -14,8 +14,8 @@
 namespace bluecomm::mpi {
 namespace {
 
-// How long the end waits for MPI to take the last frames over.
-constexpr std::chrono::milliseconds kLastFrames{100};
+// How long the end waits for MPI to take over what is under way.
+constexpr std::chrono::milliseconds kLastMoves{100};
 
 std::uint64_t draw() {
   std::random_device random;
@@ -78,29 +78,49 @@ Port::~Port() {
       leave_memory();
       return;
     }
-    const auto deadline = std::chrono::steady_clock::now() + kLastFrames;
-    while (!frames_.empty() && std::chrono::steady_clock::now() < deadline) {
-      if (!end_sends(frames_)) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-      }
-    }
-    for (Orphan& orphan : orphans_) drop(std::move(orphan.posted), orphan.tag);
-    for (std::size_t i = 0; i < receives_.size(); ++i) {
-      if (holds_frame_ && i == next_receive_) continue;
-      cancel(std::move(receives_[i]));
-    }
-    for (auto* sends : {&sends_, &frames_}) {
-      for (Send& send : *sends)
-        session_->bury(send.request, shared(std::move(send.memory)));
-    }
-    for (const Left& left : left_) {
-      for (const Given& one : left.given) session_->bury(one.request, left.lease);
-    }
+    wait_for([this] { return frames_.empty(); });
+    bury_all();
     if (!is_dirty_) session_->give_port(address_.port);
   } catch (const std::exception&) {
     // MPI has failed: there is nothing to hand over to it. It may still read.
     for (Left& left : left_) never_free(std::move(left.lease));
   }
+}
+
+void Port::end() {
+  if (look_for_end()) return;
+  wait_for([this] { return idle(); });
+  bury_all();
+  wait_for([this] { return session_->look_at_buried(); });
+  has_ended_ = true;
+}
+
+template <typename Done>
+void Port::wait_for(Done done) {
+  const auto deadline = std::chrono::steady_clock::now() + kLastMoves;
+  while (!done() && std::chrono::steady_clock::now() < deadline) {
+    if (!progress()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+// Leaves to the session what is under way.
+void Port::bury_all() {
+  for (Orphan& orphan : orphans_) drop(std::move(orphan.posted), orphan.tag);
+  orphans_.clear();
+  for (std::size_t i = 0; i < receives_.size(); ++i) {
+    if (holds_frame_ && i == next_receive_) continue;
+    cancel(std::move(receives_[i]));
+  }
+  for (auto* sends : {&sends_, &frames_}) {
+    for (Send& send : *sends) {
+      session_->bury(send.request, shared(std::move(send.memory)));
+    }
+    sends->clear();
+  }
+  for (const Left& left : left_) {
+    for (const Given& one : left.given) session_->bury(one.request, left.lease);
+  }
+  left_.clear();
 }
 
 // --- Frames --------------------------------------------------------------------------

@@ -94,6 +94,8 @@ class Port {
   // Whether the program has called MPI_Finalize, after which any other call of MPI
   // would end it. From then on nothing is sent and nothing comes.
   bool look_for_end();
+  // MPI_Finalize has begun: takes everything back from MPI.
+  void end();
   // Nothing of what was sent is under way.
   bool idle() const {
     return has_ended_ || (sends_.empty() && frames_.empty() && left_.empty());
@@ -123,6 +125,9 @@ class Port {
 
   Request receive_frame(std::byte* into);
   void cancel(Posted posted);
+  template <typename Done>
+  void wait_for(Done done);
+  void bury_all();
   void leave_memory();
   void send(const Address& to, int tag, Buffer memory, std::size_t nbytes, Pool& origin,
             std::deque<Send>& list);

@@ -38,8 +38,11 @@ enum class FrameKind : std::uint32_t {
   kCredit,       // `end` bytes of eager messages were taken
   kGoodbye,      // nothing more comes
   kGoodbyeSeen,  // answer to that
-  kGone,         // this rank has dropped the link
+  kGone,         // with a Departure as `end`: this rank has dropped the link
 };
+
+// Why a rank dropped a link.
+enum class Departure : std::uint64_t { kDropped, kFinalize };
 
 struct Frame {
   FrameKind kind = FrameKind::kMessage;
