@@ -109,7 +109,7 @@ class Inbox {
   static constexpr std::size_t kWindow = 4 * kChunkBytes;
   static constexpr std::size_t kBudget = 32 * kChunkBytes;
   // Credit is returned in steps, for a frame costs something too.
-  static constexpr std::size_t kCreditStep = kEagerCredit / 16;
+  static constexpr std::size_t kCreditStep = kEagerCredit / 4;
 
   void extend_grant(MpiIncoming& incoming);
   bool receive(MpiIncoming& incoming);
