@@ -38,6 +38,9 @@ class WindowAccount {
 
   WindowAccount(int size, std::shared_ptr<Recorder> recorder);
 
+  // Ranks that are told apart.
+  int size() const { return static_cast<int>(edges_.size()); }
+
   Call begin(WindowCall kind, const std::string& window);
   // The program goes on, or waits; others have been asked for the rest.
   void submitted(const Call& call);

@@ -257,7 +257,10 @@ void WindowDesk::take_answer(int peer, const WindowMessage& message,
       end_part(message.request, {});
       return;
     case WindowAction::kWaits:
-      part.holder = message.other;
+      // Whatever a peer says, it names a rank.
+      if (message.other >= 0 && message.other < account_.size()) {
+        part.holder = message.other;
+      }
       return;
     case WindowAction::kValue:
       if (incoming->header().nbytes == part.window->config().nbytes) {

@@ -95,7 +95,8 @@ def use_a_window(folder: Path) -> tuple[bf.Stats, list[str]]:
     if bf.rank() == 2:
         mutex = stats.operations["win_mutex"]
         assert mutex.calls == 1
-        assert 0 < mutex.exposed_s <= mutex.duration_s
+        assert mutex.exposed_s > 0
+        assert mutex.duration_s > 0
         (holder,) = [each for each in stats.neighbors if each.rank == 1]
         assert holder.operations["win_mutex"].wait_s == mutex.duration_s
         assert stats.exposed_s >= mutex.exposed_s

@@ -44,12 +44,15 @@ class Method:
         peers: The connections of a rank to other machines.
         when: When it runs; ``None``: as the contender's order says.
         tensors: How many are exchanged in a round, each of the size of the model.
+        deferred: How many of them, the last, are not used before the next step's
+            update; of methods that exchange after the step.
     """
 
     pattern: Pattern
     peers: Peers
     when: When | None = None
     tensors: int = 1
+    deferred: int = 0
 
     def runs(self, contender: Contender) -> When:
         """Return when the exchanges of a contender run."""
@@ -107,7 +110,8 @@ def _both_ways(distances: Sequence[int], size: int) -> set[int]:
 
 
 _STATIC = Method(exchanges.neighbor_allreduce, _neighbors, When.AFTER)
-_TRACKING = dataclasses.replace(_STATIC, tensors=2)
+# Parameters, and what is tracked, which is for the next update.
+_TRACKING = dataclasses.replace(_STATIC, tensors=2, deferred=1)
 _EXACT = Method(exchanges.symmetric_neighbors, _symmetric, When.AFTER)
 _MEAN = Method(exchanges.allreduce, _machines, When.AFTER)
 _ASYNCHRONOUS = dataclasses.replace(_STATIC, when=When.HIDDEN)
@@ -132,7 +136,7 @@ METHODS: dict[tuple[str, bool], Method] = {
     ("d2", False): _EXACT,
     ("extra", False): dataclasses.replace(_EXACT, when=When.HIDDEN),
     ("gradient_tracking", False): _TRACKING,
-    ("momentum_tracking", False): _TRACKING,
+    ("momentum_tracking", False): dataclasses.replace(_TRACKING, deferred=0),
     ("push_diging", False): _TRACKING,
     ("decentlam", False): _STATIC,
     ("gossip_pga", False): Method(

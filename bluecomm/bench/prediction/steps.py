@@ -105,8 +105,9 @@ def predict(job: Job, cluster: Cluster, contender: Contender, ranks: int) -> Pre
     """Return the predicted step of a contender.
 
     Gradients are sent as soon as a bucket is full; CTA sends from the start of the step
-    to its end; ATC sends when the step is over. Ranks do not wait for slow ones. Where
-    not every step has a round, the numbers are the mean over steps.
+    to its end; ATC sends when the step is over, and what is tracked then has until the
+    end of the next one. Ranks do not wait for slow ones. Where not every step has a
+    round, the numbers are the mean over steps.
 
     Raises:
         ValueError: There is no model of the algorithm, or the ranks do not fill their
@@ -118,12 +119,17 @@ def predict(job: Job, cluster: Cluster, contender: Contender, ranks: int) -> Pre
     costs = [method.pattern(cluster, ranks, size) for size, _ in buckets]
     when = method.runs(contender)
     free_s = done_s = 0.0
+    done_by = []
     for cost, (_, ready_s) in zip(costs, buckets, strict=True):
         start_s = max(free_s, ready_s) if when is When.BACKWARD else free_s
         # gloo finishes an operation before the next one; the engine overlaps them.
         free_s = start_s + (cost.total_s if contender.name == DDP else cost.busy_s)
         done_s = max(done_s, start_s + cost.total_s)
-    exposed_s = done_s if when is When.AFTER else max(0.0, done_s - job.step_s)
+        done_by.append(done_s)
+    exposed_s = max(0.0, done_s - job.step_s)
+    if when is When.AFTER:
+        kept = method.tensors - method.deferred
+        exposed_s = max(exposed_s, done_by[len(buckets) * kept // method.tensors - 1])
     step_s = job.step_s + exposed_s / contender.every
     connections = 0
     if machines_of(cluster, ranks)[0] > 1:

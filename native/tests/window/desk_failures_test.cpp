@@ -206,6 +206,10 @@ TEST(window, what_is_pending_names_whom_it_waits_for) {
 
   const auto locked = rank.desk.lock(window, kPeer, Clock::time_point::max());
   constexpr int kHolder = 5;
+  for (const int nobody : {kHolder + 1, -7}) {
+    rank.receive(WindowAction::kWaits, kLock, {}, nobody);
+    CHECK(rank.desk.pending()[0].waiting_for == std::set<int>{kPeer});
+  }
   rank.receive(WindowAction::kWaits, kLock, {}, kHolder);
   REQUIRE(rank.desk.pending().size() == 1);
   CHECK_EQ(rank.desk.pending()[0].wish, "to release the mutex of rank 1");

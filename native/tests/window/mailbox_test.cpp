@@ -65,6 +65,15 @@ TEST(mailbox, the_last_put_counts) {
   CHECK(value_of(pair.reader) == std::vector<double>({3, 6, 9}));
 }
 
+TEST(mailbox, what_no_cache_keeps_arrives_whole) {
+  std::vector<double> x((std::size_t{32} << 20) / sizeof(double) + 3);
+  std::iota(x.begin(), x.end(), 0.5);
+  Pair pair(x.size() * sizeof(double));
+  pair.writer.put(bytes_of(x), 1.0, {});
+  CHECK(pair.reader.take());
+  CHECK(std::ranges::equal(pair.reader.value(), bytes_of(x)));
+}
+
 // All orders of a few steps against what they mean.
 TEST(mailbox, every_order_of_steps_means_what_it_says) {
   constexpr int kSteps = 6;

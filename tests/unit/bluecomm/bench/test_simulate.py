@@ -193,6 +193,17 @@ def test_when_a_method_sends():
     for label, found in step_ms.items():
         exposed = found - 10_000
         assert (exposed == 0) == (label in hidden or label == "local"), label
+    # What is tracked comes behind the next step, as far as there is room.
+    assert step_ms["gradient_tracking"] == step_ms["push_diging"]
+    assert step_ms["gradient_tracking"] == pytest.approx(step_ms["decentlam"])
+    both = step_ms["momentum_tracking"]
+    assert both - 10_000 > 1.5 * (step_ms["decentlam"] - 10_000)
+    short = Job([S], [1.0], 1e-9)
+    found = [
+        predict(short, CLUSTER, Contender.parse(name), 8).step_ms
+        for name in ("gradient_tracking", "momentum_tracking")
+    ]
+    assert found == pytest.approx([both - 10_000] * 2)
     rare, often = (step_ms[f"noloco{every}"] for every in (":every=50", ""))
     assert rare - 10_000 == pytest.approx((often - 10_000) / 50)
 
