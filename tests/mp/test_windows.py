@@ -328,7 +328,8 @@ def wrong_calls_say_what_is_wrong() -> None:
         with pytest.raises(TypeError, match="timeout_s must be a number, got 'a'"):
             call(x, "x", timeout_s="a")
     for call in (bf.win_get, bf.win_update, bf.win_update_then_collect):
-        with pytest.raises(ValueError, match=r"win_.*: timeout_s must be above 0"):
+        text = rf"{call.__name__}\b.*: timeout_s must be above 0, got 0"
+        with pytest.raises(ValueError, match=text):
             call("x", timeout_s=0)
     with (
         pytest.raises(ValueError, match="win_mutex: timeout_s must be above 0, got -1"),
