@@ -147,8 +147,11 @@ bool Connection::busy() const {
 }
 
 Clock::time_point Connection::next_timer() const {
-  if (state_ == State::kOpen && growth_) return growth_->next_timer();
-  if (state_ != State::kConnecting) return Clock::time_point::max();
+  if (state_ == State::kGone) return Clock::time_point::max();
+  if (state_ == State::kOpen) {
+    const auto next = growth_ ? growth_->next_timer() : Clock::time_point::max();
+    return std::min(next, link_.next_timer());
+  }
   const bool news = link_.is_wanted() && !connector_.is_wanted();
   return news ? Clock::time_point::min() : connector_.next_timer();
 }

@@ -49,9 +49,9 @@ void Inbox::expect(std::uint64_t message, std::span<std::byte> into) {
 // Chunks of an eager message, or of one that is too long, were never allowed.
 std::string_view Inbox::adopt(ReceivedMessage& message, Expected expected) {
   const std::size_t nbytes = message.nbytes();
-  if (expected.reach > (message.eager_ ? 0 : nbytes))
-    return "a chunk beyond its message";
-  if (message.eager_ || nbytes == 0 || nbytes > expected.into.size()) return {};
+  const bool fits = !message.eager_ && nbytes <= expected.into.size();
+  if (expected.reach > (fits ? nbytes : 0)) return "a chunk beyond its message";
+  if (!fits || nbytes == 0) return {};
   message.adopt(expected.into.first(nbytes), std::move(expected.begun),
                 std::move(expected.arrived));
   return {};

@@ -51,11 +51,22 @@ bool Link::busy() const {
   const auto& all = streams_.all();
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i].readable) return true;
-    // One that was passed over waits for others, of which the kernel will tell.
     const bool chunks = takes_chunks(i) && outbox_.has_chunks() && !all[i].passed_over;
     if (all[i].writable && (chunks || all[i].has_output())) return true;
   }
-  return false;
+  const Clock::time_point next = next_timer();
+  return next != Clock::time_point::max() && next <= Clock::now();
+}
+
+// One that was passed over waits for others. The kernel tells when those take more, but
+// not when they stand still, or are no longer in use.
+Clock::time_point Link::next_timer() const {
+  const auto& all = streams_.all();
+  for (std::size_t i = 0; outbox_.has_chunks() && i < all.size(); ++i) {
+    const bool waits = takes_chunks(i) && all[i].writable && all[i].passed_over;
+    if (waits) return paces_at_ + Pace::kSpan;
+  }
+  return Clock::time_point::max();
 }
 
 bool Link::is_blocked() const {

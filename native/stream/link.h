@@ -53,6 +53,8 @@ class Link final : private FrameSink {
   bool progress();
   // progress() or take_arrived() would do something now.
   bool busy() const;
+  // When busy() becomes true without news of the kernel; max: not at all.
+  Clock::time_point next_timer() const;
   // Chunks are sent on the first `count` streams only.
   void use(std::size_t count) { in_use_ = count; }
   // There are chunks to be sent, and no stream takes one.

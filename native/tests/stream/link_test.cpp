@@ -2,6 +2,7 @@
 #include "stream/link.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/check.h"
@@ -140,6 +142,39 @@ TEST(stream_link, chunks_go_to_the_streams_in_use) {
   const auto sent = pair.sender.stats().streams;
   CHECK_EQ(sent[1].bytes_sent + sent[2].bytes_sent, 0u);
   CHECK(!pair.sender.busy() || pair.sender.streams()[0].readable);
+}
+
+// Moves a link as its owner does: when the kernel has news, or when it is busy.
+void move(Link& link, const std::function<bool(std::size_t)>& reads) {
+  for (std::size_t i = 0; i < link.streams().size(); ++i) {
+    Stream& stream = link.streams()[i];
+    pollfd news{stream.fd(), POLLIN | POLLOUT, 0};
+    poll(&news, 1, 0);
+    stream.readable = (news.revents & POLLIN) != 0 && reads(i);
+    stream.writable |= (news.revents & POLLOUT) != 0;
+  }
+  if (link.busy()) link.progress();
+}
+
+TEST(stream_link, what_was_left_to_a_faster_stream_that_stands_still_is_taken_back) {
+  Pair pair(2);
+  Transfer transfer(pair, 64 * kMiB);
+  const auto all = [](std::size_t) { return true; };
+  const auto left = [&] { return pair.sender.streams()[0].passed_over; };
+  const auto deadline = Clock::now() + test::kPatience;
+  for (int turn = 0; !left() && Clock::now() < deadline; ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    move(pair.sender, all);
+    move(pair.receiver, [&](std::size_t i) { return i == 1 || turn % 40 == 0; });
+  }
+  REQUIRE(left() && pair.sender.bytes_started() < 64 * kMiB);
+  while (pair.sender.bytes_started() < 64 * kMiB && Clock::now() < deadline) {
+    move(pair.sender, all);
+    move(pair.receiver, [](std::size_t i) { return i == 0; });
+  }
+  CHECK_EQ(pair.sender.bytes_started(), 64 * kMiB);
+  REQUIRE(pair.turn_until([&] { return transfer.done(); }));
+  CHECK(transfer.into == transfer.data);
 }
 
 TEST(stream_link, short_messages_overtake_long_ones_and_the_oldest_leads) {
@@ -290,6 +325,25 @@ TEST(stream_link, early_chunks_that_nobody_expects_are_refused) {
   // The same a second time.
   CHECK(hear(64, 64, 0).find(not_asked) != std::string::npos);
   CHECK(hear(0, 64, 1).find("a chunk of an unknown message") != std::string::npos);
+}
+
+// Nobody looks after the memory of such a message once its head is here.
+TEST(stream_link, a_message_longer_than_expected_has_no_early_chunks) {
+  Pair pair(1);
+  std::vector<std::byte> into(kSmallChunk);
+  pair.receiver.expect(0, into);
+  OutBuffer& out = pair.sender.streams()[0].frames();
+  Frame chunk{.kind = FrameKind::kChunk};
+  chunk.length = 128;
+  out.append(chunk);
+  out.append(std::vector<std::byte>(128));
+  Frame message{.kind = FrameKind::kMessage};
+  message.length = static_cast<std::uint32_t>(kHead.size());
+  message.offset = 2 * kSmallChunk;
+  out.append(message);
+  out.append(kHead);
+  REQUIRE(pair.turn_until([&] { return pair.receiver.ended().has_value(); }));
+  CHECK(pair.receiver.ended()->find("a chunk beyond its message") != std::string::npos);
 }
 
 TEST(stream_link, a_message_shorter_than_its_early_chunks_is_refused) {
