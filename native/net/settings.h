@@ -16,7 +16,7 @@ struct Settings {
   // BLUECOMM_NET_KEY: a secret that both ends know, any text. Empty: only the handle,
   // which NCCL carries to the peer, admits.
   std::string key;
-  // BLUECOMM_NET_CHECKSUM: 1 to send a CRC32C with each message and chunk.
+  // BLUECOMM_NET_CHECKSUM: 1 to send CRC32Cs with all that is sent.
   bool checksum = false;
 };
 

@@ -25,7 +25,7 @@ struct Options {
   // Of the links that this end dials, 1 to kMaxStreams; 0: as many as pay (growth.h).
   int streams = 0;
   std::size_t eager_bytes = 4096;
-  // Messages and chunks that this end sends go with a CRC32C.
+  // What this end sends goes with CRC32Cs.
   bool checksum = false;
 
   // How long a connection may take to show that it belongs to the job.

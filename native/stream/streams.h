@@ -18,7 +18,7 @@ class Streams {
  public:
   using Set = std::deque<Stream>;  // streams stay where they are
 
-  // `checksum`: what has a payload goes with one.
+  // `checksum`: what is queued goes with one.
   explicit Streams(bool checksum) : checksum_(checksum) {}
 
   Set& all() { return streams_; }
@@ -30,7 +30,7 @@ class Streams {
   void queue(const Frame& frame, std::span<const std::byte> head = {},
              std::span<const std::byte> tail = {}) {
     OutBuffer& frames = streams_.empty() ? early_ : streams_.front().frames();
-    if (checksum_ && frame.length > 0) frames.append(checksum_of(frame, head, tail));
+    if (checksum_) frames.append(checksum_of(frame, head, tail));
     frames.append(frame);
     frames.append(head);
     frames.append(tail);

@@ -195,7 +195,7 @@ TEST(stream_link, short_messages_overtake_long_ones_and_the_oldest_leads) {
 }
 
 // Socket pairs keep what they are given, so a checksum that is wrong was made so.
-TEST(stream_link, messages_and_chunks_go_with_checksums_if_wanted) {
+TEST(stream_link, all_that_is_sent_goes_with_checksums_if_wanted) {
   Pair plain(2);
   Pair pair(2, true);
   for (Pair* one : {&plain, &pair}) {
@@ -212,6 +212,14 @@ TEST(stream_link, messages_and_chunks_go_with_checksums_if_wanted) {
   };
   // One for each of the 32 chunks and two messages.
   CHECK_EQ(sum(pair) - sum(plain), 34 * sizeof(Frame));
+  // A grant that is lost on the way would hold up its message for ever.
+  const std::uint64_t before = pair.sender.queued();
+  pair.sender.say_alive();
+  CHECK_EQ(pair.sender.queued() - before, 2 * sizeof(Frame));
+  const std::uint64_t heard = pair.receiver.bytes_received();
+  REQUIRE(pair.turn_until(
+      [&] { return pair.receiver.bytes_received() == heard + 2 * sizeof(Frame); }));
+  CHECK(!pair.receiver.ended().has_value());
 }
 
 TEST(stream_link, a_wrong_checksum_ends_the_link_before_the_message_is_there) {
