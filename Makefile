@@ -175,8 +175,8 @@ test-ranks: $(VENV)/.dev $(VENV)/.extension
 	nice $(BIN)/pytest -m "not crowd" tests/mp tests/cluster tests/examples
 
 test-faults: $(VENV)/.dev $(VENV)/.extension
-	$(BIN)/pytest tests/faults
-	nice $(BIN)/pytest tests/launchers tests/slurm tests/mpi
+	$(BIN)/pytest tests/faults; faults=$$?; \
+	    nice $(BIN)/pytest tests/launchers tests/slurm tests/mpi && exit $$faults
 
 # On a machine with a GPU, with a torch that has CUDA in VENV.
 test-gpu: $(VENV)/.dev $(VENV)/.extension

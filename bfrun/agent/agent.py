@@ -261,8 +261,7 @@ class Agent:
 
     def _tick(self) -> None:
         self._poll_ranks()
-        if self._ranks:
-            self._watch.sample(float(self._job["failure_timeout_s"]))
+        self._watch.sample(float(self._job.get("failure_timeout_s", 0)))
         for rank in self._ranks.values():
             if rank.streams and rank.lingered() and rank.may_read:
                 self._output.finish(rank)
