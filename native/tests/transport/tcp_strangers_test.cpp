@@ -199,10 +199,10 @@ TEST(tcp_strangers, ranks_with_different_keys_cannot_connect) {
   const Status& status = ranks[0].lost[1];
   CHECK_EQ(status.code, Code::kPeerLost);
   CHECK_EQ(status.rank, 1);
-  CHECK_EQ(status.text,
-           "cannot connect to rank 1 within 1.0 s: " + ranks[1].transport().offer() +
-               " (closed the connection during the handshake (another "
-               "job?))");
+  expect_part(status.text, "cannot connect to rank 1 within ");
+  expect_part(status.text,
+              " s: " + ranks[1].transport().offer() +
+                  " (closed the connection during the handshake (another job?))");
   CHECK(ranks[1].lost.empty());
   CHECK_EQ(findings.size(), 0u);
 }
