@@ -11,17 +11,18 @@ constexpr double kMargin = 2;
 
 }  // namespace
 
-void Pace::update(std::uint64_t sent, std::size_t held, Clock::time_point now) {
-  held_ = held;
+void Pace::update(const Backlog& backlog, Clock::time_point now) {
+  held_ = backlog.held;
+  is_growing_ = backlog.is_growing;
   // Less than nothing, where a socket counts more than the bytes it was given.
-  const auto acknowledged = static_cast<std::int64_t>(sent - held);
+  const auto acknowledged = static_cast<std::int64_t>(backlog.sent - backlog.held);
   if (begun_ && now - since_ < kSpan) return;
   if (begun_) {
     const auto count = std::max<std::int64_t>(acknowledged - acknowledged_before_, 0);
     const double rate = static_cast<double>(count) /
                         std::chrono::duration<double>(now - since_).count();
-    // A stream that is empty had nothing to do for a while: it is at least so fast.
-    if (held > 0 || rate > rate_) {
+    // Where nothing had to wait for the network, it is at least so fast.
+    if (backlog.unsent > 0 || rate > rate_) {
       rate_ = rate_ == 0 ? rate : (rate_ + rate) / 2;
       measured_at_ = now;
     } else if (now - measured_at_ >= kForget) {
@@ -36,6 +37,7 @@ void Pace::update(std::uint64_t sent, std::size_t held, Clock::time_point now) {
 bool leaves_chunk_to_others(std::span<const Pace* const> streams, std::size_t index,
                             std::size_t pending, std::size_t chunk) {
   const Pace& own = *streams[index];
+  if (own.is_growing()) return false;
   double rate = 0;
   double before = static_cast<double>(pending);
   for (const Pace* other : streams) {

@@ -9,24 +9,35 @@
 
 namespace bluecomm::stream {
 
+// What the kernel tells of a stream's socket.
+struct Backlog {
+  std::uint64_t sent = 0;   // bytes ever given to the socket
+  std::size_t held = 0;     // those that the peer's kernel has not acknowledged
+  std::size_t unsent = 0;   // those that have not left this machine
+  bool is_growing = false;  // its window grows from packet to packet: slow start
+};
+
 // How fast a stream gets rid of what its socket holds: the bytes that the peer's kernel
-// has acknowledged, over stretches of kSpan in which there was always something to
-// send.
+// has acknowledged, over stretches of kSpan. A rate falls only where bytes could not
+// leave, since a stream that waits for acknowledgements of all it was given is not
+// slow.
 class Pace {
  public:
   static constexpr std::chrono::milliseconds kSpan{20};
   // A stream that was given nothing for so long may be another one by now.
   static constexpr std::chrono::milliseconds kForget{1000};
 
-  // `sent`: bytes ever given to the socket; `held`: those of them that it still holds.
-  void update(std::uint64_t sent, std::size_t held, Clock::time_point now);
+  void update(const Backlog& backlog, Clock::time_point now);
 
   double rate() const { return rate_; }  // bytes per second; 0: not known
   std::size_t held() const { return held_; }
+  // It has not shown yet how fast it can be, and does only if it is given something.
+  bool is_growing() const { return is_growing_; }
 
  private:
   double rate_ = 0;
   std::size_t held_ = 0;
+  bool is_growing_ = false;
   bool begun_ = false;
   Clock::time_point since_;
   Clock::time_point measured_at_;

@@ -1,6 +1,8 @@
 #include "stream/stream.h"
 
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -63,8 +65,17 @@ Stream::Stream(UniqueFd fd, std::size_t index, bool checksum)
 
 void Stream::update_pace(Clock::time_point now) {
   int held = 0;
+  int unsent = 0;
   if (ioctl(fd_.get(), SIOCOUTQ, &held) != 0) return;
-  pace_.update(stats_.bytes_sent, static_cast<std::size_t>(held), now);
+  if (ioctl(fd_.get(), SIOCOUTQNSD, &unsent) != 0) return;
+  tcp_info info{};  // stays so where it is no TCP
+  socklen_t length = sizeof(info);
+  static_cast<void>(getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &length));
+  pace_.update({.sent = stats_.bytes_sent,
+                .held = static_cast<std::size_t>(held),
+                .unsent = static_cast<std::size_t>(unsent),
+                .is_growing = info.tcpi_snd_cwnd < info.tcpi_snd_ssthresh},
+               now);
 }
 
 std::size_t Stream::write_some(Outbox& outbox, std::size_t max_chunk) {

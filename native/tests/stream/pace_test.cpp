@@ -12,12 +12,19 @@ using namespace std::chrono_literals;
 constexpr std::size_t kKiB = 1 << 10;
 constexpr std::size_t kChunk = 64 * kKiB;
 
+// All that a stream holds waits to leave this machine.
+Backlog waiting(std::uint64_t sent, std::size_t held) {
+  return {.sent = sent, .held = held, .unsent = held};
+}
+
 // A stream that is kept at `held` bytes for a while, and moves `rate` bytes per second.
-Pace steady(std::size_t rate, std::size_t held) {
+Pace steady(std::size_t rate, std::size_t held, bool is_growing = false) {
   Pace pace;
   std::uint64_t acknowledged = 0;
   for (auto now = Clock::time_point{}; now <= Clock::time_point{100ms}; now += 1ms) {
-    pace.update(acknowledged + held, held, now);
+    Backlog backlog = waiting(acknowledged + held, held);
+    backlog.is_growing = is_growing;
+    pace.update(backlog, now);
     acknowledged += rate / 1000;
   }
   return pace;
@@ -39,12 +46,12 @@ TEST(stream_pace, the_rate_is_that_of_acknowledged_bytes) {
 TEST(stream_pace, a_stream_without_work_does_not_look_slow) {
   Pace pace = steady(40'000'000, 200 * kKiB);
   const std::uint64_t sent = 100'000'000;
-  pace.update(sent, 0, Clock::time_point{130ms});
+  pace.update(waiting(sent, 0), Clock::time_point{130ms});
   const double before = pace.rate();
-  pace.update(sent, 0, Clock::time_point{500ms});
+  pace.update(waiting(sent, 0), Clock::time_point{500ms});
   CHECK_EQ(pace.rate(), before);
   // For long: nobody knows.
-  pace.update(sent, 0, Clock::time_point{2s});
+  pace.update(waiting(sent, 0), Clock::time_point{2s});
   CHECK_EQ(pace.rate(), 0.0);
 }
 
@@ -52,15 +59,25 @@ TEST(stream_pace, a_stream_that_stands_still_is_slow) {
   Pace pace = steady(40'000'000, 200 * kKiB);
   const std::uint64_t sent = 4'000'000 + 200 * kKiB;
   for (int k = 1; k <= 10; ++k) {
-    pace.update(sent, 200 * kKiB, Clock::time_point{100ms + k * Pace::kSpan});
+    pace.update(waiting(sent, 200 * kKiB), Clock::time_point{100ms + k * Pace::kSpan});
   }
   CHECK(pace.rate() < 100'000);
+}
+
+TEST(stream_pace, a_stream_that_waits_for_acknowledgements_does_not_look_slow) {
+  Pace pace = steady(40'000'000, 200 * kKiB);
+  const std::uint64_t sent = 4'000'000 + 200 * kKiB;
+  for (int k = 1; k <= 10; ++k) {
+    pace.update({.sent = sent, .held = 200 * kKiB, .unsent = 0},
+                Clock::time_point{100ms + k * Pace::kSpan});
+  }
+  CHECK_EQ(pace.rate(), 40e6);
 }
 
 TEST(stream_pace, a_socket_that_counts_more_than_it_was_given_is_not_fast) {
   Pace pace;
   for (int k = 0; k < 10; ++k) {
-    pace.update(1000, 1000 + 100 * static_cast<std::size_t>(k),
+    pace.update(waiting(1000, 1000 + 100 * static_cast<std::size_t>(k)),
                 Clock::time_point{k * Pace::kSpan});
   }
   CHECK_EQ(pace.rate(), 0.0);
@@ -80,6 +97,12 @@ TEST(stream_pace, a_slow_stream_takes_chunks_as_long_as_there_are_many) {
   CHECK(!last_leaves({all[1], all[0]}, 2 * kChunk));
 }
 
+TEST(stream_pace, a_slow_stream_that_may_become_faster_leaves_nothing) {
+  const Pace fast = steady(48'000'000, 0);
+  CHECK(last_leaves({fast, steady(12'000'000, 100 * kKiB)}, 2 * kChunk));
+  CHECK(!last_leaves({fast, steady(12'000'000, 100 * kKiB, true)}, 2 * kChunk));
+}
+
 TEST(stream_pace, what_a_slow_stream_already_holds_counts) {
   const Pace fast = steady(48'000'000, 0);
   CHECK(!last_leaves({fast, steady(12'000'000, 0)}, 1024 * kKiB));
@@ -88,9 +111,9 @@ TEST(stream_pace, what_a_slow_stream_already_holds_counts) {
 
 TEST(stream_pace, a_stream_that_is_not_known_gets_one_chunk) {
   Pace fresh;
-  fresh.update(0, 0, Clock::time_point{});
+  fresh.update({}, Clock::time_point{});
   Pace begun;
-  begun.update(kChunk, kChunk, Clock::time_point{});
+  begun.update(waiting(kChunk, kChunk), Clock::time_point{});
   const Pace fast = steady(48'000'000, 0);
   CHECK(!last_leaves({fast, fresh}, kChunk));
   CHECK(last_leaves({fast, begun}, 4096 * kKiB));
