@@ -14,7 +14,7 @@ struct Backlog {
   std::uint64_t sent = 0;   // bytes ever given to the socket
   std::size_t held = 0;     // those that the peer's kernel has not acknowledged
   std::size_t unsent = 0;   // those that have not left this machine
-  bool is_growing = false;  // its window grows from packet to packet: slow start
+  bool is_growing = false;  // a window in slow start is all that limits it
 };
 
 // How fast a stream gets rid of what its socket holds: the bytes that the peer's kernel

@@ -37,6 +37,16 @@ class Vector {
   std::size_t nbytes_ = 0;
 };
 
+// Whether the window of congestion, and nothing else, limits what is under way, and
+// grows by what is acknowledged; by the kernel's own measure of that.
+bool is_in_slow_start(int fd) {
+  tcp_info info{};  // stays so where it is no TCP
+  socklen_t length = sizeof(info);
+  static_cast<void>(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length));
+  return info.tcpi_snd_cwnd < info.tcpi_snd_ssthresh &&
+         info.tcpi_snd_cwnd < 2 * info.tcpi_unacked;
+}
+
 }  // namespace
 
 Frame checksum_of(const Frame& frame, std::span<const std::byte> head,
@@ -65,16 +75,13 @@ Stream::Stream(UniqueFd fd, std::size_t index, bool checksum)
 
 void Stream::update_pace(Clock::time_point now) {
   int held = 0;
-  int unsent = 0;
   if (ioctl(fd_.get(), SIOCOUTQ, &held) != 0) return;
-  if (ioctl(fd_.get(), SIOCOUTQNSD, &unsent) != 0) return;
-  tcp_info info{};  // stays so where it is no TCP
-  socklen_t length = sizeof(info);
-  static_cast<void>(getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &length));
+  int unsent = held;  // stays so where it is no TCP
+  static_cast<void>(ioctl(fd_.get(), SIOCOUTQNSD, &unsent));
   pace_.update({.sent = stats_.bytes_sent,
                 .held = static_cast<std::size_t>(held),
                 .unsent = static_cast<std::size_t>(unsent),
-                .is_growing = info.tcpi_snd_cwnd < info.tcpi_snd_ssthresh},
+                .is_growing = is_in_slow_start(fd_.get())},
                now);
 }
 
