@@ -13,7 +13,7 @@ constexpr double kMargin = 2;
 
 void Pace::update(const Backlog& backlog, Clock::time_point now) {
   held_ = backlog.held;
-  is_growing_ = backlog.is_growing;
+  is_far_ = backlog.is_far;
   // Less than nothing, where a socket counts more than the bytes it was given.
   const auto acknowledged = static_cast<std::int64_t>(backlog.sent - backlog.held);
   if (begun_ && now - since_ < kSpan) return;
@@ -37,7 +37,7 @@ void Pace::update(const Backlog& backlog, Clock::time_point now) {
 bool leaves_chunk_to_others(std::span<const Pace* const> streams, std::size_t index,
                             std::size_t pending, std::size_t chunk) {
   const Pace& own = *streams[index];
-  if (own.is_growing()) return false;
+  if (own.is_far()) return false;
   double rate = 0;
   double before = static_cast<double>(pending);
   for (const Pace* other : streams) {

@@ -1,8 +1,8 @@
 #include "stream/stream.h"
 
 #include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -37,14 +37,12 @@ class Vector {
   std::size_t nbytes_ = 0;
 };
 
-// Whether the window of congestion, and nothing else, limits what is under way, and
-// grows by what is acknowledged; by the kernel's own measure of that.
-bool is_in_slow_start(int fd) {
+// Whether a round trip takes longer than kNear, at best.
+bool is_far(int fd) {
   tcp_info info{};  // stays so where it is no TCP
   socklen_t length = sizeof(info);
   static_cast<void>(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length));
-  return info.tcpi_snd_cwnd < info.tcpi_snd_ssthresh &&
-         info.tcpi_snd_cwnd < 2 * info.tcpi_unacked;
+  return std::chrono::microseconds(info.tcpi_min_rtt) > kNear;
 }
 
 }  // namespace
@@ -81,7 +79,7 @@ void Stream::update_pace(Clock::time_point now) {
   pace_.update({.sent = stats_.bytes_sent,
                 .held = static_cast<std::size_t>(held),
                 .unsent = static_cast<std::size_t>(unsent),
-                .is_growing = is_in_slow_start(fd_.get())},
+                .is_far = is_far(fd_.get())},
                now);
 }
 

@@ -18,12 +18,12 @@ Backlog waiting(std::uint64_t sent, std::size_t held) {
 }
 
 // A stream that is kept at `held` bytes for a while, and moves `rate` bytes per second.
-Pace steady(std::size_t rate, std::size_t held, bool is_growing = false) {
+Pace steady(std::size_t rate, std::size_t held, bool is_far = false) {
   Pace pace;
   std::uint64_t acknowledged = 0;
   for (auto now = Clock::time_point{}; now <= Clock::time_point{100ms}; now += 1ms) {
     Backlog backlog = waiting(acknowledged + held, held);
-    backlog.is_growing = is_growing;
+    backlog.is_far = is_far;
     pace.update(backlog, now);
     acknowledged += rate / 1000;
   }
@@ -97,7 +97,7 @@ TEST(stream_pace, a_slow_stream_takes_chunks_as_long_as_there_are_many) {
   CHECK(!last_leaves({all[1], all[0]}, 2 * kChunk));
 }
 
-TEST(stream_pace, a_slow_stream_that_may_become_faster_leaves_nothing) {
+TEST(stream_pace, a_slow_stream_that_is_far_leaves_nothing) {
   const Pace fast = steady(48'000'000, 0);
   CHECK(last_leaves({fast, steady(12'000'000, 100 * kKiB)}, 2 * kChunk));
   CHECK(!last_leaves({fast, steady(12'000'000, 100 * kKiB, true)}, 2 * kChunk));
