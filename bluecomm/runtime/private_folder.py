@@ -60,9 +60,14 @@ def _make(parent: str) -> tuple[str, int] | None:
     path = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
     with contextlib.suppress(FileNotFoundError):
         lock = _open(path)
-        # Where folders cannot be locked (NFS) nobody finds that one is not held.
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # whoever looks at it now removes it
+            os.close(lock)
+            return None
+        except OSError:
+            # Where folders cannot be locked (NFS) nobody finds that one is not held.
+            pass
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(path), os.fstat(lock)):
                 return path, lock

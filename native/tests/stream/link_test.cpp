@@ -335,8 +335,9 @@ TEST(stream_link, early_chunks_that_nobody_expects_are_refused) {
   CHECK(hear(0, 64, 1).find("a chunk of an unknown message") != std::string::npos);
 }
 
-// Nobody looks after the memory of such a message once its head is here.
-TEST(stream_link, a_message_longer_than_expected_has_no_early_chunks) {
+// What ends a link where 128 bytes of a message come before its head, which then says
+// that it has `nbytes`; kSmallChunk of them are expected.
+std::string ended_by_early_chunk(std::size_t nbytes) {
   Pair pair(1);
   std::vector<std::byte> into(kSmallChunk);
   pair.receiver.expect(0, into);
@@ -347,29 +348,22 @@ TEST(stream_link, a_message_longer_than_expected_has_no_early_chunks) {
   out.append(std::vector<std::byte>(128));
   Frame message{.kind = FrameKind::kMessage};
   message.length = static_cast<std::uint32_t>(kHead.size());
-  message.offset = 2 * kSmallChunk;
+  message.offset = nbytes;
   out.append(message);
   out.append(kHead);
   REQUIRE(pair.turn_until([&] { return pair.receiver.ended().has_value(); }));
-  CHECK(pair.receiver.ended()->find("a chunk beyond its message") != std::string::npos);
+  return *pair.receiver.ended();
+}
+
+// Nobody looks after the memory of such a message once its head is here.
+TEST(stream_link, a_message_longer_than_expected_has_no_early_chunks) {
+  CHECK(ended_by_early_chunk(2 * kSmallChunk).find("a chunk beyond its message") !=
+        std::string::npos);
 }
 
 TEST(stream_link, a_message_shorter_than_its_early_chunks_is_refused) {
-  Pair pair(1);
-  std::vector<std::byte> into(kSmallChunk);
-  pair.receiver.expect(0, into);
-  OutBuffer& out = pair.sender.streams()[0].frames();
-  Frame chunk{.kind = FrameKind::kChunk};
-  chunk.length = 128;
-  out.append(chunk);
-  out.append(std::vector<std::byte>(128));
-  Frame message{.kind = FrameKind::kMessage};
-  message.length = static_cast<std::uint32_t>(kHead.size());
-  message.offset = 64;
-  out.append(message);
-  out.append(kHead);
-  REQUIRE(pair.turn_until([&] { return pair.receiver.ended().has_value(); }));
-  CHECK(pair.receiver.ended()->find("a chunk beyond its message") != std::string::npos);
+  CHECK(ended_by_early_chunk(64).find("a chunk beyond its message") !=
+        std::string::npos);
 }
 
 TEST(stream_link, what_a_receiver_expects_is_checked) {
