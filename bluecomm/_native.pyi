@@ -61,6 +61,7 @@ class Peer(TypedDict):
 
 class PendingOperation(TypedDict):
     handle: int
+    is_window_call: bool  # its deadline cannot be put off
     kind: str
     name: str
     age_s: float

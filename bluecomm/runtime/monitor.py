@@ -113,10 +113,10 @@ class Monitor:
 
     def _is_near(self, operation: PendingOperation) -> bool:
         """Return whether an operation's deadline is near and may be put off."""
-        handle = operation["handle"]
-        return not self._world.has_hard_deadline(handle) and self._patience.is_near(
-            operation["age_s"]
+        stands = operation["is_window_call"] or self._world.has_hard_deadline(
+            operation["handle"]
         )
+        return not stands and self._patience.is_near(operation["age_s"])
 
     def _foremost(self, operations: list[PendingOperation]) -> PendingOperation:
         """Return the operation that the program blocks in, else the oldest one."""

@@ -35,9 +35,6 @@ _log = logging.getLogger("bluecomm")
 # at the next one while a transport still reads what a failed one has left.
 _REAP_AT = 256
 
-# The engine numbers calls about windows from here on (native/engine/dispatcher.cpp).
-_FIRST_WINDOW_CALL = 1 << 63
-
 _CLOSE_TIMEOUT_S = 5.0
 
 # What a transport was left to read when its world ended, which it may do for good.
@@ -308,11 +305,8 @@ class World:
         return number in self._waiting
 
     def has_hard_deadline(self, number: int) -> bool:
-        """Return whether an operation's deadline is not to be put off.
-
-        The caller gave it, or it is a call about a window.
-        """
-        return number in self._hard_limits_s or number >= _FIRST_WINDOW_CALL
+        """Return whether the caller gave an operation's deadline: it stands."""
+        return number in self._hard_limits_s
 
     def limit_s(self, number: int) -> float:
         """Return the deadline that an operation was started with, in seconds."""

@@ -164,12 +164,12 @@ py::list pending(PyEngine& self) {
   }
   py::list list;
   for (const PendingOperation& one : operations) {
-    list.append(py::dict(py::arg("handle") = one.handle, py::arg("kind") = one.kind,
-                         py::arg("name") = one.name, py::arg("age_s") = one.age_s,
-                         py::arg("waiting_for") = one.waiting_for,
-                         py::arg("wish") = one.wish,
-                         py::arg("received_bytes") = one.received_bytes,
-                         py::arg("expected_bytes") = one.expected_bytes));
+    list.append(py::dict(
+        py::arg("handle") = one.handle, py::arg("is_window_call") = one.is_window_call,
+        py::arg("kind") = one.kind, py::arg("name") = one.name,
+        py::arg("age_s") = one.age_s, py::arg("waiting_for") = one.waiting_for,
+        py::arg("wish") = one.wish, py::arg("received_bytes") = one.received_bytes,
+        py::arg("expected_bytes") = one.expected_bytes));
   }
   return list;
 }

@@ -28,6 +28,7 @@ namespace bluecomm {
 
 struct PendingOperation {
   Handle handle = 0;
+  bool is_window_call = false;  // its deadline cannot be put off
   std::string kind;
   std::string name;
   double age_s = 0;

@@ -7,7 +7,8 @@
 namespace bluecomm {
 namespace {
 
-// Calls about windows are numbered from here on among what is pending.
+// Calls about windows are numbered from here on among what is pending: by themselves
+// they are numbered as operations are.
 constexpr Handle kFirstWindowCall = Handle{1} << 63;
 
 }  // namespace
@@ -34,6 +35,7 @@ std::vector<PendingOperation> Dispatcher::pending() const {
   for (WindowDesk::Pending& call : windows_.pending()) {
     PendingOperation one;
     one.handle = kFirstWindowCall + call.call.number;
+    one.is_window_call = true;
     one.kind = call_name(call.call.kind);
     one.name = std::move(call.call.window);
     one.age_s = std::chrono::duration<double>(now - call.call.began).count();

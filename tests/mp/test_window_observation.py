@@ -33,7 +33,7 @@ def say_what_is_pending(folder: Path, word: str, blocker: int) -> str:
 
     until(waiting, f"nothing waits for rank {blocker}")
     (operation,) = waiting()
-    assert world.has_hard_deadline(operation["handle"])
+    assert operation["is_window_call"]
     text = str(StallReport.alone(world.rank, operation))
     say(folder, word)
     return text

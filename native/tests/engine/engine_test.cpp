@@ -128,6 +128,7 @@ TEST(engine, lists_what_is_outstanding_and_what_has_finished) {
   const std::vector<PendingOperation> pending = first.pending();
   REQUIRE(pending.size() == 1);
   CHECK_EQ(pending[0].handle, handle);
+  CHECK(!pending[0].is_window_call);
   CHECK_EQ(pending[0].kind, "allreduce");
   CHECK_EQ(pending[0].name, "late");
   CHECK(pending[0].waiting_for == std::vector<int>({1}));

@@ -57,10 +57,11 @@ class Bench:
         )
         self.monitor = Monitor(self.world)
 
-    def outstanding(self, handle, age_s, name="x"):
+    def outstanding(self, handle, age_s, name="x", *, is_window_call=False):
         self.engine.operations.append(
             {
                 "handle": handle,
+                "is_window_call": is_window_call,
                 "kind": "allreduce",
                 "name": name,
                 "age_s": age_s,
@@ -176,9 +177,11 @@ def test_a_deadline_is_put_off_for_a_busy_rank(bench, idle_s, extended):
     assert bench.look(5.0) == ["x"]
 
 
-def test_a_deadline_of_the_caller_is_not_put_off(bench):
-    bench.outstanding(1, 590.0)
-    bench.hard.add(1)
+@pytest.mark.parametrize("is_window_call", [False, True])
+def test_a_deadline_that_stands_is_not_put_off(bench, is_window_call):
+    bench.outstanding(1, 590.0, is_window_call=is_window_call)
+    if not is_window_call:  # the caller gave it
+        bench.hard.add(1)
     for _ in range(3):
         bench.look()
     assert bench.look(10.0) == []
