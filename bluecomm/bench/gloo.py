@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from bluecomm import broadcast_object, rank, size
 from bluecomm.bench.operations import (
     Case,
     Exchange,
@@ -15,18 +17,35 @@ from bluecomm.bench.operations import (
 from bluecomm.bench.peer_calls import PeerCalls, zeros
 from bluecomm.bench.results import GLOO
 from bluecomm.bench.timing import Call, Turn, timed
+from bluecomm.runtime import current_communicator
+
+
+def join_gloo() -> None:
+    """Make torch's process group of all ranks; collective.
+
+    They meet in a store of rank 0's, whoever started them: not every launcher sets
+    ``MASTER_ADDR``, as torch wants it.
+    """
+    address = current_communicator().world.place.addresses[0]
+    store = None
+    if rank() == 0:
+        store = TCPStore(address, 0, size(), is_master=True, wait_for_workers=False)
+    host, port = broadcast_object((address, store.port if store else 0))
+    if store is None:
+        store = TCPStore(host, port, size(), is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank(), world_size=size())
 
 
 class Gloo(PeerCalls):
     """The gloo backend of torch.distributed, on ordinary tensors."""
 
-    def __init__(self, rank: int, layout: Layout) -> None:
-        super().__init__(rank, len(layout))
-        self._machine = layout[rank]
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(rank(), len(layout))
+        self._machine = layout[self._rank]
         self._machines = max(layout) + 1
-        dist.init_process_group("gloo", rank=rank, world_size=self._size)
+        join_gloo()
         members = [
-            [r for r, where in enumerate(layout) if where == machine]
+            [one for one, where in enumerate(layout) if where == machine]
             for machine in range(self._machines)
         ]
         # Every rank makes every group.
@@ -43,8 +62,6 @@ class Gloo(PeerCalls):
     def prepare(self, case: Case) -> Turn | None:
         """Return the turn that measures a case; see ``Library``."""
         if case.operation.is_one_sided:
-            return None
-        if case.operation.kind.startswith("hierarchical") and self._machines == 1:
             return None
         return timed(self.call_for(case))
 

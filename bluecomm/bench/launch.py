@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bluecomm.bench.arguments import count, why_not_written
 from bluecomm.bench.subcommand import Subparsers
 
 FORMAT = "bluecomm.bench.launch/1"
@@ -76,14 +77,14 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--ranks",
         nargs="+",
-        type=int,
+        type=count,
         default=list(_DEFAULT_RANKS),
         metavar="N",
         help=f"sizes of the jobs (default: {' '.join(map(str, _DEFAULT_RANKS))})",
     )
     parser.add_argument(
         "--rounds",
-        type=int,
+        type=count,
         default=3,
         help="times that each job starts, in turns with the imports (default: 3)",
     )
@@ -95,6 +96,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure what the command line asks for and print a table."""
+    refusal = why_not_written(args.json)
+    if "BLUECOMM_AGENT_SOCKET" in os.environ:
+        refusal = "launch starts jobs of its own; start it without bfrun"
+    if refusal:
+        print(f"launch: {refusal}", file=sys.stderr)
+        return 2
     launches = []
     for ranks in args.ranks:
         print(f"starting {ranks} ranks, {args.rounds} times", file=sys.stderr)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from bluecomm import rank, size
+from bluecomm import size
 from bluecomm.bench.gloo import Gloo
 from bluecomm.bench.limit import MemoryLimit, StreamLimit
 from bluecomm.bench.mpi import Mpi, why_not_here
@@ -38,7 +38,7 @@ def others(
         OSError: The limit was asked for and cannot be had.
     """
     if wanted is None or GLOO in wanted:
-        gloo = Gloo(rank(), current_communicator().layout.machine_of)
+        gloo = Gloo(current_communicator().layout.machine_of)
         stack.callback(gloo.close)
         versions[GLOO] = f"torch {torch.__version__}"
         yield gloo

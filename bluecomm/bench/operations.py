@@ -124,6 +124,25 @@ class Case:
         """The element type without torch's prefix, such as ``float32``."""
         return str(self.dtype).removeprefix("torch.")
 
+    def why_not_on(self, layout: Layout) -> str:
+        """Return why it is impossible among such ranks; empty if it is possible."""
+        operation = self.operation
+        if operation.is_weighted and not self.dtype.is_floating_point:
+            return (
+                f"{operation.name} with {self.dtype_name}: "
+                "a weighted average of integers is no integer"
+            )
+        if not operation.kind.startswith("hierarchical"):
+            return ""
+        if max(layout) == 0:
+            return (
+                f"{operation.name} needs more than one machine; "
+                "bfrun --ranks-per-machine N simulates them"
+            )
+        if len({layout.count(machine) for machine in layout}) > 1:
+            return f"{operation.name} needs as many ranks on each machine"
+        return ""
+
 
 def case_of(
     operation: Operation, dtype: torch.dtype, nbytes: int, world_size: int

@@ -14,7 +14,16 @@ from typing import Any
 import torch
 
 import bluecomm
-from bluecomm import Min, allreduce, init, local_size, rank, size
+from bluecomm import (
+    Min,
+    allreduce,
+    broadcast_object,
+    init,
+    local_size,
+    rank,
+    size,
+)
+from bluecomm.bench.arguments import add_outputs, count, positive, why_not_written
 from bluecomm.bench.libraries import others
 from bluecomm.bench.operations import OPERATIONS, Case, bus_bandwidth, case_of
 from bluecomm.bench.own import Bluecomm
@@ -102,28 +111,20 @@ def _sizes(text: str) -> list[int]:
 def _add_effort(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--rounds",
-        type=int,
+        type=count,
         default=9,
         help="rounds, in each of which every library has its turn (default: 9)",
     )
     group.add_argument(
         "--round-s",
-        type=float,
+        type=positive,
         default=0.1,
         help="seconds per turn; at least one call (default: 0.1)",
     )
 
 
 def _add_outputs(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the results to FILE"
-    )
-    group.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="draw time by size to FILE (.png, .svg, .pdf; needs matplotlib)",
-    )
+    add_outputs(group, "time by size")
     group.add_argument(
         "--plot-bandwidth",
         type=Path,
@@ -134,14 +135,19 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure what the command line asks for and show it on rank 0."""
-    if args.plot or args.plot_bandwidth:
-        import matplotlib  # noqa: F401 - found missing before measuring
     torch.set_num_threads(1)
     init()
     if size() == 1:
         print("nothing to measure in a world of one; start it with bfrun -np N")
         return 2
-    results = _measure_all(args)
+    layout = list(current_communicator().layout.machine_of)
+    cases, notes = _cases(args, layout)
+    refusal = _refuse(args, cases, notes) if rank() == 0 else ""
+    if broadcast_object(refusal):
+        if rank() == 0:
+            print(refusal, file=sys.stderr)
+        return 2
+    results = _measure_all(args, cases, layout, notes)
     if rank() != 0:
         return 0
     print_table(results)
@@ -154,7 +160,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _cases(args: argparse.Namespace) -> list[Case]:
+def _refuse(
+    args: argparse.Namespace, cases: Sequence[Case], notes: Sequence[str]
+) -> str:
+    """Return why the command line cannot be followed here; empty if it can."""
+    if not cases:
+        return f"nothing to measure: {'; '.join(notes)}"
+    return why_not_written(args.json, args.plot, args.plot_bandwidth)
+
+
+def _cases(
+    args: argparse.Namespace, layout: Sequence[int]
+) -> tuple[list[Case], list[str]]:
+    """Return what can be measured, and why something cannot."""
     names = OPERATIONS if "all" in args.operations else args.operations
     sizes = sorted({nbytes for part in args.sizes for nbytes in part})
     cases = [
@@ -163,18 +181,14 @@ def _cases(args: argparse.Namespace) -> list[Case]:
         for dtype in args.dtypes
         for nbytes in sizes
     ]
-    # A weighted average of integers is no integer.
-    return [
-        case
-        for case in dict.fromkeys(cases)
-        if case.dtype.is_floating_point or not case.operation.is_weighted
-    ]
+    reasons = {case: case.why_not_on(layout) for case in cases}
+    notes = [reason for reason in dict.fromkeys(reasons.values()) if reason]
+    return [case for case, reason in reasons.items() if not reason], notes
 
 
-def _measure_all(args: argparse.Namespace) -> Results:
-    layout = list(current_communicator().layout.machine_of)
-    cases = _cases(args)
-    notes: list[str] = []
+def _measure_all(
+    args: argparse.Namespace, cases: Sequence[Case], layout: list[int], notes: list[str]
+) -> Results:
     measurements: list[Measurement] = []
     with contextlib.ExitStack() as stack:
         versions: dict[str, str] = {}

@@ -15,7 +15,6 @@ from bluecomm import (
     broadcast_,
     get_current_created_window_names,
     hierarchical_neighbor_allreduce,
-    machine_size,
     neighbor_allreduce,
     neighbor_allreduce_,
     pair_gossip,
@@ -47,8 +46,6 @@ class Bluecomm:
     def prepare(self, case: Case) -> Turn | None:
         """Return the turn that measures a case; see ``Library``."""
         kind = case.operation.kind
-        if kind == "hierarchical_neighbor_allreduce" and machine_size() == 1:
-            return None
         if case.operation.is_one_sided and self._shared:
             return None  # a window has memory of its own
         blocks = size() if kind == "allgather" else 1

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from bluecomm.bench import results
+from bluecomm.bench.arguments import add_outputs, why_not_written
 from bluecomm.bench.prediction.links import Cluster, Link, cluster_from
 from bluecomm.bench.prediction.report import (
     plot,
@@ -69,10 +70,12 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--ranks", nargs="+", type=int, default=list(_RANKS))
     parser.add_argument(
-        "--check", metavar="TRAIN.JSON", help="compare with what train has measured"
+        "--check",
+        type=Path,
+        metavar="TRAIN.JSON",
+        help="compare with what train has measured",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
-    parser.add_argument("--plot", metavar="FILE", help="draw them, as PNG or PDF")
+    add_outputs(parser, "efficiency by number of ranks")
     parser.set_defaults(run=run)
 
 
@@ -80,19 +83,29 @@ def run(args: argparse.Namespace) -> int:
     """Predict what the command line asks for and print a table."""
     try:
         return _run(args)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         print(f"simulate: {error}", file=sys.stderr)
         return 2
 
 
 def _run(args: argparse.Namespace) -> int:
+    refusal = why_not_written(args.json, args.plot)
+    if refusal:
+        raise ValueError(refusal)
     cluster = _cluster(args)
     if args.check:
+        if args.json or args.plot:
+            raise ValueError("--check prints a table only; leave out --json and --plot")
         _compare(cluster, TrainReport.read(args.check))
         return 0
     job = _job(args)
     contenders = [Contender.parse(label) for label in args.algorithms]
     full = [n for n in args.ranks if n % min(n, cluster.ranks_per_machine) == 0]
+    if not full:
+        raise ValueError(
+            f"--ranks {' '.join(map(str, args.ranks))} do not fill machines of "
+            f"{cluster.ranks_per_machine} ranks"
+        )
     predictions = [
         predict(job, cluster, contender, ranks)
         for ranks in full

@@ -18,6 +18,7 @@ from bluecomm.bench.ops import fits
 from bluecomm.bench.own import Bluecomm
 from bluecomm.bench.results import load
 from bluecomm.bench.timing import Library
+from bluecomm.runtime import current_communicator
 from tests.support.launch import run_bfrun
 from tests.support.ranks import run_ranks
 
@@ -67,6 +68,28 @@ def test_measures_each_operation_and_type(tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--json", "no/such/x.json"), "there is no folder"),
+        (("--dtypes", "int32", "--operations", "one_peer"), "average of integers"),
+        (
+            ("--operations", "hierarchical_neighbor_allreduce"),
+            "nothing to measure: hierarchical_neighbor_allreduce needs more than one",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused_first(
+    tmp_path: Path, options: tuple[str, ...], text: str
+) -> None:
+    bench = (sys.executable, "-m", "bluecomm.bench", "ops")
+    job = run_bfrun(tmp_path, "-np", "2", *bench, *options)
+    assert job.process.returncode == 2
+    (line,) = [line for line in job.err.splitlines() if line.startswith("[")]
+    assert line.startswith("[0] ")
+    assert text in line
+
+
 def test_measures_between_simulated_machines(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     run_bench(
@@ -92,8 +115,10 @@ def turn_all(make: str) -> list[str]:
     else:
         library = Bluecomm(shared=make == "shared")
     measured = []
+    layout = current_communicator().layout.machine_of
     for name, operation in OPERATIONS.items():
-        turn = library.prepare(case_of(operation, torch.float32, 3000, bf.size()))
+        case = case_of(operation, torch.float32, 3000, bf.size())
+        turn = None if case.why_not_on(layout) else library.prepare(case)
         if turn is not None:
             assert turn(2) >= 0
             measured.append(name)

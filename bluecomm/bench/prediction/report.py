@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from bluecomm.bench.prediction.links import Cluster
 from bluecomm.bench.prediction.steps import Prediction
@@ -79,7 +80,7 @@ def print_comparison(pairs: Sequence[tuple[Prediction, StepTime]]) -> None:
     Console(width=110).print(table)
 
 
-def write(file: str, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
+def write(file: Path, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
     """Write predictions as JSON."""
     content = {
         "format": FORMAT,
@@ -90,7 +91,7 @@ def write(file: str, cluster: Cluster, predictions: Sequence[Prediction]) -> Non
         json.dump(content, out, indent=2)
 
 
-def plot(file: str, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
+def plot(file: Path, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
     """Draw efficiency over the number of ranks, a line per algorithm."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter

@@ -14,6 +14,21 @@ from bluecomm.runtime import Communicator
 
 
 @dataclasses.dataclass(frozen=True)
+class Effort:
+    """How long is measured.
+
+    Attributes:
+        rounds: Rounds, in each of which every contender has its turn.
+        steps: Timed steps of a turn.
+        warmup: Steps of a turn before them.
+    """
+
+    rounds: int
+    steps: int
+    warmup: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Turn:
     """What one rank saw in one turn of a contender.
 
@@ -54,10 +69,7 @@ def measure(
     trainer: Trainer,
     comm: Communicator,
     contenders: Sequence[Contender],
-    *,
-    rounds: int,
-    steps: int,
-    warmup: int,
+    effort: Effort,
     say: Callable[[str], None],
 ) -> list[StepTime]:
     """Return the times of all contenders on some ranks; collective among all ranks.
@@ -66,22 +78,20 @@ def measure(
         trainer: Makes the trainings.
         comm: The ranks that train; the others only wait.
         contenders: What to measure; the first is the one without communication.
-        rounds: Rounds, in each of which every contender has its turn.
-        steps: Timed steps of a turn.
-        warmup: Steps of a turn before them.
+        effort: How long each is measured.
         say: Is told what is measured next.
 
     Returns:
         One entry per contender; all ranks get the same.
     """
     mine: list[list[Turn]] = []
-    for number in range(rounds):
-        say(f"{comm.size} ranks, round {number + 1} of {rounds}")
+    for number in range(effort.rounds):
+        say(f"{comm.size} ranks, round {number + 1} of {effort.rounds}")
         turns = []
         for contender in contenders:
             barrier()
             if comm.included:
-                turns.append(take_turn(trainer, comm, contender, steps, warmup))
+                turns.append(take_turn(trainer, comm, contender, effort))
         mine.append(turns)
     everyone = allgather_object(mine, "bench.turns")[: comm.size]
     return [
@@ -91,17 +101,16 @@ def measure(
 
 
 def take_turn(
-    trainer: Trainer, comm: Communicator, contender: Contender, steps: int, warmup: int
+    trainer: Trainer, comm: Communicator, contender: Contender, effort: Effort
 ) -> Turn:
     """Train for some steps; collective among the ranks of ``comm``."""
     training = trainer.start(contender)
-    _run(training, warmup)
+    _run(training, effort.warmup)
     barrier(process_set=comm)
     cpu_s, start = time.process_time(), time.perf_counter()
-    _run(training, steps)
-    turn = Turn(
-        (time.perf_counter() - start) / steps, (time.process_time() - cpu_s) / steps
-    )
+    _run(training, effort.steps)
+    wall_s, cpu_s = time.perf_counter() - start, time.process_time() - cpu_s
+    turn = Turn(wall_s / effort.steps, cpu_s / effort.steps)
     training.end()
     del training
     gc.collect()  # before the next one takes as much memory

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from bluecomm.bench.training.contenders import ALONE, Contender, Trainer, Training
+from bluecomm.bench.training.measuring import Effort
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,19 +29,19 @@ class Overhead:
 
 
 def measure_overhead(
-    trainer: Trainer, contender: Contender, steps: int, warmup: int
+    trainer: Trainer, contender: Contender, effort: Effort
 ) -> Overhead:
     """Return what a contender costs, from pairs of a plain and a wrapped step.
 
     Args:
         trainer: Makes the trainings, in a world of one.
         contender: What to measure.
-        steps: Pairs.
-        warmup: Pairs before them.
+        effort: ``steps`` pairs, after ``warmup`` ones.
     """
     both = [trainer.start(Contender.parse(ALONE)), trainer.start(contender)]
-    pairs = [_time_pair(both, number % 2 == 1) for number in range(warmup + steps)]
-    plain, wrapped = zip(*pairs[warmup:], strict=True)
+    count = effort.warmup + effort.steps
+    pairs = [_time_pair(both, number % 2 == 1) for number in range(count)]
+    plain, wrapped = zip(*pairs[effort.warmup :], strict=True)
     wall, cpu = (
         statistics.median(b[k] / a[k] - 1 for a, b in zip(plain, wrapped, strict=True))
         for k in range(2)

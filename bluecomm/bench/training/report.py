@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from bluecomm.bench.training.contenders import ALONE
@@ -47,7 +48,7 @@ class TrainReport:
         """Return the share of its speed alone that each rank keeps: ``T(1) / T(n)``."""
         return self.alone_ms / time.median_ms
 
-    def write(self, file: str) -> None:
+    def write(self, file: Path) -> None:
         """Write it as JSON."""
         content: dict[str, Any] = {"format": FORMAT, **dataclasses.asdict(self)}
         for entry, time in zip(content["times"], self.times, strict=True):
@@ -56,7 +57,7 @@ class TrainReport:
             json.dump(content, out, indent=2)
 
     @classmethod
-    def read(cls, file: str) -> TrainReport:
+    def read(cls, file: Path) -> TrainReport:
         """Read what ``write`` wrote.
 
         Raises:
@@ -109,7 +110,7 @@ class TrainReport:
             )
         Console(width=110).print(table)
 
-    def plot(self, file: str) -> None:
+    def plot(self, file: Path) -> None:
         """Draw time per step and efficiency over the number of ranks."""
         from matplotlib.figure import Figure
 

@@ -6,10 +6,11 @@ import dataclasses
 import json
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from bluecomm import allgather_object, barrier
 from bluecomm.bench.training.contenders import Contender, Trainer
-from bluecomm.bench.training.measuring import take_turn
+from bluecomm.bench.training.measuring import Effort, take_turn
 from bluecomm.runtime import Communicator
 
 FORMAT = "bluecomm.bench.slow_rank/1"
@@ -42,10 +43,7 @@ def measure_paces(
     comm: Communicator,
     contenders: Sequence[Contender],
     slow_rank: int,
-    *,
-    rounds: int,
-    steps: int,
-    warmup: int,
+    effort: Effort,
     say: Callable[[str], None],
 ) -> list[Pace]:
     """Return the paces of all contenders; collective.
@@ -55,20 +53,18 @@ def measure_paces(
         comm: All ranks.
         contenders: What to measure.
         slow_rank: Which rank is slow in the second.
-        rounds: Rounds, in each of which every contender has a turn with either.
-        steps: Timed steps of a turn, on each rank at its own pace.
-        warmup: Steps of a turn before them.
+        effort: How long each is measured with either, on each rank at its own pace.
         say: Is told what is measured next.
     """
     mine: list[list[tuple[float, float]]] = []
-    for number in range(rounds):
-        say(f"round {number + 1} of {rounds}")
+    for number in range(effort.rounds):
+        say(f"round {number + 1} of {effort.rounds}")
         mine.append([])
         for contender in contenders:
             paces = []
             for trainer in trainers:
                 barrier()
-                turn = take_turn(trainer, comm, contender, steps, warmup)
+                turn = take_turn(trainer, comm, contender, effort)
                 paces.append(1 / turn.step_s)
             mine[-1].append((paces[0], paces[1]))
     everyone = allgather_object(mine, "bench.paces")
@@ -108,7 +104,7 @@ def print_paces(paces: Sequence[Pace], title: str) -> None:
     Console(width=90).print(table)
 
 
-def write_paces(paces: Sequence[Pace], file: str) -> None:
+def write_paces(paces: Sequence[Pace], file: Path) -> None:
     """Write them as JSON."""
     entries = [{**dataclasses.asdict(pace), "kept": pace.kept} for pace in paces]
     with open(file, "w") as out:

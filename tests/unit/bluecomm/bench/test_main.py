@@ -25,6 +25,9 @@ def test_each_subcommand_has_its_help(capsys: pytest.CaptureFixture[str]) -> Non
         (["--operations", "sorting"], "invalid choice: 'sorting'"),
         (["ops", "--libraries", "nccl"], "invalid choice: 'nccl'"),
         (["races"], "invalid choice: 'races'"),
+        (["ops", "--rounds", "0"], "must be a whole number of at least 1, got '0'"),
+        (["ops", "--round-s", "x"], "must be a number above 0, got 'x'"),
+        (["launch", "--ranks", "0"], "must be a whole number of at least 1, got '0'"),
     ],
 )
 def test_wrong_command_lines(
@@ -34,6 +37,14 @@ def test_wrong_command_lines(
         main(arguments)
     assert end.value.code == 2
     assert text in capsys.readouterr().err
+
+
+def test_jobs_are_not_started_by_each_rank_of_a_job(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLUECOMM_AGENT_SOCKET", "/tmp/socket")
+    assert main(["launch"]) == 2
+    assert "start it without bfrun" in capsys.readouterr().err
 
 
 def test_a_world_of_one_has_nothing_to_measure(

@@ -259,6 +259,14 @@ def test_the_command_compares_with_train(tmp_path, capsys):
         (["--gbit-s", "0"], "latencies must be at least 0"),
         (["--step-ms", "0"], "step, parameters and ranks must be above 0"),
         (["--algorithms", "sgd"], "algorithm must be one of"),
+        (["--check", "no-such.json"], "No such file or directory: 'no-such.json'"),
+        (["--check", "x", "--json", "y"], "--check prints a table only"),
+        (["--from", "no-such.json"], "No such file or directory: 'no-such.json'"),
+        (["--plot", "x.gif"], "x.gif must end in one of .png, .svg, .pdf"),
+        (
+            ["--ranks", "12", "--ranks-per-machine", "8"],
+            "--ranks 12 do not fill machines of 8 ranks",
+        ),
     ],
 )
 def test_the_command_refuses(options, message, capsys):

@@ -204,8 +204,29 @@ def test_more_ranks_than_there_are(capsys, world_of_one):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--overhead", "--json", "x.json"), "prints its results only"),
+        (("--slow-rank", "0:2", "--step-ms", "1"), "more than 1 ranks; there are 1"),
+        (("--json", "no/such/x.json"), "there is no folder"),
+    ],
+)
+def test_what_cannot_be_done_here_is_refused_first(
+    options, message, capsys, world_of_one
+):
+    assert main(["train", *SHORT, *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         (("--scaling", "1,a"), "must be like 1,2,4,8, got 1,a"),
-        (("--step-ms", "0"), "must be above 0, got 0"),
+        (("--step-ms", "0"), "must be a number above 0, got '0'"),
+        (("--step-ms", "inf"), "must be a number above 0, got 'inf'"),
+        (("--steps", "0"), "must be a whole number of at least 1, got '0'"),
+        (("--warmup", "-1"), "must be a whole number of at least 0, got '-1'"),
+        (("--layers", "20"), "layers must be like 20x1M, got '20'"),
+        (("--slow-rank=-1:10",), "must be like 0:10, got -1:10"),
+        (("--overhead", "--scaling", "1"), "not allowed with argument --overhead"),
         (("--algorithms", "sgd"), "algorithm must be one of"),
     ],
 )
