@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,15 +20,18 @@ import bluecomm as bf
 import bluecomm._version
 from bluecomm.runtime import current_communicator
 from bluecomm.topology.mixing import mixing_matrix
+from tests.support.optimizers import optimizers_follow_their_formulas
+from tests.support.patience import hear, say
 
 
 def operations() -> dict[str, Any]:
-    """Run operations and an optimizer, and end and begin the world once between."""
+    """Run operations and optimizers, and end and begin the world once between."""
     bf.init()
     found = [_one_world()]
     bf.shutdown()
     bf.init()
     found.append(_one_world())
+    optimizers_follow_their_formulas()
     world = current_communicator().world
     return {
         "rank": bf.rank(),
@@ -39,7 +43,6 @@ def operations() -> dict[str, Any]:
             {world.transport_of(rank) for rank in range(bf.size()) if rank != bf.rank()}
         ),
         "worlds": found,
-        "losses": _train(),
     }
 
 
@@ -56,28 +59,6 @@ def _one_world() -> dict[str, Any]:
         "broadcast": torch.equal(bf.broadcast(x, 1), everyone[1]),
         "objects": bf.allgather_object(bf.rank()) == list(range(bf.size())),
     }
-
-
-def _train() -> dict[str, float]:
-    """Return how far the ranks' models are apart after training, by algorithm."""
-    apart = {}
-    for algorithm in ("gradient_allreduce", "neighbor_allreduce"):
-        torch.manual_seed(0)
-        model = torch.nn.Linear(4, 1)
-        bf.broadcast_parameters(model.state_dict(), root_rank=0)
-        optimizer = bf.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.1), model, algorithm=algorithm
-        )
-        torch.manual_seed(bf.rank())
-        for _ in range(3):
-            optimizer.zero_grad()
-            loss = model(torch.randn(8, 4)).square().mean()
-            loss.backward()
-            optimizer.step()
-        bf.barrier()
-        weight = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
-        apart[algorithm] = float((weight - bf.allreduce(weight)).abs().max())
-    return apart
 
 
 def lost_peer() -> dict[str, Any]:
@@ -105,6 +86,19 @@ def other_version() -> dict[str, Any]:
     raise AssertionError("ranks of two versions have met")
 
 
+def other_size() -> dict[str, Any]:
+    """Have rank 1 be told another world size; say what each rank saw."""
+    told, rank = os.environ["WORLD_SIZE"], int(os.environ["RANK"])
+    if rank == 1:
+        os.environ["WORLD_SIZE"] = "3"
+    try:
+        bf.init()
+    except bf.MismatchError as error:
+        os.environ["WORLD_SIZE"] = told
+        return {"rank": rank, "size_of_world": str(error)}
+    raise AssertionError("ranks of two world sizes have met")
+
+
 def starts_of_torchrun() -> dict[str, Any]:
     """Fail in another way in each start (``without_bluecomm.py`` is the first)."""
     start = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -112,6 +106,11 @@ def starts_of_torchrun() -> dict[str, Any]:
         # torchrun ends those beside a rank that failed; they tell first what they saw.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if start == 1:
+        _tell(other_size())
+        # Rank 0 begins anew only when rank 1 has seen the end of this.
+        folder, rank = Path(os.environ["TMPDIR"]), int(os.environ["RANK"])
+        say(folder, f"rank {rank} was told of another size")
+        hear(folder, f"rank {1 - rank} was told of another size")
         _tell(other_version())
         sys.exit(7)
     if start == 2:

@@ -68,6 +68,4 @@ def check_operations(
         assert one["machine"] == [rank // local, machines]
         for world in one["worlds"]:
             assert all(world.values()), one
-        assert one["losses"]["gradient_allreduce"] < 1e-6
-        assert 0 < one["losses"]["neighbor_allreduce"] < 1
     return found

@@ -48,6 +48,13 @@ def test_a_rank_of_another_version_is_named_by_all(job):
     assert "bluecomm of rank 0 is another one (expected 0.0.1" in said[1]
 
 
+def test_a_rank_of_another_world_size_is_named_by_all(job):
+    told = [one for one in findings(job) if "size_of_world" in one]
+    said = {one["rank"]: one["size_of_world"] for one in told}
+    assert "world size of rank 1 is another one (expected 2, got 3)" in said[0]
+    assert "world size of rank 0 is another one (expected 3, got 2)" in said[1]
+
+
 def test_a_killed_rank_is_named_by_its_peer(job):
     lost = [one for one in findings(job) if "lost" in one]
     assert [one["rank"] for one in lost] == [0], job.stderr

@@ -8,6 +8,7 @@ With ``mpi4py`` as second argument mpi4py starts MPI, before bluecomm.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -23,8 +24,10 @@ import torch
 import bluecomm as bf
 import bluecomm.runtime.introduction
 from bluecomm.runtime import current_communicator, current_process
+from tests.mp import test_optim_methods as methods
 from tests.mp.test_allreduce import other_collectives, reduce_all, shuffled_names
 from tests.mp.test_neighbor_allreduce import TOPOLOGIES, mix_all_shapes
+from tests.mp.test_optim_one_sided import RATE, STEPS, push_with_constant_gradient
 from tests.mp.test_windows import (
     a_mutex_that_is_not_released_names_its_holder,
     collecting_is_exact,
@@ -35,6 +38,7 @@ from tests.mp.test_windows import (
     update_multiplies_by_the_mixing_matrix,
     weights_of_a_put_and_versions,
 )
+from tests.support.optimizers import optimizers_follow_their_formulas
 from tests.support.oracle import SHAPES, stacked
 
 
@@ -99,6 +103,32 @@ def auto_mixes_shm_and_mpi() -> None:
     bf.set_machine_topology(bf.RingGraph(bf.machine_size()))
     got = bf.hierarchical_neighbor_allreduce(x)
     assert torch.equal(got, torch.full_like(x, (bf.size() - 1) / 2))
+
+
+def optimizers_follow_their_formulas_over_mpi() -> None:
+    assert {*transports()} == {"self", "mpi"}
+    optimizers_follow_their_formulas()
+
+
+def methods_follow_their_papers() -> None:
+    """Decentralized methods on a line of four ranks, after a few steps."""
+    methods.set_line()
+    starts = np.stack([methods.start_of(rank) for rank in range(bf.size())])
+    for name, method in methods.METHODS.items():
+        model, optimizer = methods.make(method)
+        methods.train(model, optimizer, methods.FEW, method.how)
+        got = methods.vector_of(model, optimizer)
+        recursion = method.paper(starts)
+        expected = next(itertools.islice(recursion, methods.FEW - 1, None))
+        np.testing.assert_allclose(
+            got, expected[bf.rank()], rtol=1e-9, atol=1e-12, err_msg=name
+        )
+
+
+def push_sum_reaches_the_exact_value() -> None:
+    values, _, _ = push_with_constant_gradient()
+    exact = (bf.size() - 1) / 2 - STEPS * RATE
+    np.testing.assert_allclose(values, exact, atol=1e-9)
 
 
 def windows_over_mpi() -> None:
@@ -196,6 +226,10 @@ CASES: list[tuple[str, Callable[[], None]]] = [
     ("auto", windows_over_shm_and_mpi),
     ("mpi", all_over_mpi),
     ("mpi", windows_over_mpi),
+    ("auto", optimizers_follow_their_formulas),
+    ("mpi", optimizers_follow_their_formulas_over_mpi),
+    ("mpi", methods_follow_their_papers),
+    ("mpi", push_sum_reaches_the_exact_value),
     ("mpi", waiting_takes_no_core),
     ("tcp", all_over_tcp),
     ("mpi", shares_mpi_with_mpi4py),
