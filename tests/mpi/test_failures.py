@@ -152,7 +152,7 @@ print("went on", flush=True)
     assert text.count("went on") == 2
 
 
-@pytest.mark.parametrize("name", ["openmpi", "mpich"])
+@pytest.mark.parametrize("name", ["openmpi", "mpich", "debian-openmpi"])
 def test_program_that_ends_mpi_first(name: str) -> None:
     """MPI ends the process that calls it after that; bluecomm does not."""
     program = """
@@ -176,7 +176,7 @@ except bf.BluecommError as error:
     assert text.count("MPI has been finalized in this process and cannot") == 2
 
 
-@pytest.mark.parametrize("name", ["openmpi", "mpich"])
+@pytest.mark.parametrize("name", ["openmpi", "mpich", "debian-openmpi"])
 def test_program_that_ends_mpi_while_it_carries_messages(name: str) -> None:
     """The transport leaves MPI before that ends, and the peers are told."""
     program = """
