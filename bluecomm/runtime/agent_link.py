@@ -27,7 +27,6 @@ class AgentLink:
     Args:
         path: The agent's Unix socket.
         rank: This rank, as the launcher numbered it.
-        version: Version of bluecomm, for the agent's log.
         timeout_s: Seconds to wait for the agent's welcome.
 
     Raises:
@@ -35,7 +34,7 @@ class AgentLink:
         CommunicationTimeout: The agent did not answer in time.
     """
 
-    def __init__(self, path: str, rank: int, version: str, timeout_s: float) -> None:
+    def __init__(self, path: str, rank: int, timeout_s: float) -> None:
         self.pid = os.getpid()
         self._news = threading.Condition()
         self._answers: dict[tuple[str, int], Frame] = {}
@@ -49,9 +48,8 @@ class AgentLink:
             target=self._read, name="bluecomm-agent-link", daemon=True
         )
         self._thread.start()
-        hello = {"type": "hello", "rank": rank, "pid": self.pid, "version": version}
         try:
-            self.send(hello)
+            self.send({"type": "hello", "rank": rank, "pid": self.pid})
             self.welcome = self._take("welcome", 0, timeout_s)
         except BaseException:
             self.close()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from bluecomm.config import Config
 from bluecomm.errors import MismatchError
+from bluecomm.runtime.introduction import check_agreement, shared_facts
 from bluecomm.runtime.rendezvous import Rendezvous
 
 
@@ -30,10 +31,15 @@ def meet_peers(
 
     Raises:
         CommunicationTimeout: Some ranks did not come.
-        MismatchError: The ranks were started with differing settings.
+        MismatchError: The ranks have differing versions of bluecomm, or were started
+            with differing settings.
     """
-    records = rendezvous.exchange(dataclasses.asdict(mine), config.start_timeout_s)
-    peers = [PeerRecord(**record) for record in records]
+    facts = shared_facts(rendezvous.place.size)
+    told = {"facts": facts, "record": dataclasses.asdict(mine)}
+    answers = rendezvous.exchange(told, config.start_timeout_s)
+    # First: the record of another version may have other fields.
+    check_agreement(mine.rank, facts, [answer["facts"] for answer in answers])
+    peers = [PeerRecord(**answer["record"]) for answer in answers]
     _check_agreement(mine, peers, "topology", "init with differing topologies")
     _check_agreement(
         mine, peers, "ranks_per_machine", "BLUECOMM_RANKS_PER_MACHINE differs"

@@ -9,7 +9,6 @@ import secrets
 import socket
 from typing import TYPE_CHECKING, Any
 
-from bluecomm._version import __version__
 from bluecomm.config import Config
 from bluecomm.runtime.agent_link import AgentLink
 from bluecomm.runtime.mpi_library import launcher_family
@@ -159,10 +158,7 @@ class AgentRendezvous(Rendezvous):
         assert config.agent_socket is not None
         self._round = 0
         self._link = AgentLink(
-            config.agent_socket,
-            config.rank or 0,
-            __version__,
-            config.start_timeout_s,
+            config.agent_socket, config.rank or 0, config.start_timeout_s
         )
         told = self._link.welcome
         self._place = Place(

@@ -48,6 +48,21 @@ def test_a_killed_rank_is_named_and_ends_the_job(tmp_path):
             assert f"[{rank}] PeerLostError: rank 2 on localhost (pid" in job.err
 
 
+def test_a_rank_of_another_version_is_named_by_all(tmp_path):
+    body = (
+        "import os, bluecomm._version\n"
+        "if os.environ['RANK'] == '1': bluecomm._version.__version__ = '0.0.1'\n"
+        "import bluecomm as bf\n"
+        "try: bf.init()\n"
+        "except bf.MismatchError as error: os.write(2, f'{error}\\n'.encode())\n"
+    )
+    job = run_bfrun(tmp_path, "-np", "3", "--oversubscribe", *python(body))
+    assert job.process.returncode == 0, job.err
+    for rank, other in ((0, 1), (1, 0), (2, 1)):
+        told = f"[{rank}] init on rank {rank}: bluecomm of rank {other} is another one"
+        assert told in job.err
+
+
 def test_ranks_that_ignore_a_failure_are_ended(tmp_path):
     body = (
         "import os, signal, sys, time\n"

@@ -19,7 +19,7 @@ class RankClient:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(120)
         self._socket.connect(os.environ["BLUECOMM_AGENT_SOCKET"])
-        self.send("hello", rank=self.rank, pid=os.getpid(), version="0.1.0")
+        self.send("hello", rank=self.rank, pid=os.getpid())
         self.welcome = self.receive("welcome", "refused")
 
     def send(self, kind: str, /, **fields: Any) -> None:

@@ -1,5 +1,6 @@
 """A rank's connection to its agent, against an agent of a few lines."""
 
+import os
 import socket
 import threading
 
@@ -52,7 +53,7 @@ def start(tmp_path):
     def run(*answers, timeout_s=PATIENCE_S):
         agent = Agent(tmp_path, *answers)
         opened.append(agent)
-        link = AgentLink(agent.path, 3, "0.1.0", timeout_s)
+        link = AgentLink(agent.path, 3, timeout_s)
         opened.append(link)
         return agent, link
 
@@ -83,7 +84,7 @@ def test_it_says_hello_and_is_welcomed(start):
     agent, link = start(WELCOME)
     assert link.welcome == WELCOME
     assert agent.hello["type"] == "hello"
-    assert (agent.hello["rank"], agent.hello["version"]) == (3, "0.1.0")
+    assert (agent.hello["rank"], agent.hello["pid"]) == (3, os.getpid())
 
 
 def test_a_refusal_is_an_error(start):
@@ -107,7 +108,7 @@ def test_an_agent_that_does_not_answer(start):
 
 def test_no_agent(tmp_path):
     with pytest.raises(BluecommError, match=r"cannot reach the agent .* still running"):
-        AgentLink(str(tmp_path / "none"), 3, "0.1.0", 1.0)
+        AgentLink(str(tmp_path / "none"), 3, 1.0)
 
 
 def test_rounds_are_kept_apart(start):
