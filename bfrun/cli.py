@@ -300,7 +300,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="say what is decided: plan, addresses, agents",
+        help="say what is decided: plan, addresses, agents, links between ranks",
     )
 
 

@@ -46,7 +46,7 @@ class LaunchConfig:
         timeline_filename: Where the timeline of all ranks goes; None: none is made.
         prefix_timestamp: Put the time before each line of output.
         only_rank: Ranks whose output is shown; empty: all.
-        verbose: Say what is decided (plan, addresses, agents).
+        verbose: Say what is decided (plan, addresses, agents, links).
         dry_run: Print the plan and start nothing.
         check: Run the pre-flight of all hosts and start nothing.
         start_timeout_s: Limit for all ranks to reach ``init``.

@@ -94,6 +94,19 @@ def forwarded_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def chosen_environment(
+    config: LaunchConfig, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what the ranks get from the user: forwarded, then ``-x``.
+
+    With ``--verbose`` they say, too, what they decide: who started them, their links.
+    """
+    result = {**forwarded_environment(environ), **dict(config.environment)}
+    if config.verbose:
+        result.setdefault("BLUECOMM_LOG_LEVEL", "info")
+    return result
+
+
 def rank_environment(
     config: LaunchConfig, placement: Placement, environ: Mapping[str, str]
 ) -> dict[str, str]:
@@ -104,8 +117,7 @@ def rank_environment(
         placement: Ranks and sizes.
         environ: The environment to forward from.
     """
-    result = forwarded_environment(environ)
-    result.update(config.environment)
+    result = chosen_environment(config, environ)
     result.update(
         BLUECOMM_RANK=str(placement.rank),
         BLUECOMM_SIZE=str(placement.world_size),

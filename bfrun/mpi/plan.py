@@ -10,7 +10,7 @@ from bfrun.addresses import Address, choose_interfaces, source_address
 from bfrun.agent.ports import free_port
 from bfrun.allocation import is_in_allocation, read_allocation
 from bfrun.config import LaunchConfig
-from bfrun.env import forwarded_environment
+from bfrun.env import chosen_environment
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host, is_local
 from bfrun.mpi.command import MpiCommand, make_command
@@ -55,8 +55,7 @@ def plan_mpi(
     wrapper = [python, "-I", "-S", "-c", _PROGRAM, marker, archive]
     wrapper.append(str(config.gpus_per_rank or 0))
     variables = {
-        **forwarded_environment(environ),
-        **dict(config.environment),
+        **chosen_environment(config, environ),
         "BLUECOMM_START_TIMEOUT_S": str(config.start_timeout_s),
     }
     variables.setdefault("MASTER_ADDR", _head_address(hosts, config.network_interface))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -32,6 +33,16 @@ def test_plain_scripts_run_with_the_usual_variables(tmp_path):
     assert lines_of(job.out) == [
         f"[{rank}] {rank} 3 {rank} 3 {rank} 3 127.0.0.1 BlueComm" for rank in range(3)
     ]
+
+
+def test_verbose_ranks_name_their_launcher_and_links(tmp_path):
+    body = "import bluecomm as bf; bf.init()"
+    job = run_bfrun(tmp_path, "-v", "-np", "2", *python(body))
+    for rank in range(2):
+        said = (
+            rf"INFO: rank {rank} of 2 on .* \(bfrun\); transports {{{1 - rank}: 'shm'}}"
+        )
+        assert re.search(said, job.err), job.err
 
 
 def test_every_rank_has_the_same_free_master_port(tmp_path):

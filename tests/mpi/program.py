@@ -214,6 +214,7 @@ def worlds_of_communicators() -> None:
     other_collectives()
     total = bf.allreduce(torch.tensor([float(world.rank)]), op=bf.Sum)
     assert total.item() == part.allreduce(world.rank)
+    optimizers_follow_their_formulas()
     bf.shutdown()
     bf.init()
     assert bf.size() == part.size

@@ -74,6 +74,15 @@ def test_given_variables_override_forwarded_ones():
     assert rank_environment(config, PLACEMENT, {"PATH": "/bin"})["PATH"] == "/mine"
 
 
+def test_with_verbose_ranks_say_what_they_decide_unless_told_otherwise():
+    name = "BLUECOMM_LOG_LEVEL"
+    config = LaunchConfig(command=("x",))
+    assert name not in rank_environment(config, PLACEMENT, {})
+    config = LaunchConfig(command=("x",), verbose=True)
+    assert rank_environment(config, PLACEMENT, {})[name] == "info"
+    assert rank_environment(config, PLACEMENT, {name: "error"})[name] == "error"
+
+
 @pytest.mark.parametrize(
     "name",
     [
