@@ -79,19 +79,20 @@ class MemoryLimit:
     def _combine(self, case: Case) -> Turn:
         """Return one pass: read the sources' arrays and the own, write the result."""
         exchange = exchange_of(case.operation.kind, rank(), size())
-        sources = []
+        # A last rank without a partner takes part in the barriers, and copies.
+        sources = [(rank(), 1.0)]
         if exchange is not None:
             sources = sorted(
                 [(rank(), exchange.self_weight), *exchange.sources.items()]
             )
-        output = zeros(case) if sources else torch.empty(0, dtype=case.dtype)
+        output = zeros(case)
 
         def turn(repeats: int) -> float:
             barrier()
             return self._memory.combine(
                 output.data_ptr(),
                 case.nbytes,
-                sources or [(rank(), 1.0)],
+                sources,
                 case.dtype_name,
                 repeats=repeats,
             )

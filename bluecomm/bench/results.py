@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bluecomm.bench.stored import stored
+
 FORMAT = "bluecomm.bench.ops/1"
 
 # Ratios are taken against these.
@@ -80,17 +82,12 @@ def load(path: Path) -> Results:
     """Read the results that ``Results.save`` wrote.
 
     Raises:
+        OSError: It cannot be read.
         ValueError: Not such a file, or one of another version.
     """
-    content = json.loads(path.read_text())
-    found = content.pop("format", None) if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise ValueError(
-            f"{path}: expected results of format {FORMAT!r}, got {found!r}; "
-            "measure again with this version of bluecomm"
-        )
-    measurements = [Measurement(**row) for row in content.pop("measurements")]
-    return Results(measurements=measurements, **content)
+    with stored(path, FORMAT) as content:
+        measurements = [Measurement(**row) for row in content.pop("measurements")]
+        return Results(measurements=measurements, **content)
 
 
 def spread(times_us: Sequence[float]) -> dict[str, float]:

@@ -162,6 +162,13 @@ def _refuse(args: argparse.Namespace) -> str:
     """Return why the command line cannot be followed here; empty if it can."""
     if args.scaling and max(args.scaling) > size():
         return f"--scaling {max(args.scaling)}: there are {size()} ranks"
+    named = [Contender.parse(label) for label in args.algorithms]
+    bound = [one.label for one in named if one.needs_all_ranks]
+    if bound and args.scaling and min(args.scaling) < size():
+        return (
+            f"{bound[0]} acts among all ranks; instead of --scaling start a job for "
+            "each number of ranks"
+        )
     if args.overhead and size() > 1:
         return "--overhead is for a world of one; start it without bfrun"
     if args.overhead and (args.json or args.plot):

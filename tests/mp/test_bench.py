@@ -112,6 +112,8 @@ def turn_all(make: str) -> list[str]:
         library = StreamLimit()
     elif make == "mpi":
         library = Mpi(bf.size())
+    elif make == "memory":
+        library = MemoryLimit(3000)
     else:
         library = Bluecomm(shared=make == "shared")
     measured = []
@@ -145,8 +147,9 @@ def test_mpi_takes_turns() -> None:
         assert measured == has_all_but
 
 
-def test_a_last_rank_without_a_partner_takes_part() -> None:
-    for measured in run_ranks(3, turn_all, "shared"):
+@pytest.mark.parametrize("library", ["shared", "memory"])
+def test_a_last_rank_without_a_partner_takes_part(library: str) -> None:
+    for measured in run_ranks(3, turn_all, library):
         assert "pair_gossip" in measured
 
 

@@ -28,7 +28,7 @@ def test_trains_with_each_algorithm(tmp_path: Path) -> None:
         *("--json", str(file), "--plot", str(picture)),
     )
     assert job.process.returncode == 0, job.err
-    report = TrainReport.read(str(file))
+    report = TrainReport.read(file)
     assert [(time.ranks, time.contender) for time in report.times] == [
         (1, "none"),
         *((2, name) for name in default_names()),
@@ -73,3 +73,10 @@ def test_a_slow_rank_needs_a_factor_and_a_step(
     assert job.process.returncode == 2
     wanted = "give --step-ms" if options[1] == "0:10" else "must be like 0:10"
     assert wanted in job.err
+
+
+def test_an_algorithm_of_all_ranks_has_no_scaling(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "bluecomm.bench", "train", "--scaling", "1,2")
+    job = run_bfrun(tmp_path, "-np", "2", *command, "--algorithms", "ddp", "win_put")
+    assert job.process.returncode == 2
+    assert "[0] win_put acts among all ranks; instead of --scaling start" in job.err

@@ -77,6 +77,11 @@ class Contender:
         )
 
     @property
+    def needs_all_ranks(self) -> bool:
+        """Whether it cannot be measured among some of the ranks."""
+        return self.name in _ONE_SIDED
+
+    @property
     def _averages(self) -> bool:
         return self.name not in (ALONE, DDP) and (
             get_algorithm(self.name).flat_parameters

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bluecomm.bench.stored import stored
 from bluecomm.bench.training.contenders import ALONE
 from bluecomm.bench.training.measuring import StepTime
 
@@ -61,20 +62,14 @@ class TrainReport:
         """Read what ``write`` wrote.
 
         Raises:
+            OSError: It cannot be read.
             ValueError: It is something else.
         """
-        with open(file) as source:
-            content = json.load(source)
-        found = content.pop("format", None) if isinstance(content, dict) else None
-        if found != FORMAT:
-            raise ValueError(
-                f"{file}: expected results of format {FORMAT!r}, got {found!r}; "
-                "measure again with this version of bluecomm"
-            )
-        times = content.pop("times")
-        for time in times:
-            del time["efficiency"]
-        return cls(times=[StepTime(**time) for time in times], **content)
+        with stored(file, FORMAT) as content:
+            times = content.pop("times")
+            for time in times:
+                del time["efficiency"]
+            return cls(times=[StepTime(**time) for time in times], **content)
 
     def print(self) -> None:
         """Print a table, by number of ranks."""

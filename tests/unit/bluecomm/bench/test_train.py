@@ -154,7 +154,7 @@ def report():
 
 
 def test_a_report_survives_its_file(report, tmp_path):
-    file = str(tmp_path / "report.json")
+    file = tmp_path / "report.json"
     report.write(file)
     assert TrainReport.read(file) == report
 
@@ -163,7 +163,10 @@ def test_another_file_is_no_report(tmp_path):
     file = tmp_path / "report.json"
     file.write_text("[]")
     with pytest.raises(ValueError, match="expected results of format"):
-        TrainReport.read(str(file))
+        TrainReport.read(file)
+    file.write_text('{"format": "bluecomm.bench.train/1", "times": [{}]}')
+    with pytest.raises(ValueError, match=r"report.json: .*incomplete \('efficiency'\)"):
+        TrainReport.read(file)
 
 
 def test_a_report_shows_efficiency(report, capsys, tmp_path):
