@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "net/mover.h"
+
 namespace bluecomm::net {
 namespace {
 
@@ -32,8 +34,24 @@ Comm::Comm(const stream::Options& options, const stream::Hello& hello, std::stri
       last_beat_(Clock::now()),
       heard_at_(last_beat_) {}
 
+std::unique_lock<std::mutex> Comm::hold() {
+  std::unique_lock lock(mutex, std::try_to_lock);
+  if (!lock) {
+    wanted_ = true;
+    lock.lock();
+    wanted_ = false;
+  }
+  return lock;
+}
+
 std::optional<std::size_t> Comm::test(Request& request) {
-  const std::scoped_lock lock(mutex);
+  std::unique_lock lock(mutex, std::try_to_lock);
+  if (!lock && mover_ != nullptr) {
+    wanted_ = true;
+    return std::nullopt;
+  }
+  if (!lock) lock.lock();
+  if (wanted_) wanted_ = false;
   auto nbytes = finish(request);
   if (!nbytes) {
     advance(Clock::now());
@@ -77,12 +95,54 @@ stream::LinkStats Comm::stats() {
 void Comm::abandon() noexcept {
   poller_.abandon();
   connection_.abandon();
+  mover_ = nullptr;
 }
 
-void Comm::advance(Clock::time_point now) {
+void Comm::use(Mover& mover) {
+  mover_ = &mover;
+  set_due();
+  mover.wake();
+}
+
+Mover* Comm::leave_mover() {
+  const std::scoped_lock lock(mutex);
+  return mover_.exchange(nullptr);
+}
+
+bool Comm::take_turn() {
+  const bool wanted = wanted_.exchange(false);
+  const std::unique_lock lock(mutex, std::try_to_lock);
+  if (wanted || !lock) {
+    set_due();
+    return false;
+  }
+  try {
+    return move(Clock::now());
+  } catch (const std::exception& error) {
+    fail(abi::kSystemError, error.what());
+    return false;
+  }
+}
+
+// What is left to do is for the mover, whoever calls next and when.
+void Comm::call_mover() {
+  Mover* const mover = mover_;
+  if (mover == nullptr || !connection_.busy()) return;
+  set_due();
+  mover->wake();
+}
+
+void Comm::push(Clock::time_point now) {
+  connection_.advance(now);
+  call_mover();
+}
+
+void Comm::advance(Clock::time_point now) { move(now); }
+
+bool Comm::move(Clock::time_point now) {
   poller_.collect();
   on_turn(now);
-  connection_.advance(now);
+  const bool moved = connection_.advance(now);
   const std::uint64_t queued = connection_.link().queued();
   while (auto message = connection_.take_arrived()) on_message(std::move(message));
   // What they made this end say.
@@ -91,6 +151,8 @@ void Comm::advance(Clock::time_point now) {
     fail(abi::kRemoteError, end->empty() ? "the peer has closed the connection" : *end);
   }
   if (now - last_beat_ >= kBeat) beat(now);
+  call_mover();
+  return moved;
 }
 
 void Comm::beat(Clock::time_point now) {

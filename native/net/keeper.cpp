@@ -1,9 +1,10 @@
 #include "net/keeper.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <system_error>
+
+#include "common/quiet_thread.h"
 
 namespace bluecomm::net {
 
@@ -26,23 +27,8 @@ void Keeper::add(Kept& kept) {
   all_.push_back(&kept);
   if (run_) return;
   auto run = std::make_unique<Run>();
-  start_thread(*this, *run);
+  run->thread = start_quiet_thread([this, &running = *run] { loop(running); });
   run_ = std::move(run);
-}
-
-// Signals are for the threads of the program.
-void Keeper::start_thread(Keeper& keeper, Run& run) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    run.thread = std::thread([&keeper, &run] { keeper.loop(run); });
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Keeper::remove(Kept& kept) {
@@ -73,7 +59,8 @@ void Keeper::loop(const Run& run) {
 
 void Keeper::before_fork() {
   mutex_.lock();
-  for (Kept* kept : all_) kept->mutex.lock();
+  // What was made at a gate takes the gate's mutex, and was added after it.
+  for (auto kept = all_.rbegin(); kept != all_.rend(); ++kept) (*kept)->mutex.lock();
 }
 
 void Keeper::after_fork(bool in_child) {

@@ -51,7 +51,6 @@ class Keeper {
   };
 
   Keeper();
-  static void start_thread(Keeper& keeper, Run& run);
   void loop(const Run& run);
   void before_fork();
   void after_fork(bool in_child);

@@ -3,9 +3,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <system_error>
 #include <utility>
 
+#include "common/cores.h"
 #include "net/counters.h"
+#include "net/cpus.h"
+#include "net/pool.h"
 
 namespace bluecomm::net {
 namespace {
@@ -32,6 +36,8 @@ void Plugin::open(abi::Logger* logger) {
   settings_ = read_settings(environ);
   devices_ = find_devices({variable("NCCL_SOCKET_IFNAME"),
                            variable("NCCL_SOCKET_FAMILY"), variable("NCCL_COMM_ID")});
+  threads_ = settings_.threads >= 0 ? settings_.threads
+                                    : auto_threads(find_place(), usable_cores());
   is_open_ = true;
   std::string cards;
   for (const Device& one : devices_) cards += " " + one.name + ":" + one.address.text();
@@ -103,9 +109,22 @@ RecvComm* Plugin::accept(ListenComm& listen_comm) {
 
 template <typename T>
 T* Plugin::adopt(KeptPtr<T> comm) {
-  const std::scoped_lock lock(mutex_);
-  comms_.push_back({++last_number_, comm.get()});
+  {
+    const std::scoped_lock lock(mutex_);
+    comms_.push_back({++last_number_, comm.get()});
+  }
+  give_to_thread(*comm);
   return comm.release();
+}
+
+void Plugin::give_to_thread(Comm& comm) {
+  if (threads_ == 0) return;
+  try {
+    Pool::get().add(comm, threads_,
+                    [this](const std::string& text) { log(abi::kInfo, text); });
+  } catch (const std::system_error& error) {
+    log(abi::kInfo, std::string("a connection goes without a thread: ") + error.what());
+  }
 }
 
 void Plugin::close(Comm* comm) {
@@ -114,6 +133,7 @@ void Plugin::close(Comm* comm) {
     std::erase_if(comms_, [comm](const Adopted& one) { return one.comm == comm; });
   }
   const KeptPtr<Comm> owner(comm);
+  if (threads_ > 0) Pool::get().remove(*comm);
   comm->close();
 }
 

@@ -50,12 +50,14 @@ class Plugin {
   void drop_forgotten_attempts(Clock::time_point now);
   template <typename T>
   T* adopt(KeptPtr<T> comm);
+  void give_to_thread(Comm& comm);
 
   std::atomic<abi::Logger*> logger_ = nullptr;
   std::mutex mutex_;
-  bool is_open_ = false;  // after that, the next two do not change
+  bool is_open_ = false;  // after that, the next three do not change
   Settings settings_;
   std::vector<Device> devices_;
+  int threads_ = 0;
   std::map<std::uint64_t, Attempt> attempts_;
   std::uint64_t last_attempt_ = 0;
   struct Adopted {

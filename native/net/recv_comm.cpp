@@ -25,7 +25,7 @@ RecvComm::RecvComm(std::shared_ptr<Gate> gate, stream::Admitted newcomer)
 }
 
 Request* RecvComm::irecv(std::span<std::byte> into) {
-  const std::scoped_lock lock(mutex);
+  const auto lock = hold();
   const auto slot = std::find_if(requests_.begin(), requests_.end(), is_free);
   // What has come is good, whatever happened to the connection afterwards.
   if (unexpected_.empty()) check();

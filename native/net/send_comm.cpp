@@ -28,7 +28,7 @@ bool SendComm::advance_opening() {
 }
 
 Request* SendComm::isend(std::span<const std::byte> payload, int tag) {
-  const std::scoped_lock lock(mutex);
+  const auto lock = hold();
   check();
   const auto slot = std::find_if(requests_.begin(), requests_.end(), is_free);
   if (slot == requests_.end()) {

@@ -14,6 +14,7 @@ constexpr std::string_view kPrefix = "BLUECOMM_NET_";
 // The heartbeats of a peer come twice a second.
 constexpr double kMinTimeout = 2;
 constexpr double kMaxTimeout = 86'400;
+constexpr int kMaxThreads = 16;
 
 [[noreturn]] void refuse(std::string_view name, std::string_view expected,
                          std::string_view got) {
@@ -29,6 +30,16 @@ void set_streams(Settings& settings, std::string_view name, std::string_view tex
   if (error != std::errc{} || stop != end || settings.streams < 1 ||
       settings.streams > stream::kMaxStreams) {
     refuse(name, "auto or a number from 1 to 16", text);
+  }
+}
+
+void set_threads(Settings& settings, std::string_view name, std::string_view text) {
+  if (text == "auto") return;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, settings.threads);
+  if (error != std::errc{} || stop != end || settings.threads < 0 ||
+      settings.threads > kMaxThreads) {
+    refuse(name, "auto or a number from 0 to 16", text);
   }
 }
 
@@ -57,11 +68,12 @@ struct Variable {
   void (*set)(Settings& settings, std::string_view name, std::string_view text);
 };
 
-constexpr std::array<Variable, 4> kVariables{{
+constexpr std::array<Variable, 5> kVariables{{
     {"BLUECOMM_NET_STREAMS", set_streams},
     {"BLUECOMM_NET_TIMEOUT_S", set_timeout},
     {"BLUECOMM_NET_KEY", set_key},
     {"BLUECOMM_NET_CHECKSUM", set_checksum},
+    {"BLUECOMM_NET_THREADS", set_threads},
 }};
 
 void set(Settings& settings, std::string_view name, std::string_view text) {

@@ -18,6 +18,9 @@ struct Settings {
   std::string key;
   // BLUECOMM_NET_CHECKSUM: 1 to send CRC32Cs with all that is sent.
   bool checksum = false;
+  // BLUECOMM_NET_THREADS: that move bytes beside those of NCCL, 0 to 16, or "auto"
+  // (-1).
+  int threads = -1;
 };
 
 // `environment`: as `environ`. Throws std::invalid_argument if a variable is unknown or

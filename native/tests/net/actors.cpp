@@ -148,6 +148,16 @@ void perform(const std::map<std::string, std::string>& environment,
   }
 }
 
+void perform_both(const std::map<std::string, std::string>& environment,
+                  const std::function<void(Actor&)>& body,
+                  const std::function<void(Director&)>& meanwhile) {
+  for (const char* threads : {"0", "3"}) {
+    auto variables = environment;
+    variables["BLUECOMM_NET_THREADS"] = threads;
+    perform(variables, body, meanwhile);
+  }
+}
+
 void spin_until(const char* what, const std::function<bool()>& done) {
   const auto deadline = Clock::now() + kLimit;
   while (!done()) {

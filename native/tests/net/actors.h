@@ -67,6 +67,11 @@ void perform(const std::map<std::string, std::string>& environment,
              const std::function<void(Actor&)>& body,
              const std::function<void(Director&)>& meanwhile = {});
 
+// perform(), by calls alone and then with threads that move bytes beside them.
+void perform_both(const std::map<std::string, std::string>& environment,
+                  const std::function<void(Actor&)>& body,
+                  const std::function<void(Director&)>& meanwhile = {});
+
 // Calls `done` until it is true. Throws std::runtime_error, naming `what`, after 30 s.
 void spin_until(const char* what, const std::function<bool()>& done);
 

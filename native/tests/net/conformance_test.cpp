@@ -29,14 +29,14 @@ void play_all(const Actor& actor, int version, int channels, int messages) {
 
 TEST(net_conformance, every_version_moves_messages_of_all_sizes_both_ways) {
   for (int version = 6; version <= 12; ++version) {
-    perform(kLoopback, [&](Actor& actor) { play_all(actor, version, 2, 60); });
+    perform_both(kLoopback, [&](Actor& actor) { play_all(actor, version, 2, 60); });
   }
 }
 
 TEST(net_conformance, several_streams_and_checksums) {
   const auto both =
       with({{"BLUECOMM_NET_STREAMS", "4"}, {"BLUECOMM_NET_CHECKSUM", "1"}});
-  perform(both, [&](Actor& actor) { play_all(actor, 11, 2, 100); });
+  perform_both(both, [&](Actor& actor) { play_all(actor, 11, 2, 100); });
 }
 
 TEST(net_conformance, cards_are_described) {
@@ -61,12 +61,12 @@ TEST(net_conformance, cards_are_described) {
 }
 
 TEST(net_conformance, sixty_four_communicators_at_once) {
-  perform(kLoopback, [](Actor& actor) { play_all(actor, 12, 64, 6); });
+  perform_both(kLoopback, [](Actor& actor) { play_all(actor, 12, 64, 6); });
 }
 
 // Two communicators: each with a thread that does everything.
 TEST(net_conformance, two_threads_with_communicators_of_their_own) {
-  perform(kLoopback, [](Actor& actor) {
+  perform_both(kLoopback, [](Actor& actor) {
     const auto player = start_player(11);
     const auto first = open_channels(*player, actor, 2);
     const auto second = open_channels(*player, actor, 2);
@@ -97,7 +97,7 @@ TEST(net_conformance, two_threads_with_communicators_of_their_own) {
 // What one communicator has queued is no affair of another's: its short messages get
 // through although nobody receives, or tests, the long ones.
 TEST(net_conformance, a_busy_communicator_holds_up_no_other) {
-  perform(kLoopback, [](Actor& actor) {
+  perform_both(kLoopback, [](Actor& actor) {
     const auto player = start_player(11);
     const auto channels = open_channels(*player, actor, 2);
     const Channel& busy = channels[0];
@@ -121,7 +121,7 @@ TEST(net_conformance, a_busy_communicator_holds_up_no_other) {
 // A receive that the sender knows of beforehand may turn out longer than the message,
 // or the message may be short after all.
 TEST(net_conformance, long_messages_and_short_ones_in_turn) {
-  perform(kLoopback, [](Actor& actor) {
+  perform_both(kLoopback, [](Actor& actor) {
     const auto player = start_player(12);
     const Channel channel = open_channel(*player, actor);
     std::vector<std::byte> memory(1 << 20);
@@ -166,7 +166,7 @@ TEST(net_conformance, gpu_memory_is_refused) {
 }
 
 TEST(net_conformance, one_listener_serves_several_senders) {
-  perform(kLoopback, [](Actor& actor) {
+  perform_both(kLoopback, [](Actor& actor) {
     const auto player = start_player(11);
     HandleBytes handle{};
     void* listen_comm = nullptr;
@@ -197,7 +197,7 @@ TEST(net_conformance, one_listener_serves_several_senders) {
 }
 
 TEST(net_conformance, a_full_table_says_busy_and_recovers) {
-  perform(kLoopback, [](Actor& actor) {
+  perform_both(kLoopback, [](Actor& actor) {
     const auto player = start_player(11);
     const Channel channel = open_channel(*player, actor);
     constexpr int kMany = 40;
@@ -250,13 +250,13 @@ TEST(net_conformance, a_full_table_says_busy_and_recovers) {
 }
 
 TEST(net_conformance, loads_unloads_and_starts_again) {
-  perform(kLoopback, [](Actor& actor) {
+  perform_both(kLoopback, [](Actor& actor) {
     for (const int version : {11, 6, 12}) play_all(actor, version, 2, 10);
   });
 }
 
 TEST(net_conformance, a_late_receive_gets_what_was_sent_before_the_close) {
-  perform(kLoopback, [](Actor& actor) {
+  perform_both(kLoopback, [](Actor& actor) {
     const auto player = start_player(10);
     const Channel channel = open_channel(*player, actor);
     constexpr std::size_t kNbytes = 10'000;

@@ -88,7 +88,7 @@ void play_loss(Actor& actor) {
 }
 
 TEST(net_faults, a_killed_peer_is_a_remote_error) {
-  perform(kPatient, play_loss, [](Director& director) {
+  perform_both(kPatient, play_loss, [](Director& director) {
     director.await(1);
     director.await(0);
     director.kill(1);
@@ -97,7 +97,7 @@ TEST(net_faults, a_killed_peer_is_a_remote_error) {
 }
 
 TEST(net_faults, a_frozen_peer_is_a_remote_error) {
-  perform(kHasty, play_loss, [](Director& director) {
+  perform_both(kHasty, play_loss, [](Director& director) {
     director.await(1);
     director.signal(1, SIGSTOP);
     director.await(0);
@@ -143,7 +143,7 @@ TEST(net_faults, an_idle_peer_is_no_error) {
 
 TEST(net_faults, a_receive_too_small_is_an_error_at_both_ends) {
   for (const std::size_t nbytes : {std::size_t{2000}, std::size_t{200'000}}) {
-    perform(kPatient, [nbytes](Actor& actor) {
+    perform_both(kPatient, [nbytes](Actor& actor) {
       const auto player = start_player(9);
       const Channel channel = open_channel(*player, actor);
       std::vector<std::byte> memory(nbytes);
@@ -175,7 +175,7 @@ TEST(net_faults, a_receive_too_small_is_an_error_at_both_ends) {
 }
 
 TEST(net_faults, closing_in_flight_touches_no_memory_afterwards) {
-  perform(kPatient, [](Actor& actor) {
+  perform_both(kPatient, [](Actor& actor) {
     const auto player = start_player(12);
     for (const bool recv_first : {true, false}) {
       const Channel channel = open_channel(*player, actor);
@@ -203,7 +203,7 @@ TEST(net_faults, closing_in_flight_touches_no_memory_afterwards) {
 }
 
 TEST(net_faults, a_send_that_was_taken_is_done_whatever_follows) {
-  perform(kPatient, [](Actor& actor) {
+  perform_both(kPatient, [](Actor& actor) {
     const auto player = start_player(11);
     const Channel channel = open_channel(*player, actor);
     std::vector<std::byte> memory(1000);
@@ -228,7 +228,7 @@ TEST(net_faults, a_send_that_was_taken_is_done_whatever_follows) {
 }
 
 TEST(net_faults, a_fork_keeps_no_connection_up) {
-  perform(kPatient, [](Actor& actor) {
+  perform_both(kPatient, [](Actor& actor) {
     const auto player = start_player(11);
     const Channel channel = open_channel(*player, actor);
     run_traffic(*player, actor, {&channel, 1}, 10);

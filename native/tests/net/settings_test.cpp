@@ -25,6 +25,10 @@ TEST(net_settings, defaults_and_values) {
   CHECK_EQ(all.key, std::string("a=b"));
   CHECK(all.checksum);
   CHECK_EQ(read({"BLUECOMM_NET_STREAMS=auto"}).streams, 0);
+  CHECK_EQ(none.threads, -1);
+  CHECK_EQ(read({"BLUECOMM_NET_THREADS=auto"}).threads, -1);
+  CHECK_EQ(read({"BLUECOMM_NET_THREADS=0"}).threads, 0);
+  CHECK_EQ(read({"BLUECOMM_NET_THREADS=16"}).threads, 16);
 }
 
 TEST(net_settings, what_is_wrong_is_said) {
@@ -32,6 +36,12 @@ TEST(net_settings, what_is_wrong_is_said) {
     const std::string entry = std::string("BLUECOMM_NET_STREAMS=") + value;
     CHECK_THROWS(read({entry.c_str()}), std::invalid_argument,
                  "BLUECOMM_NET_STREAMS: expected auto or a number from 1 to 16, got '" +
+                     std::string(value) + "'");
+  }
+  for (const char* value : {"17", "-1", "two", "", "2 "}) {
+    const std::string entry = std::string("BLUECOMM_NET_THREADS=") + value;
+    CHECK_THROWS(read({entry.c_str()}), std::invalid_argument,
+                 "BLUECOMM_NET_THREADS: expected auto or a number from 0 to 16, got '" +
                      std::string(value) + "'");
   }
   for (const char* value : {"1.9", "nan", "inf", "-5", "30s", ""}) {

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <vector>
+
+namespace bluecomm::net {
+
+// Where this process is among those of its machine, as far as it is known.
+struct Place {
+  std::vector<int> cpus;  // that the process may run on
+  int online = 0;         // CPUs of the machine
+  int local_rank = -1;    // LOCAL_RANK; -1: not known
+  int local_size = 1;     // LOCAL_WORLD_SIZE
+};
+
+Place find_place();
+
+// BLUECOMM_NET_THREADS=auto: two where each process of the machine can keep eight CPUs
+// busy, else none. A process that was bound to a part of the machine has that part for
+// itself; otherwise all of its machine's processes share all. `cores`: the CPUs that
+// this process can keep busy.
+int auto_threads(const Place& place, int cores);
+
+// CPUs for thread `index` of `threads`: one, counted from the last, and others for
+// other local ranks. All if the local rank is not known: others would take the same
+// ones.
+std::vector<int> cpus_for(const Place& place, int threads, int index);
+
+}  // namespace bluecomm::net
