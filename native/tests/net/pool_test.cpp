@@ -108,33 +108,40 @@ TEST(net_pool, threads_take_no_signals_and_have_their_cpus) {
   });
 }
 
-// Nobody calls while the bytes go. The keeper alone, which moves a MiB in half a
-// second, would take longer than is waited.
+// Nobody calls while the bytes go. The keeper alone, which moves a MiB or two in half a
+// second, would take far longer than is waited.
 TEST(net_pool, bytes_move_without_calls) {
   perform(kThree, [](Actor& actor) {
+    constexpr std::size_t kMessages = 8;
     const auto player = start_player(12);
     const Channel channel = open_channel(*player, actor);
-    std::vector<std::byte> memory(std::size_t{96} << 20,
-                                  std::byte(actor.number() == 0 ? 7 : 0));
-    void* request = nullptr;
-    if (actor.number() == 0) {
-      REQUIRE(player->isend(channel.send, memory, 0, &request) == abi::kSuccess);
-    } else {
-      REQUIRE(player->irecv(channel.recv, memory, 0, &request) == abi::kSuccess);
+    // The same bytes each time, into the same memory.
+    std::vector<std::byte> memory(32 << 20, std::byte(actor.number() == 0 ? 7 : 0));
+    std::vector<void*> requests(kMessages);
+    for (void*& request : requests) {
+      const int result = actor.number() == 0
+                             ? player->isend(channel.send, memory, 0, &request)
+                             : player->irecv(channel.recv, memory, 0, &request);
+      REQUIRE(result == abi::kSuccess && request != nullptr);
+    }
+    if (actor.number() == 1) {
       spin_until("all bytes", [&] {
         const std::string text = player->counters();
         const std::string key = "\"bytes_received\": ";
         const auto at = text.rfind(key);
-        return at != std::string::npos && std::strtoull(text.c_str() + at + key.size(),
-                                                        nullptr, 10) >= memory.size();
+        return at != std::string::npos &&
+               std::strtoull(text.c_str() + at + key.size(), nullptr, 10) >=
+                   kMessages * memory.size();
       });
     }
     actor.meet();
-    spin_until("the request", [&] {
-      int done = 0;
-      REQUIRE(player->test(request, &done, nullptr) == abi::kSuccess);
-      return done != 0;
-    });
+    for (void* const request : requests) {
+      spin_until("the request", [&] {
+        int done = 0;
+        REQUIRE(player->test(request, &done, nullptr) == abi::kSuccess);
+        return done != 0;
+      });
+    }
     CHECK(std::all_of(memory.begin(), memory.end(),
                       [](std::byte one) { return one == std::byte{7}; }));
     close_channel(*player, channel);
