@@ -236,8 +236,10 @@ TEST(net_faults, a_fork_keeps_no_connection_up) {
     if (actor.number() == 1) {
       std::byte byte{};
       void* request = nullptr;
-      REQUIRE(player->irecv(channel.recv, {&byte, 1}, 0, &request) == abi::kSuccess);
-      CHECK_EQ(result_of_test(*player, request), abi::kRemoteError);
+      // The other end may have closed already.
+      int result = player->irecv(channel.recv, {&byte, 1}, 0, &request);
+      if (result == abi::kSuccess) result = result_of_test(*player, request);
+      CHECK_EQ(result, abi::kRemoteError);
       close_channel(*player, channel);
       actor.meet();
       return;
