@@ -63,7 +63,7 @@ class Comm : public Kept {
   void set_due() { due_ = true; }
   bool take_turn();
 
-  void keep(Clock::time_point now) override { advance(now); }
+  void keep(Clock::time_point now) override { move_or_fail(now); }
   void abandon() noexcept override;
 
  protected:
@@ -93,6 +93,7 @@ class Comm : public Kept {
 
  private:
   bool move(Clock::time_point now);
+  bool move_or_fail(Clock::time_point now);
   void call_mover();
   void beat(Clock::time_point now);
   bool is_drained() const;

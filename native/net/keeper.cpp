@@ -2,24 +2,27 @@
 
 #include <pthread.h>
 
-#include <system_error>
+#include <exception>
 
 #include "common/quiet_thread.h"
 
 namespace bluecomm::net {
 
+namespace {
+
+void keep(Kept& kept, Clock::time_point now) {
+  try {
+    kept.keep(now);
+  } catch (const std::exception&) {
+    // What is missing now may be there at the next beat.
+  }
+}
+
+}  // namespace
+
 Keeper& Keeper::get() {
   static Keeper* const only = new Keeper;
   return *only;
-}
-
-Keeper::Keeper() {
-  const int error =
-      pthread_atfork([] { get().before_fork(); }, [] { get().after_fork(false); },
-                     [] { get().after_fork(true); });
-  if (error != 0) {
-    throw std::system_error(error, std::generic_category(), "pthread_atfork");
-  }
 }
 
 void Keeper::add(Kept& kept) {
@@ -51,7 +54,7 @@ void Keeper::loop(const Run& run) {
     const Clock::time_point now = Clock::now();
     for (Kept* kept : all_) {
       const std::unique_lock busy(kept->mutex, std::try_to_lock);
-      if (busy) kept->keep(now);
+      if (busy) keep(*kept, now);
     }
     changed_.wait_until(lock, now + kBeat, [&] { return run.stop; });
   }

@@ -26,7 +26,7 @@ class Kept {
 
   // Held by whoever does anything with the object.
   std::mutex mutex;
-  // With the mutex held.
+  // With the mutex held. If it throws, it is called again all the same.
   virtual void keep(Clock::time_point now) = 0;
   // In a forked child: closes its copies of all descriptors, without a word.
   virtual void abandon() noexcept = 0;
@@ -44,16 +44,18 @@ class Keeper {
   // Returns when keep() of it is over for good. No mutex of a Kept may be held.
   void remove(Kept& kept);
 
+  // See fork.h. The mutexes of all that is kept are held meanwhile.
+  void before_fork();
+  void after_fork(bool in_child);
+
  private:
   struct Run {
     std::thread thread;
     bool stop = false;
   };
 
-  Keeper();
+  Keeper() = default;
   void loop(const Run& run);
-  void before_fork();
-  void after_fork(bool in_child);
 
   // Taken before the mutex of a Kept.
   std::mutex mutex_;

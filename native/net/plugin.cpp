@@ -9,6 +9,7 @@
 #include "common/cores.h"
 #include "net/counters.h"
 #include "net/cpus.h"
+#include "net/fork.h"
 #include "net/pool.h"
 
 namespace bluecomm::net {
@@ -33,6 +34,7 @@ void Plugin::open(abi::Logger* logger) {
   const std::scoped_lock lock(mutex_);
   logger_ = logger;
   if (is_open_) return;
+  prepare_for_forks();
   settings_ = read_settings(environ);
   devices_ = find_devices({variable("NCCL_SOCKET_IFNAME"),
                            variable("NCCL_SOCKET_FAMILY"), variable("NCCL_COMM_ID")});

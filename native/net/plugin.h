@@ -38,6 +38,10 @@ class Plugin {
   // JSON: what every connection, and every stream of it, has carried.
   std::string counters();
 
+  // See fork.h.
+  void before_fork() { mutex_.lock(); }
+  void after_fork() { mutex_.unlock(); }
+
   void log(abi::LogLevel level, const std::string& text) const;
 
  private:
@@ -53,6 +57,7 @@ class Plugin {
   void give_to_thread(Comm& comm);
 
   std::atomic<abi::Logger*> logger_ = nullptr;
+  // Before those of a Pool, of the Keeper and of a Kept.
   std::mutex mutex_;
   bool is_open_ = false;  // after that, the next three do not change
   Settings settings_;

@@ -1,9 +1,5 @@
 #include "net/pool.h"
 
-#include <pthread.h>
-
-#include <system_error>
-
 #include "net/comm.h"
 #include "net/cpus.h"
 
@@ -12,15 +8,6 @@ namespace bluecomm::net {
 Pool& Pool::get() {
   static Pool* const only = new Pool;
   return *only;
-}
-
-Pool::Pool() {
-  const int error =
-      pthread_atfork([] { get().before_fork(); }, [] { get().after_fork(false); },
-                     [] { get().after_fork(true); });
-  if (error != 0) {
-    throw std::system_error(error, std::generic_category(), "pthread_atfork");
-  }
 }
 
 void Pool::add(Comm& comm, int threads, const Log& log) {

@@ -26,12 +26,14 @@ class Pool {
   // threads. Nothing happens to one that was not added.
   void remove(Comm& comm);
 
- private:
-  Pool();
-  Mover& mover(int threads, int index, const Log& log);
-  void end_if_unused();
+  // See fork.h.
   void before_fork();
   void after_fork(bool in_child);
+
+ private:
+  Pool() = default;
+  Mover& mover(int threads, int index, const Log& log);
+  void end_if_unused();
 
   // Before that of a Mover, and with no mutex of a Comm held.
   std::mutex mutex_;

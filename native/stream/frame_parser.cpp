@@ -62,8 +62,10 @@ std::string_view FrameParser::start(FrameSink& sink) {
   if (frame_.kind == FrameKind::kChecksum) {
     if (expected_) return "a checksum of a checksum";
     expected_ = static_cast<std::uint32_t>(frame_.offset);
+    checked_ = true;
     return {};
   }
+  if (checked_ && !expected_) return "a frame without its checksum";
   if (expected_) seen_ = crc32c(bytes_of(frame_));
   if (frame_.length == 0) return finish(sink);
   const FrameSink::Place place = sink.begin(frame_, stream_);

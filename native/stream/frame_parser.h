@@ -30,7 +30,8 @@ class FrameSink {
 // Cuts the bytes of one stream into frames. Reads no socket: its owner asks where the
 // next bytes belong, puts some there, and says how many. Payloads land in their final
 // place, but for the few bytes that arrive together with their frame. Frames that
-// follow a checksum are compared with it before they count as complete.
+// follow a checksum are compared with it before they count as complete; after the first
+// that does, all have to.
 class FrameParser {
  public:
   explicit FrameParser(std::size_t stream) : stream_(stream) {}
@@ -64,6 +65,7 @@ class FrameParser {
   std::size_t missing_ = 0;  // payload bytes of frame_ that have not arrived
   std::optional<std::uint32_t> expected_;  // CRC32C of the next frame, or of frame_ ...
   std::uint32_t seen_ = 0;                 // ... and of what has come of it
+  bool checked_ = false;                   // there has been one
   std::span<std::byte> place_;             // where they go; empty: nowhere
 };
 

@@ -28,8 +28,8 @@ enum class FrameKind : std::uint8_t {
   kGoodbyeSeen = 9,  // everything up to the peer's goodbye has been received
   kAlive = 10,       // nothing but that the process runs
   kExpected = 11,    // memory for a message that has not come yet: up to `offset` bytes
-  kChecksum =
-      12,  // the CRC32C of the next frame on this stream, all of it; in `offset`
+  kChecksum = 12,    // the CRC32C of the next frame on this stream, all of it; in
+                     // `offset`. After the first one on a stream, each frame has one
 };
 
 struct Frame {
@@ -88,6 +88,11 @@ inline std::string_view defect_of(const Frame& frame) {
         return "a chunk across segments";
       }
       return plain ? "" : "unknown flags";
+    case FrameKind::kChecksum:
+      if (frame.message != 0 || frame.offset > UINT32_MAX) {
+        return "a checksum that is none";
+      }
+      [[fallthrough]];
     case FrameKind::kOpen:
     case FrameKind::kGrant:
     case FrameKind::kDiscard:
@@ -97,7 +102,6 @@ inline std::string_view defect_of(const Frame& frame) {
     case FrameKind::kGoodbyeSeen:
     case FrameKind::kAlive:
     case FrameKind::kExpected:
-    case FrameKind::kChecksum:
       return plain && frame.length == 0 ? "" : "a control frame with a payload";
   }
   return "an unknown kind of frame";

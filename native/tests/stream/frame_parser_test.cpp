@@ -121,6 +121,8 @@ TEST(stream_frame_parser, what_is_wrong_is_named) {
       {{.kind = FrameKind::kMessage, .length = 2u << 20}, "too long a message"},
       {{.kind = FrameKind::kMessage, .length = 256, .offset = UINT64_MAX},
        "a message of impossible length"},
+      {{.kind = FrameKind::kChecksum, .message = 1}, "a checksum that is none"},
+      {{.kind = FrameKind::kChecksum, .offset = 1ul << 32}, "a checksum that is none"},
       {chunk(0, 0), "a chunk of wrong length"},
       {chunk(kSegment + 1, 0), "a chunk of wrong length"},
       {chunk(64, UINT64_MAX - 63), "a chunk at a wrong offset"},
@@ -152,9 +154,13 @@ TEST(stream_frame_parser, checked_frames_are_those_that_were_sent) {
     FrameParser parser(0);
     Payload sink(2 * payload.size());
     Bytes bytes = checked(chunk(payload.size(), 0), payload);
-    append(bytes, chunk(64, 100'032), std::string(64, 'd'));  // not checked
+    const Bytes another = checked(chunk(64, 100'032), std::string(64, 'd'));
+    bytes.insert(bytes.end(), another.begin(), another.end());
     CHECK_EQ(feed(parser, sink, bytes, piece), "");
     CHECK_EQ(sink.frames, 2);
+    Bytes unchecked;
+    append(unchecked, {.kind = FrameKind::kAlive});
+    CHECK_EQ(feed(parser, sink, unchecked, piece), "a frame without its checksum");
     CHECK_EQ(sink.text().substr(0, payload.size()), payload);
   }
 }
