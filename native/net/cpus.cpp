@@ -5,8 +5,6 @@
 
 #include <charconv>
 #include <cstddef>
-#include <cstdlib>
-#include <string_view>
 
 namespace bluecomm::net {
 namespace {
@@ -14,12 +12,9 @@ namespace {
 constexpr int kCoresPerProcess = 8;
 constexpr int kAutoThreads = 2;
 
-int number_in(const char* variable, int otherwise) {
-  const char* const text = std::getenv(variable);
-  if (text == nullptr) return otherwise;
-  const std::string_view view(text);
+int number_in(std::string_view text, int otherwise) {
   int number = otherwise;
-  std::from_chars(view.data(), view.data() + view.size(), number);
+  std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
 }
 
@@ -30,7 +25,7 @@ bool is_bound(const Place& place) {
 }  // namespace
 
 // Of the process, not of the thread that asks: NCCL binds its own threads.
-Place find_place() {
+Place find_place(std::string_view local_rank, std::string_view local_size) {
   Place place;
   cpu_set_t set;
   if (sched_getaffinity(getpid(), sizeof set, &set) == 0) {
@@ -39,8 +34,8 @@ Place find_place() {
     }
   }
   place.online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  place.local_rank = number_in("LOCAL_RANK", -1);
-  place.local_size = number_in("LOCAL_WORLD_SIZE", 1);
+  place.local_rank = number_in(local_rank, -1);
+  place.local_size = number_in(local_size, 1);
   return place;
 }
 

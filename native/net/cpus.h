@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 namespace bluecomm::net {
@@ -8,11 +9,12 @@ namespace bluecomm::net {
 struct Place {
   std::vector<int> cpus;  // that the process may run on
   int online = 0;         // CPUs of the machine
-  int local_rank = -1;    // LOCAL_RANK; -1: not known
-  int local_size = 1;     // LOCAL_WORLD_SIZE
+  int local_rank = -1;    // -1: not known
+  int local_size = 1;
 };
 
-Place find_place();
+// The two are LOCAL_RANK and LOCAL_WORLD_SIZE, empty where they are not set.
+Place find_place(std::string_view local_rank, std::string_view local_size);
 
 // BLUECOMM_NET_THREADS=auto: two where each process of the machine can keep eight CPUs
 // busy, else none. A process that was bound to a part of the machine has that part for

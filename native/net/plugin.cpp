@@ -8,7 +8,6 @@
 
 #include "common/cores.h"
 #include "net/counters.h"
-#include "net/cpus.h"
 #include "net/fork.h"
 #include "net/pool.h"
 
@@ -38,8 +37,9 @@ void Plugin::open(abi::Logger* logger) {
   settings_ = read_settings(environ);
   devices_ = find_devices({variable("NCCL_SOCKET_IFNAME"),
                            variable("NCCL_SOCKET_FAMILY"), variable("NCCL_COMM_ID")});
-  threads_ = settings_.threads >= 0 ? settings_.threads
-                                    : auto_threads(find_place(), usable_cores());
+  place_ = find_place(variable("LOCAL_RANK"), variable("LOCAL_WORLD_SIZE"));
+  threads_ =
+      settings_.threads >= 0 ? settings_.threads : auto_threads(place_, usable_cores());
   is_open_ = true;
   std::string cards;
   for (const Device& one : devices_) cards += " " + one.name + ":" + one.address.text();
@@ -122,7 +122,7 @@ T* Plugin::adopt(KeptPtr<T> comm) {
 void Plugin::give_to_thread(Comm& comm) {
   if (threads_ == 0) return;
   try {
-    Pool::get().add(comm, threads_,
+    Pool::get().add(comm, place_, threads_,
                     [this](const std::string& text) { log(abi::kInfo, text); });
   } catch (const std::system_error& error) {
     log(abi::kInfo, std::string("a connection goes without a thread: ") + error.what());

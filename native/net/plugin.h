@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "net/cpus.h"
 #include "net/devices.h"
 #include "net/listen_comm.h"
 #include "net/send_comm.h"
@@ -59,9 +60,10 @@ class Plugin {
   std::atomic<abi::Logger*> logger_ = nullptr;
   // Before those of a Pool, of the Keeper and of a Kept.
   std::mutex mutex_;
-  bool is_open_ = false;  // after that, the next three do not change
+  bool is_open_ = false;  // after that, the next four do not change
   Settings settings_;
   std::vector<Device> devices_;
+  Place place_;
   int threads_ = 0;
   std::map<std::uint64_t, Attempt> attempts_;
   std::uint64_t last_attempt_ = 0;

@@ -1,7 +1,6 @@
 #include "net/pool.h"
 
 #include "net/comm.h"
-#include "net/cpus.h"
 
 namespace bluecomm::net {
 
@@ -10,10 +9,10 @@ Pool& Pool::get() {
   return *only;
 }
 
-void Pool::add(Comm& comm, int threads, const Log& log) {
+void Pool::add(Comm& comm, const Place& place, int threads, const Log& log) {
   const std::scoped_lock lock(mutex_);
   try {
-    Mover& next = mover(threads, static_cast<int>(turn_) % threads, log);
+    Mover& next = mover(place, threads, static_cast<int>(turn_) % threads, log);
     next.add(comm);
     ++turn_;
     ++count_;
@@ -24,10 +23,10 @@ void Pool::add(Comm& comm, int threads, const Log& log) {
   }
 }
 
-Mover& Pool::mover(int threads, int index, const Log& log) {
+Mover& Pool::mover(const Place& place, int threads, int index, const Log& log) {
   while (movers_.size() <= static_cast<std::size_t>(index)) {
     const std::vector<int> cpus =
-        cpus_for(find_place(), threads, static_cast<int>(movers_.size()));
+        cpus_for(place, threads, static_cast<int>(movers_.size()));
     movers_.push_back(std::make_unique<Mover>());
     if (!movers_.back()->run_on(cpus)) {
       log("a thread runs on any CPU: it could not be bound to its own");

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "net/cpus.h"
 #include "net/mover.h"
 
 namespace bluecomm::net {
@@ -19,9 +20,9 @@ class Pool {
   // The process's; never freed, as a fork may come at any time.
   static Pool& get();
 
-  // Gives it to the next of `threads` threads, at least 1. Throws std::system_error,
-  // and it is as it was then: who calls moves its bytes.
-  void add(Comm& comm, int threads, const Log& log);
+  // Gives it to the next of `threads` threads, at least 1, on CPUs of `place`. Throws
+  // std::system_error, and it is as it was then: who calls moves its bytes.
+  void add(Comm& comm, const Place& place, int threads, const Log& log);
   // Returns when no thread does anything with it any more. The last one ends the
   // threads. Nothing happens to one that was not added.
   void remove(Comm& comm);
@@ -32,7 +33,7 @@ class Pool {
 
  private:
   Pool() = default;
-  Mover& mover(int threads, int index, const Log& log);
+  Mover& mover(const Place& place, int threads, int index, const Log& log);
   void end_if_unused();
 
   // Before that of a Mover, and with no mutex of a Comm held.
