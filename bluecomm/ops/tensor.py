@@ -122,7 +122,11 @@ def shared_like(tensor: torch.Tensor) -> torch.Tensor:
     Raises:
         TypeError: The element type is not supported.
     """
-    return shared_empty(tensor.shape, tensor.dtype)
+    if tensor.dtype not in _DTYPES or tensor.numel() == 0:
+        return shared_empty(tensor.shape, tensor.dtype)
+    block = current_process().memory.allocate(tensor.nbytes)
+    flat = torch.frombuffer(block, dtype=tensor.dtype)
+    return flat if tensor.dim() == 1 else flat.view(tensor.shape)
 
 
 def require_floating_point(operation: str, tensor: torch.Tensor) -> None:

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
-from bluecomm.ops.neighbor_weights import Weights, Wording, resolve
+from bluecomm.ops.neighbor_weights import (
+    ResolvedWeights,
+    Weights,
+    Wording,
+    resolve,
+)
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import require_floating_point
 from bluecomm.ops.topology_check import check_machine_peers, check_peers
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.communicator import Topology
 
+if TYPE_CHECKING:
+    from bluecomm._native import Parameters
+
+Plain = tuple[tuple[int, float], ...]
 Check = Callable[[Communicator, str, str, Iterable[int], Iterable[int]], None]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Level:
     """What the nodes of the graph are.
 
@@ -85,15 +96,9 @@ def start_weighted_average(
     comm = current_communicator(process_set)
     kind = level.words.operation
     require_floating_point(kind, tensor)
-    topology = level.topology(comm)
-    resolved = resolve(
-        level.words,
-        topology.weights if topology else None,
-        *level.node(comm),
-        weights,
-    )
-    name = comm.name_for(kind, name)
-    if resolved.is_dynamic and enable_topo_check:
+    resolved, needs = _needs(level, comm, weights)
+    if resolved is not None and resolved.is_dynamic and enable_topo_check:
+        name = comm.name_for(kind, name)
         level.check(
             comm,
             kind,
@@ -109,10 +114,69 @@ def start_weighted_average(
         timeout_s=timeout_s,
         in_place=in_place,
         output=output,
-        parameters=parameters(
-            self_weight=resolved.self_weight,
-            sources=tuple(resolved.sources),
-            destinations=tuple(resolved.destinations),
-        ),
+        parameters=needs,
         waits=waits,
+    )
+
+
+def _needs(
+    level: Level, comm: Communicator, weights: Weights
+) -> tuple[ResolvedWeights | None, Parameters]:
+    """Return the weights of a call, unless the topology's, and what the engine needs.
+
+    What calls have in common is looked up: that takes less time than to check it.
+    """
+    topology = level.topology(comm)
+    self_weight, src_weights, dst_weights = weights
+    if topology and self_weight is None and src_weights is None and dst_weights is None:
+        return None, topology.parameters
+    if type(self_weight) is float:
+        sources = _plain(src_weights) if type(src_weights) is dict else None
+        destinations = _plain(dst_weights)
+        if sources is not None and destinations is not None:
+            return _dynamic_needs(
+                level, *level.node(comm), self_weight, sources, destinations
+            )
+    static = topology.weights if topology else None
+    resolved = resolve(level.words, static, *level.node(comm), weights)
+    return resolved, _parameters(resolved)
+
+
+def _plain(weights: object) -> Plain | None:
+    """Return weights of one argument such that equal ones mean the same.
+
+    ``None``: there are none, they are of other types than most, or a rank is there
+    twice.
+    """
+    if type(weights) is dict:
+        pairs = tuple(weights.items())
+    elif type(weights) is list:
+        pairs = tuple([(rank, 1.0) for rank in weights])
+    else:
+        return None
+    for rank, weight in pairs:
+        if type(rank) is not int or type(weight) is not float:
+            return None
+    return pairs if len(pairs) == 1 or len(dict(pairs)) == len(pairs) else None
+
+
+@functools.lru_cache(maxsize=256)
+def _dynamic_needs(
+    level: Level,
+    node: int,
+    size: int,
+    self_weight: float,
+    sources: Plain,
+    destinations: Plain,
+) -> tuple[ResolvedWeights, Parameters]:
+    weights = Weights(self_weight, dict(sources), dict(destinations))
+    resolved = resolve(level.words, None, node, size, weights)
+    return resolved, _parameters(resolved)
+
+
+def _parameters(resolved: ResolvedWeights) -> Parameters:
+    return parameters(
+        self_weight=resolved.self_weight,
+        sources=tuple(resolved.sources),
+        destinations=tuple(resolved.destinations),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bluecomm.runtime.handle import Handle, Result
 from bluecomm.runtime.layout import MachineLayout
-from bluecomm.runtime.parameters import parameters as no_parameters
+from bluecomm.runtime.parameters import parameters as make_parameters
 from bluecomm.topology.default import default_weights
 from bluecomm.topology.exponential import ExponentialGraph
 from bluecomm.topology.weights import NeighborWeights, resolve_weights
@@ -41,6 +41,15 @@ class Topology:
     def graph(self) -> nx.DiGraph[int]:
         """The graph, which is made when it is asked for first."""
         return self.make_graph()
+
+    @functools.cached_property
+    def parameters(self) -> Parameters:
+        """What the engine has to know of an average by these weights."""
+        return make_parameters(
+            self_weight=self.weights.self_weight,
+            sources=tuple(self.weights.src_weights.items()),
+            destinations=tuple((rank, 1.0) for rank in self.weights.dst_ranks),
+        )
 
 
 class Communicator:
@@ -187,7 +196,7 @@ class Communicator:
             keep=keep,
             finish=finish,
             timeout_s=timeout_s,
-            parameters=parameters or no_parameters(),
+            parameters=make_parameters() if parameters is None else parameters,
             waits=waits,
         )
 

@@ -281,6 +281,49 @@ def test_wrong_calls_are_refused_before_anything_is_sent() -> None:
     run_ranks(3, wrong_calls)
 
 
+def equal_calls() -> list[float]:
+    """Call with equal weights that are right, wrong, and other ones each time."""
+    me, n = bf.rank(), bf.size()
+    source, target = (me - 1) % n, (me + 1) % n
+    x = torch.full((4,), float(me))
+
+    def value(self_weight: float, weight: float, targets: object) -> float:
+        result = bf.neighbor_allreduce(
+            x,
+            self_weight=self_weight,
+            src_weights={source: weight},
+            dst_weights=targets,  # type: ignore[arg-type]
+            enable_topo_check=False,
+        )
+        return float(result[0])
+
+    values = [value(1.0, 1.0, [target]), value(1.0, 1.0, {target: 2.0})]
+    with pytest.raises(ValueError, match="must be numbers, and finite, got True"):
+        value(1.0, True, [target])
+    with pytest.raises(ValueError, match="must be numbers, and finite, got True"):
+        value(True, 1.0, [target])
+    with pytest.raises(ValueError, match="a rank twice"):
+        value(1.0, 1.0, [target, target])
+    values += [value(1, 1, [target]), value(1.0, 1.0, (target,))]
+    values.append(float(bf.neighbor_allreduce(x)[0]))
+    bf.set_topology(bf.RingGraph(n, connect_style=1))
+    values.append(float(bf.neighbor_allreduce(x)[0]))
+    bf.set_topology(bf.RingGraph(n, connect_style=2))
+    values.append(float(bf.neighbor_allreduce(x)[0]))
+    return values
+
+
+def test_what_an_equal_call_has_found_holds_for_equal_calls_only() -> None:
+    got = run_ranks(3, equal_calls)
+    for me, values in enumerate(got):
+        before, after = (me - 1) % 3, (me + 1) % 3
+        both = me + before
+        expected = [both, me + 2 * before, both, both, 1.0]
+        by_style = {1: (me + after) / 2, 2: (me + before) / 2}
+        assert values[:5] == pytest.approx(expected)
+        assert set(np.round(values[5:], 5)) == set(np.round([*by_style.values()], 5))
+
+
 def test_a_failing_rank_is_reported() -> None:
     with pytest.raises(RankFailure, match=r"rank 1:\n[\s\S]*deliberate"):
         run_ranks(2, fail_on_rank_one)
