@@ -132,15 +132,11 @@ class Case:
                 f"{operation.name} with {self.dtype_name}: "
                 "a weighted average of integers is no integer"
             )
-        if not operation.kind.startswith("hierarchical"):
-            return ""
-        if max(layout) == 0:
+        if operation.kind.startswith("hierarchical") and max(layout) == 0:
             return (
                 f"{operation.name} needs more than one machine; "
                 "bfrun --ranks-per-machine N simulates them"
             )
-        if len({layout.count(machine) for machine in layout}) > 1:
-            return f"{operation.name} needs as many ranks on each machine"
         return ""
 
 
