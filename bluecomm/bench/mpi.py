@@ -28,6 +28,10 @@ from bluecomm.bench.mpi_rank import can_measure
 from bluecomm.bench.operations import Case
 from bluecomm.bench.results import MPI
 from bluecomm.bench.timing import Turn
+from bluecomm.runtime.mpi_library import launcher_family
+
+# A rank that finds them takes itself for one of the job that the benchmark runs in.
+_LAUNCHERS_OWN = ("BLUECOMM_", "PMI_", "PMIX_", "MPI_LOCAL", "HYDI_", "SLURM_")
 
 _START_LIMIT_S = 120.0
 _ANSWER_LIMIT_S = 300.0
@@ -64,8 +68,11 @@ def mpirun_command(mpirun: str, version: str, world_size: int) -> list[str]:
 
 
 def mpi_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for ``mpirun``: not bluecomm's, and root may start it."""
-    own = {k: v for k, v in environ.items() if not k.startswith("BLUECOMM_")}
+    """Return the variables for ``mpirun``: no launcher's, and root may start it."""
+    foreign: tuple[str, ...] = _LAUNCHERS_OWN
+    if launcher_family(environ) is not None:
+        foreign += ("MPI4PY_LIBMPI",)  # that job's own library, set by init
+    own = {k: v for k, v in environ.items() if not k.startswith(foreign)}
     if os.geteuid() == 0:
         own.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     return own

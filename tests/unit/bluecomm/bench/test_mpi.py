@@ -30,11 +30,15 @@ def test_mpich_needs_no_flags() -> None:
     assert mpi.mpirun_command("/x/mpirun", HYDRA, 64) == ["/x/mpirun", "-np", "64"]
 
 
-def test_the_mpi_world_is_not_bfruns() -> None:
-    given = {"PATH": "/bin", "BLUECOMM_RANK": "1"}
-    own = mpi.mpi_environment(given)
-    assert own["PATH"] == "/bin"
-    assert "BLUECOMM_RANK" not in own
+def test_the_mpi_world_is_not_that_of_the_launcher() -> None:
+    given = {"PATH": "/bin", "MPI4PY_LIBMPI": "/lib/libmpi.so"}
+    launchers = {"BLUECOMM_RANK": "1", "PMI_FD": "9", "SLURM_JOB_ID": "7"}
+    own = mpi.mpi_environment({**given, **launchers})
+    assert given.items() <= own.items()
+    assert not launchers.keys() & own.keys()
+    # Under an MPI's launcher init names that MPI's library, which is another's here.
+    own = mpi.mpi_environment({**given, "PMI_SIZE": "2", "PMI_RANK": "0"})
+    assert "MPI4PY_LIBMPI" not in own
     assert (own.get("OMPI_ALLOW_RUN_AS_ROOT") == "1") == (os.geteuid() == 0)
 
 
