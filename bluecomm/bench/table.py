@@ -39,7 +39,7 @@ def print_table(results: Results) -> None:
         title=f"one blocking call on {results.where()}; slowest rank, median of rounds"
     )
     for heading in _TEXTS:
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for heading in (*_NUMBERS, *_RATIOS):
         table.add_column(heading, justify="right")
     for (operation, dtype, nbytes), peers in results.by_case().items():

@@ -35,7 +35,7 @@ def print_predictions(cluster: Cluster, predictions: Sequence[Prediction]) -> No
 
     table = Table(title=f"predicted: {describe(cluster)}")
     table.add_column("ranks", justify="right")
-    table.add_column("algorithm")
+    table.add_column("algorithm", overflow="fold")
     for heading in (
         "ms/step",
         "efficiency",
@@ -66,7 +66,7 @@ def print_comparison(pairs: Sequence[tuple[Prediction, StepTime]]) -> None:
 
     table = Table(title="predicted and measured")
     table.add_column("ranks", justify="right")
-    table.add_column("algorithm")
+    table.add_column("algorithm", overflow="fold")
     for heading in ("predicted ms", "measured ms", "difference"):
         table.add_column(heading, justify="right")
     for predicted, measured in pairs:

@@ -80,7 +80,7 @@ class TrainReport:
         kind = "" if self.step_ms is None else f", emulated step {self.step_ms:g} ms"
         table = Table(title=f"{self.model}, {nbytes / 1e6:.1f} MB{kind}")
         table.add_column("ranks", justify="right")
-        table.add_column("algorithm")
+        table.add_column("algorithm", overflow="fold")
         for heading in (
             "ms/step",
             "min",

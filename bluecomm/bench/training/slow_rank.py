@@ -90,7 +90,7 @@ def print_paces(paces: Sequence[Pace], title: str) -> None:
     from rich.table import Table
 
     table = Table(title=title)
-    table.add_column("algorithm")
+    table.add_column("algorithm", overflow="fold")
     for heading in ("all alike: steps/s", "one slow: the others", "kept", "it"):
         table.add_column(heading, justify="right")
     for pace in paces:

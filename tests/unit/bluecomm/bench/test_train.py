@@ -175,9 +175,13 @@ def test_a_report_shows_efficiency(report, capsys, tmp_path):
     shown = capsys.readouterr().out
     assert "2x1M, 2.1 MB, emulated step 200 ms" in shown
     assert "50.0 %" in shown
-    real = dataclasses.replace(report, step_ms=None)
+    long = "hierarchical_neighbor_allreduce:static:atc"
+    times = [*report.times, dataclasses.replace(report.times[0], contender=long)]
+    real = dataclasses.replace(report, step_ms=None, times=times)
     real.print()
-    assert "emulated" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "emulated" not in shown
+    assert "ce:static:atc" in shown  # on a line of its own
     file = tmp_path / "report.png"
     report.plot(str(file))
     assert file.read_bytes().startswith(b"\x89PNG")
