@@ -24,9 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name. Default: those of this process.
 
     Returns:
-        0, or 1 when a file cannot be read or written.
+        0, or 1 when a file cannot be read or written, or drawn without matplotlib.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.more and arguments.merge is None:
+        parser.error("only traces to --merge may be several")
     try:
         if arguments.merge is not None:
             _merge([arguments.file, *arguments.more], arguments.merge)
@@ -38,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 timeline, arguments.plot, begin_ms=arguments.begin, end_ms=arguments.end
             )
             print(f"picture in {arguments.plot}")
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name. Default: those of this process.
 
     Returns:
-        0, or 2 when the arguments do not fit together.
+        0, or 2 when the arguments do not fit together, or nothing can be drawn here.
     """
     args = _parser().parse_args(argv)
     try:
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _print(rows, args)
         if args.plot:
             _plot(rows[0], args.plot)
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         print(f"bluecomm.topology: {error}", file=sys.stderr)
         return 2
     return 0

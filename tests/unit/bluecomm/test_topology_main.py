@@ -1,6 +1,7 @@
 """``python -m bluecomm.topology`` and the pictures."""
 
 import re
+import sys
 
 import networkx as nx
 import pytest
@@ -122,3 +123,9 @@ def test_a_picture_of_a_schedule_has_its_rounds():
 def test_only_topologies_are_drawn():
     with pytest.raises(TypeError, match=r"must be a networkx\.DiGraph, got str"):
         plot_topology("ring")
+
+
+def test_a_picture_needs_matplotlib(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(["RingGraph", "-n", "3", "--plot", "x.png"]) == 2
+    assert "topology: import of matplotlib.figure halted" in capsys.readouterr().err

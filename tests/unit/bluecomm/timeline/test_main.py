@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,22 @@ def test_the_picture(timeline: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([str(timeline), "--plot", str(picture), "--begin", "5"]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert f"picture in {picture}" in capsys.readouterr().out
+
+
+def test_a_picture_needs_matplotlib(
+    timeline: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main([str(timeline), "--plot", "x.png"]) == 1
+    assert "error: import of matplotlib.figure halted" in capsys.readouterr().err
+
+
+def test_several_timelines_are_not_read(
+    timeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([str(timeline), str(timeline)])
+    assert "only traces to --merge may be several" in capsys.readouterr().err
 
 
 def test_the_wait_has_the_colour_of_who_was_late(timeline: Path) -> None:
