@@ -114,7 +114,9 @@ void Connection::grow(Clock::time_point now) {
   const std::size_t streams = link_.streams().size();
   std::size_t wanted = static_cast<std::size_t>(options_.streams);
   if (count_) {
-    count_->update(link_.is_blocked(), link_.bytes_started(), streams, now);
+    if (const bool blocked = link_.is_blocked(); count_->measures(blocked)) {
+      count_->update(blocked, link_.bytes_acknowledged(), streams, now);
+    }
     link_.use(count_->used());
     wanted = count_->wanted();
     if (growth_) wanted = std::max(wanted, link_.streams_asked_for());

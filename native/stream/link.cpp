@@ -140,6 +140,12 @@ std::uint64_t Link::bytes_received() const {
   return total;
 }
 
+std::uint64_t Link::bytes_acknowledged() const {
+  std::uint64_t total = 0;
+  for (const Stream& stream : streams_.all()) total += stream.acknowledged();
+  return total;
+}
+
 void Link::queue_goodbye() {
   goodbye_queued_ = true;
   Frame frame{.kind = FrameKind::kGoodbye};

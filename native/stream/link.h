@@ -61,6 +61,8 @@ class Link final : private FrameSink {
   bool is_blocked() const;
   // Bytes of payloads that streams have begun to write.
   std::uint64_t bytes_started() const { return outbox_.stats().bytes; }
+  // Bytes that the peer's kernel has acknowledged; asks the kernel.
+  std::uint64_t bytes_acknowledged() const;
 
   std::unique_ptr<ReceivedMessage> take_arrived() { return inbox_.take_arrived(); }
   bool has_arrived() const { return inbox_.has_arrived(); }

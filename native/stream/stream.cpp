@@ -71,6 +71,13 @@ Stream::Stream(UniqueFd fd, std::size_t index, bool checksum)
   stats_.peer = peer_text(fd_.get());
 }
 
+std::uint64_t Stream::acknowledged() const {
+  int held = 0;
+  static_cast<void>(ioctl(fd_.get(), SIOCOUTQ, &held));
+  return stats_.bytes_sent -
+         std::min(stats_.bytes_sent, static_cast<std::uint64_t>(held));
+}
+
 void Stream::update_pace(Clock::time_point now) {
   int held = 0;
   if (ioctl(fd_.get(), SIOCOUTQ, &held) != 0) return;

@@ -72,6 +72,9 @@ class Stream {
 
   bool has_output() const { return chunk_.has_value() || !frames_.empty(); }
 
+  // Bytes that the peer's kernel has acknowledged; asks the kernel.
+  std::uint64_t acknowledged() const;
+
   const Pace& pace() const { return pace_; }
   // Asks the kernel what it still holds.
   void update_pace(Clock::time_point now);

@@ -6,11 +6,12 @@ namespace bluecomm::stream {
 
 void StreamCount::update(bool blocked, std::uint64_t bytes, std::size_t count,
                          Clock::time_point now) {
-  if (settled_ || max_ == 1) return;
+  if (settled_) return;
   // Until the last increase is there, nothing is learnt about it.
   if (was_blocked_ && count >= wanted_) {
     if (blocked_time_ >= Clock::duration::zero()) {
-      blocked_bytes_ += bytes - bytes_before_;
+      // A little less than before, where a socket counts more than its bytes.
+      blocked_bytes_ += bytes - std::min(bytes, bytes_before_);
       blocked_time_ += now - since_;
     } else {
       blocked_time_ = std::min(blocked_time_ + (now - since_), Clock::duration::zero());
@@ -27,14 +28,41 @@ void StreamCount::update(bool blocked, std::uint64_t bytes, std::size_t count,
 }
 
 void StreamCount::judge(double rate) {
+  if (descending_) {
+    descend(rate);
+  } else {
+    climb(rate);
+  }
+}
+
+void StreamCount::climb(double rate) {
   const bool gained = rate >= kGain * best_rate_;
   if (gained) {
     best_ = wanted_;
     best_rate_ = rate;
   }
-  settled_ = wanted_ == max_ || (!gained && wanted_ >= kBlind);
-  if (!settled_) wanted_ = std::min(2 * wanted_, max_);
-  used_ = settled_ ? best_ : wanted_;
+  descending_ = wanted_ == max_ || (!gained && wanted_ >= kBlind);
+  if (descending_) {
+    used_ = best_;
+    best_rate_ = 0;
+    settled_ = best_ == 1;
+  } else {
+    wanted_ = std::min(2 * wanted_, max_);
+    used_ = wanted_;
+  }
+}
+
+void StreamCount::descend(double rate) {
+  const bool confirmed = best_rate_ == 0;
+  if (!confirmed && kGain * rate <= best_rate_) {
+    used_ = best_;
+    settled_ = true;
+    return;
+  }
+  best_ = used_;
+  best_rate_ = confirmed ? rate : std::max(rate, best_rate_);
+  settled_ = best_ == 1;
+  if (!settled_) used_ = best_ / 2;
 }
 
 }  // namespace bluecomm::stream

@@ -11,25 +11,29 @@ namespace bluecomm::stream {
 // How many streams a link should have, and how many of them should carry chunks.
 //
 // A second stream pays where one alone cannot fill the way to the peer: several paths,
-// or a limit for each connection. Elsewhere it only costs. Which it is cannot be known
-// before it was tried, so it is: while chunks wait and no stream takes any, the time
-// and the bytes are counted, but for the first kSettle, in which buffers fill; after
-// kTrial of such time the number is doubled. Up to
-// kBlind streams are opened whatever they bring, because where there are several paths
-// it is a matter of luck which one a connection takes; beyond, the last doubling must
-// have brought kGain. At the end the smallest number is used that comes near the best.
+// or a limit for each connection. Elsewhere it only costs: each stream's queue delays
+// the others' bytes. Which it is cannot be known before it was tried, so it is: while
+// chunks wait and no stream takes any, the time and the bytes that the peer's kernel
+// acknowledges are counted, but for the first kSettle, in which windows open; after
+// kTrial of such time the number is doubled. Up to kBlind streams are opened whatever
+// they bring, because where there are several paths it is a matter of luck which one a
+// connection takes; beyond, the last doubling must have brought kGain. Then the way
+// back: the best number is measured once more, and halved as long as the rest does
+// without it, for one fortunate trial must not decide for all time.
 class StreamCount {
  public:
   static constexpr std::chrono::milliseconds kSettle{20};
   static constexpr std::chrono::milliseconds kTrial{50};
   static constexpr std::size_t kBlind = 4;
-  static constexpr double kGain = 1.1;
+  static constexpr double kGain = 1.15;
 
   // `max`: never more.
-  explicit StreamCount(std::size_t max) : max_(max) {}
+  explicit StreamCount(std::size_t max) : max_(max), settled_(max == 1) {}
 
-  // Called at each turn: whether chunks wait and no stream takes any, how many bytes
-  // have been handed to streams so far, and how many streams there are.
+  // Whether the next update() is needed: whether chunks wait and no stream takes any.
+  bool measures(bool blocked) const { return !settled_ && (blocked || was_blocked_); }
+  // Called at each turn: how many bytes the peer's kernel has acknowledged so far, and
+  // how many streams there are.
   void update(bool blocked, std::uint64_t bytes, std::size_t count,
               Clock::time_point now);
 
@@ -40,17 +44,21 @@ class StreamCount {
 
  private:
   void judge(double rate);
+  void climb(double rate);
+  void descend(double rate);
 
   const std::size_t max_;
   std::size_t wanted_ = 1;
   std::size_t used_ = 1;
-  bool settled_ = false;
+  bool descending_ = false;
+  bool settled_;
   bool was_blocked_ = false;
   Clock::time_point since_;
   std::uint64_t bytes_before_ = 0;
   Clock::duration blocked_time_ = -kSettle;  // counts from 0
   std::uint64_t blocked_bytes_ = 0;
-  // Bytes per second, with the number of streams that is worth using so far.
+  // Bytes per second, with the number of streams that is worth using so far; 0: it is
+  // being measured again.
   double best_rate_ = 0;
   std::size_t best_ = 1;
 };
