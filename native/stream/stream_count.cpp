@@ -52,7 +52,15 @@ void StreamCount::climb(double rate) {
   }
 }
 
+// The higher of two rates: where the other direction is busy too, acknowledgements come
+// late, and a trial finds less than there is; more it can hardly find.
 void StreamCount::descend(double rate) {
+  if (!first_rate_) {
+    first_rate_ = rate;
+    return;
+  }
+  rate = std::max(rate, *first_rate_);
+  first_rate_.reset();
   const bool confirmed = best_rate_ == 0;
   if (!confirmed && kGain * rate <= best_rate_) {
     used_ = best_;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "stream/options.h"
 
@@ -18,8 +19,8 @@ namespace bluecomm::stream {
 // kTrial of such time the number is doubled. Up to kBlind streams are opened whatever
 // they bring, because where there are several paths it is a matter of luck which one a
 // connection takes; beyond, the last doubling must have brought kGain. Then the way
-// back: the best number is measured once more, and halved as long as the rest does
-// without it, for one fortunate trial must not decide for all time.
+// back: the best number is measured again, in two trials, and halved as long as half of
+// it does as well, for one fortunate trial must not decide for all time.
 class StreamCount {
  public:
   static constexpr std::chrono::milliseconds kSettle{20};
@@ -60,6 +61,7 @@ class StreamCount {
   // Bytes per second, with the number of streams that is worth using so far; 0: it is
   // being measured again.
   double best_rate_ = 0;
+  std::optional<double> first_rate_;  // of two, on the way back
   std::size_t best_ = 1;
 };
 

@@ -61,6 +61,18 @@ TEST(stream_count, one_fortunate_trial_does_not_decide) {
   CHECK(!count.measures(true));
 }
 
+TEST(stream_count, one_unfortunate_trial_on_the_way_back_does_not_decide) {
+  StreamCount count(8);
+  std::size_t most = 0;
+  int calls = 0;
+  send(count, 2s, [&](std::size_t streams) {
+    most = std::max(most, streams);
+    const bool is_back = most == 8 && streams == 4 && ++calls <= 60;
+    return is_back ? 20 : 10 * static_cast<int>(std::min<std::size_t>(streams, 4));
+  });
+  CHECK_EQ(count.used(), 4u);
+}
+
 TEST(stream_count, comes_back_to_what_is_enough) {
   StreamCount count(8);
   int calls = 0;
