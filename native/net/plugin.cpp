@@ -64,7 +64,7 @@ KeptPtr<ListenComm> Plugin::listen(int number, void* handle) {
 SendComm* Plugin::connect(int number, void* memory) {
   Handle handle = Handle::read(memory);
   // Out of the table while it is worked on: an error forgets it.
-  Attempt attempt = take_attempt(handle, device(number));
+  Attempt attempt = take_attempt(handle, number);
   const std::uint64_t id = std::exchange(handle.attempt, 0);
   handle.write(memory);
   if (attempt.comm->advance_opening()) return adopt(std::move(attempt.comm));
@@ -76,11 +76,13 @@ SendComm* Plugin::connect(int number, void* memory) {
   return nullptr;
 }
 
-Plugin::Attempt Plugin::take_attempt(const Handle& handle, const Device& device) {
+Plugin::Attempt Plugin::take_attempt(const Handle& handle, int number) {
+  const Device& device = this->device(number);
   const Clock::time_point now = Clock::now();
   if (handle.attempt == 0) {
     drop_forgotten_attempts(now);
-    return {make_kept<SendComm>(handle, device, settings_), now};
+    auto count = stream_count(handle.address(device), number);
+    return {make_kept<SendComm>(handle, device, settings_, std::move(count)), now};
   }
   const std::scoped_lock lock(mutex_);
   const auto known = attempts_.extract(handle.attempt);
@@ -89,6 +91,19 @@ Plugin::Attempt Plugin::take_attempt(const Handle& handle, const Device& device)
                   "connect: called with a handle of an attempt that has ended");
   }
   return std::move(known.mapped());
+}
+
+std::shared_ptr<stream::StreamCount> Plugin::stream_count(stream::Address peer,
+                                                          int number) {
+  peer.set_port(0);
+  const std::scoped_lock lock(mutex_);
+  std::erase_if(counts_, [](const auto& one) { return one.second.expired(); });
+  auto& known = counts_[{number, peer.text()}];
+  auto count = known.lock();
+  if (!count) {
+    known = count = std::make_shared<stream::StreamCount>(stream::kMaxAutoStreams);
+  }
+  return count;
 }
 
 void Plugin::drop_forgotten_attempts(Clock::time_point now) {

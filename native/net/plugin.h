@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "net/cpus.h"
@@ -13,6 +14,7 @@
 #include "net/listen_comm.h"
 #include "net/send_comm.h"
 #include "net/settings.h"
+#include "stream/stream_count.h"
 
 namespace bluecomm::net {
 
@@ -51,7 +53,9 @@ class Plugin {
     Clock::time_point called_at;
   };
 
-  Attempt take_attempt(const Handle& handle, const Device& device);
+  Attempt take_attempt(const Handle& handle, int number);
+  // Of the connections that go out through the card `number` to the peer's host.
+  std::shared_ptr<stream::StreamCount> stream_count(stream::Address peer, int number);
   void drop_forgotten_attempts(Clock::time_point now);
   template <typename T>
   T* adopt(KeptPtr<T> comm);
@@ -67,6 +71,7 @@ class Plugin {
   int threads_ = 0;
   std::map<std::uint64_t, Attempt> attempts_;
   std::uint64_t last_attempt_ = 0;
+  std::map<std::pair<int, std::string>, std::weak_ptr<stream::StreamCount>> counts_;
   struct Adopted {
     std::uint64_t number;
     Comm* comm;

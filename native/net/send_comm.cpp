@@ -1,16 +1,26 @@
 #include "net/send_comm.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace bluecomm::net {
 namespace {
 
 bool is_free(const Request& request) { return request.comm == nullptr; }
 
+Identity identity_with(const Handle& handle, const Settings& settings,
+                       std::shared_ptr<stream::StreamCount> count) {
+  Identity identity = identity_of(handle.name(), settings);
+  identity.options.count = std::move(count);
+  return identity;
+}
+
 }  // namespace
 
-SendComm::SendComm(const Handle& handle, const Device& device, const Settings& settings)
-    : SendComm(identity_of(handle.name(), settings), handle.address(device)) {}
+SendComm::SendComm(const Handle& handle, const Device& device, const Settings& settings,
+                   std::shared_ptr<stream::StreamCount> count)
+    : SendComm(identity_with(handle, settings, std::move(count)),
+               handle.address(device)) {}
 
 SendComm::SendComm(const Identity& identity, const stream::Address& address)
     : Comm(identity.options, identity.sender, "the receiver at " + address.text(),

@@ -12,8 +12,10 @@ namespace bluecomm::net {
 // The end that sends.
 class SendComm final : public Comm {
  public:
-  // Begins to connect to the listener of `handle`, through the card `device`.
-  SendComm(const Handle& handle, const Device& device, const Settings& settings);
+  // Begins to connect to the listener of `handle`, through the card `device`. `count`:
+  // of streams, if they are not set.
+  SendComm(const Handle& handle, const Device& device, const Settings& settings,
+           std::shared_ptr<stream::StreamCount> count);
 
   const char* direction() const override { return "send"; }
 

@@ -72,7 +72,10 @@ void Connection::open(Connector::First first) {
   const int fd = first.socket.get();
   if (options_.streams == 0) {
     // Between processes of one machine there is one path, and it knows no limit.
-    count_.emplace(stays_on_this_machine(fd) ? 1 : kMaxAutoStreams);
+    const bool stays = stays_on_this_machine(fd);
+    const bool shares = options_.count != nullptr && !stays;
+    count_.emplace(shares ? options_.count
+                          : std::make_shared<StreamCount>(stays ? 1 : kMaxAutoStreams));
   }
   if (first.dialled) {
     Hello hello = hello_;

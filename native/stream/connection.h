@@ -101,10 +101,10 @@ class Connection {
   Connector connector_;
   Nonce group_{};  // of the link
   Link link_;
-  std::vector<Watch> watches_;        // of link_'s streams: go before them
-  std::optional<StreamCount> count_;  // unless it is given
-  std::optional<Growth> growth_;      // of a link that this end dialled
-  std::size_t asked_for_ = 1;         // of the peer, if it dialled
+  std::vector<Watch> watches_;              // of link_'s streams: go before them
+  std::optional<StreamCount::User> count_;  // unless it is given
+  std::optional<Growth> growth_;            // of a link that this end dialled
+  std::size_t asked_for_ = 1;               // of the peer, if it dialled
 };
 
 }  // namespace bluecomm::stream

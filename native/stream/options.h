@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ using Clock = std::chrono::steady_clock;
 inline constexpr int kMaxStreams = 16;
 inline constexpr int kMaxAutoStreams = 8;
 
+class StreamCount;
+
 struct Options {
   int rank = 0;
   std::string job;
@@ -24,6 +27,8 @@ struct Options {
   bool listen_everywhere = false;
   // Of the links that this end dials, 1 to kMaxStreams; 0: as many as pay (growth.h).
   int streams = 0;
+  // For 0: what links that go the same way have in common; null: nothing.
+  std::shared_ptr<StreamCount> count;
   std::size_t eager_bytes = 4096;
   // What this end sends goes with CRC32Cs.
   bool checksum = false;

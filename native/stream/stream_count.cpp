@@ -1,25 +1,37 @@
 #include "stream/stream_count.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace bluecomm::stream {
 
-void StreamCount::update(bool blocked, std::uint64_t bytes, std::size_t count,
-                         Clock::time_point now) {
-  if (settled_) return;
-  // Until the last increase is there, nothing is learnt about it.
-  if (was_blocked_ && count >= wanted_) {
-    if (blocked_time_ >= Clock::duration::zero()) {
-      // A little less than before, where a socket counts more than its bytes.
-      blocked_bytes_ += bytes - std::min(bytes, bytes_before_);
-      blocked_time_ += now - since_;
-    } else {
-      blocked_time_ = std::min(blocked_time_ + (now - since_), Clock::duration::zero());
-    }
-  }
+StreamCount::User::~User() {
+  if (was_blocked_) --count_->blocked_users_;
+}
+
+void StreamCount::User::update(bool blocked, std::uint64_t bytes, std::size_t streams,
+                               Clock::time_point now) {
+  const std::unique_lock lock(count_->mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || count_->settled_) return;
+  count_->count(*this, bytes, streams, now);
+  if (blocked != was_blocked_) count_->blocked_users_ += blocked ? 1 : -1;
   was_blocked_ = blocked;
-  since_ = now;
   bytes_before_ = bytes;
+}
+
+void StreamCount::count(const User& user, std::uint64_t bytes, std::size_t streams,
+                        Clock::time_point now) {
+  const Clock::duration passed = now - std::exchange(since_, now);
+  if (blocked_users_ == 0) return;
+  blocked_time_ += passed;
+  if (user.was_blocked_ && streams < wanted_) {
+    // Until the last increase is there, nothing is learnt about it.
+    blocked_time_ = std::min(blocked_time_, Clock::duration::zero());
+    blocked_bytes_ = 0;
+  } else if (user.was_blocked_ && blocked_time_ > Clock::duration::zero()) {
+    // A little less than before, where a socket counts more than its bytes.
+    blocked_bytes_ += bytes - std::min(bytes, user.bytes_before_);
+  }
   if (blocked_time_ < kTrial) return;
   judge(static_cast<double>(blocked_bytes_) /
         std::chrono::duration<double>(blocked_time_).count());
@@ -33,6 +45,8 @@ void StreamCount::judge(double rate) {
   } else {
     climb(rate);
   }
+  // Links that come later need no more than these.
+  if (settled_) wanted_ = used_.load();
 }
 
 void StreamCount::climb(double rate) {
@@ -48,7 +62,7 @@ void StreamCount::climb(double rate) {
     settled_ = best_ == 1;
   } else {
     wanted_ = std::min(2 * wanted_, max_);
-    used_ = wanted_;
+    used_ = wanted_.load();
   }
 }
 

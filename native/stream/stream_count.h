@@ -1,8 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 
 #include "stream/options.h"
@@ -21,6 +24,10 @@ namespace bluecomm::stream {
 // connection takes; beyond, the last doubling must have brought kGain. Then the way
 // back: the best number is measured again, in two trials, and halved as long as half of
 // it does as well, for one fortunate trial must not decide for all time.
+//
+// Links of one process that share a way share the number too: what counts is what they
+// carry together. Each by itself would find that one more stream pays, at the cost of
+// the others. Links may be in different threads.
 class StreamCount {
  public:
   static constexpr std::chrono::milliseconds kSettle{20};
@@ -31,31 +38,55 @@ class StreamCount {
   // `max`: never more.
   explicit StreamCount(std::size_t max) : max_(max), settled_(max == 1) {}
 
-  // Whether the next update() is needed: whether chunks wait and no stream takes any.
-  bool measures(bool blocked) const { return !settled_ && (blocked || was_blocked_); }
-  // Called at each turn: how many bytes the peer's kernel has acknowledged so far, and
-  // how many streams there are.
-  void update(bool blocked, std::uint64_t bytes, std::size_t count,
-              Clock::time_point now);
-
   // How many streams there should be ...
   std::size_t wanted() const { return wanted_; }
   // ... and how many of them carry chunks.
   std::size_t used() const { return used_; }
 
+  // A link that the number is for.
+  class User {
+   public:
+    explicit User(std::shared_ptr<StreamCount> count) : count_(std::move(count)) {}
+    ~User();
+    User(const User&) = delete;
+    User& operator=(const User&) = delete;
+
+    std::size_t wanted() const { return count_->wanted(); }
+    std::size_t used() const { return count_->used(); }
+
+    // Whether update() is needed now: whether chunks wait and no stream takes any.
+    bool measures(bool blocked) const {
+      return !count_->settled_ && (blocked || was_blocked_);
+    }
+    // Called at each turn: how many bytes the peer's kernel has acknowledged so far,
+    // and how many streams the link has.
+    void update(bool blocked, std::uint64_t bytes, std::size_t streams,
+                Clock::time_point now);
+
+   private:
+    friend class StreamCount;
+
+    const std::shared_ptr<StreamCount> count_;
+    bool was_blocked_ = false;
+    std::uint64_t bytes_before_ = 0;
+  };
+
  private:
+  void count(const User& user, std::uint64_t bytes, std::size_t streams,
+             Clock::time_point now);
   void judge(double rate);
   void climb(double rate);
   void descend(double rate);
 
   const std::size_t max_;
-  std::size_t wanted_ = 1;
-  std::size_t used_ = 1;
+  std::atomic<std::size_t> wanted_ = 1;
+  std::atomic<std::size_t> used_ = 1;
+  std::atomic<bool> settled_;
+  std::atomic<int> blocked_users_ = 0;
+  // Whoever finds it taken does without: a forked child must not wait for it.
+  std::mutex mutex_;
   bool descending_ = false;
-  bool settled_;
-  bool was_blocked_ = false;
   Clock::time_point since_;
-  std::uint64_t bytes_before_ = 0;
   Clock::duration blocked_time_ = -kSettle;  // counts from 0
   std::uint64_t blocked_bytes_ = 0;
   // Bytes per second, with the number of streams that is worth using so far; 0: it is

@@ -1,6 +1,9 @@
 #include "stream/stream_count.h"
 
+#include <deque>
 #include <functional>
+#include <memory>
+#include <utility>
 
 #include "tests/check.h"
 
@@ -9,63 +12,87 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A sender that always has data, for `time`, over streams that are opened at once and
-// carry so many bytes per millisecond as `rate` says of their number.
-void send(StreamCount& count, std::chrono::milliseconds time,
-          const std::function<std::uint64_t(std::size_t streams)>& rate) {
-  static Clock::time_point now{};
-  std::uint64_t bytes = 0;
-  for (auto end = now + time; now < end; now += 1ms) {
-    count.update(true, bytes, count.wanted(), now);
-    bytes += rate(count.used());
+// Senders that always have data, over streams that are opened at once.
+class Senders {
+ public:
+  explicit Senders(std::size_t max, std::size_t number = 1)
+      : count_(std::make_shared<StreamCount>(max)) {
+    for (std::size_t i = 0; i < number; ++i) senders_.emplace_back(count_);
   }
-}
+
+  // For `time`; in each millisecond one carries as many bytes as `rate` says of its
+  // streams.
+  void send(std::chrono::milliseconds time,
+            const std::function<std::uint64_t(std::size_t streams)>& rate) {
+    for (auto end = now_ + time; now_ < end; now_ += 1ms) {
+      for (Sender& one : senders_) {
+        one.user.update(true, one.bytes, count_->wanted(), now_);
+        one.bytes += rate(count_->used());
+      }
+    }
+  }
+
+  std::size_t wanted() const { return count_->wanted(); }
+  std::size_t used() const { return count_->used(); }
+  StreamCount::User& user() { return senders_.front().user; }
+  void stop_one() { senders_.pop_back(); }
+
+ private:
+  struct Sender {
+    explicit Sender(std::shared_ptr<StreamCount> count) : user(std::move(count)) {}
+    StreamCount::User user;
+    std::uint64_t bytes = 0;
+  };
+
+  const std::shared_ptr<StreamCount> count_;
+  std::deque<Sender> senders_;
+  Clock::time_point now_{};
+};
 
 TEST(stream_count, grows_while_each_stream_brings_its_share) {
-  StreamCount count(8);
+  Senders count(8);
   CHECK_EQ(count.wanted(), 1u);
-  send(count, 1s, [](std::size_t streams) { return streams * 60'000; });
+  count.send(1s, [](std::size_t streams) { return streams * 60'000; });
   CHECK_EQ(count.wanted(), 8u);
   CHECK_EQ(count.used(), 8u);
 }
 
 TEST(stream_count, uses_one_where_more_bring_nothing) {
-  StreamCount count(8);
-  send(count, 1s, [](std::size_t) { return 120'000; });
-  CHECK_EQ(count.wanted(), StreamCount::kBlind);
+  Senders count(8);
+  count.send(1s, [](std::size_t) { return 120'000; });
+  CHECK_EQ(count.wanted(), 1u);
   CHECK_EQ(count.used(), 1u);
 }
 
 TEST(stream_count, stops_where_the_line_is_full) {
-  StreamCount count(16);
-  send(count, 1s,
-       [](std::size_t streams) { return std::min<std::size_t>(streams, 4); });
-  CHECK_EQ(count.wanted(), 8u);
+  Senders count(16);
+  count.send(1s, [](std::size_t streams) { return std::min<std::size_t>(streams, 4); });
+  CHECK_EQ(count.wanted(), 4u);
   CHECK_EQ(count.used(), 4u);
 }
 
 TEST(stream_count, finds_the_second_path_though_the_first_tries_miss_it) {
-  StreamCount count(8);
-  send(count, 1s, [](std::size_t streams) { return streams < 4 ? 100 : 500; });
+  Senders count(8);
+  count.send(1s, [](std::size_t streams) { return streams < 4 ? 100 : 500; });
   CHECK_EQ(count.used(), 4u);
 }
 
 TEST(stream_count, one_fortunate_trial_does_not_decide) {
-  StreamCount count(8);
+  Senders count(8);
   bool fortunate = true;
-  send(count, 2s, [&](std::size_t streams) {
+  count.send(2s, [&](std::size_t streams) {
     fortunate &= streams <= 2;
     return streams == 2 && fortunate ? 150 : 100;
   });
   CHECK_EQ(count.used(), 1u);
-  CHECK(!count.measures(true));
+  CHECK(!count.user().measures(true));
 }
 
 TEST(stream_count, one_unfortunate_trial_on_the_way_back_does_not_decide) {
-  StreamCount count(8);
+  Senders count(8);
   std::size_t most = 0;
   int calls = 0;
-  send(count, 2s, [&](std::size_t streams) {
+  count.send(2s, [&](std::size_t streams) {
     most = std::max(most, streams);
     const bool is_back = most == 8 && streams == 4 && ++calls <= 60;
     return is_back ? 20 : 10 * static_cast<int>(std::min<std::size_t>(streams, 4));
@@ -74,31 +101,53 @@ TEST(stream_count, one_unfortunate_trial_on_the_way_back_does_not_decide) {
 }
 
 TEST(stream_count, comes_back_to_what_is_enough) {
-  StreamCount count(8);
+  Senders count(8);
   int calls = 0;
-  send(count, 2s, [&](std::size_t streams) {
+  count.send(2s, [&](std::size_t streams) {
     // A line that grows while it is tried seems to owe that to the streams.
     return std::min(++calls, 300) * static_cast<int>(std::min<std::size_t>(streams, 2));
   });
   CHECK_EQ(count.used(), 2u);
 }
 
+TEST(stream_count, senders_of_one_way_find_one_number) {
+  Senders count(8, 3);
+  // Who has more streams than the others would have more of the line.
+  count.send(3s, [](std::size_t) { return 40; });
+  CHECK_EQ(count.used(), 1u);
+}
+
+TEST(stream_count, senders_of_one_way_grow_together) {
+  Senders count(8, 3);
+  count.send(3s, [](std::size_t streams) { return 20 * streams; });
+  CHECK_EQ(count.used(), 8u);
+}
+
+TEST(stream_count, goes_on_without_a_sender_that_ends) {
+  Senders count(8, 2);
+  count.send(30ms, [](std::size_t) { return 100; });
+  count.stop_one();
+  count.send(1s, [](std::size_t) { return 100; });
+  CHECK_EQ(count.used(), 1u);
+  CHECK(!count.user().measures(true));
+}
+
 TEST(stream_count, stays_where_nothing_waits) {
-  StreamCount count(8);
+  Senders count(8);
   Clock::time_point now{};
   for (int i = 0; i < 1000; ++i) {
     now += 10ms;
-    count.update(false, 1'000'000 * static_cast<std::uint64_t>(i), 1, now);
+    count.user().update(false, 1'000'000 * static_cast<std::uint64_t>(i), 1, now);
   }
   CHECK_EQ(count.wanted(), 1u);
 }
 
 TEST(stream_count, learns_nothing_before_the_streams_are_there) {
-  StreamCount count(8);
-  send(count, 80ms, [](std::size_t) { return 1; });
+  Senders count(8);
+  count.send(80ms, [](std::size_t) { return 1; });
   CHECK_EQ(count.wanted(), 2u);
   Clock::time_point now = Clock::time_point{} + 1h;
-  for (int i = 0; i < 1000; ++i) count.update(true, 0, 1, now += 1ms);
+  for (int i = 0; i < 1000; ++i) count.user().update(true, 0, 1, now += 1ms);
   CHECK_EQ(count.wanted(), 2u);
 }
 
