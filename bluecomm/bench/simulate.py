@@ -63,12 +63,28 @@ def add_parser(subparsers: Subparsers) -> None:
         help="10^6 bytes of parameters, in 20 equal layers (default: 20)",
     )
     job.add_argument(
-        "--step-ms", type=float, default=200.0, help="without communication; 200"
+        "--step-ms",
+        type=float,
+        default=200.0,
+        help="milliseconds of a step without communication (default: 200)",
     )
     parser.add_argument(
-        "--algorithms", nargs="+", default=list(PREDICTED), metavar="NAME[:OPTION]"
+        "--algorithms",
+        nargs="+",
+        default=list(PREDICTED),
+        metavar="NAME[:OPTION]",
+        help="as of train, with the same options, but none "
+        f"(default: {' '.join(PREDICTED)})",
     )
-    parser.add_argument("--ranks", nargs="+", type=int, default=list(_RANKS))
+    parser.add_argument(
+        "--ranks",
+        nargs="+",
+        type=int,
+        default=list(_RANKS),
+        metavar="N",
+        help="numbers of ranks; those that do not fill their machines are left out "
+        "(default: 1, 2, 4, ... 8192, 10000)",
+    )
     parser.add_argument(
         "--check",
         type=Path,
