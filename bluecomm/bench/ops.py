@@ -25,6 +25,7 @@ from bluecomm import (
 )
 from bluecomm.bench.arguments import add_outputs, count, positive, why_not_written
 from bluecomm.bench.libraries import others
+from bluecomm.bench.memory import free_memory
 from bluecomm.bench.operations import OPERATIONS, Case, bus_bandwidth, case_of
 from bluecomm.bench.own import Bluecomm
 from bluecomm.bench.plot import BANDWIDTH, TIME, draw
@@ -212,11 +213,8 @@ def _measure_all(
 
 def fits(case: Case, libraries: int) -> bool:
     """Return whether the memory that is free on each machine suffices; collective."""
-    with open("/proc/meminfo") as file:
-        lines = dict(line.split(":", 1) for line in file)
-    free = int(lines["MemAvailable"].split()[0]) << 10
     wanted = local_size() * libraries * _TENSORS_PER_LIBRARY * case.nbytes
-    fits = torch.tensor(int(wanted < _MEMORY_PART * free))
+    fits = torch.tensor(int(wanted < _MEMORY_PART * free_memory()))
     return bool(allreduce(fits, op=Min, name="bench.fits"))
 
 
