@@ -38,7 +38,8 @@ def init(
             ``comm`` is null, or not given to the first ``init``.
         TypeError: ``comm`` is no communicator of mpi4py.
         OSError: A timeline is wanted (``BLUECOMM_TIMELINE``) that cannot be written.
-        MismatchError: The ranks start with differing topologies or settings.
+        MismatchError: The ranks have differing versions of bluecomm, or start with
+            differing topologies or settings.
         CommunicationTimeout: Some ranks did not come within the start timeout.
         BluecommError: The launcher cannot be reached, or refuses this process.
     """

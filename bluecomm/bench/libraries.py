@@ -17,6 +17,10 @@ from bluecomm.bench.timing import Library
 from bluecomm.runtime import current_communicator
 
 
+class UnavailableLibrary(RuntimeError):
+    """One was asked for that cannot be measured here; raised on all ranks."""
+
+
 def others(
     wanted: Sequence[str] | None,
     cases: Sequence[Case],
@@ -34,8 +38,7 @@ def others(
         notes: Gets a line for each that is not there.
 
     Raises:
-        RuntimeError: MPI was asked for and is not there.
-        OSError: The limit was asked for and cannot be had.
+        UnavailableLibrary: One was asked for and is not there.
     """
     if wanted is None or GLOO in wanted:
         gloo = Gloo(current_communicator().layout.machine_of)
@@ -49,7 +52,7 @@ def others(
             library = start(cases, stack, versions)
         except (OSError, RuntimeError) as error:
             if wanted is not None:
-                raise
+                raise UnavailableLibrary(f"--libraries {name}: {error}") from error
             notes.append(f"{name} left out: {error}")
             continue
         yield library

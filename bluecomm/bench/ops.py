@@ -24,7 +24,7 @@ from bluecomm import (
     size,
 )
 from bluecomm.bench.arguments import add_outputs, count, positive, why_not_written
-from bluecomm.bench.libraries import others
+from bluecomm.bench.libraries import UnavailableLibrary, others
 from bluecomm.bench.memory import free_memory
 from bluecomm.bench.operations import OPERATIONS, Case, bus_bandwidth, case_of
 from bluecomm.bench.own import Bluecomm
@@ -144,11 +144,12 @@ def run(args: argparse.Namespace) -> int:
     layout = list(current_communicator().layout.machine_of)
     cases, notes = _cases(args, layout)
     refusal = _refuse(args, cases, notes) if rank() == 0 else ""
-    if broadcast_object(refusal):
-        if rank() == 0:
-            print(refusal, file=sys.stderr)
-        return 2
-    results = _measure_all(args, cases, layout, notes)
+    if refusal := broadcast_object(refusal):
+        return _give_up(refusal)
+    try:
+        results = _measure_all(args, cases, layout, notes)
+    except UnavailableLibrary as error:
+        return _give_up(str(error))
     if rank() != 0:
         return 0
     print_table(results)
@@ -159,6 +160,12 @@ def run(args: argparse.Namespace) -> int:
     if args.plot_bandwidth:
         draw(results, BANDWIDTH).savefig(args.plot_bandwidth)
     return 0
+
+
+def _give_up(why: str) -> int:
+    if rank() == 0:
+        print(why, file=sys.stderr)
+    return 2
 
 
 def _refuse(

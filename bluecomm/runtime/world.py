@@ -53,7 +53,8 @@ class World:
 
     Raises:
         CommunicationTimeout: Some ranks did not come.
-        MismatchError: The ranks were started with differing settings.
+        MismatchError: The ranks have differing versions of bluecomm, or were started
+            with differing settings.
     """
 
     def __init__(

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import bluecomm as bf
-from bluecomm.bench.libraries import others
+from bluecomm.bench.__main__ import main
+from bluecomm.bench.libraries import UnavailableLibrary, others
 from bluecomm.bench.limit import MemoryLimit, StreamLimit
 from bluecomm.bench.mpi import Mpi, why_not_here
 from bluecomm.bench.operations import OPERATIONS, case_of
@@ -242,7 +243,7 @@ def ask_for(name: str) -> str:
     try:
         with contextlib.ExitStack() as stack:
             list(others([name], [case], stack, {}, []))
-    except RuntimeError as error:
+    except UnavailableLibrary as error:
         return str(error)
     finally:
         patch.undo()
@@ -252,9 +253,12 @@ def ask_for(name: str) -> str:
 @pytest.mark.parametrize(
     ("name", "machines", "text"),
     [
-        ("mpi", [0, 0], "no mpi4py"),
-        ("mpi", [0, 1], "MPI is measured on one machine only"),
-        ("limit", [0, 0, 1], "between machines it is known for one rank on each"),
+        ("mpi", [0, 0], "--libraries mpi: no mpi4py"),
+        ("mpi", [0, 1], "--libraries mpi: MPI is measured on one machine only"),
+        (
+            *("limit", [0, 0, 1]),
+            "--libraries limit: between machines it is known for one rank on each",
+        ),
         ("limit", [0, 1], ""),
     ],
 )
@@ -263,6 +267,19 @@ def test_what_is_asked_for_must_be_there(
 ) -> None:
     found = run_ranks(len(machines), ask_for, name, machines=machines)
     assert found == [text] * len(machines)
+
+
+def run_without_mpi() -> int:
+    patch = pytest.MonkeyPatch()
+    patch.setattr("bluecomm.bench.libraries.why_not_here", lambda: "no mpi4py")
+    try:
+        return main(["ops", "--libraries", "mpi"])
+    finally:
+        patch.undo()
+
+
+def test_without_what_is_asked_for_nothing_is_measured() -> None:
+    assert run_ranks(2, run_without_mpi) == [2, 2]
 
 
 def fit() -> list[bool]:
