@@ -6,6 +6,10 @@
 namespace bluecomm::net {
 namespace {
 
+// Short messages that follow others go to the kernel together: when this much waits, or
+// one of them is tested, which NCCL does next.
+constexpr std::uint64_t kTogether = 64 << 10;
+
 bool is_free(const Request& request) { return request.comm == nullptr; }
 
 Identity identity_with(const Handle& handle, const Settings& settings,
@@ -47,12 +51,16 @@ Request* SendComm::isend(std::span<const std::byte> payload, int tag) {
   }
   MessageHead head{.kind = MessageKind::kData};
   head.detail = static_cast<std::uint32_t>(tag);
+  const bool alone = idle();
   slot->comm = this;
   slot->nbytes = payload.size();
   slot->message.emplace();
   connection().send(*slot->message, bytes_of(head), payload);
   slot->frames_end = connection().link().queued();
-  push(Clock::now());
+  const stream::Link& link = connection().link();
+  const bool waits = !alone && payload.size() <= connection().eager_bytes() &&
+                     link.queued() - link.flushed() < kTogether;
+  if (!waits) push(Clock::now());
   return &*slot;
 }
 
