@@ -180,7 +180,7 @@ test-faults: $(VENV)/.dev $(VENV)/.extension
 
 # On a machine with a GPU, with a torch that has CUDA in VENV.
 test-gpu: $(VENV)/.dev $(VENV)/.extension
-	$(BIN)/pytest -m gpu tests/gpu
+	$(BIN)/pytest -m gpu -o faulthandler_timeout=2000 tests/gpu
 	$(BIN)/python -m tests.gpu.speed
 
 lint: $(VENV)/.dev

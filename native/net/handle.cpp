@@ -15,8 +15,9 @@ namespace {
 constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 'n', 'e', 't', '2'};
 constexpr std::chrono::milliseconds kMaxHandshake{5000};
 constexpr std::chrono::milliseconds kMaxRefused{5000};
-// Larger messages go over all streams, and wait for their receive.
-constexpr std::size_t kEagerBytes = 16 << 10;
+// Larger messages go over all streams, and wait for their receive; to copy so many
+// bytes costs less.
+constexpr std::size_t kEagerBytes = 32 << 10;
 
 // What the blob looks like.
 struct Layout {

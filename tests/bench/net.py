@@ -3,12 +3,14 @@
     make build/native/net/net_bench
     python -m tests.bench.net [--rounds 3] [--seconds 2] [--json F] [ROW ...]
     python -m tests.bench.net --plot net.png F ...
+    python -m tests.bench.net --table F ...
 
 The other side is the driver's own reimplementation of what NCCL does over sockets
 (native/tests/net/socket_strategy.h); on the loopback also one plain socket that carries
 nothing but the messages' bytes. Rows with a shaped link make network namespaces: they
 need root and iproute2. The ways are measured in turn, round after round; a figure is
-the median. The second form draws what such runs have written.
+the median. The second form draws what such runs have written, the third prints it as
+tables of Markdown.
 """
 
 from __future__ import annotations
@@ -70,14 +72,14 @@ SIZES = [
 ]
 
 
-def _loopback(size: int) -> str:
+def loopback(size: int) -> str:
+    """Return the name of the row of messages of so many bytes."""
     return f"loopback-{size // KIB}k" if size >= KIB else f"loopback-{size}"
 
 
 ROWS = {
     **{
-        _loopback(size): Row(f"loopback, {size:,} bytes", message=size)
-        for size in SIZES
+        loopback(size): Row(f"loopback, {size:,} bytes", message=size) for size in SIZES
     },
     # What it costs to hand bytes to another thread.
     "helper": Row("loopback, one socket that a helper thread moves", sockets=1),
@@ -144,12 +146,10 @@ def main() -> int:
     parser.add_argument("--warm-up", type=float, default=1, help="before each, seconds")
     parser.add_argument("--json", type=Path, metavar="F", help="write the medians")
     parser.add_argument("--plot", type=Path, metavar="F", help="draw files of --json")
+    parser.add_argument("--table", action="store_true", help="of files of --json")
     args = parser.parse_args()
-    if args.plot is not None:
-        found: dict[str, dict[str, Side]] = {}
-        for file in args.rows:
-            found |= json.loads(Path(file).read_text())
-        _draw(args.plot, found)
+    if args.plot is not None or args.table:
+        _report(args)
         return 0
     if unknown := set(args.rows) - set(ROWS):
         parser.error(f"unknown row {unknown.pop()}; there are {', '.join(ROWS)}")
@@ -161,6 +161,19 @@ def main() -> int:
     if args.json is not None:
         args.json.write_text(json.dumps(medians, indent=1))
     return 0
+
+
+def _report(args: argparse.Namespace) -> None:
+    """Print a table of what files hold, or draw it."""
+    from tests.bench import net_report
+
+    found: dict[str, dict[str, Side]] = {}
+    for file in args.rows:
+        found |= json.loads(Path(file).read_text())
+    if args.table:
+        print(net_report.tables(found))
+    if args.plot is not None:
+        net_report.draw(args.plot, found)
 
 
 def _measure(row: Row, args: argparse.Namespace) -> dict[str, Side]:
@@ -187,32 +200,6 @@ def _measure(row: Row, args: argparse.Namespace) -> dict[str, Side]:
         )
         medians[way] = side
     return medians
-
-
-def _draw(path: Path, found: dict[str, dict[str, Side]]) -> None:
-    """Draw messages of all sizes on the loopback, and links that are limited."""
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    sizes = [size for size in SIZES if _loopback(size) in found]
-    limited = [name for name in LIMITS if name in found]
-    for number, side in enumerate(("sockets", "plugin")):
-        shares = [100 * found[row][side]["mb_s"] / LIMITS[row] for row in limited]
-        places = [place + 0.4 * number for place in range(len(limited))]
-        right.barh(places, shares, height=0.4, label=side)
-    for side in ("sockets", "plugin", "plain"):
-        rates = [found[_loopback(size)][side]["mb_s"] for size in sizes]
-        left.semilogx([size / KIB for size in sizes], rates, "o-", label=side, base=2)
-    left.set(xlabel="message, KiB", ylabel="MB/s", title="loopback")
-    right.set(xlabel="% of what the links carry", title="limited links")
-    right.set_yticks([place + 0.2 for place in range(len(limited))])
-    right.set_yticklabels([ROWS[name].text for name in limited])
-    right.axvline(100, color="gray", linestyle=":")
-    for axes in (left, right):
-        axes.legend(fontsize=8, loc="lower right")
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
 
 
 def _compare(row: Row, command: list[str], args: argparse.Namespace) -> dict[str, Side]:

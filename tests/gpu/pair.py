@@ -95,10 +95,15 @@ def _result(process: subprocess.Popen[bytes], folder: Path, rank: int, way: Way)
     log = _end_of(folder / f"nccl-{rank}.log", 1 << 24)
     expected = "via NET/BlueComm" if way == "plugin" else "via NET/Socket"
     if process.returncode != 0 or expected not in log:
+        # Where one waited for the other, the other has the reason.
+        wrote = "\n".join(
+            f"Rank {each} wrote:\n{_end_of(folder / f'errors-{each}.txt', 3000)}"
+            for each in range(2)
+        )
         raise RuntimeError(
             f"rank {rank} {ended}; '{expected}' is "
-            f"{'' if expected in log else 'not '}in NCCL's log. It wrote:\n"
-            f"{_end_of(folder / f'errors-{rank}.txt', 3000)}\n{log[-3000:]}"
+            f"{'' if expected in log else 'not '}in NCCL's log.\n{wrote}\n"
+            f"The end of the log of rank {rank}:\n{log[-3000:]}"
         )
     return json.loads(said.decode().splitlines()[-1])
 

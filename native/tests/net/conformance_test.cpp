@@ -150,6 +150,35 @@ TEST(net_conformance, long_messages_and_short_ones_in_turn) {
   });
 }
 
+// Short ones that follow another go together, when one is tested; or without.
+TEST(net_conformance, short_messages_arrive_though_nobody_tests_the_sends) {
+  perform_both(kLoopback, [](Actor& actor) {
+    const auto player = start_player(12);
+    const Channel channel = open_channel(*player, actor);
+    std::vector<std::byte> memory(500, std::byte(actor.number() == 0 ? 7 : 0));
+    std::vector<void*> requests(5);
+    for (std::size_t k = 0; k < requests.size(); ++k) {
+      const auto part = std::span(memory).subspan(k * 100, 100);
+      const int result = actor.number() == 0
+                             ? player->isend(channel.send, part, 0, &requests[k])
+                             : player->irecv(channel.recv, part, 0, &requests[k]);
+      REQUIRE(result == abi::kSuccess && requests[k] != nullptr);
+    }
+    // The sender does nothing but wait until the receiver has all.
+    if (actor.number() == 0) actor.meet();
+    for (void* const request : requests) {
+      spin_until("a message", [&] {
+        int done = 0;
+        REQUIRE(player->test(request, &done, nullptr) == abi::kSuccess);
+        return done != 0;
+      });
+    }
+    if (actor.number() == 1) actor.meet();
+    CHECK(memory == std::vector<std::byte>(500, std::byte{7}));
+    close_channel(*player, channel);
+  });
+}
+
 TEST(net_conformance, gpu_memory_is_refused) {
   perform(kLoopback, [](Actor& actor) {
     const auto player = start_player(8);

@@ -67,7 +67,7 @@ void close_channel(Player& player, const Channel& channel) {
 }
 
 std::size_t Script::next_size() {
-  constexpr std::size_t kBorders[] = {0,        1,         8,        16 << 10,
+  constexpr std::size_t kBorders[] = {0,        1,         8,        32 << 10,
                                       64 << 10, 128 << 10, 256 << 10};
   const std::size_t kind = random_() % 10;
   if (kind < 7) {
