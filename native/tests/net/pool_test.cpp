@@ -153,6 +153,8 @@ TEST(net_pool, bytes_move_without_calls) {
 
 // Forks while threads move bytes, again and again; the child has no thread, and its
 // calls fail.
+// ASan's own locks are not free in a child.
+#if !defined(__SANITIZE_ADDRESS__)
 TEST(net_pool, a_fork_amid_traffic) {
   perform(kThree, [](Actor& actor) {
     const auto player = start_player(12);
@@ -192,6 +194,7 @@ TEST(net_pool, a_fork_amid_traffic) {
     wait_for_threads("bluecomm-", 0);
   });
 }
+#endif
 
 }  // namespace
 }  // namespace bluecomm::test
