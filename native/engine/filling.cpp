@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/stream_copy.h"
+
 namespace bluecomm {
 namespace {
 
@@ -101,7 +103,9 @@ void Filling::combine(std::byte* out, std::size_t nbytes) {
   const std::span<std::byte> block(out, nbytes);
   switch (gather_.combine) {
     case Combine::kCopy:
-      if (terms_[0].data != out) std::memcpy(out, terms_[0].data, nbytes);
+      if (terms_[0].data == out) return;
+      if (gather_.past_caches) return stream_copy(block, {terms_[0].data, nbytes});
+      std::memcpy(out, terms_[0].data, nbytes);
       return;
     case Combine::kWeighted:
       combine_weighted(block, terms_, gather_.post_scale, dtype_);

@@ -69,6 +69,8 @@ struct Gather {
   ReduceOp op = ReduceOp::kSum;
   double post_scale = 1.0;
   bool overwrites_sent = false;
+  // A copy past the caches, as it would be driven out of them before it is read.
+  bool past_caches = false;
 };
 
 // Length and first dimension that a source announced. One for each source of the phase

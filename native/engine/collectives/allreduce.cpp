@@ -113,7 +113,9 @@ Plan plan_allreduce(const Request& request, const Tuning& tuning) {
   const Team team = request.local_only ? team_of(group, Machines(group).local_members())
                                        : team_of(group);
   const Reduction reduction = reduction_of(request, team.size());
-  const Buffers buffers{request.input, request.output};
+  Buffers buffers{request.input, request.output};
+  buffers.past_caches =
+      !buffers.in_place() && buffers.output.size() >= tuning.past_caches_bytes;
 
   Plan plan;
   if (team.size() == 1) {

@@ -34,8 +34,12 @@ struct Buffers {
   std::span<const std::byte> input;
   std::span<std::byte> output;
 
+  bool past_caches = false;  // see Gather; for what is not combined here
+
   bool in_place() const { return input.data() == output.data(); }
-  Buffers part(Range range) const { return {range.of(input), range.of(output)}; }
+  Buffers part(Range range) const {
+    return {range.of(input), range.of(output), past_caches};
+  }
 };
 
 // result = postscale * op over all members of (prescale * value).

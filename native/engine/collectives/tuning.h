@@ -31,6 +31,10 @@ struct Tuning {
   // used again. Smaller blocks would wait for each other more often than they save.
   std::size_t block_bytes = 4 << 20;
 
+  // From here on a result out of place does not stay in the caches, so the part of it
+  // that is copied goes past them: a store would read first what it overwrites.
+  std::size_t past_caches_bytes = 32 << 20;
+
   // Between machines, messages that come from all members at once share each link, and
   // the last of a phase keeps the next one waiting. Once slices take longer than the
   // steps of a ring cost, one message at a time keeps the links fuller.

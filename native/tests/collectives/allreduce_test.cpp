@@ -193,6 +193,34 @@ TEST(allreduce, takes_two_phases_for_each_block_up_to_64_blocks) {
   CHECK_EQ(phases(1 << 20), 128u);
 }
 
+TEST(allreduce, copies_a_large_result_past_the_caches_unless_in_place) {
+  Tuning tuning = only(Algorithm::kBlocks);
+  tuning.past_caches_bytes = 4000;
+  const auto copies_past = [&](std::int64_t count, bool in_place) {
+    World world(one_machine(3));
+    for (int i = 0; i < 3; ++i) {
+      const std::size_t nbytes = static_cast<std::size_t>(count) * sizeof(float);
+      world.set_tensor(i, DType::kFloat32, {count}, nbytes, in_place);
+      world[i].request.kind = Kind::kAllreduce;
+    }
+    world.plan(tuning);
+    std::size_t all = 0;
+    std::size_t past = 0;
+    for (const Phase& phase : world[0].plan.phases) {
+      for (const Gather& gather : phase.gathers) {
+        CHECK(!gather.past_caches || gather.combine == Combine::kCopy);
+        if (gather.combine == Combine::kCopy) all += gather.dst.size();
+        if (gather.past_caches) past += gather.dst.size();
+      }
+    }
+    CHECK(all > 0 && (past == 0 || past == all));
+    return past > 0;
+  };
+  CHECK(!copies_past(999, false));
+  CHECK(!copies_past(1536, true));
+  CHECK(copies_past(1536, false));
+}
+
 TEST(allreduce, goes_over_even_and_uneven_machines) {
   const std::vector<std::vector<int>> layouts{
       {2, 2}, {1, 3}, {4, 4, 4}, {3, 2, 1}, {5, 3}, {1, 1, 2}, {2, 1, 1, 1, 1}};

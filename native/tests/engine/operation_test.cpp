@@ -1,6 +1,7 @@
 // The executor, on plans written by hand.
 #include "engine/operation.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
@@ -155,6 +156,28 @@ TEST(operation, exchanges_in_place_more_than_its_ring_holds) {
       }
     }
   }
+}
+
+TEST(operation, copies_past_the_caches_at_any_alignment) {
+  constexpr std::size_t kCount = 100'000;
+  World world(2);
+  const std::vector<float> tensor = ramp(kCount, 1.0F);
+  std::vector<float> received(kCount + 1);
+  Plan sender;
+  sender.phases.resize(1);
+  sender.phases[0].sends = {{1, 0, bytes_of(tensor)}};
+  world[0].set_plan(std::move(sender));
+  Plan receiver;
+  receiver.phases.resize(1);
+  Gather gather;
+  gather.dst = bytes_of(received).subspan(sizeof(float));
+  gather.sources = {{0, 0, {}, 1.0}};
+  gather.past_caches = true;
+  receiver.phases[0].gathers = {gather};
+  world[1].set_plan(std::move(receiver));
+  world.run(10'000);
+  CHECK_EQ(received[0], 0.0F);
+  CHECK(std::equal(tensor.begin(), tensor.end(), received.begin() + 1));
 }
 
 TEST(operation, a_send_that_starts_inside_the_destination_is_respected) {

@@ -12,6 +12,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// How often a transport without channels looks for strangers while it does not sleep.
+constexpr std::chrono::milliseconds kLookEvery{1};
+
 TcpOptions checked(TcpOptions options) {
   if (options.key.empty()) {
     throw std::invalid_argument("tcp: expected the job's key, got an empty one");
@@ -39,7 +42,8 @@ TcpTransport::TcpTransport(TcpOptions options)
       hello_(own_hello(options_)),
       listener_(poller_, options_, hello_),
       pool_(std::make_shared<stream::SegmentPool>()),
-      next_check_(Clock::now()) {}
+      next_check_(Clock::now()),
+      next_look_(next_check_) {}
 
 TcpTransport::~TcpTransport() = default;
 
@@ -59,6 +63,10 @@ Channel& TcpTransport::channel(int peer, std::string_view offer) {
 
 bool TcpTransport::poll(Receiver& receiver) {
   const Clock::time_point now = Clock::now();
+  // Where no peer is reached so, strangers may knock: no reason to ask at each turn.
+  const bool was_woken = std::exchange(woken_, false);
+  if (channels_.empty() && !was_woken && now < next_look_) return false;
+  next_look_ = now + kLookEvery;
   poller_.collect();
   bool changed = admit_all(now);
   check_silence(now);

@@ -38,7 +38,7 @@ class TcpTransport final : public Transport {
   bool poll(Receiver& receiver) override;
   int wait_fd() const override { return poller_.fd(); }
   bool prepare_sleep() override;
-  void finish_sleep() override {}
+  void finish_sleep() override { woken_ = true; }
   std::chrono::steady_clock::time_point next_timer() const override;
 
   void forget(int peer) override;
@@ -60,6 +60,8 @@ class TcpTransport final : public Transport {
   std::shared_ptr<stream::SegmentPool> pool_;
   std::map<int, std::unique_ptr<tcp::TcpChannel>> channels_;
   std::chrono::steady_clock::time_point next_check_;
+  std::chrono::steady_clock::time_point next_look_;
+  bool woken_ = false;
   std::uint64_t unwanted_ = 0;
 };
 
