@@ -2,6 +2,7 @@
 // threads, lifetimes.
 #include <algorithm>
 #include <atomic>
+#include <random>
 #include <thread>
 
 #include "tests/check.h"
@@ -222,6 +223,67 @@ TEST(net_conformance, one_listener_serves_several_senders) {
     CHECK_EQ(player->close_listen(listen_comm), abi::kSuccess);
     run_traffic(*player, actor, channels, 20);
     for (const Channel& one : channels) close_channel(*player, one);
+  });
+}
+
+// Each side is called when it is, and often in vain.
+TEST(net_conformance, connect_and_accept_in_any_order) {
+  perform_both(kLoopback, [](Actor& actor) {
+    const auto player = start_player(11);
+    std::mt19937_64 random(static_cast<unsigned>(7 + actor.number()));
+    std::vector<Channel> channels;
+    for (int k = 0; k < 10; ++k) {
+      HandleBytes handle{};
+      void* listen_comm = nullptr;
+      REQUIRE(player->listen(0, handle, &listen_comm) == abi::kSuccess);
+      handle = actor.exchange(handle);
+      Channel channel;
+      spin_until("connect and accept", [&] {
+        const auto calls = random() % 8;
+        if (channel.send == nullptr && calls < 2) {
+          REQUIRE(player->connect(0, handle, &channel.send) == abi::kSuccess);
+        }
+        if (channel.recv == nullptr && calls == (k % 2 == 0 ? 2u : 1u)) {
+          REQUIRE(player->accept(listen_comm, &channel.recv) == abi::kSuccess);
+        }
+        return channel.send != nullptr && channel.recv != nullptr;
+      });
+      CHECK_EQ(player->close_listen(listen_comm), abi::kSuccess);
+      channels.push_back(channel);
+    }
+    run_traffic(*player, actor, channels, 10);
+    for (const Channel& one : channels) close_channel(*player, one);
+  });
+}
+
+// The thread that keeps lets the sender in.
+TEST(net_conformance, connect_is_through_though_nobody_accepts_yet) {
+  perform(kLoopback, [](Actor& actor) {
+    const auto player = start_player(11);
+    HandleBytes handle{};
+    void* comm = nullptr;
+    if (actor.number() == 1) {
+      void* listen_comm = nullptr;
+      REQUIRE(player->listen(0, handle, &listen_comm) == abi::kSuccess);
+      actor.tell(handle.data(), handle.size());
+      actor.meet();
+      spin_until("accept", [&] {
+        REQUIRE(player->accept(listen_comm, &comm) == abi::kSuccess);
+        return comm != nullptr;
+      });
+      CHECK_EQ(player->close_listen(listen_comm), abi::kSuccess);
+      actor.meet();
+      CHECK_EQ(player->close_recv(comm), abi::kSuccess);
+      return;
+    }
+    actor.hear(handle.data(), handle.size());
+    spin_until("connect", [&] {
+      REQUIRE(player->connect(0, handle, &comm) == abi::kSuccess);
+      return comm != nullptr;
+    });
+    actor.meet();
+    actor.meet();
+    CHECK_EQ(player->close_send(comm), abi::kSuccess);
   });
 }
 

@@ -168,10 +168,13 @@ TEST(net_damage, without_checksums_of_the_sender_it_goes_unnoticed) {
   });
 }
 
-TEST(net_damage, one_end_with_checksums_and_one_without) {
-  perform_both(kPatient, [](Actor& actor) {
-    use_checksums(actor.number() == 0);
-    setenv("BLUECOMM_NET_STREAMS", "3", 1);
+TEST(net_damage, the_ends_may_have_other_settings) {
+  perform(kPatient, [](Actor& actor) {
+    const bool first = actor.number() == 0;
+    use_checksums(first);
+    setenv("BLUECOMM_NET_STREAMS", first ? "4" : "1", 1);
+    setenv("BLUECOMM_NET_THREADS", first ? "0" : "2", 1);
+    setenv("BLUECOMM_NET_TIMEOUT_S", first ? "300" : "600", 1);
     const auto player = start_player(12);
     const auto channels = open_channels(*player, actor, 2);
     run_traffic(*player, actor, channels, 60);
