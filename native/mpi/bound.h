@@ -93,6 +93,13 @@ class BoundCommunicator final : public Communicator {
     return wrap(request);
   }
 
+  Request issend(std::span<const std::byte> bytes, int to, int tag) override {
+    typename Abi::Request request;
+    mpi_.check("MPI_Issend", mpi_->issend(bytes.data(), to_count(bytes.size()),
+                                          mpi_.abi.byte(), to, tag, comm_, &request));
+    return wrap(request);
+  }
+
   Request irecv(std::span<std::byte> into, int from, int tag) override {
     typename Abi::Request request;
     const int source = from == kAnySource ? Abi::kAnySource : from;

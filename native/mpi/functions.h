@@ -23,6 +23,7 @@ namespace bluecomm::mpi {
   X(comm_create_keyval, MPI_Comm_create_keyval)   \
   X(comm_set_attr, MPI_Comm_set_attr)             \
   X(isend, MPI_Isend)                             \
+  X(issend, MPI_Issend)                           \
   X(irecv, MPI_Irecv)                             \
   X(ibcast, MPI_Ibcast)                           \
   X(test, MPI_Test)                               \
@@ -56,6 +57,7 @@ struct Functions {
   int (*comm_create_keyval)(CopyAttribute, DeleteAttribute, int*, void*);
   int (*comm_set_attr)(Comm, int, void*);
   int (*isend)(const void*, int, Datatype, int, int, Comm, Request*);
+  int (*issend)(const void*, int, Datatype, int, int, Comm, Request*);
   int (*irecv)(void*, int, Datatype, int, int, Comm, Request*);
   int (*ibcast)(void*, int, Datatype, int, Comm, Request*);
   int (*test)(Request*, int*, Status*);

@@ -51,6 +51,8 @@ class Communicator {
   virtual std::shared_ptr<Communicator> duplicate() = 0;
 
   virtual Request isend(std::span<const std::byte> bytes, int to, int tag) = 0;
+  // As isend(), but it does not end before its receive has been started.
+  virtual Request issend(std::span<const std::byte> bytes, int to, int tag) = 0;
   // `from` may be kAnySource. Takes messages of at most the length of `into`.
   virtual Request irecv(std::span<std::byte> into, int from, int tag) = 0;
   virtual Request ibcast(std::span<std::byte> bytes, int root) = 0;

@@ -41,6 +41,9 @@ class FakeMpi final : public mpi::Communicator, public mpi::Library {
   int size() override { return 1; }
   std::shared_ptr<Communicator> duplicate() override { return nullptr; }
   mpi::Request isend(std::span<const std::byte> bytes, int to, int tag) override;
+  mpi::Request issend(std::span<const std::byte> bytes, int to, int tag) override {
+    return isend(bytes, to, tag);
+  }
   mpi::Request irecv(std::span<std::byte> into, int from, int tag) override;
   mpi::Request ibcast(std::span<std::byte> bytes, int root) override;
   std::optional<mpi::Done> test(mpi::Request& request) override;

@@ -16,7 +16,9 @@ MpiIncoming::MpiIncoming(Inbox& inbox, const Frame& frame, const Header& header,
       charged_(frame.charged != 0 ? sizeof(Header) + header.nbytes : 0),
       header_(header),
       is_eager_(!eager.empty()),
-      in_chunks_(is_eager_ ? 0 : frame.begin) {
+      in_chunks_(is_eager_ ? 0 : frame.begin),
+      early_tag_(frame.tag),
+      early_(early_part(early_tag_, in_chunks_)) {
   if (eager.size() >= kKeptEager) {
     frame_ = inbox.port_.keep_frame();
     eager_ = eager.data();
@@ -74,6 +76,7 @@ void MpiIncoming::consume(std::size_t nbytes) {
 // --- All of them ---------------------------------------------------------------------
 
 Inbox::~Inbox() {
+  if (has_lent_tags_ && !is_complete_) port_.taint();
   for (MpiIncoming* incoming : known_) {
     try {
       leave_receives(*incoming);
@@ -94,6 +97,7 @@ bool Inbox::take(const Frame& frame, std::span<const std::byte> rest) {
   if (is_sealed && (header.nbytes == 0 || frame.begin != before_seal(header.nbytes))) {
     return false;
   }
+  if (frame.tag != 0 && !(is_sealed && has_lent_tags_)) return false;
   auto incoming = std::make_unique<MpiIncoming>(*this, frame, header, eager);
   known_.insert(incoming.get());
   if (is_sealed) unsealed_.emplace(frame.message, incoming.get());
@@ -114,6 +118,13 @@ bool Inbox::take_seal(const Frame& frame, std::span<const std::byte> rest) {
   return true;
 }
 
+void Inbox::drop(const Frame& frame) {
+  const auto found = unsealed_.find(frame.message);
+  if (found == unsealed_.end()) return;  // it was dropped here
+  found->second->is_cut_ = true;
+  leave_receives(*found->second);
+}
+
 std::unique_ptr<Incoming> Inbox::take_arrived() {
   if (arrived_.empty()) return nullptr;
   auto incoming = std::move(arrived_.front());
@@ -123,6 +134,28 @@ std::unique_ptr<Incoming> Inbox::take_arrived() {
 
 void Inbox::extend_grant(MpiIncoming& incoming) {
   if (is_lost_ || !incoming.wants_more()) return;
+  const std::size_t base = incoming.consumed_ / kChunkBytes * kChunkBytes;
+  const std::size_t left = kBudget - std::min(kBudget, held_);
+  const std::size_t own = incoming.granted_ - base;
+  std::size_t room = std::min(kWindow - std::min(kWindow, own), left);
+  if (own == 0) room = std::max(room, kChunkBytes);
+  const std::size_t limit = incoming.granted_ + room / kChunkBytes * kChunkBytes;
+  const std::size_t end = std::min(incoming.in_chunks_, limit);
+  receive_next(incoming, std::min(end, incoming.early_), incoming.early_tag_);
+  if (incoming.granted_ < end) grant(incoming, end);
+}
+
+void Inbox::receive_next(MpiIncoming& incoming, std::size_t end, int tag) {
+  while (incoming.granted_ < end) {
+    const std::size_t nbytes = std::min(kChunkBytes, end - incoming.granted_);
+    incoming.posted_.push_back(port_.receive_chunk(peer_, tag, nbytes));
+    incoming.granted_ += nbytes;
+    held_ += nbytes;
+    receiving_.insert(&incoming);
+  }
+}
+
+void Inbox::grant(MpiIncoming& incoming, std::size_t end) {
   if (incoming.tag_ < 0) {
     const std::optional<int> tag = port_.take_tag();
     if (!tag) {
@@ -131,26 +164,22 @@ void Inbox::extend_grant(MpiIncoming& incoming) {
     }
     incoming.tag_ = *tag;
   }
-  const std::size_t base = incoming.consumed_ / kChunkBytes * kChunkBytes;
-  const std::size_t left = kBudget - std::min(kBudget, held_);
-  const std::size_t own = incoming.granted_ - base;
-  std::size_t room = std::min(kWindow - std::min(kWindow, own), left);
-  if (own == 0) room = std::max(room, kChunkBytes);
-  const std::size_t begin = incoming.granted_;
-  const std::size_t limit = begin + room / kChunkBytes * kChunkBytes;
-  const std::size_t end = std::min(incoming.in_chunks_, limit);
-  if (end == begin) return;
-  while (incoming.granted_ < end) {
-    const std::size_t nbytes = std::min(kChunkBytes, end - incoming.granted_);
-    incoming.posted_.push_back(port_.receive_chunk(peer_, incoming.tag_, nbytes));
-    incoming.granted_ += nbytes;
-  }
-  held_ += end - begin;
-  receiving_.insert(&incoming);
   Frame frame{.kind = FrameKind::kGrant, .tag = incoming.tag_};
   frame.message = incoming.message_;
-  frame.begin = begin;
+  frame.begin = incoming.granted_;
   frame.end = end;
+  receive_next(incoming, end, incoming.tag_);
+  outbox_.control(frame);
+  const bool is_straight = incoming.in_chunks_ != incoming.nbytes();
+  if (is_straight && !has_lent_tags_) lend_tags();
+}
+
+void Inbox::lend_tags() {
+  const std::optional<int> first = port_.take_tags(kEarlyTags);
+  if (!first) return;
+  has_lent_tags_ = true;
+  Frame frame{.kind = FrameKind::kTags, .tag = *first};
+  frame.end = kEarlyTags;
   outbox_.control(frame);
 }
 
@@ -183,7 +212,7 @@ bool Inbox::receive(MpiIncoming& incoming) {
     }
     incoming.posted_.pop_front();
   }
-  if (incoming.arrived_ == incoming.in_chunks_) {
+  if (incoming.arrived_ == incoming.in_chunks_ && incoming.tag_ >= 0) {
     port_.give_tag(std::exchange(incoming.tag_, -1));
   }
   return any;
@@ -223,7 +252,8 @@ void Inbox::end() {
 }
 
 void Inbox::leave_receives(MpiIncoming& incoming) {
-  if (incoming.tag_ < 0) return;
+  leave_early(incoming);
+  if (incoming.posted_.empty() && incoming.tag_ < 0) return;
   if (is_lost_) {
     port_.drop(std::move(incoming.posted_), incoming.tag_);
   } else {
@@ -231,6 +261,19 @@ void Inbox::leave_receives(MpiIncoming& incoming) {
   }
   incoming.posted_.clear();
   incoming.tag_ = -1;
+}
+
+// Starts the receives of early chunks that nobody has asked for, so that they end.
+void Inbox::leave_early(MpiIncoming& incoming) {
+  const std::size_t begin = incoming.granted_;
+  const std::size_t end = std::exchange(incoming.early_, 0);
+  if (begin >= end || port_.look_for_end()) return;
+  std::deque<Posted> unwanted;
+  for (std::size_t at = begin; at < end; at += kChunkBytes) {
+    const std::size_t nbytes = std::min(kChunkBytes, end - at);
+    unwanted.push_back(port_.receive_chunk(peer_, incoming.early_tag_, nbytes));
+  }
+  port_.finish_later(std::move(unwanted), -1);
 }
 
 }  // namespace bluecomm::mpi

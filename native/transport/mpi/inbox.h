@@ -55,6 +55,8 @@ class MpiIncoming final : public Incoming {
   Header header_;
   const bool is_eager_;
   const std::size_t in_chunks_;       // bytes of the payload
+  const int early_tag_;
+  std::size_t early_;                 // the first of these, which come under that tag
   std::vector<std::byte> seal_;       // the others, when they have come
   const std::byte* eager_ = nullptr;  // in frame_ or copy_
   Buffer frame_;
@@ -90,6 +92,12 @@ class Inbox {
   // A frame of kind kSeal, likewise.
   bool take_seal(const Frame& frame, std::span<const std::byte> rest);
 
+  // The peer has dropped a message, whose early chunks are to be received all the same.
+  void drop(const Frame& frame);
+
+  // The peer sends no more messages.
+  void complete() { is_complete_ = true; }
+
   bool has_arrived() const { return !arrived_.empty(); }
   // The next message in the order of the peer's sends; null if none.
   std::unique_ptr<Incoming> take_arrived();
@@ -112,14 +120,20 @@ class Inbox {
   static constexpr std::size_t kCreditStep = kEagerCredit / 4;
 
   void extend_grant(MpiIncoming& incoming);
+  void grant(MpiIncoming& incoming, std::size_t end);
+  void receive_next(MpiIncoming& incoming, std::size_t end, int tag);
+  void lend_tags();
   bool receive(MpiIncoming& incoming);
   void remove(MpiIncoming& incoming);
   void leave_receives(MpiIncoming& incoming);
+  void leave_early(MpiIncoming& incoming);
 
   Port& port_;
   Outbox& outbox_;
   const Address peer_;
   bool is_lost_ = false;
+  bool is_complete_ = false;
+  bool has_lent_tags_ = false;
   std::deque<std::unique_ptr<MpiIncoming>> arrived_;
   std::set<MpiIncoming*> known_;  // all that exist
   std::unordered_map<std::uint64_t, MpiIncoming*> unsealed_;

@@ -50,6 +50,12 @@ void MpiChannel::take(const Frame& frame, std::span<const std::byte> rest) {
     case FrameKind::kSeal:
       if (!inbox_.take_seal(frame, rest)) lose("it sent a seal that makes no sense");
       return;
+    case FrameKind::kTags:
+      outbox_.lend_tags(frame);
+      return;
+    case FrameKind::kDropped:
+      inbox_.drop(frame);
+      return;
     case FrameKind::kDiscard:
       outbox_.discard(frame);
       return;
@@ -58,10 +64,12 @@ void MpiChannel::take(const Frame& frame, std::span<const std::byte> rest) {
       return;
     case FrameKind::kGoodbye:
       peer_finished_ = true;
+      inbox_.complete();
       outbox_.control(Frame{.kind = FrameKind::kGoodbyeSeen});
       return;
     case FrameKind::kGoodbyeSeen:
       goodbye_seen_ = true;
+      inbox_.complete();
       return;
     case FrameKind::kGone:
       lose(Departure{frame.end} == Departure::kFinalize

@@ -1,13 +1,40 @@
 #include "transport/mpi/outbox.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace bluecomm::mpi {
 
 MpiOutgoing::~MpiOutgoing() {
-  if (outbox_ != nullptr) outbox_->forget(*this);
+  if (outbox_ == nullptr) return;
+  Outbox& outbox = *outbox_;
+  const bool is_under_way = released_ < early_;
+  Frame frame{.kind = FrameKind::kDropped};
+  frame.message = message_;
+  outbox.forget(*this);
+  if (!is_under_way) return;
+  try {
+    outbox.control(frame);
+  } catch (const std::exception&) {
+    // MPI has failed, which the next poll tells.
+  }
 }
+
+struct Outbox::EarlyTag {
+  EarlyTag(std::shared_ptr<std::vector<int>> origin_,
+           std::shared_ptr<const void> lease_)
+      : origin(std::move(origin_)), tag(origin->back()), lease(std::move(lease_)) {
+    origin->pop_back();
+  }
+  ~EarlyTag() { origin->push_back(tag); }
+  EarlyTag(const EarlyTag&) = delete;
+  EarlyTag& operator=(const EarlyTag&) = delete;
+
+  const std::shared_ptr<std::vector<int>> origin;
+  const int tag;
+  const std::shared_ptr<const void> lease;  // of what is sent under it
+};
 
 std::unique_ptr<Outgoing> Outbox::send(const Header& header,
                                        std::span<const std::byte> payload,
@@ -22,12 +49,42 @@ std::unique_ptr<Outgoing> Outbox::send(const Header& header,
     announce(header, payload, payload, true);
     return std::make_unique<MpiOutgoing>(payload.size());
   }
-  const bool is_straight = lease != nullptr && payload.size() >= kMinStraight;
+  return send_in_chunks(header, payload, lease);
+}
+
+std::unique_ptr<Outgoing> Outbox::send_in_chunks(const Header& header,
+                                                 std::span<const std::byte> payload,
+                                                 Lease* lease) {
+  std::shared_ptr<const void> memory;
+  int early_tag = 0;
+  if (lease != nullptr && payload.size() >= kMinStraight) {
+    memory = lease->take();
+    if (!early_tags_->empty()) {
+      auto early = std::make_shared<const EarlyTag>(early_tags_, std::move(memory));
+      early_tag = early->tag;
+      memory = std::move(early);
+    }
+  }
   auto outgoing = std::make_unique<MpiOutgoing>(*this, next_message_, payload,
-                                                is_straight ? lease->take() : nullptr);
+                                                std::move(memory));
   waiting_.emplace(next_message_, outgoing.get());
-  announce(header, payload, {}, false, outgoing->in_chunks_);
+  announce(header, payload, {}, false, outgoing->in_chunks_, early_tag);
+  if (early_tag != 0) send_early(*outgoing, early_tag);
   return outgoing;
+}
+
+void Outbox::send_early(MpiOutgoing& outgoing, int tag) {
+  const std::size_t whole = early_part(tag, outgoing.in_chunks_);
+  while (outgoing.early_ < whole) {
+    const std::size_t nbytes = std::min(kChunkBytes, whole - outgoing.early_);
+    const std::optional<Request> request = port_.send_early(
+        peer_, tag, outgoing.payload_.subspan(outgoing.early_, nbytes));
+    if (!request) return;
+    outgoing.early_ += nbytes;
+    stats_.bytes_sent += nbytes;
+    outgoing.given_.push_back({*request, outgoing.early_});
+  }
+  straight_.insert(&outgoing);
 }
 
 void Outbox::post(const Header& header, std::span<const std::byte> payload) {
@@ -36,10 +93,10 @@ void Outbox::post(const Header& header, std::span<const std::byte> payload) {
 
 void Outbox::announce(const Header& header, std::span<const std::byte> payload,
                       std::span<const std::byte> eager, bool charged,
-                      std::size_t in_chunks) {
+                      std::size_t in_chunks, int early_tag) {
   Header sent = header;
   sent.nbytes = payload.size();
-  Frame frame{.kind = FrameKind::kMessage, .from = rank_};
+  Frame frame{.kind = FrameKind::kMessage, .from = rank_, .tag = early_tag};
   frame.charged = charged ? 1 : 0;
   frame.message = next_message_++;
   frame.begin = in_chunks;
@@ -70,6 +127,12 @@ void Outbox::discard(const Frame& frame) {
 
 void Outbox::credit(const Frame& frame) {
   charged_ -= std::min<std::size_t>(charged_, frame.end);
+}
+
+void Outbox::lend_tags(const Frame& frame) {
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(frame.end, kEarlyTags); ++i) {
+    early_tags_->push_back(frame.tag + static_cast<int>(i));
+  }
 }
 
 bool Outbox::progress() {
@@ -158,11 +221,13 @@ void Outbox::forget(MpiOutgoing& outgoing) {
 }
 
 void Outbox::let_go(MpiOutgoing& outgoing) {
-  port_.leave(std::exchange(outgoing.given_, {}), std::exchange(outgoing.lease_, {}));
+  port_.leave(std::exchange(outgoing.given_, {}), std::exchange(outgoing.lease_, {}),
+              is_lost_);
   outgoing.outbox_ = nullptr;
 }
 
 void Outbox::lose() {
+  *is_lost_ = true;
   for (const auto& [message, outgoing] : waiting_) let_go(*outgoing);
   waiting_.clear();
   straight_.clear();

@@ -8,6 +8,7 @@
 #include <span>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "transport/channel.h"
 #include "transport/mpi/port.h"
@@ -40,6 +41,7 @@ class MpiOutgoing final : public Outgoing {
   std::span<const std::byte> payload_;
   std::shared_ptr<const void> lease_;
   std::size_t in_chunks_ = 0;  // of the payload; the others are the seal
+  std::size_t early_ = 0;      // bytes that were sent early
   std::deque<Given> given_;    // chunks that MPI reads from the payload, in their order
   bool unwanted_ = false;      // the peer has discarded it
   std::size_t released_ = 0;
@@ -48,7 +50,8 @@ class MpiOutgoing final : public Outgoing {
 // Messages to one peer. MPI cannot take back what it was given, but a message can be
 // dropped at any moment. So a chunk is copied before MPI has it, from memory that the
 // combining has just written or will read anyway; or, if it is one of a large payload
-// whose memory is lent, it is left to the port together with the lease.
+// whose memory is lent, it is left to the port together with the lease. The latter are
+// sent early while the peer's tags last.
 class Outbox {
  public:
   Outbox(Port& port, int rank, const Address& peer, std::size_t eager_bytes)
@@ -68,6 +71,7 @@ class Outbox {
   void grant(const Frame& frame);
   void discard(const Frame& frame);
   void credit(const Frame& frame);
+  void lend_tags(const Frame& frame);
 
   // Sends the chunks that were asked for, while there is room, and the seals of those
   // that are through. True if any.
@@ -92,9 +96,16 @@ class Outbox {
     std::size_t end;
   };
 
+  // A tag that the peer has lent, while its user lives.
+  struct EarlyTag;
+
   void announce(const Header& header, std::span<const std::byte> payload,
                 std::span<const std::byte> eager, bool charged,
-                std::size_t in_chunks = 0);
+                std::size_t in_chunks = 0, int early_tag = 0);
+  std::unique_ptr<Outgoing> send_in_chunks(const Header& header,
+                                           std::span<const std::byte> payload,
+                                           Lease* lease);
+  void send_early(MpiOutgoing& outgoing, int tag);
   void send_chunk(const Chunk& chunk);
   void send_copied(MpiOutgoing& outgoing, const Chunk& chunk);
   void send_straight(MpiOutgoing& outgoing, const Chunk& chunk);
@@ -113,6 +124,9 @@ class Outbox {
   std::unordered_map<std::uint64_t, MpiOutgoing*> waiting_;
   std::set<MpiOutgoing*> straight_;  // those of them that MPI reads
   std::deque<Chunk> chunks_;         // asked for, in this order
+  const std::shared_ptr<std::vector<int>> early_tags_ =
+      std::make_shared<std::vector<int>>();  // that are free
+  const std::shared_ptr<bool> is_lost_ = std::make_shared<bool>(false);
   ChannelStats stats_;
 };
 

@@ -78,7 +78,7 @@ Port::~Port() {
       leave_memory();
       return;
     }
-    wait_for([this] { return frames_.empty(); });
+    wait_for([this] { return frames_.empty() && orphans_.empty(); });
     bury_all();
     if (!is_dirty_) session_->give_port(address_.port);
   } catch (const std::exception&) {
@@ -196,12 +196,26 @@ std::optional<Request> Port::send_straight(const Address& to, int tag,
   return mpi_.isend(bytes, to.rank, tag);
 }
 
+std::optional<Request> Port::send_early(const Address& to, int tag,
+                                        std::span<const std::byte> bytes) {
+  if (look_for_end()) return std::nullopt;
+  return mpi_.issend(bytes, to.rank, tag);
+}
+
 bool Port::is_over(Request& request) {
   return !has_ended_ && mpi_.test(request).has_value();
 }
 
-void Port::leave(std::deque<Given> given, std::shared_ptr<const void> lease) {
-  if (!given.empty()) left_.push_back({std::move(given), std::move(lease)});
+void Port::leave(std::deque<Given> given, std::shared_ptr<const void> lease,
+                 std::shared_ptr<const bool> is_lost) {
+  if (given.empty()) return;
+  left_.push_back({std::move(given), std::move(lease), std::move(is_lost)});
+}
+
+bool Port::idle() const {
+  return has_ended_ || (sends_.empty() && frames_.empty() &&
+                        std::all_of(left_.begin(), left_.end(),
+                                    [](const Left& one) { return *one.is_lost; }));
 }
 
 std::optional<int> Port::take_tag() {
@@ -212,6 +226,11 @@ std::optional<int> Port::take_tag() {
   }
   if (tags_used_ == Session::kTags) return std::nullopt;
   return address_.port * Session::kTags + tags_used_++;
+}
+
+std::optional<int> Port::take_tags(int count) {
+  if (tags_used_ + count > Session::kTags / 2) return std::nullopt;
+  return address_.port * Session::kTags + std::exchange(tags_used_, tags_used_ + count);
 }
 
 Posted Port::receive_chunk(const Address& from, int tag, std::size_t nbytes) {
@@ -233,7 +252,7 @@ void Port::finish_later(std::deque<Posted> posted, int tag) {
 
 void Port::drop(std::deque<Posted> posted, int tag) {
   if (posted.empty()) {
-    give_tag(tag);
+    if (tag >= 0) give_tag(tag);
     return;
   }
   // Its messages may still come: the tag is not used again.
@@ -303,7 +322,7 @@ bool Port::end_orphans() {
       orphan.posted.pop_front();
     }
     if (!orphan.posted.empty()) return false;
-    give_tag(orphan.tag);
+    if (orphan.tag >= 0) give_tag(orphan.tag);
     return true;
   });
   return orphans_.size() < before;

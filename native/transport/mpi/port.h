@@ -75,16 +75,26 @@ class Port {
   // ended.
   std::optional<Request> send_straight(const Address& to, int tag,
                                        std::span<const std::byte> bytes);
+  // Likewise, before anybody has asked for them: it ends when the peer has started the
+  // receive.
+  std::optional<Request> send_early(const Address& to, int tag,
+                                    std::span<const std::byte> bytes);
   bool is_over(Request& request);
-  // Nobody waits for these any more, which read memory that `lease` keeps.
-  void leave(std::deque<Given> given, std::shared_ptr<const void> lease);
+  // Nobody waits for these any more, which read memory that `lease` keeps. They may
+  // never end if the peer `is_lost`, which changes later.
+  void leave(std::deque<Given> given, std::shared_ptr<const void> lease,
+             std::shared_ptr<const bool> is_lost);
 
   // A tag for one message; nothing while all are in use.
   std::optional<int> take_tag();
   void give_tag(int tag) { free_tags_.push_back(tag); }
+  // The first of `count` successive tags, for good. Nothing when they are needed for
+  // messages.
+  std::optional<int> take_tags(int count);
   Posted receive_chunk(const Address& from, int tag, std::size_t nbytes);
   std::optional<Done> test(Posted& posted);
-  // Nobody wants these any more, and their sender will answer them all.
+  // Nobody wants these any more, and their sender will answer them all. `tag`, if it is
+  // not negative, is free then.
   void finish_later(std::deque<Posted> posted, int tag);
   // Nobody wants these any more, and their sender is gone.
   void drop(std::deque<Posted> posted, int tag);
@@ -97,13 +107,14 @@ class Port {
   // MPI_Finalize has begun: takes everything back from MPI.
   void end();
   // Nothing of what was sent is under way.
-  bool idle() const {
-    return has_ended_ || (sends_.empty() && frames_.empty() && left_.empty());
-  }
+  bool idle() const;
 
   // In a forked child: MPI is the parent's, and called no more.
   void abandon() noexcept { abandoned_ = has_ended_ = true; }
   bool abandoned() const { return abandoned_; }
+
+  // Messages may come that nobody will take.
+  void taint() { is_dirty_ = true; }
 
  private:
   static constexpr std::size_t kMaxSends = 32;
@@ -117,6 +128,7 @@ class Port {
   struct Left {
     std::deque<Given> given;
     std::shared_ptr<const void> lease;
+    std::shared_ptr<const bool> is_lost;
   };
   struct Orphan {
     std::deque<Posted> posted;
@@ -150,7 +162,7 @@ class Port {
   std::array<Posted, kFrameReceives> receives_;
   std::size_t next_receive_ = 0;
   bool holds_frame_ = false;  // the one at next_receive_ is being read
-  bool is_dirty_ = false;     // messages may come that nobody will take
+  bool is_dirty_ = false;     // see taint()
   bool abandoned_ = false;
   bool has_ended_ = false;  // MPI
 };

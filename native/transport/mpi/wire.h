@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -17,6 +18,13 @@
 // that has dropped the message, or was told that nobody wants it, sends an empty one.
 // Hence every receive ends, and the tag may be used again, without MPI_Cancel.
 //
+// Chunks are sent early, right behind the head of their message, where the receiver has
+// lent the sender a tag for that. Then MPI tells the receiver of them, and keeps them
+// with the sender until their receives are started: when the message is accepted, or
+// when it is dropped, by either. So for each early chunk there is exactly one receive,
+// too. They are sent in MPI's synchronous mode, whose end tells the sender of the
+// receives' start; from then on the tag is free.
+//
 // A payload that is sent straight from its memory is sealed: its last bytes travel in a
 // frame, once MPI has taken all others. They do not come if the sender has dropped the
 // message meanwhile, whose memory may have changed before MPI read it.
@@ -25,16 +33,23 @@ namespace bluecomm::mpi {
 
 inline constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
 
+// What is sent early of a payload, at most, and how many of a peer's messages.
+inline constexpr std::size_t kEarlyBytes = 4 * kChunkBytes;
+inline constexpr int kEarlyTags = 8;
+
 // Eager payloads that a peer has not yet given back are at most so many bytes.
 inline constexpr std::size_t kEagerCredit = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxEager = std::size_t{64} << 10;
 
 enum class FrameKind : std::uint32_t {
   kMessage,      // then the Header and, if `end` is not 0, the eager payload;
-                 // otherwise `begin` bytes come in chunks, the others as the seal
+                 // otherwise `begin` bytes come in chunks, the others as the seal;
+                 // with `tag` the first kEarlyBytes of them are under way under it
   kGrant,        // chunks of `message` in [begin, end), under `tag`
   kSeal,         // then the bytes of `message` that come in no chunk
+  kTags,         // the receiver of this may send early under [`tag`, `tag` + `end`)
   kDiscard,      // nobody wants the rest of `message`
+  kDropped,      // its early chunks are the last that come of `message`
   kCredit,       // `end` bytes of eager messages were taken
   kGoodbye,      // nothing more comes
   kGoodbyeSeen,  // answer to that
@@ -63,6 +78,11 @@ inline constexpr std::size_t kMinStraight = std::size_t{128} << 10;
 // How many bytes of a straight payload come in chunks.
 constexpr std::size_t before_seal(std::size_t nbytes) {
   return (nbytes - 1) / kChunkAlignment * kChunkAlignment;
+}
+
+// How many bytes of those in chunks are sent early, under `tag` if there is one.
+constexpr std::size_t early_part(int tag, std::size_t in_chunks) {
+  return tag == 0 ? 0 : std::min(in_chunks, kEarlyBytes);
 }
 
 inline constexpr std::size_t kMaxFrame = sizeof(Frame) + sizeof(Header) + kMaxEager;
