@@ -35,22 +35,18 @@ Scheme scheme_over(const std::shared_ptr<FakeMpi>& fake) {
           .tells_idle_ranks = true};
 }
 
-// Rank 0 sends to rank 1, which has asked for all, and MPI moves nothing yet.
-struct Fixture {
-  Fixture() : payload(kLarge) {
-    fill(payload, 7);
-    fake->hold();
-    std::shared_ptr<void> copies;
-    outgoing = ranks[0].channel(1).send_to_many(make_header(7, kLarge), payload, copies,
-                                                lease);
-    reader = ranks.await(1, 7);
-    if (reader == nullptr) return;
-    reader->accept(Reader::Mode::kViews);
-    ranks.drive("chunks in the hands of MPI",
-                [&] { return fake->held().size() == kChunks; });
-  }
-  ~Fixture() {
+// Two ranks over an MPI that can be held up.
+struct Two {
+  ~Two() {
     for (const std::string& finding : findings) record_failure("ranks", 0, finding);
+  }
+
+  // From rank 0 to rank 1.
+  std::unique_ptr<Outgoing> send(std::uint64_t tag) {
+    std::shared_ptr<void> copies;
+    fill(payload, tag);
+    return ranks[0].channel(1).send_to_many(make_header(tag, kLarge), payload, copies,
+                                            lease);
   }
 
   // A message that is sent after all others has come, so they have.
@@ -65,10 +61,44 @@ struct Fixture {
   std::shared_ptr<FakeMpi> fake = std::make_shared<FakeMpi>();
   Findings findings;
   Ranks ranks{scheme_over(fake), 2, findings};
-  std::vector<std::byte> payload;
+  std::vector<std::byte> payload = std::vector<std::byte>(kLarge);
   Lease lease;
+};
+
+// Rank 1 has asked for all, and MPI moves nothing yet.
+struct Fixture : Two {
+  Fixture() {
+    fake->hold();
+    outgoing = send(7);
+    reader = ranks.await(1, 7);
+    if (reader == nullptr) return;
+    reader->accept(Reader::Mode::kViews);
+    ranks.drive("chunks in the hands of MPI",
+                [&] { return fake->held().size() == kChunks; });
+  }
+
   std::unique_ptr<Outgoing> outgoing;
   Reader* reader = nullptr;
+};
+
+// Rank 1 has asked for nothing, and MPI tells of chunks but moves none.
+struct EarlyFixture : Two {
+  EarlyFixture() {
+    exchange(6);
+    fake->hold();
+    outgoing = send(7);
+    CHECK_EQ(fake->held().size(), kChunks);
+  }
+
+  void exchange(std::uint64_t tag) {
+    const std::unique_ptr<Outgoing> sending = send(tag);
+    if (Reader* all = ranks.await(1, tag)) ranks.read_all(*all);
+    ranks.drive("the release", [&] { return sending->released() == kLarge; });
+    settle();
+    CHECK(!lease.has_tenants());
+  }
+
+  std::unique_ptr<Outgoing> outgoing;
 };
 
 // Those that concern memory and endings, where no MPI is installed, too.
@@ -172,6 +202,82 @@ TEST(mpi_straight, a_transport_leaves_mpi_before_that_ends_and_tells_the_peer) {
   for (const int rank : {0, 1}) at.ranks[rank].free_transport();
   CHECK(at.lease.has_tenants());
   CHECK_EQ(at.fake->late_calls(), 0);
+}
+
+TEST(mpi_straight, early_chunks_arrive_when_they_are_asked_for) {
+  EarlyFixture at;
+  at.fake->let_through();
+  Reader* const reader = at.ranks.await(1, 7);
+  at.settle();
+  CHECK_EQ(at.outgoing->released(), 0U);
+  at.ranks.read_all(*reader);
+  at.ranks.drive("the release", [&] { return at.outgoing->released() == kLarge; });
+  CHECK(!at.lease.has_tenants());
+}
+
+TEST(mpi_straight, only_so_many_messages_are_early) {
+  EarlyFixture at;
+  std::vector<std::unique_ptr<Outgoing>> more;
+  for (int i = 0; i < mpi::kEarlyTags; ++i) more.push_back(at.send(8));
+  CHECK_EQ(at.fake->held().size(), mpi::kEarlyTags * kChunks);
+  at.fake->let_through();
+  at.settle();
+  for (const auto& reader : at.ranks[1].arrived) {
+    if (!reader->accepted()) reader->accept(Reader::Mode::kViews);
+  }
+  at.ranks.spin("all of them", [&] {
+    for (const auto& reader : at.ranks[1].arrived) reader->read(SIZE_MAX, at.findings);
+    return more.back()->released() == kLarge;
+  });
+  CHECK(!at.lease.has_tenants());
+  // Their tags are free again.
+  at.fake->hold();
+  const std::unique_ptr<Outgoing> last = at.send(9);
+  CHECK_EQ(at.fake->held().size(), kChunks);
+}
+
+TEST(mpi_straight, early_chunks_of_a_dropped_payload_are_taken) {
+  EarlyFixture at;
+  Reader* const reader = at.ranks.await(1, 7);
+  at.outgoing.reset();
+  CHECK(at.lease.has_tenants());
+  at.fake->let_through();
+  at.ranks.drive("the end of the lease", [&] { return !at.lease.has_tenants(); });
+  reader->accept(Reader::Mode::kViews);
+  at.settle();
+  CHECK(!reader->read(SIZE_MAX, at.findings));
+  at.exchange(8);
+}
+
+TEST(mpi_straight, early_chunks_of_a_discarded_payload_are_taken) {
+  EarlyFixture at;
+  at.ranks.await(1, 7);
+  at.ranks[1].arrived.clear();
+  at.settle();
+  CHECK_EQ(at.outgoing->released(), 0U);
+  at.fake->let_through();
+  at.ranks.drive("the release", [&] { return at.outgoing->released() == kLarge; });
+  CHECK(!at.lease.has_tenants());
+  at.exchange(8);
+}
+
+TEST(mpi_straight, early_chunks_are_taken_when_their_receiver_ends) {
+  EarlyFixture at;
+  at.ranks.await(1, 7);
+  at.fake->let_through();
+  at.ranks[1].free_transport();
+  at.ranks.drive("the loss", [&] { return at.ranks[0].lost.contains(1); });
+  at.ranks.drive("the end of the lease", [&] { return !at.lease.has_tenants(); });
+}
+
+// Nobody starts receives of what came after it.
+TEST(mpi_straight, a_lost_peer_holds_up_no_shutdown) {
+  EarlyFixture at;
+  at.ranks[1].transport().forget(0);
+  at.ranks.drive("the loss", [&] { return at.ranks[0].lost.contains(1); });
+  at.ranks[0].transport().close();
+  at.ranks.drive("closed()", [&] { return at.ranks[0].transport().closed(); });
+  CHECK(at.lease.has_tenants());
 }
 
 // Two engines, and an operation of rank 0 that fails while MPI reads its input.
