@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "mpi/functions.h"
 #include "mpi/library.h"
@@ -122,12 +123,26 @@ class BoundCommunicator final : public Communicator {
     mpi_.check("MPI_Test", mpi_->test(&own, &flag, &status));
     request = wrap(own);
     if (flag == 0) return std::nullopt;
-    int cancelled = 0;
+    return done_of(status);
+  }
+
+  void test_some(std::span<Request> requests, std::vector<Ended>& ended) override {
+    own_.clear();
+    for (const Request request : requests) own_.push_back(unwrap(request));
+    indices_.resize(own_.size());
+    statuses_.resize(own_.size());
     int count = 0;
-    mpi_.check("MPI_Test_cancelled", mpi_->test_cancelled(&status, &cancelled));
-    if (cancelled != 0) return Done{.cancelled = true};
-    mpi_.check("MPI_Get_count", mpi_->get_count(&status, mpi_.abi.byte(), &count));
-    return Done{status.source, static_cast<std::size_t>(count), false};
+    const int code = mpi_->testsome(to_count(own_.size()), own_.data(), &count,
+                                    indices_.data(), statuses_.data());
+    for (int i = 0; code != Abi::kSuccess && i < count; ++i) {
+      mpi_.check("MPI_Testsome", statuses_[i].error);
+    }
+    mpi_.check("MPI_Testsome", code);
+    for (int i = 0; i < count; ++i) {
+      const auto index = static_cast<std::size_t>(indices_[i]);
+      requests[index] = wrap(own_[index]);
+      ended.push_back({index, done_of(statuses_[i])});
+    }
   }
 
   void cancel(Request& request) override {
@@ -140,6 +155,15 @@ class BoundCommunicator final : public Communicator {
   using Bits = std::conditional_t<sizeof(typename Abi::Request) == 8, std::uint64_t,
                                   std::uint32_t>;
 
+  Done done_of(const typename Abi::Status& status) const {
+    int cancelled = 0;
+    int count = 0;
+    mpi_.check("MPI_Test_cancelled", mpi_->test_cancelled(&status, &cancelled));
+    if (cancelled != 0) return Done{.cancelled = true};
+    mpi_.check("MPI_Get_count", mpi_->get_count(&status, mpi_.abi.byte(), &count));
+    return Done{status.source, static_cast<std::size_t>(count), false};
+  }
+
   static Request wrap(typename Abi::Request request) {
     return Request{std::bit_cast<Bits>(request)};
   }
@@ -150,6 +174,10 @@ class BoundCommunicator final : public Communicator {
   const std::shared_ptr<const Calls<Abi>> calls_;
   const Calls<Abi>& mpi_;
   typename Abi::Comm comm_;
+  // Of test_some(), to be used again.
+  std::vector<typename Abi::Request> own_;
+  std::vector<int> indices_;
+  std::vector<typename Abi::Status> statuses_;
 };
 
 template <typename Abi>

@@ -27,6 +27,7 @@ namespace bluecomm::mpi {
   X(irecv, MPI_Irecv)                             \
   X(ibcast, MPI_Ibcast)                           \
   X(test, MPI_Test)                               \
+  X(testsome, MPI_Testsome)                       \
   X(test_cancelled, MPI_Test_cancelled)           \
   X(cancel, MPI_Cancel)                           \
   X(get_count, MPI_Get_count)
@@ -61,6 +62,7 @@ struct Functions {
   int (*irecv)(void*, int, Datatype, int, int, Comm, Request*);
   int (*ibcast)(void*, int, Datatype, int, Comm, Request*);
   int (*test)(Request*, int*, Status*);
+  int (*testsome)(int, Request*, int*, int*, Status*);
   int (*test_cancelled)(const Status*, int*);
   int (*cancel)(Request*);
   int (*get_count)(const Status*, Datatype, int*);

@@ -37,6 +37,12 @@ struct Done {
   bool cancelled = false;
 };
 
+// One of several operations.
+struct Ended {
+  std::size_t index = 0;
+  Done done;
+};
+
 // Errors of its operations are reported to the caller, they do not end the program.
 class Communicator {
  public:
@@ -58,6 +64,9 @@ class Communicator {
   virtual Request ibcast(std::span<std::byte> bytes, int root) = 0;
   // Nothing while the operation goes on; after its end the request is no more.
   virtual std::optional<Done> test(Request& request) = 0;
+  // Adds to `ended` what has ended of `requests`, which are no more then. May move
+  // messages only when it finds nothing, and not look again after that.
+  virtual void test_some(std::span<Request> requests, std::vector<Ended>& ended) = 0;
   // Asks for the end of a receive, which test() then tells of.
   virtual void cancel(Request& request) = 0;
 };

@@ -93,6 +93,13 @@ std::optional<mpi::Done> FakeMpi::test(mpi::Request& request) {
   throw std::logic_error("a request was tested after its end");
 }
 
+void FakeMpi::test_some(std::span<mpi::Request> requests,
+                        std::vector<mpi::Ended>& ended) {
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (const auto done = test(requests[i])) ended.push_back({i, *done});
+  }
+}
+
 void FakeMpi::cancel(mpi::Request& request) {
   check_running();
   const std::lock_guard lock(mutex_);

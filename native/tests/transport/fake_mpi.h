@@ -47,6 +47,8 @@ class FakeMpi final : public mpi::Communicator, public mpi::Library {
   mpi::Request irecv(std::span<std::byte> into, int from, int tag) override;
   mpi::Request ibcast(std::span<std::byte> bytes, int root) override;
   std::optional<mpi::Done> test(mpi::Request& request) override;
+  void test_some(std::span<mpi::Request> requests,
+                 std::vector<mpi::Ended>& ended) override;
   void cancel(mpi::Request& request) override;
 
   std::string abi() override { return "none"; }

@@ -141,14 +141,19 @@ void Inbox::extend_grant(MpiIncoming& incoming) {
   if (own == 0) room = std::max(room, kChunkBytes);
   const std::size_t limit = incoming.granted_ + room / kChunkBytes * kChunkBytes;
   const std::size_t end = std::min(incoming.in_chunks_, limit);
-  receive_next(incoming, std::min(end, incoming.early_), incoming.early_tag_);
+  const std::size_t early = std::min(end, incoming.early_);
+  if (incoming.granted_ < early) {
+    receive_next(incoming, early, incoming.early_tag_);
+    receive(incoming);
+  }
   if (incoming.granted_ < end) grant(incoming, end);
 }
 
 void Inbox::receive_next(MpiIncoming& incoming, std::size_t end, int tag) {
   while (incoming.granted_ < end) {
     const std::size_t nbytes = std::min(kChunkBytes, end - incoming.granted_);
-    incoming.posted_.push_back(port_.receive_chunk(peer_, tag, nbytes));
+    incoming.posted_.push_back(
+        port_.receive_chunk(peer_, tag, nbytes, tag == incoming.early_tag_));
     incoming.granted_ += nbytes;
     held_ += nbytes;
     receiving_.insert(&incoming);
@@ -271,7 +276,7 @@ void Inbox::leave_early(MpiIncoming& incoming) {
   std::deque<Posted> unwanted;
   for (std::size_t at = begin; at < end; at += kChunkBytes) {
     const std::size_t nbytes = std::min(kChunkBytes, end - at);
-    unwanted.push_back(port_.receive_chunk(peer_, incoming.early_tag_, nbytes));
+    unwanted.push_back(port_.receive_chunk(peer_, incoming.early_tag_, nbytes, true));
   }
   port_.finish_later(std::move(unwanted), -1);
 }

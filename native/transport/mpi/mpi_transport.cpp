@@ -8,9 +8,6 @@
 namespace bluecomm {
 namespace {
 
-// Read by one poll, so that chunks get a turn.
-constexpr int kFramesPerPoll = 64;
-
 MpiOptions checked(MpiOptions options) {
   if (!options.session) {
     throw std::invalid_argument("the mpi transport needs a session with MPI");
@@ -46,18 +43,25 @@ Channel& MpiTransport::channel(int peer, std::string_view offer) {
   return *channels_.emplace(peer, std::move(channel)).first->second;
 }
 
-bool MpiTransport::take_frames() {
-  int frames = 0;
-  for (; frames < kFramesPerPoll; ++frames) {
-    const std::span<const std::byte> bytes = port_.next_frame();
-    if (bytes.empty()) break;
-    mpi::Frame frame;
-    std::memcpy(&frame, bytes.data(), sizeof frame);
-    const auto found = channels_.find(frame.from);
-    if (found == channels_.end()) continue;
+bool MpiTransport::take_frame() {
+  const std::span<const std::byte> bytes = port_.next_frame();
+  if (bytes.empty()) return false;
+  mpi::Frame frame;
+  std::memcpy(&frame, bytes.data(), sizeof frame);
+  const auto found = channels_.find(frame.from);
+  if (found != channels_.end()) {
     found->second->take(frame, bytes.subspan(sizeof frame));
   }
-  return frames > 0;
+  return true;
+}
+
+// One frame at a time is what is looked for first, and reported before MPI is asked for
+// more: a question to which it has no answer may cost a turn of the core. Frames do not
+// keep chunks waiting for longer than one poll.
+bool MpiTransport::look() {
+  const bool has_frame = take_frame();
+  skipped_rest_ = has_frame && !skipped_rest_;
+  return skipped_rest_ || port_.look() || has_frame;
 }
 
 bool MpiTransport::poll(Receiver& receiver) {
@@ -66,7 +70,7 @@ bool MpiTransport::poll(Receiver& receiver) {
   if (port_.look_for_end()) {
     for (const auto& [peer, channel] : channels_) channel->mpi_ended();
   } else {
-    changed = take_frames();
+    changed = look();
     changed |= port_.progress();
     for (const auto& [peer, channel] : channels_) changed |= channel->advance();
   }

@@ -48,11 +48,13 @@ class MpiTransport final : public Transport {
   static constexpr std::chrono::microseconds kAwake{100};
   static constexpr std::chrono::microseconds kLongestNap{1000};
 
-  bool take_frames();
+  bool take_frame();
+  bool look();
 
   const MpiOptions options_;
   mpi::Port port_;
   std::map<int, std::unique_ptr<mpi::MpiChannel>> channels_;
+  bool skipped_rest_ = false;
   Clock::time_point last_poll_;
   Clock::time_point last_change_;
 };

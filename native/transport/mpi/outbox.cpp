@@ -77,12 +77,12 @@ void Outbox::send_early(MpiOutgoing& outgoing, int tag) {
   const std::size_t whole = early_part(tag, outgoing.in_chunks_);
   while (outgoing.early_ < whole) {
     const std::size_t nbytes = std::min(kChunkBytes, whole - outgoing.early_);
-    const std::optional<Request> request = port_.send_early(
+    const std::optional<Requests::Id> id = port_.send_early(
         peer_, tag, outgoing.payload_.subspan(outgoing.early_, nbytes));
-    if (!request) return;
+    if (!id) return;
     outgoing.early_ += nbytes;
     stats_.bytes_sent += nbytes;
-    outgoing.given_.push_back({*request, outgoing.early_});
+    outgoing.given_.push_back({*id, outgoing.early_});
   }
   straight_.insert(&outgoing);
 }
@@ -171,11 +171,11 @@ void Outbox::send_copied(MpiOutgoing& outgoing, const Chunk& chunk) {
 }
 
 void Outbox::send_straight(MpiOutgoing& outgoing, const Chunk& chunk) {
-  const std::optional<Request> request = port_.send_straight(
+  const std::optional<Requests::Id> id = port_.send_straight(
       peer_, chunk.tag,
       outgoing.payload_.subspan(chunk.begin, chunk.end - chunk.begin));
-  if (!request) return;
-  outgoing.given_.push_back({*request, chunk.end});
+  if (!id) return;
+  outgoing.given_.push_back({*id, chunk.end});
   straight_.insert(&outgoing);
 }
 
@@ -192,7 +192,7 @@ bool Outbox::look_at_straight() {
 bool Outbox::take_back(MpiOutgoing& outgoing) {
   bool any = false;
   std::deque<Given>& given = outgoing.given_;
-  for (; !given.empty() && port_.is_over(given.front().request); given.pop_front()) {
+  for (; !given.empty() && port_.is_over(given.front().id); given.pop_front()) {
     outgoing.released_ = given.front().end;
     any = true;
   }

@@ -17,6 +17,9 @@ namespace {
 // How long the end waits for MPI to take over what is under way.
 constexpr std::chrono::milliseconds kLastMoves{100};
 
+// MPI has taken messages of this length when it has started to send them, mostly.
+constexpr std::size_t kShort = 4096;
+
 std::uint64_t draw() {
   std::random_device random;
   return (std::uint64_t{random()} << 32) | random();
@@ -63,9 +66,9 @@ Port::Port(std::shared_ptr<Session> session)
     : session_(std::move(session)),
       mpi_(session_->communicator()),
       address_{mpi_.rank(), session_->take_port(), draw()} {
-  for (Posted& posted : receives_) {
-    posted.memory = frame_pool_.take();
-    posted.request = receive_frame(posted.memory.get());
+  for (FrameReceive& one : receives_) {
+    one.memory = frame_pool_.take();
+    one.request = receive_frame(one.memory.get());
   }
 }
 
@@ -99,7 +102,8 @@ template <typename Done>
 void Port::wait_for(Done done) {
   const auto deadline = std::chrono::steady_clock::now() + kLastMoves;
   while (!done() && std::chrono::steady_clock::now() < deadline) {
-    if (!progress()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    const bool any = look();
+    if (!progress() && !any) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
 
@@ -109,18 +113,23 @@ void Port::bury_all() {
   orphans_.clear();
   for (std::size_t i = 0; i < receives_.size(); ++i) {
     if (holds_frame_ && i == next_receive_) continue;
-    cancel(std::move(receives_[i]));
+    cancel(receives_[i].request, std::move(receives_[i].memory));
   }
   for (auto* sends : {&sends_, &frames_}) {
     for (Send& send : *sends) {
-      session_->bury(send.request, shared(std::move(send.memory)));
+      bury(send.id, shared(std::move(send.memory)));
     }
     sends->clear();
   }
   for (const Left& left : left_) {
-    for (const Given& one : left.given) session_->bury(one.request, left.lease);
+    for (const Given& one : left.given) bury(one.id, left.lease);
   }
   left_.clear();
+}
+
+void Port::bury(Requests::Id id, std::shared_ptr<const void> memory) {
+  const std::optional<Request> request = requests_.release(id);
+  if (request) session_->bury(*request, std::move(memory));
 }
 
 // --- Frames --------------------------------------------------------------------------
@@ -148,23 +157,19 @@ void Port::send(const Address& to, int tag, Buffer memory, std::size_t nbytes,
     return;
   }
   Request request = mpi_.isend({memory.get(), nbytes}, to.rank, tag);
-  if (mpi_.test(request)) {
+  if (nbytes <= kShort && mpi_.test(request)) {
     origin.give(std::move(memory));
   } else {
-    list.push_back({request, std::move(memory), &origin});
+    list.push_back({requests_.add(request), std::move(memory), &origin});
   }
 }
 
 std::span<const std::byte> Port::next_frame() {
   if (has_ended_) return {};
-  if (std::exchange(holds_frame_, false)) {
-    Posted& read = receives_[next_receive_];
-    read.request = receive_frame(read.memory.get());
-    next_receive_ = (next_receive_ + 1) % receives_.size();
-  }
+  if (std::exchange(holds_frame_, false)) receive_next_frame();
   while (true) {
-    Posted& next = receives_[next_receive_];
-    const std::optional<Done> done = test(next);
+    FrameReceive& next = receives_[next_receive_];
+    const std::optional<Done> done = mpi_.test(next.request);
     if (!done) return {};
     Frame frame;
     if (done->nbytes >= sizeof frame) {
@@ -175,9 +180,15 @@ std::span<const std::byte> Port::next_frame() {
       }
     }
     // To an earlier transport of this port.
-    next.request = receive_frame(next.memory.get());
-    next_receive_ = (next_receive_ + 1) % receives_.size();
+    receive_next_frame();
   }
+}
+
+// In the place of the one that was read.
+void Port::receive_next_frame() {
+  FrameReceive& read = receives_[next_receive_];
+  read.request = receive_frame(read.memory.get());
+  next_receive_ = (next_receive_ + 1) % receives_.size();
 }
 
 Buffer Port::keep_frame() {
@@ -190,20 +201,20 @@ void Port::send_chunk(const Address& to, int tag, Buffer chunk, std::size_t nbyt
   send(to, tag, std::move(chunk), nbytes, chunk_pool_, sends_);
 }
 
-std::optional<Request> Port::send_straight(const Address& to, int tag,
-                                           std::span<const std::byte> bytes) {
+std::optional<Requests::Id> Port::send_straight(const Address& to, int tag,
+                                                std::span<const std::byte> bytes) {
   if (look_for_end()) return std::nullopt;
-  return mpi_.isend(bytes, to.rank, tag);
+  return requests_.add(mpi_.isend(bytes, to.rank, tag));
 }
 
-std::optional<Request> Port::send_early(const Address& to, int tag,
-                                        std::span<const std::byte> bytes) {
+std::optional<Requests::Id> Port::send_early(const Address& to, int tag,
+                                             std::span<const std::byte> bytes) {
   if (look_for_end()) return std::nullopt;
-  return mpi_.issend(bytes, to.rank, tag);
+  return requests_.add(mpi_.issend(bytes, to.rank, tag));
 }
 
-bool Port::is_over(Request& request) {
-  return !has_ended_ && mpi_.test(request).has_value();
+bool Port::is_over(Requests::Id id) {
+  return !has_ended_ && requests_.take(id).has_value();
 }
 
 void Port::leave(std::deque<Given> given, std::shared_ptr<const void> lease,
@@ -233,17 +244,19 @@ std::optional<int> Port::take_tags(int count) {
   return address_.port * Session::kTags + std::exchange(tags_used_, tags_used_ + count);
 }
 
-Posted Port::receive_chunk(const Address& from, int tag, std::size_t nbytes) {
+Posted Port::receive_chunk(const Address& from, int tag, std::size_t nbytes,
+                           bool may_be_there) {
   Posted posted{{}, chunk_pool_.take(), nbytes};
-  if (!look_for_end()) {
-    posted.request = mpi_.irecv({posted.memory.get(), nbytes}, from.rank, tag);
-  }
+  if (look_for_end()) return posted;
+  Request request = mpi_.irecv({posted.memory.get(), nbytes}, from.rank, tag);
+  const std::optional<Done> done = may_be_there ? mpi_.test(request) : std::nullopt;
+  posted.id = done ? requests_.add_ended(*done) : requests_.add(request);
   return posted;
 }
 
 std::optional<Done> Port::test(Posted& posted) {
-  if (has_ended_) return std::nullopt;
-  return mpi_.test(posted.request);
+  if (has_ended_ || !posted.id) return std::nullopt;
+  return requests_.take(*posted.id);
 }
 
 void Port::finish_later(std::deque<Posted> posted, int tag) {
@@ -256,19 +269,19 @@ void Port::drop(std::deque<Posted> posted, int tag) {
     return;
   }
   // Its messages may still come: the tag is not used again.
-  is_dirty_ = true;
   for (Posted& one : posted) {
     if (look_for_end()) {
       never_free(std::move(one.memory));  // see leave_memory()
-    } else {
-      cancel(std::move(one));
+    } else if (const std::optional<Request> request = requests_.release(*one.id)) {
+      is_dirty_ = true;
+      cancel(*request, std::move(one.memory));
     }
   }
 }
 
-void Port::cancel(Posted posted) {
-  mpi_.cancel(posted.request);
-  session_->bury(posted.request, shared(std::move(posted.memory)));
+void Port::cancel(Request request, Buffer memory) {
+  mpi_.cancel(request);
+  session_->bury(request, shared(std::move(memory)));
 }
 
 bool Port::look_for_end() {
@@ -279,7 +292,7 @@ bool Port::look_for_end() {
 // MPI, which is ending on another thread, may still use it.
 void Port::leave_memory() {
   for (Orphan& orphan : orphans_) drop(std::move(orphan.posted), orphan.tag);
-  for (Posted& one : receives_) never_free(std::move(one.memory));
+  for (FrameReceive& one : receives_) never_free(std::move(one.memory));
   for (auto* sends : {&sends_, &frames_}) {
     for (Send& send : *sends) never_free(std::move(send.memory));
   }
@@ -298,7 +311,7 @@ bool Port::progress() {
 bool Port::end_sends(std::deque<Send>& sends) {
   const std::size_t before = sends.size();
   std::erase_if(sends, [this](Send& send) {
-    if (!mpi_.test(send.request)) return false;
+    if (!requests_.take(send.id)) return false;
     send.origin->give(std::move(send.memory));
     return true;
   });
@@ -308,7 +321,7 @@ bool Port::end_sends(std::deque<Send>& sends) {
 bool Port::end_left() {
   const std::size_t before = left_.size();
   std::erase_if(left_, [this](Left& left) {
-    std::erase_if(left.given, [this](Given& one) { return is_over(one.request); });
+    std::erase_if(left.given, [this](Given& one) { return is_over(one.id); });
     return left.given.empty();
   });
   return left_.size() < before;

@@ -14,6 +14,7 @@
 
 #include "mpi/session.h"
 #include "transport/mpi/buffers.h"
+#include "transport/mpi/requests.h"
 #include "transport/mpi/wire.h"
 
 namespace bluecomm::mpi {
@@ -31,16 +32,16 @@ struct Address {
   static Address parse(std::string_view text, int ranks);
 };
 
-// A receive under way, with its memory.
+// A receive under way, with its memory. It has no id if MPI had ended before.
 struct Posted {
-  Request request{};
+  std::optional<Requests::Id> id;
   Buffer memory;
   std::size_t nbytes = 0;
 };
 
 // A send under way from memory that is not the port's.
 struct Given {
-  Request request{};
+  Requests::Id id = 0;
   std::size_t end = 0;  // of the bytes in their payload
 };
 
@@ -73,13 +74,14 @@ class Port {
 
   // Sends from `bytes`, which stay as they are until is_over(). Nothing once MPI has
   // ended.
-  std::optional<Request> send_straight(const Address& to, int tag,
-                                       std::span<const std::byte> bytes);
+  std::optional<Requests::Id> send_straight(const Address& to, int tag,
+                                            std::span<const std::byte> bytes);
   // Likewise, before anybody has asked for them: it ends when the peer has started the
   // receive.
-  std::optional<Request> send_early(const Address& to, int tag,
-                                    std::span<const std::byte> bytes);
-  bool is_over(Request& request);
+  std::optional<Requests::Id> send_early(const Address& to, int tag,
+                                         std::span<const std::byte> bytes);
+  // The id is no more then.
+  bool is_over(Requests::Id id);
   // Nobody waits for these any more, which read memory that `lease` keeps. They may
   // never end if the peer `is_lost`, which changes later.
   void leave(std::deque<Given> given, std::shared_ptr<const void> lease,
@@ -91,7 +93,9 @@ class Port {
   // The first of `count` successive tags, for good. Nothing when they are needed for
   // messages.
   std::optional<int> take_tags(int count);
-  Posted receive_chunk(const Address& from, int tag, std::size_t nbytes);
+  // `may_be_there`: perhaps it has come already, so it is looked at.
+  Posted receive_chunk(const Address& from, int tag, std::size_t nbytes,
+                       bool may_be_there);
   std::optional<Done> test(Posted& posted);
   // Nobody wants these any more, and their sender will answer them all. `tag`, if it is
   // not negative, is free then.
@@ -99,7 +103,9 @@ class Port {
   // Nobody wants these any more, and their sender is gone.
   void drop(std::deque<Posted> posted, int tag);
 
-  // Looks after what is under way. True if anything ended.
+  // Looks at all that is under way, but frames. True if anything ended.
+  bool look() { return !has_ended_ && requests_.look(); }
+  // Takes note of what look() has found. True if anything ended.
   bool progress();
   // Whether the program has called MPI_Finalize, after which any other call of MPI
   // would end it. From then on nothing is sent and nothing comes.
@@ -120,8 +126,12 @@ class Port {
   static constexpr std::size_t kMaxSends = 32;
   static constexpr std::size_t kFrameReceives = 4;
 
-  struct Send {
+  struct FrameReceive {
     Request request{};
+    Buffer memory;
+  };
+  struct Send {
+    Requests::Id id;
     Buffer memory;
     Pool* origin;
   };
@@ -136,7 +146,9 @@ class Port {
   };
 
   Request receive_frame(std::byte* into);
-  void cancel(Posted posted);
+  void receive_next_frame();
+  void cancel(Request request, Buffer memory);
+  void bury(Requests::Id id, std::shared_ptr<const void> memory);
   template <typename Done>
   void wait_for(Done done);
   void bury_all();
@@ -150,6 +162,7 @@ class Port {
   const std::shared_ptr<Session> session_;
   Communicator& mpi_;
   const Address address_;
+  Requests requests_{mpi_};
   Pool chunk_pool_{kChunkBytes};
   Pool frame_pool_{kMaxFrame};
   std::deque<Send> sends_;   // of chunks
@@ -159,7 +172,7 @@ class Port {
   int tags_used_ = 1;  // the first is that of frames
   std::list<Orphan> orphans_;
   // Receives of frames, in a ring: MPI fills them in the order of their start.
-  std::array<Posted, kFrameReceives> receives_;
+  std::array<FrameReceive, kFrameReceives> receives_;
   std::size_t next_receive_ = 0;
   bool holds_frame_ = false;  // the one at next_receive_ is being read
   bool is_dirty_ = false;     // see taint()
