@@ -54,7 +54,7 @@ class MpiIncoming final : public Incoming {
   const std::size_t charged_;
   Header header_;
   const bool is_eager_;
-  const std::size_t in_chunks_;       // bytes of the payload
+  const std::size_t in_chunks_;  // bytes of the payload
   const int early_tag_;
   std::size_t early_;                 // the first of these, which come under that tag
   std::vector<std::byte> seal_;       // the others, when they have come

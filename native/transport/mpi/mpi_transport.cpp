@@ -8,6 +8,9 @@
 namespace bluecomm {
 namespace {
 
+// Others have a turn after so many frames.
+constexpr int kFramesInTurn = 64;
+
 MpiOptions checked(MpiOptions options) {
   if (!options.session) {
     throw std::invalid_argument("the mpi transport needs a session with MPI");
@@ -56,12 +59,13 @@ bool MpiTransport::take_frame() {
 }
 
 // One frame at a time is what is looked for first, and reported before MPI is asked for
-// more: a question to which it has no answer may cost a turn of the core. Frames do not
-// keep chunks waiting for longer than one poll.
+// more: a question to which it has no answer may cost a turn of the core. So the news
+// that a link has ended also come before those of what the end has brought about.
 bool MpiTransport::look() {
   const bool has_frame = take_frame();
-  skipped_rest_ = has_frame && !skipped_rest_;
-  return skipped_rest_ || port_.look() || has_frame;
+  if (has_frame && ++frames_ < kFramesInTurn) return true;
+  frames_ = 0;
+  return port_.look() || has_frame;
 }
 
 bool MpiTransport::poll(Receiver& receiver) {

@@ -54,7 +54,7 @@ class MpiTransport final : public Transport {
   const MpiOptions options_;
   mpi::Port port_;
   std::map<int, std::unique_ptr<mpi::MpiChannel>> channels_;
-  bool skipped_rest_ = false;
+  int frames_ = 0;  // since anything else was looked for
   Clock::time_point last_poll_;
   Clock::time_point last_change_;
 };

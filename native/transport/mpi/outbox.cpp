@@ -65,8 +65,8 @@ std::unique_ptr<Outgoing> Outbox::send_in_chunks(const Header& header,
       memory = std::move(early);
     }
   }
-  auto outgoing = std::make_unique<MpiOutgoing>(*this, next_message_, payload,
-                                                std::move(memory));
+  auto outgoing =
+      std::make_unique<MpiOutgoing>(*this, next_message_, payload, std::move(memory));
   waiting_.emplace(next_message_, outgoing.get());
   announce(header, payload, {}, false, outgoing->in_chunks_, early_tag);
   if (early_tag != 0) send_early(*outgoing, early_tag);
