@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 namespace bluecomm {
 namespace {
@@ -19,6 +20,9 @@ namespace {
 // The progress thread takes the lead when no caller has had it for so long.
 constexpr std::chrono::milliseconds kNap{1};
 constexpr std::chrono::hours kForever{1};
+// Who has slept so long for a transport that wakes nobody waits for something that
+// takes longer than a poll.
+constexpr std::chrono::microseconds kLongNap{500};
 // Who yields the core gets it back after the others' turns, which are long where they
 // compute. A sleeper that is woken has it sooner, so for some time there is no
 // yielding.
@@ -162,7 +166,7 @@ bool Progress::drive_until(const std::function<bool()>& done,
     } else {
       if (!leads) take_lead();
       leads = true;
-      if (work_.poll() || spin() || yield(lock)) {
+      if (work_.poll() || spin() || (!std::exchange(napped_, false) && yield(lock))) {
         notify_followers();
         turnstile_.let_others(lock);
       } else if (!sleep(lock, Leader::kCaller, std::min(deadline, next_check))) {
@@ -184,6 +188,7 @@ bool Progress::check_interrupt(Lock& lock, const std::function<bool()>& interrup
 void Progress::take_lead() {
   retract();  // of the progress thread
   leader_ = Leader::kCaller;
+  napped_ = false;
   ++tenures_;
 }
 
@@ -294,15 +299,20 @@ bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
   if (is_thread) thread_state_ = ThreadState::kSleeps;
   lock.unlock();
   bool interrupted = false;
+  bool napped = false;
   {
     const PunctualSleep punctual(time < kNap);
     const int ready = ::ppoll(polled.data(), count, &timeout, nullptr);
     interrupted = ready < 0 && errno == EINTR;
+    napped = ready == 0 && time >= kLongNap;
   }
   lock = turnstile_.enter();
   if (is_thread) thread_state_ = ThreadState::kRuns;
   if (polled[0].revents != 0) drain(doorbell);
-  if (leader_ == role) retract();  // else a caller took the lead meanwhile
+  if (leader_ == role) {  // else a caller took the lead meanwhile
+    retract();
+    napped_ = napped;
+  }
   return !interrupted;
 }
 

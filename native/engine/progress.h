@@ -152,6 +152,7 @@ class Progress {
   ThreadState thread_state_ = ThreadState::kEnded;
   bool announced_ = false;  // the sleeping leader is woken by the transports
   Clock::time_point wakes_at_{};
+  bool napped_ = false;                // the leader's last sleep was long, for nothing
   Clock::time_point crowded_until_{};  // others compute on this core: do not yield
   std::uint64_t tenures_ = 0;          // of callers
   std::uint64_t tenures_seen_ = 0;     // by the thread; 0: none
