@@ -14,7 +14,7 @@ from bluecomm.bench.operations import (
     exchange_of,
     weighted_sum,
 )
-from bluecomm.bench.peer_calls import PeerCalls, zeros
+from bluecomm.bench.peer_calls import PeerCalls, Prepared, zeros
 from bluecomm.bench.results import GLOO
 from bluecomm.bench.timing import Call, Turn, timed
 from bluecomm.runtime import current_communicator
@@ -65,17 +65,17 @@ class Gloo(PeerCalls):
             return None
         return timed(self.call_for(case))
 
-    def _allreduce(self, case: Case) -> Call:
+    def _allreduce(self, case: Case) -> Prepared:
         tensor = zeros(case)
         if case.operation.in_place:
-            return lambda: dist.all_reduce(tensor)
+            return tensor, lambda: dist.all_reduce(tensor)
         output = zeros(case)
 
         def call() -> None:
             output.copy_(tensor)
             dist.all_reduce(output)
 
-        return call
+        return tensor, call
 
     def _exchange(
         self, tensor: torch.Tensor, exchange: Exchange, output: torch.Tensor
@@ -94,7 +94,7 @@ class Gloo(PeerCalls):
 
         return call
 
-    def _hierarchical_neighbor_allreduce(self, case: Case) -> Call:
+    def _hierarchical_neighbor_allreduce(self, case: Case) -> Prepared:
         tensor, output = zeros(case), zeros(case)
         leader = self._leaders[self._machine]
         local_size = dist.get_world_size(self._local)
@@ -110,7 +110,7 @@ class Gloo(PeerCalls):
                 between()
             dist.broadcast(output, leader, group=self._local)
 
-        return call
+        return tensor, call
 
     def _of_leaders(self, part: Exchange) -> Exchange:
         """Return an exchange between machines as one between their first ranks."""
@@ -120,14 +120,14 @@ class Gloo(PeerCalls):
             tuple(self._leaders[machine] for machine in part.destinations),
         )
 
-    def _allgather(self, case: Case) -> Call:
+    def _allgather(self, case: Case) -> Prepared:
         tensor, output = zeros(case, self._size), zeros(case)
-        return lambda: dist.all_gather_into_tensor(output, tensor)
+        return tensor, lambda: dist.all_gather_into_tensor(output, tensor)
 
-    def _broadcast(self, case: Case) -> Call:
+    def _broadcast(self, case: Case) -> Prepared:
         tensor = zeros(case)
-        return lambda: dist.broadcast(tensor, 0)
+        return tensor, lambda: dist.broadcast(tensor, 0)
 
-    def _alltoall(self, case: Case) -> Call:
+    def _alltoall(self, case: Case) -> Prepared:
         tensor, output = zeros(case), zeros(case)
-        return lambda: dist.all_to_all_single(output, tensor)
+        return tensor, lambda: dist.all_to_all_single(output, tensor)

@@ -81,6 +81,8 @@ def _start_limit(
     cases: Sequence[Case], stack: contextlib.ExitStack, versions: dict[str, str]
 ) -> Library:
     machines = _machines()
+    if any(case.is_written for case in cases):
+        raise RuntimeError("its loops write no inputs")
     if len(set(machines)) == 1:
         versions[LIMIT] = "loops over shared memory"
         return MemoryLimit(max(case.nbytes for case in cases))

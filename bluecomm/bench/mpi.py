@@ -214,6 +214,7 @@ class Mpi:
                     "operation": case.operation.name,
                     "dtype": case.dtype_name,
                     "count": case.count,
+                    "is_written": case.is_written,
                 }
             )
         return self._turn

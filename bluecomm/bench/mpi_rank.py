@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bluecomm.bench.operations import OPERATIONS, Case, Exchange, weighted_sum
-from bluecomm.bench.peer_calls import PeerCalls, zeros
+from bluecomm.bench.peer_calls import PeerCalls, Prepared, zeros
 from bluecomm.bench.timing import Call
 
 # MPI has no arithmetic on the half formats; messages of them are bytes.
@@ -54,12 +54,13 @@ class MpiOperations(PeerCalls):
     def _numbers(self, tensor: torch.Tensor) -> Any:
         return [tensor.numpy(), getattr(self._mpi, _REDUCIBLE[tensor.dtype])]
 
-    def _allreduce(self, case: Case) -> Call:
-        output = self._numbers(zeros(case))
-        own = self._mpi.IN_PLACE if case.operation.in_place else zeros(case)
-        if not case.operation.in_place:
-            own = self._numbers(own)
-        return lambda: self._comm.Allreduce(own, output, op=self._mpi.SUM)
+    def _allreduce(self, case: Case) -> Prepared:
+        tensor = zeros(case)
+        if case.operation.in_place:
+            own, output = self._mpi.IN_PLACE, self._numbers(tensor)
+        else:
+            own, output = self._numbers(tensor), self._numbers(zeros(case))
+        return tensor, lambda: self._comm.Allreduce(own, output, op=self._mpi.SUM)
 
     def _exchange(
         self, tensor: torch.Tensor, exchange: Exchange, output: torch.Tensor
@@ -79,18 +80,20 @@ class MpiOperations(PeerCalls):
 
         return call
 
-    def _allgather(self, case: Case) -> Call:
-        own = self._bytes(zeros(case, self._size))
-        output = self._bytes(zeros(case))
-        return lambda: self._comm.Allgather(own, output)
+    def _allgather(self, case: Case) -> Prepared:
+        tensor = zeros(case, self._size)
+        own, output = self._bytes(tensor), self._bytes(zeros(case))
+        return tensor, lambda: self._comm.Allgather(own, output)
 
-    def _broadcast(self, case: Case) -> Call:
-        tensor = self._bytes(zeros(case))
-        return lambda: self._comm.Bcast(tensor, root=0)
+    def _broadcast(self, case: Case) -> Prepared:
+        tensor = zeros(case)
+        own = self._bytes(tensor)
+        return tensor, lambda: self._comm.Bcast(own, root=0)
 
-    def _alltoall(self, case: Case) -> Call:
-        own, output = self._bytes(zeros(case)), self._bytes(zeros(case))
-        return lambda: self._comm.Alltoall(own, output)
+    def _alltoall(self, case: Case) -> Prepared:
+        tensor = zeros(case)
+        own, output = self._bytes(tensor), self._bytes(zeros(case))
+        return tensor, lambda: self._comm.Alltoall(own, output)
 
 
 def main(path: str) -> None:
@@ -117,7 +120,9 @@ def main(path: str) -> None:
                 else:
                     operation = OPERATIONS[command["operation"]]
                     dtype = getattr(torch, command["dtype"])
-                    call = operations.call_for(Case(operation, dtype, command["count"]))
+                    count, is_written = command["count"], command["is_written"]
+                    case = Case(operation, dtype, count, is_written)
+                    call = operations.call_for(case)
                     answer("ready")
 
 

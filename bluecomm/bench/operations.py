@@ -107,12 +107,14 @@ class Case:
     """One operation on tensors of one type and size.
 
     ``count`` is the number of elements of the larger of a rank's input and output; the
-    input of an allgather is one block of it.
+    input of an allgather is one block of it. ``is_written`` says that every rank
+    writes its input before each call, and that the time of that counts.
     """
 
     operation: Operation
     dtype: torch.dtype
     count: int
+    is_written: bool = False
 
     @property
     def nbytes(self) -> int:

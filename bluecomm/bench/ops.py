@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import datetime
 import os
 import sys
@@ -97,6 +98,12 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="NAME",
         help="beside bluecomm, some of gloo mpi limit (default: those that are there)",
     )
+    what.add_argument(
+        "--write-inputs",
+        action="store_true",
+        help="write each input before each call, as training does, and time that too; "
+        "without the limit",
+    )
     _add_effort(parser.add_argument_group("how long"))
     _add_outputs(parser.add_argument_group("results"))
     parser.set_defaults(run=run)
@@ -184,7 +191,10 @@ def _cases(
     names = OPERATIONS if "all" in args.operations else args.operations
     sizes = sorted({nbytes for part in args.sizes for nbytes in part})
     cases = [
-        case_of(OPERATIONS[name], getattr(torch, dtype), nbytes, size())
+        dataclasses.replace(
+            case_of(OPERATIONS[name], getattr(torch, dtype), nbytes, size()),
+            is_written=args.write_inputs,
+        )
         for name in names
         for dtype in args.dtypes
         for nbytes in sizes
@@ -263,4 +273,5 @@ def _about(args: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]
         "cores": len(os.sched_getaffinity(0)),
         "transport": current_communicator().world.config.transport,
         "round_s": args.round_s,
+        "inputs_written": args.write_inputs,
     }

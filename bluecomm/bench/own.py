@@ -27,7 +27,7 @@ from bluecomm import (
     win_update,
 )
 from bluecomm.bench.operations import Case, exchange_of
-from bluecomm.bench.timing import Call, Turn, timed
+from bluecomm.bench.timing import Call, Turn, after_writing, timed
 
 _NAME = "bench"
 
@@ -53,7 +53,8 @@ class Bluecomm:
         # Zeros stay zeros however often they are summed; written, so that the pages
         # are there.
         tensor = make(case.count // blocks, dtype=case.dtype).fill_(0)
-        return timed(_CALLS[kind](tensor, case.operation.in_place))
+        call = _CALLS[kind](tensor, case.operation.in_place)
+        return timed(after_writing(tensor, call) if case.is_written else call)
 
 
 def _allreduce(tensor: torch.Tensor, in_place: bool) -> Call:

@@ -8,7 +8,10 @@ from collections.abc import Callable
 import torch
 
 from bluecomm.bench.operations import Case, Exchange, exchange_of
-from bluecomm.bench.timing import Call
+from bluecomm.bench.timing import Call, after_writing
+
+Prepared = tuple[torch.Tensor, Call]
+"""The input of a call, and the call."""
 
 
 class PeerCalls(abc.ABC):
@@ -23,8 +26,9 @@ class PeerCalls(abc.ABC):
 
     def call_for(self, case: Case) -> Call:
         """Return the call that a case measures."""
-        make: Callable[[Case], Call] = getattr(self, f"_{case.operation.kind}")
-        return make(case)
+        make: Callable[[Case], Prepared] = getattr(self, f"_{case.operation.kind}")
+        tensor, call = make(case)
+        return after_writing(tensor, call) if case.is_written else call
 
     @abc.abstractmethod
     def _exchange(
@@ -32,13 +36,13 @@ class PeerCalls(abc.ABC):
     ) -> Call:
         """Return the call that writes an exchange's weighted sum to ``output``."""
 
-    def _neighbor_allreduce(self, case: Case) -> Call:
+    def _neighbor_allreduce(self, case: Case) -> Prepared:
         exchange = exchange_of(case.operation.kind, self._rank, self._size)
-        if exchange is None:
-            return lambda: None
         tensor = zeros(case)
+        if exchange is None:
+            return tensor, lambda: None
         output = tensor if case.operation.in_place else zeros(case)
-        return self._exchange(tensor, exchange, output)
+        return tensor, self._exchange(tensor, exchange, output)
 
     _one_peer = _pair_gossip = _neighbor_allreduce
 

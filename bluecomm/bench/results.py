@@ -67,9 +67,12 @@ class Results:
     def where(self) -> str:
         """Return on what it was measured, in words."""
         machines = max(self.layout) + 1
+        written = ", inputs written before each call" * self.about.get(
+            "inputs_written", False
+        )
         return (
             f"{len(self.layout)} ranks on {machines} machine{'s' * (machines > 1)}, "
-            f"{self.about['cores']} cores"
+            f"{self.about['cores']} cores{written}"
         )
 
     def save(self, path: Path) -> None:

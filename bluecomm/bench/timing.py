@@ -30,6 +30,19 @@ class Library(Protocol):
         """
 
 
+def after_writing(tensor: torch.Tensor, call: Call) -> Call:
+    """Return the call, before which its input is written, as a training step does.
+
+    What another core has written is not in the caches of those that read it.
+    """
+
+    def write_and_call() -> object:
+        tensor.mul_(1)
+        return call()
+
+    return write_and_call
+
+
 def timed(call: Call) -> Turn:
     """Return the turn that makes a call again and again."""
 

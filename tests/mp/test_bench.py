@@ -73,6 +73,7 @@ def test_measures_each_operation_and_type(tmp_path: Path) -> None:
     ("options", "text"),
     [
         (("--json", "no/such/x.json"), "there is no folder"),
+        (("--write-inputs", "--libraries", "limit"), "loops write no inputs"),
         (("--dtypes", "int32", "--operations", "one_peer"), "average of integers"),
         (
             ("--operations", "hierarchical_neighbor_allreduce"),
@@ -89,6 +90,20 @@ def test_what_cannot_be_done_is_refused_first(
     (line,) = [line for line in job.err.splitlines() if line.startswith("[")]
     assert line.startswith("[0] ")
     assert text in line
+
+
+def test_inputs_may_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    out = run_bench(
+        tmp_path,
+        *("ops", "--operations", "all", "--sizes", "4K", "--write-inputs"),
+        *("--libraries", "gloo", "mpi", "--json", str(file)),
+    )
+    assert "inputs written before each call" in " ".join(out.split())
+    results = load(file)
+    assert results.about["inputs_written"]
+    both = set(results.by_case()["allreduce_", "float32", 4096])
+    assert both == {"gloo", "mpi", "bluecomm", "bluecomm, shared"}
 
 
 def test_measures_between_simulated_machines(tmp_path: Path) -> None:
