@@ -183,6 +183,7 @@ void Connection::let_go() {
   state_ = State::kGone;
   watches_.clear();
   growth_.reset();
+  count_.reset();  // others go on without this link
   link_.end();
   connector_.stop();
 }

@@ -25,7 +25,8 @@ struct Options {
   std::vector<std::string> addresses;  // numeric, own, in order of preference
   // Listen on the wildcard addresses and only offer those above.
   bool listen_everywhere = false;
-  // Of the links that this end dials, 1 to kMaxStreams; 0: as many as pay (growth.h).
+  // Of the links that this end dials, 1 to kMaxStreams; 0: as many as pay: see
+  // stream_count.h.
   int streams = 0;
   // For 0: what links that go the same way have in common; null: nothing.
   std::shared_ptr<StreamCount> count;

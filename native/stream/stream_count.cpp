@@ -6,7 +6,7 @@
 namespace bluecomm::stream {
 
 StreamCount::User::~User() {
-  if (was_blocked_) --count_->blocked_users_;
+  if (counts_) --count_->blocked_users_;
 }
 
 void StreamCount::User::update(bool blocked, std::uint64_t bytes, std::size_t streams,
@@ -14,27 +14,46 @@ void StreamCount::User::update(bool blocked, std::uint64_t bytes, std::size_t st
   const std::unique_lock lock(count_->mutex_, std::try_to_lock);
   if (!lock.owns_lock() || count_->settled_) return;
   count_->count(*this, bytes, streams, now);
-  if (blocked != was_blocked_) count_->blocked_users_ += blocked ? 1 : -1;
-  was_blocked_ = blocked;
+  const bool counts = tells(blocked, bytes, streams, now);
+  if (counts != counts_) count_->blocked_users_ += counts ? 1 : -1;
+  counts_ = counts;
   bytes_before_ = bytes;
+}
+
+bool StreamCount::User::tells(bool blocked, std::uint64_t bytes, std::size_t streams,
+                              Clock::time_point now) {
+  if (!blocked || bytes != bytes_before_) moved_at_ = now;
+  if (streams >= count_->wanted_) {
+    incomplete_since_.reset();
+  } else if (!incomplete_since_) {
+    incomplete_since_ = now;
+  }
+  return blocked && now - moved_at_ <= kPatience &&
+         now - incomplete_since_.value_or(now) <= kPatience;
 }
 
 void StreamCount::count(const User& user, std::uint64_t bytes, std::size_t streams,
                         Clock::time_point now) {
   const Clock::duration passed = now - std::exchange(since_, now);
   if (blocked_users_ == 0) return;
+  // Nobody looked: this process did not run. And until the last increase is there,
+  // nothing is learnt about it.
+  if (passed > kPatience || (user.counts_ && streams < wanted_)) return start_over();
   blocked_time_ += passed;
-  if (user.was_blocked_ && streams < wanted_) {
-    // Until the last increase is there, nothing is learnt about it.
-    blocked_time_ = std::min(blocked_time_, Clock::duration::zero());
-    blocked_bytes_ = 0;
-  } else if (user.was_blocked_ && blocked_time_ > Clock::duration::zero()) {
+  if (user.counts_ && blocked_time_ > Clock::duration::zero()) {
     // A little less than before, where a socket counts more than its bytes.
     blocked_bytes_ += bytes - std::min(bytes, user.bytes_before_);
   }
   if (blocked_time_ < kTrial) return;
-  judge(static_cast<double>(blocked_bytes_) /
-        std::chrono::duration<double>(blocked_time_).count());
+  // Without a byte it is the peer that did not run.
+  if (blocked_bytes_ > 0) {
+    judge(static_cast<double>(blocked_bytes_) /
+          std::chrono::duration<double>(blocked_time_).count());
+  }
+  start_over();
+}
+
+void StreamCount::start_over() {
   blocked_time_ = -kSettle;
   blocked_bytes_ = 0;
 }

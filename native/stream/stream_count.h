@@ -27,11 +27,13 @@ namespace bluecomm::stream {
 //
 // Links of one process that share a way share the number too: what counts is what they
 // carry together. Each by itself would find that one more stream pays, at the cost of
-// the others. Links may be in different threads.
+// the others. One that stands still, or does not get its streams, is left out after
+// kPatience: it keeps nobody from learning. Links may be in different threads.
 class StreamCount {
  public:
   static constexpr std::chrono::milliseconds kSettle{20};
   static constexpr std::chrono::milliseconds kTrial{50};
+  static constexpr std::chrono::seconds kPatience{2};
   static constexpr std::size_t kBlind = 4;
   static constexpr double kGain = 1.15;
 
@@ -56,7 +58,7 @@ class StreamCount {
 
     // Whether update() is needed now: whether chunks wait and no stream takes any.
     bool measures(bool blocked) const {
-      return !count_->settled_ && (blocked || was_blocked_);
+      return !count_->settled_ && (blocked || counts_);
     }
     // Called at each turn: how many bytes the peer's kernel has acknowledged so far,
     // and how many streams the link has.
@@ -66,14 +68,21 @@ class StreamCount {
    private:
     friend class StreamCount;
 
+    // Whether what happens to it while it is blocked says anything.
+    bool tells(bool blocked, std::uint64_t bytes, std::size_t streams,
+               Clock::time_point now);
+
     const std::shared_ptr<StreamCount> count_;
-    bool was_blocked_ = false;
+    bool counts_ = false;  // since the last update(), as one that is blocked
     std::uint64_t bytes_before_ = 0;
+    Clock::time_point moved_at_;
+    std::optional<Clock::time_point> incomplete_since_;  // it lacks streams
   };
 
  private:
   void count(const User& user, std::uint64_t bytes, std::size_t streams,
              Clock::time_point now);
+  void start_over();
   void judge(double rate);
   void climb(double rate);
   void descend(double rate);

@@ -1,8 +1,10 @@
 #include "stream/stream_count.h"
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "tests/check.h"
@@ -32,8 +34,13 @@ class Senders {
     }
   }
 
+  // None for `time`: nobody runs.
+  void sleep(std::chrono::milliseconds time) { now_ += time; }
+
   std::size_t wanted() const { return count_->wanted(); }
   std::size_t used() const { return count_->used(); }
+  Clock::time_point now() const { return now_; }
+  const std::shared_ptr<StreamCount>& count() const { return count_; }
   StreamCount::User& user() { return senders_.front().user; }
   void stop_one() { senders_.pop_back(); }
 
@@ -149,6 +156,72 @@ TEST(stream_count, learns_nothing_before_the_streams_are_there) {
   Clock::time_point now = Clock::time_point{} + 1h;
   for (int i = 0; i < 1000; ++i) count.user().update(true, 0, 1, now += 1ms);
   CHECK_EQ(count.wanted(), 2u);
+}
+
+TEST(stream_count, a_sender_that_never_gets_its_streams_holds_up_no_other) {
+  Senders count(8);
+  StreamCount::User alone(count.count());
+  for (std::uint64_t bytes = 0; count.now() < Clock::time_point{} + 10s; ++bytes) {
+    alone.update(true, bytes, 1, count.now());
+    count.send(1ms, [](std::size_t streams) { return 100 * streams; });
+  }
+  CHECK_EQ(count.used(), 8u);
+}
+
+TEST(stream_count, time_of_a_sender_that_stands_still_does_not_count) {
+  Senders count(8);
+  StreamCount::User still(count.count());
+  for (; count.now() < Clock::time_point{} + 3s; count.sleep(1ms)) {
+    still.update(true, 1, 8, count.now());
+  }
+  StreamCount::User busy(count.count());
+  std::uint64_t bytes = 0;
+  // As much in each 100 ms, in less time where there are more streams.
+  for (int i = 0; i < 100'000; ++i) {
+    count.sleep(1ms);
+    const bool is_sending = i % 100 < 80 / static_cast<int>(count.used());
+    if (is_sending) bytes += 100 * count.used();
+    still.update(true, 1, 8, count.now());
+    if (busy.measures(is_sending)) busy.update(is_sending, bytes, 8, count.now());
+  }
+  CHECK_EQ(count.used(), 8u);
+}
+
+TEST(stream_count, a_process_that_was_stopped_learns_nothing_of_it) {
+  Senders count(8);
+  const auto rate = [](std::size_t streams) { return 100 * streams; };
+  while (count.wanted() < 8) count.send(1ms, rate);
+  count.send(30ms, rate);
+  count.sleep(1h);
+  count.send(1s, rate);
+  CHECK_EQ(count.used(), 8u);
+}
+
+TEST(stream_count, a_peer_that_takes_nothing_for_a_while_decides_nothing) {
+  Senders count(8);
+  std::size_t most = 0;
+  int pause = 1000;
+  count.send(3s, [&](std::size_t streams) {
+    most = std::max(most, streams);
+    return most == 8 && --pause > 0 ? 0 : 100 * streams;
+  });
+  CHECK_EQ(count.used(), 8u);
+}
+
+TEST(stream_count, senders_in_threads_find_a_number) {
+  const auto count = std::make_shared<StreamCount>(8);
+  std::atomic<int> turn = 0;
+  const auto send = [&] {
+    StreamCount::User user(count);
+    for (std::uint64_t bytes = 0; user.measures(true) && turn < 100'000; ++bytes) {
+      const Clock::time_point now{std::chrono::milliseconds(++turn)};
+      user.update(bytes % 3 != 0, 1000 * bytes, user.wanted(), now);
+    }
+  };
+  std::thread other(send);
+  send();
+  other.join();
+  CHECK(turn < 100'000);
 }
 
 }  // namespace

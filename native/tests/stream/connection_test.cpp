@@ -1,0 +1,82 @@
+#include "stream/connection.h"
+
+#include <array>
+
+#include "stream/listener.h"
+#include "stream/stream_count.h"
+#include "tests/check.h"
+
+namespace bluecomm::stream {
+namespace {
+
+constexpr std::size_t kHeadNbytes = 8;
+
+Options options_of(int rank) {
+  Options options;
+  options.rank = rank;
+  options.key.assign(32, std::byte{7});
+  // Another one for each: as if on two machines.
+  options.addresses = {"127.0.0." + std::to_string(rank + 2)};
+  return options;
+}
+
+Hello hello_from(int rank) {
+  Hello hello;
+  hello.from = rank;
+  hello.to = 1 - rank;
+  return hello;
+}
+
+// Rank 1, to which rank 0 connects: it lets in who knocks.
+class Receiver {
+ public:
+  const std::vector<Address>& addresses() const { return listener_.addresses(); }
+
+  void advance() {
+    poller_.collect();
+    std::vector<Admitted> admitted;
+    listener_.advance(Clock::now(), admitted);
+    for (Admitted& one : admitted) {
+      connection_.admit(one.hello, std::move(one.fd), Clock::now());
+    }
+    connection_.advance(Clock::now());
+  }
+  void leave() { connection_.forget(); }
+
+ private:
+  Poller poller_;
+  const Options options_ = options_of(1);
+  Listener listener_{poller_, options_, hello_from(0)};
+  Connection connection_{poller_, options_,    hello_from(1), "rank 0",
+                         {},      kHeadNbytes, nullptr};
+};
+
+TEST(stream_connection, one_that_is_over_has_no_part_in_the_number_of_streams) {
+  Receiver receiver;
+  Options options = options_of(0);
+  options.count = std::make_shared<StreamCount>(8);
+  Poller poller;
+  Connection sender(poller, options, hello_from(0), "rank 1", receiver.addresses(),
+                    kHeadNbytes, nullptr);
+  const auto advance_until = [&](const auto& done) {
+    const auto deadline = Clock::now() + test::kPatience;
+    bool is_done = false;
+    while (!is_done && Clock::now() < deadline) {
+      poller.collect();
+      sender.advance(Clock::now());
+      receiver.advance();
+      is_done = done();
+    }
+    REQUIRE(is_done);
+  };
+  CHECK_EQ(options.count.use_count(), 1);
+  sender.post(std::array<std::byte, kHeadNbytes>{}, {});
+  advance_until([&] { return sender.is_open(); });
+  CHECK_EQ(options.count.use_count(), 2);
+  receiver.leave();
+  advance_until([&] { return sender.take_end().has_value(); });
+  CHECK_EQ(options.count.use_count(), 1);
+}
+
+}  // namespace
+}  // namespace bluecomm::stream

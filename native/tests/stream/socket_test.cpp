@@ -1,0 +1,33 @@
+#include "stream/socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "tests/check.h"
+
+namespace bluecomm::stream {
+namespace {
+
+using namespace std::chrono_literals;
+
+int option_of(const UniqueFd& fd, int option) {
+  int value = -1;
+  socklen_t length = sizeof value;
+  REQUIRE(getsockopt(fd.get(), IPPROTO_TCP, option, &value, &length) == 0);
+  return value;
+}
+
+TEST(stream_socket, a_connection_sends_at_once_and_takes_little_ahead) {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  prepare_stream(fd.get(), 20s);
+  CHECK_EQ(option_of(fd, TCP_NODELAY), 1);
+  // What it holds unsent, another stream cannot take: no more than a few chunks.
+  CHECK_EQ(option_of(fd, TCP_NOTSENT_LOWAT), 128 << 10);
+  // An idle peer that is gone is noticed within the limit.
+  const int probes = option_of(fd, TCP_KEEPCNT);
+  CHECK(option_of(fd, TCP_KEEPIDLE) + probes * option_of(fd, TCP_KEEPINTVL) <= 20);
+}
+
+}  // namespace
+}  // namespace bluecomm::stream
