@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +16,24 @@ PATH_NAME = "NCCL_NET_PLUGIN"
 CHOICE_NAME = "NCCL_NET"
 _CHOICE = "BlueComm"
 _FILE = Path("net", "libnccl-net-bluecomm.so")
+_MAX_PATH = 254  # of a plugin, in NCCL; which takes several, separated by commas
 
 
 def with_net(config: LaunchConfig) -> LaunchConfig:
     """Return the settings with the plugin's variables, which ``-x`` overrides.
 
     Raises:
-        LaunchError: The plugin is not there.
+        LaunchError: The plugin is not there, or NCCL cannot be told where.
     """
     if not config.enable_net:
         return config
-    variables = ((PATH_NAME, str(_plugin_path())), (CHOICE_NAME, _CHOICE))
+    path = str(_plugin_path())
+    if "," in path or len(os.fsencode(path)) > _MAX_PATH:
+        raise LaunchError(
+            "--enable-net: NCCL takes no path with a comma, or of more than "
+            f"{_MAX_PATH} bytes: {path}; install bluecomm in another folder"
+        )
+    variables = ((PATH_NAME, path), (CHOICE_NAME, _CHOICE))
     return replace(config, environment=(*variables, *config.environment))
 
 

@@ -28,6 +28,8 @@ __all__ = [
     "serve_metrics",
 ]
 
+_MAX_PATH = 254  # of a plugin, in NCCL
+
 
 def plugin_path() -> Path:
     """Return the file that NCCL loads.
@@ -50,17 +52,26 @@ def environment() -> dict[str, str]:
 
     Raises:
         FileNotFoundError: The plugin is not there.
+        RuntimeError: NCCL cannot be told where it is.
     """
-    return {"NCCL_NET_PLUGIN": str(plugin_path()), "NCCL_NET": "BlueComm"}
+    path = str(plugin_path())
+    if "," in path or len(os.fsencode(path)) > _MAX_PATH:
+        raise RuntimeError(
+            f"NCCL takes no path with a comma, or of more than {_MAX_PATH} bytes: "
+            f"{path}; install bluecomm in another folder"
+        )
+    return {"NCCL_NET_PLUGIN": path, "NCCL_NET": "BlueComm"}
 
 
 def enable() -> None:
     """Make NCCL use the plugin in this process and in those that it starts.
 
-    To be called before the first communicator is made; NCCL looks once.
+    To be called before the first communicator is made: NCCL looks once, and a later
+    call changes nothing. Values that the variables have are replaced.
 
     Raises:
         FileNotFoundError: The plugin is not there.
+        RuntimeError: NCCL cannot be told where it is.
     """
     os.environ.update(environment())
 
@@ -79,7 +90,8 @@ def serve_metrics(port: int = 0) -> MetricsServer:
     """Let Prometheus read the counters of this process at http://127.0.0.1:port/metrics.
 
     Args:
-        port: 0: a free one, which the server's ``port`` tells.
+        port: Each process of a machine has its own, such as 9400 and the local rank.
+            0: a free one, which the server's ``port`` tells.
 
     Returns:
         The server, whose owner closes it; also as the context of a ``with``.

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from bluecomm.net import environment, plugin_path
-from bluecomm.net.check import find_cards, find_nccl, interface_of
+from bluecomm.net.check import describe_nccl, find_cards
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,14 +57,10 @@ def _run(command: list[str]) -> None:
 
 
 def _report() -> str:
-    lines = [f"plugin     {plugin_path()}"]
-    nccl = find_nccl()
-    if nccl is None:
-        lines.append("NCCL       none found")
-    else:
-        interface = interface_of(nccl)
-        text = "too old" if interface is None else f"loads version {interface}"
-        lines.append(f"NCCL       {'.'.join(map(str, nccl))}, {text} of the interface")
+    lines = [
+        f"plugin     {plugin_path()}",
+        f"NCCL       {describe_nccl(plugin_path())}",
+    ]
     for card in find_cards(plugin_path()):
         where = card.pci_path or "virtual"
         lines.append(f"card       {card.name}, {card.speed_mbps} Mbit/s, {where}")

@@ -17,6 +17,8 @@ _INTERFACES = (
     ((2, 19), 7),
     ((2, 13), 6),
 )
+# Before, it is given the name of a library, which the loader finds.
+_FIRST_WITH_PATH = (2, 21)
 _DEFAULT_LIBRARY = "libnccl.so.2"
 _WARNING = 2  # level of what the plugin logs
 
@@ -110,13 +112,16 @@ def find_nccl() -> tuple[int, ...] | None:
     for library in (_beside_torch(), _DEFAULT_LIBRARY):
         if library is None:
             continue
-        try:
-            nccl = ctypes.CDLL(library)
-        except OSError:
-            continue
         code = ctypes.c_int()
-        nccl.ncclGetVersion(ctypes.byref(code))
-        return code.value // 10000, code.value % 10000 // 100, code.value % 100
+        try:
+            failed = ctypes.CDLL(library).ncclGetVersion(ctypes.byref(code))
+        except (OSError, AttributeError):
+            continue
+        if failed:
+            continue
+        # The digits of a release had other places before 2.9.
+        major = 10000 if code.value >= 10000 else 1000
+        return code.value // major, code.value % major // 100, code.value % 100
     return None
 
 
@@ -139,3 +144,20 @@ def interface_of(nccl: tuple[int, ...]) -> int | None:
         if nccl[:2] >= first:
             return interface
     return None
+
+
+def describe_nccl(plugin: Path) -> str:
+    """Return which NCCL is found, and what it makes of the plugin, in words."""
+    nccl = find_nccl()
+    if nccl is None:
+        return "none found"
+    version = ".".join(map(str, nccl))
+    interface = interface_of(nccl)
+    if interface is None:
+        return f"{version}, too old: it loads no version of the interface"
+    text = f"{version}, loads version {interface} of the interface"
+    if nccl >= _FIRST_WITH_PATH:
+        return text
+    return (
+        f"{text}; needs NCCL_NET_PLUGIN=bluecomm and {plugin.parent} in LD_LIBRARY_PATH"
+    )

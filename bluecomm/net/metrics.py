@@ -38,7 +38,12 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, and wait for the request that is being answered."""
+        """Stop listening, and wait for the request that is being answered.
+
+        Once more does nothing.
+        """
+        if self._closing:
+            return
         self._closing = True
         # Wakes accept(), which closing the socket would not.
         self._socket.shutdown(socket.SHUT_RDWR)

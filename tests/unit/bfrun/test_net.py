@@ -61,6 +61,20 @@ def test_without_bluecomm_it_is_an_error(monkeypatch):
         with_net(CONFIG)
 
 
+@pytest.mark.parametrize("name", ["a,b", "/".join(["x" * 100] * 3)])
+def test_a_path_that_nccl_cannot_take_is_an_error(name, tmp_path, monkeypatch):
+    plugin = tmp_path / name / "net" / PLUGIN.name
+    plugin.parent.mkdir(parents=True)
+    plugin.touch()
+    spec = ModuleSpec("bluecomm", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path / name)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    with pytest.raises(
+        LaunchError, match="NCCL takes no path with a comma, or of more"
+    ):
+        with_net(CONFIG)
+
+
 def test_in_words():
     assert describe_net({}) is None
     assert describe_net(variables()) == f"BlueComm from {PLUGIN}"

@@ -1,14 +1,16 @@
 """The Python side of the network plugin for NCCL."""
 
 import os
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from bluecomm import net
+from bluecomm.net import check
 from bluecomm.net.__main__ import main
-from bluecomm.net.check import interface_of
 
 
 def run(*arguments, **variables):
@@ -33,10 +35,25 @@ def test_a_plugin_that_is_not_built_is_an_error(monkeypatch):
         net.environment()
 
 
+@pytest.mark.parametrize("name", ["a,b", "/".join(["x" * 100] * 3)])
+def test_a_path_that_nccl_cannot_take_is_an_error(name, tmp_path, monkeypatch, capsys):
+    plugin = tmp_path / name / "libnccl-net-bluecomm.so"
+    plugin.parent.mkdir(parents=True)
+    plugin.touch()
+    monkeypatch.setattr(net, "__file__", str(plugin.parent / "__init__.py"))
+    with pytest.raises(
+        RuntimeError, match="NCCL takes no path with a comma, or of mor"
+    ):
+        net.environment()
+    assert main(["--env"]) == 1
+    assert capsys.readouterr().err.startswith("bluecomm.net: NCCL takes no path")
+
+
 def test_enable_sets_what_nccl_reads(monkeypatch):
     monkeypatch.setenv("NCCL_NET", "Socket")
     monkeypatch.setenv("NCCL_NET_PLUGIN", "none")
     net.enable()
+    net.enable()  # once more is no harm
     assert os.environ["NCCL_NET"] == "BlueComm"
     assert os.environ["NCCL_NET_PLUGIN"] == str(net.plugin_path())
 
@@ -59,9 +76,90 @@ def test_variables_for_a_shell(capsys):
     ]
 
 
-def test_check_names_the_cards():
-    done = run("--check", NCCL_SOCKET_IFNAME="=lo", BLUECOMM_NET_STREAMS="4")
+def test_a_shell_takes_a_path_with_spaces(tmp_path, monkeypatch, capsys):
+    plugin = tmp_path / "it's a folder" / "libnccl-net-bluecomm.so"
+    plugin.parent.mkdir()
+    plugin.touch()
+    monkeypatch.setattr(net, "__file__", str(plugin.parent / "__init__.py"))
+    assert main(["--env"]) == 0
+    script = f'eval "$(cat)"; {shlex.quote(sys.executable)} -c "{PRINT_PLUGIN}"'
+    said = subprocess.run(
+        ["sh", "-c", script],
+        input=capsys.readouterr().out,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert said.stdout == f"{plugin}\n"
+
+
+PRINT_PLUGIN = "import os; print(os.environ['NCCL_NET_PLUGIN'])"
+
+
+@pytest.fixture(scope="module")
+def fake_nccl(tmp_path_factory):
+    """Return a folder with an NCCL whose version a variable tells."""
+    folder = tmp_path_factory.mktemp("nccl")
+    source = folder / "nccl.cpp"
+    source.write_text(FAKE_NCCL)
+    compiler = shlex.split(os.environ.get("CXX", "g++"))
+    library = folder / "libnccl.so.2"
+    subprocess.run([*compiler, "-shared", "-fPIC", source, "-o", library], check=True)
+    return folder
+
+
+FAKE_NCCL = """
+#include <stdlib.h>
+extern "C" int ncclGetVersion(int* version) {
+  *version = atoi(getenv("FAKE_NCCL"));
+  return *version == 0;
+}
+"""
+PLUGIN = Path("/folder/libnccl-net-bluecomm.so")
+OLD_WAY = "; needs NCCL_NET_PLUGIN=bluecomm and /folder in LD_LIBRARY_PATH"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (22809, "2.28.9, loads version 11 of the interface"),
+        (22105, "2.21.5, loads version 8 of the interface"),
+        (22005, f"2.20.5, loads version 8 of the interface{OLD_WAY}"),
+        (21304, f"2.13.4, loads version 6 of the interface{OLD_WAY}"),
+        (21212, "2.12.12, too old: it loads no version of the interface"),
+        (2808, "2.8.8, too old: it loads no version of the interface"),
+        (0, "none found"),
+    ],
+)
+def test_what_an_nccl_makes_of_the_plugin(fake_nccl, monkeypatch, code, said):
+    monkeypatch.setattr(check, "_beside_torch", lambda: None)
+    monkeypatch.setattr(check, "_DEFAULT_LIBRARY", str(fake_nccl / "libnccl.so.2"))
+    monkeypatch.setenv("FAKE_NCCL", str(code))
+    assert check.describe_nccl(PLUGIN) == said
+
+
+def test_the_nccl_beside_torch_comes_first(fake_nccl, tmp_path, monkeypatch):
+    beside = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    beside.parent.mkdir(parents=True)
+    beside.symlink_to(fake_nccl / "libnccl.so.2")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FAKE_NCCL", "22705")
+    assert check.find_nccl() == (2, 27, 5)
+
+
+def test_a_library_that_is_no_nccl_is_passed_over(monkeypatch):
+    monkeypatch.setattr(check, "_beside_torch", lambda: None)
+    monkeypatch.setattr(check, "_DEFAULT_LIBRARY", "libc.so.6")
+    assert check.find_nccl() is None
+
+
+def test_check_names_nccl_and_the_cards(fake_nccl):
+    found = {"LD_LIBRARY_PATH": str(fake_nccl), "FAKE_NCCL": "22005"}
+    chosen = {"NCCL_SOCKET_IFNAME": "=lo", "BLUECOMM_NET_STREAMS": "4"}
+    done = run("--check", **found, **chosen)
     assert done.returncode == 0, done.stderr
+    assert "NCCL       2.20.5, loads version 8" in done.stdout
     assert "card       lo, " in done.stdout
     assert "streams    4" in done.stdout
 
@@ -102,4 +200,4 @@ def test_a_plugin_without_cards_says_so():
     ],
 )
 def test_interface_by_version_of_nccl(nccl, interface):
-    assert interface_of(nccl) == interface
+    assert check.interface_of(nccl) == interface

@@ -52,6 +52,9 @@ def test_the_endpoint_shows_the_counters():
         assert "# TYPE bluecomm_net_stream_bytes_sent_total" in get(server.port)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(server.port, "/")
+        # Of no other address of this machine.
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.2", server.port), timeout=PATIENCE_S)
     with pytest.raises(urllib.error.URLError, match="refused"):
         get(server.port)
 
@@ -82,3 +85,10 @@ def test_a_port_that_is_taken_is_an_error():
         pytest.raises(OSError, match="in use"),
     ):
         net.serve_metrics(server.port)
+
+
+def test_a_server_may_be_closed_twice():
+    with net.serve_metrics() as server:
+        server.close()
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        get(server.port)
