@@ -4,10 +4,10 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 #include <utility>
 
+#include "common/seconds.h"
 #include "net/mover.h"
 
 namespace bluecomm::net {
@@ -16,13 +16,6 @@ namespace {
 // Of close(), for what was sent.
 constexpr std::chrono::milliseconds kLinger{1000};
 constexpr std::chrono::milliseconds kNap{1};
-
-std::string seconds_text(std::chrono::milliseconds duration) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s",
-                static_cast<double>(duration.count()) / 1000);
-  return text;
-}
 
 }  // namespace
 

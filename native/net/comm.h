@@ -25,6 +25,7 @@ class Mover;
 struct Request {
   Comm* comm = nullptr;  // null: free
 };
+inline bool is_free(const Request& request) { return request.comm == nullptr; }
 
 // Requests of NCCL that are in flight on a connection at most.
 inline constexpr std::size_t kMaxRequests = 32;

@@ -40,8 +40,7 @@ int guard(const char* call, Body&& body) noexcept {
   return result;
 }
 
-// --- What is the same in all versions
-// ---------------------------------------------------
+// What is the same in all versions.
 
 int devices(int* count) noexcept {
   *count = static_cast<int>(Plugin::get().devices().size());
@@ -176,8 +175,7 @@ int close_listen(void* comm) noexcept {
   });
 }
 
-// --- What differs: where arguments stand
-// --------------------------------------------------
+// What differs: where arguments stand.
 
 int open(abi::Logger* logger) noexcept {
   return guard("init", [&] { Plugin::get().open(logger); });

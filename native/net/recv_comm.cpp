@@ -10,11 +10,6 @@
 #include "stream/socket.h"
 
 namespace bluecomm::net {
-namespace {
-
-bool is_free(const Request& request) { return request.comm == nullptr; }
-
-}  // namespace
 
 RecvComm::RecvComm(std::shared_ptr<Gate> gate, stream::Admitted newcomer)
     : Comm(gate->identity().options, gate->identity().receiver,

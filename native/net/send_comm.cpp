@@ -10,8 +10,6 @@ namespace {
 // one of them is tested, which NCCL does next.
 constexpr std::uint64_t kTogether = 64 << 10;
 
-bool is_free(const Request& request) { return request.comm == nullptr; }
-
 Identity identity_with(const Handle& handle, const Settings& settings,
                        std::shared_ptr<stream::StreamCount> count) {
   Identity identity = identity_of(handle.name(), settings);

@@ -23,24 +23,26 @@ constexpr int kMaxThreads = 16;
                               "'; correct or unset it");
 }
 
-void set_streams(Settings& settings, std::string_view name, std::string_view text) {
+// What "auto" stands for stays.
+void set_number(int& number, int low, int high, std::string_view name,
+                std::string_view text) {
   if (text == "auto") return;
   const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, settings.streams);
-  if (error != std::errc{} || stop != end || settings.streams < 1 ||
-      settings.streams > stream::kMaxStreams) {
-    refuse(name, "auto or a number from 1 to 16", text);
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc{} || stop != end || number < low || number > high) {
+    refuse(
+        name,
+        "auto or a number from " + std::to_string(low) + " to " + std::to_string(high),
+        text);
   }
 }
 
+void set_streams(Settings& settings, std::string_view name, std::string_view text) {
+  set_number(settings.streams, 1, stream::kMaxStreams, name, text);
+}
+
 void set_threads(Settings& settings, std::string_view name, std::string_view text) {
-  if (text == "auto") return;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, settings.threads);
-  if (error != std::errc{} || stop != end || settings.threads < 0 ||
-      settings.threads > kMaxThreads) {
-    refuse(name, "auto or a number from 0 to 16", text);
-  }
+  set_number(settings.threads, 0, kMaxThreads, name, text);
 }
 
 void set_timeout(Settings& settings, std::string_view name, std::string_view text) {

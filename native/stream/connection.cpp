@@ -3,22 +3,12 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
+#include "common/seconds.h"
 #include "stream/socket.h"
 
 namespace bluecomm::stream {
-namespace {
-
-std::string seconds_text(std::chrono::milliseconds duration) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s",
-                static_cast<double>(duration.count()) / 1000);
-  return text;
-}
-
-}  // namespace
 
 Connection::Connection(Poller& poller, const Options& options, const Hello& hello,
                        std::string name, std::vector<Address> addresses,
