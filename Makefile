@@ -112,17 +112,10 @@ CXXFLAGS_native-tsan := -O1 -g -fsanitize=thread
 MODES := native native-asan native-tsan
 
 define mode_rules
-# The library's headers, compiled once: a quarter of each file's time. The extension is
-# compiled without, and so tells of an include that a file lacks.
-build/$(1)/standard.h.gch: native/tests/standard.h
+build/$(1)/obj/%.o: native/%.cpp
 	@mkdir -p $$(@D)
 	@echo "compile $$@"
-	@cp $$< build/$(1)/standard.h
-	@$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -x c++-header build/$(1)/standard.h -o $$@
-build/$(1)/obj/%.o: native/%.cpp build/$(1)/standard.h.gch
-	@mkdir -p $$(@D)
-	@echo "compile $$@"
-	@$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -include build/$(1)/standard.h -c $$< -o $$@
+	@$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -c $$< -o $$@
 build/$(1)/$(PLUGIN): $$(PLUGIN_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
     native/net/exports.map
 	@echo "link $$@"
