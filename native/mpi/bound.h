@@ -127,21 +127,25 @@ class BoundCommunicator final : public Communicator {
   }
 
   void test_some(std::span<Request> requests, std::vector<Ended>& ended) override {
-    own_.clear();
-    for (const Request request : requests) own_.push_back(unwrap(request));
-    indices_.resize(own_.size());
-    statuses_.resize(own_.size());
+    // To be used again; not a member's, as threads share a communicator.
+    static thread_local std::vector<typename Abi::Request> own;
+    static thread_local std::vector<int> indices;
+    static thread_local std::vector<typename Abi::Status> statuses;
+    own.clear();
+    for (const Request request : requests) own.push_back(unwrap(request));
+    indices.resize(own.size());
+    statuses.resize(own.size());
     int count = 0;
-    const int code = mpi_->testsome(to_count(own_.size()), own_.data(), &count,
-                                    indices_.data(), statuses_.data());
+    const int code = mpi_->testsome(to_count(own.size()), own.data(), &count,
+                                    indices.data(), statuses.data());
     for (int i = 0; code != Abi::kSuccess && i < count; ++i) {
-      mpi_.check("MPI_Testsome", statuses_[i].error);
+      mpi_.check("MPI_Testsome", statuses[i].error);
     }
     mpi_.check("MPI_Testsome", code);
     for (int i = 0; i < count; ++i) {
-      const auto index = static_cast<std::size_t>(indices_[i]);
-      requests[index] = wrap(own_[index]);
-      ended.push_back({index, done_of(statuses_[i])});
+      const auto index = static_cast<std::size_t>(indices[i]);
+      requests[index] = wrap(own[index]);
+      ended.push_back({index, done_of(statuses[i])});
     }
   }
 
@@ -174,10 +178,6 @@ class BoundCommunicator final : public Communicator {
   const std::shared_ptr<const Calls<Abi>> calls_;
   const Calls<Abi>& mpi_;
   typename Abi::Comm comm_;
-  // Of test_some(), to be used again.
-  std::vector<typename Abi::Request> own_;
-  std::vector<int> indices_;
-  std::vector<typename Abi::Status> statuses_;
 };
 
 template <typename Abi>
