@@ -169,13 +169,13 @@ def test_average_consensus_without_waiting() -> None:
         np=4,
     )
     kept = re.findall(
-        r"p: ([\d.]+), mean over all ranks: ([\d.]+) \(should be 1\); "
+        r"p: [\d.]+, mean over all ranks: ([\d.]+) \(should be 1\); "
         r"the mean of all vectors has moved by (\S+) ",
         output,
     )
     assert len(kept) == 4
-    assert all(float(p) > 0 for p, _, _ in kept)
-    assert all(float(mean) == 1 and float(moved) < 1e-12 for _, mean, moved in kept)
+    # Who runs before the others start gives away all but what is printed as 0 of its p.
+    assert all(float(mean) == 1 and float(moved) < 1e-12 for mean, moved in kept)
     assert output.count("relative error at last iteration") == 4
 
 
