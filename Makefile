@@ -95,11 +95,11 @@ TEST_SOURCES := $(LIBRARY_SOURCES) \
 
 # The plugin for NCCL, a library of its own beside the tests.
 PLUGIN := libnccl-net-bluecomm.so
-PLUGIN_SOURCES := $(filter native/net/% native/stream/% native/common/%, \
+PLUGIN_SOURCES := $(filter native/nccl_net/% native/stream/% native/common/%, \
     $(filter %.cpp,$(NATIVE)))
-NET_BENCH_SOURCES := $(addprefix native/tests/net/, player.cpp socket_strategy.cpp ways.cpp)
+NET_BENCH_SOURCES := $(addprefix native/tests/nccl_net/, player.cpp socket_strategy.cpp ways.cpp)
 PLUGIN_LDFLAGS := -shared -Wl,-soname,$(PLUGIN) -Wl,-z,nodelete \
-    -Wl,--version-script=native/net/exports.map
+    -Wl,--version-script=native/nccl_net/exports.map
 
 CXXFLAGS_ALL := -std=c++20 -Wall -Wextra -Werror -ffp-contract=off -pthread -fPIC \
     -MMD -MP -Inative
@@ -117,14 +117,14 @@ build/$(1)/obj/%.o: native/%.cpp
 	@echo "compile $$@"
 	@$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -c $$< -o $$@
 build/$(1)/$(PLUGIN): $$(PLUGIN_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
-    native/net/exports.map
+    native/nccl_net/exports.map
 	@echo "link $$@"
 	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$(filter %.o,$$^) -o $$@ $(PLUGIN_LDFLAGS)
 build/$(1)/tests: $$(TEST_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
     | build/$(1)/$(PLUGIN)
 	@echo "link $$@"
 	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
-build/$(1)/net/net_bench: $$(NET_BENCH_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
+build/$(1)/nccl_net/net_bench: $$(NET_BENCH_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
     | build/$(1)/$(PLUGIN)
 build/$(1)/%_bench: build/$(1)/obj/tests/%_bench.o \
     $$(LIBRARY_SOURCES:native/%.cpp=build/$(1)/obj/%.o)
@@ -217,4 +217,4 @@ clang-check: $(CLANG_CHECKED)
 endif
 
 clean:
-	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so bluecomm/net/*.so
+	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so bluecomm/nccl_net/*.so

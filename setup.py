@@ -21,10 +21,10 @@ if not sys.platform.startswith("linux"):
     )
 
 FOLDERS = {path.name for path in Path("native").iterdir() if path.is_dir()}
-IN_EXTENSION = FOLDERS - {"tests", "fuzz", "net"}
+IN_EXTENSION = FOLDERS - {"tests", "fuzz", "nccl_net"}
 # The network plugin for NCCL: a library that NCCL loads, not Python.
-PLUGIN = "bluecomm.net.libnccl-net-bluecomm"
-IN_PLUGIN = {"net", "stream", "common"}
+PLUGIN = "bluecomm.nccl_net.libnccl-net-bluecomm"
+IN_PLUGIN = {"nccl_net", "stream", "common"}
 
 
 def native_sources(folders: set[str]) -> list[str]:
@@ -91,7 +91,7 @@ plugin = make_extension(
     [
         "-Wl,-soname,libnccl-net-bluecomm.so",
         "-Wl,-z,nodelete",
-        "-Wl,--version-script=native/net/exports.map",
+        "-Wl,--version-script=native/nccl_net/exports.map",
     ],
 )
 

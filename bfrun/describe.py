@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from bfrun.net import describe_net
+from bfrun.nccl_net import describe_net
 from bfrun.plan import LaunchPlan
 
 

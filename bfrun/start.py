@@ -14,7 +14,7 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.base import Launcher
 from bfrun.launch.choose import Choice, choose_launcher
-from bfrun.net import with_net
+from bfrun.nccl_net import with_net
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
 from bfrun.preflight.preflight import HostReport, run_preflight
 from bfrun.probe import numa_domains, visible_gpus

@@ -15,6 +15,18 @@ Scripts written for BlueFog (``import bluefog.torch as bf``) and for Horovod
 
 from bluecomm import topology, topology_util
 from bluecomm._version import __version__
+from bluecomm.active_topology import (
+    in_neighbor_machine_ranks,
+    in_neighbor_ranks,
+    is_machine_topo_weighted,
+    is_topo_weighted,
+    load_machine_topology,
+    load_topology,
+    out_neighbor_machine_ranks,
+    out_neighbor_ranks,
+    set_machine_topology,
+    set_topology,
+)
 from bluecomm.basics import (
     ProcessSet,
     cross_rank,
@@ -118,7 +130,7 @@ from bluecomm.optim.averaging import (
     averaged_state_dict,
     consensus_distance,
 )
-from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.distributed_optimizer import DistributedOptimizer
 from bluecomm.optim.factories import (
     DistributedAdaptThenCombineOptimizer,
@@ -148,18 +160,6 @@ from bluecomm.timeline import (
     timeline_context,
     timeline_end_activity,
     timeline_start_activity,
-)
-from bluecomm.topologies import (
-    in_neighbor_machine_ranks,
-    in_neighbor_ranks,
-    is_machine_topo_weighted,
-    is_topo_weighted,
-    load_machine_topology,
-    load_topology,
-    out_neighbor_machine_ranks,
-    out_neighbor_ranks,
-    set_machine_topology,
-    set_topology,
 )
 from bluecomm.topology import (
     ExponentialGraph,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bluecomm.runtime import Communicator, current_communicator, current_process
-from bluecomm.runtime.mpi import MpiRendezvous
 from bluecomm.runtime.process import TopologyFunction
+from bluecomm.runtime.rendezvous.mpi import MpiRendezvous
 from bluecomm.runtime.stats import Stats
 
 

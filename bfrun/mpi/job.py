@@ -23,7 +23,7 @@ from bfrun.errors import LaunchError
 from bfrun.launch.bootstrap import agent_archive
 from bfrun.mpi.command import MpiCommand
 from bfrun.mpi.plan import FILES, plan_mpi
-from bfrun.net import describe_net
+from bfrun.nccl_net import describe_net
 
 _TERM_GRACE_S = 4.0
 _SHOWN = "ARCHIVE"

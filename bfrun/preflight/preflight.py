@@ -14,7 +14,7 @@ from bfrun.env import forwarded_environment
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
-from bfrun.net import needed_files
+from bfrun.nccl_net import needed_files
 from bfrun.plan import HostFacts
 from bfrun.preflight.probe_session import ProbeSession
 

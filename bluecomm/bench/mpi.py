@@ -28,7 +28,7 @@ from bluecomm.bench.mpi_rank import can_measure
 from bluecomm.bench.operations import Case
 from bluecomm.bench.results import MPI
 from bluecomm.bench.timing import Turn
-from bluecomm.runtime.mpi_library import launcher_family
+from bluecomm.runtime.rendezvous.mpi_library import launcher_family
 
 # A rank that finds them takes itself for one of the job that the benchmark runs in.
 _LAUNCHERS_OWN = ("BLUECOMM_", "PMI_", "PMIX_", "MPI_LOCAL", "HYDI_", "SLURM_")

@@ -3,7 +3,7 @@
 # Imported for what they register.
 from bluecomm.optim import algorithms as algorithms
 from bluecomm.optim.algorithm import Algorithm
-from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.distributed_optimizer import DistributedOptimizer
 from bluecomm.optim.registry import algorithm_names, register_algorithm
 

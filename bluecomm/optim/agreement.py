@@ -15,7 +15,7 @@ import torch
 from bluecomm.errors import MismatchError
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.objects import allgather_object
-from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.runtime import Communicator
 
 

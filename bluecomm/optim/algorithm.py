@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from bluecomm.errors import CommunicationTimeout
-from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.options import CommonOptions, Knobs
 from bluecomm.optim.schedule import Schedule
 from bluecomm.runtime import Communicator, Handle

@@ -14,16 +14,17 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from bluecomm.optim import live, model_hooks
+from bluecomm.optim import live
 from bluecomm.optim.agreement import check_agreement
 from bluecomm.optim.algorithm import Algorithm, Context
-from bluecomm.optim.backward import BackwardTracker
-from bluecomm.optim.bucket import build_buckets
-from bluecomm.optim.naming import Models, NamedParameters, owners_in
+from bluecomm.optim.buckets.bucket import build_buckets
+from bluecomm.optim.buckets.naming import Models, NamedParameters, owners_in
+from bluecomm.optim.buckets.views import check_kind
+from bluecomm.optim.hooks import model_hooks
+from bluecomm.optim.hooks.backward import BackwardTracker
+from bluecomm.optim.hooks.phases import Phases
 from bluecomm.optim.options import CommonOptions, Knobs
-from bluecomm.optim.phases import Phases
 from bluecomm.optim.schedule import Schedule
-from bluecomm.optim.views import check_kind
 from bluecomm.runtime import Communicator
 from bluecomm.topology import TopologySchedule
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from bluecomm.errors import BluecommError
-from bluecomm.optim.model_hooks import origin_of
+from bluecomm.optim.hooks.model_hooks import origin_of
 from bluecomm.runtime import Communicator, current_process
 
 if TYPE_CHECKING:

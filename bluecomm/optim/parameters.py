@@ -9,7 +9,7 @@ import torch
 from bluecomm.ops.allreduce import allreduce_nonblocking_
 from bluecomm.ops.broadcast import broadcast_nonblocking_
 from bluecomm.optim import live
-from bluecomm.optim.model_hooks import origin_of
+from bluecomm.optim.hooks.model_hooks import origin_of
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from bluecomm.config import Config
 from bluecomm.errors import MismatchError
-from bluecomm.runtime.introduction import check_agreement, shared_facts
-from bluecomm.runtime.rendezvous import Rendezvous
+from bluecomm.runtime.rendezvous.introduction import check_agreement, shared_facts
+from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bluecomm._native import Recorder
     from bluecomm.config import Config
-    from bluecomm.runtime.rendezvous import Place
+    from bluecomm.runtime.rendezvous.rendezvous import Place
 
 _log = logging.getLogger("bluecomm")
 

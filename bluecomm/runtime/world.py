@@ -16,7 +16,7 @@ from bluecomm.runtime.handle import Handle, OverHandle, Result
 from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.monitor import Monitor
 from bluecomm.runtime.peers import PeerRecord, meet_peers
-from bluecomm.runtime.rendezvous import Rendezvous
+from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 from bluecomm.runtime.stats import Stats, to_stats
 
 if TYPE_CHECKING:

@@ -6,28 +6,29 @@
 #include <string>
 
 #include "fuzz/fuzz.h"
-#include "net/failure.h"
-#include "net/handle.h"
+#include "nccl_net/failure.h"
+#include "nccl_net/handle.h"
 
 using namespace bluecomm;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  std::array<std::byte, net::abi::kHandleSize> memory{};
+  std::array<std::byte, nccl_net::abi::kHandleSize> memory{};
   if (size > 0) std::memcpy(memory.data(), data, std::min(size, memory.size()));
   try {
-    const net::Handle handle = net::Handle::read(memory.data());
-    const net::Device device{"eth0", "", 10'000, 7, stream::Address("127.0.0.1", 0)};
+    const nccl_net::Handle handle = nccl_net::Handle::read(memory.data());
+    const nccl_net::Device device{"eth0", "", 10'000, 7,
+                                  stream::Address("127.0.0.1", 0)};
     const stream::Address address = handle.address(device);
     MUST(address.family() == AF_INET || address.family() == AF_INET6);
     MUST(!address.text().empty());
     // What is written again is read as the same.
     handle.write(memory.data());
-    const net::Handle again = net::Handle::read(memory.data());
+    const nccl_net::Handle again = nccl_net::Handle::read(memory.data());
     MUST(again.name() == handle.name());
     MUST(again.attempt == handle.attempt);
     MUST(again.address(device).text() == address.text());
-  } catch (const net::Failure& failure) {
-    MUST(failure.result == net::abi::kInvalidUsage);
+  } catch (const nccl_net::Failure& failure) {
+    MUST(failure.result == nccl_net::abi::kInvalidUsage);
   }
   return 0;
 }

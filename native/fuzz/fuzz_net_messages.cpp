@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "net/recv_comm.h"
+#include "nccl_net/recv_comm.h"
 #include "stream/stream.h"
 
 namespace {
@@ -18,7 +18,7 @@ using namespace bluecomm;
 using stream::Frame;
 using stream::FrameKind;
 
-net::Device loopback() {
+nccl_net::Device loopback() {
   sockaddr_storage storage{};
   auto* four = reinterpret_cast<sockaddr_in*>(&storage);
   four->sin_family = AF_INET;
@@ -26,15 +26,15 @@ net::Device loopback() {
   return {"lo", "", 10'000, 1, stream::Address(storage, sizeof(sockaddr_in))};
 }
 
-net::Settings one_stream() {
-  net::Settings settings;
+nccl_net::Settings one_stream() {
+  nccl_net::Settings settings;
   settings.streams = 1;
   return settings;
 }
 
 // Nobody comes through it: the sender is let in at once.
-std::shared_ptr<net::Gate> gate() {
-  static const auto only = std::make_shared<net::Gate>(loopback(), one_stream());
+std::shared_ptr<nccl_net::Gate> gate() {
+  static const auto only = std::make_shared<nccl_net::Gate>(loopback(), one_stream());
   return only;
 }
 
@@ -66,7 +66,7 @@ class Session {
         break;
       case 1:
       case 2:
-        write_message(static_cast<net::MessageKind>(which % 5), input);
+        write_message(static_cast<nccl_net::MessageKind>(which % 5), input);
         break;
       case 3:
         write_frame(static_cast<FrameKind>(which % 14), input);
@@ -87,7 +87,7 @@ class Session {
  private:
   struct Posted {
     std::vector<std::byte> memory;
-    net::Request* request;
+    nccl_net::Request* request;
   };
 
   void write(std::span<const std::byte> bytes) {
@@ -96,11 +96,11 @@ class Session {
   }
 
   // A message that is nearly right, so that it gets past the first checks.
-  void write_message(net::MessageKind kind, fuzz::Input& input) {
+  void write_message(nccl_net::MessageKind kind, fuzz::Input& input) {
     const std::size_t nbytes = input.byte() * 100u;
     const bool eager = input.byte() % 4 != 0;
     const std::vector<std::byte> payload(nbytes, std::byte{input.byte()});
-    net::MessageHead head{.kind = kind};
+    nccl_net::MessageHead head{.kind = kind};
     head.detail = input.byte();
     Frame frame{.kind = FrameKind::kMessage};
     frame.message = announced_++;
@@ -108,9 +108,9 @@ class Session {
     frame.length = static_cast<std::uint32_t>(sizeof head + (eager ? nbytes : 0));
     frame.flags = eager && nbytes > 0 ? stream::kCharged : 0;
     const auto rest = std::span(payload).first(eager ? nbytes : 0);
-    write_checksum(frame, net::bytes_of(head), rest, input);
+    write_checksum(frame, nccl_net::bytes_of(head), rest, input);
     write(stream::bytes_of(frame));
-    write(net::bytes_of(head));
+    write(nccl_net::bytes_of(head));
     write(rest);
   }
 
@@ -139,10 +139,10 @@ class Session {
   void post(std::size_t nbytes) {
     try {
       std::vector<std::byte> memory(nbytes);
-      net::Request* const request = comm_->irecv(memory);
-      MUST((request == nullptr) == (posted_.size() == net::kMaxRequests));
+      nccl_net::Request* const request = comm_->irecv(memory);
+      MUST((request == nullptr) == (posted_.size() == nccl_net::kMaxRequests));
       if (request != nullptr) posted_.push_back({std::move(memory), request});
-    } catch (const net::Failure&) {
+    } catch (const nccl_net::Failure&) {
       // As it may: the connection is over.
     }
   }
@@ -156,7 +156,7 @@ class Session {
       if (!nbytes) return;
       MUST(*nbytes <= posted_.front().memory.size());
       posted_.erase(posted_.begin());
-    } catch (const net::Failure&) {
+    } catch (const nccl_net::Failure&) {
       // As it may: the connection is over.
     }
   }
@@ -171,7 +171,7 @@ class Session {
   UniqueFd peer_;
   std::uint64_t announced_ = 0;
   std::vector<Posted> posted_;  // outlives the connection's use of it
-  std::optional<net::RecvComm> comm_;
+  std::optional<nccl_net::RecvComm> comm_;
 };
 
 }  // namespace

@@ -1,16 +1,16 @@
 """The NCCL plugin beside NCCL's own way over sockets, on the same links.
 
-    make build/native/net/net_bench
+    make build/native/nccl_net/net_bench
     python -m tests.bench.net [--rounds 3] [--seconds 2] [--json F] [ROW ...]
     python -m tests.bench.net --plot net.png F ...
     python -m tests.bench.net --table F ...
 
 The other side is the driver's own reimplementation of what NCCL does over sockets
-(native/tests/net/socket_strategy.h); on the loopback also one plain socket that carries
-nothing but the messages' bytes. Rows with a shaped link make network namespaces: they
-need root and iproute2. The ways are measured in turn, round after round; a figure is
-the median. The second form draws what such runs have written, the third prints it as
-tables of Markdown.
+(native/tests/nccl_net/socket_strategy.h); on the loopback also one plain socket
+that carries nothing but the messages' bytes. Rows with a shaped link make network
+namespaces: they need root and iproute2. The ways are measured in turn, round after
+round; a figure is the median. The second form draws what such runs have written, the
+third prints it as tables of Markdown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from tests.support.cluster import run
 from tests.support.paths import make_paths
 
-BENCH = Path(__file__).parents[2] / "build/native/net/net_bench"
+BENCH = Path(__file__).parents[2] / "build/native/nccl_net/net_bench"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _COMMON = {
     "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH",
 }
 _WAYS = {
-    "plugin": [sys.executable, "-m", "bluecomm.net", "--"],
+    "plugin": [sys.executable, "-m", "bluecomm.nccl_net", "--"],
     "socket": [],
 }
 

@@ -24,12 +24,12 @@ LOOK = """
 import ctypes, json, sys
 sys.path.insert(0, sys.argv[1])
 import bluecomm._native
-from bluecomm import net
-import bfrun.net
+from bluecomm import nccl_net as net
+import bfrun.nccl_net
 from bfrun.config import LaunchConfig
 library = ctypes.CDLL(str(net.plugin_path()))
 names = [f"ncclNetPlugin_v{n}" for n in range(5, 14)]
-config = bfrun.net.with_net(LaunchConfig(command=("x",), enable_net=True))
+config = bfrun.nccl_net.with_net(LaunchConfig(command=("x",), enable_net=True))
 print(json.dumps({
     "plugin": str(net.plugin_path()),
     "extension": bluecomm._native.__file__,

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.support.patience import PATIENCE_S
 
-PLUGIN = Path(__file__).parents[2] / "bluecomm" / "net" / "libnccl-net-bluecomm.so"
+PLUGIN = Path(__file__).parents[2] / "bluecomm" / "nccl_net" / "libnccl-net-bluecomm.so"
 REMOTE_ERROR = 6
 _HANDLE_NBYTES = 128
 _NAMES = (

@@ -19,7 +19,7 @@ BLUECOMM = [
     {"integrations", "bench"},
     {"optim", "elastic", "data"},
     # What users call on the module and no operation does.
-    {"basics", "horovod_names", "topologies", "topology_util", "timeline"},
+    {"basics", "horovod_names", "active_topology", "topology_util", "timeline"},
     {"window"},
     {"ops"},
     {"compression"},
@@ -28,6 +28,7 @@ BLUECOMM = [
     {"topology"},
     # Nothing of the rest: it is for programs that do not know bluecomm.
     {"net"},
+    {"nccl_net"},
     {"errors", "config", "_native", "_version"},
 ]
 BFRUN = [
@@ -44,7 +45,7 @@ BFRUN = [
     {"agent"},
     # What both sides know.
     {"silence", "task", "probe"},
-    {"net"},
+    {"nccl_net"},
     {"env", "config", "hosts", "channel", "trace"},
     {"errors"},
 ]

@@ -15,7 +15,7 @@ BELOW = {
     "engine": {"window", "transport", "kernels", "trace", "common"},
     "window": {"transport", "kernels", "trace", "common"},
     "transport": {"stream", "mpi", "common"},
-    "net": {"stream", "common"},
+    "nccl_net": {"stream", "common"},
     "stream": {"common"},
     "mpi": {"common"},
     "kernels": {"common"},
@@ -89,4 +89,4 @@ def test_the_environment_is_read_by_the_plugin_only():
         for path in FILES
         if re.search(r"\b(?:secure_)?getenv\b|\benviron\b", path.read_text())
     }
-    assert readers == {"net/plugin.cpp", "net/settings.h"}
+    assert readers == {"nccl_net/plugin.cpp", "nccl_net/settings.h"}

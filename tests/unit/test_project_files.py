@@ -14,7 +14,7 @@ BUILD_FILES = [ROOT / name for name in ("Makefile", "setup.py", ".ci/run")]
 # Pages name files from the folder that they are about.
 FOLDERS = [
     *("", "docs", "examples", "bfrun", "bluecomm", "bluecomm/optim"),
-    *("native", "native/net", "native/engine", "native/engine/collectives"),
+    *("native", "native/nccl_net", "native/engine", "native/engine/collectives"),
 ]
 
 
@@ -25,7 +25,7 @@ def variables_in(text):
 
 def plugin_variables():
     """Return the settings of the plugin, which reads them itself."""
-    return variables_in((ROOT / "native/net/settings.cpp").read_text())
+    return variables_in((ROOT / "native/nccl_net/settings.cpp").read_text())
 
 
 def files_in(text):

@@ -12,7 +12,7 @@ from bluecomm.bench.prediction.exchanges import machines_of
 from bluecomm.bench.prediction.links import Cluster
 from bluecomm.bench.prediction.methods import BASIC, When, memory_nbytes, method_of
 from bluecomm.bench.training.contenders import DDP, Contender
-from bluecomm.optim.bucket import build_buckets
+from bluecomm.optim.buckets.bucket import build_buckets
 from bluecomm.optim.registry import get_algorithm
 
 # Forward takes a third of a step, as in `train`.

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
-from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.exchange import Exchange
 from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.registry import register_algorithm

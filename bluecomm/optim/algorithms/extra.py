@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
-from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.exchange import Exchange
 from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.registry import register_algorithm

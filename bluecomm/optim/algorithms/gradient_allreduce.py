@@ -9,7 +9,7 @@ import torch
 from bluecomm.ops.allreduce import allreduce_parts_nonblocking_
 from bluecomm.ops.reduce_op import Average
 from bluecomm.optim.algorithm import Algorithm, Round
-from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.last_to_join import last_to_join
 from bluecomm.optim.registry import register_algorithm
 

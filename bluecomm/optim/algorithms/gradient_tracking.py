@@ -8,7 +8,7 @@ import torch
 
 from bluecomm.optim.algorithm import Round
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
-from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.doubly_stochastic import DoublyStochasticExchange
 from bluecomm.optim.exchange import Exchange
 from bluecomm.optim.options import CommunicationType

@@ -17,7 +17,7 @@ import torch
 
 from bluecomm.ops.tensor import shared_like
 from bluecomm.optim.algorithm import Algorithm
-from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.registry import register_algorithm
 from bluecomm.runtime import current_communicator
 from bluecomm.runtime.handle import wait_all

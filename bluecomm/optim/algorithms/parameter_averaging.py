@@ -26,7 +26,7 @@ from bluecomm.ops.allreduce import allreduce_nonblocking
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.ops.reduce_op import Sum
 from bluecomm.optim.algorithm import Algorithm, Round
-from bluecomm.optim.bucket import Bucket
+from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.exchange import EXCHANGES, Exchange
 from bluecomm.optim.last_to_join import last_to_join
 from bluecomm.optim.options import CommunicationType

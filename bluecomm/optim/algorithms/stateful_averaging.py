@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from bluecomm.optim.algorithms.parameter_averaging import ParameterAveraging
-from bluecomm.optim.bucket import Bucket
-from bluecomm.optim.bucket_state import BucketState
+from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.buckets.bucket_state import BucketState
 
 
 class StatefulAveraging(ParameterAveraging):

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bluecomm.optim.bucket import FIRST_BUCKET_NBYTES, build_buckets
+from bluecomm.optim.buckets.bucket import FIRST_BUCKET_NBYTES, build_buckets
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 

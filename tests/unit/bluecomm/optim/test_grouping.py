@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from bluecomm.optim.bucket import build_buckets
-from bluecomm.optim.grouping import assign_groups
+from bluecomm.optim.buckets.bucket import build_buckets
+from bluecomm.optim.buckets.grouping import assign_groups
 
 
 def parameters(count):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import bluecomm as bf
-from bluecomm.optim.bucket import build_buckets
-from bluecomm.optim.bucket_state import BucketState
+from bluecomm.optim.buckets.bucket import build_buckets
+from bluecomm.optim.buckets.bucket_state import BucketState
 from tests.support.logistic import Logistic, data_of, start_of
 
 PAGE = (Path(__file__).parents[4] / "docs" / "methods.md").read_text()

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from bluecomm.optim.naming import as_models, name_parameters, owners_in
+from bluecomm.optim.buckets.naming import as_models, name_parameters, owners_in
 
 
 def sgd(parameters):

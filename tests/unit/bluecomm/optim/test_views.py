@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from bluecomm.optim.bucket import build_buckets
-from bluecomm.optim.views import is_dense
+from bluecomm.optim.buckets.bucket import build_buckets
+from bluecomm.optim.buckets.views import is_dense
 
 
 def bucket_of(*tensors):

@@ -8,7 +8,7 @@ import pytest
 
 from bfrun.channel import FrameParser, encode
 from bluecomm.errors import BluecommError, CommunicationTimeout
-from bluecomm.runtime.agent_link import AgentLink
+from bluecomm.runtime.rendezvous.agent_link import AgentLink
 from tests.support.patience import PATIENCE_S
 
 WELCOME = {"type": "welcome", "rank": 3}

@@ -11,9 +11,13 @@ import pytest
 
 import bluecomm as bf
 from bluecomm import _native
-from bluecomm.runtime import mpi_library
-from bluecomm.runtime.mpi import fortran_handle
-from bluecomm.runtime.mpi_library import launched_size, launcher_family, open_mpi
+from bluecomm.runtime.rendezvous import mpi_library
+from bluecomm.runtime.rendezvous.mpi import fortran_handle
+from bluecomm.runtime.rendezvous.mpi_library import (
+    launched_size,
+    launcher_family,
+    open_mpi,
+)
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}
 MPICH = {"PMI_SIZE": "3", "PMI_RANK": "0"}

@@ -11,7 +11,7 @@ import types
 import pytest
 
 import bluecomm as bf
-from bluecomm.runtime.mpi_start import end_mpi, ranks_without_mpi, start_mpi
+from bluecomm.runtime.rendezvous.mpi_start import end_mpi, ranks_without_mpi, start_mpi
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}
 

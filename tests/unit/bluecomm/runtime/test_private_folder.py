@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bluecomm.runtime import private_folder
-from bluecomm.runtime.private_folder import PrivateFolder, remove_abandoned
+from bluecomm.runtime.rendezvous import private_folder
+from bluecomm.runtime.rendezvous.private_folder import PrivateFolder, remove_abandoned
 
 # By its path: the package imports torch.
 _RANK = """

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bluecomm.errors import BluecommError, CommunicationTimeout
-from bluecomm.runtime import pmix
-from bluecomm.runtime.pmi2 import Pmi2
-from bluecomm.runtime.pmix import Pmix
-from bluecomm.runtime.slurm import is_in_step
+from bluecomm.runtime.rendezvous import pmix
+from bluecomm.runtime.rendezvous.pmi2 import Pmi2
+from bluecomm.runtime.rendezvous.pmix import Pmix
+from bluecomm.runtime.rendezvous.slurm import is_in_step
 
 HEADERS = Path("/usr/lib/x86_64-linux-gnu/pmix2/include")
 

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from bluecomm.errors import BluecommError
-from bluecomm.runtime.secret import SecretHandover
+from bluecomm.runtime.rendezvous.secret import SecretHandover
 
 
 def handover(file=None, folder="", one_machine=True):

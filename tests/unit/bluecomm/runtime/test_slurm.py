@@ -6,8 +6,8 @@ import pytest
 
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError, MismatchError
-from bluecomm.runtime import slurm
-from bluecomm.runtime.process_manager import ProcessManager
+from bluecomm.runtime.rendezvous import slurm
+from bluecomm.runtime.rendezvous.process_manager import ProcessManager
 
 
 class Memory(ProcessManager):

@@ -7,10 +7,10 @@ import pytest
 from torch.distributed import HashStore
 
 from bluecomm.errors import BluecommError, CommunicationTimeout, MismatchError
-from bluecomm.runtime import store_meeting
-from bluecomm.runtime.host import process_start
-from bluecomm.runtime.secret import SecretHandover
-from bluecomm.runtime.store_meeting import StoreMeeting
+from bluecomm.runtime.rendezvous import store_meeting
+from bluecomm.runtime.rendezvous.host import process_start
+from bluecomm.runtime.rendezvous.secret import SecretHandover
+from bluecomm.runtime.rendezvous.store_meeting import StoreMeeting
 
 SECRET = bytes(range(32))
 

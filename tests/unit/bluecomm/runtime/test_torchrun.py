@@ -7,8 +7,8 @@ import pytest
 
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError, MismatchError
-from bluecomm.runtime.host import data_addresses, process_start
-from bluecomm.runtime.torchrun import TorchrunRendezvous, TorchrunVariables
+from bluecomm.runtime.rendezvous.host import data_addresses, process_start
+from bluecomm.runtime.rendezvous.torchrun import TorchrunRendezvous, TorchrunVariables
 
 VARIABLES = {
     "TORCHELASTIC_RUN_ID": "run",
@@ -94,7 +94,7 @@ def test_ranks_that_are_told_other_world_sizes_are_named(tmp_path, monkeypatch):
 
 def test_the_address_of_the_route_comes_first(monkeypatch):
     monkeypatch.setattr(
-        "bluecomm.runtime.host.interface_addresses",
+        "bluecomm.runtime.rendezvous.host.interface_addresses",
         lambda: [["eth0", "10.0.0.1"], ["lo9", "127.0.0.1"], ["eth1", "10.1.0.1"]],
     )
     assert data_addresses(None, "127.0.0.9")[0] == "127.0.0.1"

@@ -1,0 +1,72 @@
+"""``python -m bluecomm.nccl_net``: run a program with NCCL on the plugin."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from bluecomm.nccl_net import environment, plugin_path
+from bluecomm.nccl_net.check import describe_nccl, find_cards
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says.
+
+    Args:
+        argv: Arguments without the program's name. Default: those of this process.
+
+    Returns:
+        0, or 1 when the plugin cannot be used; a program that is run takes this
+        process's place.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.env:
+            for name, value in environment().items():
+                print(f"export {name}={shlex.quote(value)}")
+        elif arguments.check:
+            print(_report())
+        else:
+            _run(arguments.command)
+    except (OSError, RuntimeError) as error:
+        print(f"bluecomm.nccl_net: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bluecomm.nccl_net",
+        usage="%(prog)s (-- COMMAND ... | --env | --check)",
+        description="Run a program with NCCL on the network plugin.",
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--env", action="store_true", help="print variables for a shell")
+    what.add_argument(
+        "--check", action="store_true", help="say what NCCL will find here"
+    )
+    what.add_argument("command", nargs="*", metavar="COMMAND", default=[])
+    return parser
+
+
+def _run(command: list[str]) -> None:
+    os.execvpe(command[0], command, {**os.environ, **environment()})
+
+
+def _report() -> str:
+    lines = [
+        f"plugin     {plugin_path()}",
+        f"NCCL       {describe_nccl(plugin_path())}",
+    ]
+    for card in find_cards(plugin_path()):
+        where = card.pci_path or "virtual"
+        lines.append(f"card       {card.name}, {card.speed_mbps} Mbit/s, {where}")
+    lines.append(f"streams    {os.environ.get('BLUECOMM_NET_STREAMS', 'auto')}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

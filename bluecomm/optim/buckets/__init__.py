@@ -1,0 +1,1 @@
+"""Buckets: which parameters share a flat buffer, and what is stored with each."""

@@ -1,0 +1,119 @@
+"""Buckets: parameters of one dtype that are sent together, and their places."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from bluecomm.optim.buckets.views import GradientViews, ParameterViews, Slot
+
+# A cache line; also what the widest vector load wants.
+_ALIGNMENT_NBYTES = 64
+
+# The first bucket is small, so that the first message leaves early, and the next ones
+# grow, so that the wire has always something to carry.
+FIRST_BUCKET_NBYTES = 1 << 20
+
+
+class Bucket:
+    """Some parameters of one dtype, which are sent as one tensor.
+
+    Attributes:
+        name: Name of its operations, equal on all ranks.
+        slots: Its parameters and their places in it.
+        dtype: Their element type.
+        numel: Elements with padding.
+        parameters: Flat values, where the algorithm asks for them.
+        gradients: Flat gradients, where the algorithm asks for them.
+    """
+
+    def __init__(self, name: str, slots: Sequence[Slot], numel: int) -> None:
+        self.name = name
+        self.slots = tuple(slots)
+        self.dtype = self.slots[0].parameter.dtype
+        self.numel = numel
+        self._parameters: ParameterViews | None = None
+        self._gradients: GradientViews | None = None
+
+    @property
+    def parameters(self) -> ParameterViews:
+        """Flat values; only for algorithms with ``flat_parameters``."""
+        assert self._parameters is not None
+        return self._parameters
+
+    @property
+    def gradients(self) -> GradientViews:
+        """Flat gradients; only for algorithms with ``flat_gradients``."""
+        assert self._gradients is not None
+        return self._gradients
+
+    def lay_out_parameters(self, halves: int = 2) -> None:
+        """Move the values into flat memory and make ``p.data`` views of it."""
+        self._parameters = ParameterViews(self.slots, self.numel, halves)
+
+    def lay_out_gradients(self, counters: int) -> None:
+        """Make flat memory for gradients, with so many counters behind the flags."""
+        self._gradients = GradientViews(self.slots, self.numel, counters)
+
+    def __repr__(self) -> str:
+        return f"<Bucket {self.name!r}: {len(self.slots)} parameters, {self.dtype}>"
+
+
+def build_buckets(
+    named: Sequence[tuple[str, torch.Tensor]],
+    *,
+    prefix: str,
+    bucket_nbytes: int,
+    group_of: Mapping[int, int] | None = None,
+) -> list[Bucket]:
+    """Return buckets for parameters, in the order in which gradients become ready.
+
+    That is the reverse of the order of ``named``. A bucket is closed when the next
+    parameter would make it larger than 1 MiB (the first one), 2, 4, ... and at last
+    ``bucket_nbytes``, so a larger parameter has one of its own. A group of the user's
+    is one bucket, however large.
+
+    Args:
+        named: Names and parameters, each once, the same on all ranks.
+        prefix: Bucket ``k`` is named ``<prefix>.<k>``.
+        bucket_nbytes: Limit.
+        group_of: ``id`` of a parameter to the group that it is in.
+
+    Returns:
+        New buckets without memory.
+    """
+    limit = min(FIRST_BUCKET_NBYTES, bucket_nbytes)
+    open_buckets: dict[tuple[torch.dtype, int | None], _Plan] = {}
+    plans: list[_Plan] = []
+    for name, parameter in reversed(named):
+        group = (group_of or {}).get(id(parameter))
+        plan = open_buckets.get((parameter.dtype, group))
+        nbytes = parameter.numel() * parameter.element_size()
+        if plan is None or (group is None and plan.nbytes + nbytes > limit):
+            if plan is not None:
+                limit = min(2 * limit, bucket_nbytes)
+            plan = open_buckets[parameter.dtype, group] = _Plan()
+            plans.append(plan)
+        plan.add(name, parameter)
+    return [
+        Bucket(f"{prefix}.{number}", plan.slots, plan.numel)
+        for number, plan in enumerate(plans)
+    ]
+
+
+@dataclasses.dataclass
+class _Plan:
+    """A bucket that is being filled."""
+
+    slots: list[Slot] = dataclasses.field(default_factory=list)
+    numel: int = 0
+    nbytes: int = 0
+
+    def add(self, name: str, parameter: torch.Tensor) -> None:
+        size = parameter.element_size()
+        step = _ALIGNMENT_NBYTES // size
+        self.slots.append(Slot.of(name, parameter, self.numel))
+        self.numel += -(-parameter.numel() // step) * step
+        self.nbytes = self.numel * size

@@ -1,0 +1,54 @@
+"""Which parameters the user wants to be sent together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from bluecomm.optim.buckets.naming import NamedParameters
+
+Groups = int | Sequence[Sequence[torch.Tensor]]
+
+
+def assign_groups(groups: Groups | None, named: NamedParameters) -> Mapping[int, int]:
+    """Return parameter (its ``id``) to group; a parameter in none is not there.
+
+    Args:
+        groups: Lists of parameters; or a number of groups, into which the parameters
+            are dealt out in order, as evenly as possible.
+        named: All parameters, in the order of use.
+
+    Raises:
+        TypeError: Neither of them.
+        ValueError: Fewer than one group, a tensor that is no parameter of the
+            optimizer, or one that is in two groups.
+    """
+    if groups is None:
+        return {}
+    if isinstance(groups, bool) or not isinstance(groups, int | Sequence):
+        raise TypeError(
+            f"groups must be a number or lists of parameters, got {groups!r}"
+        )
+    parameters = [parameter for _, parameter in named]
+    if isinstance(groups, int):
+        if groups < 1:
+            raise ValueError(f"groups must be at least 1, got {groups}")
+        count = len(parameters)
+        return {id(p): i * groups // count for i, p in enumerate(parameters)}
+    known = {id(parameter) for parameter in parameters}
+    assigned: dict[int, int] = {}
+    for number, group in enumerate(groups):
+        for tensor in group:
+            if id(tensor) not in known:
+                raise ValueError(
+                    f"groups: entry {number} has a tensor that is no parameter of the "
+                    "optimizer"
+                )
+            if id(tensor) in assigned:
+                raise ValueError(
+                    f"groups: entries {assigned[id(tensor)]} and {number} have the "
+                    "same parameter"
+                )
+            assigned[id(tensor)] = number
+    return assigned

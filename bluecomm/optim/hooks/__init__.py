@@ -1,0 +1,1 @@
+"""Hooks on modules and parameters: forward, backward, step and state dicts."""

@@ -1,0 +1,1 @@
+"""Rendezvous: how the ranks of a job find one another under each launcher."""

@@ -1,0 +1,239 @@
+"""How a process finds its world: its place, the job's secret, and its peers."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import os
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any
+
+from bluecomm.config import Config
+from bluecomm.runtime.rendezvous.agent_link import AgentLink
+from bluecomm.runtime.rendezvous.mpi_library import launcher_family
+from bluecomm.runtime.rendezvous.private_folder import PrivateFolder
+
+if TYPE_CHECKING:
+    from bluecomm._native import MpiSession
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where this process stands in its job, and what it needs to reach the others.
+
+    ``machine`` is equal on the ranks that share a real machine; ``machine_rank`` and
+    the local ranks may be of simulated machines. ``addresses`` are this host's
+    addresses for data, best first. ``socket_dir`` is private to this user. ``trace``:
+    the launcher makes a timeline of what this rank records.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    machine_rank: int
+    machine_size: int
+    job: str
+    epoch: int
+    secret: bytes
+    host: str
+    machine: str
+    socket_dir: str
+    addresses: tuple[str, ...]
+    source: str
+    trace: bool = False
+
+
+class Rendezvous(abc.ABC):
+    """Meeting point of the ranks; one per process, used by every ``init`` in it."""
+
+    @property
+    @abc.abstractmethod
+    def place(self) -> Place:
+        """This process's place in the job."""
+
+    @abc.abstractmethod
+    def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
+        """Publish this rank's record and return the records of all ranks, by rank.
+
+        Collective. The n-th call on a rank meets the n-th call on the others.
+
+        Raises:
+            CommunicationTimeout: Some ranks have not published theirs in time.
+        """
+
+    @property
+    def link(self) -> AgentLink | None:
+        """The connection to the agent, where there is one."""
+        return None
+
+    @property
+    def mpi(self) -> MpiSession | None:
+        """What the transport over MPI needs, where the ranks met over MPI."""
+        return None
+
+    @property
+    def outlives_failure(self) -> bool:
+        """Whether a program that ends by an exception may stay until all others end.
+
+        Else its links break with it, when the launcher can tell the peers why.
+        """
+        return False
+
+    @abc.abstractmethod
+    def goodbye(self) -> None:
+        """Tell the launcher that this rank has ended its communication in order."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Free what the meeting point holds. The process exits or was forked."""
+
+
+class AgentlessRendezvous(Rendezvous):
+    """Base of those where no agent made a folder for the sockets and waits for news.
+
+    The folder belongs to the process that made it, not to its forks.
+    """
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._folder = PrivateFolder()
+        try:
+            self._place = self._meet(self._folder.path)
+        except BaseException:
+            self._folder.close()
+            raise
+
+    @abc.abstractmethod
+    def _meet(self, folder: str) -> Place:
+        """Find this process's place; its sockets will be in ``folder``."""
+
+    def _leave(self) -> None:
+        """Free what ranks met through. Not called in a fork."""
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    def goodbye(self) -> None:
+        pass  # other launchers look at exit codes
+
+    def close(self) -> None:
+        if os.getpid() != self._owner:
+            return
+        self._folder.close()
+        self._leave()
+
+
+class SoloRendezvous(AgentlessRendezvous):
+    """A world of one, for a script that no launcher started."""
+
+    def _meet(self, folder: str) -> Place:
+        return Place(
+            rank=0,
+            size=1,
+            local_rank=0,
+            local_size=1,
+            machine_rank=0,
+            machine_size=1,
+            job=secrets.token_hex(8),
+            epoch=0,
+            secret=secrets.token_bytes(32),
+            host=socket.gethostname(),
+            machine="solo",
+            socket_dir=folder,
+            addresses=("127.0.0.1",),
+            source="no launcher: a world of one",
+        )
+
+    def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
+        return [record]
+
+
+class AgentRendezvous(Rendezvous):
+    """The world that bfrun made; its agent passes records and news."""
+
+    def __init__(self, config: Config) -> None:
+        assert config.agent_socket is not None
+        self._round = 0
+        self._link = AgentLink(
+            config.agent_socket, config.rank or 0, config.start_timeout_s
+        )
+        told = self._link.welcome
+        self._place = Place(
+            rank=int(told["rank"]),
+            size=int(told["size"]),
+            local_rank=int(told["local_rank"]),
+            local_size=int(told["local_size"]),
+            machine_rank=int(told["machine_rank"]),
+            machine_size=int(told["machine_size"]),
+            job=str(told["job"]),
+            epoch=int(told["epoch"]),
+            secret=bytes.fromhex(told["secret"]),
+            host=str(told["host"]),
+            machine=str(told["machine"]),
+            socket_dir=str(told["socket_dir"]),
+            addresses=tuple(told["addresses"]),
+            source="bfrun",
+            trace=bool(told.get("trace")),
+        )
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    @property
+    def link(self) -> AgentLink:
+        return self._link
+
+    def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
+        number, self._round = self._round, self._round + 1
+        return self._link.exchange(record, number, timeout_s)
+
+    def goodbye(self) -> None:
+        self._link.send({"type": "goodbye"})
+
+    def close(self) -> None:
+        if os.getpid() == self._link.pid:
+            self._link.close()
+        else:
+            self._link.abandon_after_fork()
+
+
+def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:
+    """Return the meeting point that the environment tells of.
+
+    That of ``communicator`` if one is given, else bfrun's agent when there is one, else
+    torchrun, else an MPI's launcher, else srun, else a world of one.
+
+    Args:
+        config: Settings.
+        communicator: One of mpi4py's, whose ranks are the world.
+
+    Raises:
+        BluecommError: The launcher cannot be reached, or refuses this process.
+        CommunicationTimeout: Some ranks did not come within the start timeout.
+        MismatchError: The ranks have differing versions or world sizes.
+    """
+    if communicator is not None:
+        from bluecomm.runtime.rendezvous.mpi import MpiRendezvous
+
+        return MpiRendezvous(config, os.environ, communicator)
+    if config.agent_socket is not None:
+        return AgentRendezvous(config)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from bluecomm.runtime.rendezvous.torchrun import TorchrunRendezvous
+
+        return TorchrunRendezvous(config, os.environ)
+    from bluecomm.runtime.rendezvous.slurm import SlurmRendezvous, is_in_step
+
+    # Meeting under srun needs no MPI, although srun starts processes of MPI, too.
+    is_step = is_in_step(os.environ)
+    if is_step and config.transport != "mpi":
+        return SlurmRendezvous(config, os.environ)
+    if is_step or launcher_family(os.environ) is not None:
+        from bluecomm.runtime.rendezvous.mpi import MpiRendezvous
+
+        return MpiRendezvous(config, os.environ)
+    return SoloRendezvous()

@@ -1,0 +1,191 @@
+#include "nccl_net/comm.h"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "common/seconds.h"
+#include "nccl_net/mover.h"
+
+namespace bluecomm::nccl_net {
+namespace {
+
+// Of close(), for what was sent.
+constexpr std::chrono::milliseconds kLinger{1000};
+constexpr std::chrono::milliseconds kNap{1};
+
+}  // namespace
+
+Comm::Comm(const stream::Options& options, const stream::Hello& hello, std::string name,
+           std::vector<stream::Address> addresses)
+    : options_(options),
+      connection_(poller_, options_, hello, std::move(name), std::move(addresses),
+                  sizeof(MessageHead), std::make_shared<stream::SegmentPool>()),
+      last_beat_(Clock::now()),
+      heard_at_(last_beat_) {}
+
+std::unique_lock<std::mutex> Comm::hold() {
+  std::unique_lock lock(mutex, std::try_to_lock);
+  if (!lock) {
+    wanted_ = true;
+    lock.lock();
+    wanted_ = false;
+  }
+  return lock;
+}
+
+std::optional<std::size_t> Comm::test(Request& request) {
+  std::unique_lock lock(mutex, std::try_to_lock);
+  if (!lock && mover_ != nullptr) {
+    wanted_ = true;
+    return std::nullopt;
+  }
+  if (!lock) lock.lock();
+  if (wanted_) wanted_ = false;
+  auto nbytes = finish(request);
+  if (!nbytes) {
+    advance(Clock::now());
+    nbytes = finish(request);
+  }
+  if (!nbytes) check();
+  return nbytes;
+}
+
+void Comm::close() {
+  const std::scoped_lock lock(mutex);
+  const auto deadline = Clock::now() + kLinger;
+  if (connection_.is_open() && !failure_ && idle()) {
+    connection_.close();
+    do {
+      advance(Clock::now());
+      if (failure_ || is_drained()) break;
+      std::this_thread::sleep_for(kNap);
+    } while (Clock::now() < deadline);
+  }
+  connection_.forget();
+}
+
+// The peer's kernel has everything. Before, closing a socket to which the peer has
+// written something would take back what was sent.
+bool Comm::is_drained() const {
+  const stream::Link& link = connection_.link();
+  if (link.flushed() < link.queued()) return false;
+  return std::all_of(
+      link.streams().begin(), link.streams().end(), [](const stream::Stream& one) {
+        int unacknowledged = 0;
+        return ioctl(one.fd(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0;
+      });
+}
+
+stream::LinkStats Comm::stats() {
+  const std::scoped_lock lock(mutex);
+  return connection_.stats();
+}
+
+void Comm::abandon() noexcept {
+  poller_.abandon();
+  connection_.abandon();
+  mover_ = nullptr;
+}
+
+void Comm::use(Mover& mover) {
+  mover_ = &mover;
+  set_due();
+  mover.wake();
+}
+
+Mover* Comm::leave_mover() {
+  const std::scoped_lock lock(mutex);
+  return mover_.exchange(nullptr);
+}
+
+bool Comm::take_turn() {
+  const bool wanted = wanted_.exchange(false);
+  const std::unique_lock lock(mutex, std::try_to_lock);
+  if (wanted || !lock) {
+    set_due();
+    return false;
+  }
+  return move_or_fail(Clock::now());
+}
+
+// Where there is no caller whom an exception would reach: the next test() tells.
+bool Comm::move_or_fail(Clock::time_point now) {
+  try {
+    return move(now);
+  } catch (const std::exception& error) {
+    fail(abi::kSystemError, error.what());
+    return false;
+  }
+}
+
+// What is left to do is for the mover, whoever calls next and when.
+void Comm::call_mover() {
+  Mover* const mover = mover_;
+  if (mover == nullptr || !connection_.busy()) return;
+  set_due();
+  mover->wake();
+}
+
+void Comm::push(Clock::time_point now) {
+  connection_.advance(now);
+  call_mover();
+}
+
+void Comm::advance(Clock::time_point now) { move(now); }
+
+bool Comm::move(Clock::time_point now) {
+  poller_.collect();
+  on_turn(now);
+  const bool moved = connection_.advance(now);
+  const std::uint64_t queued = connection_.link().queued();
+  while (auto message = connection_.take_arrived()) on_message(std::move(message));
+  // What they made this end say.
+  if (connection_.link().queued() != queued) connection_.advance(now);
+  if (const auto end = connection_.take_end()) {
+    fail(abi::kRemoteError, end->empty() ? "the peer has closed the connection" : *end);
+  }
+  if (now - last_beat_ >= kBeat) beat(now);
+  call_mover();
+  return moved;
+}
+
+void Comm::beat(Clock::time_point now) {
+  // Whoever was stopped for long cannot tell for how long the peer was silent.
+  const bool was_away = now - std::exchange(last_beat_, now) > 4 * kBeat;
+  on_beat(now);
+  if (!connection_.is_open()) {
+    heard_at_ = now;
+    return;
+  }
+  connection_.check_silence();
+  const stream::Link& link = connection_.link();
+  if (link.queued() == std::exchange(frames_queued_, link.queued())) {
+    connection_.say_alive();
+    frames_queued_ = link.queued();
+    connection_.advance(now);
+  }
+  const std::uint64_t received = link.bytes_received();
+  if (received != std::exchange(bytes_received_, received) || was_away) {
+    heard_at_ = now;
+  } else if (now - heard_at_ >= options_.silence_timeout) {
+    fail(abi::kRemoteError, "nothing was heard of " + connection_.name() + " for " +
+                                seconds_text(options_.silence_timeout) +
+                                "; its process is stopped, or the network is down "
+                                "(BLUECOMM_NET_TIMEOUT_S)");
+  }
+}
+
+void Comm::fail(abi::Result code, std::string text) {
+  if (failure_) return;
+  failure_.emplace(code, text);
+}
+
+void Comm::check() const {
+  if (failure_) throw *failure_;
+}
+
+}  // namespace bluecomm::nccl_net

@@ -1,0 +1,46 @@
+#include "nccl_net/listen_comm.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bluecomm::nccl_net {
+
+ListenComm::ListenComm(const Device& device, const Settings& settings)
+    : gate_(make_kept<Gate>(device, settings)) {}
+
+KeptPtr<RecvComm> ListenComm::accept() {
+  std::unique_ptr<RecvComm> open;
+  {
+    const std::scoped_lock lock(mutex);
+    keep(Clock::now());
+    open = take_open();
+  }
+  if (!open) return nullptr;
+  Keeper::get().add(*open);
+  return KeptPtr<RecvComm>(open.release());
+}
+
+void ListenComm::keep(Clock::time_point) {
+  gate_->advance();
+  for (stream::Admitted& newcomer : gate_->take_newcomers()) {
+    opening_.push_back(std::make_unique<RecvComm>(gate_, std::move(newcomer)));
+  }
+  // A sender that gave up is its own affair.
+  std::erase_if(opening_, [](const auto& one) { return !one->advance_opening(); });
+}
+
+// One that has been opened is good even if its sender is gone: it may have sent before.
+std::unique_ptr<RecvComm> ListenComm::take_open() {
+  const auto found = std::find_if(opening_.begin(), opening_.end(),
+                                  [](const auto& one) { return one->is_open(); });
+  if (found == opening_.end()) return nullptr;
+  std::unique_ptr<RecvComm> taken = std::move(*found);
+  opening_.erase(found);
+  return taken;
+}
+
+void ListenComm::abandon() noexcept {
+  for (const auto& one : opening_) one->abandon();
+}
+
+}  // namespace bluecomm::nccl_net

@@ -1,0 +1,172 @@
+#include "nccl_net/plugin.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <system_error>
+#include <utility>
+
+#include "common/cores.h"
+#include "nccl_net/counters.h"
+#include "nccl_net/fork.h"
+#include "nccl_net/pool.h"
+
+namespace bluecomm::nccl_net {
+namespace {
+
+// NCCL calls connect() again at once; after so long it has given the connection up.
+constexpr std::chrono::minutes kForgotten{5};
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+Plugin& Plugin::get() {
+  static Plugin* const only = new Plugin;
+  return *only;
+}
+
+void Plugin::open(abi::Logger* logger) {
+  const std::scoped_lock lock(mutex_);
+  logger_ = logger;
+  if (is_open_) return;
+  prepare_for_forks();
+  settings_ = read_settings(environ);
+  devices_ = find_devices({variable("NCCL_SOCKET_IFNAME"),
+                           variable("NCCL_SOCKET_FAMILY"), variable("NCCL_COMM_ID")});
+  place_ = find_place(variable("LOCAL_RANK"), variable("LOCAL_WORLD_SIZE"));
+  threads_ =
+      settings_.threads >= 0 ? settings_.threads : auto_threads(place_, usable_cores());
+  is_open_ = true;
+  std::string cards;
+  for (const Device& one : devices_) cards += " " + one.name + ":" + one.address.text();
+  log(abi::kInfo, "using" + cards);
+}
+
+Device& Plugin::device(int number) {
+  if (number < 0 || static_cast<std::size_t>(number) >= devices_.size()) {
+    throw Failure(abi::kInvalidArgument, "there is no card " + std::to_string(number) +
+                                             "; there are " +
+                                             std::to_string(devices_.size()));
+  }
+  return devices_[static_cast<std::size_t>(number)];
+}
+
+KeptPtr<ListenComm> Plugin::listen(int number, void* handle) {
+  auto listen_comm = make_kept<ListenComm>(device(number), settings_);
+  listen_comm->handle().write(handle);
+  return listen_comm;
+}
+
+SendComm* Plugin::connect(int number, void* memory) {
+  Handle handle = Handle::read(memory);
+  // Out of the table while it is worked on: an error forgets it.
+  Attempt attempt = take_attempt(handle, number);
+  const std::uint64_t id = std::exchange(handle.attempt, 0);
+  handle.write(memory);
+  if (attempt.comm->advance_opening()) return adopt(std::move(attempt.comm));
+  const std::scoped_lock lock(mutex_);
+  handle.attempt = id == 0 ? ++last_attempt_ : id;
+  handle.write(memory);
+  attempt.called_at = Clock::now();
+  attempts_.emplace(handle.attempt, std::move(attempt));
+  return nullptr;
+}
+
+Plugin::Attempt Plugin::take_attempt(const Handle& handle, int number) {
+  const Device& device = this->device(number);
+  const Clock::time_point now = Clock::now();
+  if (handle.attempt == 0) {
+    drop_forgotten_attempts(now);
+    auto count = stream_count(handle.address(device), number);
+    return {make_kept<SendComm>(handle, device, settings_, std::move(count)), now};
+  }
+  const std::scoped_lock lock(mutex_);
+  const auto known = attempts_.extract(handle.attempt);
+  if (known.empty()) {
+    throw Failure(abi::kInvalidUsage,
+                  "connect: called with a handle of an attempt that has ended");
+  }
+  return std::move(known.mapped());
+}
+
+std::shared_ptr<stream::StreamCount> Plugin::stream_count(stream::Address peer,
+                                                          int number) {
+  peer.set_port(0);
+  const std::scoped_lock lock(mutex_);
+  std::erase_if(counts_, [](const auto& one) { return one.second.expired(); });
+  auto& known = counts_[{number, peer.text()}];
+  auto count = known.lock();
+  if (!count) {
+    known = count = std::make_shared<stream::StreamCount>(stream::kMaxAutoStreams);
+  }
+  return count;
+}
+
+void Plugin::drop_forgotten_attempts(Clock::time_point now) {
+  std::vector<Attempt> dropped;  // and freed without the mutex
+  const std::scoped_lock lock(mutex_);
+  for (auto one = attempts_.begin(); one != attempts_.end();) {
+    if (now - one->second.called_at < kForgotten) {
+      ++one;
+      continue;
+    }
+    dropped.push_back(std::move(one->second));
+    one = attempts_.erase(one);
+  }
+}
+
+RecvComm* Plugin::accept(ListenComm& listen_comm) {
+  auto comm = listen_comm.accept();
+  return comm ? adopt(std::move(comm)) : nullptr;
+}
+
+template <typename T>
+T* Plugin::adopt(KeptPtr<T> comm) {
+  {
+    const std::scoped_lock lock(mutex_);
+    comms_.push_back({++last_number_, comm.get()});
+  }
+  give_to_thread(*comm);
+  return comm.release();
+}
+
+void Plugin::give_to_thread(Comm& comm) {
+  if (threads_ == 0) return;
+  try {
+    Pool::get().add(comm, place_, threads_,
+                    [this](const std::string& text) { log(abi::kInfo, text); });
+  } catch (const std::system_error& error) {
+    log(abi::kInfo, std::string("a connection goes without a thread: ") + error.what());
+  }
+}
+
+void Plugin::close(Comm* comm) {
+  {
+    const std::scoped_lock lock(mutex_);
+    std::erase_if(comms_, [comm](const Adopted& one) { return one.comm == comm; });
+  }
+  const KeptPtr<Comm> owner(comm);
+  if (threads_ > 0) Pool::get().remove(*comm);
+  comm->close();
+}
+
+std::string Plugin::counters() {
+  const std::scoped_lock lock(mutex_);
+  std::vector<ConnectionStats> all;
+  for (const auto& [number, comm] : comms_) {
+    all.push_back({number, comm->direction(), comm->stats()});
+  }
+  return format_counters(all);
+}
+
+void Plugin::log(abi::LogLevel level, const std::string& text) const {
+  if (abi::Logger* const logger = logger_) {
+    logger(level, abi::kLogNet, "bluecomm", 0, "NET/BlueComm : %s", text.c_str());
+  }
+}
+
+}  // namespace bluecomm::nccl_net

@@ -1,0 +1,128 @@
+#include "nccl_net/recv_comm.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "stream/socket.h"
+
+namespace bluecomm::nccl_net {
+
+RecvComm::RecvComm(std::shared_ptr<Gate> gate, stream::Admitted newcomer)
+    : Comm(gate->identity().options, gate->identity().receiver,
+           "the sender at " + stream::peer_text(newcomer.fd.get()), {}),
+      gate_(std::move(gate)),
+      gate_watch_(poller(), gate_->fd(), EPOLLIN) {
+  connection().admit(newcomer.hello, std::move(newcomer.fd), Clock::now());
+}
+
+Request* RecvComm::irecv(std::span<std::byte> into) {
+  const auto lock = hold();
+  const auto slot = std::find_if(requests_.begin(), requests_.end(), is_free);
+  // What has come is good, whatever happened to the connection afterwards.
+  if (unexpected_.empty()) check();
+  if (slot == requests_.end()) {
+    advance(Clock::now());
+    return nullptr;
+  }
+  slot->comm = this;
+  slot->into = into;
+  posted_.push_back(&*slot);
+  ++posted_so_far_;
+  // What waits for its receive otherwise need not: the sender knows of it beforehand.
+  if (unexpected_.empty() && expects_) connection().expect(posted_so_far_, into);
+  match();
+  push(Clock::now());
+  return &*slot;
+}
+
+bool RecvComm::advance_opening() {
+  const std::scoped_lock lock(mutex);
+  advance(Clock::now());
+  return connection().was_opened() || !connection().is_idle();
+}
+
+bool RecvComm::is_open() {
+  const std::scoped_lock lock(mutex);
+  return connection().was_opened();
+}
+
+void RecvComm::on_turn(Clock::time_point now) {
+  if (gate_watch_.take_events() == 0) return;
+  gate_->advance();
+  take_streams(now);
+}
+
+void RecvComm::take_streams(Clock::time_point now) {
+  if (!connection().is_open()) return;
+  for (stream::Admitted& one : gate_->take_streams(connection().group())) {
+    connection().admit(one.hello, std::move(one.fd), now);
+  }
+}
+
+void RecvComm::on_message(std::unique_ptr<stream::ReceivedMessage> message) {
+  const MessageKind kind = head_of(*message).kind;
+  if (!begun_ && kind == MessageKind::kBegin && message->nbytes() == 0) {
+    begun_ = true;
+  } else if (begun_ && kind == MessageKind::kData) {
+    unexpected_.push_back(std::move(message));
+    match();
+  } else {
+    fail(abi::kInternalError, connection().name() + " broke the protocol");
+  }
+}
+
+void RecvComm::match() {
+  while (!posted_.empty() && !unexpected_.empty()) {
+    Receiving& receiving = *posted_.front();
+    const std::size_t nbytes = unexpected_.front()->nbytes();
+    if (nbytes > receiving.into.size()) {
+      return refuse(nbytes, receiving.into.size());
+    }
+    receiving.message = std::move(unexpected_.front());
+    expects_ = nbytes > connection().eager_bytes();
+    if (!receiving.message->accepted()) {
+      receiving.message->accept(receiving.into.first(nbytes));
+    }
+    unexpected_.pop_front();
+    posted_.pop_front();
+  }
+}
+
+void RecvComm::refuse(std::size_t nbytes, std::size_t room) {
+  MessageHead head{.kind = MessageKind::kRefused};
+  head.detail = static_cast<std::uint32_t>(Refusal::kTooLong);
+  connection().post(bytes_of(head), {});
+  fail(abi::kInvalidUsage, "received a message of " + std::to_string(nbytes) +
+                               " bytes from " + connection().name() +
+                               " for a receive of " + std::to_string(room) + " bytes");
+}
+
+bool RecvComm::has_arrived(Receiving& receiving) const {
+  stream::ReceivedMessage& message = *receiving.message;
+  const auto bytes = message.readable();
+  if (bytes.size() + message.consumed() < message.nbytes()) return false;
+  if (!bytes.empty() && bytes.data() != receiving.into.data()) {
+    std::memcpy(receiving.into.data(), bytes.data(), bytes.size());
+  }
+  message.consume(bytes.size());
+  return true;
+}
+
+std::optional<std::size_t> RecvComm::finish(Request& request) {
+  auto& receiving = static_cast<Receiving&>(request);
+  if (!receiving.message || !has_arrived(receiving)) return std::nullopt;
+  const std::size_t nbytes = receiving.message->nbytes();
+  receiving.message.reset();
+  receiving.comm = nullptr;
+  return nbytes;
+}
+
+bool RecvComm::idle() const {
+  return std::all_of(requests_.begin(), requests_.end(), is_free);
+}
+
+}  // namespace bluecomm::nccl_net

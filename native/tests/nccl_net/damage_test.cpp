@@ -1,0 +1,186 @@
+// A byte that is damaged on the way and that TCP lets through, with checksums and
+// without.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/check.h"
+#include "tests/nccl_net/connections.h"
+#include "tests/nccl_net/proxy.h"
+
+namespace bluecomm::test {
+namespace {
+
+namespace abi = nccl_net::abi;
+
+const std::map<std::string, std::string> kPatient{{"NCCL_SOCKET_IFNAME", "=lo"},
+                                                  {"BLUECOMM_NET_TIMEOUT_S", "600"}};
+constexpr std::size_t kShort = 1000;    // goes with its head
+constexpr std::size_t kLong = 300'000;  // in chunks
+
+// Only what this end sends.
+void use_checksums(bool on) { setenv("BLUECOMM_NET_CHECKSUM", on ? "1" : "0", 1); }
+
+// Actor 0 sends to actor 1 through a proxy.
+class Pair {
+ public:
+  explicit Pair(const Actor& actor) : actor_(actor), player_(start_player(11)) {}
+
+  void open() {
+    HandleBytes handle{};
+    void* listen_comm = nullptr;
+    if (sends()) {
+      actor_.hear(handle.data(), handle.size());
+      proxy_.emplace(redirect(handle));
+      std::memcpy(handle.data() + kAddress, &proxy_->address(), sizeof(sockaddr_in));
+    } else {
+      REQUIRE(player_->listen(0, handle, &listen_comm) == abi::kSuccess);
+      actor_.tell(handle.data(), handle.size());
+    }
+    spin_until("connect and accept", [&] {
+      const int result = sends() ? player_->connect(0, handle, &comm_)
+                                 : player_->accept(listen_comm, &comm_);
+      REQUIRE(result == abi::kSuccess);
+      return comm_ != nullptr;
+    });
+    if (!sends()) CHECK_EQ(player_->close_listen(listen_comm), abi::kSuccess);
+    actor_.meet();
+  }
+
+  void close() {
+    actor_.meet();
+    CHECK_EQ(sends() ? player_->close_send(comm_) : player_->close_recv(comm_),
+             abi::kSuccess);
+    comm_ = nullptr;
+    proxy_.reset();
+  }
+
+  bool sends() const { return actor_.number() == 0; }
+  Proxy& proxy() { return *proxy_; }
+
+  // What becomes of a message; the end of the connection may be known beforehand.
+  int move(std::span<std::byte> memory) {
+    void* request = nullptr;
+    int result = try_post(memory, &request);
+    if (result != abi::kSuccess) return result;
+    spin_until("the request ends", [&] {
+      int done = 0;
+      result = player_->test(request, &done, nullptr);
+      return result != abi::kSuccess || done != 0;
+    });
+    return result;
+  }
+  // What this end says of the connection once it has heard that it is over.
+  int end() {
+    std::byte byte{};
+    int result = abi::kSuccess;
+    spin_until("the end", [&] {
+      void* request = nullptr;
+      result = try_post({&byte, 1}, &request);
+      return result != abi::kSuccess;
+    });
+    return result;
+  }
+
+ private:
+  // A handle has the listener's address after its magic, the attempt and the name.
+  static constexpr std::size_t kAddress = 32;
+
+  static sockaddr_in redirect(const HandleBytes& handle) {
+    sockaddr_in address;
+    std::memcpy(&address, handle.data() + kAddress, sizeof address);
+    return address;
+  }
+
+  int try_post(std::span<std::byte> memory, void** request) {
+    return sends() ? player_->isend(comm_, memory, 0, request)
+                   : player_->irecv(comm_, memory, 0, request);
+  }
+
+  const Actor& actor_;
+  std::unique_ptr<Player> player_;
+  std::optional<Proxy> proxy_;
+  void* comm_ = nullptr;
+};
+
+// Whether the receiver's end has them on makes no difference: the sender's has.
+TEST(net_damage, a_byte_of_a_message_is_an_error_at_both_ends) {
+  perform_both(kPatient, [](Actor& actor) {
+    use_checksums(actor.number() == 0);
+    Pair pair(actor);
+    for (const std::size_t nbytes : {kShort, kLong}) {
+      // Checksum, frame and the message's own head take 56 bytes.
+      for (const std::size_t position : {0ul, 1ul, 3ul, 5ul, 12ul, 16ul, 21ul, 24ul,
+                                         30ul, 50ul, 60ul, 100ul, nbytes / 2, nbytes}) {
+        pair.open();
+        std::vector<std::byte> memory(nbytes, std::byte{7});
+        if (pair.sends()) {
+          // Of a checksum's head this makes another frame without a payload.
+          pair.proxy().damage(Proxy::kToTarget, position, std::byte{4});
+          // All of a short one may be in the kernel's hands by then.
+          pair.move(memory);
+          CHECK_EQ(pair.end(), abi::kRemoteError);
+        } else {
+          CHECK_EQ(pair.move(memory), abi::kRemoteError);
+        }
+        pair.close();
+      }
+    }
+  });
+}
+
+TEST(net_damage, a_byte_of_what_the_receiver_says_is_an_error_at_both_ends) {
+  perform_both(kPatient, [](Actor& actor) {
+    use_checksums(true);
+    Pair pair(actor);
+    for (const std::uint64_t position : {0, 17, 24, 32, 40}) {
+      pair.open();
+      std::vector<std::byte> memory(kLong);
+      // From the first checksum on all has one.
+      CHECK_EQ(pair.move(memory), abi::kSuccess);
+      actor.meet();
+      if (pair.sends()) {
+        pair.proxy().damage(Proxy::kFromTarget, position, std::byte{4});
+      }
+      actor.meet();
+      CHECK_EQ(pair.move(memory), abi::kRemoteError);
+      pair.close();
+    }
+  });
+}
+
+// What the receiver has set is of what it sends, and demands nothing of the sender.
+TEST(net_damage, without_checksums_of_the_sender_it_goes_unnoticed) {
+  perform_both(kPatient, [](Actor& actor) {
+    use_checksums(actor.number() == 1);
+    Pair pair(actor);
+    for (const std::size_t nbytes : {kShort, kLong}) {
+      pair.open();
+      std::vector<std::byte> memory(nbytes, std::byte{7});
+      if (pair.sends()) {
+        pair.proxy().damage(Proxy::kToTarget, nbytes / 2, std::byte{4});
+      }
+      CHECK_EQ(pair.move(memory), abi::kSuccess);
+      const auto right = std::count(memory.begin(), memory.end(), std::byte{7});
+      CHECK_EQ(static_cast<std::size_t>(right), pair.sends() ? nbytes : nbytes - 1);
+      pair.close();
+    }
+  });
+}
+
+TEST(net_damage, the_ends_may_have_other_settings) {
+  perform(kPatient, [](Actor& actor) {
+    const bool first = actor.number() == 0;
+    use_checksums(first);
+    setenv("BLUECOMM_NET_STREAMS", first ? "4" : "1", 1);
+    setenv("BLUECOMM_NET_THREADS", first ? "0" : "2", 1);
+    setenv("BLUECOMM_NET_TIMEOUT_S", first ? "300" : "600", 1);
+    const auto player = start_player(12);
+    const auto channels = open_channels(*player, actor, 2);
+    run_traffic(*player, actor, channels, 60);
+    for (const Channel& one : channels) close_channel(*player, one);
+  });
+}
+
+}  // namespace
+}  // namespace bluecomm::test

@@ -1,0 +1,315 @@
+// The plugin beside NCCL's own way over sockets and beside a plain socket, on the same
+// link: goodput of messages as NCCL's progress thread moves them, cores, and the time
+// of an 8-byte message.
+//
+//   net_bench --way plugin|socket|plain [--sockets 0] [--threads 0] [--ports 01]
+//             [--message 1048576] [--depth 8] [--comms 1] [--seconds 2] [--warm-up 1]
+//             [--flow-cap MB/S] [--interface lo] [--peer-netns /run/netns/NAME]
+//
+// Prints one line of JSON. For --way, --sockets (in all), --threads and --ports see
+// ways.h; the plugin has BLUECOMM_NET_STREAMS. --comms: so many of them side by side,
+// moved by one thread in turn. --flow-cap limits each connection of the sender.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/fd.h"
+#include "tests/nccl_net/ways.h"
+
+namespace {
+
+using namespace bluecomm;
+using namespace bluecomm::test;
+using Clock = std::chrono::steady_clock;
+using Ways = std::vector<std::unique_ptr<Way>>;
+
+struct Settings {
+  WaySettings way;
+  std::size_t message = 1 << 20;
+  std::size_t depth = 8;
+  std::size_t comms = 1;
+  double seconds = 2;
+  double warm_up = 1;
+  double flow_cap = 0;  // MB/s; 0: none
+  std::string peer_netns;
+};
+
+constexpr int kRoundTrips = 2000;
+constexpr std::size_t kSmall = 8;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// Caps every TCP connection that this process has by now.
+void cap_flows(double megabytes_per_s) {
+  if (megabytes_per_s == 0) return;
+  const auto rate = static_cast<std::uint64_t>(megabytes_per_s * 1e6);
+  for (int fd = 3; fd < 256; ++fd) {
+    static_cast<void>(
+        setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate));
+  }
+}
+
+struct Figures {
+  double mb_s = 0;
+  double cores_per_gib = 0;  // both ends, core seconds
+  double half_round_trip_us = 0;
+  double least_share = 0;  // of the slowest of --comms, in what the fastest has
+};
+
+void send_one(Way& way, std::byte* data, std::size_t size) {
+  void* const request = way.isend(data, size);
+  while (!way.test_sent(request)) {
+  }
+}
+
+void recv_one(Way& way, std::byte* data, std::size_t size) {
+  void* const request = way.irecv(data, size);
+  std::size_t got = 0;
+  while (!way.test_received(request, &got)) {
+  }
+}
+
+double half_round_trip_us(Way& way, bool first) {
+  std::byte small[kSmall]{};
+  const auto start = Clock::now();
+  for (int k = 0; k < kRoundTrips; ++k) {
+    if (first) send_one(way, small, kSmall);
+    recv_one(way, small, kSmall);
+    if (!first) send_one(way, small, kSmall);
+  }
+  return seconds_since(start) / kRoundTrips / 2 * 1e6;
+}
+
+// Memory for `depth` messages, taken in turn, and the requests that are in flight.
+struct Flow {
+  Flow(Way& its_way, const Settings& its_settings)
+      : way(its_way),
+        settings(its_settings),
+        memory(settings.depth * settings.message) {}
+
+  std::byte* next() {
+    return memory.data() + count++ % settings.depth * settings.message;
+  }
+
+  Way& way;
+  const Settings& settings;
+  std::vector<std::byte> memory;
+  std::deque<void*> requests;
+  std::size_t count = 0;
+  std::uint64_t total = 0;  // bytes received
+  bool over = false;
+};
+
+// One turn: posts as long as `more`, then an end; tests the oldest.
+void turn_sender(Flow& flow, bool more) {
+  while (!flow.over && flow.requests.size() < flow.settings.depth) {
+    std::byte* const at = flow.next();
+    flow.requests.push_back(more ? flow.way.isend(at, flow.settings.message)
+                                 : flow.way.isend_end(at));
+    flow.over = !more;
+  }
+  if (flow.requests.empty()) return;
+  if (flow.way.test_sent(flow.requests.front())) flow.requests.pop_front();
+}
+
+void turn_receiver(Flow& flow) {
+  if (flow.over) return;
+  while (flow.requests.size() < flow.settings.depth) {
+    flow.requests.push_back(flow.way.irecv(flow.next(), flow.settings.message));
+  }
+  std::size_t size = 0;
+  if (!flow.way.test_received(flow.requests.front(), &size)) return;
+  flow.requests.pop_front();
+  flow.total += size;
+  flow.over = size != flow.settings.message;
+}
+
+std::deque<Flow> make_flows(const Ways& ways, const Settings& settings) {
+  std::deque<Flow> flows;
+  for (const auto& way : ways) flows.emplace_back(*way, settings);
+  return flows;
+}
+
+// Messages one after another for the time that is asked for. Returns the core seconds
+// that those after the warm-up took.
+double run_sender(const Ways& ways, const Settings& settings) {
+  std::deque<Flow> flows = make_flows(ways, settings);
+  const auto start = Clock::now();
+  double cpu_before = 0;
+  bool counting = false;
+  const auto is_over = [](const Flow& one) { return one.over && one.requests.empty(); };
+  while (!std::all_of(flows.begin(), flows.end(), is_over)) {
+    const double passed = seconds_since(start);
+    if (!counting && passed > settings.warm_up) {
+      counting = true;
+      cpu_before = cpu_seconds();
+    }
+    const bool more = passed < settings.warm_up + settings.seconds;
+    for (Flow& flow : flows) turn_sender(flow, more);
+  }
+  return cpu_seconds() - cpu_before;
+}
+
+// Counts what has come between the end of the warm-up and the first flow's end.
+Figures run_receiver(const Ways& ways, const Settings& settings) {
+  std::deque<Flow> flows = make_flows(ways, settings);
+  const auto is_over = [](const Flow& one) { return one.over; };
+  auto start = Clock::now();
+  while (seconds_since(start) < settings.warm_up) {
+    for (Flow& flow : flows) turn_receiver(flow);
+  }
+  for (Flow& flow : flows) flow.total = 0;
+  const double cpu_before = cpu_seconds();
+  start = Clock::now();
+  while (std::none_of(flows.begin(), flows.end(), is_over)) {
+    for (Flow& flow : flows) turn_receiver(flow);
+  }
+  const double passed = seconds_since(start);
+  std::vector<double> totals;
+  double sum = 0;
+  for (const Flow& flow : flows) {
+    totals.push_back(static_cast<double>(flow.total));
+    sum += totals.back();
+  }
+  Figures figures;
+  figures.mb_s = sum / passed / 1e6;
+  figures.cores_per_gib = (cpu_seconds() - cpu_before) / (sum / (1 << 30));
+  const auto [least, most] = std::minmax_element(totals.begin(), totals.end());
+  figures.least_share = *least / *most;
+  while (!std::all_of(flows.begin(), flows.end(), is_over)) {
+    for (Flow& flow : flows) turn_receiver(flow);
+  }
+  return figures;
+}
+
+Ways make_ways(int line, const Settings& settings) {
+  Ways ways;
+  while (ways.size() < settings.comms) ways.push_back(make_way(line, settings.way));
+  return ways;
+}
+
+[[noreturn]] void run_child(int line, const Settings& settings) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  try {
+    if (!settings.peer_netns.empty()) {
+      const UniqueFd netns(open(settings.peer_netns.c_str(), O_RDONLY | O_CLOEXEC));
+      if (setns(netns.get(), CLONE_NEWNET) != 0) throw std::runtime_error("setns");
+    }
+    const Ways ways = make_ways(line, settings);
+    half_round_trip_us(*ways.front(), false);
+    const Figures figures = run_receiver(ways, settings);
+    say(line, &figures, sizeof figures);
+    char bye = 0;
+    hear(line, &bye, 1);
+    _exit(0);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "receiver: %s\n", error.what());
+    _exit(1);
+  }
+}
+
+Figures measure(const Settings& settings) {
+  int lines[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, lines) != 0) {
+    throw std::runtime_error("socketpair");
+  }
+  const UniqueFd mine(lines[0]);
+  UniqueFd theirs(lines[1]);
+  const int child = fork();
+  if (child == 0) run_child(theirs.get(), settings);
+  theirs.reset();
+  Figures figures;
+  {
+    const Ways ways = make_ways(mine.get(), settings);
+    const double latency = half_round_trip_us(*ways.front(), true);
+    cap_flows(settings.flow_cap);
+    const double cpu = run_sender(ways, settings);
+    hear(mine.get(), &figures, sizeof figures);
+    figures.half_round_trip_us = latency;
+    figures.cores_per_gib += cpu / (figures.mb_s * 1e6 * settings.seconds / (1 << 30));
+    say(mine.get(), "x", 1);
+    // A receive that was posted ahead ends with the other process.
+    waitpid(child, nullptr, 0);
+  }
+  return figures;
+}
+
+Settings parse(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    const char* const value = argv[i + 1];
+    if (flag == "--way")
+      settings.way.way = value;
+    else if (flag == "--sockets")
+      settings.way.sockets = std::atoi(value);
+    else if (flag == "--threads")
+      settings.way.threads = std::atoi(value);
+    else if (flag == "--ports")
+      settings.way.ports = value;
+    else if (flag == "--interface")
+      settings.way.interface = value;
+    else if (flag == "--message")
+      settings.message = std::strtoul(value, nullptr, 10);
+    else if (flag == "--depth")
+      settings.depth = std::strtoul(value, nullptr, 10);
+    else if (flag == "--comms")
+      settings.comms = std::strtoul(value, nullptr, 10);
+    else if (flag == "--seconds")
+      settings.seconds = std::atof(value);
+    else if (flag == "--warm-up")
+      settings.warm_up = std::atof(value);
+    else if (flag == "--flow-cap")
+      settings.flow_cap = std::atof(value);
+    else if (flag == "--peer-netns")
+      settings.peer_netns = value;
+    else
+      throw std::runtime_error("unknown flag " + flag);
+  }
+  return settings;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    signal(SIGPIPE, SIG_IGN);
+    const Figures figures = measure(parse(argc, argv));
+    std::printf(
+        "{\"mb_s\": %.1f, \"core_s_per_gib\": %.4f, \"half_round_trip_us\": %.2f, "
+        "\"least_share\": %.3f}\n",
+        figures.mb_s, figures.cores_per_gib, figures.half_round_trip_us,
+        figures.least_share);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "net_bench: %s\n", error.what());
+    return 1;
+  }
+}

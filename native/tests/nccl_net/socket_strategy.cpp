@@ -1,0 +1,143 @@
+#include "tests/nccl_net/socket_strategy.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <stdexcept>
+#include <utility>
+
+namespace bluecomm::test {
+namespace {
+
+// Pieces are no smaller (NCCL_SOCKET_MIN_TASKSIZE).
+constexpr std::size_t kMinPiece = 64 << 10;
+
+void prepare(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+}  // namespace
+
+SocketStrategy::SocketStrategy(bool sends, UniqueFd control, std::vector<UniqueFd> data,
+                               int threads)
+    : sends_(sends), control_(std::move(control)), data_(std::move(data)) {
+  prepare(control_.get());
+  for (const UniqueFd& fd : data_) prepare(fd.get());
+  for (int k = 0; k < threads; ++k) {
+    Helper& helper = *helpers_.emplace_back(std::make_unique<Helper>());
+    helper.thread = std::thread([this, &helper] { help(helper); });
+  }
+}
+
+SocketStrategy::~SocketStrategy() {
+  for (const auto& helper : helpers_) {
+    {
+      const std::scoped_lock lock(helper->mutex);
+      helper->stop = true;
+    }
+    helper->changed.notify_one();
+    helper->thread.join();
+  }
+}
+
+SocketStrategy::Request* SocketStrategy::post(std::byte* data, std::size_t size) {
+  const auto slot = std::find_if(requests_.begin(), requests_.end(),
+                                 [](const Request& one) { return !one.used; });
+  if (slot == requests_.end()) return nullptr;
+  slot->used = true;
+  slot->announced = false;
+  slot->data = data;
+  slot->size = size;
+  slot->offset = 0;
+  return &*slot;
+}
+
+bool SocketStrategy::test(Request& request, std::size_t* size) {
+  if (!request.announced) {
+    if (!announce(request)) return false;
+    request.announced = true;
+    if (!data_.empty()) split(request);
+  }
+  if (data_.empty()) {
+    request.offset += move(control_.get(), request.data + request.offset,
+                           request.size - request.offset);
+    if (request.offset < request.size) return false;
+  } else if (request.pieces_left != 0) {
+    return false;
+  }
+  *size = request.size;
+  request.used = false;
+  return true;
+}
+
+// The four bytes of the length: none of them, or all.
+bool SocketStrategy::announce(Request& request) {
+  std::uint32_t length = static_cast<std::uint32_t>(request.size);
+  auto* const bytes = reinterpret_cast<std::byte*>(&length);
+  std::size_t moved = move(control_.get(), bytes, sizeof length);
+  if (moved == 0) return false;
+  while (moved < sizeof length) {
+    moved += move(control_.get(), bytes + moved, sizeof length - moved);
+  }
+  if (length > request.size) throw std::runtime_error("a receive is too small");
+  request.size = length;
+  return true;
+}
+
+void SocketStrategy::split(Request& request) {
+  const std::size_t equal = (request.size + data_.size() - 1) / data_.size();
+  const std::size_t piece = std::max(equal, kMinPiece);
+  const std::size_t count = (request.size + piece - 1) / piece;
+  request.pieces_left = static_cast<int>(count);
+  for (std::size_t offset = 0; offset < request.size; offset += piece) {
+    const std::size_t socket = next_socket_++ % data_.size();
+    Helper& helper = *helpers_[socket % helpers_.size()];
+    {
+      const std::scoped_lock lock(helper.mutex);
+      helper.pieces.push_back({data_[socket].get(), request.data + offset,
+                               std::min(piece, request.size - offset), 0, &request});
+    }
+    helper.changed.notify_one();
+  }
+}
+
+// Spins while it has pieces, as NCCL's helpers do.
+void SocketStrategy::help(Helper& helper) const {
+  std::deque<Piece> own;
+  while (true) {
+    {
+      std::unique_lock lock(helper.mutex);
+      if (own.empty()) {
+        helper.changed.wait(lock,
+                            [&] { return helper.stop || !helper.pieces.empty(); });
+      }
+      if (helper.stop) return;
+      own.insert(own.end(), helper.pieces.begin(), helper.pieces.end());
+      helper.pieces.clear();
+    }
+    for (Piece& piece : own) {
+      piece.offset +=
+          move(piece.fd, piece.data + piece.offset, piece.size - piece.offset);
+      if (piece.offset == piece.size) --piece.request->pieces_left;
+    }
+    std::erase_if(own, [](const Piece& piece) { return piece.offset == piece.size; });
+  }
+}
+
+std::size_t SocketStrategy::move(int fd, std::byte* data, std::size_t size) const {
+  if (size == 0) return 0;
+  const ssize_t n = sends_ ? ::send(fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT)
+                           : ::recv(fd, data, size, MSG_DONTWAIT);
+  if (n > 0) return static_cast<std::size_t>(n);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+  throw std::runtime_error("the peer is gone");
+}
+
+}  // namespace bluecomm::test

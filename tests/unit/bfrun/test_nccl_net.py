@@ -1,0 +1,95 @@
+"""``--enable-net``: which variables all ranks get, by whatever launcher."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+import bfrun.cli
+from bfrun.config import LaunchConfig
+from bfrun.errors import LaunchError
+from bfrun.nccl_net import describe_net, needed_files, with_net
+
+CONFIG = LaunchConfig(command=("x",), enable_net=True)
+PLUGIN = Path(__file__).parents[3] / "bluecomm" / "nccl_net" / "libnccl-net-bluecomm.so"
+
+
+def variables(**settings):
+    return dict(with_net(replace(CONFIG, **settings)).environment)
+
+
+def test_variables_name_the_plugin():
+    assert variables() == {"NCCL_NET_PLUGIN": str(PLUGIN), "NCCL_NET": "BlueComm"}
+
+
+def test_what_the_user_sets_wins():
+    given = (("NCCL_NET", "Socket"), ("MINE", "1"))
+    assert variables(environment=given) == {
+        "NCCL_NET_PLUGIN": str(PLUGIN),
+        "NCCL_NET": "Socket",
+        "MINE": "1",
+    }
+
+
+def test_nothing_is_set_unasked():
+    assert with_net(replace(CONFIG, enable_net=False)).environment == ()
+
+
+def test_other_hosts_must_have_the_file():
+    assert needed_files(with_net(CONFIG)) == [str(PLUGIN)]
+    # A name is looked up by NCCL.
+    given = (("NCCL_NET_PLUGIN", "bluecomm"),)
+    assert needed_files(with_net(replace(CONFIG, environment=given))) == []
+    assert needed_files(replace(CONFIG, enable_net=False)) == []
+
+
+def test_a_plugin_that_is_not_built_is_an_error(tmp_path, monkeypatch):
+    spec = ModuleSpec("bluecomm", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    with pytest.raises(LaunchError, match=r"libnccl-net-bluecomm.so is not there; bui"):
+        with_net(CONFIG)
+
+
+def test_without_bluecomm_it_is_an_error(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LaunchError, match="bluecomm is not installed for this interp"):
+        with_net(CONFIG)
+
+
+@pytest.mark.parametrize("name", ["a,b", "/".join(["x" * 100] * 3)])
+def test_a_path_that_nccl_cannot_take_is_an_error(name, tmp_path, monkeypatch):
+    plugin = tmp_path / name / "nccl_net" / PLUGIN.name
+    plugin.parent.mkdir(parents=True)
+    plugin.touch()
+    spec = ModuleSpec("bluecomm", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path / name)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    with pytest.raises(
+        LaunchError, match="NCCL takes no path with a comma, or of more"
+    ):
+        with_net(CONFIG)
+
+
+def test_in_words():
+    assert describe_net({}) is None
+    assert describe_net(variables()) == f"BlueComm from {PLUGIN}"
+    assert describe_net({"NCCL_NET_PLUGIN": "b"}) == "its first choice from b"
+
+
+@pytest.mark.parametrize("launcher", ["auto", "ssh", "mpi"])
+def test_a_dry_run_shows_it(launcher, capsys, tmp_path):
+    mpirun = tmp_path / "bin" / "mpirun"
+    mpirun.parent.mkdir()
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+    mpirun.chmod(0o755)
+    where = ["--prefix", str(tmp_path), "-H", "a.invalid:1,b.invalid:1"]
+    options = ["--enable-net", "--launcher", launcher, "--dry-run", *where]
+    assert bfrun.cli.main([*options, "train.py"]) == 0
+    said = capsys.readouterr().out
+    assert f"NCCL's network: BlueComm from {PLUGIN}\n" in said
+    assert launcher != "mpi" or " -x NCCL_NET -x NCCL_NET_PLUGIN " in said

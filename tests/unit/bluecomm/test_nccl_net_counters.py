@@ -1,0 +1,94 @@
+"""Counters of the network plugin for NCCL, and the endpoint that shows them."""
+
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+
+from bluecomm import nccl_net as net
+from bluecomm.nccl_net.counters import format_metrics, parse_counters
+from bluecomm.nccl_net.metrics import MetricsServer
+from tests.support.patience import PATIENCE_S
+
+TEXT = """[
+  {"number": 3, "direction": "send", "messages": 3, "bytes": 70000, "streams": [
+    {"peer": "10.0.0.2:4242", "bytes_sent": 70100, "chunks_sent": 2,
+     "bytes_received": 48, "chunks_received": 0},
+    {"peer": "10.0.0.2:4243", "bytes_sent": 5, "chunks_sent": 0,
+     "bytes_received": 0, "chunks_received": 0}]},
+  {"number": 5, "direction": "recv", "messages": 0, "bytes": 0, "streams": []}]"""
+
+
+def get(port, path="/metrics"):
+    url = f"http://127.0.0.1:{port}{path}"
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+        return answer.read().decode()
+
+
+def test_counters_as_objects():
+    sends, receives = parse_counters(TEXT)
+    assert (sends.direction, sends.messages, sends.nbytes) == ("send", 3, 70000)
+    assert sends.streams[0] == net.StreamCounters("10.0.0.2:4242", 70100, 48, 2, 0)
+    assert receives == net.ConnectionCounters(5, "recv", 0, 0, ())
+
+
+def test_counters_as_metrics():
+    lines = format_metrics(parse_counters(TEXT)).splitlines()
+    name = "bluecomm_net_stream_bytes_sent_total"
+    labels = 'connection="3",direction="send",stream="1",peer="10.0.0.2:4243"'
+    assert f"# TYPE {name} counter" in lines
+    assert f"{name}{{{labels}}} 5" in lines
+    labels = 'connection="5",direction="recv"'
+    assert f"bluecomm_net_messages_total{{{labels}}} 0" in lines
+
+
+def test_nothing_is_open_in_this_process():
+    assert net.counters() == []
+
+
+def test_the_endpoint_shows_the_counters():
+    with net.serve_metrics() as server:
+        assert "# TYPE bluecomm_net_stream_bytes_sent_total" in get(server.port)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(server.port, "/")
+        # Of no other address of this machine.
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.2", server.port), timeout=PATIENCE_S)
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        get(server.port)
+
+
+def test_a_caller_who_says_nothing_holds_up_nobody_for_long():
+    with MetricsServer(lambda: "text\n") as server:
+        where = ("127.0.0.1", server.port)
+        with socket.create_connection(where), socket.create_connection(where) as half:
+            half.sendall(b"GET /metr")
+            assert get(server.port) == "text\n"
+
+
+def test_counters_that_cannot_be_read_are_the_answer():
+    def fail():
+        raise RuntimeError("no plugin")
+
+    with (
+        MetricsServer(fail) as server,
+        pytest.raises(urllib.error.HTTPError, match="503") as caught,
+    ):
+        get(server.port)
+    assert caught.value.read() == b"no plugin\n"
+
+
+def test_a_port_that_is_taken_is_an_error():
+    with (
+        MetricsServer(lambda: "") as server,
+        pytest.raises(OSError, match="in use"),
+    ):
+        net.serve_metrics(server.port)
+
+
+def test_a_server_may_be_closed_twice():
+    with net.serve_metrics() as server:
+        server.close()
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        get(server.port)
