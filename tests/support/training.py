@@ -18,12 +18,18 @@ FEATURES, CLASSES, BATCH = 6, 3, 5
 
 
 class Attention(nn.Module):
-    """Has a parameter of its own and one that owns no leaf module (in_proj_weight)."""
+    """Has a parameter of its own and one that no leaf module owns (in_proj_weight).
+
+    It has no key bias: that gradient is zero in exact arithmetic, and AdamW would turn
+    its rounding noise, which differs between CPUs, into steps.
+    """
 
     def __init__(self):
         super().__init__()
         self.token = nn.Parameter(torch.randn(1, 1, FEATURES))
-        self.attention = nn.MultiheadAttention(FEATURES, 2, batch_first=True)
+        self.attention = nn.MultiheadAttention(
+            FEATURES, 2, bias=False, batch_first=True
+        )
         self.head = nn.Linear(FEATURES, CLASSES)
 
     def forward(self, x):
