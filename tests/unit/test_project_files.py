@@ -23,6 +23,19 @@ def variables_in(text):
     return set(re.findall(r"(?<![A-Z_])BLUECOMM_[A-Z_]*[A-Z]", text))
 
 
+def glossary():
+    """Return the rows of the glossary: term, meaning, file."""
+    lines = (ROOT / "docs/glossary.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    return [(term, meaning, file.strip("`")) for term, meaning, file in rows[1:]]
+
+
+def words(text):
+    """Return text in lower case with spaces for hyphens, underscores, line breaks."""
+    split_names = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)
+    return re.sub(r"[\s_*/#-]+", " ", split_names).lower()
+
+
 def plugin_variables():
     """Return the settings of the plugin, which reads them itself."""
     return variables_in((ROOT / "native/nccl_net/settings.cpp").read_text())
@@ -64,6 +77,22 @@ def test_each_file_that_a_page_names_exists(path):
         if not any((ROOT / folder / name).is_file() for folder in FOLDERS)
     ]
     assert not missing
+
+
+@pytest.mark.parametrize(("term", "file"), [(row[0], row[2]) for row in glossary()])
+def test_each_term_occurs_in_the_file_that_defines_it(term, file):
+    assert words(term) in words((ROOT / file).read_text())
+
+
+def test_glossary_is_sorted_without_duplicates():
+    terms = [term.lower() for term, _, _ in glossary()]
+    assert terms == sorted(set(terms))
+
+
+def test_words_of_identifiers():
+    assert words("kGoodbyeSeen, local_rank\n// one-peer") == (
+        "k goodbye seen, local rank one peer"
+    )
 
 
 def test_what_is_looked_for():
