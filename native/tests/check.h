@@ -43,7 +43,7 @@ using Body = void (*)();
 bool add_test(std::string_view suite, std::string_view name, Body body);
 
 // Nothing that happens takes so long, even where a process gets no time for seconds.
-inline constexpr std::chrono::seconds kPatience{60};
+inline constexpr std::chrono::seconds kDeadline{60};
 
 // Counts and prints a failure of the test now running. Thread-safe.
 void record_failure(const char* file, int line, const std::string& text);

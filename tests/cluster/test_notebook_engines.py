@@ -9,8 +9,8 @@ import pytest
 
 from bfrun.notebook import interrupt_hanged_processes
 from tests.support.cluster import Cluster
+from tests.support.deadlines import hear
 from tests.support.notebook import connected, notebook_in
-from tests.support.patience import hear
 
 pytestmark = pytest.mark.cluster
 

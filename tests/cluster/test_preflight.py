@@ -15,8 +15,8 @@ from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.per_host import PerHostLauncher
 from bfrun.preflight.preflight import HostReport, run_preflight
 from tests.support.cluster import ClusterHost
+from tests.support.deadlines import wait_until
 from tests.support.launch import launched
-from tests.support.patience import until
 
 pytestmark = pytest.mark.cluster
 HOSTS = tuple(Host(f"node{number}", 1) for number in (1, 2, 3))
@@ -160,7 +160,7 @@ def test_interrupt_need_not_wait_for_a_silent_host(cluster, tmp_path):
     silent.fall_silent()
     options = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:1,node2:1"]
     with launched(tmp_path, *options, "--start-timeout", "300", "true") as job:
-        until(lambda: is_being_dialled(silent), "nobody dials")
+        wait_until(lambda: is_being_dialled(silent), "nobody dials")
         job.signal(signal.SIGINT)
         assert job.wait() == 128 + signal.SIGINT
         assert job.err == "bfrun: interrupted; no rank is running\n"

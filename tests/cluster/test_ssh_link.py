@@ -17,7 +17,7 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import AgentLink
 from bfrun.launch.ssh import SshLauncher
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 pytestmark = pytest.mark.cluster
 NODE1, NODE2, NODE3 = Host("node1"), Host("node2"), Host("node3")
@@ -39,10 +39,10 @@ def launcher(cluster) -> Iterator[SshLauncher]:
 def read(link: AgentLink, nbytes: int | None = None) -> bytes:
     """Read ``nbytes``, or until the end of the stream."""
     got = b""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while nbytes is None or len(got) < nbytes:
         left = deadline - time.monotonic()
-        assert left > 0, f"no more than {got!r} after {PATIENCE_S} s"
+        assert left > 0, f"no more than {got!r} after {DEADLINE_S} s"
         select.select([link], [], [], left)
         data = link.receive(65536)
         if data == b"":
@@ -52,26 +52,26 @@ def read(link: AgentLink, nbytes: int | None = None) -> bytes:
 
 
 def test_runs_a_program_on_the_host(launcher):
-    link = launcher.start(NODE2, ["uname", "-n"], PATIENCE_S)
+    link = launcher.start(NODE2, ["uname", "-n"], DEADLINE_S)
     assert read(link) == b"node2\n"
-    assert link.wait(PATIENCE_S) == 0
+    assert link.wait(DEADLINE_S) == 0
     link.close()
     link.close()
 
 
 def test_arguments_reach_the_program_unchanged(launcher):
     words = ["a b", "'", '"', "$HOME", "*", "\\", "!", ";", "", "#"]
-    link = launcher.start(NODE1, ["printf", "<%s>", *words], PATIENCE_S)
+    link = launcher.start(NODE1, ["printf", "<%s>", *words], DEADLINE_S)
     assert read(link) == "".join(f"<{word}>" for word in words).encode()
     link.close()
 
 
 def test_bytes_pass_both_ways_and_back_pressure_is_felt(launcher):
-    link = launcher.start(NODE1, ["cat"], PATIENCE_S)
+    link = launcher.start(NODE1, ["cat"], DEADLINE_S)
     sent = bytes(range(256)) * 4096
     done = 0
     got = b""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while len(got) < len(sent) and time.monotonic() < deadline:
         done += link.send(memoryview(sent)[done:]) if done < len(sent) else 0
         got += link.receive(65536) or b""
@@ -82,9 +82,9 @@ def test_bytes_pass_both_ways_and_back_pressure_is_felt(launcher):
 def test_send_takes_nothing_when_nobody_reads(launcher):
     # Ends when nobody takes its output any more.
     program = ["sh", "-c", "while sleep 0.2; do echo; done"]
-    link = launcher.start(NODE1, program, PATIENCE_S)
+    link = launcher.start(NODE1, program, DEADLINE_S)
     total = 0
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         taken = link.send(bytes(65536))
         total += taken
@@ -95,11 +95,11 @@ def test_send_takes_nothing_when_nobody_reads(launcher):
     assert 0 < total < 64 * 2**20
     start = time.monotonic()
     link.close()
-    assert time.monotonic() - start < PATIENCE_S
+    assert time.monotonic() - start < DEADLINE_S
 
 
 def test_close_ends_the_input_of_the_program(launcher, cluster):
-    link = launcher.start(NODE1, ["cat"], PATIENCE_S)
+    link = launcher.start(NODE1, ["cat"], DEADLINE_S)
     assert link.send(b"x") == 1
     assert read(link, 1) == b"x"
     link.close()
@@ -107,9 +107,9 @@ def test_close_ends_the_input_of_the_program(launcher, cluster):
 
 
 def test_exit_status_and_last_words(launcher):
-    link = launcher.start(NODE1, ["sh", "-c", "echo no luck >&2; exit 7"], PATIENCE_S)
+    link = launcher.start(NODE1, ["sh", "-c", "echo no luck >&2; exit 7"], DEADLINE_S)
     assert read(link) == b""
-    assert link.wait(PATIENCE_S) == 7
+    assert link.wait(DEADLINE_S) == 7
     assert link.diagnosis() == "no luck"
     link.close()
 
@@ -117,22 +117,22 @@ def test_exit_status_and_last_words(launcher):
 def test_one_connection_serves_one_start_after_another(launcher):
     ports = set()
     for _ in range(2):
-        link = launcher.start(NODE1, ["sh", "-c", "echo $SSH_CONNECTION"], PATIENCE_S)
+        link = launcher.start(NODE1, ["sh", "-c", "echo $SSH_CONNECTION"], DEADLINE_S)
         ports.add(read(link))
-        assert link.wait(PATIENCE_S) == 0
+        assert link.wait(DEADLINE_S) == 0
         link.close()
     assert len(ports) == 1
 
 
 def test_a_cut_link_does_not_block(launcher, cluster):
-    link = launcher.start(NODE1, ["cat"], PATIENCE_S)
+    link = launcher.start(NODE1, ["cat"], DEADLINE_S)
     cluster.hosts[0].cut_link()
     start = time.monotonic()
     for _ in range(2000):
         link.send(bytes(65536))
         link.receive(65536)
     link.close()
-    assert time.monotonic() - start < PATIENCE_S
+    assert time.monotonic() - start < DEADLINE_S
     cluster.hosts[0].restore_link()
     assert threading.active_count() < 10
 
@@ -147,7 +147,7 @@ def test_unknown_host_key_is_refused_with_the_remedy(cluster, tmp_path):
         match=r"host 'node1': its SSH host key is not known: ssh-ed25519 SHA256:.*"
         r"run 'ssh -p 22 root@10\.\S+' once and compare the fingerprint",
     ):
-        launcher.start(NODE1, ["true"], PATIENCE_S)
+        launcher.start(NODE1, ["true"], DEADLINE_S)
     launcher.close()
 
 
@@ -159,8 +159,8 @@ def test_unknown_host_key_is_accepted_where_the_settings_say_so(cluster, tmp_pat
         + "  StrictHostKeyChecking no\n"
     )
     launcher = make_launcher(settings)
-    link = launcher.start(NODE1, ["true"], PATIENCE_S)
-    assert link.wait(PATIENCE_S) == 0
+    link = launcher.start(NODE1, ["true"], DEADLINE_S)
+    assert link.wait(DEADLINE_S) == 0
     link.close()
     launcher.close()
 
@@ -174,7 +174,7 @@ def test_changed_host_key_is_refused(cluster, tmp_path):
     settings.write_text(text.replace(str(cluster.known_hosts), str(known)))
     launcher = make_launcher(settings)
     with pytest.raises(LaunchError, match=r"host key is not the known one.*keygen -R"):
-        launcher.start(NODE1, ["true"], PATIENCE_S)
+        launcher.start(NODE1, ["true"], DEADLINE_S)
     launcher.close()
 
 
@@ -183,7 +183,7 @@ def test_wrong_port(cluster):
     with pytest.raises(
         LaunchError, match=r"no connection: Connection refused .* port 2222.*sshd runs"
     ):
-        launcher.start(NODE1, ["true"], PATIENCE_S)
+        launcher.start(NODE1, ["true"], DEADLINE_S)
     launcher.close()
 
 
@@ -193,7 +193,7 @@ def test_wrong_key_asks_no_password(cluster, tmp_path):
     key.chmod(0o600)
     launcher = make_launcher(cluster.ssh_config, ssh_identity_file=str(key))
     with pytest.raises(LaunchError, match=r"login refused, no key was accepted.*-i"):
-        launcher.start(NODE1, ["true"], PATIENCE_S)
+        launcher.start(NODE1, ["true"], DEADLINE_S)
     launcher.close()
 
 
@@ -203,7 +203,7 @@ def test_host_that_does_not_answer(cluster):
     start = time.monotonic()
     with pytest.raises(LaunchError, match="host 'node3': no"):
         launcher.start(NODE3, ["true"], 1.0)
-    assert time.monotonic() - start < PATIENCE_S
+    assert time.monotonic() - start < DEADLINE_S
     launcher.close()
 
 
@@ -215,7 +215,7 @@ def test_jump_host(cluster, tmp_path):
         jump = "Host node3\n  ProxyJump node1,root@node2:22\n"
         settings.write_text(jump + cluster.ssh_config.read_text())
         launcher = make_launcher(settings)
-        link = launcher.start(NODE3, ["sh", "-c", "echo $SSH_CLIENT"], PATIENCE_S)
+        link = launcher.start(NODE3, ["sh", "-c", "echo $SSH_CLIENT"], DEADLINE_S)
         assert read(link).startswith(cluster.hosts[1].address.encode() + b" ")
         link.close()
         launcher.close()
@@ -229,11 +229,11 @@ def test_jump_host_that_cannot_go_on_is_named(cluster, tmp_path):
     settings.write_text(jump + cluster.ssh_config.read_text())
     launcher = make_launcher(settings)
     with pytest.raises(LaunchError, match="host 'node3': the SSH server refused"):
-        launcher.start(NODE3, ["true"], PATIENCE_S)
+        launcher.start(NODE3, ["true"], DEADLINE_S)
     settings.write_text(jump.replace("node1", "node1:2222") + settings.read_text())
     launcher = make_launcher(settings)
     with pytest.raises(LaunchError, match="host 'node3', jump host 'node1': no conn"):
-        launcher.start(NODE3, ["true"], PATIENCE_S)
+        launcher.start(NODE3, ["true"], DEADLINE_S)
     launcher.close()
 
 
@@ -243,7 +243,7 @@ def test_hosts_behind_one_jump_host_share_its_connection(cluster, tmp_path):
     settings.write_text(jump + cluster.ssh_config.read_text())
     launcher = make_launcher(settings)
     before = set(threading.enumerate())
-    links = [launcher.start(host, ["cat"], PATIENCE_S) for host in (NODE2, NODE3)]
+    links = [launcher.start(host, ["cat"], DEADLINE_S) for host in (NODE2, NODE3)]
     # Three connections with a thread each, and three threads for each link.
     assert len(set(threading.enumerate()) - before) == 3 + 2 * 3
     for link in links:
@@ -273,7 +273,7 @@ def test_key_of_the_ssh_agent_is_used(cluster, tmp_path, ssh_agent):
     text = cluster.ssh_config.read_text()
     settings.write_text(text.replace(f"IdentityFile {cluster.identity}", ""))
     launcher = make_launcher(settings)
-    link = launcher.start(NODE1, ["true"], PATIENCE_S)
-    assert link.wait(PATIENCE_S) == 0
+    link = launcher.start(NODE1, ["true"], DEADLINE_S)
+    assert link.wait(DEADLINE_S) == 0
     link.close()
     launcher.close()

@@ -7,14 +7,14 @@ import torch
 
 import bluecomm as bf
 from bluecomm.errors import MismatchError
+from tests.support.deadlines import DEADLINE_S
 from tests.support.outcome import outcome_of
-from tests.support.patience import PATIENCE_S
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.faults
 
 # Far less than the deadline of operations, 600 s.
-AT_ONCE_S = PATIENCE_S
+AT_ONCE_S = DEADLINE_S
 
 
 def _ones(*shape, dtype=torch.float32):

@@ -14,9 +14,9 @@ import torch
 
 import bluecomm as bf
 from bluecomm.errors import ShutdownError
+from tests.support.deadlines import DEADLINE_S
 from tests.support.launch import launched
 from tests.support.outcome import outcome_of
-from tests.support.patience import PATIENCE_S
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.faults
@@ -31,7 +31,7 @@ def _in_fork(body):
     if pid == 0:
         theirs.send(body())
         os._exit(0)
-    result = ours.recv() if ours.poll(PATIENCE_S) else None
+    result = ours.recv() if ours.poll(DEADLINE_S) else None
     os.waitpid(pid, 0)
     return result
 

@@ -15,8 +15,8 @@ import torch
 import bluecomm as bf
 from bluecomm.errors import CommunicationTimeout, NotInitializedError, ShutdownError
 from bluecomm.runtime import current_communicator
+from tests.support.deadlines import DEADLINE_S, hear, say, wait_until
 from tests.support.outcome import outcome_of
-from tests.support.patience import PATIENCE_S, hear, say, until
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.faults
@@ -46,7 +46,7 @@ def _drop_handles(count):
         bf.allgather_nonblocking(torch.ones(3, 2))
     bf.barrier()
     world = current_communicator().world
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while world._kept and time.monotonic() < deadline:
         world.reap()
         time.sleep(0.01)
@@ -99,7 +99,7 @@ def _from_threads(count, rounds):
     for thread in threads if bf.rank() else reversed(threads):
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(DEADLINE_S)
     return sums
 
 
@@ -169,10 +169,10 @@ def _shut_down_while_a_thread_waits(folder):
     call = lambda: bf.allreduce(torch.ones(2), name="x")  # noqa: E731
     thread = threading.Thread(target=lambda: outcomes.append(outcome_of(call)))
     thread.start()
-    until(_outstanding, "the thread has not called")
+    wait_until(_outstanding, "the thread has not called")
     bf.shutdown()
     say(folder, "down")
-    thread.join(PATIENCE_S)
+    thread.join(DEADLINE_S)
     return outcomes
 
 

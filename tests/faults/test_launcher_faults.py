@@ -13,8 +13,8 @@ import time
 import pytest
 
 from bfrun.agent.procs import all_processes, descendants
+from tests.support.deadlines import DEADLINE_S, wait_until
 from tests.support.launch import launched, python, run_bfrun
-from tests.support.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.faults
 
@@ -243,7 +243,7 @@ def test_nobody_reads_the_output_any_more():
         os.close(write_end)
         assert os.read(read_end, 10)
         os.close(read_end)
-        assert process.wait(PATIENCE_S) == 141
+        assert process.wait(DEADLINE_S) == 141
 
 
 @pytest.mark.slow
@@ -260,7 +260,7 @@ def test_output_that_nobody_takes_does_not_harm_the_job(count):
         while data := os.read(read_end, 1 << 20):
             nbytes += len(data)
         os.close(read_end)
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(DEADLINE_S) == 0
         assert nbytes == 2 * count * 105
 
 
@@ -280,12 +280,12 @@ def test_the_user_need_not_wait_for_output_that_nobody_takes(goes_on):
     command = [python("")[0], "-m", "bfrun", "-np", "2", *python(body)]
     with subprocess.Popen(command, stdout=write_end, stderr=write_end) as process:
         os.close(write_end)
-        until(lambda: unread(read_end) > 32768, "the pipe is not half full")
+        wait_until(lambda: unread(read_end) > 32768, "the pipe is not half full")
         if not goes_on:
-            until(
+            wait_until(
                 lambda: not descendants(process.pid, all_processes()),
                 "the job is not over",
             )
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 130
+        assert process.wait(DEADLINE_S) == 130
         os.close(read_end)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import needs_hosts, run
+from tests.support.deadlines import wait_until
 from tests.support.net_player import REMOTE_ERROR, NetPlayer, both, join
 from tests.support.paths import Paths, make_paths
-from tests.support.patience import until
 
 pytestmark = pytest.mark.faults
 
@@ -39,7 +39,9 @@ def paths() -> Iterator[Paths]:
             run(*inside, "addr", "add", f"{address}/64", "dev", "eth0", "nodad")
             for device in ("eth0", "eth1"):
                 show = [*inside, "-6", "addr", "show", "dev", device]
-                until(lambda show=show: bindable(run(*show)), "no address of the link")
+                wait_until(
+                    lambda show=show: bindable(run(*show)), "no address of the link"
+                )
         yield paths
 
 

@@ -11,9 +11,9 @@ import torch
 
 import bluecomm as bf
 from bluecomm.errors import CommunicationTimeout, MismatchError
+from tests.support.deadlines import hear, say, wait_until
 from tests.support.launch import launched
 from tests.support.outcome import outcome_of
-from tests.support.patience import hear, say, until
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.faults
@@ -33,7 +33,7 @@ def _one_comes_too_late(folder):
     elif bf.rank() == 1:
         before = _messages_from(0)
         say(folder, "counted")
-        until(lambda: _messages_from(0) >= before + 2, "rank 0 has not given up")
+        wait_until(lambda: _messages_from(0) >= before + 2, "rank 0 has not given up")
     else:
         hear(folder, "counted")
     handle = bf.allreduce_nonblocking(torch.ones(2), name="x", timeout_s=limit_s)

@@ -12,8 +12,8 @@ import time
 import pytest
 
 from bluecomm._native import Engine, SharedMemory
+from tests.support.deadlines import DEADLINE_S
 from tests.support.launch import launched
-from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.faults
 
@@ -173,7 +173,7 @@ def test_a_rank_of_another_key(transport, tmp_path):
         handle = engine.submit(
             "allreduce", "x", 7, "float32", [2], *span, *span, timeout_s=3.0
         )
-        completion = engine.wait(handle, PATIENCE_S)
+        completion = engine.wait(handle, DEADLINE_S)
         assert completion is not None
         assert completion.code != 0
         engine.close(0.0)

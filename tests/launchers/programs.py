@@ -20,8 +20,8 @@ import bluecomm as bf
 import bluecomm._version
 from bluecomm.runtime import current_communicator
 from bluecomm.topology.mixing import mixing_matrix
+from tests.support.deadlines import hear, say
 from tests.support.optimizers import optimizers_follow_their_formulas
-from tests.support.patience import hear, say
 
 
 def operations() -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import bluecomm as bf
+from tests.support.deadlines import DEADLINE_S
 from tests.support.oracle import SHAPES, stacked
-from tests.support.patience import PATIENCE_S
 from tests.support.ranks import RankFailure, run_ranks
 
 TOPOLOGIES = {
@@ -153,7 +153,7 @@ def disagree(check: bool) -> str:
             src_weights=sources,
             dst_weights=others,
             enable_topo_check=check,
-            timeout_s=PATIENCE_S if check else 3,
+            timeout_s=DEADLINE_S if check else 3,
         )
     except (ValueError, bf.CommunicationTimeout) as error:
         return str(error)

@@ -13,8 +13,8 @@ import pytest
 
 from bfrun.notebook import interrupt_hanged_processes
 from bfrun.notebook.state import read_state
+from tests.support.deadlines import DEADLINE_S, hear, wait_until
 from tests.support.notebook import Notebook, connected, notebook_in
-from tests.support.patience import PATIENCE_S, hear, until
 
 pytestmark = pytest.mark.mp
 
@@ -63,7 +63,7 @@ def test_a_hung_engine_is_interrupted(book: Notebook, tmp_path: Path) -> None:
             assert set(interrupt_hanged_processes()) <= {0}
         with pytest.raises(ipyparallel.error.RemoteError, match="KeyboardInterrupt"):
             hung.get()
-        assert client[:].apply(meet).get(PATIENCE_S) == [(0, 2, 0.5), (1, 2, 0.5)]
+        assert client[:].apply(meet).get(DEADLINE_S) == [(0, 2, 0.5), (1, 2, 0.5)]
 
 
 def test_none_is_interrupted_while_none_hangs(book: Notebook) -> None:
@@ -116,9 +116,9 @@ def test_a_killed_driver_leaves_nothing(tmp_path: Path) -> None:
 def test_ctrl_c_while_engines_start_leaves_nothing(tmp_path: Path) -> None:
     with notebook_in(tmp_path) as book:
         process = book.begin("start", "-np", "1")
-        until(lambda: read_state(book.profile.state)[1], "no driver")
+        wait_until(lambda: read_state(book.profile.state)[1], "no driver")
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=PATIENCE_S)
+        _, said = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 130
         assert said == "ibfrun: interrupted; nothing was left running\n"
         book.wait_until_empty()

@@ -13,8 +13,8 @@ from torch import nn
 import bluecomm as bf
 from bluecomm.optim.wrapper import COORDINATOR_KEY
 from bluecomm.window.live import find
+from tests.support.deadlines import hear, say, wait_until
 from tests.support.logistic import Logistic, data_of, optimum, start_of
-from tests.support.patience import hear, say, until
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -57,7 +57,7 @@ def meet(optimizer: torch.optim.Optimizer) -> None:
     """Wait until what all ranks have begun to put has arrived."""
     algorithm = optimizer.__dict__[COORDINATOR_KEY].algorithm
     for _, handle in algorithm._under_way:
-        until(handle.done, "a put does not arrive")
+        wait_until(handle.done, "a put does not arrive")
     bf.barrier()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 pytestmark = pytest.mark.mp
 
@@ -43,7 +43,7 @@ def setup_py(*words: str) -> None:
     """Run setup.py, which compiles again only what has changed."""
     command = [sys.executable, "setup.py", "-q", *words]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=5 * PATIENCE_S
+        command, cwd=ROOT, capture_output=True, text=True, timeout=5 * DEADLINE_S
     )
     assert done.returncode == 0, done.stderr
 
@@ -62,7 +62,7 @@ def test_an_installed_wheel_finds_its_plugin(tmp_path):
         env=environ,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.deadlines import DEADLINE_S
 from tests.support.launch import ROOT
-from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.mp
 
@@ -91,7 +91,7 @@ def test_runs(program: str) -> None:
         [sys.executable, "-W", "error", "-c", program],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=DEADLINE_S,
         check=False,
         cwd=ROOT,
     )
@@ -116,7 +116,7 @@ raise RuntimeError("the program's own")
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=DEADLINE_S,
         check=False,
         cwd=ROOT,
     )

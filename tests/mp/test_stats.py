@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import bluecomm as bf
-from tests.support.patience import hear, say, until
+from tests.support.deadlines import hear, say, wait_until
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -89,7 +89,7 @@ def overlap(folder: Path) -> bf.Stats:
         time.sleep(LATE_S)
     handle = bf.allreduce_nonblocking(torch.ones(4))
     say(folder, f"{bf.rank()} has called")
-    until(handle.done, "the operation has not ended")
+    wait_until(handle.done, "the operation has not ended")
     bf.wait(handle)
     return bf.stats()
 

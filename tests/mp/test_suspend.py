@@ -13,7 +13,7 @@ import torch
 
 import bluecomm as bf
 from bluecomm.runtime import current_communicator
-from tests.support.patience import PATIENCE_S, hear, say, until
+from tests.support.deadlines import DEADLINE_S, hear, say, wait_until
 from tests.support.ranks import run_ranks
 
 
@@ -106,9 +106,9 @@ def interrupt_and_go_on() -> float:
         thread = threading.Thread(target=wait_for_error, args=(handle, seen))
         thread.start()
         world = current_communicator().world
-        until(lambda: world._waiting, "the thread does not wait")
+        wait_until(lambda: world._waiting, "the thread does not wait")
         bf.suspend()
-        thread.join(PATIENCE_S)
+        thread.join(DEADLINE_S)
         assert [type(error) for error in seen] == [bf.SuspendedError]
         bf.resume()
         bf.barrier()  # lets rank 1 come

@@ -13,7 +13,7 @@ import torch
 import bluecomm as bf
 from bluecomm.runtime import current_communicator
 from bluecomm.runtime.stall import StallReport
-from tests.support.patience import hear, say, until
+from tests.support.deadlines import hear, say, wait_until
 from tests.support.ranks import run_ranks
 from tests.support.traces import check_timeline, slices_of
 
@@ -31,7 +31,7 @@ def say_what_is_pending(folder: Path, word: str, blocker: int) -> str:
             one for one in world.engine.pending() if one["waiting_for"] == [blocker]
         ]
 
-    until(waiting, f"nothing waits for rank {blocker}")
+    wait_until(waiting, f"nothing waits for rank {blocker}")
     (operation,) = waiting()
     assert operation["is_window_call"]
     text = str(StallReport.alone(world.rank, operation))

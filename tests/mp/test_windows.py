@@ -14,8 +14,8 @@ import torch
 
 import bluecomm as bf
 from bluecomm.runtime import current_communicator
+from tests.support.deadlines import wait_until
 from tests.support.oracle import SHAPES, stacked
-from tests.support.patience import until
 from tests.support.ranks import run_ranks
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -534,7 +534,7 @@ def free_too_early() -> str:
     else:
         bf.barrier()
         thread.start()
-        until(lambda: current_communicator().windows["x"].kept, "no request")
+        wait_until(lambda: current_communicator().windows["x"].kept, "no request")
         bf.barrier()
         with pytest.raises(ValueError, match="win_free") as caught:
             bf.win_free("x")

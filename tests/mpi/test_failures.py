@@ -117,7 +117,7 @@ if (os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]) == "1":
 def test_rank_that_lacks_bluecomm(name: str, tmp_path: Path) -> None:
     program = f"""
 import os, pathlib, sys
-from tests.support.patience import hear, say
+from tests.support.deadlines import hear, say
 folder = pathlib.Path({str(tmp_path)!r})
 if (os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]) == "1":
     sys.modules["bluecomm"] = None

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patience import PATIENCE_S, until
+from tests.support.deadlines import DEADLINE_S, wait_until
 
 _TOOLS = ("ip", "unshare", "nsenter", "sshd", "ssh-keygen")
 
 
 def run(*command: str) -> str:
     """Run a command of the set-up and return its output, or raise with what it said."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
@@ -118,7 +118,7 @@ class Cluster:
 
     def wait_until_empty(self) -> float:
         """Wait until nothing runs on any host; return the seconds it took."""
-        return until(
+        return wait_until(
             lambda: not self.processes(), lambda: f"still running: {self.processes()}"
         )
 
@@ -248,7 +248,7 @@ def _wait_for_sshd(host: ClusterHost) -> None:
             return False
         return True
 
-    until(answers, f"sshd of {host.name} does not answer")
+    wait_until(answers, f"sshd of {host.name} does not answer")
 
 
 def _write_ssh_settings(cluster: Cluster) -> None:
@@ -270,7 +270,7 @@ def _remove(cluster: Cluster) -> None:
         for pid in run("ip", "netns", "pids", host.namespace).split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-        host.sshd.wait(timeout=PATIENCE_S)
+        host.sshd.wait(timeout=DEADLINE_S)
     _remove_networks(cluster.bridge)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bfrun.channel import Frame, FrameParser, encode
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 
 class ControlServer:
@@ -64,7 +64,7 @@ class ControlServer:
     def close(self) -> None:
         """Stop serving and remove the folder."""
         self._waker.send(b"x")
-        self._thread.join(timeout=PATIENCE_S)
+        self._thread.join(timeout=DEADLINE_S)
         for peer in (*self._parsers, self._listener, self._waker, self._wakee):
             peer.close()
         self._selector.close()
@@ -145,7 +145,7 @@ class ControlServer:
             "socket_dir": str(self.directory),
             "addresses": ["127.0.0.1"],
             "failure_timeout_s": 120.0,
-            "start_timeout_s": PATIENCE_S,
+            "start_timeout_s": DEADLINE_S,
         }
 
     def _report(self, stall: Frame) -> Frame:

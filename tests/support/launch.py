@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patience import PATIENCE_S, until
+from tests.support.deadlines import DEADLINE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 # Every process of a job inherits it, whatever it does to its parents and sessions.
@@ -78,7 +78,7 @@ class Launched:
         """What it has written to stderr."""
         return self._err.read_text(errors="replace")
 
-    def wait(self, limit_s: float = PATIENCE_S) -> int:
+    def wait(self, limit_s: float = DEADLINE_S) -> int:
         """Wait for its end and return the exit code."""
         try:
             return self.process.wait(limit_s)
@@ -97,7 +97,7 @@ class Launched:
         return found
 
     def _until(self, done: Callable[[], bool], what: str) -> float:
-        return until(done, lambda: f"{self.out}\n{self.err}\n{what}")
+        return wait_until(done, lambda: f"{self.out}\n{self.err}\n{what}")
 
     def left(self) -> dict[int, str]:
         """Return pid and command of every process of this job but bfrun itself."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 PLUGIN = Path(__file__).parents[2] / "bluecomm" / "nccl_net" / "libnccl-net-bluecomm.so"
 REMOTE_ERROR = 6
@@ -68,7 +68,7 @@ class NetPlayer:
         """Return the answer to the oldest word that has none yet."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, f"the player has ended with {self._process.wait(PATIENCE_S)}"
+        assert line, f"the player has ended with {self._process.wait(DEADLINE_S)}"
         return json.loads(line)
 
     def ask(self, what: str, *arguments: Any) -> Any:
@@ -252,10 +252,10 @@ class _Plugin:
 
 
 def _spin(turn: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while not turn():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no {what} within {PATIENCE_S:g} s")
+            raise TimeoutError(f"no {what} within {DEADLINE_S:g} s")
 
 
 def main() -> None:

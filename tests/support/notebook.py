@@ -15,8 +15,8 @@ from typing import Any
 import ipyparallel
 
 from bfrun.notebook.profile import Profile
+from tests.support.deadlines import DEADLINE_S, wait_until
 from tests.support.launch import MARK, ROOT, marked_processes
-from tests.support.patience import PATIENCE_S, until
 
 
 class Notebook:
@@ -35,7 +35,7 @@ class Notebook:
     def ibfrun(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end, which ``start`` reaches once all engines serve."""
         process = self.begin(*arguments)
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=DEADLINE_S)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
@@ -72,7 +72,7 @@ class Notebook:
 
     def wait_until_empty(self) -> None:
         """Wait until nothing of it runs any more."""
-        until(lambda: not self.left(), lambda: f"left: {self.left()}\n{self.log}")
+        wait_until(lambda: not self.left(), lambda: f"left: {self.left()}\n{self.log}")
 
     def end(self) -> None:
         """End everything, whatever state it is in."""
@@ -99,7 +99,7 @@ def notebook_in(folder: Path) -> Iterator[Notebook]:
 @contextlib.contextmanager
 def connected() -> Iterator[Any]:
     """Connect as a notebook does."""
-    client = ipyparallel.Client(profile="bluefog", timeout=PATIENCE_S)
+    client = ipyparallel.Client(profile="bluefog", timeout=DEADLINE_S)
     try:
         yield client
     finally:

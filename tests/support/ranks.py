@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tests.support.control import ControlServer
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOADED = ["torch", "numpy", "networkx", "bluecomm", "tests.support.ranks"]
@@ -43,7 +43,7 @@ def run_ranks(
     ranks_per_machine: int | None = None,
     environment: Mapping[str, str] | None = None,
     initialize: bool = True,
-    limit_s: float = PATIENCE_S,
+    limit_s: float = DEADLINE_S,
 ) -> list[Any]:
     """Return what ``body(*args)`` returns on each rank of a fresh world.
 
@@ -118,13 +118,13 @@ class _Worker:
             answer: tuple[bool, Any] = self._pipe.recv()
             return answer
         except (EOFError, ConnectionError):
-            self._process.join(timeout=PATIENCE_S)
+            self._process.join(timeout=DEADLINE_S)
             return False, f"process ended, exit code {self._process.exitcode}"
 
     def close(self) -> None:
         self._pipe.close()
         self._process.kill()
-        self._process.join(timeout=PATIENCE_S)
+        self._process.join(timeout=DEADLINE_S)
         self._process.close()
 
 

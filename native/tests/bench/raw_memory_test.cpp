@@ -24,7 +24,7 @@ UniqueFd make_file(std::size_t nbytes) {
 }
 
 RawMemory::Deadline soon() {
-  return std::chrono::steady_clock::now() + test::kPatience;
+  return std::chrono::steady_clock::now() + test::kDeadline;
 }
 
 // Ranks as threads, each with a mapping of its own.

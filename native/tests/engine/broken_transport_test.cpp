@@ -96,7 +96,7 @@ struct BreakableWorld {
 };
 
 Status result_of(Engine& engine, Handle handle) {
-  const std::optional<Status> status = engine.wait(handle, Clock::now() + kPatience);
+  const std::optional<Status> status = engine.wait(handle, Clock::now() + kDeadline);
   REQUIRE(status.has_value());
   return *status;
 }
@@ -125,7 +125,7 @@ TEST(broken_transport, all_operations_fail_and_the_engine_can_be_closed) {
       call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor)).text,
       why);
   engine.peer_lost(1, "it was killed");
-  engine.close(kPatience);
+  engine.close(kDeadline);
 }
 
 TEST(broken_transport, a_close_that_finds_it_broken_ends_what_runs) {
@@ -135,7 +135,7 @@ TEST(broken_transport, a_close_that_finds_it_broken_ends_what_runs) {
   const Handle handle =
       engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
   broken.state = Breaks::kAll;
-  engine.close(kPatience);
+  engine.close(kDeadline);
   CHECK(!result_of(engine, handle).ok());
 }
 
@@ -148,7 +148,7 @@ TEST(broken_transport, an_operation_that_cannot_send_fails_alone) {
       call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
   CHECK_EQ(static_cast<int>(status.code), static_cast<int>(Code::kInternal));
   CHECK_EQ(status.text, "allreduce 'x' on rank 0: no send");
-  engine.close(kPatience);
+  engine.close(kDeadline);
 }
 
 }  // namespace

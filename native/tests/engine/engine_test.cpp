@@ -78,7 +78,7 @@ TEST(engine, gathers_into_memory_of_its_own) {
     const std::vector<float> input = values_of(rank, static_cast<std::size_t>(rank));
     const Handle handle =
         engine.submit(make_request(engine, Kind::kAllgather, "g", input, {}));
-    REQUIRE(engine.wait(handle, Clock::now() + kPatience)->ok());
+    REQUIRE(engine.wait(handle, Clock::now() + kDeadline)->ok());
     const Result result = engine.result(handle);
     CHECK(result.rows == std::vector<std::int64_t>({0, 1, 2}));
     CHECK_EQ(result.bytes.size(), 3 * sizeof(float));
@@ -140,7 +140,7 @@ TEST(engine, lists_what_is_outstanding_and_what_has_finished) {
 
   Engine& second = world.engine(1);
   CHECK_EQ(call(second, make_request(second, Kind::kAllreduce, "late", b, b)).text, "");
-  REQUIRE(first.wait(handle, Clock::now() + kPatience).has_value());
+  REQUIRE(first.wait(handle, Clock::now() + kDeadline).has_value());
   CHECK(first.finished() == std::vector<Handle>({handle}));
   CHECK(first.finished().empty());
   first.release(handle);
@@ -157,11 +157,11 @@ TEST(engine, gives_up_waiting_without_ending_the_operation) {
       engine.submit(make_request(engine, Kind::kBarrier, "b", {}, {}));
   CHECK(!engine.wait(handle, Clock::now() + 10ms).has_value());
   int asked = 0;
-  CHECK(!engine.wait(handle, Clock::now() + kPatience, [&] { return ++asked == 2; }));
+  CHECK(!engine.wait(handle, Clock::now() + kDeadline, [&] { return ++asked == 2; }));
   CHECK_EQ(asked, 2);
   Engine& other = world.engine(1);
   CHECK_EQ(call(other, make_request(other, Kind::kBarrier, "b", {}, {})).text, "");
-  CHECK(engine.wait(handle, Clock::now() + kPatience)->ok());
+  CHECK(engine.wait(handle, Clock::now() + kDeadline)->ok());
 }
 
 TEST(engine, runs_what_the_caller_waits_for) {

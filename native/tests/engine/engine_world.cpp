@@ -69,7 +69,7 @@ void EngineWorld::run(const std::function<void(int rank, Engine& engine)>& body)
 }
 
 void await(const std::function<bool()>& done) {
-  const Clock::time_point limit = Clock::now() + kPatience;
+  const Clock::time_point limit = Clock::now() + kDeadline;
   while (!done() && Clock::now() < limit) std::this_thread::sleep_for(1ms);
   CHECK(done());
 }
@@ -85,7 +85,7 @@ Request make_request(Engine& engine, Kind kind, std::string name,
   request.shape = {static_cast<std::int64_t>(input.size())};
   request.input = std::as_bytes(input);
   request.output = std::as_writable_bytes(output);
-  request.deadline = Clock::now() + kPatience;
+  request.deadline = Clock::now() + kDeadline;
   return request;
 }
 
@@ -104,7 +104,7 @@ Status call_all(Engine& engine, std::vector<Request> requests) {
     handles.push_back(engine.submit(std::move(request)));
   Status first;
   for (const Handle handle : handles) {
-    const std::optional<Status> status = engine.wait(handle, Clock::now() + kPatience);
+    const std::optional<Status> status = engine.wait(handle, Clock::now() + kDeadline);
     if (!status) return {Code::kInternal, "wait() gave up after the deadline", -1};
     if (first.ok()) first = *status;
     engine.release(handle);

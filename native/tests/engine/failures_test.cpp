@@ -116,7 +116,7 @@ TEST(failures, a_destination_that_does_not_expect_it) {
     Status status =
         call(engine, rank == 0 ? neighbor_request(engine, tensor, {}, {{1, 1.0}})
                                : neighbor_request(engine, tensor, {}, {}));
-    const Clock::time_point limit = Clock::now() + kPatience;
+    const Clock::time_point limit = Clock::now() + kDeadline;
     while (status.ok() && Clock::now() < limit) {
       std::this_thread::sleep_for(10ms);
       status = call(engine, neighbor_request(engine, tensor, {}, {}));
@@ -142,7 +142,7 @@ TEST(failures, a_source_that_does_not_send_is_noticed_at_its_next_call) {
     }
     CHECK_EQ(call(engine, neighbor_request(engine, tensor, {}, {})).text, "");
     Status status;
-    const Clock::time_point limit = Clock::now() + kPatience;
+    const Clock::time_point limit = Clock::now() + kDeadline;
     while (status.ok() && Clock::now() < limit) {
       status = call(engine, neighbor_request(engine, tensor, {}, {{0, 1.0}}));
       std::this_thread::sleep_for(10ms);
@@ -182,7 +182,7 @@ TEST(failures, a_timeout_names_the_silent_ranks) {
     if (rank == 0) request.deadline = Clock::now() + 300ms;
     const Handle handle = engine.submit(std::move(request));
     if (rank != 0) others.count_down();
-    const Status status = *engine.wait(handle, Clock::now() + kPatience);
+    const Status status = *engine.wait(handle, Clock::now() + kDeadline);
     check_failure(status, Code::kTimedOut,
                   "allreduce 'x' on rank 0: no data from rank 2 within 0.3 s");
     CHECK_EQ(status.rank, 2);
@@ -192,7 +192,7 @@ TEST(failures, a_timeout_names_the_silent_ranks) {
   std::vector<float> tensor(4);
   Status status =
       call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
-  const Clock::time_point limit = Clock::now() + kPatience;
+  const Clock::time_point limit = Clock::now() + kDeadline;
   while (status.ok() && Clock::now() < limit) {
     std::this_thread::sleep_for(10ms);
     status = call(engine, neighbor_request(engine, tensor, {}, {}));
@@ -229,7 +229,7 @@ TEST(failures, all_deadlines_can_be_put_off) {
   dispatcher.connect({{0, "host", "here", 1, dispatcher.offers()},
                       {1, "host", "here", 2, {{"inproc", other->offer()}}}});
   dispatcher.add_group({.id = kWorld, .ranks = {0, 1}, .machine_of = {0, 0}, .me = 0});
-  const Clock::time_point soon = Clock::now() + kPatience;
+  const Clock::time_point soon = Clock::now() + kDeadline;
   for (int i = 0; i < 2; ++i) {
     Request request;
     request.kind = Kind::kBarrier;
@@ -251,12 +251,12 @@ TEST(failures, a_deadline_can_be_moved) {
   const Clock::time_point first = Clock::now() + 1s;
   request.deadline = first;
   const Handle handle = engine.submit(std::move(request));
-  engine.extend_deadline(handle, kPatience);
+  engine.extend_deadline(handle, kDeadline);
   CHECK(!engine.wait(handle, first + 100ms).has_value());
   std::vector<float> b(4);
   Engine& other = world.engine(1);
   CHECK_EQ(call(other, make_request(other, Kind::kAllreduce, "x", b, b)).text, "");
-  CHECK(engine.wait(handle, Clock::now() + kPatience)->ok());
+  CHECK(engine.wait(handle, Clock::now() + kDeadline)->ok());
 }
 
 TEST(failures, the_caller_may_fail_an_operation_for_all) {
@@ -267,7 +267,7 @@ TEST(failures, the_caller_may_fail_an_operation_for_all) {
     const Handle handle =
         engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
     if (rank == 0) engine.fail(handle, {Code::kMismatch, "x waits in a cycle", -1});
-    const Status status = *engine.wait(handle, Clock::now() + kPatience);
+    const Status status = *engine.wait(handle, Clock::now() + kDeadline);
     check_failure(status, Code::kMismatch, "x waits in a cycle");
     CHECK_EQ(status.rank, rank == 0 ? -1 : 0);
   });
@@ -323,7 +323,7 @@ TEST(failures, what_a_peer_sent_before_it_finished_stays_good) {
       CHECK_EQ(call(engine, make_request(engine, Kind::kBroadcast, "x", tensor, tensor))
                    .text,
                "");
-      engine.close(kPatience);
+      engine.close(kDeadline);
       return;
     }
     std::this_thread::sleep_for(200ms);
@@ -348,14 +348,14 @@ TEST(failures, closing_ends_what_runs_on_all_ranks) {
     const Handle handle =
         engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
     started.arrive_and_wait();
-    if (rank == 1) engine.close(kPatience);
-    check_failure(*engine.wait(handle, Clock::now() + kPatience), Code::kClosed,
+    if (rank == 1) engine.close(kDeadline);
+    check_failure(*engine.wait(handle, Clock::now() + kDeadline), Code::kClosed,
                   "allreduce 'x' on rank 1: cut short, because rank 1 shut down");
     engine.release(handle);
     if (rank == 0) return;
     check_failure(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})),
                   Code::kClosed, "the engine is closed");
-    engine.close(kPatience);
+    engine.close(kDeadline);
     CHECK(engine.stats().peers.empty());
   });
 }

@@ -37,7 +37,7 @@ TEST(progress, what_a_visitor_ends_between_two_polls_ends_the_wait) {
     progress.run([&] { work.ended = true; });
   });
   CHECK(progress.drive_until([&] { return work.ended; },
-                             Progress::Clock::now() + kPatience, {}));
+                             Progress::Clock::now() + kDeadline, {}));
   visitor.join();
   // The one after which it was seen.
   CHECK(work.polls_after_end <= 1);

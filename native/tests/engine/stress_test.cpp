@@ -145,7 +145,7 @@ void play(EngineWorld& world, std::size_t steps, std::uint64_t seed,
     }
     std::shuffle(order.begin(), order.end(), random);
     for (const std::size_t s : order) {
-      const auto status = engine.wait(handles[s], Clock::now() + kPatience);
+      const auto status = engine.wait(handles[s], Clock::now() + kDeadline);
       CHECK(status.has_value());
       if (status) CHECK_EQ(status->text, "");
       player.check_and_scribble(s);
@@ -260,7 +260,7 @@ TEST(stress, the_progress_thread_serves_whoever_only_looks) {
       std::vector<float> tensor(100000, static_cast<float>(rank + 1));
       const Handle handle =
           engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
-      const Clock::time_point limit = Clock::now() + kPatience;
+      const Clock::time_point limit = Clock::now() + kDeadline;
       while (!engine.done(handle) && Clock::now() < limit) {
         std::this_thread::sleep_for(200us);
       }

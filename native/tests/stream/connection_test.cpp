@@ -59,7 +59,7 @@ TEST(stream_connection, one_that_is_over_has_no_part_in_the_number_of_streams) {
   Connection sender(poller, options, hello_from(0), "rank 1", receiver.addresses(),
                     kHeadNbytes, nullptr);
   const auto advance_until = [&](const auto& done) {
-    const auto deadline = Clock::now() + test::kPatience;
+    const auto deadline = Clock::now() + test::kDeadline;
     bool is_done = false;
     while (!is_done && Clock::now() < deadline) {
       poller.collect();

@@ -161,7 +161,7 @@ TEST(stream_link, what_was_left_to_a_faster_stream_that_stands_still_is_taken_ba
   Transfer transfer(pair, 64 * kMiB);
   const auto all = [](std::size_t) { return true; };
   const auto left = [&] { return pair.sender.streams()[0].passed_over; };
-  const auto deadline = Clock::now() + test::kPatience;
+  const auto deadline = Clock::now() + test::kDeadline;
   for (int turn = 0; !left() && Clock::now() < deadline; ++turn) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     move(pair.sender, all);

@@ -49,7 +49,7 @@ void connect(World& world);
 struct Scheme {
   std::function<World(int size)> make_world;
   std::size_t eager_bytes;
-  std::chrono::milliseconds limit = kPatience;  // of each wait of a check
+  std::chrono::milliseconds limit = kDeadline;  // of each wait of a check
   // A goodbye also reaches ranks that have exchanged nothing with the one that closes.
   bool tells_idle_ranks = false;
 };

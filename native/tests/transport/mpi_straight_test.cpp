@@ -290,7 +290,7 @@ struct FailedOperation {
     handle = engine.submit(make_request(engine, Kind::kBroadcast, "x", input, own));
     await([&] { return !fake->held().empty(); });
     engine.fail(handle, {Code::kMismatch, "enough", 0});
-    CHECK_EQ(engine.wait(handle, Clock::now() + kPatience)->text, "enough");
+    CHECK_EQ(engine.wait(handle, Clock::now() + kDeadline)->text, "enough");
   }
 
   std::shared_ptr<FakeMpi> fake = std::make_shared<FakeMpi>();
@@ -317,7 +317,7 @@ TEST(mpi_straight, a_failed_operation_is_finished_when_mpi_has_read_its_memory) 
   await([&] { return engine.held().empty(); });
   CHECK(engine.finished() == std::vector<Handle>({at.handle}));
   Engine& other = at.world.engine(1);
-  CHECK(!other.wait(at.theirs, Clock::now() + kPatience)->ok());
+  CHECK(!other.wait(at.theirs, Clock::now() + kDeadline)->ok());
   CHECK(other.release(at.theirs));
 }
 
@@ -335,7 +335,7 @@ TEST(mpi_straight, an_engine_leaves_mpi_before_that_ends) {
   at.fake->finalize();
   at.session->at_end().remove(place);
   CHECK(engine.held() == std::vector<Handle>({at.handle}));
-  engine.close(kPatience);
+  engine.close(kDeadline);
   CHECK_EQ(at.fake->late_calls(), 0);
 }
 

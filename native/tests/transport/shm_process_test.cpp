@@ -78,7 +78,7 @@ TEST(shm_process, a_peer_killed_at_any_moment_is_lost) {
     }
     const int pid = peer.pid();
     peer.kill();
-    const auto deadline = Clock::now() + kPatience;
+    const auto deadline = Clock::now() + kDeadline;
     while (self.lost.empty() && Clock::now() < deadline) poll_or_sleep(self);
     CHECK_EQ(self.lost.size(), 1u);
     CHECK(self.lost[1].text.find("rank 1 (pid " + std::to_string(pid) + ")") !=
@@ -124,7 +124,7 @@ TEST(shm_process, a_stopped_reader_blocks_its_own_messages_only) {
     sendings.push_back(self.send(1, tag, tag % 5 == 0 ? 700'000 : 3000));
   }
   const Sending unharmed = self.send(2, 1000, 5 << 20);
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + kDeadline;
   while (!unharmed.done() && Clock::now() < deadline) {
     self.poll();
     other.poll();
@@ -153,7 +153,7 @@ TEST(shm_process, a_forked_child_keeps_no_link_open) {
   Rank rank0(world, 0);
   Rank rank1(world, 1);
   const auto sending = std::make_unique<Sending>(rank0.send(1, 1, 1 << 20));
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + kDeadline;
   while (!rank1.find(1) && Clock::now() < deadline) {
     rank0.poll();
     rank1.poll();

@@ -172,7 +172,7 @@ TEST(tcp_links, unreachable_addresses_are_passed_over) {
       [](TcpOptions& options) {
         options.streams = 2;
         // Who waits for one of these fails.
-        options.connect_timeout = options.handshake_timeout = 10 * kPatience;
+        options.connect_timeout = options.handshake_timeout = 10 * kDeadline;
       },
       hole.offer() + "," + closed.offer() + "," + other.offer());
   scheme.make_world = [make = scheme.make_world, &other](int) {

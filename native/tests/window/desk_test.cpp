@@ -57,7 +57,7 @@ class End {
              "");
   }
 
-  static Clock::time_point deadline() { return Clock::now() + kPatience; }
+  static Clock::time_point deadline() { return Clock::now() + kDeadline; }
 
   std::string wait(const Ticket& ticket) {
     return engine_.wait_ticket(*ticket, deadline() + 5s)->text;

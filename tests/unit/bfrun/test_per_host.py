@@ -9,7 +9,7 @@ from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.per_host import PerHostLauncher, remote_hosts
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 OTHER = Host("192.0.2.99", 2)
 OWN = Host("192.0.2.1", 2)
@@ -45,7 +45,7 @@ def test_this_machine_needs_no_ssh_settings():
     settings = config(OWN, ssh_config="/no/such/file")
     launcher = PerHostLauncher(settings, frozenset())
     link = launcher.start(OWN, ["sh", "-c", "exit 3"], 5)
-    assert link.wait(PATIENCE_S) == 3
+    assert link.wait(DEADLINE_S) == 3
     link.close()
     launcher.close()
 

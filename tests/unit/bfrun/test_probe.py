@@ -28,7 +28,7 @@ from bfrun.probe import (
     parse_cpu_list,
     visible_gpus,
 )
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 HERE = Host("localhost")
 
@@ -105,7 +105,7 @@ def test_program_is_looked_up_on_the_forwarded_path(tmp_path):
 
 
 def test_dial_tells_the_right_listener_from_a_stranger(monkeypatch):
-    monkeypatch.setattr(bfrun.probe, "DIAL_S", PATIENCE_S)
+    monkeypatch.setattr(bfrun.probe, "DIAL_S", DEADLINE_S)
     port = listen("right word")["port"]
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -128,11 +128,11 @@ def test_dial_does_not_wait_for_a_silent_listener(monkeypatch):
 
 
 def test_session_asks_and_leaves_nothing():
-    session = ProbeSession(LocalLauncher(), HERE, None, PATIENCE_S)
-    facts = session.ask("facts", PATIENCE_S, **question("sh"))
+    session = ProbeSession(LocalLauncher(), HERE, None, DEADLINE_S)
+    facts = session.ask("facts", DEADLINE_S, **question("sh"))
     assert facts["hostname"] == socket.gethostname()
     session.close()
-    assert session._link.wait(PATIENCE_S) == 0
+    assert session._link.wait(DEADLINE_S) == 0
 
 
 def test_session_with_a_missing_interpreter():
@@ -147,7 +147,7 @@ def test_session_ignores_what_a_login_script_prints(tmp_path):
     python.write_text(f'#!/bin/sh\necho Welcome\necho\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     session = ProbeSession(LocalLauncher(), HERE, str(python), 10)
-    assert session.ask("facts", PATIENCE_S, **question("sh"))["system"] == "Linux"
+    assert session.ask("facts", DEADLINE_S, **question("sh"))["system"] == "Linux"
     session.close()
 
 
@@ -179,7 +179,7 @@ def test_probe_is_standard_library_only_and_ends_with_its_input():
     command = [sys.executable, "-I", "-S", bfrun.probe.__file__]
     line = json.dumps({"do": "listen", "word": "x", "mark": "M"}) + "\n"
     done = subprocess.run(
-        command, input=line, capture_output=True, text=True, timeout=PATIENCE_S
+        command, input=line, capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert done.returncode == 0
     assert done.stdout.startswith('M{"port": ')

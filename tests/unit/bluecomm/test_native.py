@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bluecomm._native import Engine, Parameters, SharedMemory, Window, WindowTicket
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 WORLD = 1
 
@@ -63,14 +63,14 @@ def pair(tmp_path: Path) -> Iterator[list[Engine]]:
 def submit(engine: Engine, tensor: "array.array[float]", **options: Any) -> int:
     address, count = tensor.buffer_info()
     memory = (address, 4 * count, address, 4 * count)
-    settings = {"timeout_s": PATIENCE_S, **options}
+    settings = {"timeout_s": DEADLINE_S, **options}
     return engine.submit(
         "allreduce", "x", WORLD, "float32", [count], *memory, **settings
     )
 
 
 def wait(engine: Engine, handle: int) -> str:
-    completion = engine.wait(handle, PATIENCE_S)
+    completion = engine.wait(handle, DEADLINE_S)
     assert completion is not None
     engine.release(handle)
     assert (completion.code == 0) == (completion.text == "")
@@ -129,7 +129,7 @@ def test_a_world_of_one(tmp_path: Path) -> None:
     gather = engine.submit(
         "allgather", "g", WORLD, "float32", [count], address, 4, 0, 0
     )
-    assert engine.wait(gather, PATIENCE_S) is not None
+    assert engine.wait(gather, DEADLINE_S) is not None
     block, rows = engine.output(gather)
     engine.release(gather)
     engine.close(1.0)
@@ -260,17 +260,17 @@ def test_what_a_put_reads_is_kept_with_its_ticket(tmp_path: Path) -> None:
         )
         for rank, engine in enumerate(engines)
     ]
-    openings = [window.open(PATIENCE_S) for window in windows]
+    openings = [window.open(DEADLINE_S) for window in windows]
     for window, opening in zip(windows, openings, strict=True):
-        assert window.wait(opening, PATIENCE_S) is not None
+        assert window.wait(opening, DEADLINE_S) is not None
     kept: dict[WindowTicket, Kept] = {}
     keep = Kept()
     ticket = windows[0].put(
-        address, [(1, 1.0)], False, False, PATIENCE_S, False, kept, keep
+        address, [(1, 1.0)], False, False, DEADLINE_S, False, kept, keep
     )
     assert ticket is not None
     assert kept == {ticket: keep}
-    windows[0].wait(ticket, PATIENCE_S)
+    windows[0].wait(ticket, DEADLINE_S)
     for engine in engines:
         engine.close(5.0)
 

@@ -9,7 +9,7 @@ import pytest
 from bluecomm import nccl_net as net
 from bluecomm.nccl_net.counters import format_metrics, parse_counters
 from bluecomm.nccl_net.metrics import MetricsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 TEXT = """[
   {"number": 3, "direction": "send", "messages": 3, "bytes": 70000, "streams": [
@@ -22,7 +22,7 @@ TEXT = """[
 
 def get(port, path="/metrics"):
     url = f"http://127.0.0.1:{port}{path}"
-    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+    with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
         return answer.read().decode()
 
 
@@ -54,7 +54,7 @@ def test_the_endpoint_shows_the_counters():
             get(server.port, "/")
         # Of no other address of this machine.
         with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.2", server.port), timeout=PATIENCE_S)
+            socket.create_connection(("127.0.0.2", server.port), timeout=DEADLINE_S)
     with pytest.raises(urllib.error.URLError, match="refused"):
         get(server.port)
 

@@ -11,7 +11,7 @@ from bfrun.agent.procs import (
     read_stat,
     send_signal,
 )
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 
 def test_reads_its_own_state():
@@ -27,7 +27,7 @@ def test_names_with_blanks_and_parentheses(tmp_path):
     program = tmp_path / "a) R 1 (b"
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([program, "300"]) as process:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + DEADLINE_S
         while read_stat(process.pid).state != "S" and time.monotonic() < deadline:
             time.sleep(0.01)
         assert read_stat(process.pid).parent == os.getpid()
@@ -49,13 +49,13 @@ def test_descendants_are_found_by_their_parents():
 
 def test_kills_what_is_below_a_process_and_only_that():
     with subprocess.Popen(["bash", "-c", "sleep 300 & sleep 301; true"]) as parent:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + DEADLINE_S
         while len(descendants(parent.pid, all_processes())) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        left = kill_descendants(parent.pid, set(), PATIENCE_S)
+        left = kill_descendants(parent.pid, set(), DEADLINE_S)
         assert left == set()
-        assert parent.wait(PATIENCE_S) == 0
+        assert parent.wait(DEADLINE_S) == 0
 
 
 def test_who_cannot_be_ended_is_returned():

@@ -4,7 +4,7 @@ import pytest
 
 from bfrun.agent.procs import ProcessStat
 from bfrun.agent.rank_process import FreezeWatch, RankProcess
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def run(argv, cwd="/", **spec):
 
 
 def wait(rank):
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while not rank.poll_exit():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -9,7 +9,7 @@ import pytest
 
 from bfrun.agent.rank_server import RankServer
 from bfrun.channel import FrameParser, encode
-from tests.support.patience import PATIENCE_S, until
+from tests.support.deadlines import DEADLINE_S, wait_until
 
 
 class Agent:
@@ -36,7 +36,7 @@ class Client:
         self.agent, self.parser = agent, FrameParser()
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(agent.server.path)
-        self.socket.settimeout(PATIENCE_S)
+        self.socket.settimeout(DEADLINE_S)
 
     def ask(self, data):
         self.socket.sendall(data)
@@ -120,7 +120,7 @@ def test_another_process_is_refused_while_the_first_lives(agent):
     argv = [sys.executable, "-c", program, agent.server.path, hello(0).hex()]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(argv, **pipes) as first:
-        until(lambda: agent.serve() or answers(first.stdout), "no answer")
+        wait_until(lambda: agent.serve() or answers(first.stdout), "no answer")
         assert b"welcome" in first.stdout.readline()
         client = Client(agent)
         (frame,) = client.ask(hello(0))
@@ -128,7 +128,7 @@ def test_another_process_is_refused_while_the_first_lives(agent):
         assert f"process {os.getpid()} claims rank 0" in frame["error"]
         assert f"which process {first.pid} holds" in frame["error"]
         first.stdin.close()
-        first.wait(PATIENCE_S)
+        first.wait(DEADLINE_S)
     client.socket.close()
     client = Client(agent)
     assert client.ask(hello(0))[0]["type"] == "welcome"

@@ -11,7 +11,7 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
 from bfrun.launch.local import LocalLauncher
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 HOSTS = [Host("one"), Host("two")]
 # Until the link is closed.
@@ -83,7 +83,7 @@ def test_a_program_that_is_no_agent_is_reported(program, text):
     assert str(caught.value).startswith("host 'two': the agent did not start: ")
     assert text in str(caught.value)
     assert "--python" in str(caught.value)
-    assert all(link.wait(PATIENCE_S) is not None for link in launcher.links)
+    assert all(link.wait(DEADLINE_S) is not None for link in launcher.links)
 
 
 def test_an_interpreter_that_does_not_exist_is_reported():
@@ -96,7 +96,7 @@ def test_the_user_may_end_the_start():
     launcher.on_second = lambda: os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(Interrupted):
         start(launcher)
-    assert all(link.wait(PATIENCE_S) is not None for link in launcher.links)
+    assert all(link.wait(DEADLINE_S) is not None for link in launcher.links)
 
 
 def test_after_the_watch_signals_are_python_s_own():

@@ -18,8 +18,8 @@ from bfrun.notebook.clients import client_of
 from bfrun.notebook.controller import own_address
 from bfrun.notebook.profile import Profile
 from bfrun.plan import HostPlan
+from tests.support.deadlines import DEADLINE_S, hear, wait_until
 from tests.support.launch import ROOT
-from tests.support.patience import PATIENCE_S, hear, until
 
 
 def test_engines_here_use_the_loopback() -> None:
@@ -93,7 +93,7 @@ def start_driver(script: str) -> subprocess.Popen[str]:
 
 def test_the_driver_is_told_that_the_controller_has_ended() -> None:
     with start_driver("exit 3") as driver:
-        _, said = driver.communicate(timeout=PATIENCE_S)
+        _, said = driver.communicate(timeout=DEADLINE_S)
     assert driver.returncode == 7
     assert "the controller has ended (exit 3): ending the engines" in said
 
@@ -107,7 +107,7 @@ def test_nothing_of_the_controller_outlives_the_driver(tmp_path: Path) -> None:
         keeper = int(driver.stdout.readline())
         driver.send_signal(signal.SIGKILL)
         for pid in (keeper, int(child.read_text())):
-            until(lambda pid=pid: _is_gone(pid), f"{pid} still runs")
+            wait_until(lambda pid=pid: _is_gone(pid), f"{pid} still runs")
 
 
 def _is_gone(pid: int) -> bool:

@@ -5,7 +5,7 @@ import pytest
 
 from bfrun.output.logs import LogFiles
 from bfrun.output.printer import TAIL_LINES, Printer
-from tests.support.patience import until
+from tests.support.deadlines import wait_until
 
 
 class Sink:
@@ -78,7 +78,7 @@ def test_a_traceback_that_nothing_follows_is_shown_soon():
     sink = Sink()
     trace = b"Traceback (most recent call last):\n  File\nValueError: x\n"
     sink.printer.feed(0, "stderr", trace)
-    until(lambda: "ValueError" in sink.err.getvalue(), "nothing is shown")
+    wait_until(lambda: "ValueError" in sink.err.getvalue(), "nothing is shown")
     assert "[0] ValueError: x\n" in sink.err.getvalue()
     sink.finish()
 
@@ -86,7 +86,7 @@ def test_a_traceback_that_nothing_follows_is_shown_soon():
 def test_a_bar_becomes_a_line_in_a_log():
     sink = Sink()
     sink.printer.feed(0, "stderr", b"\r10%")
-    until(lambda: "10%" in sink.err.getvalue(), "nothing is shown")
+    wait_until(lambda: "10%" in sink.err.getvalue(), "nothing is shown")
     _, err = sink.finish((0, "stderr", b"\r90%"), (0, "stderr", b"\r100%\n"))
     assert err == "[0] 10%\n[0] 100%\n"
 

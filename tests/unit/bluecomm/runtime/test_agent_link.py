@@ -9,7 +9,7 @@ import pytest
 from bfrun.channel import FrameParser, encode
 from bluecomm.errors import BluecommError, CommunicationTimeout
 from bluecomm.runtime.rendezvous.agent_link import AgentLink
-from tests.support.patience import PATIENCE_S
+from tests.support.deadlines import DEADLINE_S
 
 WELCOME = {"type": "welcome", "rank": 3}
 
@@ -50,7 +50,7 @@ class Agent:
 def start(tmp_path):
     opened = []
 
-    def run(*answers, timeout_s=PATIENCE_S):
+    def run(*answers, timeout_s=DEADLINE_S):
         agent = Agent(tmp_path, *answers)
         opened.append(agent)
         link = AgentLink(agent.path, 3, timeout_s)
@@ -73,7 +73,7 @@ def collected(link):
 
     def wait_for(count):
         with came:
-            assert came.wait_for(lambda: len(frames) >= count, PATIENCE_S)
+            assert came.wait_for(lambda: len(frames) >= count, DEADLINE_S)
         return frames
 
     link.listen(listen)
@@ -98,7 +98,7 @@ def test_an_agent_that_hangs_up(start):
     agent, link = start(WELCOME)
     agent.hang_up()
     with pytest.raises(BluecommError, match=r"closed the connection|is gone"):
-        link.exchange({}, 0, PATIENCE_S)
+        link.exchange({}, 0, DEADLINE_S)
 
 
 def test_an_agent_that_does_not_answer(start):
@@ -115,15 +115,15 @@ def test_rounds_are_kept_apart(start):
     later = {"type": "table", "round": 1, "records": [{"b": 2}]}
     first = {"type": "table", "round": 0, "records": [{"a": 1}]}
     _, link = start(WELCOME, later, first)
-    assert link.exchange({}, 0, PATIENCE_S) == [{"a": 1}]
-    assert link.exchange({}, 1, PATIENCE_S) == [{"b": 2}]
+    assert link.exchange({}, 0, DEADLINE_S) == [{"a": 1}]
+    assert link.exchange({}, 1, DEADLINE_S) == [{"b": 2}]
 
 
 def test_missing_ranks_are_named(start):
     missing = {"type": "missing", "round": 0, "ranks": [1, 2], "text": "ranks 1, 2"}
     _, link = start(WELCOME, missing)
     with pytest.raises(CommunicationTimeout, match="init on rank 3: ranks 1, 2") as e:
-        link.exchange({}, 0, PATIENCE_S)
+        link.exchange({}, 0, DEADLINE_S)
     assert e.value.peers == (1, 2)
 
 

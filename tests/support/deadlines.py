@@ -1,0 +1,54 @@
+"""Waits for events, with a deadline that only a defect exceeds.
+
+A machine that runs two test jobs on two cores may be thirty times slower than an idle
+one. So tests wait for the event itself and never assert how soon it happens; tests of
+durations inject a clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# No event of a correct program takes this long. Processes that a test must not wait for
+# live longer.
+DEADLINE_S = 120.0
+
+
+def wait_until(
+    done: Callable[[], object],
+    what: Callable[[], str] | str,
+    limit_s: float = DEADLINE_S,
+    look_s: float = 0.02,
+) -> float:
+    """Poll ``done`` until it is true; fail the test at the deadline.
+
+    Args:
+        done: Returns whether the event has happened.
+        what: What to report at the deadline.
+        limit_s: The deadline, in seconds from now.
+        look_s: Seconds between two polls.
+
+    Returns:
+        The seconds that it took.
+    """
+    start = time.monotonic()
+    while not done():
+        if time.monotonic() - start > limit_s:
+            text = what if isinstance(what, str) else what()
+            pytest.fail(f"{text} after {limit_s:g} s")
+        time.sleep(look_s)
+    return time.monotonic() - start
+
+
+def say(folder: Path, word: str) -> None:
+    """Tell other processes of a test that something has happened."""
+    (folder / word).touch()
+
+
+def hear(folder: Path, word: str) -> None:
+    """Wait until a process of this test has said ``word``."""
+    wait_until((folder / word).exists, f"nobody said '{word}'", look_s=0.002)
