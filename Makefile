@@ -166,13 +166,13 @@ native-fuzz: $(FUZZERS:%=build/native-asan/%)
 test: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/unit
 	$(MAKE) --no-print-directory native-test
-	$(BIN)/pytest tests/mp -m crowd
+	$(BIN)/pytest tests/mp -m many_ranks
 	$(MAKE) --no-print-directory -j2 --output-sync=target test-ranks test-faults
 
 # Side by side, each about half of the time: faults spend theirs waiting for things to
 # be noticed, and have the processor when they are. Launchers wait a lot, too.
 test-ranks: $(VENV)/.dev $(VENV)/.extension
-	nice $(BIN)/pytest -m "not crowd" tests/mp tests/cluster tests/examples
+	nice $(BIN)/pytest -m "not many_ranks" tests/mp tests/cluster tests/examples
 
 test-faults: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/faults; faults=$$?; \

@@ -227,7 +227,7 @@ def test_much_output_arrives_whole(tmp_path):
         assert mine == [f"[{rank}] {'x' * 50} {i}" for i in range(40000)]
 
 
-@pytest.mark.crowd
+@pytest.mark.many_ranks
 def test_many_trivial_ranks_start_and_end(tmp_path):
     job = run_bfrun(tmp_path, "-np", "64", *python("print('hi')"))
     assert job.process.returncode == 0

@@ -13,7 +13,7 @@ import bluecomm as bf
 from bluecomm.runtime.stats import EdgeStats
 from tests.support.ranks import run_ranks
 
-pytestmark = [pytest.mark.mp, pytest.mark.crowd]
+pytestmark = [pytest.mark.mp, pytest.mark.many_ranks]
 
 MIB = 1 << 20
 ENGINE_LIMIT_MIB = 32
