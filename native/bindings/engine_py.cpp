@@ -38,9 +38,18 @@ std::unique_ptr<PyEngine> make_engine(
     throw std::invalid_argument("rank must be in 0 .. size - 1, got rank " +
                                 std::to_string(rank) + " of " + std::to_string(size));
   }
-  TransportOptions options{
-      rank,        job,         epoch,         secret, socket_dir, std::move(addresses),
-      tcp_streams, eager_bytes, staging_bytes, memory, mpi};
+  const TransportOptions options{.rank = rank,
+                                 .job = job,
+                                 .epoch = epoch,
+                                 .machine = machine,
+                                 .secret = secret,
+                                 .socket_dir = socket_dir,
+                                 .addresses = std::move(addresses),
+                                 .tcp_streams = tcp_streams,
+                                 .eager_bytes = eager_bytes,
+                                 .staging_bytes = staging_bytes,
+                                 .memory = memory,
+                                 .mpi = mpi};
   EngineConfig config;
   config.rank = rank;
   config.size = size;

@@ -23,7 +23,8 @@ class PyEngine {
         guard_(*engine_),
         mpi_(std::move(mpi)) {
     if (!mpi_) return;
-    mpi_end_ = mpi_->at_end().add([engine = engine_.get()] { engine->give_up("mpi"); });
+    mpi_end_ =
+        mpi_->at_end().add([engine = engine_.get()] { engine->release_backends(); });
   }
 
   ~PyEngine() {

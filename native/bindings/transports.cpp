@@ -35,6 +35,7 @@ std::unique_ptr<Transport> make_shm(const TransportOptions& options) {
   shm.rank = options.rank;
   shm.job = options.job;
   shm.epoch = options.epoch;
+  shm.machine = options.machine;
   shm.secret = to_key(options.secret);
   shm.socket_dir = options.socket_dir;
   shm.eager_bytes = std::min(options.eager_bytes, kMaxShmEager);

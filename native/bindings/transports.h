@@ -15,6 +15,7 @@ struct TransportOptions {
   int rank = 0;
   std::string job;
   std::uint32_t epoch = 0;
+  std::string machine;  // as Peer::machine
   std::string secret;
   std::string socket_dir;
   std::vector<std::string> addresses;

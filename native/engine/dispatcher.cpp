@@ -347,10 +347,8 @@ void Dispatcher::close() {
   for_transports([](Transport& one) { one.close(); });
 }
 
-void Dispatcher::give_up(std::string_view transport) {
-  for_transports([transport](Transport& one) {
-    if (one.name() == transport) one.give_up();
-  });
+void Dispatcher::release_backends() {
+  for_transports([](Transport& one) { one.release_backend(); });
 }
 
 void Dispatcher::free() {

@@ -121,8 +121,8 @@ class Dispatcher final : private Receiver {
   // Ends all operations and says goodbye; submit() fails from now on.
   void close();
   bool closed() const;
-  // See Transport::give_up(); of the one of this name.
-  void give_up(std::string_view transport);
+  // Calls Transport::release_backend() on all transports.
+  void release_backends();
   // Drops all messages and transports. What a transport has left to be read on is never
   // freed; held() tells.
   void free();

@@ -207,9 +207,9 @@ void Engine::close(Clock::duration limit) {
   });
 }
 
-void Engine::give_up(std::string_view transport) {
+void Engine::release_backends() {
   progress_.run([&] {
-    dispatcher_.give_up(transport);
+    dispatcher_.release_backends();
     if (!suspended_at_) poll();
   });
 }

@@ -89,8 +89,8 @@ class Engine final : private Work {
   // stops the thread.
   void close(Clock::duration limit);
 
-  // What the transport of this name is made of is about to end; see Transport.
-  void give_up(std::string_view transport);
+  // To be called when MPI_Finalize begins; see Transport::release_backend().
+  void release_backends();
 
   // Around fork(): keeps the other threads out, so that the child can free its copy.
   std::unique_lock<std::mutex> hold() { return progress_.hold(); }

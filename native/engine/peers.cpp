@@ -5,15 +5,6 @@
 #include <utility>
 
 namespace bluecomm {
-namespace {
-
-// Shared memory reaches no further than the machine.
-bool reaches(const Transport& transport, const Peer& peer, std::string_view machine) {
-  if (transport.name() == "shm" && peer.machine != machine) return false;
-  return peer.offers.contains(std::string(transport.name()));
-}
-
-}  // namespace
 
 Peers::Peers(int rank, int size, std::string machine)
     : rank_(rank),
@@ -36,7 +27,7 @@ void Peers::connect(std::vector<Peer> peers,
     const Peer& known = entry(rank).peer;
     const auto transport =
         std::find_if(transports.begin(), transports.end(),
-                     [&](const auto& one) { return reaches(*one, known, machine_); });
+                     [&](const auto& one) { return one->reaches(known); });
     if (transport == transports.end()) {
       std::string text = "no transport reaches " + person(rank) + " from rank " +
                          std::to_string(rank_) + "; there are:";

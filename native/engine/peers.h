@@ -2,24 +2,15 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "transport/channel.h"
+#include "transport/peer.h"
 
 namespace bluecomm {
-
-// A rank as the rendezvous describes it.
-struct Peer {
-  int rank = 0;
-  std::string host;
-  std::string machine;  // ranks with equal strings share one machine
-  int pid = 0;
-  std::map<std::string, std::string> offers;  // transport name to offer
-};
 
 // Who the other ranks are, how they are reached, and which of them are gone.
 class Peers {

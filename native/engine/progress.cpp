@@ -126,14 +126,14 @@ void Progress::abandon_after_fork() noexcept {
   thread_state_ = ThreadState::kEnded;
 }
 
-// --- Visits --------------------------------------------------------------------------
+// --- SleepGuard ----------------------------------------------------------------------
 
-Progress::Visit::Visit(Progress& progress)
+Progress::SleepGuard::SleepGuard(Progress& progress)
     : progress_(progress), was_announced_(progress.announced_) {
   progress.retract();
 }
 
-Progress::Visit::~Visit() {
+Progress::SleepGuard::~SleepGuard() {
   progress_.notify_followers();
   if (!was_announced_) return;
   if (progress_.work_.next_timer() < progress_.wakes_at_ || !progress_.announce()) {

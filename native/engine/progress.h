@@ -70,7 +70,7 @@ class Progress {
   template <typename Body>
   auto run(Body&& body) {
     const Lock lock = turnstile_.enter();
-    const Visit visit(*this);
+    const SleepGuard guard(*this);
     return std::forward<Body>(body)();
   }
 
@@ -79,7 +79,7 @@ class Progress {
   template <typename Body>
   auto run_apart(Body&& body) {
     const Lock lock = turnstile_.enter();
-    const Visit visit(*this);
+    const SleepGuard guard(*this);
     auto result = std::forward<Body>(body)();
     wake_napping_thread();
     return result;
@@ -114,11 +114,12 @@ class Progress {
   enum class Leader { kNone, kThread, kCaller };
   enum class ThreadState { kRuns, kSleeps, kNaps, kParks, kEnded };
 
-  // Takes back the announcement of a sleeping leader while its holder changes things.
-  class Visit {
+  // Withdraws the announcement of a sleeping leader while its holder changes the
+  // engine's state. Its destructor repeats the announcement, or wakes the leader.
+  class SleepGuard {
    public:
-    explicit Visit(Progress& progress);
-    ~Visit();
+    explicit SleepGuard(Progress& progress);
+    ~SleepGuard();
 
    private:
     Progress& progress_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "transport/peer.h"
 
 // Moves messages between this rank and its peers.
 //
@@ -218,6 +219,11 @@ class Transport {
   // How peers reach this rank, to be published at rendezvous; opaque to the engine.
   virtual std::string offer() const = 0;
 
+  // Whether this rank can exchange messages with `peer` over this transport.
+  virtual bool reaches(const Peer& peer) const {
+    return peer.offers.contains(std::string(name()));
+  }
+
   // The channel to `peer`, whose offer() is `offer`; dialled at the first message. The
   // transport owns it. Channels exist before the first poll for every peer that may
   // dial.
@@ -245,9 +251,10 @@ class Transport {
   virtual void close() = 0;
   virtual bool closed() const = 0;
 
-  // What carries the messages is about to end, by the program's will: tells the peers,
-  // and uses it no more. May take a tenth of a second.
-  virtual void give_up() {}
+  // The library that carries the messages is about to be finalized by the program, as
+  // by MPI_Finalize. Tells the peers and stops using that library; may take a tenth of
+  // a second. A transport without such a library does nothing.
+  virtual void release_backend() {}
 
   // In a forked child: gives up every fd without a word to any peer.
   virtual void abandon_after_fork() noexcept = 0;

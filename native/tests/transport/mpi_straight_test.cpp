@@ -194,9 +194,9 @@ TEST(mpi_straight, nothing_is_called_and_nothing_freed_when_mpi_has_ended) {
 TEST(mpi_straight, a_transport_leaves_mpi_before_that_ends_and_tells_the_peer) {
   Fixture at;
   at.fake->before_finalize([&at] {
-    at.ranks[0].transport().give_up();
+    at.ranks[0].transport().release_backend();
     at.ranks.drive("the news", [&] { return at.ranks[1].lost.contains(0); });
-    at.ranks[1].transport().give_up();
+    at.ranks[1].transport().release_backend();
   });
   at.fake->finalize();
   const std::string told = at.ranks[1].lost[0].text;
@@ -331,7 +331,7 @@ TEST(mpi_straight, an_engine_that_ends_tells_what_mpi_still_reads) {
 TEST(mpi_straight, an_engine_leaves_mpi_before_that_ends) {
   FailedOperation at;
   Engine& engine = at.world.engine(0);
-  const auto place = at.session->at_end().add([&engine] { engine.give_up("mpi"); });
+  const auto place = at.session->at_end().add([&engine] { engine.release_backends(); });
   at.fake->finalize();
   at.session->at_end().remove(place);
   CHECK(engine.held() == std::vector<Handle>({at.handle}));

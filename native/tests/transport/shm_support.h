@@ -37,6 +37,7 @@ inline ShmOptions shm_options(int rank, const std::string& directory) {
   options.rank = rank;
   options.job = "test";
   options.epoch = 3;
+  options.machine = "here";
   options.secret.resize(32, std::byte{7});
   options.socket_dir = directory;
   options.memory = std::make_shared<SharedMemory>();

@@ -128,7 +128,7 @@ void MpiChannel::forget() {
   lose("it was dropped here");
 }
 
-void MpiChannel::give_up() {
+void MpiChannel::release_backend() {
   leave(Departure::kFinalize);
   mpi_ended();
   inbox_.end();

@@ -42,7 +42,7 @@ class MpiChannel final : public Channel {
 
   void forget();
   // The program calls MPI_Finalize, which has begun.
-  void give_up();
+  void release_backend();
   // It has called it.
   void mpi_ended();
   void close();

@@ -108,8 +108,8 @@ void MpiTransport::close() {
   for (const auto& [peer, channel] : channels_) channel->close();
 }
 
-void MpiTransport::give_up() {
-  for (const auto& [peer, channel] : channels_) channel->give_up();
+void MpiTransport::release_backend() {
+  for (const auto& [peer, channel] : channels_) channel->release_backend();
   port_.end();
 }
 

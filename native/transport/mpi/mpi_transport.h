@@ -39,7 +39,7 @@ class MpiTransport final : public Transport {
   void forget(int peer) override;
   void close() override;
   bool closed() const override;
-  void give_up() override;
+  void release_backend() override;
   void abandon_after_fork() noexcept override { port_.abandon(); }
 
  private:

@@ -15,6 +15,7 @@ struct ShmOptions {
   int rank = 0;
   std::string job;
   std::uint64_t epoch = 0;
+  std::string machine;            // as Peer::machine; peers elsewhere are not reached
   std::vector<std::byte> secret;  // of the job
   // Where ranks of this machine find each other's sockets; exists, and is the user's.
   std::string socket_dir;

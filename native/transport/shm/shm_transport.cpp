@@ -66,6 +66,10 @@ class ShmTransport final : public Transport, private Connector::Owner {
   std::string_view name() const override { return "shm"; }
   std::string offer() const override { return connector_.path(); }
 
+  bool reaches(const Peer& peer) const override {
+    return peer.machine == shared_->options.machine && Transport::reaches(peer);
+  }
+
   Channel& channel(int peer, std::string_view offer) override {
     auto& link = links_[peer];
     if (!link) link = std::make_unique<Link>(shared_, peer, std::string(offer));
