@@ -1,17 +1,18 @@
 #pragma once
 
-#include <mutex>
 #include <utility>
 #include <vector>
+
+#include "common/mutex.h"
 
 namespace bluecomm {
 
 // Keeps `value` until the process ends. Thread-safe.
 template <typename T>
 void never_free(T value) {
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<T>();
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;
+  static auto* const kept PT_GUARDED_BY(mutex) = new std::vector<T>();
+  const LockGuard lock(mutex);
   kept->push_back(std::move(value));
 }
 

@@ -8,12 +8,13 @@
 #include <cerrno>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <utility>
+
+#include "common/mutex.h"
 
 namespace bluecomm {
 namespace {
@@ -63,7 +64,7 @@ struct SharedBlock::Owner {
 
   std::span<std::byte> allocate(std::size_t nbytes) {
     const bool small = nbytes <= kSmallBlock;
-    const std::scoped_lock lock(mutex);
+    const LockGuard lock(mutex);
     auto fit = by_size[small].lower_bound({nbytes, nullptr});
     if (fit == by_size[small].end()) fit = add_segment(nbytes, small);
     const auto [length, address] = *fit;
@@ -76,7 +77,7 @@ struct SharedBlock::Owner {
   }
 
   void free(std::span<std::byte> bytes) {
-    const std::scoped_lock lock(mutex);
+    const LockGuard lock(mutex);
     Used& used = segment_of(bytes.data());
     used.nbytes_used -= bytes.size();
     Address begin = bytes.data();
@@ -100,7 +101,7 @@ struct SharedBlock::Owner {
   }
 
   std::optional<SharedMemory::Location> find(std::span<const std::byte> bytes) const {
-    const std::scoped_lock lock(mutex);
+    const LockGuard lock(mutex);
     auto found = segments.upper_bound(const_cast<Address>(bytes.data()));
     if (found == segments.begin()) return std::nullopt;
     --found;
@@ -118,11 +119,11 @@ struct SharedBlock::Owner {
  private:
   using BySize = std::set<std::pair<std::size_t, Address>>;
 
-  Used& segment_of(Address address) {
+  Used& segment_of(Address address) REQUIRES(mutex) {
     return std::prev(segments.upper_bound(address))->second;
   }
 
-  BySize::iterator add_segment(std::size_t nbytes, bool small) {
+  BySize::iterator add_segment(std::size_t nbytes, bool small) REQUIRES(mutex) {
     const std::size_t usual = small ? kSmallSegment : options.segment_bytes;
     auto segment = std::make_shared<Segment>(++last_id, std::max(usual, nbytes));
     const std::span<std::byte> bytes = segment->bytes();
@@ -131,19 +132,20 @@ struct SharedBlock::Owner {
     return give(bytes.data(), bytes.size(), small);
   }
 
-  BySize::iterator give(Address address, std::size_t nbytes, bool small) {
+  BySize::iterator give(Address address, std::size_t nbytes, bool small)
+      REQUIRES(mutex) {
     free_ranges[address] = nbytes;
     return by_size[small].emplace(nbytes, address).first;
   }
 
-  void take(Address address) {
+  void take(Address address) REQUIRES(mutex) {
     const auto range = free_ranges.find(address);
     by_size[segment_of(address).small].erase({range->second, address});
     free_ranges.erase(range);
   }
 
   // The segment has no block in use.
-  void retire(std::span<std::byte> whole) {
+  void retire(std::span<std::byte> whole) REQUIRES(mutex) {
     nbytes_idle += whole.size();
     if (nbytes_idle <= options.keep_free_bytes) return;
     nbytes_idle -= whole.size();
@@ -151,12 +153,12 @@ struct SharedBlock::Owner {
     segments.erase(whole.data());
   }
 
-  mutable std::mutex mutex;  // guards all below
-  std::uint64_t last_id = 0;
-  std::map<Address, Used> segments;
-  std::map<Address, std::size_t> free_ranges;
-  BySize by_size[2];            // of large and of small segments
-  std::size_t nbytes_idle = 0;  // of segments without a block in use
+  mutable Mutex mutex;
+  std::uint64_t last_id GUARDED_BY(mutex) = 0;
+  std::map<Address, Used> segments GUARDED_BY(mutex);
+  std::map<Address, std::size_t> free_ranges GUARDED_BY(mutex);
+  BySize by_size[2] GUARDED_BY(mutex);  // free ranges of large and of small segments
+  std::size_t nbytes_idle GUARDED_BY(mutex) = 0;  // of segments without a block in use
 };
 
 SharedBlock::SharedBlock(std::shared_ptr<Owner> owner, std::span<std::byte> bytes)

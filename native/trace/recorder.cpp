@@ -84,7 +84,7 @@ Recorder::~Recorder() { ::munmap(memory_, nbytes_); }
 std::uint32_t Recorder::name(std::string_view text) {
   if (text.empty()) return 0;  // the first in the table
   text = text.substr(0, kMaxName);
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto known = names_.find(text);
   if (known != names_.end()) return known->second;
   const std::size_t needed = sizeof(std::uint16_t) + text.size();
@@ -120,7 +120,7 @@ void Recorder::add(Event event) noexcept {
 }
 
 std::uint64_t Recorder::operations_from() {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   return engines_++ * kOperationsPerEngine;
 }
 

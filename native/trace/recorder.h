@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
+#include "common/mutex.h"
 #include "trace/event.h"
 
 namespace bluecomm {
@@ -57,17 +57,17 @@ class Recorder {
     }
   };
 
-  std::uint32_t append(std::string_view text);
+  std::uint32_t append(std::string_view text) REQUIRES(mutex_);
 
   std::byte* memory_ = nullptr;
   std::size_t nbytes_ = 0;
   TraceHeader* header_ = nullptr;
   Event* events_ = nullptr;
 
-  std::mutex mutex_;
-  // Under mutex_:
-  std::unordered_map<std::string, std::uint32_t, TextHash, std::equal_to<>> names_;
-  std::uint64_t engines_ = 0;
+  Mutex mutex_;
+  std::unordered_map<std::string, std::uint32_t, TextHash, std::equal_to<>> names_
+      GUARDED_BY(mutex_);
+  std::uint64_t engines_ GUARDED_BY(mutex_) = 0;
 };
 
 // A point in time as events have it.
