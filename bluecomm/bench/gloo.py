@@ -26,7 +26,7 @@ def join_gloo() -> None:
     They meet in a store of rank 0's, whoever started them: not every launcher sets
     ``MASTER_ADDR``, as torch wants it.
     """
-    address = current_communicator().world.place.addresses[0]
+    address = current_communicator().world.assignment.addresses[0]
     store = None
     if rank() == 0:
         store = TCPStore(address, 0, size(), is_master=True, wait_for_workers=False)

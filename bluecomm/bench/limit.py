@@ -208,7 +208,7 @@ class StreamLimit:
 
 def _connect_ring() -> tuple[socket.socket, socket.socket]:
     """Return connections to the next and from the previous rank, non-blocking."""
-    address = current_communicator().world.place.addresses[0]
+    address = current_communicator().world.assignment.addresses[0]
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as listener:
         listener.bind((address, 0))

@@ -50,13 +50,13 @@ class Monitor:
         self._unreported: tuple[int, int] | None = None
         self._ask_again_at = 0.0
         self._finished: collections.deque[tuple[float, int, str]] = collections.deque()
-        self._link = world.rendezvous.link
+        self._agent = world.rendezvous.agent
         self._thread = threading.Thread(
             target=self._run, name="bluecomm-monitor", daemon=True
         )
         self._thread.start()
-        if self._link is not None:
-            self._link.listen(self._on_news)
+        if self._agent is not None:
+            self._agent.listen(self._on_news)
 
     def suspend(self) -> None:
         """Watch nothing until ``resume``; news of lost peers still comes in."""
@@ -68,8 +68,8 @@ class Monitor:
 
     def close(self) -> None:
         """Stop watching."""
-        if self._link is not None:
-            self._link.listen(None)
+        if self._agent is not None:
+            self._agent.listen(None)
         self._stop.set()
         self._awake.set()
         if threading.current_thread() is not self._thread:
@@ -99,7 +99,7 @@ class Monitor:
             self._warned[operation["handle"]] += 1
         if due:
             self._warn(due)
-        elif self._link is not None and time.monotonic() >= self._ask_again_at:
+        elif self._agent is not None and time.monotonic() >= self._ask_again_at:
             near = [operation for operation in pending if self._is_near(operation)]
             if near:
                 self._ask(self._foremost(near))
@@ -130,7 +130,7 @@ class Monitor:
         operation = self._foremost(due)
         if self._warned[operation["handle"]] == len(_WARN_AFTER_S):
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-        if self._link is None:
+        if self._agent is None:
             report = StallReport.alone(self._world.rank, operation, len(due) - 1)
             _log.warning("%s", report)
         else:
@@ -151,9 +151,9 @@ class Monitor:
         )
 
     def _tell(self, frame: dict[str, Any]) -> None:
-        assert self._link is not None
+        assert self._agent is not None
         with contextlib.suppress(BluecommError):  # the link's reader sees it, too
-            self._link.send(frame)
+            self._agent.send(frame)
 
     # -- news, on the link's thread ---------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bluecomm.config import Config
 from bluecomm.errors import MismatchError
-from bluecomm.runtime.rendezvous.introduction import check_agreement, shared_facts
+from bluecomm.runtime.rendezvous.bootstrap_exchange import check_agreement, shared_facts
 from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 
 
@@ -34,7 +34,7 @@ def meet_peers(
         MismatchError: The ranks have differing versions of bluecomm, or were started
             with differing settings.
     """
-    facts = shared_facts(rendezvous.place.size)
+    facts = shared_facts(rendezvous.assignment.size)
     told = {"facts": facts, "record": dataclasses.asdict(mine)}
     answers = rendezvous.exchange(told, config.start_timeout_s)
     # First: the record of another version may have other fields.

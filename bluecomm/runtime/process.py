@@ -109,14 +109,14 @@ class Process:
                 self._ends_with_interpreter = True
                 atexit.register(self._at_exit)
         config = Config.from_environment(os.environ)
-        size = self._rendezvous.place.size
+        size = self._rendezvous.assignment.size
         if topology_fn is None and not is_weighted:
             digest = default_digest(size)
         else:
             graph = (topology_fn or ExponentialGraph)(size)
             digest = topology_digest(graph, is_weighted=is_weighted)
         if self._recording is None:
-            self._recording = Recording(config, self._rendezvous.place)
+            self._recording = Recording(config, self._rendezvous.assignment)
         world = World(
             config,
             self._rendezvous,

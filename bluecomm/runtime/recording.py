@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bluecomm._native import Recorder
     from bluecomm.config import Config
-    from bluecomm.runtime.rendezvous.rendezvous import Place
+    from bluecomm.runtime.rendezvous.rendezvous import Assignment
 
 _log = logging.getLogger("bluecomm")
 
@@ -29,26 +29,26 @@ class Recording:
         OSError: Somebody wants to know, and the file cannot be made.
     """
 
-    def __init__(self, config: Config, place: Place) -> None:
+    def __init__(self, config: Config, assignment: Assignment) -> None:
         self.recorder: Recorder | None = None
-        self._host = place.host
+        self._host = assignment.host
         self._pid = os.getpid()
         self._path = Path()
         self._target: Path | None = None
-        if place.trace:
-            name = f"trace-{place.rank}-{os.getpid()}"
-            self._path = Path(place.socket_dir) / name
+        if assignment.trace:
+            name = f"trace-{assignment.rank}-{os.getpid()}"
+            self._path = Path(assignment.socket_dir) / name
         elif config.timeline is not None:
-            self._path = Path(f"{config.timeline}{place.rank}.trace")
-            self._target = Path(f"{config.timeline}{place.rank}.json")
+            self._path = Path(f"{config.timeline}{assignment.rank}.trace")
+            self._target = Path(f"{config.timeline}{assignment.rank}.json")
         else:
             return
         try:
-            self.recorder = self._open(config.timeline_bytes, place)
+            self.recorder = self._open(config.timeline_bytes, assignment)
         except OSError as error:
-            raise OSError(_refusal(place.rank, config, error)) from error
+            raise OSError(_refusal(assignment.rank, config, error)) from error
 
-    def _open(self, nbytes: int, place: Place) -> Recorder:
+    def _open(self, nbytes: int, assignment: Assignment) -> Recorder:
         from bluecomm._native import Recorder
 
         if self._target is not None:
@@ -56,7 +56,10 @@ class Recording:
                 raise IsADirectoryError(f"{self._target} is a folder")
             self._path.unlink(missing_ok=True)
         return Recorder(
-            path=str(self._path), nbytes=nbytes, rank=place.rank, size=place.size
+            path=str(self._path),
+            nbytes=nbytes,
+            rank=assignment.rank,
+            size=assignment.size,
         )
 
     def finish(self) -> None:

@@ -68,11 +68,11 @@ class World:
         self.config = config
         self.recorder = recorder
         self.rendezvous = rendezvous
-        self.place = rendezvous.place
+        self.assignment = rendezvous.assignment
         self.memory = memory
         self.pid = os.getpid()
-        self.rank = self.place.rank
-        self.size = self.place.size
+        self.rank = self.assignment.rank
+        self.size = self.assignment.size
         self._lock = threading.Lock()  # over an operation's start and its place here
         self._kept: dict[int, list[tuple[object, ...]]] = {}
         self._reap_at = _REAP_AT
@@ -112,12 +112,12 @@ class World:
         return Engine(
             rank=self.rank,
             size=self.size,
-            job=self.place.job,
-            epoch=self.place.epoch,
-            secret=self.place.secret,
-            socket_dir=self.place.socket_dir,
-            addresses=self.place.addresses,
-            machine=self.place.machine,
+            job=self.assignment.job,
+            epoch=self.assignment.epoch,
+            secret=self.assignment.secret,
+            socket_dir=self.assignment.socket_dir,
+            addresses=self.assignment.addresses,
+            machine=self.assignment.machine,
             transport=self.config.transport,
             tcp_streams=self.config.tcp_stream_count,
             eager_bytes=self.config.eager_bytes,
@@ -139,7 +139,7 @@ class World:
         if session is None and self.config.transport == "mpi" and self.size > 1:
             raise BluecommError(
                 f"init on rank {self.rank}: BLUECOMM_TRANSPORT is mpi, but this world "
-                f"has no MPI for it ({self.place.source}); start the script with "
+                f"has no MPI for it ({self.assignment.source}); start the script with "
                 "mpirun, and MPI with thread level 'serialized' or 'multiple'",
                 operation="init",
                 rank=self.rank,
@@ -149,8 +149,8 @@ class World:
     def _meet(self, topology: str) -> list[PeerRecord]:
         mine = PeerRecord(
             rank=self.rank,
-            host=self.place.host,
-            machine=self.place.machine,
+            host=self.assignment.host,
+            machine=self.assignment.machine,
             pid=self.pid,
             offers=self._engine.offers(),
             ranks_per_machine=self.config.ranks_per_machine,
@@ -168,8 +168,8 @@ class World:
             "rank %d of %d on %s (%s); transports %s",
             self.rank,
             self.size,
-            self.place.host,
-            self.place.source,
+            self.assignment.host,
+            self.assignment.source,
             links,
         )
 

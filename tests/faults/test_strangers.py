@@ -29,7 +29,7 @@ world = current_communicator().world
 large = torch.ones(1 << 18)
 bf.allreduce(large, name="first")
 if bf.rank() == 0:
-    peers = [{**peer.__dict__, "job": world.place.job} for peer in world.peers]
+    peers = [{**peer.__dict__, "job": world.assignment.job} for peer in world.peers]
     print("peers " + json.dumps(peers), flush=True)
 fds, rounds, left = count(), 0, torch.full((1,), 20)
 while left:

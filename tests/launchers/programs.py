@@ -38,7 +38,7 @@ def operations() -> dict[str, Any]:
         "size": bf.size(),
         "local": [bf.local_rank(), bf.local_size()],
         "machine": [bf.machine_rank(), bf.machine_size()],
-        "source": world.place.source,
+        "source": world.assignment.source,
         "transports": sorted(
             {world.transport_of(rank) for rank in range(bf.size()) if rank != bf.rank()}
         ),

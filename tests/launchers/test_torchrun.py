@@ -43,16 +43,16 @@ def test_a_rank_without_bluecomm_ends_the_start(job):
 
 def test_a_rank_of_another_version_is_named_by_all(job):
     said = {one["rank"]: one["version"] for one in findings(job) if "version" in one}
-    assert "bluecomm of rank 1 is another one (expected " in said[0]
+    assert "bluecomm of rank 1 differs (expected " in said[0]
     assert ", got 0.0.1)" in said[0]
-    assert "bluecomm of rank 0 is another one (expected 0.0.1" in said[1]
+    assert "bluecomm of rank 0 differs (expected 0.0.1" in said[1]
 
 
 def test_a_rank_of_another_world_size_is_named_by_all(job):
     told = [one for one in findings(job) if "size_of_world" in one]
     said = {one["rank"]: one["size_of_world"] for one in told}
-    assert "world size of rank 1 is another one (expected 2, got 3)" in said[0]
-    assert "world size of rank 0 is another one (expected 3, got 2)" in said[1]
+    assert "world size of rank 1 differs (expected 2, got 3)" in said[0]
+    assert "world size of rank 0 differs (expected 3, got 2)" in said[1]
 
 
 def test_a_killed_rank_is_named_by_its_peer(job):

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 import bluecomm as bf
-import bluecomm.runtime.rendezvous.introduction
+import bluecomm.runtime.rendezvous.bootstrap_exchange
 from bluecomm.runtime import current_communicator, current_process
 from tests.mp import test_optim_methods as methods
 from tests.mp.test_allreduce import other_collectives, reduce_all, shuffled_names
@@ -249,7 +249,7 @@ def attempt(case: Callable[[], None]) -> str:
 def main(folder: Path, comes_first: str = "bluecomm") -> None:
     launched = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
     machine = f"machine {int(launched) // 2}"
-    bluecomm.runtime.rendezvous.introduction.machine_identity = lambda: machine
+    bluecomm.runtime.rendezvous.bootstrap_exchange.machine_identity = lambda: machine
     if comes_first == "mpi4py":
         from mpi4py import MPI
 

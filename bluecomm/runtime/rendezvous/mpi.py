@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError, CommunicationTimeout
-from bluecomm.runtime.rendezvous.introduction import (
+from bluecomm.runtime.rendezvous.bootstrap_exchange import (
+    assignment_from,
+    bootstrap_record,
     check_agreement,
-    introduce,
-    place_of,
 )
 from bluecomm.runtime.rendezvous.mpi_library import open_mpi
 from bluecomm.runtime.rendezvous.mpi_start import end_mpi, expect_unfinalized, start_mpi
-from bluecomm.runtime.rendezvous.rendezvous import AgentlessRendezvous, Place
+from bluecomm.runtime.rendezvous.rendezvous import AgentlessRendezvous, Assignment
 
 if TYPE_CHECKING:
     from bluecomm._native import MpiSession
@@ -63,7 +63,7 @@ class MpiRendezvous(AgentlessRendezvous):
             )
         self._session = self._open_session(handle, config.start_timeout_s)
         super().__init__()
-        if self._threads_are_few() and self._place.rank == 0:
+        if self._threads_are_few() and self._assignment.rank == 0:
             _log.warning(
                 "MPI was started with thread level '%s', and its transport needs "
                 "'serialized' or 'multiple': other machines are reached by TCP",
@@ -96,7 +96,7 @@ class MpiRendezvous(AgentlessRendezvous):
 
     def _leave(self) -> None:
         if self._ends_mpi and not self._library.finalized:
-            end_mpi(self._library, self._place.rank, self._config.start_timeout_s)
+            end_mpi(self._library, self._assignment.rank, self._config.start_timeout_s)
 
     def _threads_are_few(self) -> bool:
         return self._threads in ("single", "funneled")
@@ -112,12 +112,12 @@ class MpiRendezvous(AgentlessRendezvous):
             raise self._timeout(opened, timeout_s)
         return opened
 
-    def _meet(self, folder: str) -> Place:
+    def _meet(self, folder: str) -> Assignment:
         rank = self._session.rank
-        mine = introduce(rank, self._session.size)
+        mine = bootstrap_record(rank, self._session.size)
         everyone = self.exchange(mine, self._config.start_timeout_s)
         check_agreement(rank, mine, everyone)
-        return place_of(
+        return assignment_from(
             rank,
             everyone,
             socket_dir=folder,

@@ -10,7 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
-from bluecomm.runtime.rendezvous.agent_link import AgentLink
+from bluecomm.runtime.rendezvous.agent_connection import AgentConnection
 from bluecomm.runtime.rendezvous.mpi_library import launcher_family
 from bluecomm.runtime.rendezvous.private_folder import PrivateFolder
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Assignment:
     """Where this process stands in its job, and what it needs to reach the others.
 
     ``machine`` is equal on the ranks that share a real machine; ``machine_rank`` and
@@ -50,7 +50,7 @@ class Rendezvous(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def place(self) -> Place:
+    def assignment(self) -> Assignment:
         """This process's place in the job."""
 
     @abc.abstractmethod
@@ -64,7 +64,7 @@ class Rendezvous(abc.ABC):
         """
 
     @property
-    def link(self) -> AgentLink | None:
+    def agent(self) -> AgentConnection | None:
         """The connection to the agent, where there is one."""
         return None
 
@@ -100,21 +100,21 @@ class AgentlessRendezvous(Rendezvous):
         self._owner = os.getpid()
         self._folder = PrivateFolder()
         try:
-            self._place = self._meet(self._folder.path)
+            self._assignment = self._meet(self._folder.path)
         except BaseException:
             self._folder.close()
             raise
 
     @abc.abstractmethod
-    def _meet(self, folder: str) -> Place:
+    def _meet(self, folder: str) -> Assignment:
         """Find this process's place; its sockets will be in ``folder``."""
 
     def _leave(self) -> None:
         """Free what ranks met through. Not called in a fork."""
 
     @property
-    def place(self) -> Place:
-        return self._place
+    def assignment(self) -> Assignment:
+        return self._assignment
 
     def goodbye(self) -> None:
         pass  # other launchers look at exit codes
@@ -129,8 +129,8 @@ class AgentlessRendezvous(Rendezvous):
 class SoloRendezvous(AgentlessRendezvous):
     """A world of one, for a script that no launcher started."""
 
-    def _meet(self, folder: str) -> Place:
-        return Place(
+    def _meet(self, folder: str) -> Assignment:
+        return Assignment(
             rank=0,
             size=1,
             local_rank=0,
@@ -157,11 +157,11 @@ class AgentRendezvous(Rendezvous):
     def __init__(self, config: Config) -> None:
         assert config.agent_socket is not None
         self._round = 0
-        self._link = AgentLink(
+        self._agent = AgentConnection(
             config.agent_socket, config.rank or 0, config.start_timeout_s
         )
-        told = self._link.welcome
-        self._place = Place(
+        told = self._agent.welcome
+        self._assignment = Assignment(
             rank=int(told["rank"]),
             size=int(told["size"]),
             local_rank=int(told["local_rank"]),
@@ -180,25 +180,25 @@ class AgentRendezvous(Rendezvous):
         )
 
     @property
-    def place(self) -> Place:
-        return self._place
+    def assignment(self) -> Assignment:
+        return self._assignment
 
     @property
-    def link(self) -> AgentLink:
-        return self._link
+    def agent(self) -> AgentConnection:
+        return self._agent
 
     def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
         number, self._round = self._round, self._round + 1
-        return self._link.exchange(record, number, timeout_s)
+        return self._agent.exchange(record, number, timeout_s)
 
     def goodbye(self) -> None:
-        self._link.send({"type": "goodbye"})
+        self._agent.send({"type": "goodbye"})
 
     def close(self) -> None:
-        if os.getpid() == self._link.pid:
-            self._link.close()
+        if os.getpid() == self._agent.pid:
+            self._agent.close()
         else:
-            self._link.abandon_after_fork()
+            self._agent.abandon_after_fork()
 
 
 def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:

@@ -8,15 +8,15 @@ from typing import Any
 
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError
-from bluecomm.runtime.rendezvous.introduction import (
+from bluecomm.runtime.rendezvous.bootstrap_exchange import (
+    assignment_from,
+    bootstrap_record,
     check_agreement,
-    introduce,
-    place_of,
 )
 from bluecomm.runtime.rendezvous.pmi2 import Pmi2
 from bluecomm.runtime.rendezvous.pmix import Pmix
 from bluecomm.runtime.rendezvous.process_manager import ProcessManager
-from bluecomm.runtime.rendezvous.rendezvous import AgentlessRendezvous, Place
+from bluecomm.runtime.rendezvous.rendezvous import AgentlessRendezvous, Assignment
 
 # Set by the launchers of MPIs, whose daemons srun may have started: their ranks find
 # Slurm's variables of the daemon in their environment.
@@ -73,8 +73,8 @@ class SlurmRendezvous(AgentlessRendezvous):
     def _leave(self) -> None:
         self._manager.close()
 
-    def _meet(self, folder: str) -> Place:
-        mine = introduce(self._rank, self._size)
+    def _meet(self, folder: str) -> Assignment:
+        mine = bootstrap_record(self._rank, self._size)
         answers: list[dict[str, Any]] = []
         for answer in self._exchange(mine, self._config.start_timeout_s):
             answers.append(answer)
@@ -83,7 +83,7 @@ class SlurmRendezvous(AgentlessRendezvous):
         check_agreement(self._rank, mine, answers)
         step = f"{self._environ.get('SLURM_JOB_ID', '?')}"
         step += f".{self._environ['SLURM_STEP_ID']}"
-        return place_of(
+        return assignment_from(
             self._rank,
             answers,
             socket_dir=folder,

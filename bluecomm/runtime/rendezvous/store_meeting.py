@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from bluecomm.errors import BluecommError, CommunicationTimeout
+from bluecomm.runtime.rendezvous.bootstrap_exchange import check_agreement, shared_facts
 from bluecomm.runtime.rendezvous.host import machine_identity, process_start
-from bluecomm.runtime.rendezvous.introduction import check_agreement, shared_facts
 from bluecomm.runtime.rendezvous.secret import SecretHandover
 
 _LOOK_EVERY_S = 0.02

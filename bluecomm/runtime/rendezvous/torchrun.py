@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError
 from bluecomm.runtime.rendezvous.host import data_addresses, machine_identity
-from bluecomm.runtime.rendezvous.rendezvous import AgentlessRendezvous, Place
+from bluecomm.runtime.rendezvous.rendezvous import AgentlessRendezvous, Assignment
 from bluecomm.runtime.rendezvous.secret import SecretHandover
 from bluecomm.runtime.rendezvous.store_meeting import StoreMeeting
 
@@ -103,7 +103,7 @@ class TorchrunRendezvous(AgentlessRendezvous):
         if self._runs_store:
             self._meeting.await_readers()
 
-    def _meet(self, folder: str) -> Place:
+    def _meet(self, folder: str) -> Assignment:
         told, timeout_s = self._told, self._config.start_timeout_s
         handover = SecretHandover(
             self._config.secret_file,
@@ -120,7 +120,7 @@ class TorchrunRendezvous(AgentlessRendezvous):
                 handover,
                 timeout_s,
             )
-        return Place(
+        return Assignment(
             rank=told.rank,
             size=told.size,
             local_rank=told.local_rank,

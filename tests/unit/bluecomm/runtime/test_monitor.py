@@ -22,7 +22,7 @@ class FakeEngine:
         return lambda *args: self.calls.append((name, *args))
 
 
-class FakeLink:
+class FakeAgentConnection:
     def __init__(self):
         self.sent = []
 
@@ -36,12 +36,12 @@ class FakeLink:
 class Bench:
     """A monitor whose thread rests, and what it acts on."""
 
-    def __init__(self, monkeypatch, *, with_link=True):
+    def __init__(self, monkeypatch, *, with_agent=True):
         monkeypatch.setattr(Monitor, "_run", lambda self: None)
         self.now = 1000.0
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         self.engine = FakeEngine()
-        self.link = FakeLink() if with_link else None
+        self.agent = FakeAgentConnection() if with_agent else None
         self.hard = set()
         self.waited_for = set()
         peer = SimpleNamespace(host="h", pid=70)
@@ -50,7 +50,7 @@ class Bench:
             peers=[peer, SimpleNamespace(host="b", pid=71)],
             engine=self.engine,
             config=SimpleNamespace(operation_timeout_s=600.0),
-            rendezvous=SimpleNamespace(link=self.link),
+            rendezvous=SimpleNamespace(agent=self.agent),
             has_hard_deadline=self.hard.__contains__,
             is_waited_for=self.waited_for.__contains__,
             blocks_program=self.waited_for.__contains__,
@@ -77,9 +77,9 @@ class Bench:
         self.now += seconds
         for operation in self.engine.operations:
             operation["age_s"] += seconds
-        before = len(self.link.sent) if self.link else 0
+        before = len(self.agent.sent) if self.agent else 0
         self.monitor._look_at(self.engine.pending())
-        return [frame["op"] for frame in self.link.sent[before:]] if self.link else []
+        return [frame["op"] for frame in self.agent.sent[before:]] if self.agent else []
 
     def report(self, *, idle_s=99.0, ops=()):
         """Give the monitor a report in which rank 1 has been idle for so long."""
@@ -88,7 +88,7 @@ class Bench:
             {**one, "blocking": one["handle"] in self.waited_for}
             for one in self.engine.operations
         ]
-        self.link.listener(
+        self.agent.listener(
             {
                 "type": "stall_report",
                 "op": "x",
@@ -148,7 +148,7 @@ def test_one_warning_for_all_that_stalls(bench, log):
 
 
 def test_without_an_agent_it_warns_of_what_it_knows(monkeypatch, log):
-    bench = Bench(monkeypatch, with_link=False)
+    bench = Bench(monkeypatch, with_agent=False)
     bench.outstanding(1, 10.0)
     bench.look()
     assert "allreduce 'x' on rank 0 has waited 10 s for rank 1" in log.text
@@ -209,15 +209,15 @@ def test_a_cycle_ends_the_call_that_blocks(bench):
 
 
 def test_news_of_a_lost_rank_go_to_the_engine_at_once(bench, log):
-    bench.link.listener({"type": "lost", "rank": 1, "text": "rank 1 was killed"})
+    bench.agent.listener({"type": "lost", "rank": 1, "text": "rank 1 was killed"})
     assert bench.engine.calls == [("peer_lost", 1, "rank 1 was killed")]
-    bench.link.listener({"type": "lost", "rank": 0, "text": "rank 0 was stopped"})
+    bench.agent.listener({"type": "lost", "rank": 0, "text": "rank 0 was stopped"})
     assert len(bench.engine.calls) == 1
     assert "takes this rank for lost: rank 0 was stopped" in log.text
 
 
 def test_the_last_bytes_of_a_finished_rank_may_arrive_first(bench):
-    bench.link.listener({"type": "finished", "rank": 1, "host": "b"})
+    bench.agent.listener({"type": "finished", "rank": 1, "host": "b"})
     bench.monitor._pass_on_finished()
     assert bench.engine.calls == []
     bench.now += 0.6
@@ -229,8 +229,8 @@ def test_the_last_bytes_of_a_finished_rank_may_arrive_first(bench):
 def test_it_answers_what_is_outstanding(bench):
     bench.outstanding(1, 3.0)
     bench.waited_for.add(1)
-    bench.link.listener({"type": "query_pending", "id": 4})
-    (answer,) = bench.link.sent
+    bench.agent.listener({"type": "query_pending", "id": 4})
+    (answer,) = bench.agent.sent
     assert answer["id"] == 4
     assert answer["ops"][0]["name"] == "x"
     assert answer["ops"][0]["blocking"] is True

@@ -69,9 +69,9 @@ def meet(monkeypatch, tmp_path):
 
 def test_tasks_get_their_places(meet, tmp_path):
     first, second = meet([2, 2])
-    assert (first.place.rank, second.place.rank) == (0, 1)
-    assert first.place.secret == second.place.secret
-    assert (second.place.local_rank, second.place.local_size) == (1, 2)
+    assert (first.assignment.rank, second.assignment.rank) == (0, 1)
+    assert first.assignment.secret == second.assignment.secret
+    assert (second.assignment.local_rank, second.assignment.local_size) == (1, 2)
     for one in (first, second):
         one.close()
     assert not list(tmp_path.iterdir())
@@ -80,9 +80,9 @@ def test_tasks_get_their_places(meet, tmp_path):
 @pytest.mark.parametrize(("sizes", "other"), [([2, 3], 1), ([3, 2], 1), ([3, 3, 4], 2)])
 def test_differing_world_sizes_are_named(meet, tmp_path, sizes, other):
     said = meet(sizes)
-    wanted = f"the world size of rank {other} is another one (expected {sizes[0]}, got"
+    wanted = f"the world size of rank {other} differs (expected {sizes[0]}, got"
     assert wanted in said[0]
-    wanted = f"the world size of rank 0 is another one (expected {sizes[other]}, got"
+    wanted = f"the world size of rank 0 differs (expected {sizes[other]}, got"
     assert wanted in said[other]
     assert not list(tmp_path.iterdir())
 

@@ -88,8 +88,8 @@ def test_ranks_that_are_told_other_world_sizes_are_named(tmp_path, monkeypatch):
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert "world size of rank 1 is another one (expected 2, got 3)" in errors[0]
-    assert "world size of rank 0 is another one (expected 3, got 2)" in errors[1]
+    assert "world size of rank 1 differs (expected 2, got 3)" in errors[0]
+    assert "world size of rank 0 differs (expected 3, got 2)" in errors[1]
 
 
 def test_the_address_of_the_route_comes_first(monkeypatch):

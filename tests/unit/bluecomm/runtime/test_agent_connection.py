@@ -8,7 +8,7 @@ import pytest
 
 from bfrun.channel import FrameParser, encode
 from bluecomm.errors import BluecommError, CommunicationTimeout
-from bluecomm.runtime.rendezvous.agent_link import AgentLink
+from bluecomm.runtime.rendezvous.agent_connection import AgentConnection
 from tests.support.deadlines import DEADLINE_S
 
 WELCOME = {"type": "welcome", "rank": 3}
@@ -53,7 +53,7 @@ def start(tmp_path):
     def run(*answers, timeout_s=DEADLINE_S):
         agent = Agent(tmp_path, *answers)
         opened.append(agent)
-        link = AgentLink(agent.path, 3, timeout_s)
+        link = AgentConnection(agent.path, 3, timeout_s)
         opened.append(link)
         return agent, link
 
@@ -108,7 +108,7 @@ def test_an_agent_that_does_not_answer(start):
 
 def test_no_agent(tmp_path):
     with pytest.raises(BluecommError, match=r"cannot reach the agent .* still running"):
-        AgentLink(str(tmp_path / "none"), 3, 1.0)
+        AgentConnection(str(tmp_path / "none"), 3, 1.0)
 
 
 def test_rounds_are_kept_apart(start):
@@ -145,7 +145,7 @@ def test_the_end_of_the_agent_is_news(start):
     assert "the agent of this machine closed the connection" in frame["text"]
 
 
-def test_frames_that_are_none_end_the_link(start):
+def test_malformed_frames_end_the_connection(start):
     agent, link = start(WELCOME)
     wait_for = collected(link)
     agent._connection.sendall(b"\x00\x00\x00\x04nope")

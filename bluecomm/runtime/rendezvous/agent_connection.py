@@ -21,7 +21,7 @@ from bluecomm.errors import BluecommError, CommunicationTimeout
 _RECEIVE_NBYTES = 1 << 16
 
 
-class AgentLink:
+class AgentConnection:
     """Stream of frames to and from the agent, read by one daemon thread.
 
     Args:
@@ -45,7 +45,7 @@ class AgentLink:
         self._broken = ""
         self._socket = _connect(path, rank, timeout_s)
         self._thread = threading.Thread(
-            target=self._read, name="bluecomm-agent-link", daemon=True
+            target=self._read, name="bluecomm-agent-connection", daemon=True
         )
         self._thread.start()
         try:

@@ -1,4 +1,4 @@
-"""What ranks without an agent tell one another first, and what follows from it."""
+"""Bootstrap exchange: the first records that ranks without an agent send each other."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from bluecomm import _version
 from bluecomm.errors import MismatchError
 from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.rendezvous.host import data_addresses, machine_identity
-from bluecomm.runtime.rendezvous.rendezvous import Place
+from bluecomm.runtime.rendezvous.rendezvous import Assignment
 
 _SHARED = (("size", "the world size"), ("version", "bluecomm"))
 
 
 def shared_facts(size: int) -> dict[str, Any]:
-    """Return what all ranks must have in common, for ``check_agreement``."""
+    """Return the facts on which all ranks must agree, for ``check_agreement``."""
     return {"size": size, "version": _version.__version__}
 
 
 def check_agreement(
     rank: int, mine: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Demand that all ranks have the world size and version of this one.
+    """Check that all ranks have this rank's world size and version of bluecomm.
 
     Args:
         rank: This rank.
-        mine: Its answer.
-        answers: The ranks' answers, in their order, each with ``shared_facts``.
+        mine: Its record.
+        answers: The records of all ranks, by rank, each with ``shared_facts``.
 
     Raises:
-        MismatchError: Some have not.
+        MismatchError: A rank differs.
     """
     for what, label in _SHARED:
         others = [i for i, it in enumerate(answers) if it[what] != mine[what]]
         if others:
             raise MismatchError.describe(
-                f"{label} of rank {others[0]} is another one",
+                f"{label} of rank {others[0]} differs",
                 operation="init",
                 rank=rank,
                 peers=others,
                 expected=str(mine[what]),
                 got=str(answers[others[0]][what]),
-                remedy="All ranks must start with the same.",
+                remedy="Start all ranks with the same world size and version.",
             )
 
 
-def introduce(rank: int, size: int) -> dict[str, Any]:
-    """Return what ``place_of`` needs of a rank; rank 0 draws the secret."""
+def bootstrap_record(rank: int, size: int) -> dict[str, Any]:
+    """Return this rank's record for ``assignment_from``; rank 0 draws the secret."""
     return {
         **shared_facts(size),
         "machine": machine_identity(),
@@ -59,7 +59,7 @@ def introduce(rank: int, size: int) -> dict[str, Any]:
     }
 
 
-def place_of(
+def assignment_from(
     rank: int,
     answers: Sequence[Mapping[str, Any]],
     *,
@@ -67,22 +67,22 @@ def place_of(
     network_interface: str | None,
     head: str,
     source: str,
-) -> Place:
-    """Return a rank's place among those that have introduced themselves.
+) -> Assignment:
+    """Derive a rank's assignment from the records of all ranks.
 
     Args:
         rank: This rank.
-        answers: What ``introduce`` returned on each rank, in their order.
-        socket_dir: Private to this user.
-        network_interface: Which interfaces may be used.
-        head: A host of the job.
-        source: Who started the ranks.
+        answers: The result of ``bootstrap_record`` on each rank, by rank.
+        socket_dir: A folder that is private to this user.
+        network_interface: Pattern of the interfaces that may be used.
+        head: A host of the job; the route to it decides which address is first.
+        source: The launcher of the ranks, for texts.
 
     Raises:
-        BluecommError: ``network_interface`` allows no address.
+        BluecommError: ``network_interface`` allows no address of this host.
     """
     layout = layout_of([answer["machine"] for answer in answers])
-    return Place(
+    return Assignment(
         rank=rank,
         size=len(answers),
         local_rank=layout.local_rank(rank),
