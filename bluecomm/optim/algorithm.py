@@ -19,7 +19,7 @@ import torch
 
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.options import CommonOptions, Knobs
+from bluecomm.optim.options import CommonOptions, StepSettings
 from bluecomm.optim.schedule import Schedule
 from bluecomm.runtime import Communicator, Handle
 
@@ -37,14 +37,14 @@ class Context:
         comm: Ranks that take part.
         name: Prefix of the names of its operations, equal on all ranks.
         options: What was given to ``DistributedOptimizer`` for every algorithm.
-        knobs: What the user may set before each step.
+        settings: What the user may set before each step.
         schedule: Which step has a round.
     """
 
     comm: Communicator
     name: str
     options: CommonOptions
-    knobs: Knobs
+    settings: StepSettings
     schedule: Schedule
 
 

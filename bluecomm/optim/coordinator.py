@@ -23,7 +23,7 @@ from bluecomm.optim.buckets.views import check_kind
 from bluecomm.optim.hooks import model_hooks
 from bluecomm.optim.hooks.backward import BackwardTracker
 from bluecomm.optim.hooks.phases import Phases
-from bluecomm.optim.options import CommonOptions, Knobs
+from bluecomm.optim.options import CommonOptions, StepSettings
 from bluecomm.optim.schedule import Schedule
 from bluecomm.runtime import Communicator
 from bluecomm.topology import TopologySchedule
@@ -66,7 +66,7 @@ class Coordinator:
         self._optimizer = weakref.ref(optimizer)
         self.given = given
         self.algorithm = algorithm
-        self.knobs = Knobs()
+        self.settings = StepSettings()
         self._schedule = Schedule(options.num_steps_per_communication)
         self._in_step = False
         self._has_announced = False
@@ -83,7 +83,7 @@ class Coordinator:
             what = [type(algorithm).__name__, str(options), *_in_words(algorithm)]
             check_agreement(comm, name, what, self.buckets)
         live.take_over([parameter for _, parameter in named], self)
-        self.context = Context(comm, name, options, self.knobs, self._schedule)
+        self.context = Context(comm, name, options, self.settings, self._schedule)
         algorithm.context = self.context
         algorithm.setup(self.buckets)
         self._tracker: BackwardTracker | None = None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.optim.exchange import NeighborExchange
-from bluecomm.optim.options import Knobs
+from bluecomm.optim.options import StepSettings
 from bluecomm.runtime import Communicator
 from bluecomm.topology import StaticTopology, TopologySchedule
 
@@ -21,7 +21,7 @@ class DoublyStochasticExchange(NeighborExchange):
 
     Args:
         comm: Ranks that take part.
-        knobs: What the user may set before each step.
+        settings: What the user may set before each step.
         topology: What the user gave as ``topology=``, or ``None``.
         method: Name of the algorithm, for errors.
 
@@ -31,9 +31,14 @@ class DoublyStochasticExchange(NeighborExchange):
     """
 
     def __init__(
-        self, comm: Communicator, knobs: Knobs, topology: object, *, method: str
+        self,
+        comm: Communicator,
+        settings: StepSettings,
+        topology: object,
+        *,
+        method: str,
     ) -> None:
-        super().__init__(comm, knobs, topology)
+        super().__init__(comm, settings, topology)
         self._method = method
         self._checked: Topology | None = None
         if isinstance(topology, TopologySchedule):
@@ -46,7 +51,7 @@ class DoublyStochasticExchange(NeighborExchange):
             ValueError: The topology in force is not doubly stochastic.
         """
         in_force = self._comm.topology
-        is_static = self._dynamic is None and not self._knobs.has_weights()
+        is_static = self._dynamic is None and not self._settings.has_weights()
         if is_static and in_force is not None and in_force is not self._checked:
             if not in_force.is_default:
                 self._require(

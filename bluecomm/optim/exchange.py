@@ -19,7 +19,7 @@ from bluecomm.ops.weighted_average import (
     start_weighted_average,
 )
 from bluecomm.optim.dynamic_topology import DynamicTopology
-from bluecomm.optim.options import CommunicationType, Knobs
+from bluecomm.optim.options import CommunicationType, StepSettings
 from bluecomm.runtime import Communicator, Handle, parameters
 
 
@@ -28,13 +28,15 @@ class Exchange(abc.ABC):
 
     Args:
         comm: Ranks that take part.
-        knobs: What the user may set before each step.
+        settings: What the user may set before each step.
         topology: What the user gave as ``topology=``, or ``None``.
     """
 
-    def __init__(self, comm: Communicator, knobs: Knobs, topology: object) -> None:
+    def __init__(
+        self, comm: Communicator, settings: StepSettings, topology: object
+    ) -> None:
         self._comm = comm
-        self._knobs = knobs
+        self._settings = settings
         self._dynamic = None
         if topology is not None:
             self._dynamic = self._make_dynamic(topology)
@@ -68,14 +70,14 @@ class GraphExchange(Exchange):
     level: ClassVar[Level]
 
     def weights(self, round_number: int) -> Weights:
-        knobs = Weights(
-            self._knobs.self_weight,
-            getattr(self._knobs, self.level.words.src),
-            getattr(self._knobs, self.level.words.dst),
+        chosen = Weights(
+            self._settings.self_weight,
+            getattr(self._settings, self.level.words.src),
+            getattr(self._settings, self.level.words.dst),
         )
         if self._dynamic is None:
-            return knobs
-        if self._knobs.has_weights():
+            return chosen
+        if self._settings.has_weights():
             raise ValueError(
                 "the optimizer has topology= and also weights set as attributes; use "
                 "one of them (set the attributes to None)"
@@ -93,7 +95,7 @@ class GraphExchange(Exchange):
             self.level,
             source,
             weights,
-            enable_topo_check=self._knobs.enable_topo_check,
+            enable_topo_check=self._settings.enable_topo_check,
             name=name,
             process_set=self._comm,
             timeout_s=None,

@@ -1,4 +1,4 @@
-"""What users give to a distributed optimizer: options once, knobs at any step."""
+"""What users give to a distributed optimizer: options once, settings at any step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CommonOptions:
 
 
 @dataclasses.dataclass
-class Knobs:
+class StepSettings:
     """What may be set on the optimizer before each step, as in BlueFog.
 
     ``None`` is for the topology in force. The three weights are those of
@@ -71,7 +71,7 @@ class Knobs:
 
     @classmethod
     def names(cls) -> frozenset[str]:
-        """Return the names of all knobs."""
+        """Return the names of all settings."""
         return frozenset(field.name for field in dataclasses.fields(cls))
 
     def has_weights(self) -> bool:

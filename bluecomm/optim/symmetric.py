@@ -8,7 +8,7 @@ import numpy as np
 
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.optim.exchange import NeighborExchange
-from bluecomm.optim.options import Knobs
+from bluecomm.optim.options import StepSettings
 from bluecomm.runtime import Communicator
 from bluecomm.topology import (
     StaticTopology,
@@ -34,7 +34,7 @@ class SymmetricExchange(NeighborExchange):
 
     Args:
         comm: Ranks that take part.
-        knobs: Their weights must not be set.
+        settings: Their weights must not be set.
         topology: ``None``, a graph (whose weights count) or a schedule of period 1.
         method: Name of the algorithm, for errors.
         is_lazy: Whether to use ``(I + W) / 2``.
@@ -48,14 +48,14 @@ class SymmetricExchange(NeighborExchange):
     def __init__(
         self,
         comm: Communicator,
-        knobs: Knobs,
+        settings: StepSettings,
         topology: object,
         *,
         method: str,
         is_lazy: bool,
         lowest: float = -2.0,
     ) -> None:
-        super().__init__(comm, knobs, None)
+        super().__init__(comm, settings, None)
         self._method = method
         self._is_lazy = is_lazy
         self._lowest = lowest
@@ -69,7 +69,7 @@ class SymmetricExchange(NeighborExchange):
         Raises:
             ValueError: ``W`` does not fit the method, or weights are set as attributes.
         """
-        if self._knobs.has_weights():
+        if self._settings.has_weights():
             raise ValueError(
                 f"{self._method} takes its weights from a static topology; set the "
                 "attributes of the optimizer to None"

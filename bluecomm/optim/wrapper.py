@@ -12,7 +12,7 @@ import torch
 from bluecomm.ops.neighbor_weights import RENAMED
 from bluecomm.optim.amp import step_with_scaler
 from bluecomm.optim.coordinator import Coordinator
-from bluecomm.optim.options import Knobs
+from bluecomm.optim.options import StepSettings
 
 if TYPE_CHECKING:
     _Base = torch.optim.Optimizer
@@ -24,13 +24,13 @@ else:
 COORDINATOR_KEY = "_bluecomm"
 _STATE_KEY = "bluecomm"
 
-_KNOBS = Knobs.names()
+_STEP_SETTINGS = StepSettings.names()
 
 
 class Distributed(_Base):
     """What a distributed optimizer has besides the class it was made from.
 
-    The knobs (``self_weight``, ``src_weights``, ``dst_weights``,
+    The settings (``self_weight``, ``src_weights``, ``dst_weights``,
     ``src_machine_weights``, ``dst_machine_weights``, ``enable_topo_check``,
     ``communication_type``) are attributes that hold for all steps until they are set
     again.
@@ -44,21 +44,21 @@ class Distributed(_Base):
         return own or not _coordinator(self).algorithm.flat_gradients
 
     def __getattr__(self, name: str) -> Any:
-        if name in _KNOBS:
-            return getattr(_coordinator(self).knobs, name)
+        if name in _STEP_SETTINGS:
+            return getattr(_coordinator(self).settings, name)
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}"
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _KNOBS:
-            _set_knob(_coordinator(self), name, value)
+        if name in _STEP_SETTINGS:
+            _set_step_setting(_coordinator(self), name, value)
         elif name in RENAMED:
             raise AttributeError(
                 f"a distributed optimizer has no {name!r}; set {RENAMED[name]!r}"
             )
         elif name not in self.__dict__ and (
-            close := difflib.get_close_matches(name, _KNOBS, n=1, cutoff=0.8)
+            close := difflib.get_close_matches(name, _STEP_SETTINGS, n=1, cutoff=0.8)
         ):
             raise AttributeError(
                 f"a distributed optimizer has no {name!r}; did you mean {close[0]!r}?"
@@ -223,10 +223,10 @@ def _rebuild(
     return new
 
 
-def _set_knob(coordinator: Coordinator, name: str, value: object) -> None:
+def _set_step_setting(coordinator: Coordinator, name: str, value: object) -> None:
     if coordinator.algorithm.flat_gradients:
         raise AttributeError(
             f"{type(coordinator.algorithm).__name__} has no {name!r}: it averages "
             "gradients over all ranks"
         )
-    setattr(coordinator.knobs, name, value)
+    setattr(coordinator.settings, name, value)

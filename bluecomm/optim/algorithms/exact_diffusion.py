@@ -40,7 +40,7 @@ class _CorrectedDiffusion(StatefulAveraging):
     def make_exchange(self) -> Exchange:
         return SymmetricExchange(
             self.context.comm,
-            self.context.knobs,
+            self.context.settings,
             self._topology,
             method=self.method,
             is_lazy=self.is_lazy,

@@ -42,7 +42,7 @@ class Extra(StatefulAveraging):
     def make_exchange(self) -> Exchange:
         return SymmetricExchange(
             self.context.comm,
-            self.context.knobs,
+            self.context.settings,
             self._topology,
             method="extra",
             is_lazy=False,

@@ -55,7 +55,7 @@ class GradientTracking(StatefulAveraging):
     def make_exchange(self) -> Exchange:
         return DoublyStochasticExchange(
             self.context.comm,
-            self.context.knobs,
+            self.context.settings,
             self._topology,
             method="gradient_tracking",
         )

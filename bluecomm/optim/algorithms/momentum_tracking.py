@@ -47,7 +47,7 @@ class MomentumTracking(StatefulAveraging):
     def make_exchange(self) -> Exchange:
         return DoublyStochasticExchange(
             self.context.comm,
-            self.context.knobs,
+            self.context.settings,
             self._topology,
             method="momentum_tracking",
         )

@@ -154,8 +154,8 @@ class _Averaging(OneSided):
     """Base of those that average parameters with the weights of the topology."""
 
     def combine(self, bucket: Bucket) -> None:
-        knobs = self.context.knobs
-        win_update(self.name_of(bucket), knobs.self_weight, knobs.src_weights)
+        settings = self.context.settings
+        win_update(self.name_of(bucket), settings.self_weight, settings.src_weights)
 
 
 @register_algorithm("win_put")
@@ -183,7 +183,7 @@ class WinPut(_Averaging):
         return win_put_nonblocking(
             bucket.parameters.current,
             self.name_of(bucket),
-            dst_weights=self.context.knobs.dst_weights,
+            dst_weights=self.context.settings.dst_weights,
         )
 
 
@@ -203,7 +203,7 @@ class PullGet(_Averaging):
     """
 
     def start(self, bucket: Bucket) -> WindowHandle:
-        sources = self.context.knobs.src_weights
+        sources = self.context.settings.src_weights
         return win_get_nonblocking(
             self.name_of(bucket),
             None if sources is None else dict.fromkeys(sources, 1.0),
@@ -275,20 +275,20 @@ class PushSum(OneSided):
 
     def _shares(self, name: str) -> tuple[float, dict[int, float]]:
         """Return what this rank keeps, and what each of its targets gets."""
-        knobs = self.context.knobs
-        targets = knobs.dst_weights
+        settings = self.context.settings
+        targets = settings.dst_weights
         if targets is None:
             targets = sorted(find("push_sum", name).out_weights)
-        if knobs.self_weight is None:
+        if settings.self_weight is None:
             share = 1 / (len(targets) + 1)
             return share, dict.fromkeys(targets, share)
         if not isinstance(targets, dict):
-            share = (1 - knobs.self_weight) / max(1, len(targets))
+            share = (1 - settings.self_weight) / max(1, len(targets))
             targets = dict.fromkeys(targets, share)
-        total = knobs.self_weight + sum(targets.values())
+        total = settings.self_weight + sum(targets.values())
         if abs(total - 1) > 1e-6:
             raise ValueError(
                 "push_sum: self_weight and dst_weights must sum to 1, so that nothing "
-                f"is lost; got {knobs.self_weight} and {targets}"
+                f"is lost; got {settings.self_weight} and {targets}"
             )
-        return knobs.self_weight, targets
+        return settings.self_weight, targets

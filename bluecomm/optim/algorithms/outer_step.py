@@ -125,7 +125,7 @@ class NoLoCo(_OuterStep):
         comm, topology = self.context.comm, self._topology
         if topology is None:
             topology = RandomMatchings(comm.size)
-        return EXCHANGES[self.communication_type](comm, self.context.knobs, topology)
+        return EXCHANGES[self.communication_type](comm, self.context.settings, topology)
 
     def before_round(self, bucket: Bucket, weights: Weights) -> None:
         before = self.memory.of("before", bucket)

@@ -85,10 +85,10 @@ class ParameterAveraging(Algorithm):
         self._is_first_step = True
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
-        comm, knobs = self.context.comm, self.context.knobs
-        knobs.communication_type = self.communication_type
+        comm, settings = self.context.comm, self.context.settings
+        settings.communication_type = self.communication_type
         for kind, exchange in EXCHANGES.items():
-            self._exchanges[kind] = exchange(comm, knobs, None)
+            self._exchanges[kind] = exchange(comm, settings, None)
         self._exchanges[self.communication_type] = self.make_exchange()
         for bucket in buckets:
             bucket.lay_out_parameters()
@@ -98,12 +98,12 @@ class ParameterAveraging(Algorithm):
 
     def make_exchange(self) -> Exchange:
         """Return how parameters are averaged."""
-        comm, knobs = self.context.comm, self.context.knobs
-        return EXCHANGES[self.communication_type](comm, knobs, self._topology)
+        comm, settings = self.context.comm, self.context.settings
+        return EXCHANGES[self.communication_type](comm, settings, self._topology)
 
     def kind_of(self, round_number: int) -> CommunicationType:
         """Return how the ranks communicate in a round."""
-        return self.context.knobs.communication_type
+        return self.context.settings.communication_type
 
     def begin(self, bucket: Bucket) -> None:
         """Note ``bucket.parameters.current`` before the first step since a round.
@@ -237,7 +237,7 @@ class ParameterAveraging(Algorithm):
                 "join: parameter averaging needs DistributedOptimizer(..., "
                 "uneven_inputs=True) on all ranks for this"
             )
-        if context.knobs.has_weights():
+        if context.settings.has_weights():
             raise ValueError(
                 "join: the optimizer has weights set as attributes; give them with "
                 "topology=, so that they are known for the rounds to come"

@@ -18,7 +18,7 @@ class _Pushing(NeighborExchange):
     """Each rank keeps ``1 / k`` and gives each of ``k - 1`` out-neighbors as much."""
 
     def weights(self, round_number: int) -> Weights:
-        if self._knobs.has_weights():
+        if self._settings.has_weights():
             raise ValueError(
                 "push_diging takes its weights from the topology in force; set the "
                 "optimizer's attributes to None"
@@ -77,7 +77,7 @@ class PushDIGing(GradientTracking):
 
     def make_exchange(self) -> Exchange:
         self._v = np.ones(self.context.comm.size)
-        self._pushing = _Pushing(self.context.comm, self.context.knobs, None)
+        self._pushing = _Pushing(self.context.comm, self.context.settings, None)
         return self._pushing
 
     def begin(self, bucket: Bucket) -> None:

@@ -130,7 +130,7 @@ class TestWorldOfOne:
         wrapped(model, algorithm="neighbor_allreduce")
         assert model.state_dict()["weight"].data_ptr() != model.weight.data_ptr()
 
-    def test_knobs_are_attributes(self):
+    def test_step_settings_are_attributes(self):
         optimizer = wrapped(algorithm="neighbor_allreduce")
         assert optimizer.self_weight is None
         assert optimizer.enable_topo_check is False
@@ -153,13 +153,13 @@ class TestWorldOfOne:
             ("dst_weight", "did you mean 'dst_weights'"),
         ],
     )
-    def test_old_and_misspelt_knobs_are_errors(self, name, text):
+    def test_old_and_misspelt_settings_are_errors(self, name, text):
         # BlueFog accepted these, without any effect.
         optimizer = wrapped(algorithm="neighbor_allreduce")
         with pytest.raises(AttributeError, match=text):
             setattr(optimizer, name, {})
 
-    def test_gradient_allreduce_has_no_knobs(self):
+    def test_gradient_allreduce_has_no_step_settings(self):
         with pytest.raises(AttributeError, match="has no 'self_weight'"):
             wrapped().self_weight = 0.5
 
