@@ -124,12 +124,6 @@ from bluecomm.ops.reduce_op import (
 from bluecomm.ops.reducescatter import reducescatter, reducescatter_nonblocking
 from bluecomm.ops.tensor import shared_empty, shared_like
 from bluecomm.optim.algorithm import Algorithm
-from bluecomm.optim.averaging import (
-    average_model,
-    averaged,
-    averaged_state_dict,
-    consensus_distance,
-)
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.distributed_optimizer import DistributedOptimizer
 from bluecomm.optim.factories import (
@@ -144,6 +138,12 @@ from bluecomm.optim.factories import (
     DistributedWinPutOptimizer,
 )
 from bluecomm.optim.join import join
+from bluecomm.optim.model_average import (
+    average_model,
+    averaged,
+    averaged_state_dict,
+    consensus_distance,
+)
 from bluecomm.optim.optimizer_state import broadcast_optimizer_state
 from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.parameters import allreduce_parameters, broadcast_parameters

@@ -14,16 +14,16 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from bluecomm.optim import live
+from bluecomm.optim import ownership
 from bluecomm.optim.agreement import check_agreement
 from bluecomm.optim.algorithm import Algorithm, Context
 from bluecomm.optim.buckets.bucket import build_buckets
-from bluecomm.optim.buckets.naming import Models, NamedParameters, owners_in
 from bluecomm.optim.buckets.views import check_kind
 from bluecomm.optim.hooks import model_hooks
 from bluecomm.optim.hooks.backward import BackwardTracker
 from bluecomm.optim.hooks.phases import Phases
 from bluecomm.optim.options import CommonOptions, StepSettings
+from bluecomm.optim.parameter_names import Models, NamedParameters, module_parameters
 from bluecomm.optim.schedule import Schedule
 from bluecomm.runtime import Communicator
 from bluecomm.topology import TopologySchedule
@@ -72,7 +72,7 @@ class Coordinator:
         self._has_announced = False
         self._is_retired = False
         self.skips_synchronize = False
-        name = f"optim.{live.next_number(comm)}"
+        name = f"optim.{ownership.next_number(comm)}"
         self.buckets = build_buckets(
             named,
             prefix=f"{name}.bucket",
@@ -82,7 +82,7 @@ class Coordinator:
         if algorithm.flat_parameters or algorithm.flat_gradients:
             what = [type(algorithm).__name__, str(options), *_in_words(algorithm)]
             check_agreement(comm, name, what, self.buckets)
-        live.take_over([parameter for _, parameter in named], self)
+        ownership.take_over([parameter for _, parameter in named], self)
         self.context = Context(comm, name, options, self.settings, self._schedule)
         algorithm.context = self.context
         algorithm.setup(self.buckets)
@@ -92,7 +92,7 @@ class Coordinator:
                 options.backward_passes_per_step * options.num_steps_per_communication
             )
             self._tracker = BackwardTracker(algorithm, self.buckets, passes)
-        self._owners = owners_in(models, named)
+        self._module_parameters = module_parameters(models, named)
         self._sees_forwards = bool(models)
         self._handles = model_hooks.attach(models, self)
         recorder = comm.world.recorder
@@ -129,7 +129,7 @@ class Coordinator:
         self.settle(for_writing=False)
         if not (model.training and torch.is_grad_enabled() and self.is_live):
             return
-        self._check_owners()
+        self._restore_replaced()
         if self._tracker is not None:
             self._tracker.watch_parameters()
         self._schedule.on_forward()
@@ -160,7 +160,7 @@ class Coordinator:
             closure: What the user gave as the closure.
         """
         self.check_usable()
-        self._check_owners()
+        self._restore_replaced()
         self._in_step = True
         try:
             if closure is None:
@@ -261,19 +261,19 @@ class Coordinator:
 
         return evaluate
 
-    def _check_owners(self) -> None:
+    def _restore_replaced(self) -> None:
         """Put parameters back that ``load_state_dict(assign=True)`` replaced."""
         returned = []
-        for owner in self._owners:
-            found = owner.module._parameters.get(owner.attribute)
-            if found is owner.parameter or found is None:
+        for entry in self._module_parameters:
+            found = entry.module._parameters.get(entry.attribute)
+            if found is entry.parameter or found is None:
                 continue
-            check_kind(owner.name, owner.parameter, found)
+            check_kind(entry.name, entry.parameter, found)
             self.settle(for_writing=True)
             with torch.no_grad():
-                owner.parameter.copy_(found)
-            owner.module._parameters[owner.attribute] = owner.parameter
-            returned.append(owner.name)
+                entry.parameter.copy_(found)
+            entry.module._parameters[entry.attribute] = entry.parameter
+            returned.append(entry.name)
         if returned:
             _log.warning(
                 "%s: the model got other parameters than the optimizer has; kept the "

@@ -12,9 +12,9 @@ from bluecomm.compression import Compression, Compressor
 from bluecomm.ops.reduce_op import Average, ReduceOp
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.buckets.grouping import Groups, assign_groups
-from bluecomm.optim.buckets.naming import as_models, name_parameters
 from bluecomm.optim.coordinator import Coordinator
 from bluecomm.optim.options import CommonOptions
+from bluecomm.optim.parameter_names import as_models, name_parameters
 from bluecomm.optim.registry import get_algorithm
 from bluecomm.optim.wrapper import COORDINATOR_KEY, Distributed
 from bluecomm.runtime import Communicator, current_communicator

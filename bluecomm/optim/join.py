@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bluecomm.optim.live import live_coordinators
+from bluecomm.optim.ownership import live_owners
 
 
 def join() -> int:
@@ -17,10 +17,10 @@ def join() -> int:
     Raises:
         ValueError: There is no distributed optimizer, or one has no join.
     """
-    coordinators = live_coordinators()
-    if not coordinators:
+    owners = live_owners()
+    if not owners:
         raise ValueError(
             "join: there is no DistributedOptimizer in this process; operations of "
             "your own need the same calls on all ranks"
         )
-    return [coordinator.join() for coordinator in coordinators][-1]
+    return [owner.join() for owner in owners][-1]

@@ -8,7 +8,7 @@ import torch
 
 from bluecomm.ops.allreduce import allreduce_nonblocking_
 from bluecomm.ops.broadcast import broadcast_nonblocking_
-from bluecomm.optim import live
+from bluecomm.optim import ownership
 from bluecomm.optim.hooks.model_hooks import origin_of
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
@@ -83,7 +83,7 @@ def allreduce_parameters(
 def _writable(operation: str, params: Parameters) -> list[tuple[str, torch.Tensor]]:
     """Return names and the tensors to overwrite, final and in order of name."""
     tensors = [(name, origin_of(tensor)) for name, tensor in named(operation, params)]
-    live.settle((tensor for _, tensor in tensors), for_writing=True)
+    ownership.settle((tensor for _, tensor in tensors), for_writing=True)
     return sorted(tensors, key=lambda entry: entry[0])
 
 

@@ -18,10 +18,10 @@ from typing import ClassVar
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.exchange import Exchange
+from bluecomm.optim.exchanges.exchange import Exchange
+from bluecomm.optim.exchanges.symmetric import SymmetricExchange
 from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.registry import register_algorithm
-from bluecomm.optim.symmetric import SymmetricExchange
 
 
 class _CorrectedDiffusion(StatefulAveraging):

@@ -9,8 +9,8 @@ import torch
 from bluecomm.optim.algorithm import Round
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.doubly_stochastic import DoublyStochasticExchange
-from bluecomm.optim.exchange import Exchange
+from bluecomm.optim.exchanges.doubly_stochastic import DoublyStochasticExchange
+from bluecomm.optim.exchanges.exchange import Exchange
 from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.registry import register_algorithm
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.doubly_stochastic import DoublyStochasticExchange
-from bluecomm.optim.exchange import Exchange
+from bluecomm.optim.exchanges.doubly_stochastic import DoublyStochasticExchange
+from bluecomm.optim.exchanges.exchange import Exchange
 from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.registry import register_algorithm
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.exchange import EXCHANGES, Exchange
+from bluecomm.optim.exchanges.exchange import EXCHANGES, Exchange
 from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.registry import register_algorithm
 from bluecomm.topology import RandomMatchings

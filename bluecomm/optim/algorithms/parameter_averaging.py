@@ -27,7 +27,7 @@ from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.ops.reduce_op import Sum
 from bluecomm.optim.algorithm import Algorithm, Round
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.exchange import EXCHANGES, Exchange
+from bluecomm.optim.exchanges.exchange import EXCHANGES, Exchange
 from bluecomm.optim.last_to_join import last_to_join
 from bluecomm.optim.options import CommunicationType
 from bluecomm.runtime import Handle

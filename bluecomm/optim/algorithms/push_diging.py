@@ -10,7 +10,7 @@ import torch
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.optim.algorithms.gradient_tracking import GradientTracking
 from bluecomm.optim.buckets.bucket import Bucket
-from bluecomm.optim.exchange import Exchange, NeighborExchange
+from bluecomm.optim.exchanges.exchange import Exchange, NeighborExchange
 from bluecomm.optim.registry import register_algorithm
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from bluecomm.optim.buckets.naming import NamedParameters
+from bluecomm.optim.parameter_names import NamedParameters
 
 Groups = int | Sequence[Sequence[torch.Tensor]]
 

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 import bluecomm as bf
-from bluecomm.optim.dynamic_topology import DynamicTopology, as_weights
+from bluecomm.optim.exchanges.dynamic_topology import DynamicTopology, as_weights
 from bluecomm.runtime.communicator import Topology
 
 

@@ -14,7 +14,7 @@ NamedParameters = Sequence[tuple[str, torch.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Owner:
+class ModuleParameter:
     """A module and the attribute under which it has a parameter."""
 
     module: nn.Module
@@ -84,11 +84,11 @@ def name_parameters(
     return found
 
 
-def owners_in(models: Models, named: NamedParameters) -> list[Owner]:
+def module_parameters(models: Models, named: NamedParameters) -> list[ModuleParameter]:
     """Return all places in the models where the named parameters are kept."""
     names = {id(parameter): name for name, parameter in named}
     return [
-        Owner(module, attribute, names[id(parameter)], parameter)
+        ModuleParameter(module, attribute, names[id(parameter)], parameter)
         for model in models
         for module in model.modules()
         for attribute, parameter in module._parameters.items()

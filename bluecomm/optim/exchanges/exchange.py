@@ -18,7 +18,7 @@ from bluecomm.ops.weighted_average import (
     Level,
     start_weighted_average,
 )
-from bluecomm.optim.dynamic_topology import DynamicTopology
+from bluecomm.optim.exchanges.dynamic_topology import DynamicTopology
 from bluecomm.optim.options import CommunicationType, StepSettings
 from bluecomm.runtime import Communicator, Handle, parameters
 

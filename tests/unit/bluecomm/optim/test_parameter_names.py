@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from bluecomm.optim.buckets.naming import as_models, name_parameters, owners_in
+from bluecomm.optim.parameter_names import as_models, module_parameters, name_parameters
 
 
 def sgd(parameters):
@@ -96,7 +96,7 @@ def test_owners_are_all_places():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     named = name_parameters(sgd(model.parameters()), [model], None)
-    owners = owners_in([model], named)
+    owners = module_parameters([model], named)
     assert [(owner.module, owner.attribute, owner.name) for owner in owners] == [
         (model[0], "weight", "0.weight"),
         (model[0], "bias", "0.bias"),

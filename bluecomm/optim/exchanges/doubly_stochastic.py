@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bluecomm.ops.neighbor_weights import Weights
-from bluecomm.optim.exchange import NeighborExchange
+from bluecomm.optim.exchanges.exchange import NeighborExchange
 from bluecomm.optim.options import StepSettings
 from bluecomm.runtime import Communicator
 from bluecomm.topology import StaticTopology, TopologySchedule

@@ -12,7 +12,7 @@ from torch import nn
 
 from bluecomm.ops.allreduce import allreduce, allreduce_nonblocking
 from bluecomm.ops.reduce_op import Average
-from bluecomm.optim import live
+from bluecomm.optim import ownership
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 
@@ -76,7 +76,7 @@ def averaged(
     try:
         yield model
     finally:
-        live.settle(model.parameters(), for_writing=True)
+        ownership.settle(model.parameters(), for_writing=True)
         _overwrite(model, own)
 
 
@@ -161,7 +161,7 @@ def _settle(operation: str, model: nn.Module, *, for_writing: bool) -> None:
         raise TypeError(
             f"{operation}: model must be a torch.nn.Module, got {type(model).__name__}"
         )
-    live.settle(model.parameters(), for_writing=for_writing)
+    ownership.settle(model.parameters(), for_writing=for_writing)
 
 
 def _tensors(

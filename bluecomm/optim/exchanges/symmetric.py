@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bluecomm.ops.neighbor_weights import Weights
-from bluecomm.optim.exchange import NeighborExchange
+from bluecomm.optim.exchanges.exchange import NeighborExchange
 from bluecomm.optim.options import StepSettings
 from bluecomm.runtime import Communicator
 from bluecomm.topology import (

@@ -1,0 +1,1 @@
+"""Exchanges: how parameters are averaged, and with which weights in each round."""

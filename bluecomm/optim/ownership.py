@@ -1,0 +1,98 @@
+"""Records which distributed optimizer of this process owns a parameter."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from bluecomm.errors import BluecommError
+from bluecomm.optim.hooks.model_hooks import origin_of
+from bluecomm.runtime import Communicator, current_process
+
+
+class ParameterOwner(Protocol):
+    """A distributed optimizer, as far as its parameters are concerned."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the optimizer exists and still owns its parameters."""
+
+    def settle(self, *, for_writing: bool) -> None:
+        """Make the values of the parameters final."""
+
+    def drain(self) -> None:
+        """Finish the round under way while the world still exists."""
+
+    def retire(self) -> None:
+        """Finish the round under way and give up the parameters."""
+
+    def join(self) -> int:
+        """Take part without data until all ranks do; return the last rank to join."""
+
+
+_log = logging.getLogger("bluecomm")
+
+# Parameter -> weak reference to its owner.
+_owner_of = WeakTensorKeyDictionary()
+_owners: list[weakref.ref[ParameterOwner]] = []
+_created: weakref.WeakKeyDictionary[Communicator, int] = weakref.WeakKeyDictionary()
+
+
+def next_number(comm: Communicator) -> int:
+    """Return how many distributed optimizers a communicator has had before."""
+    number = _created.get(comm, 0)
+    _created[comm] = number + 1
+    return number
+
+
+def take_over(parameters: Iterable[torch.Tensor], owner: ParameterOwner) -> None:
+    """Make ``owner`` the owner of parameters; earlier owners retire."""
+    reference = weakref.ref(owner)
+    parameters = list(parameters)
+    for earlier in owners_of(parameters):
+        earlier.retire()
+    for parameter in parameters:
+        _owner_of[parameter] = reference
+    if not _owners:
+        current_process().before_shutdown(_drain_all)
+    _owners[:] = [ref for ref in _owners if ref() is not None]
+    _owners.append(reference)
+
+
+def owners_of(tensors: Iterable[torch.Tensor]) -> list[ParameterOwner]:
+    """Return the owners of some parameters (or of copies of them), each once."""
+    found: dict[ParameterOwner, None] = {}
+    for tensor in tensors:
+        reference = _owner_of.get(origin_of(tensor))  # type: ignore[no-untyped-call]
+        owner = reference() if reference is not None else None
+        if owner is not None:
+            found[owner] = None
+    return list(found)
+
+
+def settle(tensors: Iterable[torch.Tensor], *, for_writing: bool) -> None:
+    """Make the values of those parameters final that belong to an optimizer."""
+    for owner in owners_of(tensors):
+        owner.settle(for_writing=for_writing)
+
+
+def live_owners() -> list[ParameterOwner]:
+    """Return the owners whose optimizers exist, in order of creation."""
+    found = [reference() for reference in _owners]
+    return [owner for owner in found if owner is not None and owner.is_live]
+
+
+def _drain_all() -> None:
+    """Finish all rounds under way before the world ends."""
+    for reference in list(_owners):
+        owner = reference()
+        if owner is not None:
+            try:
+                owner.drain()
+            except (BluecommError, RuntimeError) as error:
+                _log.warning("the last round was not finished: %s", error)
