@@ -86,7 +86,7 @@ class FrameParser:
 
 
 class SendQueue:
-    """Frames that wait for a link to take them, control frames before bulk.
+    """Frames that wait for a connection to take them, control frames before bulk.
 
     A frame whose first bytes have left is finished before any other.
     """

@@ -1,11 +1,11 @@
-"""How long the other side of a link has been silent. Part of the agent: Python 3.8."""
+"""Measures how long a peer has been silent. Part of the agent: Python 3.8."""
 
 from __future__ import annotations
 
 import time
 
 
-class Silence:
+class SilenceTimer:
     """Counts seconds without a sign of life, as seen by a watcher that looks often.
 
     A watcher that did not run itself for a while (a frozen container, a machine that

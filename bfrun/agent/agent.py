@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bfrun.agent.driver_link import DriverLink
+from bfrun.agent.driver_connection import DriverConnection
 from bfrun.agent.oom import OomWatch
 from bfrun.agent.output_pump import OutputPump
 from bfrun.agent.ports import free_port
@@ -56,18 +56,20 @@ class Agent:
         self._guard_pid = guard_pid
         self._folder = folder
         self._selector = selectors.DefaultSelector()
-        self._link = DriverLink(marker, beat_fd, self._selector, self._on_driver)
+        self._connection = DriverConnection(
+            marker, beat_fd, self._selector, self._on_driver
+        )
         self._task: list[str] = []
         self._server = RankServer(
             folder, self._selector, self._welcome, self._on_rank_frame, self._task
         )
-        self._output = OutputPump(self._selector, self._link)
-        self._traces = TracePump(folder, self._link)
+        self._output = OutputPump(self._selector, self._connection)
+        self._traces = TracePump(folder, self._connection)
         self._nonce = secrets.token_hex(8)
         self._oom = OomWatch()
         self._job: Frame = {}
         self._ranks: dict[int, RankProcess] = {}
-        self._watch = RankWatch(self._ranks, self._link)
+        self._watch = RankWatch(self._ranks, self._connection)
         self._stdin: StdinFeed | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._ending = False
@@ -94,10 +96,10 @@ class Agent:
     def run(self) -> None:
         """Serve until the job has ended and the driver has hung up."""
         self._catch_signals()
-        self._link.send(self._ready())
+        self._connection.send(self._ready())
         try:
             while not self._done:
-                self._link.flush()
+                self._connection.flush()
                 self._traces.step()
                 for key, mask in self._selector.select(self._timeout_s()):
                     key.data(mask)
@@ -153,15 +155,17 @@ class Agent:
             self._ranks[rank.rank] = rank
             error = rank.start(self._environment(spec))
             if error is not None:
-                self._link.send(
+                self._connection.send(
                     {"type": "start_failed", "rank": rank.rank, "error": error}
                 )
                 continue
-            self._link.send({"type": "started", "rank": rank.rank, "pid": rank.pid})
+            self._connection.send(
+                {"type": "started", "rank": rank.rank, "pid": rank.pid}
+            )
             self._output.watch(rank)
             if rank.stdin_fd is not None:
                 self._stdin = StdinFeed(rank, self._selector, self._stdin_taken)
-            self._link.flush()
+            self._connection.flush()
 
     def _environment(self, spec: Frame) -> dict[str, str]:
         foreign = tuple(self._job["foreign_prefixes"])
@@ -190,7 +194,7 @@ class Agent:
             self._stdin.feed(text_to_bytes(frame["data"]), bool(frame.get("end")))
 
     def _stdin_taken(self, nbytes: int) -> None:
-        self._link.send({"type": "stdin_taken", "nbytes": nbytes})
+        self._connection.send({"type": "stdin_taken", "nbytes": nbytes})
 
     def _signal(self, frame: Frame) -> None:
         self._has_signalled = True
@@ -198,14 +202,14 @@ class Agent:
 
     def _inspect(self, frame: Frame) -> None:
         ranks = self._watch.inspection()
-        self._link.send({"type": "inspection", "id": frame["id"], "ranks": ranks})
+        self._connection.send({"type": "inspection", "id": frame["id"], "ranks": ranks})
 
     def _tell_time(self, frame: Frame) -> None:
         """Answer what this machine's clock shows."""
         now_ns = time.monotonic_ns()
         answer = {"type": "clock", "sent_ns": frame["sent_ns"], "received_ns": now_ns}
-        self._link.send({**answer, "replied_ns": time.monotonic_ns()})
-        self._link.flush()
+        self._connection.send({**answer, "replied_ns": time.monotonic_ns()})
+        self._connection.flush()
 
     def _end(self, frame: Frame) -> None:
         """End what is left; ``ended`` follows when all output has been sent."""
@@ -229,7 +233,7 @@ class Agent:
             )
         rank.hello_pid = pid
         rank.said_goodbye = False
-        self._link.send({"type": "hello", "rank": number, "pid": pid})
+        self._connection.send({"type": "hello", "rank": number, "pid": pid})
         welcome = dict(rank.spec["welcome"])
         welcome.update(
             type="welcome",
@@ -244,11 +248,11 @@ class Agent:
         if frame["type"] == "goodbye":
             self._ranks[number].said_goodbye = True
         try:
-            self._link.send({"type": "rank", "rank": number, "frame": frame})
+            self._connection.send({"type": "rank", "rank": number, "frame": frame})
         except (ProtocolError, RecursionError) as error:
             # It fits into a frame by itself, but not into one of ours.
             said = {"type": frame["type"][:99], "error": str(error)}
-            self._link.send({"type": "rank", "rank": number, "frame": said})
+            self._connection.send({"type": "rank", "rank": number, "frame": said})
 
     # What happens by itself
 
@@ -267,7 +271,7 @@ class Agent:
                 self._output.finish(rank)
         if self._ending and not self._said_ended and not self._sending():
             self._said_ended = True
-            self._link.send_bulk({"type": "ended", "left": self._left})
+            self._connection.send_bulk({"type": "ended", "left": self._left})
         self._watch_driver()
 
     def _sending(self) -> bool:
@@ -291,7 +295,7 @@ class Agent:
         if rank.stdin_fd is not None and self._stdin is not None:
             self._stdin.close()
         killed = rank.status == -signal.SIGKILL
-        self._link.send(
+        self._connection.send(
             {
                 "type": "exited",
                 "rank": rank.rank,
@@ -305,7 +309,7 @@ class Agent:
     def _watch_driver(self) -> None:
         """End the ranks when the driver is lost; leave when all is over."""
         now = time.monotonic()
-        if not self._orphaned and (self._terminated or self._link.lost()):
+        if not self._orphaned and (self._terminated or self._connection.lost()):
             self._orphaned = True
             if self._terminated:
                 print("bfrun's agent: SIGTERM (is its guard dead?)", file=sys.stderr)
@@ -313,7 +317,7 @@ class Agent:
             self._kill_at = now + ORPHAN_GRACE_S
         self._done = (
             (self._kill_at is not None and now > self._kill_at)
-            or (self._said_ended and self._link.idle)
+            or (self._said_ended and self._connection.idle)
             or (self._orphaned and not self._alive())
         )
 

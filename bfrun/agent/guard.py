@@ -25,9 +25,9 @@ import traceback
 from typing import Any
 
 from bfrun.agent import agent, kernel
-from bfrun.agent.driver_link import PAUSED_BEAT
+from bfrun.agent.driver_connection import PAUSED_BEAT
 from bfrun.agent.procs import kill_descendants
-from bfrun.silence import Silence
+from bfrun.silence import SilenceTimer
 
 # The agent itself acts after 4 s of silence and needs at most a second.
 SILENCE_LIMIT_S = 5.0
@@ -88,7 +88,7 @@ class Guard:
         self._beat_fd = beat_fd
         self._folder = folder
         self._agent_status: int | None = None
-        self._silence = Silence(SILENCE_LIMIT_S)
+        self._silence = SilenceTimer(SILENCE_LIMIT_S)
 
     def run(self) -> int:
         """Watch until the agent ends or is silent, clean up, return an exit code."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import selectors
 
-from bfrun.agent.driver_link import DriverLink
+from bfrun.agent.driver_connection import DriverConnection
 from bfrun.agent.rank_process import RankProcess
 from bfrun.channel import bytes_to_text
 
@@ -19,9 +19,11 @@ class OutputPump:
     output has been sent.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, link: DriverLink) -> None:
+    def __init__(
+        self, selector: selectors.BaseSelector, connection: DriverConnection
+    ) -> None:
         self._selector = selector
-        self._link = link
+        self._connection = connection
 
     def watch(self, rank: RankProcess) -> None:
         """Read the rank's output whenever there is some."""
@@ -48,7 +50,7 @@ class OutputPump:
         if data == b"":
             self._close(rank, stream)
         elif data:
-            self._link.send_bulk(
+            self._connection.send_bulk(
                 {
                     "type": "output",
                     "rank": rank.rank,
@@ -78,7 +80,7 @@ class OutputPump:
     def check_closed(self, rank: RankProcess) -> None:
         """Tell the driver if the rank has ended and nothing of its output is left."""
         if rank.status is not None and not rank.streams:
-            self._link.send_bulk({"type": "closed", "rank": rank.rank})
+            self._connection.send_bulk({"type": "closed", "rank": rank.rank})
 
     def _close(self, rank: RankProcess, stream: str) -> None:
         self._unwatch(rank.streams[stream])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import time
 
-from bfrun.agent.driver_link import DriverLink
+from bfrun.agent.driver_connection import DriverConnection
 from bfrun.agent.rank_process import RankProcess
 from bfrun.channel import Frame
 
@@ -24,12 +24,14 @@ class RankWatch:
 
     Args:
         ranks: By rank; more are added as they are started.
-        link: The driver, told of processes that stop, go on or vanish.
+        connection: The driver, told of processes that stop, go on or vanish.
     """
 
-    def __init__(self, ranks: dict[int, RankProcess], link: DriverLink) -> None:
+    def __init__(
+        self, ranks: dict[int, RankProcess], connection: DriverConnection
+    ) -> None:
         self._ranks = ranks
-        self._link = link
+        self._connection = connection
         self._sampled = time.monotonic()
         # Ranks that have ended, and when the driver is told.
         self._exited: list[tuple[float, RankProcess]] = []
@@ -59,7 +61,7 @@ class RankWatch:
         """Tell of ranks that have been stopped, go on, or are gone without a word."""
         now = time.monotonic()
         step_s = now - self._sampled
-        if step_s < _SAMPLE_EVERY_S or self._link.paused:
+        if step_s < _SAMPLE_EVERY_S or self._connection.paused:
             return
         self._sampled = now
         step_s = min(step_s, 2 * _SAMPLE_EVERY_S)
@@ -68,7 +70,7 @@ class RankWatch:
                 continue
             event = rank.freeze.sample(rank.watched_pid, step_s, failure_timeout_s)
             if event is not None:
-                self._link.send(
+                self._connection.send(
                     {
                         "type": "freeze",
                         "event": event,
@@ -84,7 +86,7 @@ class RankWatch:
         gone = rank.freeze.state == "exited" and rank.hello_pid not in (None, rank.pid)
         if gone and not rank.said_goodbye and not rank.vanished:
             rank.vanished = True
-            self._link.send(
+            self._connection.send(
                 {"type": "vanished", "rank": rank.rank, "pid": rank.hello_pid}
             )
 

@@ -12,7 +12,7 @@ import os
 import zlib
 from typing import Tuple  # noqa: UP035
 
-from bfrun.agent.driver_link import DriverLink
+from bfrun.agent.driver_connection import DriverConnection
 from bfrun.errors import ProtocolError
 from bfrun.trace.spool import HEADER_NBYTES, parse_header, used_ranges
 
@@ -27,12 +27,12 @@ class TracePump:
 
     Args:
         folder: Where ranks make files ``trace-<rank>-<pid>``.
-        link: To the driver. Nothing is read while it has something to write.
+        connection: To the driver. Nothing is read while it has something to write.
     """
 
-    def __init__(self, folder: str, link: DriverLink) -> None:
+    def __init__(self, folder: str, connection: DriverConnection) -> None:
         self._folder = folder
-        self._link = link
+        self._connection = connection
         self._pieces: collections.deque[_Piece] = collections.deque()
 
     @property
@@ -43,7 +43,7 @@ class TracePump:
     @property
     def ready(self) -> bool:
         """Whether ``step`` would send something now."""
-        return self.busy and self._link.idle
+        return self.busy and self._connection.idle
 
     def add(self, rank: int) -> None:
         """Send what a rank has recorded; its processes have ended."""
@@ -63,7 +63,7 @@ class TracePump:
                 self._pieces.append((rank, path, at, nbytes))
 
     def step(self) -> None:
-        """Send the next piece, if the link has nothing else to do."""
+        """Send the next piece, if the connection has nothing else to do."""
         if not self.ready:
             return
         rank, path, start, nbytes = self._pieces.popleft()
@@ -73,6 +73,6 @@ class TracePump:
             data = file.read(nbytes)
         packed = base64.b64encode(zlib.compress(data, 1)).decode("ascii")
         name = os.path.basename(path)
-        self._link.send_bulk(
+        self._connection.send_bulk(
             {"type": "trace", "rank": rank, "file": name, "data": packed}
         )

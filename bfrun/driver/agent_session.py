@@ -1,4 +1,4 @@
-"""The driver's view of one agent: link, frames, signs of life."""
+"""The driver's view of one agent: connection, frames, signs of life."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from bfrun.channel import Frame, FrameParser, SendQueue
 from bfrun.errors import LaunchError, ProtocolError
 from bfrun.hosts import Host
-from bfrun.launch.base import AgentLink, Launcher
+from bfrun.launch.base import Launcher, ProcessConnection
 from bfrun.launch.bootstrap import MarkerFilter, agent_archive, agent_argv, new_marker
-from bfrun.silence import Silence
+from bfrun.silence import SilenceTimer
 
 AGENT_SILENCE_LIMIT_S = 4.0
 BEAT_EVERY_S = 1.0
@@ -18,7 +18,7 @@ _END_S = 5.0
 
 
 class AgentSession:
-    """One started agent. Owns its link.
+    """One started agent. Owns its connection.
 
     Attributes:
         host: Where it runs.
@@ -28,9 +28,11 @@ class AgentSession:
         silent: It is lost because nothing was heard of it.
     """
 
-    def __init__(self, host: Host, link: AgentLink, marker: bytes, archive: bytes):
+    def __init__(
+        self, host: Host, connection: ProcessConnection, marker: bytes, archive: bytes
+    ):
         self.host = host
-        self.link = link
+        self.connection = connection
         self.ready: Frame | None = None
         self.ended = False
         self.lost = ""
@@ -39,7 +41,7 @@ class AgentSession:
         self._filter = MarkerFilter(marker)
         self._parser = FrameParser()
         self._queue = SendQueue()
-        self._silence = Silence(AGENT_SILENCE_LIMIT_S)
+        self._silence = SilenceTimer(AGENT_SILENCE_LIMIT_S)
         self._beat_due = 0.0
 
     @classmethod
@@ -56,12 +58,12 @@ class AgentSession:
         """
         marker, archive = new_marker(), agent_archive()
         argv = agent_argv(pythons, marker, len(archive))
-        link = launcher.start(host, argv, timeout_s)
-        return cls(host, link, marker, archive)
+        connection = launcher.start(host, argv, timeout_s)
+        return cls(host, connection, marker, archive)
 
     @property
     def has_backlog(self) -> bool:
-        """Whether frames wait for the link to take them."""
+        """Whether frames wait for the connection to take them."""
         return bool(self._archive or self._queue)
 
     def send(self, frame: Frame) -> None:
@@ -70,7 +72,7 @@ class AgentSession:
             self._queue.put(frame)
 
     def flush(self) -> None:
-        """Send what the link takes now, and a heartbeat when it is time."""
+        """Send what the connection takes now, and a heartbeat when it is time."""
         if self.lost or self.ended:
             return
         now = time.monotonic()
@@ -79,12 +81,12 @@ class AgentSession:
             self._queue.put({"type": "beat"})
         try:
             while self._archive:
-                sent = self.link.send(self._archive)
+                sent = self.connection.send(self._archive)
                 self._archive = self._archive[sent:]
                 if not sent:
                     return
             while self._queue:
-                sent = self.link.send(self._queue.peek())
+                sent = self.connection.send(self._queue.peek())
                 self._queue.advance(sent)
                 if not sent:
                     return
@@ -96,11 +98,11 @@ class AgentSession:
         frames: list[Frame] = []
         if self.lost:
             return frames
-        data = self.link.receive(_READ_NBYTES)
+        data = self.connection.receive(_READ_NBYTES)
         if data is None:
             return frames
         if not data:
-            self._lose("its link ended")
+            self._lose("its connection ended")
             return frames
         self._silence.heard()
         try:
@@ -129,11 +131,11 @@ class AgentSession:
 
     def why_lost(self) -> str:
         """Return why the agent is lost, with what it said itself."""
-        status = self.link.wait(0.0)
+        status = self.connection.wait(0.0)
         parts = [self.lost]
         if status is not None:
             parts.append(f"exit status {status}")
-        said = self.link.diagnosis()
+        said = self.connection.diagnosis()
         if said:
             parts.append(f"it said: {said}")
         return "; ".join(parts)
@@ -142,11 +144,11 @@ class AgentSession:
         """Return why the agent did not start."""
         reason = self.lost or f"no answer within {timeout_s:g} s"
         # One that has hung up is about to end, and has then said why.
-        status = self.link.wait(_END_S if self.lost else 0.5)
+        status = self.connection.wait(_END_S if self.lost else 0.5)
         lines = [f"host '{self.host.name}': the agent did not start: {reason}"]
         if status is not None:
             lines.append(f"exit status {status}")
-        for said in (self.link.diagnosis(), self._filter.banner):
+        for said in (self.connection.diagnosis(), self._filter.banner):
             if said:
                 lines.append(said[-2000:])
         lines.append(
@@ -156,4 +158,4 @@ class AgentSession:
 
     def close(self) -> None:
         """Hang up."""
-        self.link.close()
+        self.connection.close()

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from bfrun.channel import Frame, text_to_bytes
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AGENT_SILENCE_LIMIT_S, AgentSession
-from bfrun.driver.rank_desk import RankDesk
+from bfrun.driver.frame_router import FrameRouter
+from bfrun.driver.rank_supervisor import RankSupervisor
 from bfrun.driver.report import Leftovers
 from bfrun.driver.shutdown import Action, Shutdown
 from bfrun.driver.signals import SignalWatch, stop_myself
 from bfrun.driver.start_frame import start_frame
 from bfrun.driver.stdin_source import StdinSource
-from bfrun.driver.switchboard import Switchboard
-from bfrun.driver.trace_desk import TraceDesk
+from bfrun.driver.trace_collector import TraceCollector
 from bfrun.output.printer import Printer
 from bfrun.plan import LaunchPlan
 from bfrun.task import Task
@@ -58,15 +58,15 @@ class Job:
         self._sessions = sessions
         self._signals = signals
         self._task = task
-        self._board = Switchboard(plan, sessions)
+        self._router = FrameRouter(plan, sessions)
         self.printer = make_printer(self._on_shown)
         self._shutdown = Shutdown()
-        self._ranks = RankDesk(
-            plan, config, self._board, self._shutdown, self.printer.say, task
+        self._ranks = RankSupervisor(
+            plan, config, self._router, self._shutdown, self.printer.say, task
         )
         self.membership = self._ranks.membership
         self._stdin = StdinSource() if config.stdin else None
-        self._traces = _trace_desk(config, plan)
+        self._traces = _trace_collector(config, plan)
         self._end_deadline = 0.0
         self._left: dict[str, int] = {}
         self.interrupted_by: int | None = None
@@ -87,7 +87,9 @@ class Job:
         with self._selector:
             self._selector.register(self._signals.fd, selectors.EVENT_READ)
             for session in self._sessions:
-                self._selector.register(session.link, selectors.EVENT_READ, session)
+                self._selector.register(
+                    session.connection, selectors.EVENT_READ, session
+                )
             while not self._over():
                 self._turn()
         leftovers = self._leftovers()
@@ -118,21 +120,21 @@ class Job:
 
     def _turn(self) -> None:
         """Wait for news, handle all of it, and see what is due."""
-        self._board.flush()
+        self._router.flush()
         self._watch_stdin()
-        tick_s = _BACKLOG_TICK_S if self._board.has_backlog else _TICK_S
+        tick_s = _BACKLOG_TICK_S if self._router.has_backlog else _TICK_S
         for key, _ in self._selector.select(tick_s):
             if isinstance(key.data, AgentSession):
                 self._receive(key.data)
             elif key.fd == self._signals.fd:
                 self._on_signals()
             elif self._stdin is not None:
-                self._board.to_agent_of(0, self._stdin.read())
-        self._board.acknowledge()
+                self._router.to_agent_of(0, self._stdin.read())
+        self._router.acknowledge()
         now = time.monotonic()
         self._ranks.step(now)
         if self._traces is not None and (question := self._traces.question(now)):
-            self._board.to_agents(question)
+            self._router.to_agents(question)
         self._watch_agents()
         self._step(now)
 
@@ -145,7 +147,7 @@ class Job:
             else:
                 self._handlers[frame["type"]](frame)
         if session.lost:
-            self._selector.unregister(session.link)
+            self._selector.unregister(session.connection)
 
     def _watch_stdin(self) -> None:
         if self._stdin is None:
@@ -161,7 +163,7 @@ class Job:
             session.check()
             if session.lost and not session.ended:
                 ranks = [spec.rank for spec in host.processes]
-                if any(not self.membership.members[rank].over for rank in ranks):
+                if any(not self.membership.members[rank].ended for rank in ranks):
                     reason = session.why_lost()
                     if session.silent:
                         now = time.monotonic()
@@ -172,14 +174,14 @@ class Job:
         """Take the next step of ending the job, if it is time."""
         if self.printer.broken and not self.interrupted_by:
             self._interrupt(signal.SIGPIPE)
-        action = self._shutdown.step(now, self.membership.all_over)
+        action = self._shutdown.step(now, self.membership.all_ended)
         if action is Action.TERMINATE:
             self.membership.ending = True
-            self._board.to_agents({"type": "signal", "signum": int(signal.SIGTERM)})
+            self._router.to_agents({"type": "signal", "signum": int(signal.SIGTERM)})
         elif action is Action.END:
             self.membership.ending = True
             self._end_deadline = now + _ENDED_LIMIT_S
-            self._board.to_agents({"type": "end"})
+            self._router.to_agents({"type": "end"})
 
     def _over(self) -> bool:
         if not self._shutdown.ended:
@@ -192,7 +194,7 @@ class Job:
         now = time.monotonic()
         heard_at = now if self.printer.busy else 0.0
         if self._shutdown.leaves_output(now, self.printer.taken_at):
-            self._board.to_agents({"type": "leave_output"})
+            self._router.to_agents({"type": "leave_output"})
             heard_at = 0.0
         if self._traces is not None:
             heard_at = max(heard_at, self._traces.heard_at)
@@ -208,7 +210,7 @@ class Job:
             # A guard that has exited has ended every process below it; that of a
             # silent host has had its time, and cannot tell.
             left_s = 0.0 if session.silent else deadline - time.monotonic()
-            if session.link.wait(max(0.0, left_s)) is None:
+            if session.connection.wait(max(0.0, left_s)) is None:
                 silent.append(session.host.name)
             else:
                 self._left[session.host.name] = 0
@@ -245,13 +247,13 @@ class Job:
 
     def _suspend(self) -> None:
         """Stop this process, after telling the agents not to take it for dead."""
-        self._board.to_agents({"type": "suspend"})
+        self._router.to_agents({"type": "suspend"})
         deadline = time.monotonic() + _SUSPEND_FLUSH_S
-        while time.monotonic() < deadline and self._board.has_backlog:
-            self._board.flush()
+        while time.monotonic() < deadline and self._router.has_backlog:
+            self._router.flush()
             time.sleep(_BACKLOG_TICK_S)
         stop_myself()
-        self._board.to_agents({"type": "resume"})
+        self._router.to_agents({"type": "resume"})
 
     # Frames of the agents
 
@@ -273,11 +275,11 @@ class Job:
 
     def _on_shown(self, rank: int, nbytes: int) -> None:
         """Note output that has been shown. Runs in the printer's thread."""
-        self._board.note_shown(rank, nbytes)
+        self._router.note_shown(rank, nbytes)
         self._signals.wake()
 
 
-def _trace_desk(config: LaunchConfig, plan: LaunchPlan) -> TraceDesk | None:
+def _trace_collector(config: LaunchConfig, plan: LaunchPlan) -> TraceCollector | None:
     if config.timeline_filename is None:
         return None
-    return TraceDesk(config.timeline_filename, plan.host_of_rank, len(plan.hosts))
+    return TraceCollector(config.timeline_filename, plan.host_of_rank, len(plan.hosts))

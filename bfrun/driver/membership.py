@@ -28,8 +28,8 @@ class Member:
         pid: The process that speaks for it, else the started command.
         said_goodbye: It ended its communication in order.
         status: Exit status of the command, negative for a signal.
-        gone: Peers have been told that it has ended.
-        over: Nothing more will come of it, not even a status.
+        announced: Peers have been told that it has ended.
+        ended: Nothing more will come of it, not even a status.
     """
 
     rank: int
@@ -37,8 +37,8 @@ class Member:
     pid: int = 0
     said_goodbye: bool = False
     status: int | None = None
-    gone: bool = False
-    over: bool = False
+    announced: bool = False
+    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ class Membership:
         return cls(members, started=time.monotonic())
 
     @property
-    def all_over(self) -> bool:
+    def all_ended(self) -> bool:
         """Whether every rank has ended."""
-        return all(member.over for member in self.members.values())
+        return all(member.ended for member in self.members.values())
 
     def born(self, rank: int, pid: int) -> None:
         """Note the process of a rank: the command, later the one that said hello."""
@@ -108,7 +108,7 @@ class Membership:
     def not_started(self, rank: int, error: str) -> list[Frame]:
         """Note that the command of a rank could not be started."""
         member = self.members[rank]
-        member.over = True
+        member.ended = True
         text = f"rank {rank} on {member.host} could not be started: {error}"
         return self._lost(member, "not started", text, NOT_STARTED_CODE)
 
@@ -116,7 +116,7 @@ class Membership:
         """Note the exit status of a rank's command, negative for a signal."""
         member = self.members[rank]
         member.status = status
-        member.over = True
+        member.ended = True
         if status == 0:
             return self._finished(member)
         what, cause, code = describe_status(status)
@@ -157,16 +157,16 @@ class Membership:
         frames = []
         for rank in ranks:
             member = self.members[rank]
-            if not member.over:
-                member.over = True
+            if not member.ended:
+                member.ended = True
                 text = f"rank {rank} on {member.host} is lost with its agent: {reason}"
                 frames += self._lost(member, "agent lost", text, AGENT_LOST_CODE)
         return frames
 
     def _finished(self, member: Member) -> list[Frame]:
-        if member.gone:
+        if member.announced:
             return []
-        member.gone = True
+        member.announced = True
         frame = {"type": "finished", "rank": member.rank, "host": member.host}
         if not member.said_goodbye:
             text = f"rank {member.rank} on {member.host} had finished (exit 0)"
@@ -181,9 +181,9 @@ class Membership:
         exit_code: int,
         hint: str | None = None,
     ) -> list[Frame]:
-        if member.gone:
+        if member.announced:
             return []
-        member.gone = True
+        member.announced = True
         if self.ending:
             return []
         at_s = self.clock() - self.started

@@ -79,17 +79,17 @@ class Shutdown:
         quiet_since = max(self._interrupted_at, taken_at)
         return self._hurried or now - quiet_since > UNREAD_S
 
-    def step(self, now: float, all_over: bool) -> Action:
+    def step(self, now: float, all_ended: bool) -> Action:
         """Return what is due.
 
         Args:
             now: Seconds on the clock that the other methods were given.
-            all_over: Whether every rank has ended.
+            all_ended: Whether every rank has ended.
         """
         if self._phase is _Phase.ENDED:
             return Action.NOTHING
         late = now >= self._deadline
-        if all_over or (late and self._phase is _Phase.TERMINATING):
+        if all_ended or (late and self._phase is _Phase.TERMINATING):
             self._phase = _Phase.ENDED
             return Action.END
         if late and self._phase is _Phase.GRACE:

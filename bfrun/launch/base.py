@@ -1,8 +1,7 @@
-"""How an agent is started on a host, and the byte link to it.
+"""How a program is started on a host, and the byte stream to it.
 
-A way to start agents (local pipe, SSH channel) implements these two classes. Both
-are used by the driver only; the agent itself knows nothing but its own standard
-input and output.
+Each way to start programs (child process, SSH, srun) implements these two classes. Only
+the driver uses them: an agent knows nothing but its own standard input and output.
 """
 
 from __future__ import annotations
@@ -13,88 +12,88 @@ from collections.abc import Sequence
 from bfrun.hosts import Host
 
 
-class AgentLink(abc.ABC):
-    """Standard input and output of one started agent, never blocking.
+class ProcessConnection(abc.ABC):
+    """Non-blocking standard input and output of one started program.
 
-    All methods are called from one thread, the driver's, except ``fileno`` of a link
-    that is closed. The starter owns the link and closes it exactly once; ``close``
-    may be called again and then does nothing.
+    One thread, the driver's, calls all methods. The caller of ``Launcher.start`` owns
+    the connection and must close it; closing it again does nothing.
     """
 
     @abc.abstractmethod
     def fileno(self) -> int:
-        """Return a descriptor that polls readable whenever ``receive`` has news."""
+        """Return a descriptor that polls readable whenever ``receive`` has data."""
 
     @abc.abstractmethod
     def receive(self, nbytes: int) -> bytes | None:
-        """Return at most ``nbytes`` of the agent's output, without waiting.
+        """Return at most ``nbytes`` of the program's output, without waiting.
 
         Returns:
-            Bytes; ``b""`` at the end of the stream or when the link broke; ``None``
-            when nothing has come since the last call.
+            Bytes; ``b""`` at the end of the stream or when the connection broke;
+            ``None`` when nothing has arrived since the last call.
         """
 
     @abc.abstractmethod
     def send(self, data: bytes | memoryview) -> int:
-        """Hand bytes to the agent's input, without waiting.
+        """Write bytes to the program's input, without waiting.
 
         Returns:
-            How many bytes were taken, 0 when the link is full now.
+            How many bytes were taken; 0 while the connection is full.
 
         Raises:
-            ConnectionError: The agent no longer reads, or the link broke.
+            ConnectionError: The program no longer reads, or the connection broke.
         """
 
     @abc.abstractmethod
     def diagnosis(self) -> str:
-        """Return what is known of why the link ended.
+        """Return what is known of why the program ended.
 
-        That is the last few KiB of the agent's standard error, and the reason the
-        transport gave, if any; an empty string where there is nothing to say.
+        This is the last few KiB of the program's standard error, and the reason that
+        the transport gave, if any. Returns an empty string if nothing is known.
         """
 
     @abc.abstractmethod
     def wait(self, timeout_s: float) -> int | None:
-        """Wait until the agent has ended.
+        """Wait until the program has ended.
 
         Returns:
-            Its exit status, negative for a signal where that is known; ``None`` when
-            it still runs after ``timeout_s``, or the link broke without a status.
+            Its exit status, negative for a signal where that is known; ``None`` if it
+            still runs after ``timeout_s``, or the connection broke without a status.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Drop the link at once: the agent reads end-of-file and ends its ranks.
+        """Close the connection at once; an agent then reads end-of-file and ends.
 
-        Releases every descriptor, thread and connection of this link. Waits at most
-        a second.
+        Releases every descriptor and thread. Waits at most one second.
         """
 
 
 class Launcher(abc.ABC):
-    """One way to start agents. A launcher may serve many hosts."""
+    """One way to start programs. A launcher may serve many hosts."""
 
     @abc.abstractmethod
-    def start(self, host: Host, argv: Sequence[str], timeout_s: float) -> AgentLink:
-        """Start ``argv`` on ``host`` in a session of its own, and return the link.
+    def start(
+        self, host: Host, argv: Sequence[str], timeout_s: float
+    ) -> ProcessConnection:
+        """Start ``argv`` on ``host`` in a session of its own.
 
-        The driver calls this from one thread per host, so it must be thread-safe and
-        may block.
+        The driver calls this from one thread per host, so an implementation must be
+        thread-safe and may block.
 
         Args:
-            host: Where to start.
-            argv: Program and arguments, not quoted for any shell. Its standard
-                input and output become the link.
+            host: The host to start it on.
+            argv: Program and arguments, not quoted for any shell.
             timeout_s: Seconds to connect and start.
 
         Returns:
-            A fresh link, owned by the caller.
+            A connection to the program's standard input and output, owned by the
+            caller.
 
         Raises:
-            LaunchError: The host cannot be reached or the program cannot be started;
-                names host, reason and remedy.
+            LaunchError: The host cannot be reached or the program cannot be started.
+                Names host, reason and remedy.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release what the launcher shares between its links."""
+        """Release what the launcher shares between its connections."""

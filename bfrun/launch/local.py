@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
-from bfrun.launch.base import AgentLink, Launcher
+from bfrun.launch.base import Launcher, ProcessConnection
 
 _DIAGNOSIS_NBYTES = 4096
 
 
-class LocalLink(AgentLink):
+class LocalConnection(ProcessConnection):
     """Pipes to a process that this one started."""
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -82,9 +82,11 @@ class LocalLink(AgentLink):
 class LocalLauncher(Launcher):
     """Starts agents as children of this process, whatever host is named."""
 
-    def start(self, host: Host, argv: Sequence[str], timeout_s: float) -> AgentLink:
+    def start(
+        self, host: Host, argv: Sequence[str], timeout_s: float
+    ) -> ProcessConnection:
         try:
-            return LocalLink(argv)
+            return LocalConnection(argv)
         except OSError as error:
             raise LaunchError(
                 f"host '{host.name}': the agent could not be started with "

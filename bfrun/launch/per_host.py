@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host, is_local
-from bfrun.launch.base import AgentLink, Launcher
+from bfrun.launch.base import Launcher, ProcessConnection
 from bfrun.launch.local import LocalLauncher
 from bfrun.probe import interface_addresses
 
@@ -55,7 +55,9 @@ class PerHostLauncher(Launcher):
 
             self._ssh = SshLauncher(config)
 
-    def start(self, host: Host, argv: Sequence[str], timeout_s: float) -> AgentLink:
+    def start(
+        self, host: Host, argv: Sequence[str], timeout_s: float
+    ) -> ProcessConnection:
         """Start ``argv`` on ``host``; see :class:`Launcher`."""
         if self._ssh is not None and host in self._remote:
             return self._ssh.start(host, argv, timeout_s)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from bfrun.allocation import Allocation
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
-from bfrun.launch.base import AgentLink, Launcher
-from bfrun.launch.local import LocalLink
+from bfrun.launch.base import Launcher, ProcessConnection
+from bfrun.launch.local import LocalConnection
 
 
 class SlurmLauncher(Launcher):
@@ -21,10 +21,12 @@ class SlurmLauncher(Launcher):
     def __init__(self, allocation: Allocation) -> None:
         self._allocation = allocation
 
-    def start(self, host: Host, argv: Sequence[str], timeout_s: float) -> AgentLink:
+    def start(
+        self, host: Host, argv: Sequence[str], timeout_s: float
+    ) -> ProcessConnection:
         """Start ``argv`` on ``host``; see :class:`Launcher`."""
         try:
-            return LocalLink([*self.command(host), *argv])
+            return LocalConnection([*self.command(host), *argv])
         except OSError as error:
             raise LaunchError(
                 f"host '{host.name}': SLURM_JOB_ID is set, but srun cannot be started: "

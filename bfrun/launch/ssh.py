@@ -14,7 +14,7 @@ import paramiko
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
-from bfrun.launch.base import AgentLink, Launcher
+from bfrun.launch.base import Launcher, ProcessConnection
 from bfrun.launch.ssh_connection import SshConnection
 from bfrun.launch.ssh_settings import SshSettings, read_ssh_config, ssh_settings
 
@@ -24,7 +24,7 @@ _STDERR_KEPT = 4 * 1024
 _LAST_WORDS_S = 1.0
 
 
-class SshLink(AgentLink):
+class SshProcessConnection(ProcessConnection):
     """An agent's standard input and output, carried by one SSH channel.
 
     paramiko's channels block inside their transport when a cut link has filled the
@@ -50,7 +50,7 @@ class SshLink(AgentLink):
         return self._near.fileno()
 
     def receive(self, nbytes: int) -> bytes | None:
-        """Return output of the agent; see :class:`AgentLink`."""
+        """Return output of the agent; see :class:`ProcessConnection`."""
         try:
             return self._near.recv(nbytes)
         except BlockingIOError:
@@ -59,7 +59,7 @@ class SshLink(AgentLink):
             return b""
 
     def send(self, data: bytes | memoryview) -> int:
-        """Hand bytes to the agent; see :class:`AgentLink`."""
+        """Hand bytes to the agent; see :class:`ProcessConnection`."""
         try:
             return self._near.send(data)
         except BlockingIOError:
@@ -75,7 +75,7 @@ class SshLink(AgentLink):
         return "the SSH connection broke"
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for the exit status; see :class:`AgentLink`."""
+        """Wait for the exit status; see :class:`ProcessConnection`."""
         deadline = time.monotonic() + timeout_s
         if not self._channel.status_event.wait(timeout_s):
             return None
@@ -155,7 +155,9 @@ class SshLauncher(Launcher):
         self._jump_lock = threading.Lock()
         self._jumps: dict[tuple[SshSettings, ...], SshConnection] = {}
 
-    def start(self, host: Host, argv: Sequence[str], timeout_s: float) -> AgentLink:
+    def start(
+        self, host: Host, argv: Sequence[str], timeout_s: float
+    ) -> ProcessConnection:
         """Start ``argv`` on ``host``; see :class:`Launcher`."""
         deadline = time.monotonic() + timeout_s
         connection = self._connection(host, deadline)
@@ -168,7 +170,7 @@ class SshLauncher(Launcher):
                 f"host '{host.name}': SSH does not run a command: {error}; check that "
                 f"'ssh {host.name} true' works"
             ) from error
-        return SshLink(connection, channel)
+        return SshProcessConnection(connection, channel)
 
     def close(self) -> None:
         """Close every connection."""

@@ -17,9 +17,9 @@ from bfrun.errors import LaunchError
 from bfrun.notebook.profile import Profile
 from bfrun.plan import HostPlan
 
-_KEEPER = (
+_GUARD = (
     f"import sys; sys.path.append({str(Path(__file__).parents[2])!r}); "
-    "from bfrun.notebook.keeper import main; main()"
+    "from bfrun.notebook.controller_guard import main; main()"
 )
 _LOOK_S = 0.05
 _END_S = 10.0
@@ -44,7 +44,7 @@ class Controller:
         self._profile = profile
         profile.forget_connections()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _KEEPER, *_command(profile, addresses)],
+            [sys.executable, "-c", _GUARD, *_command(profile, addresses)],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

@@ -46,7 +46,7 @@ def interpreters(python: str | None) -> Sequence[str]:
 
 
 class ProbeSession:
-    """One running probe. Owns its link; used by one thread at a time."""
+    """One running probe. Owns its connection; used by one thread at a time."""
 
     def __init__(
         self, launcher: Launcher, host: Host, python: str | None, timeout_s: float
@@ -68,7 +68,7 @@ class ProbeSession:
         source = (Path(__file__).parents[1] / "probe.py").read_bytes()
         words = [_PROGRAM, str(len(source)), *interpreters(python)]
         argv = ["/bin/sh", "-c", _SCRIPT, "bfrun", *words]
-        self._link = launcher.start(host, argv, timeout_s)
+        self._connection = launcher.start(host, argv, timeout_s)
         self._unsent = source
 
     def ask(self, what: str, timeout_s: float, **question: Any) -> Mapping[str, Any]:
@@ -91,42 +91,42 @@ class ProbeSession:
         return answer
 
     def close(self) -> None:
-        """Let the probe end, and release the link."""
+        """Let the probe end, and release the connection."""
         try:
             self.ask("end", 2.0)
-            self._link.wait(2.0)
+            self._connection.wait(2.0)
         except (LaunchError, ConnectionError):
-            pass  # It ended by itself, or ends when the link closes.
+            pass  # It ended by itself, or ends when the connection closes.
         finally:
-            self._link.close()
+            self._connection.close()
 
     def abort(self) -> None:
         """Drop the probe at once. May be called while another thread asks."""
-        self._link.close()
+        self._connection.close()
 
     def _move(self, timeout_s: float) -> None:
         """Send and receive what is possible now, else wait a little for input."""
         try:
-            taken = self._link.send(self._unsent) if self._unsent else 0
+            taken = self._connection.send(self._unsent) if self._unsent else 0
         except ConnectionError:
             taken = 0
         self._unsent = self._unsent[taken:]
-        # No descriptor tells when the link takes more, so then it is asked often.
+        # No descriptor tells when the connection takes more, so then it is asked often.
         wait_s = 0.01 if self._unsent else timeout_s
         try:
             # Not select(), which knows no descriptor above 1023.
             poll = select.poll()
-            poll.register(self._link, select.POLLIN)
+            poll.register(self._connection, select.POLLIN)
             poll.poll(min(wait_s, timeout_s) * 1000)
-            data = self._link.receive(65536)
+            data = self._connection.receive(65536)
         except (OSError, ValueError):
             data = b""  # Aborted by another thread.
         if data == b"":
-            self._link.wait(_END_S)
+            self._connection.wait(_END_S)
             raise LaunchError(
                 f"host '{self._host.name}': the pre-flight's program ended: "
-                f"{self._link.diagnosis() or 'no reason given'}; an interpreter of "
-                "Python 3.8 or newer is needed there (--python PATH)"
+                f"{self._connection.diagnosis() or 'no reason given'}; the host needs "
+                "Python 3.8 or newer; name an interpreter with --python PATH"
             )
         self._received += data or b""
 

@@ -132,7 +132,7 @@ def test_session_asks_and_leaves_nothing():
     facts = session.ask("facts", DEADLINE_S, **question("sh"))
     assert facts["hostname"] == socket.gethostname()
     session.close()
-    assert session._link.wait(DEADLINE_S) == 0
+    assert session._connection.wait(DEADLINE_S) == 0
 
 
 def test_session_with_a_missing_interpreter():
@@ -158,7 +158,7 @@ def test_session_has_a_deadline(tmp_path):
     session = ProbeSession(LocalLauncher(), HERE, str(python), 10)
     with pytest.raises(LaunchError, match=r"no answer .* 'facts' within 0\.2 s"):
         session.ask("facts", 0.2, **question("sh"))
-    session._link._process.kill()
+    session._connection._process.kill()
     session.close()
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from bfrun.silence import Silence
+from bfrun.silence import SilenceTimer
 
 
 @pytest.fixture
@@ -11,7 +11,7 @@ def clock(monkeypatch):
 
 
 def test_silence_expires_and_is_broken(clock):
-    silence = Silence(4.0)
+    silence = SilenceTimer(4.0)
     for _ in range(7):
         clock[0] += 0.5
         assert not silence.expired()
@@ -24,13 +24,13 @@ def test_silence_expires_and_is_broken(clock):
 
 
 def test_a_watcher_that_slept_blames_nobody(clock):
-    silence = Silence(4.0)
+    silence = SilenceTimer(4.0)
     clock[0] += 3600
     assert not silence.expired()
 
 
 def test_a_pause_does_not_count(clock):
-    silence = Silence(2.0)
+    silence = SilenceTimer(2.0)
     silence.pause(True)
     assert silence.paused
     for _ in range(10):

@@ -12,7 +12,7 @@ from tests.support.traces import TraceWriter
 
 
 class Link:
-    """A link to the driver that takes frames when it is told to."""
+    """A connection to the driver that takes frames when it is told to."""
 
     def __init__(self):
         self.idle = True
@@ -23,13 +23,13 @@ class Link:
 
 
 @pytest.fixture
-def link():
+def connection():
     return Link()
 
 
 @pytest.fixture
-def pump(tmp_path, link):
-    return TracePump(str(tmp_path), link)
+def pump(tmp_path, connection):
+    return TracePump(str(tmp_path), connection)
 
 
 def record(folder, rank, pid=7, events=100, capacity=1000):
@@ -41,13 +41,13 @@ def record(folder, rank, pid=7, events=100, capacity=1000):
     return writer.packed()
 
 
-def drain(pump, link):
+def drain(pump, connection):
     """Return what arrives: (rank, file) to bytes."""
     arrived = {}
     while pump.busy:
-        before = len(link.frames)
+        before = len(connection.frames)
         pump.step()
-        (frame,) = link.frames[before:]
+        (frame,) = connection.frames[before:]
         assert frame["type"] == "trace"
         key = frame["rank"], frame["file"]
         piece = zlib.decompress(base64.b64decode(frame["data"]))
@@ -55,53 +55,55 @@ def drain(pump, link):
     return arrived
 
 
-def test_a_file_arrives_packed(pump, link, tmp_path):
+def test_a_file_arrives_packed(pump, connection, tmp_path):
     packed = record(tmp_path, 3)
     assert not pump.busy
     pump.add(3)
-    assert drain(pump, link) == {(3, "trace-3-7"): packed}
+    assert drain(pump, connection) == {(3, "trace-3-7"): packed}
     assert len(list(Spool(packed).events())) == 200
     assert not pump.ready
 
 
 @pytest.mark.parametrize("nbytes", [1, 64, 1000, 4096])
-def test_pieces_are_small_and_in_order(pump, link, tmp_path, monkeypatch, nbytes):
+def test_pieces_are_small_and_in_order(pump, connection, tmp_path, monkeypatch, nbytes):
     monkeypatch.setattr(trace_pump, "_PIECE_NBYTES", nbytes)
     packed = record(tmp_path, 0, events=3, capacity=10)
     pump.add(0)
-    assert drain(pump, link) == {(0, "trace-0-7"): packed}
-    sizes = [len(zlib.decompress(base64.b64decode(f["data"]))) for f in link.frames]
+    assert drain(pump, connection) == {(0, "trace-0-7"): packed}
+    sizes = [
+        len(zlib.decompress(base64.b64decode(f["data"]))) for f in connection.frames
+    ]
     assert max(sizes) <= nbytes
 
 
-def test_a_ring_that_went_round_is_whole(pump, link, tmp_path):
+def test_a_ring_that_went_round_is_whole(pump, connection, tmp_path):
     packed = record(tmp_path, 0, events=100, capacity=7)
     pump.add(0)
-    assert drain(pump, link) == {(0, "trace-0-7"): packed}
+    assert drain(pump, connection) == {(0, "trace-0-7"): packed}
     assert Spool(packed).header.dropped == 193
 
 
 def test_only_the_rank_that_ended_is_read_with_all_of_its_processes(
-    pump, link, tmp_path
+    pump, connection, tmp_path
 ):
     for rank, pid in ((1, 7), (1, 8), (10, 9), (2, 10)):
         record(tmp_path, rank, pid)
     pump.add(1)
-    assert set(drain(pump, link)) == {(1, "trace-1-7"), (1, "trace-1-8")}
+    assert set(drain(pump, connection)) == {(1, "trace-1-7"), (1, "trace-1-8")}
 
 
-def test_nothing_is_read_while_the_link_is_busy(pump, link, tmp_path):
+def test_nothing_is_read_while_the_link_is_busy(pump, connection, tmp_path):
     record(tmp_path, 0)
     pump.add(0)
-    link.idle = False
+    connection.idle = False
     assert pump.busy
     assert not pump.ready
     pump.step()
-    assert link.frames == []
-    link.idle = True
+    assert connection.frames == []
+    connection.idle = True
     assert pump.ready
     pump.step()
-    assert len(link.frames) == 1
+    assert len(connection.frames) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"BLUETRCE", bytes(5000)])
@@ -111,8 +113,8 @@ def test_a_rank_that_ended_while_it_made_the_file(pump, tmp_path, content):
     assert not pump.busy
 
 
-def test_a_file_that_is_gone_is_sent_as_nothing(pump, link, tmp_path):
+def test_a_file_that_is_gone_is_sent_as_nothing(pump, connection, tmp_path):
     record(tmp_path, 0)
     pump.add(0)
     (tmp_path / "trace-0-7").unlink()
-    assert drain(pump, link) == {(0, "trace-0-7"): b""}
+    assert drain(pump, connection) == {(0, "trace-0-7"): b""}

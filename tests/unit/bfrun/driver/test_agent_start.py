@@ -14,7 +14,7 @@ from bfrun.launch.local import LocalLauncher
 from tests.support.deadlines import DEADLINE_S
 
 HOSTS = [Host("one"), Host("two")]
-# Until the link is closed.
+# Until the connection is closed.
 WAIT = "import sys; sys.stdin.buffer.read()"
 
 
@@ -29,11 +29,11 @@ class Scripted(Launcher):
         program = self.programs.get(host.name)
         if program is not None:
             argv = [sys.executable, "-c", program]
-        link = LocalLauncher().start(host, argv, timeout_s)
-        self.links.append(link)
+        connection = LocalLauncher().start(host, argv, timeout_s)
+        self.links.append(connection)
         if host.name == "two":
             self.on_second()
-        return link
+        return connection
 
     def close(self):
         pass
@@ -83,7 +83,7 @@ def test_a_program_that_is_no_agent_is_reported(program, text):
     assert str(caught.value).startswith("host 'two': the agent did not start: ")
     assert text in str(caught.value)
     assert "--python" in str(caught.value)
-    assert all(link.wait(DEADLINE_S) is not None for link in launcher.links)
+    assert all(connection.wait(DEADLINE_S) is not None for connection in launcher.links)
 
 
 def test_an_interpreter_that_does_not_exist_is_reported():
@@ -96,7 +96,7 @@ def test_the_user_may_end_the_start():
     launcher.on_second = lambda: os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(Interrupted):
         start(launcher)
-    assert all(link.wait(DEADLINE_S) is not None for link in launcher.links)
+    assert all(connection.wait(DEADLINE_S) is not None for connection in launcher.links)
 
 
 def test_after_the_watch_signals_are_python_s_own():

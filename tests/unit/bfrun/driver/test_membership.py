@@ -58,7 +58,7 @@ def test_each_rank_is_announced_once(members):
     assert members.vanished(0, 7)[0]["cause"] == "ended without goodbye"
     assert members.exited(0, 1) == []
     assert len(members.failures) == 1
-    assert members.members[0].over
+    assert members.members[0].ended
 
 
 def test_deaths_while_the_job_ends_are_no_failures(members):
@@ -69,13 +69,13 @@ def test_deaths_while_the_job_ends_are_no_failures(members):
 
 def test_a_lost_agent_takes_its_living_ranks_along(members):
     members.exited(0, 0)
-    frames = members.agent_lost([0, 1], "link cut")
+    frames = members.agent_lost([0, 1], "connection cut")
     assert [frame["rank"] for frame in frames] == [1]
     assert frames[0]["cause"] == "agent lost"
-    assert "lost with its agent: link cut" in frames[0]["text"]
-    assert not members.all_over
-    members.agent_lost([2], "link cut")
-    assert members.all_over
+    assert "lost with its agent: connection cut" in frames[0]["text"]
+    assert not members.all_ended
+    members.agent_lost([2], "connection cut")
+    assert members.all_ended
 
 
 def test_freezes_are_first_a_warning_then_a_failure(members):
@@ -84,7 +84,7 @@ def test_freezes_are_first_a_warning_then_a_failure(members):
     assert "kill -CONT 101" in warning["text"]
     (lost,) = members.froze_too_long(1, 120.0)
     assert lost["cause"] == "frozen 120 s"
-    assert not members.members[1].over
+    assert not members.members[1].ended
 
 
 def test_a_command_that_cannot_start(members):

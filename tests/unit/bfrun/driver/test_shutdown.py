@@ -8,7 +8,7 @@ from bfrun.driver.shutdown import (
 )
 
 
-def test_all_over_ends_the_job():
+def test_end_of_all_ranks_ends_the_job():
     shutdown = Shutdown()
     assert shutdown.step(0, False) is Action.NOTHING
     assert shutdown.step(1, True) is Action.END

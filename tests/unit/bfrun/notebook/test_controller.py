@@ -68,15 +68,15 @@ def test_no_client_without_a_job(tmp_path: Path, monkeypatch, capsys) -> None:
     assert main(["start", "-np", "1", "-H", "a:b:c"]) == 2
 
 
-# The driver of the tests below: starts a keeper over a shell with a child.
+# The driver of the tests below: starts a guard over a shell with a child.
 _DRIVER = """
 import signal, subprocess, sys
-from bfrun.notebook.controller import _KEEPER
+from bfrun.notebook.controller import _GUARD
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
-keeper = subprocess.Popen(
-    [sys.executable, "-c", _KEEPER, "sh", "-c", sys.argv[1]], stdin=subprocess.PIPE
+guard = subprocess.Popen(
+    [sys.executable, "-c", _GUARD, "sh", "-c", sys.argv[1]], stdin=subprocess.PIPE
 )
-print(keeper.pid, flush=True)
+print(guard.pid, flush=True)
 signal.pause()
 """
 
@@ -104,9 +104,9 @@ def test_nothing_of_the_controller_outlives_the_driver(tmp_path: Path) -> None:
     with start_driver(script) as driver:
         hear(tmp_path, "child")
         assert driver.stdout is not None
-        keeper = int(driver.stdout.readline())
+        guard = int(driver.stdout.readline())
         driver.send_signal(signal.SIGKILL)
-        for pid in (keeper, int(child.read_text())):
+        for pid in (guard, int(child.read_text())):
             wait_until(lambda pid=pid: _is_gone(pid), f"{pid} still runs")
 
 

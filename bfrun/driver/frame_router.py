@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from bfrun.channel import Frame
 from bfrun.driver.agent_session import AgentSession
-from bfrun.driver.rendezvous import Answers
+from bfrun.driver.record_table import Answers
 from bfrun.plan import LaunchPlan
 
 
-class Switchboard:
+class FrameRouter:
     """Sends frames to agents, and through them to ranks.
 
     Args:
@@ -30,7 +30,7 @@ class Switchboard:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether frames wait for a link to take them."""
+        """Whether frames wait for a connection to take them."""
         return any(s.has_backlog and not s.lost for s in self.sessions)
 
     def flush(self) -> None:

@@ -1,8 +1,8 @@
 """The process above the controller: no part of the controller outlives the driver.
 
 The controller has a process for each of its queues, which outlive it if it is killed.
-They all stay descendants of the keeper, which ends them when its standard input, held
-by the driver, ends. If the keeper is killed, the kernel tells the controller.
+They all stay descendants of the guard, which ends them when its standard input, held
+by the driver, ends. If the guard is killed, the kernel tells the controller.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _SLOW_S = 2.0
 _MAX_RANK_NBYTES = 1 << 30
 
 
-class TraceDesk:
+class TraceCollector:
     """One job's timeline.
 
     Args:

@@ -7,23 +7,23 @@ from collections.abc import Callable
 
 from bfrun.channel import Frame
 from bfrun.config import LaunchConfig
+from bfrun.driver.frame_router import FrameRouter
 from bfrun.driver.membership import Membership
-from bfrun.driver.rendezvous import Rendezvous
+from bfrun.driver.record_table import RecordTable
 from bfrun.driver.shutdown import Shutdown
-from bfrun.driver.stall import StallDesk
-from bfrun.driver.switchboard import Switchboard
+from bfrun.driver.stall_tracker import StallTracker
 from bfrun.errors import ProtocolError
 from bfrun.plan import LaunchPlan
 from bfrun.task import Task
 
 
-class RankDesk:
+class RankSupervisor:
     """Keeps the ranks' membership, rendezvous and stalls.
 
     Args:
         plan: Who runs where.
         config: The time within which ranks must meet.
-        board: Carries frames to agents and ranks.
+        router: Carries frames to agents and ranks.
         shutdown: Told of failures.
         say: Shows a line to the user.
         task: Takes the results of ranks, if they run no program.
@@ -33,19 +33,19 @@ class RankDesk:
         self,
         plan: LaunchPlan,
         config: LaunchConfig,
-        board: Switchboard,
+        router: FrameRouter,
         shutdown: Shutdown,
         say: Callable[[str], None],
         task: Task | None,
     ) -> None:
         hosts = plan.host_of_rank
         self.membership = Membership.of(hosts)
-        self._board = board
+        self._router = router
         self._shutdown = shutdown
         self._say = say
         self._task = task
-        self._rendezvous = Rendezvous(plan.world_size, config.start_timeout_s)
-        self._stalls = StallDesk(hosts)
+        self._records = RecordTable(plan.world_size, config.start_timeout_s)
+        self._stalls = StallTracker(hosts)
         self.handlers: dict[str, Callable[[Frame], None]] = {
             "started": self._on_started,
             "start_failed": self._on_start_failed,
@@ -59,11 +59,11 @@ class RankDesk:
 
     def step(self, now: float) -> None:
         """Answer ranks that have waited long enough: at rendezvous, or in a stall."""
-        self._board.answer(self._rendezvous.expire(now))
+        self._router.answer(self._records.expire(now))
         members = self.membership.members.values()
-        alive = {member.rank for member in members if not member.over}
+        alive = {member.rank for member in members if not member.ended}
         for rank, report in self._stalls.reports(alive, now):
-            self._board.to_ranks([rank], report)
+            self._router.to_ranks([rank], report)
 
     def agent_lost(self, ranks: list[int], reason: str) -> None:
         """Note that nothing will be heard of some ranks any more."""
@@ -72,7 +72,7 @@ class RankDesk:
     def _announce(self, frames: list[Frame]) -> None:
         """Tell every rank of a change, and act on it."""
         for frame in frames:
-            self._board.to_all_ranks(frame)
+            self._router.to_all_ranks(frame)
             text = frame.get("text", "")
             if frame["type"] == "lost":
                 self._shutdown.fail(time.monotonic())
@@ -82,7 +82,7 @@ class RankDesk:
                 self._say(f"bfrun: {text}; ending the other ranks")
             if frame["type"] in ("lost", "finished"):
                 why = text or f"rank {frame['rank']} on {frame['host']} had finished"
-                self._board.answer(self._rendezvous.gone(frame["rank"], why))
+                self._router.answer(self._records.rank_ended(frame["rank"], why))
 
     # What agents say of ranks
 
@@ -134,14 +134,14 @@ class RankDesk:
         now = time.monotonic()
         if said["type"] == "publish":
             number, record = int(said["round"]), said["record"]
-            self._board.answer(self._rendezvous.publish(rank, number, record, now))
+            self._router.answer(self._records.publish(rank, number, record, now))
         elif said["type"] == "goodbye":
             self.membership.goodbye(rank)
         elif said["type"] == "stall":
             query = self._stalls.ask(rank, str(said["op"]), now)
             if query is not None:
-                self._board.to_all_ranks({"type": "query_pending", "id": query})
-                self._board.to_agents({"type": "inspect", "id": query})
+                self._router.to_all_ranks({"type": "query_pending", "id": query})
+                self._router.to_agents({"type": "inspect", "id": query})
         elif said["type"] == "pending":
             self._stalls.pending(rank, said["id"], said["ops"])
         elif said["type"] == "result" and self._task is not None:

@@ -21,7 +21,7 @@ class _Round:
     deadline: float = 0.0
 
 
-class Rendezvous:
+class RecordTable:
     """Collects the records of each round.
 
     Args:
@@ -51,7 +51,7 @@ class Rendezvous:
             return [(everyone, {"type": "table", "round": number, "records": records})]
         return self._close_hopeless()
 
-    def gone(self, rank: int, why: str) -> Answers:
+    def rank_ended(self, rank: int, why: str) -> Answers:
         """Note that a rank has ended: rounds that still need it will never be full."""
         self._gone[rank] = why
         return self._close_hopeless()

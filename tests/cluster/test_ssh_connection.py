@@ -1,4 +1,4 @@
-"""The byte link to a program on another host."""
+"""The byte connection to a program on another host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
-from bfrun.launch.base import AgentLink
+from bfrun.launch.base import ProcessConnection
 from bfrun.launch.ssh import SshLauncher
 from tests.support.deadlines import DEADLINE_S
 
@@ -36,15 +36,15 @@ def launcher(cluster) -> Iterator[SshLauncher]:
     made.close()
 
 
-def read(link: AgentLink, nbytes: int | None = None) -> bytes:
+def read(connection: ProcessConnection, nbytes: int | None = None) -> bytes:
     """Read ``nbytes``, or until the end of the stream."""
     got = b""
     deadline = time.monotonic() + DEADLINE_S
     while nbytes is None or len(got) < nbytes:
         left = deadline - time.monotonic()
         assert left > 0, f"no more than {got!r} after {DEADLINE_S} s"
-        select.select([link], [], [], left)
-        data = link.receive(65536)
+        select.select([connection], [], [], left)
+        data = connection.receive(65536)
         if data == b"":
             break
         got += data or b""
@@ -52,86 +52,90 @@ def read(link: AgentLink, nbytes: int | None = None) -> bytes:
 
 
 def test_runs_a_program_on_the_host(launcher):
-    link = launcher.start(NODE2, ["uname", "-n"], DEADLINE_S)
-    assert read(link) == b"node2\n"
-    assert link.wait(DEADLINE_S) == 0
-    link.close()
-    link.close()
+    connection = launcher.start(NODE2, ["uname", "-n"], DEADLINE_S)
+    assert read(connection) == b"node2\n"
+    assert connection.wait(DEADLINE_S) == 0
+    connection.close()
+    connection.close()
 
 
 def test_arguments_reach_the_program_unchanged(launcher):
     words = ["a b", "'", '"', "$HOME", "*", "\\", "!", ";", "", "#"]
-    link = launcher.start(NODE1, ["printf", "<%s>", *words], DEADLINE_S)
-    assert read(link) == "".join(f"<{word}>" for word in words).encode()
-    link.close()
+    connection = launcher.start(NODE1, ["printf", "<%s>", *words], DEADLINE_S)
+    assert read(connection) == "".join(f"<{word}>" for word in words).encode()
+    connection.close()
 
 
 def test_bytes_pass_both_ways_and_back_pressure_is_felt(launcher):
-    link = launcher.start(NODE1, ["cat"], DEADLINE_S)
+    connection = launcher.start(NODE1, ["cat"], DEADLINE_S)
     sent = bytes(range(256)) * 4096
     done = 0
     got = b""
     deadline = time.monotonic() + DEADLINE_S
     while len(got) < len(sent) and time.monotonic() < deadline:
-        done += link.send(memoryview(sent)[done:]) if done < len(sent) else 0
-        got += link.receive(65536) or b""
+        done += connection.send(memoryview(sent)[done:]) if done < len(sent) else 0
+        got += connection.receive(65536) or b""
     assert got == sent
-    link.close()
+    connection.close()
 
 
 def test_send_takes_nothing_when_nobody_reads(launcher):
     # Ends when nobody takes its output any more.
     program = ["sh", "-c", "while sleep 0.2; do echo; done"]
-    link = launcher.start(NODE1, program, DEADLINE_S)
+    connection = launcher.start(NODE1, program, DEADLINE_S)
     total = 0
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
-        taken = link.send(bytes(65536))
+        taken = connection.send(bytes(65536))
         total += taken
         if not taken:
             time.sleep(0.2)
-            if not link.send(bytes(65536)):
+            if not connection.send(bytes(65536)):
                 break
     assert 0 < total < 64 * 2**20
     start = time.monotonic()
-    link.close()
+    connection.close()
     assert time.monotonic() - start < DEADLINE_S
 
 
 def test_close_ends_the_input_of_the_program(launcher, cluster):
-    link = launcher.start(NODE1, ["cat"], DEADLINE_S)
-    assert link.send(b"x") == 1
-    assert read(link, 1) == b"x"
-    link.close()
+    connection = launcher.start(NODE1, ["cat"], DEADLINE_S)
+    assert connection.send(b"x") == 1
+    assert read(connection, 1) == b"x"
+    connection.close()
     cluster.wait_until_empty()
 
 
 def test_exit_status_and_last_words(launcher):
-    link = launcher.start(NODE1, ["sh", "-c", "echo no luck >&2; exit 7"], DEADLINE_S)
-    assert read(link) == b""
-    assert link.wait(DEADLINE_S) == 7
-    assert link.diagnosis() == "no luck"
-    link.close()
+    connection = launcher.start(
+        NODE1, ["sh", "-c", "echo no luck >&2; exit 7"], DEADLINE_S
+    )
+    assert read(connection) == b""
+    assert connection.wait(DEADLINE_S) == 7
+    assert connection.diagnosis() == "no luck"
+    connection.close()
 
 
 def test_one_connection_serves_one_start_after_another(launcher):
     ports = set()
     for _ in range(2):
-        link = launcher.start(NODE1, ["sh", "-c", "echo $SSH_CONNECTION"], DEADLINE_S)
-        ports.add(read(link))
-        assert link.wait(DEADLINE_S) == 0
-        link.close()
+        connection = launcher.start(
+            NODE1, ["sh", "-c", "echo $SSH_CONNECTION"], DEADLINE_S
+        )
+        ports.add(read(connection))
+        assert connection.wait(DEADLINE_S) == 0
+        connection.close()
     assert len(ports) == 1
 
 
 def test_a_cut_link_does_not_block(launcher, cluster):
-    link = launcher.start(NODE1, ["cat"], DEADLINE_S)
+    connection = launcher.start(NODE1, ["cat"], DEADLINE_S)
     cluster.hosts[0].cut_link()
     start = time.monotonic()
     for _ in range(2000):
-        link.send(bytes(65536))
-        link.receive(65536)
-    link.close()
+        connection.send(bytes(65536))
+        connection.receive(65536)
+    connection.close()
     assert time.monotonic() - start < DEADLINE_S
     cluster.hosts[0].restore_link()
     assert threading.active_count() < 10
@@ -159,9 +163,9 @@ def test_unknown_host_key_is_accepted_where_the_settings_say_so(cluster, tmp_pat
         + "  StrictHostKeyChecking no\n"
     )
     launcher = make_launcher(settings)
-    link = launcher.start(NODE1, ["true"], DEADLINE_S)
-    assert link.wait(DEADLINE_S) == 0
-    link.close()
+    connection = launcher.start(NODE1, ["true"], DEADLINE_S)
+    assert connection.wait(DEADLINE_S) == 0
+    connection.close()
     launcher.close()
 
 
@@ -215,9 +219,9 @@ def test_jump_host(cluster, tmp_path):
         jump = "Host node3\n  ProxyJump node1,root@node2:22\n"
         settings.write_text(jump + cluster.ssh_config.read_text())
         launcher = make_launcher(settings)
-        link = launcher.start(NODE3, ["sh", "-c", "echo $SSH_CLIENT"], DEADLINE_S)
-        assert read(link).startswith(cluster.hosts[1].address.encode() + b" ")
-        link.close()
+        connection = launcher.start(NODE3, ["sh", "-c", "echo $SSH_CLIENT"], DEADLINE_S)
+        assert read(connection).startswith(cluster.hosts[1].address.encode() + b" ")
+        connection.close()
         launcher.close()
     finally:
         node3.run("ip", "route", "del", "blackhole", cluster.driver_address)
@@ -244,10 +248,10 @@ def test_hosts_behind_one_jump_host_share_its_connection(cluster, tmp_path):
     launcher = make_launcher(settings)
     before = set(threading.enumerate())
     links = [launcher.start(host, ["cat"], DEADLINE_S) for host in (NODE2, NODE3)]
-    # Three connections with a thread each, and three threads for each link.
+    # Three connections with a thread each, and three threads for each connection.
     assert len(set(threading.enumerate()) - before) == 3 + 2 * 3
-    for link in links:
-        link.close()
+    for connection in links:
+        connection.close()
     launcher.close()
 
 
@@ -273,7 +277,7 @@ def test_key_of_the_ssh_agent_is_used(cluster, tmp_path, ssh_agent):
     text = cluster.ssh_config.read_text()
     settings.write_text(text.replace(f"IdentityFile {cluster.identity}", ""))
     launcher = make_launcher(settings)
-    link = launcher.start(NODE1, ["true"], DEADLINE_S)
-    assert link.wait(DEADLINE_S) == 0
-    link.close()
+    connection = launcher.start(NODE1, ["true"], DEADLINE_S)
+    assert connection.wait(DEADLINE_S) == 0
+    connection.close()
     launcher.close()

@@ -20,7 +20,7 @@ class _Query:
     processes: dict[int, Frame] = field(default_factory=dict)
 
 
-class StallDesk:
+class StallTracker:
     """Turns ``stall`` frames of ranks into ``stall_report`` frames.
 
     One query serves all ranks that ask while it runs.

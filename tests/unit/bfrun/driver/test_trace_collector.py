@@ -7,16 +7,16 @@ import zlib
 
 import pytest
 
-from bfrun.driver import trace_desk
-from bfrun.driver.trace_desk import TraceDesk
+from bfrun.driver import trace_collector
+from bfrun.driver.trace_collector import TraceCollector
 from tests.support.traces import TraceWriter, check_timeline, slices_of
 
 HOSTS = {0: "a", 1: "a", 2: "b"}
 
 
 @pytest.fixture
-def desk(tmp_path):
-    made = TraceDesk(str(tmp_path / "t.json"), HOSTS, host_count=2)
+def collector(tmp_path):
+    made = TraceCollector(str(tmp_path / "t.json"), HOSTS, host_count=2)
     yield made
     made.close()
 
@@ -25,7 +25,7 @@ def desk(tmp_path):
 def clock(monkeypatch):
     """Set the driver's clock, in nanoseconds."""
     now = [0]
-    monkeypatch.setattr(trace_desk.time, "monotonic_ns", lambda: now[0])
+    monkeypatch.setattr(trace_collector.time, "monotonic_ns", lambda: now[0])
     return now
 
 
@@ -47,69 +47,69 @@ def timeline_in(tmp_path):
     return timeline
 
 
-def test_pieces_of_ranks_may_come_in_turns(desk, tmp_path):
+def test_pieces_of_ranks_may_come_in_turns(collector, tmp_path):
     traces = {rank: trace_of(rank) for rank in HOSTS}
     for start in range(0, len(traces[0]), 100):
         for rank, data in traces.items():
-            desk.take(piece(rank, data[start : start + 100]))
+            collector.take(piece(rank, data[start : start + 100]))
     target = tmp_path / "t.json"
-    assert desk.finish() == f"timeline of ranks 0-2 in {target}"
+    assert collector.finish() == f"timeline of ranks 0-2 in {target}"
     assert [each["host"] for each in timeline_in(tmp_path)["otherData"]["ranks"]] == [
         *("a", "a", "b")
     ]
 
 
-def test_it_tells_of_ranks_that_are_missing(desk, tmp_path):
-    desk.take(piece(1, trace_of(1)))
-    assert desk.finish().endswith("; nothing of ranks 0, 2")
+def test_it_tells_of_ranks_that_are_missing(collector, tmp_path):
+    collector.take(piece(1, trace_of(1)))
+    assert collector.finish().endswith("; nothing of ranks 0, 2")
 
 
-def test_it_tells_of_events_that_are_missing(desk):
+def test_it_tells_of_events_that_are_missing(collector):
     for rank in HOSTS:
-        desk.take(piece(rank, trace_of(rank, events=10)))
-    assert "the oldest 30 events did not fit (more: BLUECOMM" in desk.finish()
+        collector.take(piece(rank, trace_of(rank, events=10)))
+    assert "the oldest 30 events did not fit (more: BLUECOMM" in collector.finish()
 
 
-def test_it_tells_of_a_trace_that_is_broken(desk):
+def test_it_tells_of_a_trace_that_is_broken(collector):
     for rank in HOSTS:
-        desk.take(piece(rank, trace_of(rank)))
-    desk.take(piece(1, b"nothing", file="another"))
-    said = desk.finish()
+        collector.take(piece(rank, trace_of(rank)))
+    collector.take(piece(1, b"nothing", file="another"))
+    said = collector.finish()
     assert said.endswith("; trace of rank 1 (a): a trace of 7 bytes is too short")
 
 
-def test_without_a_trace_there_is_no_file(desk, tmp_path):
-    assert desk.finish().startswith("no timeline: no rank has recorded anything")
+def test_without_a_trace_there_is_no_file(collector, tmp_path):
+    assert collector.finish().startswith("no timeline: no rank has recorded anything")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_target_that_cannot_be_written_is_named(tmp_path):
-    desk = TraceDesk(str(tmp_path / "gone" / "t.json"), HOSTS, host_count=1)
-    desk.take(piece(0, trace_of(0)))
-    assert "gone/t.json' cannot be written: [Errno 2]" in desk.finish()
-    desk.close()
+    collector = TraceCollector(str(tmp_path / "gone" / "t.json"), HOSTS, host_count=1)
+    collector.take(piece(0, trace_of(0)))
+    assert "gone/t.json' cannot be written: [Errno 2]" in collector.finish()
+    collector.close()
 
 
-def test_a_rank_cannot_fill_the_disk(desk, monkeypatch, tmp_path):
-    monkeypatch.setattr(trace_desk, "_MAX_RANK_NBYTES", 1 << 20)
+def test_a_rank_cannot_fill_the_disk(collector, monkeypatch, tmp_path):
+    monkeypatch.setattr(trace_collector, "_MAX_RANK_NBYTES", 1 << 20)
     for _ in range(3):
-        desk.take(piece(0, bytes(1 << 20)))
-    kept = sum(length for pieces in desk._pieces.values() for _, length in pieces)
+        collector.take(piece(0, bytes(1 << 20)))
+    kept = sum(length for pieces in collector._pieces.values() for _, length in pieces)
     # The first, and from then on a byte of each.
     assert kept <= (1 << 20) + 2
 
 
 def test_one_host_is_asked_nothing(tmp_path):
-    desk = TraceDesk(str(tmp_path / "t.json"), {0: "a"}, host_count=1)
-    assert desk.question(1e9) is None
-    desk.close()
+    collector = TraceCollector(str(tmp_path / "t.json"), {0: "a"}, host_count=1)
+    assert collector.question(1e9) is None
+    collector.close()
 
 
-def test_hosts_are_asked_often_then_seldom(desk, clock):
+def test_hosts_are_asked_often_then_seldom(collector, clock):
     asked, now = [], 1000.0
     while now < 1010.0:
         clock[0] = int(now * 1e9)
-        question = desk.question(now)
+        question = collector.question(now)
         if question is not None:
             assert question == {"type": "clock", "sent_ns": clock[0]}
             asked.append(now)
@@ -120,17 +120,17 @@ def test_hosts_are_asked_often_then_seldom(desk, clock):
     assert len(gaps) > 20
 
 
-def test_clocks_are_brought_together(desk, clock, tmp_path):
+def test_clocks_are_brought_together(collector, clock, tmp_path):
     ahead = 5_000_000_000  # the clock of host b
     for host, offset in (("a", 0), ("b", ahead)):
         clock[0] = 2000
         there = offset + 1000
-        desk.take_answer(
+        collector.take_answer(
             host, {"sent_ns": 0, "received_ns": there, "replied_ns": there}
         )
-    desk.take(piece(0, trace_of(0, begin_ns=1000)))
-    desk.take(piece(2, trace_of(2, begin_ns=ahead + 4000)))
-    assert desk.finish().endswith("clocks agree within 0.00 ms")
+    collector.take(piece(0, trace_of(0, begin_ns=1000)))
+    collector.take(piece(2, trace_of(2, begin_ns=ahead + 4000)))
+    assert collector.finish().endswith("clocks agree within 0.00 ms")
     timeline = timeline_in(tmp_path)
     begins = [slices_of(timeline, rank, "communicate")[0]["ts"] for rank in (0, 2)]
     assert begins[1] - begins[0] == 3.0

@@ -1,4 +1,4 @@
-"""The agent's end of the link to the driver, and the pipe to its guard.
+"""The agent's end of the connection to the driver, and the pipe to its guard.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from bfrun.channel import Frame, FrameParser, SendQueue
 from bfrun.errors import ProtocolError
-from bfrun.silence import Silence
+from bfrun.silence import SilenceTimer
 
 DRIVER_SILENCE_LIMIT_S = 4.0
 BEAT_EVERY_S = 1.0
@@ -23,7 +23,7 @@ PAUSED_BEAT = b"P"
 _READ_NBYTES = 256 << 10
 
 
-class DriverLink:
+class DriverConnection:
     """Frames to and from the driver over standard input and output.
 
     Takes the two descriptors for itself, and gives the agent /dev/null and its
@@ -56,7 +56,7 @@ class DriverLink:
         self._parser = FrameParser()
         self._queue = SendQueue()
         self._marker: memoryview | None = memoryview(marker)
-        self._silence = Silence(DRIVER_SILENCE_LIMIT_S)
+        self._silence = SilenceTimer(DRIVER_SILENCE_LIMIT_S)
         self._beat_due = 0.0
         self._guard_due = 0.0
         self._waits_to_write = False
@@ -86,7 +86,7 @@ class DriverLink:
         self._queue.put_bulk(frame)
 
     def flush(self) -> None:
-        """Write what the link takes now; the selector tells when it takes more."""
+        """Write what the driver takes now; the selector reports when it takes more."""
         now = time.monotonic()
         if now >= self._beat_due and not self._queue:
             self._beat_due = now + BEAT_EVERY_S
