@@ -17,6 +17,19 @@ from bluecomm.topology import ExponentialGraph, check_topology, topology_digest
 if TYPE_CHECKING:
     import networkx as nx
 
+__all__ = [
+    "in_neighbor_machine_ranks",
+    "in_neighbor_ranks",
+    "is_machine_topo_weighted",
+    "is_topo_weighted",
+    "load_machine_topology",
+    "load_topology",
+    "out_neighbor_machine_ranks",
+    "out_neighbor_ranks",
+    "set_machine_topology",
+    "set_topology",
+]
+
 _log = logging.getLogger("bluecomm")
 
 

@@ -7,8 +7,25 @@ from typing import Any
 
 from bluecomm.runtime import Communicator, current_communicator, current_process
 from bluecomm.runtime.process import TopologyFunction
-from bluecomm.runtime.rendezvous.mpi import MpiRendezvous
 from bluecomm.runtime.stats import Stats
+
+__all__ = [
+    "ProcessSet",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "machine_rank",
+    "machine_size",
+    "rank",
+    "reset_stats",
+    "resume",
+    "shutdown",
+    "size",
+    "stats",
+    "suspend",
+]
 
 
 def init(
@@ -169,33 +186,6 @@ def is_homogeneous() -> bool:
     return current_communicator().layout.is_homogeneous
 
 
-def nccl_built() -> bool:
-    """Return whether operations on CUDA tensors are available; not yet."""
-    return False
-
-
-def mpi_built() -> bool:
-    """Return ``True``: MPI's libraries are found when a program runs, not built in."""
-    return True
-
-
-def mpi_threads_supported() -> bool:
-    """Return whether the program may call MPI at any time, beside bluecomm.
-
-    That is, whether the ranks met over MPI and it has ``MPI_THREAD_MULTIPLE``.
-
-    Raises:
-        NotInitializedError: ``init`` has not been called.
-    """
-    rendezvous = current_communicator().world.rendezvous
-    return isinstance(rendezvous, MpiRendezvous) and rendezvous.threads == "multiple"
-
-
-def unified_mpi_window_model_supported() -> bool:
-    """Return ``True``: a window is the owner's own memory, with no second copy."""
-    return True
-
-
 def stats() -> Stats:
     """Return what this rank has exchanged, and whom it has waited for.
 
@@ -219,16 +209,3 @@ def reset_stats() -> None:
         NotInitializedError: ``init`` has not been called.
     """
     current_communicator().world.reset_stats()
-
-
-def set_skip_negotiate_stage(value: bool) -> None:
-    """Do nothing; BlueFog's scripts call it. There is no negotiation to skip."""
-
-
-def get_skip_negotiate_stage() -> bool:
-    """Return ``True``: there is no negotiation."""
-    return True
-
-
-cross_rank = machine_rank
-cross_size = machine_size

@@ -20,6 +20,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+__all__ = [
+    "BluecommError",
+    "CommunicationTimeout",
+    "MismatchError",
+    "NotInitializedError",
+    "PeerLostError",
+    "ShutdownError",
+    "SuspendedError",
+]
+
 _Error = TypeVar("_Error", bound="BluecommError")
 
 

@@ -8,6 +8,8 @@ from bluecomm.ops.start import start_gather
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.handle import MappedHandle
 
+__all__ = ["allgather", "allgather_nonblocking"]
+
 
 def allgather_nonblocking(
     tensor: torch.Tensor,

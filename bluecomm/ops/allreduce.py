@@ -16,6 +16,8 @@ from bluecomm.runtime import Communicator, Handle, current_communicator, paramet
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
 
+__all__ = ["allreduce", "allreduce_", "allreduce_nonblocking", "allreduce_nonblocking_"]
+
 
 def allreduce_nonblocking(
     tensor: torch.Tensor,

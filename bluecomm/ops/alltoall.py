@@ -10,6 +10,8 @@ from bluecomm.ops.start import start_gather
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
 
+__all__ = ["alltoall", "alltoall_nonblocking"]
+
 Received = tuple[torch.Tensor, torch.Tensor]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bluecomm.runtime import Communicator, current_communicator
 
+__all__ = ["barrier"]
+
 
 def barrier(
     *, process_set: Communicator | None = None, timeout_s: float | None = None

@@ -7,6 +7,8 @@ import torch
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
+__all__ = ["broadcast", "broadcast_", "broadcast_nonblocking", "broadcast_nonblocking_"]
+
 
 def broadcast_nonblocking(
     tensor: torch.Tensor,

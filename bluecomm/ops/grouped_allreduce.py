@@ -9,6 +9,8 @@ from bluecomm.ops.reduce_op import ReduceOp
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.handle import GroupHandle
 
+__all__ = ["grouped_allreduce", "grouped_allreduce_nonblocking"]
+
 
 def grouped_allreduce_nonblocking(
     tensors: list[torch.Tensor],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bluecomm.runtime import Handle
 from bluecomm.runtime.handle import Result
 
+__all__ = ["poll", "synchronize", "wait"]
+
 
 def poll(handle: Handle[Result]) -> bool:
     """Return whether ``wait(handle)`` would return (or raise) at once.

@@ -15,6 +15,11 @@ from bluecomm.ops.neighbor_weights import (
 from bluecomm.ops.weighted_average import MACHINES, start_weighted_average
 from bluecomm.runtime import Communicator, Handle
 
+__all__ = [
+    "hierarchical_neighbor_allreduce",
+    "hierarchical_neighbor_allreduce_nonblocking",
+]
+
 
 def hierarchical_neighbor_allreduce_nonblocking(
     tensor: torch.Tensor,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Inferred = list[int] | tuple[list[int], NDArray[np.float64]]
 
+__all__ = ["InferDestinationFromSourceRanks", "InferSourceFromDestinationRanks"]
+
 
 def InferSourceFromDestinationRanks(  # noqa: N802
     dst_ranks: Sequence[int],

@@ -12,6 +12,8 @@ from bluecomm.ops.topology_check import check_peers
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
 
+__all__ = ["neighbor_allgather", "neighbor_allgather_nonblocking"]
+
 _KIND = "neighbor_allgather"
 
 

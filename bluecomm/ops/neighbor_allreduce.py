@@ -15,6 +15,13 @@ from bluecomm.ops.neighbor_weights import (
 from bluecomm.ops.weighted_average import RANKS, start_weighted_average
 from bluecomm.runtime import Communicator, Handle
 
+__all__ = [
+    "neighbor_allreduce",
+    "neighbor_allreduce_",
+    "neighbor_allreduce_nonblocking",
+    "neighbor_allreduce_nonblocking_",
+]
+
 
 def neighbor_allreduce_nonblocking(
     tensor: torch.Tensor,

@@ -15,6 +15,8 @@ from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.broadcast import broadcast_
 from bluecomm.runtime import Communicator, current_communicator
 
+__all__ = ["allgather_object", "broadcast_object"]
+
 
 def broadcast_object(
     obj: Any = None,

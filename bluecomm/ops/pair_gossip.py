@@ -8,6 +8,8 @@ from bluecomm.ops.start import start
 from bluecomm.ops.tensor import require_floating_point
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
+__all__ = ["pair_gossip", "pair_gossip_nonblocking"]
+
 _KIND = "pair_gossip"
 
 

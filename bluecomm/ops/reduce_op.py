@@ -8,6 +8,8 @@ import torch
 
 from bluecomm.ops.tensor import dtype_word
 
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
+
 
 class ReduceOp(enum.Enum):
     """Reduction over ranks, element by element.

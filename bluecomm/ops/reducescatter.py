@@ -8,6 +8,8 @@ from bluecomm.ops.reduce_op import ReduceOp, choose
 from bluecomm.ops.tensor import as_input, new_output, span
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
+__all__ = ["reducescatter", "reducescatter_nonblocking"]
+
 
 def reducescatter_nonblocking(
     tensor: torch.Tensor,

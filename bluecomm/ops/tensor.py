@@ -9,6 +9,8 @@ import torch
 
 from bluecomm.runtime import current_process
 
+__all__ = ["shared_empty", "shared_like"]
+
 # Results of at least this many bytes live in shared memory from a reuse pool: fresh
 # pages would cost more than the operation, and a result is often the next input.
 _POOLED_NBYTES = 1 << 16

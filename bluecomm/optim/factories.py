@@ -11,6 +11,18 @@ from torch import nn
 from bluecomm.optim.distributed_optimizer import DistributedOptimizer
 from bluecomm.optim.options import CommunicationType
 
+__all__ = [
+    "DistributedAdaptThenCombineOptimizer",
+    "DistributedAdaptWithCombineOptimizer",
+    "DistributedAllreduceOptimizer",
+    "DistributedGradientAllreduceOptimizer",
+    "DistributedHierarchicalNeighborAllreduceOptimizer",
+    "DistributedNeighborAllreduceOptimizer",
+    "DistributedPullGetOptimizer",
+    "DistributedPushSumOptimizer",
+    "DistributedWinPutOptimizer",
+]
+
 Model = nn.Module | Sequence[nn.Module]
 
 

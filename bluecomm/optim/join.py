@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bluecomm.optim.ownership import live_owners
 
+__all__ = ["join"]
+
 
 def join() -> int:
     """Take part without data until all ranks have joined, with every optimizer.

@@ -16,6 +16,8 @@ from bluecomm.optim import ownership
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 
+__all__ = ["average_model", "averaged", "averaged_state_dict", "consensus_distance"]
+
 
 def average_model(
     model: nn.Module,

@@ -13,6 +13,8 @@ from bluecomm.ops.objects import broadcast_object
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 
+__all__ = ["broadcast_optimizer_state"]
+
 
 @dataclasses.dataclass(frozen=True)
 class _Place:

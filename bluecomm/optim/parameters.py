@@ -13,6 +13,8 @@ from bluecomm.optim.hooks.model_hooks import origin_of
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 
+__all__ = ["allreduce_parameters", "broadcast_parameters"]
+
 Parameters = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 
 

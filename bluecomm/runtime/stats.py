@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bluecomm._native import EngineStats, PeerStats
 
+__all__ = ["EdgeStats", "NeighborStats", "OperationStats", "Stats", "StreamStats"]
+
 
 @dataclasses.dataclass(frozen=True)
 class EdgeStats:

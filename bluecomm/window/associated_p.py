@@ -5,6 +5,12 @@ from __future__ import annotations
 from bluecomm.runtime import current_communicator
 from bluecomm.window.live import find
 
+__all__ = [
+    "turn_off_win_ops_with_associated_p",
+    "turn_on_win_ops_with_associated_p",
+    "win_associated_p",
+]
+
 
 def turn_on_win_ops_with_associated_p() -> None:
     """Let puts, accumulates, gets and updates treat p as they treat the values.

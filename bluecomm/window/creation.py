@@ -16,6 +16,8 @@ from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import topology_digest
 from bluecomm.window.live import LiveWindow, UnknownWindowError, WindowHandle
 
+__all__ = ["get_current_created_window_names", "win_create", "win_free"]
+
 _log = logging.getLogger("bluecomm")
 
 

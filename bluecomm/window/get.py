@@ -8,6 +8,8 @@ from bluecomm.ops.neighbor_weights import SrcWeights
 from bluecomm.window.live import WindowHandle, find
 from bluecomm.window.mutex import win_mutex
 
+__all__ = ["win_get", "win_get_nonblocking"]
+
 
 def win_get_nonblocking(
     name: str,

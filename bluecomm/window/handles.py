@@ -5,6 +5,8 @@ from __future__ import annotations
 from bluecomm.ops.handles import poll, wait
 from bluecomm.runtime import Handle
 
+__all__ = ["win_poll", "win_wait"]
+
 
 def win_wait(handle: Handle[bool], timeout_s: float | None = None) -> bool:
     """Return ``True`` once a put, accumulate or get has its effect.

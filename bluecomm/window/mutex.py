@@ -14,6 +14,8 @@ from bluecomm.window.live import LiveWindow, WindowHandle, find
 if TYPE_CHECKING:
     from bluecomm._native import WindowTicket
 
+__all__ = ["win_lock", "win_mutex"]
+
 
 @contextlib.contextmanager
 def win_mutex(

@@ -10,6 +10,13 @@ from bluecomm.ops.neighbor_weights import DstWeights
 from bluecomm.window.live import LiveWindow, WindowHandle, find
 from bluecomm.window.mutex import win_mutex
 
+__all__ = [
+    "win_accumulate",
+    "win_accumulate_nonblocking",
+    "win_put",
+    "win_put_nonblocking",
+]
+
 
 def win_put_nonblocking(
     tensor: torch.Tensor,

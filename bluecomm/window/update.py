@@ -10,6 +10,8 @@ from bluecomm.ops.neighbor_weights import SrcWeights
 from bluecomm.window.live import LiveWindow, find
 from bluecomm.window.mutex import win_mutex
 
+__all__ = ["get_win_version", "win_update", "win_update_then_collect"]
+
 
 def win_update(
     name: str,

@@ -4,8 +4,11 @@ import inspect
 import types
 
 import pytest
+import torch
 
 import bluecomm as bf
+import bluecomm.ops.tensor
+import bluecomm.torch
 
 BLUEFOG = """
 init shutdown suspend resume size local_size rank local_rank
@@ -80,6 +83,16 @@ def test_predecessors_names_exist(names):
 @pytest.mark.parametrize("name", WITH_DEADLINE)
 def test_each_operation_takes_a_deadline(name):
     assert "timeout_s" in inspect.signature(getattr(bf, name)).parameters
+
+
+def test_the_predecessors_module_has_the_same_names():
+    assert bluecomm.torch.__all__ == bf.__all__
+    for name in bf.__all__:
+        assert getattr(bluecomm.torch, name) is getattr(bf, name)
+
+
+def test_inside_the_package_torch_is_pytorch():
+    assert bluecomm.ops.tensor.torch is torch is not bluecomm.torch
 
 
 def test_two_names_for_one_thing():

@@ -31,8 +31,8 @@ def test_has_the_names_and_meanings_of_the_package():
         assert getattr(topology_util, name) is getattr(topology, name)
 
 
-def test_all_but_is_power_of_are_at_top_level_too():
-    for name in BLUEFOG_NAMES - {"isPowerOf"}:
+def test_all_names_are_at_top_level_too():
+    for name in topology_util.__all__:
         assert getattr(bluecomm, name) is getattr(topology_util, name)
 
 

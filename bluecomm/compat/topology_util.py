@@ -1,6 +1,7 @@
-"""The topology functions under the module name that BlueFog's scripts import.
+"""The topology functions, as BlueFog's module ``topology_util`` has them.
 
-``from bluecomm import topology_util`` and ``bf.topology_util`` both give this module.
+Scripts reach this module by ``from bluecomm import topology_util`` or as
+``bf.topology_util``. All of its functions are also names of ``bluecomm`` itself.
 """
 
 from bluecomm.ops.infer_peers import (

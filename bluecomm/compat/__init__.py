@@ -1,0 +1,1 @@
+"""Names that exist only because scripts for BlueFog and Horovod use them."""
