@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-import bluecomm as bf  # was: import bluefog.torch as bf
+import bluecomm.torch as bf  # was: import bluefog.torch as bf
 from bluecomm import topology_util  # was: from bluefog.common import topology_util
 
 bf.init()

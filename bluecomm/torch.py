@@ -1,0 +1,16 @@
+"""All public names of ``bluecomm``, under the module name of the predecessors.
+
+``import bluecomm.torch as bf`` replaces ``import bluefog.torch as bf``, and ``import
+bluecomm.torch as hvd`` replaces ``import horovod.torch as hvd``.
+"""
+
+import typing
+
+import bluecomm
+from bluecomm import *
+from bluecomm import __version__ as __version__
+from bluecomm import topology as topology
+from bluecomm import topology_util as topology_util
+
+if not typing.TYPE_CHECKING:
+    __all__ = bluecomm.__all__
