@@ -258,7 +258,7 @@ class WindowTicket:
     """A request to other ranks about a window."""
 
 class Window:
-    """This rank's part of a window; see native/window/window.h and desk.h."""
+    """This rank's part of a window; see native/window/window.h and service.h."""
 
     def __init__(
         self,

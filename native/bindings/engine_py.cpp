@@ -109,12 +109,13 @@ Parameters make_parameters(std::string_view op, double prescale, double postscal
 // `waits`, this goes on until the operation has ended; 0 when it ended well and has
 // left nothing to fetch, so that there is nothing to wait for or to release. Otherwise
 // kept[handle] is `keep`, before a handler of signals can raise.
-Handle submit(PyEngine& self, std::string_view kind, std::string name,
-              std::uint64_t group_id, std::string_view dtype,
-              std::vector<std::int64_t> shape, std::uintptr_t input_address,
-              std::size_t input_nbytes, std::uintptr_t output_address,
-              std::size_t output_nbytes, const Parameters& parameters, double timeout_s,
-              bool waits, const std::optional<py::dict>& kept, const py::object& keep) {
+RequestId submit(PyEngine& self, std::string_view kind, std::string name,
+                 std::uint64_t group_id, std::string_view dtype,
+                 std::vector<std::int64_t> shape, std::uintptr_t input_address,
+                 std::size_t input_nbytes, std::uintptr_t output_address,
+                 std::size_t output_nbytes, const Parameters& parameters,
+                 double timeout_s, bool waits, const std::optional<py::dict>& kept,
+                 const py::object& keep) {
   Engine& engine = self.use();
   Request request;
   request.kind = parse_kind(kind);
@@ -133,33 +134,33 @@ Handle submit(PyEngine& self, std::string_view kind, std::string name,
   request.sources = parameters.sources;
   request.destinations = parameters.destinations;
   request.deadline = deadline_after(timeout_s);
-  Handle handle = 0;
+  RequestId id = 0;
   {
     const ReleaseGil unlocked;
     request.group = engine.group(group_id);
-    handle = waits ? engine.run(std::move(request)) : engine.submit(std::move(request));
+    id = waits ? engine.run(std::move(request)) : engine.submit(std::move(request));
   }
-  if (kept && handle != 0) (*kept)[py::int_(handle)] = keep;
-  return handle;
+  if (kept && id != 0) (*kept)[py::int_(id)] = keep;
+  return id;
 }
 
-std::optional<Status> wait(PyEngine& self, Handle handle, double timeout_s) {
+std::optional<Status> wait(PyEngine& self, RequestId id, double timeout_s) {
   Engine& engine = self.use();
   std::optional<Status> status;
   {
     ReleaseGil unlocked;
-    status = engine.wait(handle, deadline_after(timeout_s),
+    status = engine.wait(id, deadline_after(timeout_s),
                          [&unlocked] { return unlocked.check_signals(); });
   }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   return status;
 }
 
-py::tuple output(PyEngine& self, Handle handle) {
+py::tuple output(PyEngine& self, RequestId id) {
   Result result;
   {
     const ReleaseGil unlocked;
-    result = self.use().result(handle);
+    result = self.use().result(id);
   }
   return py::make_tuple(std::static_pointer_cast<SharedBlock>(result.owner),
                         result.rows);
@@ -174,7 +175,7 @@ py::list pending(PyEngine& self) {
   py::list list;
   for (const PendingOperation& one : operations) {
     list.append(py::dict(
-        py::arg("handle") = one.handle, py::arg("is_window_call") = one.is_window_call,
+        py::arg("handle") = one.id, py::arg("is_window_call") = one.is_window_call,
         py::arg("kind") = one.kind, py::arg("name") = one.name,
         py::arg("age_s") = one.age_s, py::arg("waiting_for") = one.waiting_for,
         py::arg("wish") = one.wish, py::arg("received_bytes") = one.received_bytes,
@@ -192,12 +193,12 @@ py::dict stats(PyEngine& self) {
   return to_dict(stats);
 }
 
-void fail(PyEngine& self, Handle handle, int code, std::string text) {
+void fail(PyEngine& self, RequestId id, int code, std::string text) {
   if (code <= static_cast<int>(Code::kOk) || code > static_cast<int>(Code::kInternal)) {
     throw std::invalid_argument("code must be in 1 .. 6, got " + std::to_string(code));
   }
   const ReleaseGil unlocked;
-  self.use().fail(handle, {static_cast<Code>(code), std::move(text), -1});
+  self.use().fail(id, {static_cast<Code>(code), std::move(text), -1});
 }
 
 void close(PyEngine& self, double timeout_s) {
@@ -256,9 +257,9 @@ void register_engine(py::module_& module) {
       .def("fail", &fail, arg("handle"), arg("code"), arg("text"))
       .def(
           "extend_deadline",
-          [](PyEngine& self, Handle handle, double seconds) {
+          [](PyEngine& self, RequestId id, double seconds) {
             const ReleaseGil unlocked;
-            self.use().extend_deadline(handle, to_duration(seconds));
+            self.use().extend_deadline(id, to_duration(seconds));
           },
           arg("handle"), arg("seconds"))
       .def("pending", &pending)

@@ -42,14 +42,14 @@ class PyWindow {
   Window& window() { return *window_; }
 
   Ticket open(double timeout_s) {
-    return ask([&](WindowDesk& desk) {
-      return desk.open(window_, deadline_after(timeout_s));
+    return ask([&](WindowService& service) {
+      return service.open(window_, deadline_after(timeout_s));
     });
   }
 
   void remove() {
-    engine_.use().with_windows([&](WindowDesk& desk) {
-      desk.remove(*window_);
+    engine_.use().with_windows([&](WindowService& service) {
+      service.remove(*window_);
       return true;
     });
   }
@@ -60,11 +60,11 @@ class PyWindow {
     const auto call =
         account.begin(accumulates ? WindowCall::kAccumulate : WindowCall::kPut,
                       window_->config().name);
-    WindowDesk::Put put{memory_at(address, window_->config().nbytes),
-                        {},
-                        accumulates,
-                        with_p,
-                        with_p ? window_->p() : 0.0};
+    WindowService::Put put{memory_at(address, window_->config().nbytes),
+                           {},
+                           accumulates,
+                           with_p,
+                           with_p ? window_->p() : 0.0};
     for (const auto& [rank, weight] : targets) {
       const Window::Put one{put.x, weight, accumulates, {weight * put.p, with_p}};
       if (window_->put_directly(rank, one)) {
@@ -73,10 +73,10 @@ class PyWindow {
         put.targets.emplace_back(rank, weight);
       }
     }
-    return ask_others(call, targets.size(), put.targets.size(), waits,
-                      [&](WindowDesk& desk) {
-                        return desk.put(window_, put, deadline_after(timeout_s), call);
-                      });
+    return ask_others(
+        call, targets.size(), put.targets.size(), waits, [&](WindowService& service) {
+          return service.put(window_, put, deadline_after(timeout_s), call);
+        });
   }
 
   Ticket get(const Window::Weights& sources, bool with_p, double timeout_s,
@@ -93,22 +93,22 @@ class PyWindow {
       }
     }
     return ask_others(
-        call, sources.size(), others.size(), waits, [&](WindowDesk& desk) {
-          return desk.get(window_, others, with_p, deadline_after(timeout_s), call);
+        call, sources.size(), others.size(), waits, [&](WindowService& service) {
+          return service.get(window_, others, with_p, deadline_after(timeout_s), call);
         });
   }
 
   Ticket lock(int owner, double timeout_s) {
     return ask(
-        [&](WindowDesk& desk) {
-          return desk.lock(window_, owner, deadline_after(timeout_s));
+        [&](WindowService& service) {
+          return service.lock(window_, owner, deadline_after(timeout_s));
         },
         true);
   }
 
   void unlock(int owner, const Ticket& ticket) {
-    engine_.use().with_windows([&](WindowDesk& desk) {
-      desk.unlock(window_, owner, *ticket);
+    engine_.use().with_windows([&](WindowService& service) {
+      service.unlock(window_, owner, *ticket);
       return true;
     });
   }

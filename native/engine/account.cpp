@@ -44,7 +44,7 @@ Event Account::event(EventType type, const Operation& operation,
   event.type = type;
   event.begin_ns = to_ns(begin);
   event.end_ns = std::max(event.begin_ns, to_ns(end));
-  event.operation = first_operation_ + operation.handle();
+  event.operation = first_operation_ + operation.id();
   event.thread = Recorder::thread();
   return event;
 }

@@ -64,14 +64,14 @@ std::shared_ptr<const Group> Dispatcher::group(std::uint64_t id) const {
   return found->second;
 }
 
-Dispatcher::Entry& Dispatcher::entry(Handle handle) {
-  return const_cast<Entry&>(std::as_const(*this).entry(handle));
+Dispatcher::Entry& Dispatcher::entry(RequestId id) {
+  return const_cast<Entry&>(std::as_const(*this).entry(id));
 }
 
-const Dispatcher::Entry& Dispatcher::entry(Handle handle) const {
-  const auto found = entries_.find(handle);
+const Dispatcher::Entry& Dispatcher::entry(RequestId id) const {
+  const auto found = entries_.find(id);
   if (found == entries_.end()) {
-    throw std::invalid_argument("handle " + std::to_string(handle) +
+    throw std::invalid_argument("handle " + std::to_string(id) +
                                 " is unknown: it was released, or never given out");
   }
   return found->second;
@@ -79,11 +79,11 @@ const Dispatcher::Entry& Dispatcher::entry(Handle handle) const {
 
 // --- Submitting ----------------------------------------------------------------------
 
-Handle Dispatcher::submit(Request request) {
-  const Handle handle = last_handle_ + 1;
-  request.allocate = [this, handle](std::size_t nbytes,
-                                    std::span<const std::int64_t> rows) {
-    Result& result = entry(handle).result;
+RequestId Dispatcher::submit(Request request) {
+  const RequestId id = last_id_ + 1;
+  request.allocate = [this, id](std::size_t nbytes,
+                                std::span<const std::int64_t> rows) {
+    Result& result = entry(id).result;
     result = config_.allocate(nbytes);
     result.rows.assign(rows.begin(), rows.end());
     return result.bytes;
@@ -94,10 +94,10 @@ Handle Dispatcher::submit(Request request) {
   const Envelope call =
       make_envelope(request, plan.algorithm, job_, config_.epoch, sequence);
   auto operation =
-      std::make_shared<Operation>(handle, std::move(request), std::move(plan), call);
-  last_handle_ = handle;
+      std::make_shared<Operation>(id, std::move(request), std::move(plan), call);
+  last_id_ = id;
   now_ = operation->started();
-  entries_[handle].operation = operation;
+  entries_[id].operation = operation;
   active_.push_back(operation);
   const bool must_wait = matching_.add(operation);
 
@@ -109,8 +109,8 @@ Handle Dispatcher::submit(Request request) {
     fail_thrown(*operation, error);
   }
   if (!must_wait && operation->state() == Operation::State::kQueued) start(*operation);
-  account_.submitted(entry(handle).notes, *operation);
-  return handle;
+  account_.submitted(entry(id).notes, *operation);
+  return id;
 }
 
 void Dispatcher::start(Operation& operation) {
@@ -186,7 +186,7 @@ void Dispatcher::match(int peer, const Envelope& envelope,
                Operation::Delivery::kUnexpected) {
       fail_unexpected(peer, envelope);
     } else if (envelope.phase == 0) {
-      account_.header(entry(operation->handle()).notes, *operation, peer, now_);
+      account_.header(entry(operation->id()).notes, *operation, peer, now_);
     }
     return;
   }
@@ -238,7 +238,7 @@ bool Dispatcher::advance(Operation& operation) {
     return true;
   }
   if (changed && account_.records()) account_.combined(operation, begin);
-  account_.progress(entry(operation.handle()).notes, operation, changed, begin);
+  account_.progress(entry(operation.id()).notes, operation, changed, begin);
   if (operation.error()) {
     fail_operation(operation, *operation.error());
     return true;
@@ -252,7 +252,7 @@ bool Dispatcher::advance(Operation& operation) {
 
 // Takes an operation that is done out of all lists but entries_.
 void Dispatcher::end(Operation& operation) {
-  account_.ended(entry(operation.handle()).notes, operation);
+  account_.ended(entry(operation.id()).notes, operation);
   ++completions_;
   const auto active = std::find_if(
       active_.begin(), active_.end(),
@@ -262,7 +262,7 @@ void Dispatcher::end(Operation& operation) {
   if (operation.holds_memory()) {
     leaving_.add(keep);
   } else {
-    finished_.push_back(operation.handle());
+    finished_.push_back(operation.id());
   }
   if (const std::shared_ptr<Operation> next = matching_.remove(operation)) start(*next);
 }
@@ -283,52 +283,54 @@ Clock::time_point Dispatcher::next_timer() const {
   return next;
 }
 
-// --- Handles -------------------------------------------------------------------------
+// --- Requests ------------------------------------------------------------------------
 
-std::shared_ptr<const Operation> Dispatcher::operation(Handle handle) const {
-  return entry(handle).operation;
+std::shared_ptr<const Operation> Dispatcher::operation(RequestId id) const {
+  return entry(id).operation;
 }
 
-bool Dispatcher::has_result(Handle handle) const {
-  const Entry& found = entry(handle);
+bool Dispatcher::has_result(RequestId id) const {
+  const Entry& found = entry(id);
   return found.operation->succeeded() && found.result.owner;
 }
 
-const Result& Dispatcher::result(Handle handle) const {
-  if (!has_result(handle)) {
-    throw std::invalid_argument("handle " + std::to_string(handle) +
+const Result& Dispatcher::result(RequestId id) const {
+  if (!has_result(id)) {
+    throw std::invalid_argument("handle " + std::to_string(id) +
                                 " has no result of its own");
   }
-  return entry(handle).result;
+  return entry(id).result;
 }
 
-bool Dispatcher::release(Handle handle) {
-  Entry& released = entry(handle);
+bool Dispatcher::release(RequestId id) {
+  Entry& released = entry(id);
   if (released.operation->state() != Operation::State::kDone) {
-    throw std::invalid_argument("handle " + std::to_string(handle) +
+    throw std::invalid_argument("handle " + std::to_string(id) +
                                 " cannot be released before its operation has ended");
   }
   const bool is_free = !leaving_.keep(*released.operation, std::move(released.result));
-  entries_.erase(handle);
-  const auto listed = std::find(finished_.rbegin(), finished_.rend(), handle);
+  entries_.erase(id);
+  const auto listed = std::find(finished_.rbegin(), finished_.rend(), id);
   if (listed != finished_.rend()) finished_.erase(std::next(listed).base());
   return is_free;
 }
 
 void Dispatcher::look_at_leaving() {
-  const std::vector<Handle> over = leaving_.take_free();
+  const std::vector<RequestId> over = leaving_.take_free();
   finished_.insert(finished_.end(), over.begin(), over.end());
 }
 
-std::vector<Handle> Dispatcher::take_finished() { return std::exchange(finished_, {}); }
+std::vector<RequestId> Dispatcher::take_finished() {
+  return std::exchange(finished_, {});
+}
 
-void Dispatcher::extend_deadline(Handle handle, Clock::duration time) {
-  Operation& operation = *entry(handle).operation;
+void Dispatcher::extend_deadline(RequestId id, Clock::duration time) {
+  Operation& operation = *entry(id).operation;
   operation.set_deadline(std::max(operation.deadline(), Clock::now() + time));
 }
 
 void Dispatcher::put_off_deadlines(Clock::duration time) {
-  for (const auto& [handle, entry] : entries_) {
+  for (const auto& [id, entry] : entries_) {
     Operation& operation = *entry.operation;
     operation.set_deadline(operation.deadline() + time);
   }
@@ -364,7 +366,7 @@ void Dispatcher::free() {
   transports_.clear();
   broken_transports_.clear();
   look_at_leaving();
-  for (const auto& [handle, entry] : entries_) {
+  for (const auto& [id, entry] : entries_) {
     leaving_.keep(*entry.operation, entry.result);
   }
   leaving_.never_free();

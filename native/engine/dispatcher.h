@@ -22,12 +22,12 @@
 #include "engine/peers.h"
 #include "engine/window_links.h"
 #include "transport/channel.h"
-#include "window/desk.h"
+#include "window/service.h"
 
 namespace bluecomm {
 
 struct PendingOperation {
-  Handle handle = 0;
+  RequestId id = 0;
   bool is_window_call = false;  // its deadline cannot be put off
   std::string kind;
   std::string name;
@@ -83,20 +83,20 @@ class Dispatcher final : private Receiver {
 
   // Starts `request`. Throws std::invalid_argument for one that makes no sense; every
   // other failure shows at the handle.
-  Handle submit(Request request);
-  std::shared_ptr<const Operation> operation(Handle handle) const;
-  bool has_result(Handle handle) const;
-  const Result& result(Handle handle) const;
+  RequestId submit(Request request);
+  std::shared_ptr<const Operation> operation(RequestId id) const;
+  bool has_result(RequestId id) const;
+  const Result& result(RequestId id) const;
   // Forgets an operation. False: a transport still reads its memory, until the handle
   // is among take_finished().
-  bool release(Handle handle);
+  bool release(RequestId id);
   // Of operations that failed while a transport was reading their memory, and still is.
-  std::vector<Handle> held() const { return leaving_.handles(); }
-  std::vector<Handle> take_finished();
-  void fail(Handle handle, Status status);
+  std::vector<RequestId> held() const { return leaving_.ids(); }
+  std::vector<RequestId> take_finished();
+  void fail(RequestId id, Status status);
   // As `label: text` for each.
   void fail_all(Code code, const std::string& text, int rank);
-  void extend_deadline(Handle handle, Clock::duration time);
+  void extend_deadline(RequestId id, Clock::duration time);
   // Of all operations.
   void put_off_deadlines(Clock::duration time);
   void peer_lost(int rank, std::string text);
@@ -104,7 +104,7 @@ class Dispatcher final : private Receiver {
   Stats stats() const;
   void reset_stats();
   Account& account() { return account_; }
-  WindowDesk& windows() { return windows_; }
+  WindowService& windows() { return windows_; }
   WindowAccount& window_account() { return window_account_; }
 
   // Moves what can be moved now, at most about kBudget bytes of each operation. True
@@ -142,8 +142,8 @@ class Dispatcher final : private Receiver {
   void on_lost(int peer, Status status) override;
   void on_goodbye(int peer) override;
 
-  Entry& entry(Handle handle);
-  const Entry& entry(Handle handle) const;
+  Entry& entry(RequestId id);
+  const Entry& entry(RequestId id) const;
   void start(Operation& operation);
   bool read_arrivals();
   void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
@@ -180,12 +180,12 @@ class Dispatcher final : private Receiver {
   Account account_;
   PeersAsLinks links_;
   WindowAccount window_account_;
-  WindowDesk windows_;
+  WindowService windows_;
   std::vector<ChannelStats> counted_before_;  // by rank, at the last reset_stats()
   Clock::time_point now_;                     // when this turn began
-  std::unordered_map<Handle, Entry> entries_;
+  std::unordered_map<RequestId, Entry> entries_;
   std::vector<std::shared_ptr<Operation>> active_;  // started or queued, not ended
-  std::vector<Handle> finished_;                    // whose memory nobody reads
+  std::vector<RequestId> finished_;                 // whose memory nobody reads
   Leaving leaving_;
   // Failures of calls that had ended here, by group: the next call raises them.
   std::unordered_map<std::uint64_t, Status> late_failures_;
@@ -201,7 +201,7 @@ class Dispatcher final : private Receiver {
     std::string text;
   };
   std::vector<Abort> aborts_;  // whose text is still arriving
-  Handle last_handle_ = 0;
+  RequestId last_id_ = 0;
   std::uint64_t completions_ = 0;
   bool closing_ = false;
 };

@@ -32,8 +32,8 @@ bool spares_the_group(Kind kind) {
 
 }  // namespace
 
-void Dispatcher::fail(Handle handle, Status status) {
-  Operation& operation = *entry(handle).operation;
+void Dispatcher::fail(RequestId id, Status status) {
+  Operation& operation = *entry(id).operation;
   if (operation.state() == Operation::State::kDone) return;
   fail_operation(operation, std::move(status));
 }
@@ -110,11 +110,12 @@ void Dispatcher::for_transports(const std::function<void(Transport&)>& body) {
 
 void Dispatcher::fail_mismatch(Operation& operation, int peer, const Envelope& theirs) {
   const Envelope ours = operation.call();
-  Status status{Code::kMismatch,
-                describe_mismatch(operation.request().name,
-                                  {config_.rank, peers_.place(config_.rank), ours},
-                                  {peer, peers_.place(peer), theirs}),
-                peer};
+  Status status{
+      Code::kMismatch,
+      describe_mismatch(operation.request().name,
+                        {config_.rank, peers_.describe_rank(config_.rank), ours},
+                        {peer, peers_.describe_rank(peer), theirs}),
+      peer};
   fail_operation(operation, status);
   // It need not be one of those that this rank's call exchanges with.
   send_abort(peer, ours, status);
@@ -122,8 +123,8 @@ void Dispatcher::fail_mismatch(Operation& operation, int peer, const Envelope& t
 
 // A message that this rank's call has no use for.
 void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
-  const std::string here = peers_.place(config_.rank);
-  const std::string there = peers_.place(peer);
+  const std::string here = peers_.describe_rank(config_.rank);
+  const std::string there = peers_.describe_rank(peer);
   const std::string_view remedy =
       spares_the_group(theirs.kind)
           ? "The destinations of one and the sources of the other must agree."
@@ -145,8 +146,8 @@ void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
 
 // The peer has gone on to its next call without a message that this rank's call needs.
 void Dispatcher::fail_forgotten(Operation& operation, int peer) {
-  const std::string here = peers_.place(config_.rank);
-  const std::string there = peers_.place(peer);
+  const std::string here = peers_.describe_rank(config_.rank);
+  const std::string there = peers_.describe_rank(peer);
   const Status status{Code::kMismatch,
                       describe_operation(operation.call(), operation.request().name) +
                           ": " + here + " receives from " + there + ", but " + there +
@@ -222,19 +223,19 @@ Status Dispatcher::timeout_status(const Operation& operation) const {
     return {Code::kTimedOut,
             label + ": an earlier call of the same name has not ended in time", -1};
   }
-  const Operation::Lack lack = operation.lack();
+  const Operation::Unfinished unfinished = operation.unfinished();
   const auto waited = operation.deadline() - operation.started();
   std::string text =
-      label + ": " + describe_missing(lack.missing, lack.not_taken, waited);
+      label + ": " + describe_missing(unfinished.missing, unfinished.not_taken, waited);
   int blamed = -1;
-  if (!lack.missing.empty()) {
-    blamed = lack.missing.front().peer;
-  } else if (!lack.not_taken.empty()) {
-    blamed = lack.not_taken.front();
+  if (!unfinished.missing.empty()) {
+    blamed = unfinished.missing.front().peer;
+  } else if (!unfinished.not_taken.empty()) {
+    blamed = unfinished.not_taken.front();
   }
   if (blamed >= 0) {
     for (const Envelope& call : matching_.announced_by(blamed, 1)) {
-      text += "; " + peers_.place(blamed) + " has called " +
+      text += "; " + peers_.describe_rank(blamed) + " has called " +
               describe_operation(call, call.name_text()) +
               ", which this rank has not called yet";
     }

@@ -9,7 +9,7 @@ namespace {
 
 // Calls about windows are numbered from here on among what is pending: by themselves
 // they are numbered as operations are.
-constexpr Handle kFirstWindowCall = Handle{1} << 63;
+constexpr RequestId kFirstWindowCall = RequestId{1} << 63;
 
 }  // namespace
 
@@ -18,23 +18,24 @@ std::vector<PendingOperation> Dispatcher::pending() const {
   const Clock::time_point now = Clock::now();
   for (const auto& operation : active_) {
     PendingOperation one;
-    one.handle = operation->handle();
+    one.id = operation->id();
     one.kind = kind_name(operation->request().kind);
     one.name = operation->request().name;
     one.age_s = std::chrono::duration<double>(now - operation->started()).count();
-    Operation::Lack lack = operation->lack();
-    one.waiting_for = std::move(lack.not_taken);
-    for (const Missing& missing : lack.missing) one.waiting_for.push_back(missing.peer);
+    Operation::Unfinished unfinished = operation->unfinished();
+    one.waiting_for = std::move(unfinished.not_taken);
+    for (const Missing& missing : unfinished.missing)
+      one.waiting_for.push_back(missing.peer);
     std::sort(one.waiting_for.begin(), one.waiting_for.end());
     one.waiting_for.erase(std::unique(one.waiting_for.begin(), one.waiting_for.end()),
                           one.waiting_for.end());
-    one.received_bytes = lack.received;
-    one.expected_bytes = lack.expected;
+    one.received_bytes = unfinished.received;
+    one.expected_bytes = unfinished.expected;
     list.push_back(std::move(one));
   }
-  for (WindowDesk::Pending& call : windows_.pending()) {
+  for (WindowService::Pending& call : windows_.pending()) {
     PendingOperation one;
-    one.handle = kFirstWindowCall + call.call.number;
+    one.id = kFirstWindowCall + call.call.number;
     one.is_window_call = true;
     one.kind = call_name(call.call.kind);
     one.name = std::move(call.call.window);

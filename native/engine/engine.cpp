@@ -33,11 +33,11 @@ Engine::Engine(EngineConfig config, std::vector<std::unique_ptr<Transport>> tran
 Engine::~Engine() { progress_.stop_thread(); }
 
 std::map<std::string, std::string> Engine::offers() {
-  return progress_.look([&] { return dispatcher_.offers(); });
+  return progress_.with_lock([&] { return dispatcher_.offers(); });
 }
 
 void Engine::start(std::vector<Peer> peers) {
-  progress_.look([&] {
+  progress_.with_lock([&] {
     if (started_) throw std::invalid_argument("the engine has been started already");
     dispatcher_.connect(std::move(peers));
     started_ = true;
@@ -49,7 +49,7 @@ void Engine::start(std::vector<Peer> peers) {
 }
 
 std::string Engine::transport_of(int rank) {
-  return progress_.look([&] {
+  return progress_.with_lock([&] {
     const Peers& peers = dispatcher_.peers();
     if (rank < 0 || rank >= peers.size()) {
       throw std::invalid_argument("rank " + std::to_string(rank) + " is not in 0 .. " +
@@ -61,7 +61,7 @@ std::string Engine::transport_of(int rank) {
 
 void Engine::add_group(std::uint64_t id, std::vector<int> ranks,
                        std::vector<int> machine_of) {
-  progress_.look([&] {
+  progress_.with_lock([&] {
     Group group;
     group.id = id;
     const int rank = dispatcher_.peers().rank();
@@ -77,41 +77,40 @@ void Engine::add_group(std::uint64_t id, std::vector<int> ranks,
 }
 
 std::shared_ptr<const Group> Engine::group(std::uint64_t id) {
-  return progress_.look([&] { return dispatcher_.group(id); });
+  return progress_.with_lock([&] { return dispatcher_.group(id); });
 }
 
-Handle Engine::submit(Request request, Caller caller) {
+RequestId Engine::submit(Request request, Caller caller) {
   const auto start = [&] {
     if (!started_) throw std::invalid_argument("the engine has not been started");
-    const Handle handle = dispatcher_.submit(std::move(request));
+    const RequestId id = dispatcher_.submit(std::move(request));
     begin(caller);
-    return handle;
+    return id;
   };
-  return caller == Caller::kWaits ? progress_.run(start) : progress_.run_apart(start);
+  return caller == Caller::kWaits ? progress_.run(start) : progress_.submit(start);
 }
 
-Handle Engine::run(Request request) {
-  const Handle handle = submit(std::move(request), Caller::kWaits);
+RequestId Engine::run(Request request) {
+  const RequestId id = submit(std::move(request), Caller::kWaits);
   const std::optional<Status> status =
-      wait(handle, Clock::time_point::max(), [] { return true; });
-  if (!status || !status->ok()) return handle;
-  return progress_.look([&] {
-    if (dispatcher_.has_result(handle)) return handle;
-    dispatcher_.release(handle);
-    return Handle{0};
+      wait(id, Clock::time_point::max(), [] { return true; });
+  if (!status || !status->ok()) return id;
+  return progress_.with_lock([&] {
+    if (dispatcher_.has_result(id)) return id;
+    dispatcher_.release(id);
+    return RequestId{0};
   });
 }
 
-bool Engine::done(Handle handle) {
-  return progress_.look([&] {
-    return dispatcher_.operation(handle)->state() == Operation::State::kDone;
-  });
+bool Engine::done(RequestId id) {
+  return progress_.with_lock(
+      [&] { return dispatcher_.operation(id)->state() == Operation::State::kDone; });
 }
 
-std::optional<Status> Engine::wait(Handle handle, Clock::time_point deadline,
+std::optional<Status> Engine::wait(RequestId id, Clock::time_point deadline,
                                    const std::function<bool()>& interrupted) {
   const std::shared_ptr<const Operation> operation =
-      progress_.look([&] { return dispatcher_.operation(handle); });
+      progress_.with_lock([&] { return dispatcher_.operation(id); });
   const Clock::time_point begin = Clock::now();
   const bool done = progress_.drive_until(
       [&] { return operation->state() == Operation::State::kDone; }, deadline,
@@ -122,7 +121,7 @@ std::optional<Status> Engine::wait(Handle handle, Clock::time_point deadline,
 }
 
 bool Engine::ticket_done(const WindowTicket& ticket) {
-  return progress_.look([&] { return ticket.done(); });
+  return progress_.with_lock([&] { return ticket.done(); });
 }
 
 std::optional<Status> Engine::wait_ticket(const WindowTicket& ticket,
@@ -135,32 +134,32 @@ std::optional<Status> Engine::wait_ticket(const WindowTicket& ticket,
   return done ? std::optional<Status>(ticket.status) : std::nullopt;
 }
 
-Result Engine::result(Handle handle) {
-  return progress_.look([&] { return dispatcher_.result(handle); });
+Result Engine::result(RequestId id) {
+  return progress_.with_lock([&] { return dispatcher_.result(id); });
 }
 
-bool Engine::release(Handle handle) {
-  return progress_.look([&] { return dispatcher_.release(handle); });
+bool Engine::release(RequestId id) {
+  return progress_.with_lock([&] { return dispatcher_.release(id); });
 }
 
-std::vector<Handle> Engine::held() {
-  return progress_.look([&] { return dispatcher_.held(); });
+std::vector<RequestId> Engine::held() {
+  return progress_.with_lock([&] { return dispatcher_.held(); });
 }
 
-std::vector<Handle> Engine::finished() {
-  return progress_.look([&] { return dispatcher_.take_finished(); });
+std::vector<RequestId> Engine::finished() {
+  return progress_.with_lock([&] { return dispatcher_.take_finished(); });
 }
 
-void Engine::fail(Handle handle, Status status) {
-  progress_.run([&] { dispatcher_.fail(handle, std::move(status)); });
+void Engine::fail(RequestId id, Status status) {
+  progress_.run([&] { dispatcher_.fail(id, std::move(status)); });
 }
 
-void Engine::extend_deadline(Handle handle, Clock::duration time) {
-  progress_.run([&] { dispatcher_.extend_deadline(handle, time); });
+void Engine::extend_deadline(RequestId id, Clock::duration time) {
+  progress_.run([&] { dispatcher_.extend_deadline(id, time); });
 }
 
 std::vector<PendingOperation> Engine::pending() {
-  return progress_.look([&] { return dispatcher_.pending(); });
+  return progress_.with_lock([&] { return dispatcher_.pending(); });
 }
 
 void Engine::peer_lost(int rank, std::string text) {
@@ -171,22 +170,22 @@ void Engine::peer_lost(int rank, std::string text) {
 }
 
 Stats Engine::stats() {
-  return progress_.look([&] { return dispatcher_.stats(); });
+  return progress_.with_lock([&] { return dispatcher_.stats(); });
 }
 
 void Engine::reset_stats() {
-  progress_.look([&] { dispatcher_.reset_stats(); });
+  progress_.with_lock([&] { dispatcher_.reset_stats(); });
 }
 
 void Engine::suspend() {
-  progress_.look([&] {
+  progress_.with_lock([&] {
     if (!suspended_at_) suspended_at_ = Clock::now();
   });
   progress_.suspend();
 }
 
 void Engine::resume() {
-  progress_.look([&] {
+  progress_.with_lock([&] {
     if (suspended_at_) dispatcher_.put_off_deadlines(Clock::now() - *suspended_at_);
     suspended_at_.reset();
   });
@@ -201,7 +200,7 @@ void Engine::close(Clock::duration limit) {
   });
   progress_.drive_until([&] { return dispatcher_.closed(); }, Clock::now() + limit, {});
   progress_.stop_thread();
-  progress_.look([&] {
+  progress_.with_lock([&] {
     dispatcher_.free();
     wait_fds_.clear();
   });

@@ -41,19 +41,19 @@ class Engine final : private Work {
   };
 
   // See Dispatcher.
-  Handle submit(Request request, Caller caller = Caller::kGoesOn);
+  RequestId submit(Request request, Caller caller = Caller::kGoesOn);
   // submit() and wait() in one. 0, which is no handle, when the operation ended well
   // and has no result() of its own: it is released. Else its handle, as of submit(): it
   // failed, or has its result there, or runs still when a signal came or
   // Progress::kInterruptCheck had passed.
-  Handle run(Request request);
-  bool done(Handle handle);
+  RequestId run(Request request);
+  bool done(RequestId id);
   // Nothing when the time was up, or `interrupted` said so, before the operation ended.
-  std::optional<Status> wait(Handle handle, Clock::time_point deadline,
+  std::optional<Status> wait(RequestId id, Clock::time_point deadline,
                              const std::function<bool()>& interrupted = {});
-  Result result(Handle handle);
+  Result result(RequestId id);
 
-  // Runs `body` on the desk of windows, with the lock; its result is returned.
+  // Runs `body` on the service of windows, with the lock; its result is returned.
   template <typename Body>
   auto with_windows(Body&& body, Caller caller = Caller::kGoesOn) {
     const auto start = [&] {
@@ -61,7 +61,7 @@ class Engine final : private Work {
       begin(caller);
       return result;
     };
-    return caller == Caller::kWaits ? progress_.run(start) : progress_.run_apart(start);
+    return caller == Caller::kWaits ? progress_.run(start) : progress_.submit(start);
   }
   WindowAccount& window_account() { return dispatcher_.window_account(); }
   bool ticket_done(const WindowTicket& ticket);
@@ -69,12 +69,12 @@ class Engine final : private Work {
   std::optional<Status> wait_ticket(const WindowTicket& ticket,
                                     Clock::time_point deadline,
                                     const std::function<bool()>& interrupted = {});
-  bool release(Handle handle);
+  bool release(RequestId id);
   // Also after close().
-  std::vector<Handle> held();
-  std::vector<Handle> finished();
-  void fail(Handle handle, Status status);
-  void extend_deadline(Handle handle, Clock::duration time);
+  std::vector<RequestId> held();
+  std::vector<RequestId> finished();
+  void fail(RequestId id, Status status);
+  void extend_deadline(RequestId id, Clock::duration time);
   std::vector<PendingOperation> pending();
   void peer_lost(int rank, std::string text);
   Stats stats();

@@ -6,7 +6,7 @@ namespace bluecomm {
 
 // A mutex whose holder cannot take it again past a thread that waits: a rank that moves
 // megabytes in short steps lets others in between them.
-class Turnstile {
+class FairMutex {
  public:
   std::unique_lock<std::mutex> enter() {
     const std::scoped_lock entered(entry_);

@@ -1,4 +1,4 @@
-#include "engine/filling.h"
+#include "engine/gather_state.h"
 
 #include <algorithm>
 #include <cstring>
@@ -16,7 +16,7 @@ static_assert(kChunk % kChunkAlignment == 0);
 
 }  // namespace
 
-Filling::Filling(const Gather& gather, DType dtype)
+GatherState::GatherState(const Gather& gather, DType dtype)
     : gather_(gather), dtype_(dtype), inputs_(gather.sources.size()) {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     inputs_[i].weight = gather.sources[i].weight;
@@ -24,23 +24,23 @@ Filling::Filling(const Gather& gather, DType dtype)
   terms_.resize(inputs_.size());
 }
 
-bool Filling::put(std::size_t index, std::unique_ptr<Incoming> message, double scale,
-                  const Sends& sends) {
+bool GatherState::put(std::size_t index, std::unique_ptr<Incoming> message,
+                      double scale, const PendingSends& sends) {
   inputs_[index].message = std::move(message);
   inputs_[index].weight *= scale;
   return !open_ || accept(index, sends);
 }
 
-bool Filling::has(std::size_t index) const {
+bool GatherState::has(std::size_t index) const {
   return done_ || gather_.sources[index].peer == kSelf ||
          inputs_[index].message != nullptr;
 }
 
-const Header& Filling::header(std::size_t index) const {
+const Header& GatherState::header(std::size_t index) const {
   return inputs_[index].message->header();
 }
 
-std::optional<std::size_t> Filling::open(const Sends& sends) {
+std::optional<std::size_t> GatherState::open(const PendingSends& sends) {
   open_ = true;
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     if (inputs_[i].message && !accept(i, sends)) return i;
@@ -48,7 +48,7 @@ std::optional<std::size_t> Filling::open(const Sends& sends) {
   return std::nullopt;
 }
 
-bool Filling::accept(std::size_t index, const Sends& sends) {
+bool GatherState::accept(std::size_t index, const PendingSends& sends) {
   Incoming& message = *inputs_[index].message;
   if (message.header().nbytes != gather_.dst.size()) return false;
   const bool straight = gather_.combine == Combine::kCopy &&
@@ -57,14 +57,14 @@ bool Filling::accept(std::size_t index, const Sends& sends) {
   return true;
 }
 
-std::size_t Filling::available(std::size_t index) const {
+std::size_t GatherState::available(std::size_t index) const {
   const Input& input = inputs_[index];
   if (gather_.sources[index].peer == kSelf) return gather_.dst.size() - combined_;
   if (!input.message) return 0;
   return input.message->consumed() + input.message->readable().size() - combined_;
 }
 
-const std::byte* Filling::data(std::size_t index) const {
+const std::byte* GatherState::data(std::size_t index) const {
   if (gather_.sources[index].peer == kSelf) {
     return gather_.sources[index].own.data() + combined_;
   }
@@ -73,7 +73,7 @@ const std::byte* Filling::data(std::size_t index) const {
 }
 
 // Ends at a chunk's end at most, so that a block lies in one chunk of the ring.
-std::size_t Filling::next_block(std::size_t budget) const {
+std::size_t GatherState::next_block(std::size_t budget) const {
   const std::size_t left = gather_.dst.size() - combined_;
   std::size_t nbytes = std::min(left, kChunk - combined_ % kChunk);
   nbytes = std::min(nbytes, std::max(budget, kChunkAlignment));
@@ -84,7 +84,7 @@ std::size_t Filling::next_block(std::size_t budget) const {
 }
 
 // Where the next block may be computed, or null while the ring is full.
-std::byte* Filling::place(std::size_t nbytes, const Sends& sends) {
+std::byte* GatherState::place(std::size_t nbytes, const PendingSends& sends) {
   std::byte* const dst = gather_.dst.data() + combined_;
   if (!gather_.overwrites_sent) return dst;
   if (written_ == combined_ && sends.released({dst, nbytes})) return dst;
@@ -96,7 +96,7 @@ std::byte* Filling::place(std::size_t nbytes, const Sends& sends) {
   return ring_.get() + combined_ % (kRingChunks * kChunk);
 }
 
-void Filling::combine(std::byte* out, std::size_t nbytes) {
+void GatherState::combine(std::byte* out, std::size_t nbytes) {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     terms_[i] = {data(i), inputs_[i].weight};
   }
@@ -117,7 +117,7 @@ void Filling::combine(std::byte* out, std::size_t nbytes) {
 }
 
 // In steps of kChunk, at the end, and whenever a source has nothing left to show.
-void Filling::give_back() {
+void GatherState::give_back() {
   const std::size_t whole = gather_.dst.size();
   for (Input& input : inputs_) {
     if (!input.message) continue;
@@ -130,7 +130,7 @@ void Filling::give_back() {
   }
 }
 
-bool Filling::write_back(const Sends& sends) {
+bool GatherState::write_back(const PendingSends& sends) {
   bool changed = false;
   while (written_ < combined_) {
     const std::size_t end =
@@ -146,7 +146,7 @@ bool Filling::write_back(const Sends& sends) {
   return changed;
 }
 
-bool Filling::advance(std::size_t& budget, const Sends& sends) {
+bool GatherState::advance(std::size_t& budget, const PendingSends& sends) {
   if (done_ || !open_) return false;
   bool changed = write_back(sends);
   while (budget > 0 && combined_ < gather_.dst.size()) {
@@ -170,7 +170,7 @@ bool Filling::advance(std::size_t& budget, const Sends& sends) {
   return changed;
 }
 
-bool Filling::is_complete() const {
+bool GatherState::is_complete() const {
   if (combined_ < gather_.dst.size() || written_ < combined_) return false;
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     if (!has(i)) return false;  // a message of no bytes has not come yet
@@ -184,7 +184,7 @@ bool Filling::is_complete() const {
   return true;
 }
 
-void Filling::collect_missing(std::vector<Missing>& missing) const {
+void GatherState::collect_missing(std::vector<Missing>& missing) const {
   if (done_) return;
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     if (gather_.sources[i].peer == kSelf) continue;
@@ -202,7 +202,7 @@ void Filling::collect_missing(std::vector<Missing>& missing) const {
   }
 }
 
-void Filling::collect_blockers(std::vector<int>& peers) const {
+void GatherState::collect_blockers(std::vector<int>& peers) const {
   if (done_) return;
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     if (gather_.sources[i].peer == kSelf) continue;

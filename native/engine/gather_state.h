@@ -8,8 +8,8 @@
 
 #include "common/dtype.h"
 #include "engine/describe.h"
+#include "engine/pending_sends.h"
 #include "engine/plan.h"
-#include "engine/sends.h"
 #include "kernels/combine.h"
 #include "transport/channel.h"
 
@@ -23,25 +23,25 @@ namespace bluecomm {
 // scratch chunks first and is written back once it is released. Every rank consumes
 // what it can into its ring, so ranks that exchange in place never wait for each other
 // in a circle.
-class Filling {
+class GatherState {
  public:
   // `gather` outlives this object; its `dst` may still be unknown.
-  Filling(const Gather& gather, DType dtype);
+  GatherState(const Gather& gather, DType dtype);
 
   // Hands over the message of source `index`. False: it announced another length than
   // the destination has.
   [[nodiscard]] bool put(std::size_t index, std::unique_ptr<Incoming> message,
-                         double scale, const Sends& sends);
+                         double scale, const PendingSends& sends);
   // The header of source `index` has arrived, or the source is this rank.
   bool has(std::size_t index) const;
   const Header& header(std::size_t index) const;
 
   // From here on the destination is known, and payloads are asked for. Returns the
   // source that announced another length, if any.
-  std::optional<std::size_t> open(const Sends& sends);
+  std::optional<std::size_t> open(const PendingSends& sends);
 
   // Moves up to about `budget` bytes and takes them off; true when anything changed.
-  bool advance(std::size_t& budget, const Sends& sends);
+  bool advance(std::size_t& budget, const PendingSends& sends);
   bool done() const { return done_; }
 
   // Sources that have not shown all of their bytes.
@@ -55,14 +55,14 @@ class Filling {
     double weight = 1.0;
   };
 
-  bool accept(std::size_t index, const Sends& sends);
+  bool accept(std::size_t index, const PendingSends& sends);
   std::size_t available(std::size_t index) const;
   const std::byte* data(std::size_t index) const;
   std::size_t next_block(std::size_t budget) const;
-  std::byte* place(std::size_t nbytes, const Sends& sends);
+  std::byte* place(std::size_t nbytes, const PendingSends& sends);
   void combine(std::byte* out, std::size_t nbytes);
   void give_back();
-  bool write_back(const Sends& sends);
+  bool write_back(const PendingSends& sends);
   bool is_complete() const;
 
   const Gather& gather_;

@@ -20,21 +20,21 @@ bool Leaving::keep(const Operation& operation, Result result) {
   return true;
 }
 
-std::vector<Handle> Leaving::take_free() {
-  std::vector<Handle> handles;
+std::vector<RequestId> Leaving::take_free() {
+  std::vector<RequestId> ids;
   std::erase_if(list_, [&](const One& one) {
     if (one.operation->holds_memory()) return false;
-    handles.push_back(one.operation->handle());
+    ids.push_back(one.operation->id());
     return true;
   });
-  return handles;
+  return ids;
 }
 
-std::vector<Handle> Leaving::handles() const {
-  std::vector<Handle> handles;
-  handles.reserve(list_.size());
-  for (const One& one : list_) handles.push_back(one.operation->handle());
-  return handles;
+std::vector<RequestId> Leaving::ids() const {
+  std::vector<RequestId> ids;
+  ids.reserve(list_.size());
+  for (const One& one : list_) ids.push_back(one.operation->id());
+  return ids;
 }
 
 void Leaving::never_free() const {

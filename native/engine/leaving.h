@@ -26,8 +26,8 @@ class Leaving {
   // The result of the operation, if it is one of these. False: it is not.
   bool keep(const Operation& operation, Result result);
   // Those whose memory nobody reads any more, which are forgotten here.
-  std::vector<Handle> take_free();
-  std::vector<Handle> handles() const;
+  std::vector<RequestId> take_free();
+  std::vector<RequestId> ids() const;
   bool empty() const { return list_.empty(); }
   // When nobody will say any more what is read: nothing of theirs is ever freed.
   void never_free() const;

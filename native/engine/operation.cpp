@@ -7,11 +7,8 @@
 
 namespace bluecomm {
 
-Operation::Operation(Handle handle, Request request, Plan plan, const Envelope& call)
-    : handle_(handle),
-      request_(std::move(request)),
-      plan_(std::move(plan)),
-      call_(call) {}
+Operation::Operation(RequestId id, Request request, Plan plan, const Envelope& call)
+    : id_(id), request_(std::move(request)), plan_(std::move(plan)), call_(call) {}
 
 std::string Operation::label() const {
   const Group& group = *request_.group;
@@ -31,33 +28,35 @@ void Operation::start(std::span<Channel* const> channels) {
 
 void Operation::begin_phase() {
   if (phase().prepare) phase().prepare();
-  fillings_.clear();
-  fillings_.reserve(phase().gathers.size());
+  gathers_.clear();
+  gathers_.reserve(phase().gathers.size());
   for (const Gather& gather : phase().gathers) {
-    fillings_.emplace_back(gather, request_.dtype);
+    gathers_.emplace_back(gather, request_.dtype);
   }
   open_ = false;
   sends_.start(phase().sends, call_, phase_, channels_, lease_);
   if (!phase().bind) open_phase();
 
-  std::vector<Held> held = std::exchange(held_, {});
-  for (Held& one : held) {
+  std::vector<EarlyMessage> early = std::exchange(early_, {});
+  for (EarlyMessage& one : early) {
     if (one.envelope.phase != phase_) {
-      held_.push_back(std::move(one));
+      early_.push_back(std::move(one));
       continue;
     }
-    const std::optional<Place> place = find_source(phase_, one.peer, one.envelope.slot);
-    put(*place, one.peer, one.envelope, std::move(one.message));
+    const std::optional<SourceIndex> index =
+        find_source(phase_, one.peer, one.envelope.slot);
+    put(*index, one.peer, one.envelope, std::move(one.message));
   }
 }
 
-std::optional<Operation::Place> Operation::find_source(std::uint32_t phase, int peer,
-                                                       std::uint32_t slot) const {
+std::optional<Operation::SourceIndex> Operation::find_source(std::uint32_t phase,
+                                                             int peer,
+                                                             std::uint32_t slot) const {
   const std::vector<Gather>& gathers = plan_.phases[phase].gathers;
   for (std::size_t g = 0; g < gathers.size(); ++g) {
     for (std::size_t s = 0; s < gathers[g].sources.size(); ++s) {
       const Source& source = gathers[g].sources[s];
-      if (source.peer == peer && source.slot == slot) return Place{g, s};
+      if (source.peer == peer && source.slot == slot) return SourceIndex{g, s};
     }
   }
   return std::nullopt;
@@ -69,29 +68,30 @@ Operation::Delivery Operation::deliver(int peer, const Envelope& envelope,
       (state_ == State::kRunning && envelope.phase < phase_)) {
     return Delivery::kUnexpected;
   }
-  const std::optional<Place> place = find_source(envelope.phase, peer, envelope.slot);
-  if (!place) return Delivery::kUnexpected;
+  const std::optional<SourceIndex> index =
+      find_source(envelope.phase, peer, envelope.slot);
+  if (!index) return Delivery::kUnexpected;
   if (state_ == State::kRunning && envelope.phase == phase_) {
-    if (fillings_[place->gather].has(place->source)) return Delivery::kUnexpected;
-    put(*place, peer, envelope, std::move(message));
+    if (gathers_[index->gather].has(index->source)) return Delivery::kUnexpected;
+    put(*index, peer, envelope, std::move(message));
     return Delivery::kTaken;
   }
-  for (const Held& one : held_) {
+  for (const EarlyMessage& one : early_) {
     if (one.peer == peer && one.envelope.phase == envelope.phase &&
         one.envelope.slot == envelope.slot) {
       return Delivery::kUnexpected;
     }
   }
-  held_.push_back({peer, envelope, std::move(message)});
+  early_.push_back({peer, envelope, std::move(message)});
   return Delivery::kTaken;
 }
 
-void Operation::put(const Place& place, int peer, const Envelope& envelope,
+void Operation::put(const SourceIndex& index, int peer, const Envelope& envelope,
                     std::unique_ptr<Incoming> message) {
   const std::size_t announced = message->header().nbytes;
-  if (!fillings_[place.gather].put(place.source, std::move(message), envelope.scale,
-                                   sends_)) {
-    fail_length(peer, announced, phase().gathers[place.gather].dst.size());
+  if (!gathers_[index.gather].put(index.source, std::move(message), envelope.scale,
+                                  sends_)) {
+    fail_length(peer, announced, phase().gathers[index.gather].dst.size());
   }
 }
 
@@ -110,20 +110,20 @@ void Operation::fail_length(int peer, std::size_t announced, std::size_t expecte
 bool Operation::open_phase() {
   if (open_) return true;
   if (phase().bind) {
-    for (std::size_t g = 0; g < fillings_.size(); ++g) {
+    for (std::size_t g = 0; g < gathers_.size(); ++g) {
       for (std::size_t s = 0; s < phase().gathers[g].sources.size(); ++s) {
-        if (!fillings_[g].has(s)) return false;
+        if (!gathers_[g].has(s)) return false;
       }
     }
     bind();
     if (error_) return false;
   }
   open_ = true;
-  for (std::size_t g = 0; g < fillings_.size(); ++g) {
-    const std::optional<std::size_t> wrong = fillings_[g].open(sends_);
+  for (std::size_t g = 0; g < gathers_.size(); ++g) {
+    const std::optional<std::size_t> wrong = gathers_[g].open(sends_);
     if (wrong) {
       const Gather& gather = phase().gathers[g];
-      fail_length(gather.sources[*wrong].peer, fillings_[g].header(*wrong).nbytes,
+      fail_length(gather.sources[*wrong].peer, gathers_[g].header(*wrong).nbytes,
                   gather.dst.size());
     }
   }
@@ -133,11 +133,11 @@ bool Operation::open_phase() {
 void Operation::bind() {
   std::vector<Arrival> arrivals;
   Phase& phase = plan_.phases[phase_];
-  for (std::size_t g = 0; g < fillings_.size(); ++g) {
+  for (std::size_t g = 0; g < gathers_.size(); ++g) {
     for (std::size_t s = 0; s < phase.gathers[g].sources.size(); ++s) {
       const Source& source = phase.gathers[g].sources[s];
       if (source.peer == kSelf) continue;
-      const Header& header = fillings_[g].header(s);
+      const Header& header = gathers_[g].header(s);
       arrivals.push_back(
           {source.peer, source.slot, header.nbytes, read_envelope(header)->first_dim});
     }
@@ -155,8 +155,8 @@ void Operation::bind() {
 bool Operation::advance(std::size_t budget) {
   bool changed = false;
   while (state_ == State::kRunning && !error_ && open_phase()) {
-    for (Filling& filling : fillings_) {
-      if (filling.advance(budget, sends_)) changed = true;
+    for (GatherState& gather : gathers_) {
+      if (gather.advance(budget, sends_)) changed = true;
     }
     if (!phase_done()) break;
     changed = true;
@@ -171,8 +171,8 @@ bool Operation::advance(std::size_t budget) {
 }
 
 bool Operation::phase_done() {
-  for (const Filling& filling : fillings_) {
-    if (!filling.done()) return false;
+  for (const GatherState& gather : gathers_) {
+    if (!gather.done()) return false;
   }
   const bool is_last = phase_ + 1 == plan_.phases.size();
   return is_last ? sends_.released() : sends_.phase_released();
@@ -181,27 +181,27 @@ bool Operation::phase_done() {
 void Operation::finish(Status status) {
   state_ = State::kDone;
   status_ = std::move(status);
-  held_.clear();
-  fillings_.clear();
-  sends_ = Sends();
+  early_.clear();
+  gathers_.clear();
+  sends_ = PendingSends();
 }
 
-Operation::Lack Operation::lack() const {
-  Lack lack;
-  if (state_ != State::kRunning) return lack;
-  for (std::size_t g = 0; g < fillings_.size(); ++g) {
-    fillings_[g].collect_missing(lack.missing);
+Operation::Unfinished Operation::unfinished() const {
+  Unfinished result;
+  if (state_ != State::kRunning) return result;
+  for (std::size_t g = 0; g < gathers_.size(); ++g) {
+    gathers_[g].collect_missing(result.missing);
     for (const Source& source : phase().gathers[g].sources) {
-      if (source.peer != kSelf) lack.expected += phase().gathers[g].dst.size();
+      if (source.peer != kSelf) result.expected += phase().gathers[g].dst.size();
     }
   }
-  lack.received = lack.expected;
-  for (const Missing& one : lack.missing) {
+  result.received = result.expected;
+  for (const Missing& one : result.missing) {
     const std::size_t left = one.expected - one.received;
-    lack.received -= std::min(left, lack.received);
+    result.received -= std::min(left, result.received);
   }
-  sends_.collect_readers(lack.not_taken);
-  return lack;
+  sends_.collect_readers(result.not_taken);
+  return result;
 }
 
 bool Operation::needs(int peer) const {
@@ -217,7 +217,7 @@ bool Operation::needs(int peer) const {
       }
     }
   }
-  const Lack now = lack();
+  const Unfinished now = unfinished();
   for (const Missing& one : now.missing) {
     if (one.peer == peer) return true;
   }
@@ -235,12 +235,12 @@ bool Operation::awaits_header(int peer) const {
       for (std::size_t s = 0; s < gathers[g].sources.size(); ++s) {
         if (gathers[g].sources[s].peer != peer) continue;
         const bool here =
-            p == phase_ && state_ == State::kRunning && fillings_[g].has(s);
+            p == phase_ && state_ == State::kRunning && gathers_[g].has(s);
         if (!here) ++awaited;
       }
     }
   }
-  for (const Held& one : held_) {
+  for (const EarlyMessage& one : early_) {
     if (one.peer == peer) --awaited;
   }
   return awaited > 0;
@@ -249,7 +249,7 @@ bool Operation::awaits_header(int peer) const {
 int Operation::blocker() {
   if (state_ != State::kRunning) return -1;
   scratch_peers_.clear();
-  for (const Filling& filling : fillings_) filling.collect_blockers(scratch_peers_);
+  for (const GatherState& gather : gathers_) gather.collect_blockers(scratch_peers_);
   if (scratch_peers_.empty()) sends_.collect_readers(scratch_peers_);
   return scratch_peers_.empty() ? -1 : scratch_peers_.front();
 }

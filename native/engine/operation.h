@@ -11,16 +11,16 @@
 
 #include "common/status.h"
 #include "engine/envelope.h"
-#include "engine/filling.h"
+#include "engine/gather_state.h"
+#include "engine/pending_sends.h"
 #include "engine/plan.h"
 #include "engine/request.h"
-#include "engine/sends.h"
 
 // The executor of plans.
 
 namespace bluecomm {
 
-using Handle = std::uint64_t;
+using RequestId = std::uint64_t;
 using Clock = std::chrono::steady_clock;
 
 // One call of an operation on this rank, from submit to release. See
@@ -33,9 +33,9 @@ class Operation {
   enum class Delivery { kTaken, kUnexpected };
 
   // `request` is complete, `plan` was made from it and may refer to its memory only.
-  Operation(Handle handle, Request request, Plan plan, const Envelope& call);
+  Operation(RequestId id, Request request, Plan plan, const Envelope& call);
 
-  Handle handle() const { return handle_; }
+  RequestId id() const { return id_; }
   const Request& request() const { return request_; }
   const Envelope& call() const { return call_; }
   const Key& key() const { return call_.key; }
@@ -70,13 +70,13 @@ class Operation {
   bool holds_memory() const { return lease_.has_tenants(); }
 
   // What the phase now running lacks.
-  struct Lack {
+  struct Unfinished {
     std::vector<Missing> missing;
     std::vector<int> not_taken;  // peers that still read what was sent
     std::size_t received = 0;
     std::size_t expected = 0;
   };
-  Lack lack() const;
+  Unfinished unfinished() const;
   // True while this call cannot end without `peer`.
   bool needs(int peer) const;
   // True while a message of `peer` has not even been announced.
@@ -87,28 +87,28 @@ class Operation {
   std::vector<int> peers() const;
 
  private:
-  struct Place {
+  struct SourceIndex {
     std::size_t gather;
     std::size_t source;
   };
-  struct Held {  // message of a later phase
+  struct EarlyMessage {  // for a later phase
     int peer;
     Envelope envelope;
     std::unique_ptr<Incoming> message;
   };
 
   const Phase& phase() const { return plan_.phases[phase_]; }
-  std::optional<Place> find_source(std::uint32_t phase, int peer,
-                                   std::uint32_t slot) const;
+  std::optional<SourceIndex> find_source(std::uint32_t phase, int peer,
+                                         std::uint32_t slot) const;
   void begin_phase();
-  void put(const Place& place, int peer, const Envelope& envelope,
+  void put(const SourceIndex& index, int peer, const Envelope& envelope,
            std::unique_ptr<Incoming> message);
   bool open_phase();
   void bind();
   bool phase_done();
   void fail_length(int peer, std::size_t announced, std::size_t expected);
 
-  const Handle handle_;
+  const RequestId id_;
   Request request_;
   Plan plan_;
   const Envelope call_;
@@ -120,11 +120,11 @@ class Operation {
 
   std::span<Channel* const> channels_;
   std::uint32_t phase_ = 0;
-  std::vector<Filling> fillings_;  // of the running phase
+  std::vector<GatherState> gathers_;  // of the running phase
   Lease lease_;
-  Sends sends_;
+  PendingSends sends_;
   bool open_ = false;  // fillings know their destinations
-  std::vector<Held> held_;
+  std::vector<EarlyMessage> early_;
   std::vector<int> scratch_peers_;
 };
 

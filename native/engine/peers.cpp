@@ -29,8 +29,8 @@ void Peers::connect(std::vector<Peer> peers,
         std::find_if(transports.begin(), transports.end(),
                      [&](const auto& one) { return one->reaches(known); });
     if (transport == transports.end()) {
-      std::string text = "no transport reaches " + person(rank) + " from rank " +
-                         std::to_string(rank_) + "; there are:";
+      std::string text = "no transport reaches " + describe_process(rank) +
+                         " from rank " + std::to_string(rank_) + "; there are:";
       for (const auto& one : transports) text.append(" ").append(one->name());
       throw std::invalid_argument(text);
     }
@@ -66,13 +66,13 @@ int Peers::ranks_here() const {
       }));
 }
 
-std::string Peers::place(int rank) const {
+std::string Peers::describe_rank(int rank) const {
   std::string text = "rank " + std::to_string(rank);
   const std::string& host = entry(rank).peer.host;
   return host.empty() ? text : text + " (" + host + ")";
 }
 
-std::string Peers::person(int rank) const {
+std::string Peers::describe_process(int rank) const {
   const Peer& peer = entry(rank).peer;
   std::string text = "rank " + std::to_string(rank);
   if (!peer.host.empty()) text += " on " + peer.host;
@@ -92,7 +92,7 @@ bool Peers::lose(int rank, std::string text) {
   mark_gone(rank, State::kLost);
   Entry& lost = entry(rank);
   if (!lost.explained) {
-    lost.reason = "the link to " + person(rank) + " broke: " + text;
+    lost.reason = "the link to " + describe_process(rank) + " broke: " + text;
     lost.grace_until = Clock::now() + kGrace;
   }
   return true;
@@ -102,7 +102,7 @@ bool Peers::finish(int rank) {
   if (!alive(rank)) return false;
   mark_gone(rank, State::kFinished);
   Entry& finished = entry(rank);
-  finished.reason = person(rank) +
+  finished.reason = describe_process(rank) +
                     " has ended its communication (bluecomm.shutdown, or the end of "
                     "its program)";
   finished.grace_until = Clock::now() + kFarewell;

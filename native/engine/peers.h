@@ -43,9 +43,9 @@ class Peers {
   int ranks_here() const;
 
   // rank 1 (hostB)
-  std::string place(int rank) const;
+  std::string describe_rank(int rank) const;
   // rank 1 on hostB (pid 4711)
-  std::string person(int rank) const;
+  std::string describe_process(int rank) const;
 
   enum class State { kAlive, kLost, kFinished };
   State state(int rank) const { return entry(rank).state; }

@@ -1,12 +1,13 @@
-#include "engine/sends.h"
+#include "engine/pending_sends.h"
 
 #include <algorithm>
 #include <functional>
 
 namespace bluecomm {
 
-void Sends::start(std::span<const Send> sends, Envelope call, std::uint32_t phase,
-                  std::span<Channel* const> channels, Lease& lease) {
+void PendingSends::start(std::span<const Send> sends, Envelope call,
+                         std::uint32_t phase, std::span<Channel* const> channels,
+                         Lease& lease) {
   messages_.reserve(messages_.size() + sends.size());
   call.phase = phase;
   std::shared_ptr<void> copies;  // of the payload that the last sends have in common
@@ -26,22 +27,22 @@ void Sends::start(std::span<const Send> sends, Envelope call, std::uint32_t phas
   }
 }
 
-void Sends::forget_released() {
+void PendingSends::forget_released() {
   std::erase_if(messages_, [](const Message& one) { return one.released(); });
 }
 
-bool Sends::released() {
+bool PendingSends::released() {
   forget_released();
   return messages_.empty();
 }
 
-bool Sends::phase_released() {
+bool PendingSends::phase_released() {
   forget_released();
   return std::all_of(messages_.begin(), messages_.end(),
                      [](const Message& one) { return one.send->lingers; });
 }
 
-bool Sends::released(std::span<const std::byte> range) const {
+bool PendingSends::released(std::span<const std::byte> range) const {
   const std::less<const std::byte*> before;
   const std::byte* const end = range.data() + range.size();
   for (const Message& one : messages_) {
@@ -56,7 +57,7 @@ bool Sends::released(std::span<const std::byte> range) const {
   return true;
 }
 
-void Sends::collect_readers(std::vector<int>& peers) const {
+void PendingSends::collect_readers(std::vector<int>& peers) const {
   for (const Message& one : messages_) {
     if (!one.released()) peers.push_back(one.send->peer);
   }

@@ -13,7 +13,7 @@ namespace bluecomm {
 
 // The messages that the running phase of an operation sends, and those that linger from
 // earlier ones. Destroying it cancels those not taken yet.
-class Sends {
+class PendingSends {
  public:
   // Starts all of `sends`, which outlives this object. `call` is their envelope but for
   // the parts of each message, `lease` that of the memory they are in.

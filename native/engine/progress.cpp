@@ -81,7 +81,7 @@ Progress::Progress(Work& work, std::chrono::microseconds spin)
 Progress::~Progress() { stop_thread(); }
 
 void Progress::start_thread() {
-  const Lock lock = turnstile_.enter();
+  const Lock lock = mutex_.enter();
   if (thread_.joinable()) return;
   stopping_ = false;
   thread_state_ = ThreadState::kRuns;
@@ -96,7 +96,7 @@ void Progress::start_thread() {
 
 void Progress::stop_thread() {
   {
-    const Lock lock = turnstile_.enter();
+    const Lock lock = mutex_.enter();
     stopping_ = true;
     thread_wakes_.notify_all();
     kick(Leader::kThread);
@@ -105,7 +105,7 @@ void Progress::stop_thread() {
 }
 
 void Progress::suspend() {
-  const Lock lock = turnstile_.enter();
+  const Lock lock = mutex_.enter();
   suspended_ = true;
   kick(Leader::kThread);
   kick(Leader::kCaller);
@@ -113,7 +113,7 @@ void Progress::suspend() {
 }
 
 void Progress::resume() {
-  const Lock lock = turnstile_.enter();
+  const Lock lock = mutex_.enter();
   suspended_ = false;
   thread_wakes_.notify_all();
 }
@@ -146,7 +146,7 @@ Progress::SleepGuard::~SleepGuard() {
 bool Progress::drive_until(const std::function<bool()>& done,
                            Clock::time_point deadline,
                            const std::function<bool()>& interrupted) {
-  Lock lock = turnstile_.enter();
+  Lock lock = mutex_.enter();
   Clock::time_point next_check = Clock::now() + kInterruptCheck;
   bool leads = false;
   bool stop = false;
@@ -168,7 +168,7 @@ bool Progress::drive_until(const std::function<bool()>& done,
       leads = true;
       if (work_.poll() || spin() || (!std::exchange(napped_, false) && yield(lock))) {
         notify_followers();
-        turnstile_.let_others(lock);
+        mutex_.let_others(lock);
       } else if (!sleep(lock, Leader::kCaller, std::min(deadline, next_check))) {
         next_check = Clock::now();
       }
@@ -181,7 +181,7 @@ bool Progress::drive_until(const std::function<bool()>& done,
 bool Progress::check_interrupt(Lock& lock, const std::function<bool()>& interrupted) {
   lock.unlock();
   const bool stop = interrupted && interrupted();
-  lock = turnstile_.enter();
+  lock = mutex_.enter();
   return stop;
 }
 
@@ -266,7 +266,7 @@ bool Progress::yield(Lock& lock) {
   while (now < end) {
     lock.unlock();
     sched_yield();
-    lock = turnstile_.enter();
+    lock = mutex_.enter();
     const Clock::time_point before = std::exchange(now, Clock::now());
     if (now - before > kLongTurn) crowded_until_ = now + kCrowded;
     // Who came in meanwhile may have ended what is waited for, and nothing else would
@@ -285,7 +285,7 @@ bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
     // over. Whom this rank waits for may need the core.
     lock.unlock();
     sched_yield();
-    lock = turnstile_.enter();
+    lock = mutex_.enter();
     return true;
   }
   if (!announce()) return true;
@@ -306,7 +306,7 @@ bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
     interrupted = ready < 0 && errno == EINTR;
     napped = ready == 0 && time >= kLongNap;
   }
-  lock = turnstile_.enter();
+  lock = mutex_.enter();
   if (is_thread) thread_state_ = ThreadState::kRuns;
   if (polled[0].revents != 0) drain(doorbell);
   if (leader_ == role) {  // else a caller took the lead meanwhile
@@ -320,7 +320,7 @@ bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
 
 void Progress::run_thread() {
   pthread_setname_np(pthread_self(), "bluecomm");
-  Lock lock = turnstile_.enter();
+  Lock lock = mutex_.enter();
   while (!stopping_) {
     if (suspended_) {
       thread_state_ = ThreadState::kParks;
@@ -342,7 +342,7 @@ void Progress::lead_as_thread(Lock& lock) {
     const bool changed = work_.poll() || spin();
     notify_followers();
     if (changed) {
-      turnstile_.let_others(lock);
+      mutex_.let_others(lock);
     } else {
       sleep(lock, Leader::kThread, Clock::now() + kForever);
     }

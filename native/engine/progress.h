@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "common/fd.h"
-#include "engine/turnstile.h"
+#include "engine/fair_mutex.h"
 
 namespace bluecomm {
 
@@ -69,7 +69,7 @@ class Progress {
   // nobody for that: the caller waits next, and else the progress thread looks soon.
   template <typename Body>
   auto run(Body&& body) {
-    const Lock lock = turnstile_.enter();
+    const Lock lock = mutex_.enter();
     const SleepGuard guard(*this);
     return std::forward<Body>(body)();
   }
@@ -77,8 +77,8 @@ class Progress {
   // Runs `body` likewise; the caller goes on with something else, so the progress
   // thread is woken for what is left to do, if nobody drives.
   template <typename Body>
-  auto run_apart(Body&& body) {
-    const Lock lock = turnstile_.enter();
+  auto submit(Body&& body) {
+    const Lock lock = mutex_.enter();
     const SleepGuard guard(*this);
     auto result = std::forward<Body>(body)();
     wake_napping_thread();
@@ -87,8 +87,8 @@ class Progress {
 
   // Runs `body`, which leaves nothing to do behind, under the progress lock.
   template <typename Body>
-  auto look(Body&& body) {
-    const Lock lock = turnstile_.enter();
+  auto with_lock(Body&& body) {
+    const Lock lock = mutex_.enter();
     return std::forward<Body>(body)();
   }
 
@@ -104,7 +104,7 @@ class Progress {
   void resume();
 
   // Keeps everyone out, across a fork.
-  std::unique_lock<std::mutex> hold() { return turnstile_.enter(); }
+  std::unique_lock<std::mutex> hold() { return mutex_.enter(); }
   // In the forked child, which has no progress thread.
   void abandon_after_fork() noexcept;
 
@@ -144,11 +144,11 @@ class Progress {
   Work& work_;
   std::chrono::microseconds spin_;
   std::chrono::microseconds yield_{0};
-  Turnstile turnstile_;
+  FairMutex mutex_;
   UniqueFd caller_doorbell_;  // wakes a caller that leads and sleeps
   UniqueFd thread_doorbell_;  // wakes the progress thread, in the lead or not
 
-  // All below: under turnstile_.
+  // All below: under mutex_.
   Leader leader_ = Leader::kNone;
   ThreadState thread_state_ = ThreadState::kEnded;
   bool announced_ = false;  // the sleeping leader is woken by the transports

@@ -30,7 +30,9 @@ class PeersAsLinks final : public WindowLinks {
     return peers_.reason(rank);
   }
 
-  std::string place(int rank) const override { return peers_.place(rank); }
+  std::string describe_rank(int rank) const override {
+    return peers_.describe_rank(rank);
+  }
 
  private:
   const Peers& peers_;

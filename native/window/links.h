@@ -18,7 +18,7 @@ class WindowLinks {
   // Why, once it is known for certain that nothing more will come from it.
   virtual std::optional<std::string> why_gone(int rank) const = 0;
   // rank 1 (hostB)
-  virtual std::string place(int rank) const = 0;
+  virtual std::string describe_rank(int rank) const = 0;
 };
 
 }  // namespace bluecomm

@@ -116,7 +116,7 @@ MailboxReader::MailboxReader(Mailbox mailbox,
                              std::shared_ptr<const std::vector<std::byte>> initial)
     : mailbox_(mailbox),
       initial_(std::move(initial)),
-      place_(initial_ ? Place::kInitial : Place::kZero) {}
+      location_(initial_ ? ValueLocation::kInitial : ValueLocation::kZero) {}
 
 bool MailboxReader::take() {
   std::uint64_t word = mailbox_.word().load();
@@ -126,7 +126,7 @@ bool MailboxReader::take() {
     seen = Mailbox::State::unpack(word);
     if (!seen.is_fresh) return false;
     // The front slot goes back to the writer.
-    if (seen.adds && place_ == Place::kFront) copy_to_own();
+    if (seen.adds && location_ == ValueLocation::kFront) copy_to_own();
     taken = {front_, false, false, seen.puts};
   } while (!mailbox_.word().compare_exchange_weak(word, taken.pack()));
   front_ = seen.index;
@@ -136,15 +136,15 @@ bool MailboxReader::take() {
     add_front();
     p_ += meta.p;
   } else {
-    place_ = Place::kFront;
+    location_ = ValueLocation::kFront;
     p_ = meta.p + (meta.carries_p ? 0.0 : p_);
   }
   return true;
 }
 
 void MailboxReader::add_front() {
-  if (place_ == Place::kZero) {
-    place_ = Place::kFront;
+  if (location_ == ValueLocation::kZero) {
+    location_ = ValueLocation::kFront;
     return;
   }
   const std::span<const std::byte> before = value();
@@ -152,38 +152,38 @@ void MailboxReader::add_front() {
   const std::array<Term, 2> terms{Term{before.data()},
                                   Term{mailbox_.slot(front_).data()}};
   combine_weighted(own_, terms, 1.0, mailbox_.dtype());
-  place_ = Place::kOwn;
+  location_ = ValueLocation::kOwn;
   initial_.reset();
 }
 
 void MailboxReader::copy_to_own() {
   const std::span<const std::byte> before = value();
   own_.assign(before.begin(), before.end());
-  place_ = Place::kOwn;
+  location_ = ValueLocation::kOwn;
 }
 
 void MailboxReader::reset(bool with_p) {
-  place_ = Place::kZero;
+  location_ = ValueLocation::kZero;
   if (with_p) p_ = 0.0;
 }
 
 void MailboxReader::replace(std::vector<std::byte>& bytes, Mailbox::Meta meta) {
   take();
   own_.swap(bytes);
-  place_ = Place::kOwn;
+  location_ = ValueLocation::kOwn;
   if (meta.carries_p) p_ = meta.p;
   ++replaced_;
 }
 
 std::span<const std::byte> MailboxReader::value() const {
-  switch (place_) {
-    case Place::kZero:
+  switch (location_) {
+    case ValueLocation::kZero:
       return {};
-    case Place::kInitial:
+    case ValueLocation::kInitial:
       return *initial_;
-    case Place::kFront:
+    case ValueLocation::kFront:
       return mailbox_.slot(front_);
-    case Place::kOwn:
+    case ValueLocation::kOwn:
       return own_;
   }
   return {};

@@ -115,14 +115,14 @@ class MailboxReader {
   void clear_version();
 
  private:
-  enum class Place { kZero, kInitial, kFront, kOwn };
+  enum class ValueLocation { kZero, kInitial, kFront, kOwn };
 
   void copy_to_own();
   void add_front();
 
   Mailbox mailbox_;
   std::shared_ptr<const std::vector<std::byte>> initial_;
-  Place place_;
+  ValueLocation location_;
   std::uint32_t front_ = Mailbox::kFirstFront;
   std::vector<std::byte> own_;
   double p_ = 0.0;

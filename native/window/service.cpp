@@ -1,4 +1,4 @@
-#include "window/desk.h"
+#include "window/service.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -25,8 +25,8 @@ bool uses_lane(WindowAction action) {
 
 // --- Requests ------------------------------------------------------------------------
 
-WindowDesk::Ticket WindowDesk::make_ticket(const WindowAccount::Call& call,
-                                           Clock::time_point deadline) const {
+WindowService::Ticket WindowService::make_ticket(const WindowAccount::Call& call,
+                                                 Clock::time_point deadline) const {
   auto ticket = std::make_shared<WindowTicket>();
   ticket->call = call;
   ticket->label = std::string(call_name(call.kind)) + " '" + call.window +
@@ -35,7 +35,8 @@ WindowDesk::Ticket WindowDesk::make_ticket(const WindowAccount::Call& call,
   return ticket;
 }
 
-WindowDesk::Ticket WindowDesk::open(WindowPtr window, Clock::time_point deadline) {
+WindowService::Ticket WindowService::open(WindowPtr window,
+                                          Clock::time_point deadline) {
   const std::uint64_t id = window->config().id;
   if (!windows_.emplace(id, window).second) {
     throw std::invalid_argument("window '" + window->config().name + "' exists");
@@ -67,7 +68,7 @@ WindowDesk::Ticket WindowDesk::open(WindowPtr window, Clock::time_point deadline
 }
 
 // Lets a neighbor on this machine write and read what concerns it.
-void WindowDesk::share_with(int peer, const WindowPtr& window) {
+void WindowService::share_with(int peer, const WindowPtr& window) {
   const WindowConfig& config = window->config();
   WindowMessage message;
   message.window = config.id;
@@ -83,8 +84,8 @@ void WindowDesk::share_with(int peer, const WindowPtr& window) {
   }
 }
 
-void WindowDesk::share(int peer, const WindowPtr& window, WindowMessage message,
-                       std::span<const std::byte> bytes) {
+void WindowService::share(int peer, const WindowPtr& window, WindowMessage message,
+                          std::span<const std::byte> bytes) {
   Channel* const channel = links_.channel(peer);
   if (channel == nullptr || !channel->shares_memory()) return;
   message.mark = mark_;
@@ -92,7 +93,7 @@ void WindowDesk::share(int peer, const WindowPtr& window, WindowMessage message,
                        channel->send(to_header(message, bytes.size()), bytes)});
 }
 
-void WindowDesk::remove(const Window& window) {
+void WindowService::remove(const Window& window) {
   const std::uint64_t id = window.config().id;
   const auto busy = std::find_if(parts_.begin(), parts_.end(), [&](const auto& entry) {
     return entry.second.window->config().id == id;
@@ -111,9 +112,9 @@ void WindowDesk::remove(const Window& window) {
                 [&](const Serving& one) { return one.window->config().id == id; });
 }
 
-WindowDesk::Ticket WindowDesk::put(const WindowPtr& window, const Put& put,
-                                   Clock::time_point deadline,
-                                   const WindowAccount::Call& call) {
+WindowService::Ticket WindowService::put(const WindowPtr& window, const Put& put,
+                                         Clock::time_point deadline,
+                                         const WindowAccount::Call& call) {
   Ticket ticket = make_ticket(call, deadline);
   for (const auto& [rank, weight] : put.targets) {
     WindowMessage message;
@@ -126,10 +127,10 @@ WindowDesk::Ticket WindowDesk::put(const WindowPtr& window, const Put& put,
   return ticket;
 }
 
-WindowDesk::Ticket WindowDesk::get(const WindowPtr& window,
-                                   const Window::Weights& sources, bool with_p,
-                                   Clock::time_point deadline,
-                                   const WindowAccount::Call& call) {
+WindowService::Ticket WindowService::get(const WindowPtr& window,
+                                         const Window::Weights& sources, bool with_p,
+                                         Clock::time_point deadline,
+                                         const WindowAccount::Call& call) {
   Ticket ticket = make_ticket(call, deadline);
   for (const auto& [rank, weight] : sources) {
     WindowMessage message;
@@ -141,8 +142,8 @@ WindowDesk::Ticket WindowDesk::get(const WindowPtr& window,
   return ticket;
 }
 
-WindowDesk::Ticket WindowDesk::lock(const WindowPtr& window, int owner,
-                                    Clock::time_point deadline) {
+WindowService::Ticket WindowService::lock(const WindowPtr& window, int owner,
+                                          Clock::time_point deadline) {
   Ticket ticket =
       make_ticket(account_.begin(WindowCall::kMutex, window->config().name), deadline);
   WindowMessage message;
@@ -155,8 +156,8 @@ WindowDesk::Ticket WindowDesk::lock(const WindowPtr& window, int owner,
   return ticket;
 }
 
-void WindowDesk::unlock(const WindowPtr& window, int owner,
-                        const WindowTicket& ticket) {
+void WindowService::unlock(const WindowPtr& window, int owner,
+                           const WindowTicket& ticket) {
   if (parts_.contains(ticket.number)) {
     fail_part(ticket.number, {Code::kInvalid, ticket.label + ": given up", -1});
     return;
@@ -174,7 +175,7 @@ void WindowDesk::unlock(const WindowPtr& window, int owner,
 
 // --- Parts ---------------------------------------------------------------------------
 
-std::uint64_t WindowDesk::add_part(Part part) {
+std::uint64_t WindowService::add_part(Part part) {
   const std::uint64_t number = ++last_number_;
   part.message.mark = mark_;
   part.message.window = part.window->config().id;
@@ -197,7 +198,7 @@ std::uint64_t WindowDesk::add_part(Part part) {
 }
 
 // Of a part that has its effect.
-void WindowDesk::note_exchange(const Part& part) {
+void WindowService::note_exchange(const Part& part) {
   if (!uses_lane(part.message.action)) return;
   const bool is_get = part.message.action == WindowAction::kGet;
   account_.exchanged(part.ticket->call, part.peer,
@@ -205,14 +206,14 @@ void WindowDesk::note_exchange(const Part& part) {
                      part.window->config().nbytes);
 }
 
-void WindowDesk::send(Part& part) {
+void WindowService::send(Part& part) {
   Channel* const channel = links_.channel(part.peer);
   if (channel == nullptr) return;  // its end is told by fail_gone()
   const Header header = to_header(part.message, part.payload.size());
   part.outgoing = channel->send(header, part.payload);
 }
 
-void WindowDesk::end_part(std::uint64_t number, Status status) {
+void WindowService::end_part(std::uint64_t number, Status status) {
   const auto found = parts_.find(number);
   if (found == parts_.end()) return;
   Part part = std::move(found->second);
@@ -242,7 +243,7 @@ void WindowDesk::end_part(std::uint64_t number, Status status) {
 }
 
 // The peer is told that no answer is wanted any more.
-void WindowDesk::fail_part(std::uint64_t number, Status status) {
+void WindowService::fail_part(std::uint64_t number, Status status) {
   const Part& part = parts_.at(number);
   if (part.message.action == WindowAction::kLock && part.peer == rank_) {
     leave_mutex(rank_, number, *part.window);
@@ -254,7 +255,8 @@ void WindowDesk::fail_part(std::uint64_t number, Status status) {
   end_part(number, std::move(status));
 }
 
-void WindowDesk::post(int peer, const WindowMessage& message, std::string_view text) {
+void WindowService::post(int peer, const WindowMessage& message,
+                         std::string_view text) {
   Channel* const channel = links_.channel(peer);
   if (channel == nullptr) return;
   WindowMessage marked = message;
@@ -265,13 +267,14 @@ void WindowDesk::post(int peer, const WindowMessage& message, std::string_view t
 
 // --- Failures ------------------------------------------------------------------------
 
-std::string WindowDesk::timeout_text(const Part& part) const {
+std::string WindowService::timeout_text(const Part& part) const {
   const std::string limit = seconds(part.ticket->deadline - part.ticket->call.began);
-  const std::string peer = links_.place(part.peer);
+  const std::string peer = links_.describe_rank(part.peer);
   std::string text = part.ticket->label + ": ";
   if (part.message.action == WindowAction::kLock && part.holder >= 0) {
-    return text + "the mutex of " + peer + " is held by " + links_.place(part.holder) +
-           ", which did not release it within " + limit;
+    return text + "the mutex of " + peer + " is held by " +
+           links_.describe_rank(part.holder) + ", which did not release it within " +
+           limit;
   }
   if (part.message.action == WindowAction::kOpen) {
     return text + peer + " has not made the window within " + limit;
@@ -279,14 +282,14 @@ std::string WindowDesk::timeout_text(const Part& part) const {
   return text + "no answer from " + peer + " within " + limit;
 }
 
-std::vector<WindowDesk::Pending> WindowDesk::pending() const {
+std::vector<WindowService::Pending> WindowService::pending() const {
   std::map<const WindowTicket*, Pending> pending;
   for (const auto& [number, part] : parts_) {
     Pending& one = pending[part.ticket.get()];
     one.call = part.ticket->call;
     one.waiting_for.insert(part.holder >= 0 ? part.holder : part.peer);
     if (part.message.action == WindowAction::kLock && part.holder >= 0) {
-      one.wish = "to release the mutex of " + links_.place(part.peer);
+      one.wish = "to release the mutex of " + links_.describe_rank(part.peer);
     } else if (part.message.action == WindowAction::kOpen) {
       one.wish = "to make the window";
     } else {
@@ -298,7 +301,7 @@ std::vector<WindowDesk::Pending> WindowDesk::pending() const {
   return list;
 }
 
-bool WindowDesk::fail_expired(Clock::time_point now) {
+bool WindowService::fail_expired(Clock::time_point now) {
   std::vector<std::uint64_t> expired;
   for (const auto& [number, part] : parts_) {
     if (part.ticket->deadline <= now) expired.push_back(number);
@@ -310,7 +313,7 @@ bool WindowDesk::fail_expired(Clock::time_point now) {
   return !expired.empty();
 }
 
-bool WindowDesk::fail_gone(int rank) {
+bool WindowService::fail_gone(int rank) {
   std::vector<std::uint64_t> lost;
   for (const auto& [number, part] : parts_) {
     if (part.peer == rank) lost.push_back(number);
@@ -325,7 +328,7 @@ bool WindowDesk::fail_gone(int rank) {
   return true;
 }
 
-bool WindowDesk::poll(Clock::time_point now, std::span<const int> gone) {
+bool WindowService::poll(Clock::time_point now, std::span<const int> gone) {
   bool changed = move_arrivals();
   const auto served = std::erase_if(servings_, [](const Serving& one) {
     const bool over = one.outgoing->released() == one.window->config().nbytes;
@@ -340,14 +343,14 @@ bool WindowDesk::poll(Clock::time_point now, std::span<const int> gone) {
     if (detached_.insert(rank).second) {
       for (const auto& [id, window] : windows_) window->detach(rank);
     }
-    if (bury(rank)) changed = true;
+    if (abandon(rank)) changed = true;
     if (fail_gone(rank)) changed = true;
   }
   if (fail_expired(now)) changed = true;
   return changed;
 }
 
-WindowDesk::Clock::time_point WindowDesk::next_timer() const {
+WindowService::Clock::time_point WindowService::next_timer() const {
   Clock::time_point next = Clock::time_point::max();
   for (const auto& [number, part] : parts_) {
     next = std::min(next, part.ticket->deadline);
@@ -355,13 +358,13 @@ WindowDesk::Clock::time_point WindowDesk::next_timer() const {
   return next;
 }
 
-void WindowDesk::put_off_deadlines(Clock::duration time) {
+void WindowService::put_off_deadlines(Clock::duration time) {
   std::set<WindowTicket*> tickets;
   for (const auto& [number, part] : parts_) tickets.insert(part.ticket.get());
   for (WindowTicket* const ticket : tickets) ticket->deadline += time;
 }
 
-void WindowDesk::close(const std::string& why) {
+void WindowService::close(const std::string& why) {
   closed_ = why;
   while (!parts_.empty()) {
     const auto& [number, part] = *parts_.begin();
@@ -369,7 +372,7 @@ void WindowDesk::close(const std::string& why) {
   }
 }
 
-void WindowDesk::free() {
+void WindowService::free() {
   for (const auto& [id, window] : windows_) window->detach_all();
   early_.clear();
   arrivals_.clear();

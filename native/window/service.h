@@ -32,15 +32,15 @@ namespace bluecomm {
 // that is over has its effect at the target.
 //
 // No thread, no waiting; under the progress lock.
-class WindowDesk {
+class WindowService {
  public:
   using Clock = std::chrono::steady_clock;
   using Ticket = std::shared_ptr<WindowTicket>;
   using WindowPtr = std::shared_ptr<Window>;
 
   // `mark` is the same on all ranks of the job and epoch, and differs between them.
-  WindowDesk(int rank, std::uint64_t mark, const WindowLinks& links,
-             WindowAccount& account)
+  WindowService(int rank, std::uint64_t mark, const WindowLinks& links,
+                WindowAccount& account)
       : rank_(rank), mark_(mark), links_(links), account_(account) {}
 
   // Makes a window known; the ticket is done when all its neighbors have done so.
@@ -76,7 +76,7 @@ class WindowDesk {
   bool poll(Clock::time_point now, std::span<const int> gone);
   bool outstanding() const {
     return !parts_.empty() || !arrivals_.empty() || !sharings_.empty() ||
-           buried_.size() < detached_.size();
+           abandoned_.size() < detached_.size();
   }
   // A ticket that is not done.
   struct Pending {
@@ -135,7 +135,7 @@ class WindowDesk {
     std::vector<Shared> shared;
   };
 
-  // desk.cpp: what this rank asks for.
+  // service.cpp: what this rank asks for.
   void share_with(int peer, const WindowPtr& window);
   void share(int peer, const WindowPtr& window, WindowMessage message,
              std::span<const std::byte> bytes);
@@ -150,7 +150,7 @@ class WindowDesk {
   bool fail_gone(int rank);
   void post(int peer, const WindowMessage& message, std::string_view text = {});
 
-  // desk_service.cpp: what other ranks ask for, and their answers.
+  // service_for_peers.cpp: what other ranks ask for, and their answers.
   void serve(int peer, const WindowMessage& message,
              std::unique_ptr<Incoming> incoming);
   void refuse(int peer, const WindowMessage& message, const std::string& why);
@@ -169,7 +169,7 @@ class WindowDesk {
                    std::unique_ptr<Incoming> incoming);
   bool move_arrivals();
   void finish_arrival(WindowArrival& arrival);
-  bool bury(int rank);
+  bool abandon(int rank);
 
   const int rank_;
   const std::uint64_t mark_;
@@ -182,8 +182,8 @@ class WindowDesk {
   std::map<Lane, std::deque<std::uint64_t>> lanes_;
   std::vector<std::unique_ptr<WindowArrival>> arrivals_;
   std::vector<Serving> servings_;
-  std::set<int> detached_;  // ranks that are gone
-  std::set<int> buried_;    // those of them that have left nothing here any more
+  std::set<int> detached_;   // ranks that are gone
+  std::set<int> abandoned_;  // those of them that have left nothing here any more
   std::uint64_t last_number_ = 0;
   std::uint64_t completions_ = 0;
   std::string closed_;  // why, once it is

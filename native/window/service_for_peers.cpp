@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "window/desk.h"
+#include "window/service.h"
 
 namespace bluecomm {
 namespace {
@@ -13,7 +13,7 @@ constexpr std::size_t kBudget = 1 << 20;
 
 }  // namespace
 
-bool WindowDesk::take_message(int peer, std::unique_ptr<Incoming>& message) {
+bool WindowService::take_message(int peer, std::unique_ptr<Incoming>& message) {
   const auto read = read_window_message(message->header(), mark_);
   if (!read) return false;
   if (!closed_.empty()) return true;
@@ -25,8 +25,8 @@ bool WindowDesk::take_message(int peer, std::unique_ptr<Incoming>& message) {
   return true;
 }
 
-void WindowDesk::serve(int peer, const WindowMessage& message,
-                       std::unique_ptr<Incoming> incoming) {
+void WindowService::serve(int peer, const WindowMessage& message,
+                          std::unique_ptr<Incoming> incoming) {
   if (message.action == WindowAction::kOpen) {
     note_open(peer, message.window);
     return;
@@ -70,14 +70,14 @@ void WindowDesk::serve(int peer, const WindowMessage& message,
   }
 }
 
-void WindowDesk::refuse(int peer, const WindowMessage& message,
-                        const std::string& why) {
+void WindowService::refuse(int peer, const WindowMessage& message,
+                           const std::string& why) {
   WindowMessage answer = message;
   answer.action = WindowAction::kRefused;
-  post(peer, answer, links_.place(rank_) + " " + why);
+  post(peer, answer, links_.describe_rank(rank_) + " " + why);
 }
 
-void WindowDesk::note_open(int peer, std::uint64_t window) {
+void WindowService::note_open(int peer, std::uint64_t window) {
   for (const auto& [number, part] : parts_) {
     if (part.message.action == WindowAction::kOpen && part.peer == peer &&
         part.message.window == window) {
@@ -88,8 +88,8 @@ void WindowDesk::note_open(int peer, std::uint64_t window) {
   early_[window].opens.insert(peer);
 }
 
-void WindowDesk::take_shared(int peer, const WindowMessage& message,
-                             std::unique_ptr<Incoming> incoming) {
+void WindowService::take_shared(int peer, const WindowMessage& message,
+                                std::unique_ptr<Incoming> incoming) {
   std::optional<SharedBytes> bytes = incoming->share();
   if (!bytes) return;  // messages will do
   Shared shared{peer, message, std::move(*bytes)};
@@ -101,7 +101,7 @@ void WindowDesk::take_shared(int peer, const WindowMessage& message,
   }
 }
 
-void WindowDesk::attach(Window& window, Shared shared) {
+void WindowService::attach(Window& window, Shared shared) {
   if (shared.message.action == WindowAction::kShareMailbox) {
     window.attach_mailbox(shared.peer, std::move(shared.bytes));
   } else {
@@ -113,8 +113,9 @@ void WindowDesk::attach(Window& window, Shared shared) {
 
 // --- Values --------------------------------------------------------------------------
 
-void WindowDesk::receive(int peer, const WindowMessage& message,
-                         const WindowPtr& window, std::unique_ptr<Incoming> incoming) {
+void WindowService::receive(int peer, const WindowMessage& message,
+                            const WindowPtr& window,
+                            std::unique_ptr<Incoming> incoming) {
   if (!window->has_in_neighbor(peer)) {
     refuse(peer, message, "has no place for it, as the asker is no in-neighbor");
     return;
@@ -129,8 +130,8 @@ void WindowDesk::receive(int peer, const WindowMessage& message,
       peer, message, window, std::move(incoming), message.weight));
 }
 
-void WindowDesk::send_value(int peer, const WindowMessage& message,
-                            const WindowPtr& window) {
+void WindowService::send_value(int peer, const WindowMessage& message,
+                               const WindowPtr& window) {
   const auto reader = window->reader_number(peer);
   Channel* const channel = links_.channel(peer);
   if (!reader || channel == nullptr) {
@@ -150,7 +151,7 @@ void WindowDesk::send_value(int peer, const WindowMessage& message,
        channel->send(to_header(answer, view.bytes.size()), view.bytes)});
 }
 
-bool WindowDesk::move_arrivals() {
+bool WindowService::move_arrivals() {
   bool changed = false;
   for (std::size_t i = 0; i < arrivals_.size();) {
     if (arrivals_[i]->move(kBudget)) changed = true;
@@ -166,7 +167,7 @@ bool WindowDesk::move_arrivals() {
   return changed;
 }
 
-void WindowDesk::finish_arrival(WindowArrival& arrival) {
+void WindowService::finish_arrival(WindowArrival& arrival) {
   const WindowMessage& message = arrival.message();
   const Mailbox::Meta meta{message.p, message.carries_p != 0};
   switch (message.action) {
@@ -203,7 +204,8 @@ void WindowDesk::finish_arrival(WindowArrival& arrival) {
 
 // --- Mutexes -------------------------------------------------------------------------
 
-void WindowDesk::enter_mutex(int peer, const WindowMessage& message, Window& window) {
+void WindowService::enter_mutex(int peer, const WindowMessage& message,
+                                Window& window) {
   const MutexQueue::Claim claim{peer, message.request};
   const auto holder = window.mutex_queue.holder();
   if (window.mutex_queue.enter(claim)) {
@@ -220,11 +222,11 @@ void WindowDesk::enter_mutex(int peer, const WindowMessage& message, Window& win
   post(peer, answer);
 }
 
-void WindowDesk::leave_mutex(int peer, std::uint64_t request, Window& window) {
+void WindowService::leave_mutex(int peer, std::uint64_t request, Window& window) {
   if (const auto next = window.mutex_queue.leave({peer, request})) grant(*next, window);
 }
 
-void WindowDesk::grant(const MutexQueue::Claim& claim, const Window& window) {
+void WindowService::grant(const MutexQueue::Claim& claim, const Window& window) {
   if (claim.rank == rank_) {
     end_part(claim.request, {});
     return;
@@ -238,7 +240,7 @@ void WindowDesk::grant(const MutexQueue::Claim& claim, const Window& window) {
 
 // --- Endings -------------------------------------------------------------------------
 
-void WindowDesk::cancel(int peer, const WindowMessage& message) {
+void WindowService::cancel(int peer, const WindowMessage& message) {
   std::erase_if(arrivals_, [&](const auto& one) {
     return one->peer() == peer && one->message().request == message.request &&
            !is_answer(one->message().action);
@@ -247,8 +249,8 @@ void WindowDesk::cancel(int peer, const WindowMessage& message) {
   if (found != windows_.end()) leave_mutex(peer, message.request, *found->second);
 }
 
-void WindowDesk::take_answer(int peer, const WindowMessage& message,
-                             std::unique_ptr<Incoming> incoming) {
+void WindowService::take_answer(int peer, const WindowMessage& message,
+                                std::unique_ptr<Incoming> incoming) {
   const auto found = parts_.find(message.request);
   if (found == parts_.end() || found->second.peer != peer) return;  // given up
   Part& part = found->second;
@@ -285,9 +287,9 @@ void WindowDesk::take_answer(int peer, const WindowMessage& message,
 }
 
 // What a rank that is gone leaves behind: mutexes, and payloads that will not come.
-bool WindowDesk::bury(int rank) {
-  if (buried_.contains(rank) || !links_.why_gone(rank)) return false;
-  buried_.insert(rank);
+bool WindowService::abandon(int rank) {
+  if (abandoned_.contains(rank) || !links_.why_gone(rank)) return false;
+  abandoned_.insert(rank);
   for (const auto& [id, window] : windows_) {
     if (const auto next = window->mutex_queue.leave_all(rank)) grant(*next, *window);
   }

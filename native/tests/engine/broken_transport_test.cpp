@@ -95,8 +95,8 @@ struct BreakableWorld {
                     }};
 };
 
-Status result_of(Engine& engine, Handle handle) {
-  const std::optional<Status> status = engine.wait(handle, Clock::now() + kDeadline);
+Status result_of(Engine& engine, RequestId id) {
+  const std::optional<Status> status = engine.wait(id, Clock::now() + kDeadline);
   REQUIRE(status.has_value());
   return *status;
 }
@@ -105,20 +105,20 @@ TEST(broken_transport, all_operations_fail_and_the_engine_can_be_closed) {
   BreakableWorld broken;
   Engine& engine = broken.world.engine(0);
   std::vector<float> tensor(4, 1.0F);
-  std::vector<Handle> handles;
+  std::vector<RequestId> ids;
   for (int i = 0; i < 3; ++i) {  // the second and third are queued
-    handles.push_back(
+    ids.push_back(
         engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor)));
   }
   broken.state = Breaks::kAll;
   const std::string why =
       "allreduce 'x' on rank 0: rank 0 cannot communicate any more, because its "
       "transport inproc failed: no poll";
-  const Status first = result_of(engine, handles[0]);
+  const Status first = result_of(engine, ids[0]);
   CHECK_EQ(static_cast<int>(first.code), static_cast<int>(Code::kInternal));
   CHECK_EQ(first.text, why);
-  for (const Handle handle : {handles[1], handles[2]}) {
-    CHECK_EQ(static_cast<int>(result_of(engine, handle).code),
+  for (const RequestId id : {ids[1], ids[2]}) {
+    CHECK_EQ(static_cast<int>(result_of(engine, id).code),
              static_cast<int>(Code::kInternal));
   }
   CHECK_EQ(
@@ -132,11 +132,11 @@ TEST(broken_transport, a_close_that_finds_it_broken_ends_what_runs) {
   BreakableWorld broken;
   Engine& engine = broken.world.engine(0);
   std::vector<float> tensor(4, 1.0F);
-  const Handle handle =
+  const RequestId id =
       engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
   broken.state = Breaks::kAll;
   engine.close(kDeadline);
-  CHECK(!result_of(engine, handle).ok());
+  CHECK(!result_of(engine, id).ok());
 }
 
 TEST(broken_transport, an_operation_that_cannot_send_fails_alone) {

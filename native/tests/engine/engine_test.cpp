@@ -76,14 +76,14 @@ TEST(engine, gathers_into_memory_of_its_own) {
   EngineWorld world(3);
   world.run([&](int rank, Engine& engine) {
     const std::vector<float> input = values_of(rank, static_cast<std::size_t>(rank));
-    const Handle handle =
+    const RequestId id =
         engine.submit(make_request(engine, Kind::kAllgather, "g", input, {}));
-    REQUIRE(engine.wait(handle, Clock::now() + kDeadline)->ok());
-    const Result result = engine.result(handle);
+    REQUIRE(engine.wait(id, Clock::now() + kDeadline)->ok());
+    const Result result = engine.result(id);
     CHECK(result.rows == std::vector<std::int64_t>({0, 1, 2}));
     CHECK_EQ(result.bytes.size(), 3 * sizeof(float));
-    engine.release(handle);
-    CHECK_THROWS(engine.result(handle), std::invalid_argument, "was released");
+    engine.release(id);
+    CHECK_THROWS(engine.result(id), std::invalid_argument, "was released");
   });
 }
 
@@ -123,27 +123,27 @@ TEST(engine, lists_what_is_outstanding_and_what_has_finished) {
   std::vector<float> a(4, 1.0F);
   std::vector<float> b(4, 2.0F);
   Engine& first = world.engine(0);
-  const Handle handle =
+  const RequestId id =
       first.submit(make_request(first, Kind::kAllreduce, "late", a, a));
   const std::vector<PendingOperation> pending = first.pending();
   REQUIRE(pending.size() == 1);
-  CHECK_EQ(pending[0].handle, handle);
+  CHECK_EQ(pending[0].id, id);
   CHECK(!pending[0].is_window_call);
   CHECK_EQ(pending[0].kind, "allreduce");
   CHECK_EQ(pending[0].name, "late");
   CHECK(pending[0].waiting_for == std::vector<int>({1}));
   CHECK_EQ(pending[0].received_bytes, 0U);
   CHECK_EQ(pending[0].expected_bytes, 16U);
-  CHECK(!first.done(handle));
+  CHECK(!first.done(id));
   CHECK(first.finished().empty());
-  CHECK_THROWS(first.release(handle), std::invalid_argument, "cannot be released");
+  CHECK_THROWS(first.release(id), std::invalid_argument, "cannot be released");
 
   Engine& second = world.engine(1);
   CHECK_EQ(call(second, make_request(second, Kind::kAllreduce, "late", b, b)).text, "");
-  REQUIRE(first.wait(handle, Clock::now() + kDeadline).has_value());
-  CHECK(first.finished() == std::vector<Handle>({handle}));
+  REQUIRE(first.wait(id, Clock::now() + kDeadline).has_value());
+  CHECK(first.finished() == std::vector<RequestId>({id}));
   CHECK(first.finished().empty());
-  first.release(handle);
+  first.release(id);
   CHECK_EQ(b[0], 3.0F);
   CHECK(first.stats().kinds[0].second.duration_s > 0);
   CHECK(first.stats().peers[0].channel.messages_sent > 0);
@@ -153,15 +153,14 @@ TEST(engine, gives_up_waiting_without_ending_the_operation) {
   EngineWorld world(2);
   std::vector<float> a(4, 1.0F);
   Engine& engine = world.engine(0);
-  const Handle handle =
-      engine.submit(make_request(engine, Kind::kBarrier, "b", {}, {}));
-  CHECK(!engine.wait(handle, Clock::now() + 10ms).has_value());
+  const RequestId id = engine.submit(make_request(engine, Kind::kBarrier, "b", {}, {}));
+  CHECK(!engine.wait(id, Clock::now() + 10ms).has_value());
   int asked = 0;
-  CHECK(!engine.wait(handle, Clock::now() + kDeadline, [&] { return ++asked == 2; }));
+  CHECK(!engine.wait(id, Clock::now() + kDeadline, [&] { return ++asked == 2; }));
   CHECK_EQ(asked, 2);
   Engine& other = world.engine(1);
   CHECK_EQ(call(other, make_request(other, Kind::kBarrier, "b", {}, {})).text, "");
-  CHECK(engine.wait(handle, Clock::now() + kDeadline)->ok());
+  CHECK(engine.wait(id, Clock::now() + kDeadline)->ok());
 }
 
 TEST(engine, runs_what_the_caller_waits_for) {
@@ -169,22 +168,23 @@ TEST(engine, runs_what_the_caller_waits_for) {
   std::vector<float> a(4, 1.0F);
   Engine& engine = world.engine(0);
   // Its peer has not come: after a while the caller may look after other things.
-  const Handle late = engine.run(make_request(engine, Kind::kBarrier, "late", {}, {}));
+  const RequestId late =
+      engine.run(make_request(engine, Kind::kBarrier, "late", {}, {}));
   REQUIRE(late != 0);
   CHECK(!engine.done(late));
   Engine& other = world.engine(1);
   CHECK_EQ(call(other, make_request(other, Kind::kBarrier, "late", {}, {})).text, "");
   CHECK(engine.wait(late, Clock::now() + 10s)->ok());
-  CHECK(engine.finished() == std::vector<Handle>({late}));
+  CHECK(engine.finished() == std::vector<RequestId>({late}));
 
   // A failure is to be fetched.
   engine.fail(engine.submit(make_request(engine, Kind::kAllreduce, "x", a, a)),
               {Code::kMismatch, "enough", 0});
-  const Handle failed = other.run(make_request(other, Kind::kAllreduce, "x", a, a));
+  const RequestId failed = other.run(make_request(other, Kind::kAllreduce, "x", a, a));
   REQUIRE(failed != 0);
   CHECK_EQ(other.wait(failed, Clock::now() + 10s)->text, "enough");
 
-  CHECK(other.finished() == std::vector<Handle>({failed}));
+  CHECK(other.finished() == std::vector<RequestId>({failed}));
 }
 
 TEST(engine, releases_what_it_has_run_to_a_good_end) {
@@ -196,7 +196,8 @@ TEST(engine, releases_what_it_has_run_to_a_good_end) {
   CHECK(engine.stats().kinds[0].second.calls == 1);
 
   // But for a result that it has allocated.
-  const Handle gather = engine.run(make_request(engine, Kind::kAllgather, "g", a, {}));
+  const RequestId gather =
+      engine.run(make_request(engine, Kind::kAllgather, "g", a, {}));
   REQUIRE(gather != 0);
   CHECK(engine.done(gather));
   CHECK_EQ(engine.result(gather).bytes.size(), 4 * sizeof(float));

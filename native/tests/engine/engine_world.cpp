@@ -91,23 +91,22 @@ Request make_request(Engine& engine, Kind kind, std::string name,
 
 Status call(Engine& engine, Request request) {
   const Clock::time_point limit = request.deadline + 5s;
-  const Handle handle = engine.submit(std::move(request), Engine::Caller::kWaits);
-  const std::optional<Status> status = engine.wait(handle, limit);
+  const RequestId id = engine.submit(std::move(request), Engine::Caller::kWaits);
+  const std::optional<Status> status = engine.wait(id, limit);
   if (!status) return {Code::kInternal, "wait() gave up after the deadline", -1};
-  engine.release(handle);
+  engine.release(id);
   return *status;
 }
 
 Status call_all(Engine& engine, std::vector<Request> requests) {
-  std::vector<Handle> handles;
-  for (Request& request : requests)
-    handles.push_back(engine.submit(std::move(request)));
+  std::vector<RequestId> ids;
+  for (Request& request : requests) ids.push_back(engine.submit(std::move(request)));
   Status first;
-  for (const Handle handle : handles) {
-    const std::optional<Status> status = engine.wait(handle, Clock::now() + kDeadline);
+  for (const RequestId id : ids) {
+    const std::optional<Status> status = engine.wait(id, Clock::now() + kDeadline);
     if (!status) return {Code::kInternal, "wait() gave up after the deadline", -1};
     if (first.ok()) first = *status;
-    engine.release(handle);
+    engine.release(id);
   }
   return first;
 }

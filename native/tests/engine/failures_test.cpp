@@ -180,9 +180,9 @@ TEST(failures, a_timeout_names_the_silent_ranks) {
     if (rank == 0) others.wait();
     Request request = make_request(engine, Kind::kAllreduce, "x", tensor, tensor);
     if (rank == 0) request.deadline = Clock::now() + 300ms;
-    const Handle handle = engine.submit(std::move(request));
+    const RequestId id = engine.submit(std::move(request));
     if (rank != 0) others.count_down();
-    const Status status = *engine.wait(handle, Clock::now() + kDeadline);
+    const Status status = *engine.wait(id, Clock::now() + kDeadline);
     check_failure(status, Code::kTimedOut,
                   "allreduce 'x' on rank 0: no data from rank 2 within 0.3 s");
     CHECK_EQ(status.rank, 2);
@@ -250,13 +250,13 @@ TEST(failures, a_deadline_can_be_moved) {
   Request request = make_request(engine, Kind::kAllreduce, "x", a, a);
   const Clock::time_point first = Clock::now() + 1s;
   request.deadline = first;
-  const Handle handle = engine.submit(std::move(request));
-  engine.extend_deadline(handle, kDeadline);
-  CHECK(!engine.wait(handle, first + 100ms).has_value());
+  const RequestId id = engine.submit(std::move(request));
+  engine.extend_deadline(id, kDeadline);
+  CHECK(!engine.wait(id, first + 100ms).has_value());
   std::vector<float> b(4);
   Engine& other = world.engine(1);
   CHECK_EQ(call(other, make_request(other, Kind::kAllreduce, "x", b, b)).text, "");
-  CHECK(engine.wait(handle, Clock::now() + kDeadline)->ok());
+  CHECK(engine.wait(id, Clock::now() + kDeadline)->ok());
 }
 
 TEST(failures, the_caller_may_fail_an_operation_for_all) {
@@ -264,10 +264,10 @@ TEST(failures, the_caller_may_fail_an_operation_for_all) {
   world.run([&](int rank, Engine& engine) {
     if (rank == 2) return;
     std::vector<float> tensor(4);
-    const Handle handle =
+    const RequestId id =
         engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
-    if (rank == 0) engine.fail(handle, {Code::kMismatch, "x waits in a cycle", -1});
-    const Status status = *engine.wait(handle, Clock::now() + kDeadline);
+    if (rank == 0) engine.fail(id, {Code::kMismatch, "x waits in a cycle", -1});
+    const Status status = *engine.wait(id, Clock::now() + kDeadline);
     check_failure(status, Code::kMismatch, "x waits in a cycle");
     CHECK_EQ(status.rank, rank == 0 ? -1 : 0);
   });
@@ -345,13 +345,13 @@ TEST(failures, closing_ends_what_runs_on_all_ranks) {
   world.run([&](int rank, Engine& engine) {
     if (rank == 2) return;
     std::vector<float> tensor(1 << 20);
-    const Handle handle =
+    const RequestId id =
         engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
     started.arrive_and_wait();
     if (rank == 1) engine.close(kDeadline);
-    check_failure(*engine.wait(handle, Clock::now() + kDeadline), Code::kClosed,
+    check_failure(*engine.wait(id, Clock::now() + kDeadline), Code::kClosed,
                   "allreduce 'x' on rank 1: cut short, because rank 1 shut down");
-    engine.release(handle);
+    engine.release(id);
     if (rank == 0) return;
     check_failure(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})),
                   Code::kClosed, "the engine is closed");

@@ -6,7 +6,7 @@
 namespace bluecomm::test {
 namespace {
 
-std::shared_ptr<Operation> make(Matching& matching, Handle handle,
+std::shared_ptr<Operation> make(Matching& matching, RequestId id,
                                 const std::string& name) {
   auto group = std::make_shared<Group>();
   group->id = 1;
@@ -16,7 +16,7 @@ std::shared_ptr<Operation> make(Matching& matching, Handle handle,
   request.group = std::move(group);
   const std::uint32_t sequence = matching.next_sequence(1, name_hash(request));
   const Envelope call = make_envelope(request, Algorithm::kFlat, 0, 0, sequence);
-  return std::make_shared<Operation>(handle, std::move(request), Plan(), call);
+  return std::make_shared<Operation>(id, std::move(request), Plan(), call);
 }
 
 TEST(matching, a_second_use_of_a_name_waits_for_the_first) {

@@ -33,7 +33,8 @@ TEST(progress, what_a_visitor_ends_between_two_polls_ends_the_wait) {
   Progress progress(work, std::chrono::microseconds{0});
   progress.set_yield(std::chrono::seconds{1});
   std::thread visitor([&] {
-    while (progress.look([&] { return work.polls; }) < 2) std::this_thread::yield();
+    while (progress.with_lock([&] { return work.polls; }) < 2)
+      std::this_thread::yield();
     progress.run([&] { work.ended = true; });
   });
   CHECK(progress.drive_until([&] { return work.ended; },

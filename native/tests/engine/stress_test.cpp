@@ -63,7 +63,7 @@ class Player {
     }
   }
 
-  Handle submit(std::size_t s) {
+  RequestId submit(std::size_t s) {
     const Step& step = script_[s];
     Request request = make_request(engine_, step.kind, "step" + std::to_string(s),
                                    inputs_[s], outputs_[s], step.group);
@@ -138,18 +138,18 @@ void play(EngineWorld& world, std::size_t steps, std::uint64_t seed,
     std::vector<std::size_t> order(script.size());
     for (std::size_t s = 0; s < order.size(); ++s) order[s] = s;
     std::shuffle(order.begin(), order.end(), random);
-    std::vector<Handle> handles(script.size());
+    std::vector<RequestId> ids(script.size());
     for (const std::size_t s : order) {
-      handles[s] = player.submit(s);
+      ids[s] = player.submit(s);
       if (random() % 50 == 0) std::this_thread::sleep_for(1ms);
     }
     std::shuffle(order.begin(), order.end(), random);
     for (const std::size_t s : order) {
-      const auto status = engine.wait(handles[s], Clock::now() + kDeadline);
+      const auto status = engine.wait(ids[s], Clock::now() + kDeadline);
       CHECK(status.has_value());
       if (status) CHECK_EQ(status->text, "");
       player.check_and_scribble(s);
-      engine.release(handles[s]);
+      engine.release(ids[s]);
     }
   });
 }
@@ -211,9 +211,9 @@ TEST(stress, what_one_turn_leaves_is_done_though_nobody_waits) {
         continue;
       }
       await([&] { return engine.stats().peers[0].channel.messages_received >= round; });
-      const Handle handle = engine.submit(std::move(request));
-      await([&] { return engine.done(handle); });
-      engine.release(handle);
+      const RequestId id = engine.submit(std::move(request));
+      await([&] { return engine.done(id); });
+      engine.release(id);
     }
   });
 }
@@ -258,15 +258,15 @@ TEST(stress, the_progress_thread_serves_whoever_only_looks) {
   world.run([&](int rank, Engine& engine) {
     for (int round = 0; round < 30; ++round) {
       std::vector<float> tensor(100000, static_cast<float>(rank + 1));
-      const Handle handle =
+      const RequestId id =
           engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
       const Clock::time_point limit = Clock::now() + kDeadline;
-      while (!engine.done(handle) && Clock::now() < limit) {
+      while (!engine.done(id) && Clock::now() < limit) {
         std::this_thread::sleep_for(200us);
       }
-      CHECK(engine.done(handle));
+      CHECK(engine.done(id));
       CHECK_EQ(tensor[99999], 3.0F);
-      engine.release(handle);
+      engine.release(id);
       // A blocking call takes the lead from the thread.
       CHECK_EQ(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})).text,
                "");

@@ -287,10 +287,10 @@ struct FailedOperation {
     Engine& other = world.engine(1);
     theirs = other.submit(make_request(other, Kind::kBroadcast, "x", input, output));
     Engine& engine = world.engine(0);
-    handle = engine.submit(make_request(engine, Kind::kBroadcast, "x", input, own));
+    id = engine.submit(make_request(engine, Kind::kBroadcast, "x", input, own));
     await([&] { return !fake->held().empty(); });
-    engine.fail(handle, {Code::kMismatch, "enough", 0});
-    CHECK_EQ(engine.wait(handle, Clock::now() + kDeadline)->text, "enough");
+    engine.fail(id, {Code::kMismatch, "enough", 0});
+    CHECK_EQ(engine.wait(id, Clock::now() + kDeadline)->text, "enough");
   }
 
   std::shared_ptr<FakeMpi> fake = std::make_shared<FakeMpi>();
@@ -302,20 +302,20 @@ struct FailedOperation {
       2, [this](int rank) {
         return std::make_unique<MpiTransport>(MpiOptions{rank, session, kEager});
       }};
-  Handle theirs = 0;
-  Handle handle = 0;
+  RequestId theirs = 0;
+  RequestId id = 0;
 };
 
 TEST(mpi_straight, a_failed_operation_is_finished_when_mpi_has_read_its_memory) {
   FailedOperation at;
   Engine& engine = at.world.engine(0);
   CHECK(engine.finished().empty());
-  CHECK(engine.held() == std::vector<Handle>({at.handle}));
-  CHECK(!engine.release(at.handle));
+  CHECK(engine.held() == std::vector<RequestId>({at.id}));
+  CHECK(!engine.release(at.id));
   CHECK(engine.finished().empty());
   at.fake->let_through();
   await([&] { return engine.held().empty(); });
-  CHECK(engine.finished() == std::vector<Handle>({at.handle}));
+  CHECK(engine.finished() == std::vector<RequestId>({at.id}));
   Engine& other = at.world.engine(1);
   CHECK(!other.wait(at.theirs, Clock::now() + kDeadline)->ok());
   CHECK(other.release(at.theirs));
@@ -325,7 +325,7 @@ TEST(mpi_straight, an_engine_that_ends_tells_what_mpi_still_reads) {
   FailedOperation at;
   Engine& engine = at.world.engine(0);
   engine.close(0s);
-  CHECK(engine.held() == std::vector<Handle>({at.handle}));
+  CHECK(engine.held() == std::vector<RequestId>({at.id}));
 }
 
 TEST(mpi_straight, an_engine_leaves_mpi_before_that_ends) {
@@ -334,7 +334,7 @@ TEST(mpi_straight, an_engine_leaves_mpi_before_that_ends) {
   const auto place = at.session->at_end().add([&engine] { engine.release_backends(); });
   at.fake->finalize();
   at.session->at_end().remove(place);
-  CHECK(engine.held() == std::vector<Handle>({at.handle}));
+  CHECK(engine.held() == std::vector<RequestId>({at.id}));
   engine.close(kDeadline);
   CHECK_EQ(at.fake->late_calls(), 0);
 }

@@ -1,4 +1,4 @@
-// One desk among peers that fail.
+// A WindowService whose peers fail.
 #include <array>
 #include <list>
 #include <memory>
@@ -9,12 +9,12 @@
 
 #include "tests/check.h"
 #include "tests/collectives/values.h"
-#include "window/desk.h"
+#include "window/service.h"
 
 namespace bluecomm::test {
 namespace {
 
-using Clock = WindowDesk::Clock;
+using Clock = WindowService::Clock;
 
 constexpr int kPeer = 1;
 constexpr std::uint64_t kMark = 5;
@@ -44,7 +44,9 @@ class OnePeer final : public WindowLinks {
   std::optional<std::string> why_gone(int rank) const override {
     return is_gone(rank) && certain ? std::optional<std::string>("gone") : std::nullopt;
   }
-  std::string place(int rank) const override { return "rank " + std::to_string(rank); }
+  std::string describe_rank(int rank) const override {
+    return "rank " + std::to_string(rank);
+  }
 
   mutable DeadChannel dead;
   bool gone = false;
@@ -89,10 +91,10 @@ class Rank {
         });
   }
 
-  WindowDesk::Ticket get(const std::shared_ptr<Window>& window,
-                         Clock::time_point deadline) {
-    return desk.get(window, {{kPeer, 1.0}}, false, deadline,
-                    account.begin(WindowCall::kGet, "x"));
+  WindowService::Ticket get(const std::shared_ptr<Window>& window,
+                            Clock::time_point deadline) {
+    return service.get(window, {{kPeer, 1.0}}, false, deadline,
+                       account.begin(WindowCall::kGet, "x"));
   }
 
   void receive(WindowAction action, std::uint64_t request,
@@ -102,17 +104,17 @@ class Rank {
     message.request = request;
     message.other = other;
     std::unique_ptr<Incoming> incoming = std::make_unique<Announced>(message, payload);
-    CHECK(desk.take_message(kPeer, incoming));
+    CHECK(service.take_message(kPeer, incoming));
   }
 
   void poll(Clock::time_point now = Clock::now()) {
     const std::vector<int> gone = links.gone ? std::vector{kPeer} : std::vector<int>();
-    desk.poll(now, gone);
+    service.poll(now, gone);
   }
 
   OnePeer links;
   WindowAccount account{6, nullptr};
-  WindowDesk desk{0, kMark, links, account};
+  WindowService service{0, kMark, links, account};
 
  private:
   struct Memory {
@@ -126,18 +128,18 @@ TEST(window, the_mutex_of_a_lost_rank_is_something_to_do_until_it_is_certain) {
   Rank rank;
   rank.receive(WindowAction::kOpen, 0);
   const auto window = rank.make_window();
-  CHECK(rank.desk.open(window, Clock::time_point::max())->done());
+  CHECK(rank.service.open(window, Clock::time_point::max())->done());
   rank.receive(WindowAction::kLock, 1);
   CHECK(window->mutex_queue.holder().has_value());
-  CHECK(!rank.desk.outstanding());
+  CHECK(!rank.service.outstanding());
   rank.links.gone = true;
   rank.poll();
   CHECK(window->mutex_queue.holder().has_value());
-  CHECK(rank.desk.outstanding());
+  CHECK(rank.service.outstanding());
   rank.links.certain = true;
   rank.poll();
   CHECK(!window->mutex_queue.holder().has_value());
-  CHECK(!rank.desk.outstanding());
+  CHECK(!rank.service.outstanding());
 }
 
 TEST(window, memory_that_a_lost_rank_shared_before_is_not_used) {
@@ -148,7 +150,7 @@ TEST(window, memory_that_a_lost_rank_shared_before_is_not_used) {
   rank.links.gone = true;
   rank.poll();
   const auto window = rank.make_window();
-  rank.desk.open(window, Clock::time_point::max());
+  rank.service.open(window, Clock::time_point::max());
   const std::vector<double> x{5.0};
   CHECK(!window->put_directly(kPeer, {std::as_bytes(std::span(x)), 1.0, false, {}}));
 }
@@ -157,10 +159,10 @@ TEST(window, deadlines_are_put_off) {
   Rank rank;
   rank.receive(WindowAction::kOpen, 0);
   const auto window = rank.make_window();
-  rank.desk.open(window, Clock::time_point::max());
+  rank.service.open(window, Clock::time_point::max());
   const auto deadline = Clock::now() + std::chrono::seconds(1);
   const auto ticket = rank.get(window, deadline);
-  rank.desk.put_off_deadlines(std::chrono::seconds(10));
+  rank.service.put_off_deadlines(std::chrono::seconds(10));
   rank.poll(deadline + std::chrono::seconds(9));
   CHECK(!ticket->done());
   rank.poll(deadline + std::chrono::seconds(10));
@@ -171,7 +173,7 @@ TEST(window, an_answer_that_is_given_up_is_not_awaited) {
   Rank rank;
   rank.receive(WindowAction::kOpen, 0);
   const auto window = rank.make_window();
-  rank.desk.open(window, Clock::time_point::max());
+  rank.service.open(window, Clock::time_point::max());
   const auto deadline = Clock::now() + std::chrono::seconds(1);
   const auto ticket = rank.get(window, deadline);
   std::vector<std::byte> theirs(sizeof(double));
@@ -182,47 +184,47 @@ TEST(window, an_answer_that_is_given_up_is_not_awaited) {
   rank.poll(deadline);
   CHECK_EQ(ticket->status.text,
            "win_get 'x' on rank 0: no answer from rank 1 within 1 s");
-  CHECK(!rank.desk.outstanding());
+  CHECK(!rank.service.outstanding());
 }
 
 TEST(window, what_is_pending_names_whom_it_waits_for) {
   Rank rank;
   const auto window = rank.make_window();
-  const auto opened = rank.desk.open(window, Clock::time_point::max());
-  REQUIRE(rank.desk.pending().size() == 1);
-  CHECK(rank.desk.pending()[0].call.kind == WindowCall::kCreate);
-  CHECK_EQ(rank.desk.pending()[0].wish, "to make the window");
+  const auto opened = rank.service.open(window, Clock::time_point::max());
+  REQUIRE(rank.service.pending().size() == 1);
+  CHECK(rank.service.pending()[0].call.kind == WindowCall::kCreate);
+  CHECK_EQ(rank.service.pending()[0].wish, "to make the window");
   rank.receive(WindowAction::kOpen, 0);
   CHECK(opened->done());
-  CHECK(rank.desk.pending().empty());
+  CHECK(rank.service.pending().empty());
 
   const auto got = rank.get(window, Clock::time_point::max());
-  REQUIRE(rank.desk.pending().size() == 1);
-  CHECK_EQ(rank.desk.pending()[0].wish, "to answer");
-  CHECK(rank.desk.pending()[0].waiting_for == std::set<int>{kPeer});
+  REQUIRE(rank.service.pending().size() == 1);
+  CHECK_EQ(rank.service.pending()[0].wish, "to answer");
+  CHECK(rank.service.pending()[0].waiting_for == std::set<int>{kPeer});
   constexpr std::uint64_t kGet = 2;
   constexpr std::uint64_t kLock = 3;
   rank.receive(WindowAction::kDone, kGet);
 
-  const auto locked = rank.desk.lock(window, kPeer, Clock::time_point::max());
+  const auto locked = rank.service.lock(window, kPeer, Clock::time_point::max());
   constexpr int kHolder = 5;
   for (const int nobody : {kHolder + 1, -7}) {
     rank.receive(WindowAction::kWaits, kLock, {}, nobody);
-    CHECK(rank.desk.pending()[0].waiting_for == std::set<int>{kPeer});
+    CHECK(rank.service.pending()[0].waiting_for == std::set<int>{kPeer});
   }
   rank.receive(WindowAction::kWaits, kLock, {}, kHolder);
-  REQUIRE(rank.desk.pending().size() == 1);
-  CHECK_EQ(rank.desk.pending()[0].wish, "to release the mutex of rank 1");
-  CHECK(rank.desk.pending()[0].waiting_for == std::set<int>{kHolder});
+  REQUIRE(rank.service.pending().size() == 1);
+  CHECK_EQ(rank.service.pending()[0].wish, "to release the mutex of rank 1");
+  CHECK(rank.service.pending()[0].waiting_for == std::set<int>{kHolder});
   rank.receive(WindowAction::kDone, kLock);
   CHECK(locked->done());
-  CHECK(rank.desk.pending().empty());
+  CHECK(rank.service.pending().empty());
 }
 
 TEST(window, calls_are_counted_for_whom_they_waited) {
   Rank rank;
   const auto window = rank.make_window();
-  rank.desk.open(window, Clock::time_point::max());
+  rank.service.open(window, Clock::time_point::max());
   rank.receive(WindowAction::kOpen, 0);
   const auto got = rank.get(window, Clock::now());
   rank.poll(Clock::now() + std::chrono::seconds(1));

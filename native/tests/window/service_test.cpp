@@ -1,5 +1,5 @@
 // Windows of several ranks in one process, over messages and over shared memory.
-#include "window/desk.h"
+#include "window/service.h"
 
 #include <algorithm>
 #include <atomic>
@@ -17,7 +17,7 @@ namespace bluecomm::test {
 namespace {
 
 using WindowPtr = std::shared_ptr<Window>;
-using Ticket = WindowDesk::Ticket;
+using Ticket = WindowService::Ticket;
 
 Window::Memory allocate_aligned(std::size_t nbytes) {
   constexpr std::align_val_t kLine{64};
@@ -52,8 +52,9 @@ class End {
     }
     config.zero_init = true;
     window = std::make_shared<Window>(config, bytes_of(values_), allocate_aligned);
-    CHECK_EQ(wait(engine_.with_windows(
-                 [&](WindowDesk& desk) { return desk.open(window, deadline()); })),
+    CHECK_EQ(wait(engine_.with_windows([&](WindowService& service) {
+               return service.open(window, deadline());
+             })),
              "");
   }
 
@@ -70,27 +71,29 @@ class End {
   }
 
   Ticket start_put(const std::vector<double>& x, bool accumulates, double p = 0.0) {
-    const WindowDesk::Put put{bytes_of(x), {{right, 1.0}}, accumulates, true, p};
-    return engine_.with_windows([&](WindowDesk& desk) {
+    const WindowService::Put put{bytes_of(x), {{right, 1.0}}, accumulates, true, p};
+    return engine_.with_windows([&](WindowService& service) {
       const auto kind = accumulates ? WindowCall::kAccumulate : WindowCall::kPut;
-      return desk.put(window, put, deadline(), begin(kind));
+      return service.put(window, put, deadline(), begin(kind));
     });
   }
 
   Ticket start_get() {
-    return engine_.with_windows([&](WindowDesk& desk) {
-      return desk.get(window, {{left, 1.0}}, true, deadline(), begin(WindowCall::kGet));
+    return engine_.with_windows([&](WindowService& service) {
+      return service.get(window, {{left, 1.0}}, true, deadline(),
+                         begin(WindowCall::kGet));
     });
   }
 
   Ticket start_lock(int owner) {
-    return engine_.with_windows(
-        [&](WindowDesk& desk) { return desk.lock(window, owner, deadline()); });
+    return engine_.with_windows([&](WindowService& service) {
+      return service.lock(window, owner, deadline());
+    });
   }
 
   void unlock(int owner, const Ticket& ticket) {
-    engine_.with_windows([&](WindowDesk& desk) {
-      desk.unlock(window, owner, *ticket);
+    engine_.with_windows([&](WindowService& service) {
+      service.unlock(window, owner, *ticket);
       return true;
     });
   }
@@ -178,8 +181,8 @@ TEST(window, shared_memory_is_used_where_there_is_some) {
                shares_memory);
       CHECK_EQ(end.window->get_directly(end.left, 1.0, false), shares_memory);
       barrier(engine);
-      engine.with_windows([&](WindowDesk& desk) {
-        desk.remove(*end.window);
+      engine.with_windows([&](WindowService& service) {
+        service.remove(*end.window);
         return true;
       });
       CHECK(!end.window->put_directly(end.right, {bytes_of(x), 1.0, false, {}}));
@@ -296,8 +299,8 @@ TEST(window, a_window_in_use_cannot_be_removed) {
   world.run([&](int rank, Engine& engine) {
     End end(engine, rank, 2, {0.0});
     const auto remove = [&] {
-      engine.with_windows([&](WindowDesk& desk) {
-        desk.remove(*end.window);
+      engine.with_windows([&](WindowService& service) {
+        service.remove(*end.window);
         return true;
       });
     };
