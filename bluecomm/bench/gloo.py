@@ -60,7 +60,7 @@ class Gloo(PeerCalls):
         dist.destroy_process_group()
 
     def prepare(self, case: Case) -> Turn | None:
-        """Return the turn that measures a case; see ``Library``."""
+        """Return the turn that measures a case; see ``Implementation``."""
         if case.operation.is_one_sided:
             return None
         return timed(self.call_for(case))

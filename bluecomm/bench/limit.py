@@ -54,7 +54,7 @@ class MemoryLimit:
         return torch.frombuffer(memory, dtype=dtype)
 
     def prepare(self, case: Case) -> Turn | None:
-        """Return the turn that measures a case; see ``Library``."""
+        """Return the turn that measures a case; see ``Implementation``."""
         kind = case.operation.kind
         if kind == "allreduce":
             return self._allreduce(case)
@@ -167,7 +167,7 @@ class StreamLimit:
         self._previous.close()
 
     def prepare(self, case: Case) -> Turn | None:
-        """Return the turn that measures a case; see ``Library``."""
+        """Return the turn that measures a case; see ``Implementation``."""
         layout = current_communicator().layout.machine_of
         nbytes = max(1, round(bus_bytes(case.operation, case.nbytes, layout)))
         outgoing = memoryview(bytearray(nbytes))

@@ -205,7 +205,7 @@ class Mpi:
             self._world.close()
 
     def prepare(self, case: Case) -> Turn | None:
-        """Return the turn that measures a case; see ``Library``."""
+        """Return the turn that measures a case; see ``Implementation``."""
         if not can_measure(case):
             return None
         if self._world is not None:

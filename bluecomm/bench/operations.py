@@ -33,7 +33,7 @@ class Operation:
 
     @property
     def is_one_sided(self) -> bool:
-        """Whether it is about a window, which other libraries do not have."""
+        """Whether it uses a window, which the peers do not have."""
         return self.name.startswith("win_")
 
     @property
@@ -204,7 +204,7 @@ def weighted_sum(
 ) -> None:
     """Write an exchange's weighted sum to ``output``, which may be ``own``.
 
-    In as few passes over memory as torch offers: for libraries without such a sum.
+    In as few passes over memory as torch offers: for peers without such a sum.
     """
     weights = list(exchange.sources.values())
     if len(received) == 1 and exchange.self_weight + weights[0] == 1:

@@ -1,4 +1,4 @@
-"""``ops``: how long one operation takes, by size, beside other libraries."""
+"""``ops``: how long one operation takes, by size, beside its peers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from bluecomm import (
     size,
 )
 from bluecomm.bench.arguments import add_outputs, count, positive, why_not_written
-from bluecomm.bench.libraries import UnavailableLibrary, others
 from bluecomm.bench.memory import free_memory
 from bluecomm.bench.operations import OPERATIONS, Case, bus_bandwidth, case_of
 from bluecomm.bench.own import Bluecomm
+from bluecomm.bench.peers import UnavailablePeer, start_peers
 from bluecomm.bench.plot import BANDWIDTH, TIME, draw
 from bluecomm.bench.results import (
     GLOO,
@@ -41,18 +41,18 @@ from bluecomm.bench.results import (
 from bluecomm.bench.sizes import parse_sizes, readable_size
 from bluecomm.bench.subcommand import Subparsers
 from bluecomm.bench.table import print_table
-from bluecomm.bench.timing import Library, measure
+from bluecomm.bench.timing import Implementation, measure
 from bluecomm.runtime import current_communicator
 
 _DEFAULT_OPERATIONS = ("allreduce_", "neighbor_allreduce", "one_peer", "one_peer_")
 _DEFAULT_SIZES = ("4", "64K", "1M", "8M", "64M")
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 # Besides bluecomm itself.
-_LIBRARIES = (GLOO, MPI, LIMIT)
+_PEERS = (GLOO, MPI, LIMIT)
 
-# A case holds an input, an output and something received, for each library; more is
-# not begun than fits in this part of the free memory.
-_TENSORS_PER_LIBRARY = 3
+# Each implementation of a case holds an input, an output and a received tensor. Cases
+# that need more than this part of the free memory are skipped.
+_TENSORS_PER_IMPLEMENTATION = 3
 _MEMORY_PART = 0.8
 
 
@@ -61,7 +61,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "ops",
         help="time of each operation by size, beside gloo, MPI and the machine's limit",
-        description="Time operations, interleaved with other libraries in the same "
+        description="Time operations, interleaved with its peers in the same "
         "run. Start it with bfrun -np N.",
     )
     what = parser.add_argument_group("what is measured")
@@ -94,7 +94,7 @@ def add_parser(subparsers: Subparsers) -> None:
     what.add_argument(
         "--libraries",
         nargs="*",
-        choices=_LIBRARIES,
+        choices=_PEERS,
         metavar="NAME",
         help="beside bluecomm, some of gloo mpi limit (default: those that are there)",
     )
@@ -121,7 +121,7 @@ def _add_effort(group: argparse._ArgumentGroup) -> None:
         "--rounds",
         type=count,
         default=9,
-        help="rounds, in each of which every library has its turn (default: 9)",
+        help="rounds, in each of which every peer has its turn (default: 9)",
     )
     group.add_argument(
         "--round-s",
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
         return _give_up(refusal)
     try:
         results = _measure_all(args, cases, layout, notes)
-    except UnavailableLibrary as error:
+    except UnavailablePeer as error:
         return _give_up(str(error))
     if rank() != 0:
         return 0
@@ -210,15 +210,15 @@ def _measure_all(
     measurements: list[Measurement] = []
     with contextlib.ExitStack() as stack:
         versions: dict[str, str] = {}
-        beside = list(others(args.libraries, cases, stack, versions, notes))
-        libraries = [*beside, Bluecomm(shared=False), Bluecomm(shared=True)]
+        peers = list(start_peers(args.libraries, cases, stack, versions, notes))
+        implementations = [*peers, Bluecomm(shared=False), Bluecomm(shared=True)]
         before = None
         for case in cases:
             if rank() == 0 and case.operation != before:
                 print(f"measuring {case.operation.title}", file=sys.stderr)
             before = case.operation
-            if fits(case, len(libraries)):
-                measurements += _measure(case, libraries, layout, args)
+            if fits(case, len(implementations)):
+                measurements += _measure(case, implementations, layout, args)
             else:
                 notes.append(
                     f"{case.operation.name} with {readable_size(case.nbytes)}: "
@@ -228,20 +228,20 @@ def _measure_all(
     return Results(layout, about, measurements, notes)
 
 
-def fits(case: Case, libraries: int) -> bool:
+def fits(case: Case, implementations: int) -> bool:
     """Return whether the memory that is free on each machine suffices; collective."""
-    wanted = local_size() * libraries * _TENSORS_PER_LIBRARY * case.nbytes
+    wanted = local_size() * implementations * _TENSORS_PER_IMPLEMENTATION * case.nbytes
     fits = torch.tensor(int(wanted < _MEMORY_PART * free_memory()))
     return bool(allreduce(fits, op=Min, name="bench.fits"))
 
 
 def _measure(
     case: Case,
-    libraries: Sequence[Library],
+    implementations: Sequence[Implementation],
     layout: Sequence[int],
     args: argparse.Namespace,
 ) -> list[Measurement]:
-    prepared = [(library.name, library.prepare(case)) for library in libraries]
+    prepared = [(each.name, each.prepare(case)) for each in implementations]
     there = [(name, turn) for name, turn in prepared if turn is not None]
     times = measure([turn for _, turn in there], args.rounds, args.round_s)
     measurements = []

@@ -44,7 +44,7 @@ class Bluecomm:
         return "bluecomm, shared" if self._shared else "bluecomm"
 
     def prepare(self, case: Case) -> Turn | None:
-        """Return the turn that measures a case; see ``Library``."""
+        """Return the turn that measures a case; see ``Implementation``."""
         kind = case.operation.kind
         if case.operation.is_one_sided and self._shared:
             return None  # a window has memory of its own

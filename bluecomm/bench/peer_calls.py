@@ -1,4 +1,4 @@
-"""What the libraries that are compared have in common: how a case becomes a call."""
+"""Builds the calls that measure a case, for peers with messages only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Prepared = tuple[torch.Tensor, Call]
 
 
 class PeerCalls(abc.ABC):
-    """Makes calls of a library that has messages, but no operations with neighbors.
+    """Builds calls for a peer that has messages, but no operations with neighbors.
 
     A subclass has a method ``_<kind>(case)`` for each other kind of operation.
     """

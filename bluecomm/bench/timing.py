@@ -16,17 +16,17 @@ Turn = Callable[[int], float]
 """So many calls on all ranks, one after the other; seconds per call on this rank."""
 
 
-class Library(Protocol):
-    """One of those that are compared."""
+class Implementation(Protocol):
+    """An implementation of the operations: bluecomm itself or one of its peers."""
 
     @property
     def name(self) -> str:
-        """As results call it."""
+        """The name in the results."""
 
     def prepare(self, case: Case) -> Turn | None:
         """Return the turn that measures a case; collective.
 
-        ``None``, on all ranks, where the library has no such operation.
+        Returns ``None``, on all ranks, if the operation is not implemented.
         """
 
 

@@ -11,14 +11,14 @@ import torch
 
 import bluecomm as bf
 from bluecomm.bench.__main__ import main
-from bluecomm.bench.libraries import UnavailableLibrary, others
 from bluecomm.bench.limit import MemoryLimit, StreamLimit
 from bluecomm.bench.mpi import Mpi, why_not_here
 from bluecomm.bench.operations import OPERATIONS, case_of
 from bluecomm.bench.ops import fits
 from bluecomm.bench.own import Bluecomm
+from bluecomm.bench.peers import UnavailablePeer, start_peers
 from bluecomm.bench.results import load
-from bluecomm.bench.timing import Library
+from bluecomm.bench.timing import Implementation
 from bluecomm.runtime import current_communicator
 from tests.support.launch import run_bfrun
 from tests.support.ranks import run_ranks
@@ -60,12 +60,14 @@ def test_measures_each_operation_and_type(tmp_path: Path) -> None:
         if name != "hierarchical_neighbor_allreduce"
         and (dtype in floating or not operation.is_weighted)
     }
-    for case, libraries in found.items():
+    for case, implementations in found.items():
         expected = ["gloo", "limit", "bluecomm", "bluecomm, shared"]
         if OPERATIONS[case[0]].is_one_sided:
             expected = ["limit", "bluecomm"]
-        assert list(libraries) == expected, case
-        assert all(m.min_us > 0 and m.bus_gb_per_s > 0 for m in libraries.values())
+        assert list(implementations) == expected, case
+        assert all(
+            m.min_us > 0 and m.bus_gb_per_s > 0 for m in implementations.values()
+        )
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
@@ -117,31 +119,31 @@ def test_measures_between_simulated_machines(tmp_path: Path) -> None:
     )
     results = load(file)
     assert results.layout == [0, 0, 1, 1]
-    (libraries,) = results.by_case().values()
-    assert list(libraries) == ["gloo", "bluecomm", "bluecomm, shared"]
+    (implementations,) = results.by_case().values()
+    assert list(implementations) == ["gloo", "bluecomm", "bluecomm, shared"]
 
 
 def turn_all(make: str) -> list[str]:
     """Take one turn of each case; return the operations that there were."""
-    library: Library
+    implementation: Implementation
     if make == "streams":
-        library = StreamLimit()
+        implementation = StreamLimit()
     elif make == "mpi":
-        library = Mpi(bf.size())
+        implementation = Mpi(bf.size())
     elif make == "memory":
-        library = MemoryLimit(3000)
+        implementation = MemoryLimit(3000)
     else:
-        library = Bluecomm(shared=make == "shared")
+        implementation = Bluecomm(shared=make == "shared")
     measured = []
     layout = current_communicator().layout.machine_of
     for name, operation in OPERATIONS.items():
         case = case_of(operation, torch.float32, 3000, bf.size())
-        turn = None if case.why_not_on(layout) else library.prepare(case)
+        turn = None if case.why_not_on(layout) else implementation.prepare(case)
         if turn is not None:
             assert turn(2) >= 0
             measured.append(name)
-    if isinstance(library, (StreamLimit, Mpi)):
-        library.close()
+    if isinstance(implementation, (StreamLimit, Mpi)):
+        implementation.close()
     return measured
 
 
@@ -163,9 +165,9 @@ def test_mpi_takes_turns() -> None:
         assert measured == has_all_but
 
 
-@pytest.mark.parametrize("library", ["shared", "memory"])
-def test_a_last_rank_without_a_partner_takes_part(library: str) -> None:
-    for measured in run_ranks(3, turn_all, library):
+@pytest.mark.parametrize("implementation", ["shared", "memory"])
+def test_a_last_rank_without_a_partner_takes_part(implementation: str) -> None:
+    for measured in run_ranks(3, turn_all, implementation):
         assert "pair_gossip" in measured
 
 
@@ -254,11 +256,11 @@ def test_streams_do_not_wait_for_ever(other_closes: bool, text: str) -> None:
 def ask_for(name: str) -> str:
     case = case_of(OPERATIONS["allreduce"], torch.float32, 1000, bf.size())
     patch = pytest.MonkeyPatch()
-    patch.setattr("bluecomm.bench.libraries.why_not_here", lambda: "no mpi4py")
+    patch.setattr("bluecomm.bench.peers.why_not_here", lambda: "no mpi4py")
     try:
         with contextlib.ExitStack() as stack:
-            list(others([name], [case], stack, {}, []))
-    except UnavailableLibrary as error:
+            list(start_peers([name], [case], stack, {}, []))
+    except UnavailablePeer as error:
         return str(error)
     finally:
         patch.undo()
@@ -286,7 +288,7 @@ def test_what_is_asked_for_must_be_there(
 
 def run_without_mpi() -> int:
     patch = pytest.MonkeyPatch()
-    patch.setattr("bluecomm.bench.libraries.why_not_here", lambda: "no mpi4py")
+    patch.setattr("bluecomm.bench.peers.why_not_here", lambda: "no mpi4py")
     try:
         return main(["ops", "--libraries", "mpi"])
     finally:

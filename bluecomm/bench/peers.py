@@ -1,4 +1,4 @@
-"""The libraries that stand beside bluecomm: those asked for, or those there are."""
+"""Starts the peers that bluecomm is compared with: gloo, MPI, the machine's limit."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from bluecomm.bench.limit import MemoryLimit, StreamLimit
 from bluecomm.bench.mpi import Mpi, why_not_here
 from bluecomm.bench.operations import Case
 from bluecomm.bench.results import GLOO, LIMIT, MPI
-from bluecomm.bench.timing import Library
+from bluecomm.bench.timing import Implementation
 from bluecomm.runtime import current_communicator
 
 
-class UnavailableLibrary(RuntimeError):
-    """One was asked for that cannot be measured here; raised on all ranks."""
+class UnavailablePeer(RuntimeError):
+    """A requested peer cannot be measured here; raised on all ranks."""
 
 
-def others(
+def start_peers(
     wanted: Sequence[str] | None,
     cases: Sequence[Case],
     stack: contextlib.ExitStack,
     versions: dict[str, str],
     notes: list[str],
-) -> Iterator[Library]:
-    """Yield the libraries beside bluecomm, and note why one is missing; collective.
+) -> Iterator[Implementation]:
+    """Start and yield the peers; collective.
 
     Args:
-        wanted: Their names; ``None`` for all that are there.
-        cases: What they will be asked for.
-        stack: Gets what ends them.
-        versions: Gets the name and version of each.
-        notes: Gets a line for each that is not there.
+        wanted: Names of the peers; ``None`` for all that are available.
+        cases: The cases that will be measured.
+        stack: Receives the callbacks that close the peers.
+        versions: Receives the version of each peer, by name.
+        notes: Receives a line for each peer that is not available.
 
     Raises:
-        UnavailableLibrary: One was asked for and is not there.
+        UnavailablePeer: A peer in ``wanted`` is not available.
     """
     if wanted is None or GLOO in wanted:
         gloo = Gloo(current_communicator().layout.machine_of)
@@ -49,23 +49,23 @@ def others(
         if wanted is not None and name not in wanted:
             continue
         try:
-            library = start(cases, stack, versions)
+            peer = start(cases, stack, versions)
         except (OSError, RuntimeError) as error:
             if wanted is not None:
-                raise UnavailableLibrary(f"--libraries {name}: {error}") from error
+                raise UnavailablePeer(f"--libraries {name}: {error}") from error
             notes.append(f"{name} left out: {error}")
             continue
-        yield library
+        yield peer
 
 
 def _machines() -> list[str]:
-    """Return the machine of each rank; simulated ones are one."""
+    """Return the machine of each rank, as hosts: simulated machines count as one."""
     return [peer.machine for peer in current_communicator().world.peers]
 
 
 def _start_mpi(
     cases: Sequence[Case], stack: contextlib.ExitStack, versions: dict[str, str]
-) -> Library:
+) -> Implementation:
     if len(set(_machines())) > 1:
         raise RuntimeError("MPI is measured on one machine only")
     missing = why_not_here()
@@ -79,7 +79,7 @@ def _start_mpi(
 
 def _start_limit(
     cases: Sequence[Case], stack: contextlib.ExitStack, versions: dict[str, str]
-) -> Library:
+) -> Implementation:
     machines = _machines()
     if any(case.is_written for case in cases):
         raise RuntimeError("its loops write no inputs")
