@@ -20,8 +20,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.errors import BluecommError
+from bluecomm.runtime.deadline_policy import DeadlinePolicy
 from bluecomm.runtime.failure import MISMATCH
-from bluecomm.runtime.patience import Patience
 from bluecomm.runtime.stall import StallReport
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Monitor:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._patience = Patience(world.config.operation_timeout_s)
+        self._policy = DeadlinePolicy(world.config.operation_timeout_s)
         self._stop = threading.Event()
         self._awake = threading.Event()
         self._awake.set()
@@ -76,7 +76,7 @@ class Monitor:
             self._thread.join(timeout=5.0)
 
     def _run(self) -> None:
-        tick_s = min(_TICK_S, self._patience.ask_every_s)
+        tick_s = min(_TICK_S, self._policy.ask_every_s)
         while not self._stop.wait(tick_s):
             self._awake.wait()
             if self._stop.is_set():
@@ -116,7 +116,7 @@ class Monitor:
         stands = operation["is_window_call"] or self._world.has_hard_deadline(
             operation["handle"]
         )
-        return not stands and self._patience.is_near(operation["age_s"])
+        return not stands and self._policy.is_near(operation["age_s"])
 
     def _foremost(self, operations: list[PendingOperation]) -> PendingOperation:
         """Return the operation that the program blocks in, else the oldest one."""
@@ -139,7 +139,7 @@ class Monitor:
 
     def _ask(self, operation: PendingOperation) -> None:
         """Ask the agent what all ranks do."""
-        self._ask_again_at = time.monotonic() + self._patience.ask_every_s
+        self._ask_again_at = time.monotonic() + self._policy.ask_every_s
         self._tell(
             {
                 "type": "stall",
@@ -212,9 +212,9 @@ class Monitor:
             if self._world.blocks_program(handle) and (cycle := report.find_cycle()):
                 self._world.engine.fail(handle, MISMATCH, cycle)
             elif self._is_near(operation) and report.excuses_all(
-                self._patience.busy_within_s
+                self._policy.busy_within_s
             ):
-                self._world.engine.extend_deadline(handle, self._patience.extension_s)
+                self._world.engine.extend_deadline(handle, self._policy.extension_s)
 
     def _on_agent_lost(self, frame: dict[str, Any]) -> None:
         """The launcher is gone: this process must not outlive it."""
