@@ -68,33 +68,143 @@ def windows() -> list[str]:
 # -- push-sum --------------------------------------------------------------------------
 
 
-def push_with_constant_gradient() -> tuple[list[float], float, float]:
-    """Step in any order of time, then only mix."""
+def push_with_constant_gradient(
+    exact_step_sum: bool = True,
+) -> tuple[list[float], float, float, float]:
+    """Step without waiting for others, then only mix.
+
+    Returns:
+        The parameters; this rank's ``x`` and ``p``; and the sum of its steps as they
+        count in the sum of all ``x``.
+    """
     bf.set_topology(lopsided())
     model = Constant(float(bf.rank()))
     sgd = torch.optim.SGD(model.parameters(), RATE)
-    optimizer = bf.DistributedPushSumOptimizer(sgd, model)
+    optimizer = bf.DistributedOptimizer(
+        sgd, model, algorithm="push_sum", exact_step_sum=exact_step_sum
+    )
+    (name,) = windows()
+    steps = 0.0
     for _ in range(STEPS):
         step(model, optimizer)
+        steps -= RATE * (1 if exact_step_sum else find("test", name).native.p)
     for _ in range(150):
         bf.barrier()
         optimizer.skip_step()
     bf.barrier()
-    (name,) = windows()
     value = bf.win_update_then_collect(name)
     bf.barrier()
     p = find("test", name).native.p
-    return model.x.tolist() + model.y.flatten().tolist(), float(value[0]), p
+    values = model.x.tolist() + model.y.flatten().tolist()
+    return values, float(value[0]), p, steps
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_push_sum_reaches_the_exact_value_and_loses_nothing(transport: str) -> None:
-    got = run_ranks(4, push_with_constant_gradient, transport=transport)
-    exact = np.mean(range(4)) - STEPS * RATE
-    for values, _, _ in got:
+@pytest.mark.parametrize("exact_step_sum", [True, False])
+def test_push_sum_reaches_the_exact_value_and_loses_nothing(
+    exact_step_sum: bool, transport: str
+) -> None:
+    got = run_ranks(4, push_with_constant_gradient, exact_step_sum, transport=transport)
+    steps = sum(steps for _, _, _, steps in got)
+    if exact_step_sum:
+        assert steps == pytest.approx(-4 * STEPS * RATE)
+    exact = np.mean(range(4)) + steps / 4
+    for values, _, _, _ in got:
         np.testing.assert_allclose(values, exact, atol=1e-9)
-    assert sum(p for _, _, p in got) == pytest.approx(4, abs=1e-12)
-    assert sum(mass for _, mass, _ in got) == pytest.approx(4 * exact, abs=1e-9)
+    assert sum(p for _, _, p, _ in got) == pytest.approx(4, abs=1e-12)
+    assert sum(mass for _, mass, _, _ in got) == pytest.approx(4 * exact, abs=1e-9)
+
+
+def mix_once(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Run one round in step with the other ranks, without a step."""
+    model()  # the forward pass begins the round
+    meet(optimizer)
+    optimizer.skip_step()
+    bf.barrier()
+
+
+def step_at(p: float, exact_step_sum: bool) -> float:
+    """Bring rank 0 to a ``p``; return how far one step moves its parameters."""
+    bf.set_topology(bf.FullyConnectedGraph(bf.size()))
+    model = Constant(float(bf.rank()))
+    sgd = torch.optim.SGD(model.parameters(), RATE)
+    optimizer = bf.DistributedOptimizer(
+        sgd, model, algorithm="push_sum", exact_step_sum=exact_step_sum
+    )
+    optimizer.self_weight, optimizer.dst_weights = 1.0, {}
+    if bf.rank() == 0 and p < 1:
+        optimizer.self_weight, optimizer.dst_weights = p, {1: 1 - p}
+    if bf.rank() > 0 and p > 1:
+        share = (p - 1) / (bf.size() - 1)
+        optimizer.self_weight, optimizer.dst_weights = 1 - share, {0: share}
+    mix_once(model, optimizer)
+    (name,) = windows()
+    assert bf.rank() != 0 or find("test", name).native.p == p
+    optimizer.self_weight, optimizer.dst_weights = 1.0, {}
+    before = float(model.x[0])
+    step(model, optimizer)
+    assert float(model.x[0]) == pytest.approx(before - RATE, abs=1e-15)
+    mix_once(model, optimizer)
+    bf.barrier()
+    return float(model.x[0]) - before
+
+
+@pytest.mark.parametrize("p", [1 / 8, 1, 3])
+def test_a_step_of_push_sum_moves_the_parameters_by_the_step(p: float) -> None:
+    assert run_ranks(5, step_at, p, False)[0] == pytest.approx(-RATE, abs=1e-15)
+    assert run_ranks(5, step_at, p, True)[0] == pytest.approx(-RATE / p, abs=1e-14)
+
+
+def combine_after_steps() -> None:
+    """Take steps of unlike size; each combine is an average of what it combined."""
+    bf.set_topology(lopsided())
+    model = Constant(float(bf.rank()))
+    sgd = torch.optim.SGD(model.parameters(), RATE * 3 ** bf.rank())
+    optimizer = bf.DistributedPushSumOptimizer(sgd, model)
+    combined = [bf.rank(), *bf.in_neighbor_ranks()]
+    (name,) = windows()
+    seen = set()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = model()
+        meet(optimizer)
+        loss.backward()
+        optimizer.step()
+        pushed = bf.allgather(model.x[:1].detach())[combined]
+        mix_once(model, optimizer)
+        assert pushed.min() - 1e-12 <= float(model.x[0]) <= pushed.max() + 1e-12
+        seen.add(find("test", name).native.p)
+    assert len(seen) > 1
+    bf.barrier()
+
+
+def test_a_combine_of_push_sum_stays_within_what_it_combined() -> None:
+    run_ranks(4, combine_after_steps)
+
+
+def starve_on_a_ring(exact_step_sum: bool) -> float:
+    """Keep rank 0 without mass for half of the steps; return its least parameter."""
+    bf.set_topology(bf.RingGraph(bf.size(), connect_style=1))
+    model = Constant(0.0)
+    sgd = torch.optim.SGD(model.parameters(), RATE)
+    optimizer = bf.DistributedOptimizer(
+        sgd, model, algorithm="push_sum", exact_step_sum=exact_step_sum
+    )
+    least = 0.0
+    for number in range(STEPS):
+        is_stingy = 0 in bf.out_neighbor_ranks() and number < STEPS // 2
+        optimizer.self_weight = 1.0 if is_stingy else None
+        optimizer.dst_weights = {} if is_stingy else None
+        step(model, optimizer)
+        least = min(least, float(model.x[0]))
+        bf.barrier()
+    return least
+
+
+def test_a_rank_with_little_mass_does_not_overshoot() -> None:
+    # Ranks are at most one step apart, so none has gone further than all steps.
+    assert min(run_ranks(4, starve_on_a_ring, False)) > -2.1
+    assert min(run_ranks(4, starve_on_a_ring, True)) < -8
 
 
 def push_in_step() -> list[float]:
@@ -167,9 +277,7 @@ def mix_only(algorithm: str) -> list[float]:
     assert all(name.startswith("mine.") for name in windows())
     means = []
     for _ in range(40):
-        model()  # the forward pass begins the round
-        meet(optimizer)
-        optimizer.skip_step()
+        mix_once(model, optimizer)
         means.append(float(bf.allreduce(model.x.detach())[0]))
     assert float(bf.consensus_distance(model)) < 1e-6
     return means

@@ -126,7 +126,7 @@ def methods_follow_their_papers() -> None:
 
 
 def push_sum_reaches_the_exact_value() -> None:
-    values, _, _ = push_with_constant_gradient()
+    values, *_ = push_with_constant_gradient()
     exact = (bf.size() - 1) / 2 - STEPS * RATE
     np.testing.assert_allclose(values, exact, atol=1e-9)
 

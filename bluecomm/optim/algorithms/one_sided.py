@@ -29,7 +29,7 @@ from bluecomm.window.update import win_update, win_update_then_collect
 
 _log = logging.getLogger("bluecomm")
 
-# A rank whose share of the mass of push-sum is less keeps it until it gets some.
+# A rank whose share of push-sum's mass is smaller keeps it until it receives some.
 _LEAST_P = 0.125
 
 
@@ -214,25 +214,33 @@ class PullGet(_Averaging):
 class PushSum(OneSided):
     """Stochastic gradient push, asynchronous, on any strongly connected digraph.
 
-    Rank ``i`` has ``x_i`` and a share ``p_i`` of the mass, 1 in the beginning; the
-    parameters are ``z_i = x_i / p_i``. With ``a_i = 1 / (out-neighbors + 1)``:
+    Rank ``i`` holds ``x_i`` and a share ``p_i`` of the mass, 1 at the start. Its
+    parameters are ``z_i = x_i / p_i``. A round, with ``a_i = 1 / (out-neighbors + 1)``:
 
-        x_i <- x_i + (step(z_i, g(z_i)) - z_i)  (the last step),
-        keep a_i (x_i, p_i), add as much to what lies with each out-neighbor,
-        add what lies here, z_i <- x_i / p_i, and step
+        x_i <- p_i z_i  (which takes in the last step),
+        keep a_i (x_i, p_i), add as much to the slot of each out-neighbor,
+        add what the in-neighbors have left here, z_i <- x_i / p_i, and step
 
-    Nothing is lost or counted twice: with what is under way the sum of ``x`` changes by
-    the ranks' steps only, and that of ``p`` is the number of ranks. So ``z`` goes to
-    the exact mean, on graphs that have no doubly stochastic weights, and however far
-    ranks are apart in time. A rank whose ``p`` is below 1/8, because its in-neighbors
-    are slow, pushes nothing until it gets some. A change of the parameters by other
-    means than the optimizer's step counts as a step.
+    Each step changes ``z_i`` by exactly the user's step, and each round makes ``z_i`` a
+    weighted average of parameters that ranks have pushed. A round loses nothing and
+    counts nothing twice: together with what is under way, ``sum_i p_i`` stays the
+    number of ranks, and ``sum_i x_i`` changes only by ``p_i`` times each step. So
+    without steps ``z`` goes to ``sum_i x_i / n`` exactly, on graphs that have no doubly
+    stochastic weights, and however far ranks are apart in time. The ``p_i`` of a rank
+    that is faster than its in-neighbors falls, so ranks of unequal speed contribute
+    about equally per second. A rank whose ``p`` is below 1/8 pushes nothing until it
+    has received some.
 
-    ``dst_weights`` of the optimizer may name some of the out-neighbors; with
-    ``self_weight`` its values, else equal ones, which must sum to 1.
+    A change of the parameters by other means than the optimizer's step counts as a
+    step. ``dst_weights`` of the optimizer may name some of the out-neighbors; with
+    ``self_weight`` its values are used, else equal ones. They must sum to 1.
 
     Args:
         window_prefix: Put before the names of the windows.
+        exact_step_sum: Add each step to ``x_i`` at full size, as the paper does, so
+            that ``sum_i x_i`` changes by exactly the sum of all steps and each step of
+            each rank counts the same. In return a step moves ``z_i`` by ``1 / p_i``
+            times its size, once the next round begins.
 
     Source:
         Assran, Loizou, Ballas and Rabbat, "Stochastic Gradient Push for Distributed
@@ -242,8 +250,11 @@ class PushSum(OneSided):
 
     zero_init = True
 
-    def __init__(self, *, window_prefix: str | None = None) -> None:
+    def __init__(
+        self, *, window_prefix: str | None = None, exact_step_sum: bool = False
+    ) -> None:
         super().__init__(window_prefix=window_prefix)
+        self._exact_step_sum = exact_step_sum
         self._biased: dict[Bucket, torch.Tensor] = {}
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
@@ -261,7 +272,11 @@ class PushSum(OneSided):
     def start(self, bucket: Bucket) -> WindowHandle | None:
         name, biased = self.name_of(bucket), self._biased[bucket]
         p = find("push_sum", name).native.p
-        biased.mul_(1 - 1 / p).add_(bucket.parameters.current)
+        if self._exact_step_sum:
+            # x + (z - x / p), where z has been stepped and x has not.
+            biased.mul_(1 - 1 / p).add_(bucket.parameters.current)
+        else:
+            torch.mul(bucket.parameters.current, p, out=biased)
         keeps, gives = self._shares(name)
         if p < _LEAST_P:
             keeps, gives = 1.0, {}
