@@ -22,7 +22,7 @@ namespace py = pybind11;
 namespace bluecomm::bindings {
 namespace {
 
-using mpi::Attendance;
+using mpi::ExchangedRecords;
 using mpi::Library;
 using mpi::Session;
 using mpi::Threads;
@@ -97,21 +97,21 @@ auto watched(double limit_s, const py::function& late, Body&& body) {
 py::object open_session(const std::shared_ptr<Library>& library,
                         std::optional<int> fortran, double timeout_s) {
   std::shared_ptr<Session> session;
-  std::vector<int> silent;
+  std::vector<int> missing;
   {
     ReleaseGil released;
     auto communicator = fortran ? library->from_fortran(*fortran) : library->world();
     session = Session::open(
         library, std::move(communicator), deadline_after(timeout_s),
-        [&released] { return released.check_signals(); }, silent);
+        [&released] { return released.check_signals(); }, missing);
   }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   if (session) return py::cast(session);
-  return py::cast(silent);
+  return py::cast(missing);
 }
 
 py::tuple exchange(Session& self, const py::bytes& record, double timeout_s) {
-  Attendance all;
+  ExchangedRecords all;
   const std::string mine = record;
   {
     ReleaseGil released;
@@ -121,7 +121,7 @@ py::tuple exchange(Session& self, const py::bytes& record, double timeout_s) {
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   py::list records;
   for (const std::string& one : all.records) records.append(py::bytes(one));
-  return py::make_tuple(records, all.silent);
+  return py::make_tuple(records, all.missing);
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ class PyEngine {
         guard_(*engine_),
         mpi_(std::move(mpi)) {
     if (!mpi_) return;
-    mpi_end_ =
-        mpi_->at_end().add([engine = engine_.get()] { engine->release_backends(); });
+    finalize_hook_ = mpi_->finalize_hooks().add(
+        [engine = engine_.get()] { engine->release_backends(); });
   }
 
   ~PyEngine() {
@@ -32,7 +32,7 @@ class PyEngine {
       // A fork has neither the thread nor the fds that the destructor would end.
       static_cast<void>(engine_.release());
     } else if (mpi_) {
-      mpi_->at_end().remove(mpi_end_);
+      mpi_->finalize_hooks().remove(finalize_hook_);
     }
   }
   PyEngine(const PyEngine&) = delete;
@@ -54,7 +54,7 @@ class PyEngine {
   std::unique_ptr<Engine> engine_;
   ForkGuard guard_;
   const std::shared_ptr<mpi::Session> mpi_;
-  mpi::AtEnd::Place mpi_end_;
+  mpi::FinalizeHooks::Hook finalize_hook_;
 };
 
 }  // namespace bluecomm::bindings

@@ -5,10 +5,10 @@
 #include <stdexcept>
 #include <utility>
 
-#include "transport/mpi/mpi_transport.h"
+#include "transport/mpi/transport.h"
 #include "transport/shm/probe.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
+#include "transport/shm/transport.h"
+#include "transport/tcp/transport.h"
 
 namespace bluecomm::bindings {
 namespace {

@@ -36,7 +36,7 @@ class Calls {
 #undef BIND
   }
 
-  const Functions<Abi>* operator->() const { return &functions_; }
+  const MpiFunctions<Abi>* operator->() const { return &functions_; }
 
   // Throws unless `code`, which `name` returned, is success.
   void check(const char* name, int code) const {
@@ -50,7 +50,7 @@ class Calls {
   const Abi abi;
 
  private:
-  Functions<Abi> functions_;
+  MpiFunctions<Abi> functions_;
 };
 
 inline int to_count(std::size_t nbytes) {
@@ -87,21 +87,21 @@ class BoundCommunicator final : public Communicator {
     return copy;
   }
 
-  Request isend(std::span<const std::byte> bytes, int to, int tag) override {
+  RequestHandle isend(std::span<const std::byte> bytes, int to, int tag) override {
     typename Abi::Request request;
     mpi_.check("MPI_Isend", mpi_->isend(bytes.data(), to_count(bytes.size()),
                                         mpi_.abi.byte(), to, tag, comm_, &request));
     return wrap(request);
   }
 
-  Request issend(std::span<const std::byte> bytes, int to, int tag) override {
+  RequestHandle issend(std::span<const std::byte> bytes, int to, int tag) override {
     typename Abi::Request request;
     mpi_.check("MPI_Issend", mpi_->issend(bytes.data(), to_count(bytes.size()),
                                           mpi_.abi.byte(), to, tag, comm_, &request));
     return wrap(request);
   }
 
-  Request irecv(std::span<std::byte> into, int from, int tag) override {
+  RequestHandle irecv(std::span<std::byte> into, int from, int tag) override {
     typename Abi::Request request;
     const int source = from == kAnySource ? Abi::kAnySource : from;
     mpi_.check("MPI_Irecv", mpi_->irecv(into.data(), to_count(into.size()),
@@ -109,30 +109,31 @@ class BoundCommunicator final : public Communicator {
     return wrap(request);
   }
 
-  Request ibcast(std::span<std::byte> bytes, int root) override {
+  RequestHandle ibcast(std::span<std::byte> bytes, int root) override {
     typename Abi::Request request;
     mpi_.check("MPI_Ibcast", mpi_->ibcast(bytes.data(), to_count(bytes.size()),
                                           mpi_.abi.byte(), root, comm_, &request));
     return wrap(request);
   }
 
-  std::optional<Done> test(Request& request) override {
+  std::optional<Completion> test(RequestHandle& request) override {
     typename Abi::Request own = unwrap(request);
     typename Abi::Status status{};
     int flag = 0;
     mpi_.check("MPI_Test", mpi_->test(&own, &flag, &status));
     request = wrap(own);
     if (flag == 0) return std::nullopt;
-    return done_of(status);
+    return completion_of(status);
   }
 
-  void test_some(std::span<Request> requests, std::vector<Ended>& ended) override {
+  void test_some(std::span<RequestHandle> requests,
+                 std::vector<IndexedCompletion>& ended) override {
     // To be used again; not a member's, as threads share a communicator.
     static thread_local std::vector<typename Abi::Request> own;
     static thread_local std::vector<int> indices;
     static thread_local std::vector<typename Abi::Status> statuses;
     own.clear();
-    for (const Request request : requests) own.push_back(unwrap(request));
+    for (const RequestHandle request : requests) own.push_back(unwrap(request));
     indices.resize(own.size());
     statuses.resize(own.size());
     int count = 0;
@@ -145,11 +146,11 @@ class BoundCommunicator final : public Communicator {
     for (int i = 0; i < count; ++i) {
       const auto index = static_cast<std::size_t>(indices[i]);
       requests[index] = wrap(own[index]);
-      ended.push_back({index, done_of(statuses[i])});
+      ended.push_back({index, completion_of(statuses[i])});
     }
   }
 
-  void cancel(Request& request) override {
+  void cancel(RequestHandle& request) override {
     typename Abi::Request own = unwrap(request);
     mpi_.check("MPI_Cancel", mpi_->cancel(&own));
     request = wrap(own);
@@ -159,19 +160,19 @@ class BoundCommunicator final : public Communicator {
   using Bits = std::conditional_t<sizeof(typename Abi::Request) == 8, std::uint64_t,
                                   std::uint32_t>;
 
-  Done done_of(const typename Abi::Status& status) const {
+  Completion completion_of(const typename Abi::Status& status) const {
     int cancelled = 0;
     int count = 0;
     mpi_.check("MPI_Test_cancelled", mpi_->test_cancelled(&status, &cancelled));
-    if (cancelled != 0) return Done{.cancelled = true};
+    if (cancelled != 0) return Completion{.cancelled = true};
     mpi_.check("MPI_Get_count", mpi_->get_count(&status, mpi_.abi.byte(), &count));
-    return Done{status.source, static_cast<std::size_t>(count), false};
+    return Completion{status.source, static_cast<std::size_t>(count), false};
   }
 
-  static Request wrap(typename Abi::Request request) {
-    return Request{std::bit_cast<Bits>(request)};
+  static RequestHandle wrap(typename Abi::Request request) {
+    return RequestHandle{std::bit_cast<Bits>(request)};
   }
-  static typename Abi::Request unwrap(Request request) {
+  static typename Abi::Request unwrap(RequestHandle request) {
     return std::bit_cast<typename Abi::Request>(static_cast<Bits>(request));
   }
 

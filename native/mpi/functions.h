@@ -33,7 +33,7 @@ namespace bluecomm::mpi {
   X(get_count, MPI_Get_count)
 
 template <typename Abi>
-struct Functions {
+struct MpiFunctions {
   using Comm = typename Abi::Comm;
   using Datatype = typename Abi::Datatype;
   using Errhandler = typename Abi::Errhandler;

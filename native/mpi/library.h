@@ -28,19 +28,19 @@ inline constexpr int kMaxTag = 32767;
 
 // An operation that has been started. Its memory stays alive until test() or cancel()
 // has ended it. Opaque: the bits of the implementation's own handle.
-enum class Request : std::uint64_t {};
+enum class RequestHandle : std::uint64_t {};
 
 // How an operation ended. The source and the length are those of a receive.
-struct Done {
+struct Completion {
   int source = kAnySource;
   std::size_t nbytes = 0;
   bool cancelled = false;
 };
 
 // One of several operations.
-struct Ended {
+struct IndexedCompletion {
   std::size_t index = 0;
-  Done done;
+  Completion done;
 };
 
 // Errors of its operations are reported to the caller, they do not end the program.
@@ -56,19 +56,20 @@ class Communicator {
   // The same processes, apart from all messages of this one. Collective.
   virtual std::shared_ptr<Communicator> duplicate() = 0;
 
-  virtual Request isend(std::span<const std::byte> bytes, int to, int tag) = 0;
+  virtual RequestHandle isend(std::span<const std::byte> bytes, int to, int tag) = 0;
   // As isend(), but it does not end before its receive has been started.
-  virtual Request issend(std::span<const std::byte> bytes, int to, int tag) = 0;
+  virtual RequestHandle issend(std::span<const std::byte> bytes, int to, int tag) = 0;
   // `from` may be kAnySource. Takes messages of at most the length of `into`.
-  virtual Request irecv(std::span<std::byte> into, int from, int tag) = 0;
-  virtual Request ibcast(std::span<std::byte> bytes, int root) = 0;
+  virtual RequestHandle irecv(std::span<std::byte> into, int from, int tag) = 0;
+  virtual RequestHandle ibcast(std::span<std::byte> bytes, int root) = 0;
   // Nothing while the operation goes on; after its end the request is no more.
-  virtual std::optional<Done> test(Request& request) = 0;
+  virtual std::optional<Completion> test(RequestHandle& request) = 0;
   // Adds to `ended` what has ended of `requests`, which are no more then. May move
   // messages only when it finds nothing, and not look again after that.
-  virtual void test_some(std::span<Request> requests, std::vector<Ended>& ended) = 0;
+  virtual void test_some(std::span<RequestHandle> requests,
+                         std::vector<IndexedCompletion>& ended) = 0;
   // Asks for the end of a receive, which test() then tells of.
-  virtual void cancel(Request& request) = 0;
+  virtual void cancel(RequestHandle& request) = 0;
 };
 
 class Library {

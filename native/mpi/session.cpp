@@ -12,28 +12,30 @@ std::shared_ptr<Session> Session::open(std::shared_ptr<Library> library,
                                        std::shared_ptr<Communicator> communicator,
                                        std::chrono::steady_clock::time_point deadline,
                                        const std::function<bool()>& interrupted,
-                                       std::vector<int>& silent) {
+                                       std::vector<int>& missing) {
   // The last tag is the least likely to be one of the program's own.
-  Attendance all = meet(*communicator, kMaxTag, "", deadline, interrupted);
-  silent = std::move(all.silent);
+  ExchangedRecords all =
+      exchange_records(*communicator, kMaxTag, "", deadline, interrupted);
+  missing = std::move(all.missing);
   if (all.records.empty()) return nullptr;
   return std::make_shared<Session>(std::move(library), communicator->duplicate());
 }
 
 Session::Session(std::shared_ptr<Library> library, std::shared_ptr<Communicator> own)
     : library_(std::move(library)), communicator_(std::move(own)) {
-  library_->before_finalize([at_end = at_end_] { at_end->run(); });
+  library_->before_finalize(
+      [finalize_hooks = finalize_hooks_] { finalize_hooks->run(); });
 }
 
 Session::~Session() {
   // MPI may still use it.
-  for (Buried& one : buried_) never_free(std::move(one.memory));
+  for (AbandonedRequest& one : abandoned_) never_free(std::move(one.memory));
 }
 
-Attendance Session::exchange(const std::string& mine,
-                             std::chrono::steady_clock::time_point deadline,
-                             const std::function<bool()>& interrupted) {
-  return meet(*communicator_, 0, mine, deadline, interrupted);
+ExchangedRecords Session::exchange(const std::string& mine,
+                                   std::chrono::steady_clock::time_point deadline,
+                                   const std::function<bool()>& interrupted) {
+  return exchange_records(*communicator_, 0, mine, deadline, interrupted);
 }
 
 int Session::take_port() {
@@ -50,16 +52,16 @@ int Session::take_port() {
   return ports_used_++;
 }
 
-void Session::bury(Request request, std::shared_ptr<const void> memory) {
-  look_at_buried();
-  buried_.push_back({request, std::move(memory)});
+void Session::abandon(RequestHandle request, std::shared_ptr<const void> memory) {
+  poll_abandoned();
+  abandoned_.push_back({request, std::move(memory)});
 }
 
-bool Session::look_at_buried() {
-  std::erase_if(buried_, [this](Buried& one) {
+bool Session::poll_abandoned() {
+  std::erase_if(abandoned_, [this](AbandonedRequest& one) {
     return communicator_->test(one.request).has_value();
   });
-  return buried_.empty();
+  return abandoned_.empty();
 }
 
 }  // namespace bluecomm::mpi

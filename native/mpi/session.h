@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "mpi/at_end.h"
+#include "mpi/finalize_hooks.h"
 #include "mpi/library.h"
-#include "mpi/meeting.h"
+#include "mpi/record_exchange.h"
 
 namespace bluecomm::mpi {
 
@@ -35,24 +35,24 @@ class Session {
   // again may give the next one these messages, or crash (Open MPI 4.1).
   ~Session();
 
-  // Waits for all ranks of `communicator`, then duplicates it. Null, with `silent` set
+  // Waits for all ranks of `communicator`, then duplicates it. Null, with `missing` set
   // (or not, when interrupted), if they did not all come.
   static std::shared_ptr<Session> open(std::shared_ptr<Library> library,
                                        std::shared_ptr<Communicator> communicator,
                                        std::chrono::steady_clock::time_point deadline,
                                        const std::function<bool()>& interrupted,
-                                       std::vector<int>& silent);
+                                       std::vector<int>& missing);
 
   Library& library() { return *library_; }
   Communicator& communicator() { return *communicator_; }
 
   // What the program's MPI_Finalize waits for.
-  AtEnd& at_end() { return *at_end_; }
+  FinalizeHooks& finalize_hooks() { return *finalize_hooks_; }
 
-  // See meet().
-  Attendance exchange(const std::string& mine,
-                      std::chrono::steady_clock::time_point deadline,
-                      const std::function<bool()>& interrupted);
+  // See exchange_records().
+  ExchangedRecords exchange(const std::string& mine,
+                            std::chrono::steady_clock::time_point deadline,
+                            const std::function<bool()>& interrupted);
 
   // One for each transport. Throws std::runtime_error when none is left: a port whose
   // messages may still come is not given back.
@@ -60,20 +60,21 @@ class Session {
   void give_port(int port) { free_ports_.push_back(port); }
 
   // Keeps `memory` until `request`, which nobody waits for, has ended.
-  void bury(Request request, std::shared_ptr<const void> memory);
+  void abandon(RequestHandle request, std::shared_ptr<const void> memory);
   // Frees what has ended. True if nothing is left.
-  bool look_at_buried();
+  bool poll_abandoned();
 
  private:
-  struct Buried {
-    Request request;
+  struct AbandonedRequest {
+    RequestHandle request;
     std::shared_ptr<const void> memory;
   };
 
   const std::shared_ptr<Library> library_;
   const std::shared_ptr<Communicator> communicator_;
-  const std::shared_ptr<AtEnd> at_end_ = std::make_shared<AtEnd>();
-  std::vector<Buried> buried_;
+  const std::shared_ptr<FinalizeHooks> finalize_hooks_ =
+      std::make_shared<FinalizeHooks>();
+  std::vector<AbandonedRequest> abandoned_;
   std::vector<int> free_ports_;
   int ports_used_ = 1;
 };

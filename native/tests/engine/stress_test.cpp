@@ -11,8 +11,8 @@
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
 #include "tests/transport/shm_support.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
+#include "transport/shm/transport.h"
+#include "transport/tcp/transport.h"
 
 namespace bluecomm::test {
 namespace {

@@ -37,25 +37,25 @@ std::vector<std::span<const std::byte>> FakeMpi::held() {
   return held;
 }
 
-mpi::Request FakeMpi::start(std::list<Message>& list, Message message) {
+mpi::RequestHandle FakeMpi::start(std::list<Message>& list, Message message) {
   check_running();
   const std::lock_guard lock(mutex_);
   message.request = ++last_request_;
   list.push_back(message);
-  return mpi::Request{message.request};
+  return mpi::RequestHandle{message.request};
 }
 
-mpi::Request FakeMpi::isend(std::span<const std::byte> bytes, int, int tag) {
+mpi::RequestHandle FakeMpi::isend(std::span<const std::byte> bytes, int, int tag) {
   return start(sends_,
                {.request = 0, .tag = tag, .from = bytes, .into = {}, .done = {}});
 }
 
-mpi::Request FakeMpi::irecv(std::span<std::byte> into, int, int tag) {
+mpi::RequestHandle FakeMpi::irecv(std::span<std::byte> into, int, int tag) {
   return start(receives_,
                {.request = 0, .tag = tag, .from = {}, .into = into, .done = {}});
 }
 
-mpi::Request FakeMpi::ibcast(std::span<std::byte>, int) {
+mpi::RequestHandle FakeMpi::ibcast(std::span<std::byte>, int) {
   throw std::logic_error("no transport broadcasts");
 }
 
@@ -72,40 +72,40 @@ void FakeMpi::deliver() {
     if (receive == receives_.end()) continue;
     if (send.from.size() > mpi::kMaxFrame && allowed_ != SIZE_MAX) --allowed_;
     std::copy(send.from.begin(), send.from.end(), receive->into.begin());
-    send.done = mpi::Done{};
-    receive->done = mpi::Done{.source = 0, .nbytes = send.from.size()};
+    send.done = mpi::Completion{};
+    receive->done = mpi::Completion{.source = 0, .nbytes = send.from.size()};
   }
 }
 
-std::optional<mpi::Done> FakeMpi::test(mpi::Request& request) {
+std::optional<mpi::Completion> FakeMpi::test(mpi::RequestHandle& request) {
   check_running();
   const std::lock_guard lock(mutex_);
   deliver();
   for (std::list<Message>* list : {&sends_, &receives_}) {
     const auto found = std::find_if(
         list->begin(), list->end(),
-        [&](const Message& one) { return mpi::Request{one.request} == request; });
+        [&](const Message& one) { return mpi::RequestHandle{one.request} == request; });
     if (found == list->end()) continue;
-    const std::optional<mpi::Done> done = found->done;
+    const std::optional<mpi::Completion> done = found->done;
     if (done) list->erase(found);
     return done;
   }
   throw std::logic_error("a request was tested after its end");
 }
 
-void FakeMpi::test_some(std::span<mpi::Request> requests,
-                        std::vector<mpi::Ended>& ended) {
+void FakeMpi::test_some(std::span<mpi::RequestHandle> requests,
+                        std::vector<mpi::IndexedCompletion>& ended) {
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (const auto done = test(requests[i])) ended.push_back({i, *done});
   }
 }
 
-void FakeMpi::cancel(mpi::Request& request) {
+void FakeMpi::cancel(mpi::RequestHandle& request) {
   check_running();
   const std::lock_guard lock(mutex_);
   for (Message& one : receives_) {
-    if (mpi::Request{one.request} == request && !one.done) {
-      one.done = mpi::Done{.cancelled = true};
+    if (mpi::RequestHandle{one.request} == request && !one.done) {
+      one.done = mpi::Completion{.cancelled = true};
     }
   }
 }

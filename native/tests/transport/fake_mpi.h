@@ -40,16 +40,17 @@ class FakeMpi final : public mpi::Communicator, public mpi::Library {
   int rank() override { return 0; }
   int size() override { return 1; }
   std::shared_ptr<Communicator> duplicate() override { return nullptr; }
-  mpi::Request isend(std::span<const std::byte> bytes, int to, int tag) override;
-  mpi::Request issend(std::span<const std::byte> bytes, int to, int tag) override {
+  mpi::RequestHandle isend(std::span<const std::byte> bytes, int to, int tag) override;
+  mpi::RequestHandle issend(std::span<const std::byte> bytes, int to,
+                            int tag) override {
     return isend(bytes, to, tag);
   }
-  mpi::Request irecv(std::span<std::byte> into, int from, int tag) override;
-  mpi::Request ibcast(std::span<std::byte> bytes, int root) override;
-  std::optional<mpi::Done> test(mpi::Request& request) override;
-  void test_some(std::span<mpi::Request> requests,
-                 std::vector<mpi::Ended>& ended) override;
-  void cancel(mpi::Request& request) override;
+  mpi::RequestHandle irecv(std::span<std::byte> into, int from, int tag) override;
+  mpi::RequestHandle ibcast(std::span<std::byte> bytes, int root) override;
+  std::optional<mpi::Completion> test(mpi::RequestHandle& request) override;
+  void test_some(std::span<mpi::RequestHandle> requests,
+                 std::vector<mpi::IndexedCompletion>& ended) override;
+  void cancel(mpi::RequestHandle& request) override;
 
   std::string abi() override { return "none"; }
   std::string version() override { return "none"; }
@@ -69,11 +70,11 @@ class FakeMpi final : public mpi::Communicator, public mpi::Library {
     int tag;
     std::span<const std::byte> from;
     std::span<std::byte> into;
-    std::optional<mpi::Done> done;
+    std::optional<mpi::Completion> done;
   };
 
   void check_running();
-  mpi::Request start(std::list<Message>& list, Message message);
+  mpi::RequestHandle start(std::list<Message>& list, Message message);
   bool is_held(const Message& send) const;
   void deliver();
 

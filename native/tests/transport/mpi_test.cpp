@@ -13,7 +13,7 @@
 #include "tests/check.h"
 #include "tests/transport/conformance.h"
 #include "tests/transport/ranks.h"
-#include "transport/mpi/mpi_transport.h"
+#include "transport/mpi/transport.h"
 
 namespace bluecomm::test {
 namespace {

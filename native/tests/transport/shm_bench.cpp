@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tests/transport/shm_support.h"
-#include "transport/shm/shm_transport.h"
+#include "transport/shm/transport.h"
 
 namespace bluecomm::test {
 namespace {

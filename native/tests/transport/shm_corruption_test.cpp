@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/check.h"
-#include "tests/transport/shm_raw_link.h"
+#include "tests/transport/shm_raw_peer.h"
 
 namespace bluecomm::test {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 void expect_loss(const std::string& text, const std::function<void(Fixture&)>& write) {
   Fixture fixture;
   write(fixture);
-  for (int i = 0; i < 3; ++i) fixture.link->poll(fixture.sink);
+  for (int i = 0; i < 3; ++i) fixture.channel->poll(fixture.sink);
   CHECK_EQ(fixture.sink.lost.size(), 1u);
   if (fixture.sink.lost.empty()) return;
   const std::string& got = fixture.sink.lost[0];
@@ -25,89 +25,89 @@ void expect_loss(const std::string& text, const std::function<void(Fixture&)>& w
 TEST(shm_corruption, impossible_positions_of_a_ring_are_a_loss) {
   expect_loss("impossible start", [](Fixture& f) { f.ring().head = kRingBytes + 16; });
   expect_loss("impossible start", [](Fixture& f) {
-    f.write({.type = RecordType::kSegmentGone});
-    f.link->poll(f.sink);
+    f.write({.kind = FrameKind::kSegmentGone});
+    f.channel->poll(f.sink);
     f.ring().head = 16;
   });
   expect_loss("impossible end", [](Fixture& f) {
     f.memory().directions[0].ring.tail = 1 << 20;
     const std::vector<std::byte> payload(4000);
-    for (int i = 0; i < 40; ++i) f.link->post({}, payload);
+    for (int i = 0; i < 40; ++i) f.channel->post({}, payload);
   });
 }
 
 TEST(shm_corruption, malformed_records_are_a_loss) {
-  expect_loss("half a record", [](Fixture& f) { f.ring().head = 16; });
+  expect_loss("half a frame", [](Fixture& f) { f.ring().head = 16; });
   for (const std::uint32_t nbytes : {0, 16, 49, 4096}) {
-    expect_loss("a record of " + std::to_string(nbytes) + " bytes", [&](Fixture& f) {
-      f.write({.nbytes = nbytes, .type = RecordType::kGoodbye});
-      f.ring().head = sizeof(Record);
+    expect_loss("a frame of " + std::to_string(nbytes) + " bytes", [&](Fixture& f) {
+      f.write({.nbytes = nbytes, .kind = FrameKind::kGoodbye});
+      f.ring().head = sizeof(Frame);
     });
   }
   expect_loss("unknown type 77",
-              [](Fixture& f) { f.write({.type = static_cast<RecordType>(77)}); });
+              [](Fixture& f) { f.write({.kind = static_cast<FrameKind>(77)}); });
   expect_loss("it sent message 2 after 0",
-              [](Fixture& f) { f.start_message(2, RecordType::kLarge, 10); });
+              [](Fixture& f) { f.start_message(2, FrameKind::kLarge, 10); });
   expect_loss("it sent message 1 after 0, in 48 bytes",
-              [](Fixture& f) { f.write({.type = RecordType::kEager, .id = 1}); });
+              [](Fixture& f) { f.write({.kind = FrameKind::kEager, .id = 1}); });
   for (const std::uint64_t nbytes :
        {std::uint64_t{100}, std::uint64_t{1} << 62, ~0ul}) {
-    expect_loss("bytes in a record of",
-                [&](Fixture& f) { f.start_message(1, RecordType::kEager, nbytes); });
+    expect_loss("bytes in a frame of",
+                [&](Fixture& f) { f.start_message(1, FrameKind::kEager, nbytes); });
   }
   expect_loss("it announced 0 bytes",
-              [](Fixture& f) { f.start_message(1, RecordType::kLarge, 0); });
+              [](Fixture& f) { f.start_message(1, FrameKind::kLarge, 0); });
 }
 
 TEST(shm_corruption, answers_that_make_no_sense_are_a_loss) {
   expect_loss("too much credit",
-              [](Fixture& f) { f.write({.type = RecordType::kCredit, .length = 1}); });
-  for (const auto type :
-       {RecordType::kAccept, RecordType::kConsumed, RecordType::kDiscard}) {
+              [](Fixture& f) { f.write({.kind = FrameKind::kCredit, .length = 1}); });
+  for (const auto kind :
+       {FrameKind::kGrant, FrameKind::kConsumed, FrameKind::kDiscard}) {
     expect_loss("it answered to message 9 of 0",
-                [&](Fixture& f) { f.write({.type = type, .id = 9}); });
+                [&](Fixture& f) { f.write({.kind = kind, .id = 9}); });
   }
   expect_loss("accepted message 1 twice", [](Fixture& f) {
     static const std::vector<std::byte> payload(100'000);
     static std::unique_ptr<Outgoing> sent;
-    sent = f.link->send({}, payload);
-    for (int i = 0; i < 2; ++i) f.write({.type = RecordType::kAccept, .id = 1});
+    sent = f.channel->send({}, payload);
+    for (int i = 0; i < 2; ++i) f.write({.kind = FrameKind::kGrant, .id = 1});
   });
   expect_loss("it consumed 100000 of 0 bytes", [](Fixture& f) {
     static const std::vector<std::byte> payload(100'000);
     static std::unique_ptr<Outgoing> sent;
-    sent = f.link->send({}, payload);
-    f.write({.type = RecordType::kConsumed, .id = 1, .length = 100'000});
+    sent = f.channel->send({}, payload);
+    f.write({.kind = FrameKind::kConsumed, .id = 1, .length = 100'000});
   });
 }
 
 TEST(shm_corruption, chunks_that_make_no_sense_are_a_loss) {
   for (const std::uint64_t length : {0ul, 10ul, 1001ul, ~0ul}) {
     expect_loss("it sent a chunk of " + std::to_string(length), [&](Fixture& f) {
-      f.start_message(1, RecordType::kLarge, 1000);
-      f.write({.type = RecordType::kChunk, .id = 1, .segment = 5, .length = length});
+      f.start_message(1, FrameKind::kLarge, 1000);
+      f.write({.kind = FrameKind::kChunk, .id = 1, .segment = 5, .length = length});
     });
   }
   expect_loss("its segment 5 cannot be mapped", [](Fixture& f) {
-    f.start_message(1, RecordType::kLarge, 1000);
-    f.write({.type = RecordType::kChunk, .id = 1, .segment = 5, .length = 1000});
+    f.start_message(1, FrameKind::kLarge, 1000);
+    f.write({.kind = FrameKind::kChunk, .id = 1, .segment = 5, .length = 1000});
   });
   expect_loss("it sent a part of message 3 of 0",
-              [](Fixture& f) { f.write({.type = RecordType::kCancel, .id = 3}); });
+              [](Fixture& f) { f.write({.kind = FrameKind::kCancel, .id = 3}); });
 }
 
 TEST(shm_corruption, a_payload_that_cannot_be_mapped_is_asked_for_in_chunks) {
   Fixture fixture;
   Header header;
   header.nbytes = 1000;
-  fixture.write({.nbytes = sizeof(Record) + sizeof(Header),
-                 .type = RecordType::kLarge,
+  fixture.write({.nbytes = sizeof(Frame) + sizeof(Header),
+                 .kind = FrameKind::kLarge,
                  .id = 1,
                  .segment = 99},
                 std::as_bytes(std::span(&header, 1)));
-  fixture.link->poll(fixture.sink);
+  fixture.channel->poll(fixture.sink);
   CHECK_EQ(fixture.sink.messages.size(), 1u);
-  CHECK(fixture.last_answer() == RecordType::kAccept);
+  CHECK(fixture.last_answer() == FrameKind::kGrant);
 }
 
 // Bit flips and plain noise: a loss or a message, never a crash or a hang.
@@ -116,15 +116,15 @@ TEST(shm_corruption, noise_is_survived) {
   for (int round = 0; round < 300; ++round) {
     Fixture fixture;
     for (std::uint64_t id = 1; id < 20 && fixture.sink.lost.empty(); ++id) {
-      Record record{.type = static_cast<RecordType>(1 + random() % 11), .id = id};
-      if (record.type <= RecordType::kLarge) record.nbytes += sizeof(Header);
+      Frame frame{.kind = static_cast<FrameKind>(1 + random() % 11), .id = id};
+      if (frame.kind <= FrameKind::kLarge) frame.nbytes += sizeof(Header);
       Header header;
-      header.nbytes = random() % 4 == 0 ? random() : record.type != RecordType::kEager;
-      auto* bytes = reinterpret_cast<std::uint8_t*>(&record);
-      if (random() % 4 == 0) bytes[random() % sizeof record] ^= 1 << random() % 8;
-      if (random() % 4 == 0) record.segment = random() % 3;
-      fixture.write(record, std::as_bytes(std::span(&header, 1)));
-      fixture.link->poll(fixture.sink);
+      header.nbytes = random() % 4 == 0 ? random() : frame.kind != FrameKind::kEager;
+      auto* bytes = reinterpret_cast<std::uint8_t*>(&frame);
+      if (random() % 4 == 0) bytes[random() % sizeof frame] ^= 1 << random() % 8;
+      if (random() % 4 == 0) frame.segment = random() % 3;
+      fixture.write(frame, std::as_bytes(std::span(&header, 1)));
+      fixture.channel->poll(fixture.sink);
       fixture.sink.read();
     }
     CHECK(fixture.sink.lost.size() <= 1);

@@ -12,7 +12,7 @@
 #include "tests/transport/peer_process.h"
 #include "tests/transport/ranks.h"
 #include "tests/transport/shm_support.h"
-#include "transport/shm/shm_transport.h"
+#include "transport/shm/transport.h"
 
 namespace bluecomm::test {
 namespace {

@@ -3,87 +3,87 @@
 #include <vector>
 
 #include "tests/check.h"
-#include "tests/transport/shm_raw_link.h"
+#include "tests/transport/shm_raw_peer.h"
 
 namespace bluecomm::test {
 namespace {
 
 const std::vector<std::byte> kPayload(2 * kChunkBytes, std::byte{5});
 
-void answer(Fixture& end, RecordType type, std::uint64_t length = 0) {
-  end.write({.type = type, .id = 1, .length = length});
-  end.link->poll(end.sink);
+void answer(Fixture& end, FrameKind kind, std::uint64_t length = 0) {
+  end.write({.kind = kind, .id = 1, .length = length});
+  end.channel->poll(end.sink);
 }
 
 TEST(shm_staging, copies_ahead_but_releases_only_what_was_accepted) {
-  const auto shared = shm_shared();
+  const auto shared = make_shared_state();
   Fixture end(shared);
-  const auto sent = end.link->send({}, kPayload);
+  const auto sent = end.channel->send({}, kPayload);
   CHECK_EQ(shared->staged_bytes, kPayload.size());
-  CHECK(end.last_answer() == RecordType::kChunk);
+  CHECK(end.last_answer() == FrameKind::kChunk);
   CHECK_EQ(sent->released(), 0u);
-  answer(end, RecordType::kAccept);
+  answer(end, FrameKind::kGrant);
   CHECK_EQ(sent->released(), kPayload.size());
-  answer(end, RecordType::kConsumed, kPayload.size());
+  answer(end, FrameKind::kConsumed, kPayload.size());
   CHECK_EQ(shared->staged_bytes, 0u);
 }
 
 TEST(shm_staging, copies_no_further_ahead_than_agreed) {
-  const auto shared = shm_shared();
+  const auto shared = make_shared_state();
   Fixture end(shared);
   const std::vector<std::byte> long_payload(8 * kChunkBytes);
-  const auto sent = end.link->send({}, long_payload);
+  const auto sent = end.channel->send({}, long_payload);
   CHECK_EQ(shared->staged_bytes, kChunksAhead * kChunkBytes);
-  answer(end, RecordType::kAccept);
+  answer(end, FrameKind::kGrant);
   CHECK_EQ(shared->staged_bytes, kChunksPerMessage * kChunkBytes);
 }
 
 TEST(shm_staging, leaves_half_of_the_memory_to_accepted_messages) {
-  const auto shared = shm_shared();
+  const auto shared = make_shared_state();
   shared->options.staging_bytes = 2 * kChunkBytes;
   Fixture first(shared);
   Fixture second(shared);
-  const auto sent = first.link->send({}, kPayload);
-  const auto other = second.link->send({}, kPayload);
+  const auto sent = first.channel->send({}, kPayload);
+  const auto other = second.channel->send({}, kPayload);
   CHECK_EQ(shared->staged_bytes, kChunkBytes);
-  answer(second, RecordType::kAccept);
+  answer(second, FrameKind::kGrant);
   CHECK_EQ(shared->staged_bytes, 2 * kChunkBytes);
 }
 
 TEST(shm_staging, copies_once_for_several_readers) {
-  const auto shared = shm_shared();
+  const auto shared = make_shared_state();
   Fixture first(shared);
   Fixture second(shared);
   std::shared_ptr<void> copies;
   Lease lease;
-  const auto sent = first.link->send_to_many({}, kPayload, copies, lease);
-  const auto other = second.link->send_to_many({}, kPayload, copies, lease);
+  const auto sent = first.channel->send_to_many({}, kPayload, copies, lease);
+  const auto other = second.channel->send_to_many({}, kPayload, copies, lease);
   CHECK_EQ(shared->staged_bytes, kPayload.size());
   for (Fixture* end : {&first, &second}) {
-    answer(*end, RecordType::kAccept);
+    answer(*end, FrameKind::kGrant);
     CHECK_EQ(shared->staged_bytes, kPayload.size());
-    answer(*end, RecordType::kConsumed, kPayload.size());
+    answer(*end, FrameKind::kConsumed, kPayload.size());
   }
   CHECK(!lease.has_tenants());
   CHECK_EQ(shared->staged_bytes, 0u);
 }
 
 TEST(shm_staging, shares_no_copies_between_sends_apart) {
-  const auto shared = shm_shared();
+  const auto shared = make_shared_state();
   Fixture first(shared);
   Fixture second(shared);
-  const auto sent = first.link->send({}, kPayload);
-  const auto other = second.link->send({}, kPayload);
+  const auto sent = first.channel->send({}, kPayload);
+  const auto other = second.channel->send({}, kPayload);
   CHECK_EQ(shared->staged_bytes, 2 * kPayload.size());
 }
 
 TEST(shm_staging, a_cancelled_message_gives_its_copies_back) {
-  const auto shared = shm_shared();
+  const auto shared = make_shared_state();
   Fixture end(shared);
-  auto sent = end.link->send({}, kPayload);
+  auto sent = end.channel->send({}, kPayload);
   sent.reset();
-  CHECK(end.last_answer() == RecordType::kCancel);
-  answer(end, RecordType::kDiscard);
+  CHECK(end.last_answer() == FrameKind::kCancel);
+  answer(end, FrameKind::kDiscard);
   CHECK_EQ(shared->staged_bytes, 0u);
 }
 

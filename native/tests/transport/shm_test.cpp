@@ -9,7 +9,7 @@
 #include "tests/transport/conformance.h"
 #include "tests/transport/ranks.h"
 #include "tests/transport/shm_support.h"
-#include "transport/shm/shm_transport.h"
+#include "transport/shm/transport.h"
 
 namespace bluecomm::test {
 namespace {

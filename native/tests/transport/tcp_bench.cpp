@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "stream/socket.h"
-#include "transport/tcp/tcp_transport.h"
+#include "transport/tcp/transport.h"
 
 namespace {
 

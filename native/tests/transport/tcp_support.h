@@ -11,7 +11,7 @@
 #include "stream/handshake.h"
 #include "stream/wire.h"
 #include "tests/transport/ranks.h"
-#include "transport/tcp/tcp_transport.h"
+#include "transport/tcp/transport.h"
 
 // What the tests of the tcp transport share.
 

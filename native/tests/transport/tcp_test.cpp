@@ -1,7 +1,7 @@
 #include "tests/check.h"
 #include "tests/transport/conformance.h"
 #include "tests/transport/tcp_support.h"
-#include "transport/tcp/tcp_transport.h"
+#include "transport/tcp/transport.h"
 
 namespace bluecomm::test {
 namespace {

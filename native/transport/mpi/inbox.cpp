@@ -79,7 +79,7 @@ Inbox::~Inbox() {
   if (has_lent_tags_ && !is_complete_) port_.taint();
   for (MpiIncoming* incoming : known_) {
     try {
-      leave_receives(*incoming);
+      abandon_receives(*incoming);
     } catch (const std::exception&) {
       // MPI has failed: it will not write to memory any more.
     }
@@ -118,11 +118,11 @@ bool Inbox::take_seal(const Frame& frame, std::span<const std::byte> rest) {
   return true;
 }
 
-void Inbox::drop(const Frame& frame) {
+void Inbox::cancel(const Frame& frame) {
   const auto found = unsealed_.find(frame.message);
   if (found == unsealed_.end()) return;  // it was dropped here
-  found->second->is_cut_ = true;
-  leave_receives(*found->second);
+  found->second->is_cancelled_ = true;
+  abandon_receives(*found->second);
 }
 
 std::unique_ptr<Incoming> Inbox::take_arrived() {
@@ -175,8 +175,8 @@ void Inbox::grant(MpiIncoming& incoming, std::size_t end) {
   frame.end = end;
   receive_next(incoming, end, incoming.tag_);
   outbox_.control(frame);
-  const bool is_straight = incoming.in_chunks_ != incoming.nbytes();
-  if (is_straight && !has_lent_tags_) lend_tags();
+  const bool is_zero_copy = incoming.in_chunks_ != incoming.nbytes();
+  if (is_zero_copy && !has_lent_tags_) lend_tags();
 }
 
 void Inbox::lend_tags() {
@@ -203,12 +203,12 @@ bool Inbox::progress() {
 bool Inbox::receive(MpiIncoming& incoming) {
   bool any = false;
   while (!incoming.posted_.empty()) {
-    Posted& next = incoming.posted_.front();
-    const std::optional<Done> done = port_.test(next);
+    PostedReceive& next = incoming.posted_.front();
+    const std::optional<Completion> done = port_.test(next);
     if (!done) break;
     any = true;
-    if (done->nbytes != next.nbytes) incoming.is_cut_ = true;
-    if (incoming.is_cut_) {
+    if (done->nbytes != next.nbytes) incoming.is_cancelled_ = true;
+    if (incoming.is_cancelled_) {
       port_.chunks().give(std::move(next.memory));
     } else {
       incoming.arrived_ += next.nbytes;
@@ -238,7 +238,7 @@ void Inbox::remove(MpiIncoming& incoming) {
       frame.message = incoming.message_;
       outbox_.control(frame);
     }
-    leave_receives(incoming);
+    abandon_receives(incoming);
     for (Buffer& chunk : incoming.chunks_) port_.chunks().give(std::move(chunk));
   }
   if (incoming.charged_ == 0 || is_lost_) return;
@@ -249,36 +249,36 @@ void Inbox::remove(MpiIncoming& incoming) {
   outbox_.control(frame);
 }
 
-void Inbox::end() {
+void Inbox::release_backend() {
   is_lost_ = true;
-  for (MpiIncoming* incoming : known_) leave_receives(*incoming);
+  for (MpiIncoming* incoming : known_) abandon_receives(*incoming);
   receiving_.clear();
   starved_.clear();
 }
 
-void Inbox::leave_receives(MpiIncoming& incoming) {
-  leave_early(incoming);
+void Inbox::abandon_receives(MpiIncoming& incoming) {
+  abandon_early_chunks(incoming);
   if (incoming.posted_.empty() && incoming.tag_ < 0) return;
   if (is_lost_) {
-    port_.drop(std::move(incoming.posted_), incoming.tag_);
+    port_.cancel_receives(std::move(incoming.posted_), incoming.tag_);
   } else {
-    port_.finish_later(std::move(incoming.posted_), incoming.tag_);
+    port_.drain_later(std::move(incoming.posted_), incoming.tag_);
   }
   incoming.posted_.clear();
   incoming.tag_ = -1;
 }
 
 // Starts the receives of early chunks that nobody has asked for, so that they end.
-void Inbox::leave_early(MpiIncoming& incoming) {
+void Inbox::abandon_early_chunks(MpiIncoming& incoming) {
   const std::size_t begin = incoming.granted_;
   const std::size_t end = std::exchange(incoming.early_, 0);
-  if (begin >= end || port_.look_for_end()) return;
-  std::deque<Posted> unwanted;
+  if (begin >= end || port_.check_finalized()) return;
+  std::deque<PostedReceive> unwanted;
   for (std::size_t at = begin; at < end; at += kChunkBytes) {
     const std::size_t nbytes = std::min(kChunkBytes, end - at);
     unwanted.push_back(port_.receive_chunk(peer_, incoming.early_tag_, nbytes, true));
   }
-  port_.finish_later(std::move(unwanted), -1);
+  port_.drain_later(std::move(unwanted), -1);
 }
 
 }  // namespace bluecomm::mpi

@@ -43,7 +43,7 @@ class MpiIncoming final : public Incoming {
 
   std::size_t nbytes() const { return header_.nbytes; }
   bool wants_more() const {
-    return accepted_ && !is_eager_ && !is_cut_ && granted_ < in_chunks_;
+    return accepted_ && !is_eager_ && !is_cancelled_ && granted_ < in_chunks_;
   }
   bool is_whole() const {
     return arrived_ == in_chunks_ && in_chunks_ + seal_.size() == nbytes();
@@ -62,13 +62,13 @@ class MpiIncoming final : public Incoming {
   Buffer frame_;
   std::vector<std::byte> copy_;
   bool accepted_ = false;
-  bool is_cut_ = false;  // the sender has dropped it
+  bool is_cancelled_ = false;  // the sender has dropped it
   int tag_ = -1;
   std::size_t consumed_ = 0;
   std::size_t granted_ = 0;  // receives were started for [0, granted_)
   std::size_t arrived_ = 0;
-  std::deque<Posted> posted_;  // those of [arrived_, granted_)
-  std::deque<Buffer> chunks_;  // arrived, from the one that holds consumed_ on
+  std::deque<PostedReceive> posted_;  // those of [arrived_, granted_)
+  std::deque<Buffer> chunks_;         // arrived, from the one that holds consumed_ on
 };
 
 // Messages from one peer, and how much of each it may send.
@@ -80,7 +80,7 @@ class MpiIncoming final : public Incoming {
 // do.
 class Inbox {
  public:
-  Inbox(Port& port, Outbox& outbox, const Address& peer)
+  Inbox(Port& port, Outbox& outbox, const PortAddress& peer)
       : port_(port), outbox_(outbox), peer_(peer) {}
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
@@ -93,7 +93,7 @@ class Inbox {
   bool take_seal(const Frame& frame, std::span<const std::byte> rest);
 
   // The peer has dropped a message, whose early chunks are to be received all the same.
-  void drop(const Frame& frame);
+  void cancel(const Frame& frame);
 
   // The peer sends no more messages.
   void complete() { is_complete_ = true; }
@@ -107,7 +107,7 @@ class Inbox {
   // The link is gone: messages get what is on its way, and ask for no more.
   void lose() { is_lost_ = true; }
   // Nor do they get that: MPI is about to end.
-  void end();
+  void release_backend();
 
   const ChannelStats& stats() const { return stats_; }
 
@@ -125,12 +125,12 @@ class Inbox {
   void lend_tags();
   bool receive(MpiIncoming& incoming);
   void remove(MpiIncoming& incoming);
-  void leave_receives(MpiIncoming& incoming);
-  void leave_early(MpiIncoming& incoming);
+  void abandon_receives(MpiIncoming& incoming);
+  void abandon_early_chunks(MpiIncoming& incoming);
 
   Port& port_;
   Outbox& outbox_;
-  const Address peer_;
+  const PortAddress peer_;
   bool is_lost_ = false;
   bool is_complete_ = false;
   bool has_lent_tags_ = false;

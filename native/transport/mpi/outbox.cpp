@@ -10,7 +10,7 @@ MpiOutgoing::~MpiOutgoing() {
   if (outbox_ == nullptr) return;
   Outbox& outbox = *outbox_;
   const bool is_under_way = released_ < early_;
-  Frame frame{.kind = FrameKind::kDropped};
+  Frame frame{.kind = FrameKind::kCancel};
   frame.message = message_;
   outbox.forget(*this);
   if (!is_under_way) return;
@@ -57,7 +57,7 @@ std::unique_ptr<Outgoing> Outbox::send_in_chunks(const Header& header,
                                                  Lease* lease) {
   std::shared_ptr<const void> memory;
   int early_tag = 0;
-  if (lease != nullptr && payload.size() >= kMinStraight) {
+  if (lease != nullptr && payload.size() >= kMinZeroCopy) {
     memory = lease->take();
     if (!early_tags_->empty()) {
       auto early = std::make_shared<const EarlyTag>(early_tags_, std::move(memory));
@@ -77,14 +77,14 @@ void Outbox::send_early(MpiOutgoing& outgoing, int tag) {
   const std::size_t whole = early_part(tag, outgoing.in_chunks_);
   while (outgoing.early_ < whole) {
     const std::size_t nbytes = std::min(kChunkBytes, whole - outgoing.early_);
-    const std::optional<Requests::Id> id = port_.send_early(
+    const std::optional<RequestSet::Id> id = port_.send_early(
         peer_, tag, outgoing.payload_.subspan(outgoing.early_, nbytes));
     if (!id) return;
     outgoing.early_ += nbytes;
     stats_.bytes_sent += nbytes;
-    outgoing.given_.push_back({*id, outgoing.early_});
+    outgoing.zero_copy_sends_.push_back({*id, outgoing.early_});
   }
-  straight_.insert(&outgoing);
+  reading_.insert(&outgoing);
 }
 
 void Outbox::post(const Header& header, std::span<const std::byte> payload) {
@@ -122,7 +122,7 @@ void Outbox::discard(const Frame& frame) {
   const auto found = waiting_.find(frame.message);
   if (found == waiting_.end()) return;
   found->second->unwanted_ = true;
-  take_back(*found->second);
+  reclaim(*found->second);
 }
 
 void Outbox::credit(const Frame& frame) {
@@ -137,12 +137,12 @@ void Outbox::lend_tags(const Frame& frame) {
 
 bool Outbox::progress() {
   int sent = 0;
-  for (; sent < kTurn && !chunks_.empty() && port_.has_room(); ++sent) {
+  for (; sent < kChunksPerTurn && !chunks_.empty() && port_.has_room(); ++sent) {
     send_chunk(chunks_.front());
     chunks_.pop_front();
   }
   // MPI may be through with them already.
-  return look_at_straight() || sent > 0;
+  return poll_zero_copy() || sent > 0;
 }
 
 void Outbox::send_chunk(const Chunk& chunk) {
@@ -155,7 +155,7 @@ void Outbox::send_chunk(const Chunk& chunk) {
   MpiOutgoing& outgoing = *found->second;
   stats_.bytes_sent += chunk.end - chunk.begin;
   if (outgoing.lease_) {
-    send_straight(outgoing, chunk);
+    send_zero_copy(outgoing, chunk);
   } else {
     send_copied(outgoing, chunk);
   }
@@ -170,34 +170,34 @@ void Outbox::send_copied(MpiOutgoing& outgoing, const Chunk& chunk) {
   if (outgoing.released_ == outgoing.payload_.size()) forget(outgoing);
 }
 
-void Outbox::send_straight(MpiOutgoing& outgoing, const Chunk& chunk) {
-  const std::optional<Requests::Id> id = port_.send_straight(
+void Outbox::send_zero_copy(MpiOutgoing& outgoing, const Chunk& chunk) {
+  const std::optional<RequestSet::Id> id = port_.send_zero_copy(
       peer_, chunk.tag,
       outgoing.payload_.subspan(chunk.begin, chunk.end - chunk.begin));
   if (!id) return;
-  outgoing.given_.push_back({*id, chunk.end});
-  straight_.insert(&outgoing);
+  outgoing.zero_copy_sends_.push_back({*id, chunk.end});
+  reading_.insert(&outgoing);
 }
 
-bool Outbox::look_at_straight() {
+bool Outbox::poll_zero_copy() {
   bool any = false;
-  for (auto at = straight_.begin(); at != straight_.end();) {
-    any |= take_back(**at++);
+  for (auto at = reading_.begin(); at != reading_.end();) {
+    any |= reclaim(**at++);
   }
   return any;
 }
 
 // What MPI has read. The message ends with that if all are through, or nobody wants
 // the others. True if anything was.
-bool Outbox::take_back(MpiOutgoing& outgoing) {
+bool Outbox::reclaim(MpiOutgoing& outgoing) {
   bool any = false;
-  std::deque<Given>& given = outgoing.given_;
-  for (; !given.empty() && port_.is_over(given.front().id); given.pop_front()) {
-    outgoing.released_ = given.front().end;
+  std::deque<ZeroCopySend>& sends = outgoing.zero_copy_sends_;
+  for (; !sends.empty() && port_.has_completed(sends.front().id); sends.pop_front()) {
+    outgoing.released_ = sends.front().end;
     any = true;
   }
-  if (!given.empty()) return any;
-  straight_.erase(&outgoing);
+  if (!sends.empty()) return any;
+  reading_.erase(&outgoing);
   if (!outgoing.unwanted_ && outgoing.released_ < outgoing.in_chunks_) return any;
   if (!outgoing.unwanted_) seal(outgoing);
   outgoing.released_ = outgoing.payload_.size();
@@ -216,21 +216,21 @@ void Outbox::seal(MpiOutgoing& outgoing) {
 // What MPI still reads it goes on to read.
 void Outbox::forget(MpiOutgoing& outgoing) {
   waiting_.erase(outgoing.message_);
-  straight_.erase(&outgoing);
-  let_go(outgoing);
+  reading_.erase(&outgoing);
+  detach(outgoing);
 }
 
-void Outbox::let_go(MpiOutgoing& outgoing) {
-  port_.leave(std::exchange(outgoing.given_, {}), std::exchange(outgoing.lease_, {}),
-              is_lost_);
+void Outbox::detach(MpiOutgoing& outgoing) {
+  port_.abandon_sends(std::exchange(outgoing.zero_copy_sends_, {}),
+                      std::exchange(outgoing.lease_, {}), is_lost_);
   outgoing.outbox_ = nullptr;
 }
 
 void Outbox::lose() {
   *is_lost_ = true;
-  for (const auto& [message, outgoing] : waiting_) let_go(*outgoing);
+  for (const auto& [message, outgoing] : waiting_) detach(*outgoing);
   waiting_.clear();
-  straight_.clear();
+  reading_.clear();
   chunks_.clear();
 }
 

@@ -21,7 +21,7 @@ class MpiOutgoing final : public Outgoing {
  public:
   // A message that needs nothing more: `released` bytes are through.
   explicit MpiOutgoing(std::size_t released) : released_(released) {}
-  // With `lease` it is sent straight from the payload.
+  // With `lease` it is a zero-copy send: MPI reads the payload itself.
   MpiOutgoing(Outbox& outbox, std::uint64_t message, std::span<const std::byte> payload,
               std::shared_ptr<const void> lease)
       : outbox_(&outbox),
@@ -42,8 +42,9 @@ class MpiOutgoing final : public Outgoing {
   std::shared_ptr<const void> lease_;
   std::size_t in_chunks_ = 0;  // of the payload; the others are the seal
   std::size_t early_ = 0;      // bytes that were sent early
-  std::deque<Given> given_;    // chunks that MPI reads from the payload, in their order
-  bool unwanted_ = false;      // the peer has discarded it
+  std::deque<ZeroCopySend>
+      zero_copy_sends_;    // chunks that MPI reads from the payload, in their order
+  bool unwanted_ = false;  // the peer has discarded it
   std::size_t released_ = 0;
 };
 
@@ -54,7 +55,7 @@ class MpiOutgoing final : public Outgoing {
 // sent early while the peer's tags last.
 class Outbox {
  public:
-  Outbox(Port& port, int rank, const Address& peer, std::size_t eager_bytes)
+  Outbox(Port& port, int rank, const PortAddress& peer, std::size_t eager_bytes)
       : port_(port), rank_(rank), peer_(peer), eager_bytes_(eager_bytes) {}
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
@@ -87,7 +88,7 @@ class Outbox {
  private:
   friend class MpiOutgoing;
 
-  static constexpr int kTurn = 4;
+  static constexpr int kChunksPerTurn = 4;
 
   struct Chunk {
     std::uint64_t message;
@@ -108,22 +109,22 @@ class Outbox {
   void send_early(MpiOutgoing& outgoing, int tag);
   void send_chunk(const Chunk& chunk);
   void send_copied(MpiOutgoing& outgoing, const Chunk& chunk);
-  void send_straight(MpiOutgoing& outgoing, const Chunk& chunk);
-  bool look_at_straight();
-  bool take_back(MpiOutgoing& outgoing);
+  void send_zero_copy(MpiOutgoing& outgoing, const Chunk& chunk);
+  bool poll_zero_copy();
+  bool reclaim(MpiOutgoing& outgoing);
   void seal(MpiOutgoing& outgoing);
   void forget(MpiOutgoing& outgoing);
-  void let_go(MpiOutgoing& outgoing);
+  void detach(MpiOutgoing& outgoing);
 
   Port& port_;
   const int rank_;
-  const Address peer_;
+  const PortAddress peer_;
   const std::size_t eager_bytes_;
   std::uint64_t next_message_ = 0;
   std::size_t charged_ = 0;  // bytes of eager messages at the peer
   std::unordered_map<std::uint64_t, MpiOutgoing*> waiting_;
-  std::set<MpiOutgoing*> straight_;  // those of them that MPI reads
-  std::deque<Chunk> chunks_;         // asked for, in this order
+  std::set<MpiOutgoing*> reading_;  // those of them that MPI reads
+  std::deque<Chunk> chunks_;        // asked for, in this order
   const std::shared_ptr<std::vector<int>> early_tags_ =
       std::make_shared<std::vector<int>>();  // that are free
   const std::shared_ptr<bool> is_lost_ = std::make_shared<bool>(false);

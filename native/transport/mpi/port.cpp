@@ -38,7 +38,7 @@ bool parse_number(std::string_view text, Number& number, int base) {
 
 }  // namespace
 
-std::string Address::text() const {
+std::string PortAddress::text() const {
   std::array<char, 16> digits;
   const auto end =
       std::to_chars(digits.data(), digits.data() + digits.size(), transport, 16).ptr;
@@ -46,8 +46,8 @@ std::string Address::text() const {
          std::string(digits.data(), end);
 }
 
-Address Address::parse(std::string_view text, int ranks) {
-  Address address;
+PortAddress PortAddress::parse(std::string_view text, int ranks) {
+  PortAddress address;
   const std::size_t first = text.find('.');
   const std::size_t second = first == text.npos ? text.npos : text.find('.', first + 1);
   if (second == text.npos || !parse_number(text.substr(0, first), address.rank, 10) ||
@@ -75,70 +75,73 @@ Port::Port(std::shared_ptr<Session> session)
 Port::~Port() {
   // In a forked child MPI's memory is the parent's; the child has a copy that nothing
   // writes to.
-  if (abandoned_) return;
+  if (forked_) return;
   try {
-    if (look_for_end()) {
-      leave_memory();
+    if (check_finalized()) {
+      leak_memory();
       return;
     }
-    wait_for([this] { return frames_.empty() && orphans_.empty(); });
-    bury_all();
+    wait_for([this] { return frames_.empty() && abandoned_receives_.empty(); });
+    abandon_all();
     if (!is_dirty_) session_->give_port(address_.port);
   } catch (const std::exception&) {
     // MPI has failed: there is nothing to hand over to it. It may still read.
-    for (Left& left : left_) never_free(std::move(left.lease));
+    for (AbandonedSends& abandoned : abandoned_sends_)
+      never_free(std::move(abandoned.lease));
   }
 }
 
-void Port::end() {
-  if (look_for_end()) return;
+void Port::release_backend() {
+  if (check_finalized()) return;
   wait_for([this] { return idle(); });
-  bury_all();
-  wait_for([this] { return session_->look_at_buried(); });
-  has_ended_ = true;
+  abandon_all();
+  wait_for([this] { return session_->poll_abandoned(); });
+  finalized_ = true;
 }
 
-template <typename Done>
-void Port::wait_for(Done done) {
+template <typename Condition>
+void Port::wait_for(Condition done) {
   const auto deadline = std::chrono::steady_clock::now() + kLastMoves;
   while (!done() && std::chrono::steady_clock::now() < deadline) {
-    const bool any = look();
+    const bool any = poll_requests();
     if (!progress() && !any) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
 
 // Leaves to the session what is under way.
-void Port::bury_all() {
-  for (Orphan& orphan : orphans_) drop(std::move(orphan.posted), orphan.tag);
-  orphans_.clear();
+void Port::abandon_all() {
+  for (AbandonedReceives& abandoned : abandoned_receives_)
+    cancel_receives(std::move(abandoned.posted), abandoned.tag);
+  abandoned_receives_.clear();
   for (std::size_t i = 0; i < receives_.size(); ++i) {
     if (holds_frame_ && i == next_receive_) continue;
     cancel(receives_[i].request, std::move(receives_[i].memory));
   }
   for (auto* sends : {&sends_, &frames_}) {
-    for (Send& send : *sends) {
-      bury(send.id, shared(std::move(send.memory)));
+    for (BufferedSend& send : *sends) {
+      abandon(send.id, shared(std::move(send.memory)));
     }
     sends->clear();
   }
-  for (const Left& left : left_) {
-    for (const Given& one : left.given) bury(one.id, left.lease);
+  for (const AbandonedSends& abandoned : abandoned_sends_) {
+    for (const ZeroCopySend& one : abandoned.sends) abandon(one.id, abandoned.lease);
   }
-  left_.clear();
+  abandoned_sends_.clear();
 }
 
-void Port::bury(Requests::Id id, std::shared_ptr<const void> memory) {
-  const std::optional<Request> request = requests_.release(id);
-  if (request) session_->bury(*request, std::move(memory));
+void Port::abandon(RequestSet::Id id, std::shared_ptr<const void> memory) {
+  const std::optional<RequestHandle> request = requests_.release(id);
+  if (request) session_->abandon(*request, std::move(memory));
 }
 
 // --- Frames --------------------------------------------------------------------------
 
-Request Port::receive_frame(std::byte* into) {
+RequestHandle Port::receive_frame(std::byte* into) {
   return mpi_.irecv({into, kMaxFrame}, kAnySource, address_.port * Session::kTags);
 }
 
-void Port::send_frame(const Address& to, Frame frame, std::span<const std::byte> header,
+void Port::send_frame(const PortAddress& to, Frame frame,
+                      std::span<const std::byte> header,
                       std::span<const std::byte> payload) {
   frame.to = to.transport;
   const std::size_t nbytes = sizeof frame + header.size() + payload.size();
@@ -150,13 +153,13 @@ void Port::send_frame(const Address& to, Frame frame, std::span<const std::byte>
   send(to, to.port * Session::kTags, std::move(memory), nbytes, frame_pool_, frames_);
 }
 
-void Port::send(const Address& to, int tag, Buffer memory, std::size_t nbytes,
-                Pool& origin, std::deque<Send>& list) {
-  if (look_for_end()) {
+void Port::send(const PortAddress& to, int tag, Buffer memory, std::size_t nbytes,
+                BufferPool& origin, std::deque<BufferedSend>& list) {
+  if (check_finalized()) {
     origin.give(std::move(memory));
     return;
   }
-  Request request = mpi_.isend({memory.get(), nbytes}, to.rank, tag);
+  RequestHandle request = mpi_.isend({memory.get(), nbytes}, to.rank, tag);
   if (nbytes <= kShort && mpi_.test(request)) {
     origin.give(std::move(memory));
   } else {
@@ -165,11 +168,11 @@ void Port::send(const Address& to, int tag, Buffer memory, std::size_t nbytes,
 }
 
 std::span<const std::byte> Port::next_frame() {
-  if (has_ended_) return {};
+  if (finalized_) return {};
   if (std::exchange(holds_frame_, false)) receive_next_frame();
   while (true) {
     FrameReceive& next = receives_[next_receive_];
-    const std::optional<Done> done = mpi_.test(next.request);
+    const std::optional<Completion> done = mpi_.test(next.request);
     if (!done) return {};
     Frame frame;
     if (done->nbytes >= sizeof frame) {
@@ -197,36 +200,39 @@ Buffer Port::keep_frame() {
 
 // --- Chunks --------------------------------------------------------------------------
 
-void Port::send_chunk(const Address& to, int tag, Buffer chunk, std::size_t nbytes) {
+void Port::send_chunk(const PortAddress& to, int tag, Buffer chunk,
+                      std::size_t nbytes) {
   send(to, tag, std::move(chunk), nbytes, chunk_pool_, sends_);
 }
 
-std::optional<Requests::Id> Port::send_straight(const Address& to, int tag,
-                                                std::span<const std::byte> bytes) {
-  if (look_for_end()) return std::nullopt;
+std::optional<RequestSet::Id> Port::send_zero_copy(const PortAddress& to, int tag,
+                                                   std::span<const std::byte> bytes) {
+  if (check_finalized()) return std::nullopt;
   return requests_.add(mpi_.isend(bytes, to.rank, tag));
 }
 
-std::optional<Requests::Id> Port::send_early(const Address& to, int tag,
-                                             std::span<const std::byte> bytes) {
-  if (look_for_end()) return std::nullopt;
+std::optional<RequestSet::Id> Port::send_early(const PortAddress& to, int tag,
+                                               std::span<const std::byte> bytes) {
+  if (check_finalized()) return std::nullopt;
   return requests_.add(mpi_.issend(bytes, to.rank, tag));
 }
 
-bool Port::is_over(Requests::Id id) {
-  return !has_ended_ && requests_.take(id).has_value();
+bool Port::has_completed(RequestSet::Id id) {
+  return !finalized_ && requests_.take(id).has_value();
 }
 
-void Port::leave(std::deque<Given> given, std::shared_ptr<const void> lease,
-                 std::shared_ptr<const bool> is_lost) {
-  if (given.empty()) return;
-  left_.push_back({std::move(given), std::move(lease), std::move(is_lost)});
+void Port::abandon_sends(std::deque<ZeroCopySend> sends,
+                         std::shared_ptr<const void> lease,
+                         std::shared_ptr<const bool> is_lost) {
+  if (sends.empty()) return;
+  abandoned_sends_.push_back({std::move(sends), std::move(lease), std::move(is_lost)});
 }
 
 bool Port::idle() const {
-  return has_ended_ || (sends_.empty() && frames_.empty() &&
-                        std::all_of(left_.begin(), left_.end(),
-                                    [](const Left& one) { return *one.is_lost; }));
+  return finalized_ ||
+         (sends_.empty() && frames_.empty() &&
+          std::all_of(abandoned_sends_.begin(), abandoned_sends_.end(),
+                      [](const AbandonedSends& one) { return *one.is_lost; }));
 }
 
 std::optional<int> Port::take_tag() {
@@ -244,73 +250,77 @@ std::optional<int> Port::take_tags(int count) {
   return address_.port * Session::kTags + std::exchange(tags_used_, tags_used_ + count);
 }
 
-Posted Port::receive_chunk(const Address& from, int tag, std::size_t nbytes,
-                           bool may_be_there) {
-  Posted posted{{}, chunk_pool_.take(), nbytes};
-  if (look_for_end()) return posted;
-  Request request = mpi_.irecv({posted.memory.get(), nbytes}, from.rank, tag);
-  const std::optional<Done> done = may_be_there ? mpi_.test(request) : std::nullopt;
-  posted.id = done ? requests_.add_ended(*done) : requests_.add(request);
+PostedReceive Port::receive_chunk(const PortAddress& from, int tag, std::size_t nbytes,
+                                  bool may_be_there) {
+  PostedReceive posted{{}, chunk_pool_.take(), nbytes};
+  if (check_finalized()) return posted;
+  RequestHandle request = mpi_.irecv({posted.memory.get(), nbytes}, from.rank, tag);
+  const std::optional<Completion> done =
+      may_be_there ? mpi_.test(request) : std::nullopt;
+  posted.id = done ? requests_.add_completed(*done) : requests_.add(request);
   return posted;
 }
 
-std::optional<Done> Port::test(Posted& posted) {
-  if (has_ended_ || !posted.id) return std::nullopt;
+std::optional<Completion> Port::test(PostedReceive& posted) {
+  if (finalized_ || !posted.id) return std::nullopt;
   return requests_.take(*posted.id);
 }
 
-void Port::finish_later(std::deque<Posted> posted, int tag) {
-  orphans_.push_back({std::move(posted), tag});
+void Port::drain_later(std::deque<PostedReceive> posted, int tag) {
+  abandoned_receives_.push_back({std::move(posted), tag});
 }
 
-void Port::drop(std::deque<Posted> posted, int tag) {
+void Port::cancel_receives(std::deque<PostedReceive> posted, int tag) {
   if (posted.empty()) {
     if (tag >= 0) give_tag(tag);
     return;
   }
   // Its messages may still come: the tag is not used again.
-  for (Posted& one : posted) {
-    if (look_for_end()) {
-      never_free(std::move(one.memory));  // see leave_memory()
-    } else if (const std::optional<Request> request = requests_.release(*one.id)) {
+  for (PostedReceive& one : posted) {
+    if (check_finalized()) {
+      never_free(std::move(one.memory));  // see leak_memory()
+    } else if (const std::optional<RequestHandle> request =
+                   requests_.release(*one.id)) {
       is_dirty_ = true;
       cancel(*request, std::move(one.memory));
     }
   }
 }
 
-void Port::cancel(Request request, Buffer memory) {
+void Port::cancel(RequestHandle request, Buffer memory) {
   mpi_.cancel(request);
-  session_->bury(request, shared(std::move(memory)));
+  session_->abandon(request, shared(std::move(memory)));
 }
 
-bool Port::look_for_end() {
-  has_ended_ = has_ended_ || session_->library().finalized();
-  return has_ended_;
+bool Port::check_finalized() {
+  finalized_ = finalized_ || session_->library().finalized();
+  return finalized_;
 }
 
 // MPI, which is ending on another thread, may still use it.
-void Port::leave_memory() {
-  for (Orphan& orphan : orphans_) drop(std::move(orphan.posted), orphan.tag);
+void Port::leak_memory() {
+  for (AbandonedReceives& abandoned : abandoned_receives_)
+    cancel_receives(std::move(abandoned.posted), abandoned.tag);
   for (FrameReceive& one : receives_) never_free(std::move(one.memory));
   for (auto* sends : {&sends_, &frames_}) {
-    for (Send& send : *sends) never_free(std::move(send.memory));
+    for (BufferedSend& send : *sends) never_free(std::move(send.memory));
   }
-  for (Left& left : left_) never_free(std::move(left.lease));
+  for (AbandonedSends& abandoned : abandoned_sends_)
+    never_free(std::move(abandoned.lease));
 }
 
 bool Port::progress() {
-  if (has_ended_) return false;
-  bool any = end_sends(frames_);
-  any |= end_sends(sends_);
-  any |= end_left();
-  any |= end_orphans();
+  if (finalized_) return false;
+  bool any = poll_sends(frames_);
+  any |= poll_sends(sends_);
+  any |= poll_abandoned_sends();
+  any |= poll_abandoned_receives();
   return any;
 }
 
-bool Port::end_sends(std::deque<Send>& sends) {
+bool Port::poll_sends(std::deque<BufferedSend>& sends) {
   const std::size_t before = sends.size();
-  std::erase_if(sends, [this](Send& send) {
+  std::erase_if(sends, [this](BufferedSend& send) {
     if (!requests_.take(send.id)) return false;
     send.origin->give(std::move(send.memory));
     return true;
@@ -318,27 +328,28 @@ bool Port::end_sends(std::deque<Send>& sends) {
   return sends.size() < before;
 }
 
-bool Port::end_left() {
-  const std::size_t before = left_.size();
-  std::erase_if(left_, [this](Left& left) {
-    std::erase_if(left.given, [this](Given& one) { return is_over(one.id); });
-    return left.given.empty();
+bool Port::poll_abandoned_sends() {
+  const std::size_t before = abandoned_sends_.size();
+  std::erase_if(abandoned_sends_, [this](AbandonedSends& abandoned) {
+    std::erase_if(abandoned.sends,
+                  [this](ZeroCopySend& one) { return has_completed(one.id); });
+    return abandoned.sends.empty();
   });
-  return left_.size() < before;
+  return abandoned_sends_.size() < before;
 }
 
-bool Port::end_orphans() {
-  const std::size_t before = orphans_.size();
-  std::erase_if(orphans_, [this](Orphan& orphan) {
-    while (!orphan.posted.empty() && test(orphan.posted.front())) {
-      chunk_pool_.give(std::move(orphan.posted.front().memory));
-      orphan.posted.pop_front();
+bool Port::poll_abandoned_receives() {
+  const std::size_t before = abandoned_receives_.size();
+  std::erase_if(abandoned_receives_, [this](AbandonedReceives& abandoned) {
+    while (!abandoned.posted.empty() && test(abandoned.posted.front())) {
+      chunk_pool_.give(std::move(abandoned.posted.front().memory));
+      abandoned.posted.pop_front();
     }
-    if (!orphan.posted.empty()) return false;
-    if (orphan.tag >= 0) give_tag(orphan.tag);
+    if (!abandoned.posted.empty()) return false;
+    if (abandoned.tag >= 0) give_tag(abandoned.tag);
     return true;
   });
-  return orphans_.size() < before;
+  return abandoned_receives_.size() < before;
 }
 
 }  // namespace bluecomm::mpi

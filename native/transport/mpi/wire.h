@@ -49,15 +49,15 @@ enum class FrameKind : std::uint32_t {
   kSeal,         // then the bytes of `message` that come in no chunk
   kTags,         // the receiver of this may send early under [`tag`, `tag` + `end`)
   kDiscard,      // nobody wants the rest of `message`
-  kDropped,      // its early chunks are the last that come of `message`
+  kCancel,       // its early chunks are the last that come of `message`
   kCredit,       // `end` bytes of eager messages were taken
   kGoodbye,      // nothing more comes
   kGoodbyeSeen,  // answer to that
-  kGone,         // with a Departure as `end`: this rank has dropped the link
+  kDropped,      // with a DropReason as `end`: this rank has dropped the link
 };
 
 // Why a rank dropped a link.
-enum class Departure : std::uint64_t { kDropped, kFinalize };
+enum class DropReason : std::uint64_t { kDropped, kFinalize };
 
 struct Frame {
   FrameKind kind = FrameKind::kMessage;
@@ -73,7 +73,7 @@ static_assert(sizeof(Frame) == 48);
 
 // Payloads so long are sent straight from their memory, where it is lent. A copy of
 // shorter ones costs less than the seal, which waits for MPI.
-inline constexpr std::size_t kMinStraight = std::size_t{128} << 10;
+inline constexpr std::size_t kMinZeroCopy = std::size_t{128} << 10;
 
 // How many bytes of a straight payload come in chunks.
 constexpr std::size_t before_seal(std::size_t nbytes) {

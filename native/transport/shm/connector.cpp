@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 // Connections at a time that have not shown yet that they belong to the job.
 constexpr std::size_t kMaxHalfOpen = 64;
 constexpr auto kRetryBusy = 5ms;
-constexpr auto kRetryOtherWay = 200ms;
+constexpr auto kRetryCrossed = 200ms;
 
 template <typename T>
 std::optional<T> parse(const Packet& packet) {
@@ -33,8 +33,8 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-std::shared_ptr<Mapping> map_link(const UniqueFd& file) {
-  return std::make_shared<Mapping>(file.get(), sizeof(LinkMemory), Access::kReadWrite);
+std::shared_ptr<Mapping> map_rings(const UniqueFd& file) {
+  return std::make_shared<Mapping>(file.get(), sizeof(RingPair), Access::kReadWrite);
 }
 
 }  // namespace
@@ -76,13 +76,13 @@ void Connector::on_readable(int fd, Owner& owner) {
   }
   for (auto it = half_open_.begin(); it != half_open_.end(); ++it) {
     if (it->socket.get() != fd) continue;
-    if (serve(*it, owner) == Fate::kOver) half_open_.erase(it);
+    if (serve(*it, owner) == Fate::kDone) half_open_.erase(it);
     return;
   }
   for (auto& [peer, dial] : dials_) {
     if (dial.socket.get() != fd) continue;
     const int dialled = peer;
-    if (serve(dialled, dial, owner) == Fate::kOver) dials_.erase(dialled);
+    if (serve(dialled, dial, owner) == Fate::kDone) dials_.erase(dialled);
     return;
   }
 }
@@ -106,15 +106,15 @@ Connector::Clock::time_point Connector::next_timer() const {
   return next;
 }
 
-void Connector::abandon() noexcept {
-  listener_.abandon();
+void Connector::abandon_after_fork() noexcept {
+  listener_.abandon_after_fork();
   half_open_.clear();
   dials_.clear();
 }
 
 void Connector::accept_all() {
   while (UniqueFd socket = listener_.accept()) {
-    if (peer_process(socket.get()).uid != geteuid()) continue;
+    if (peer_credentials(socket.get()).uid != geteuid()) continue;
     if (half_open_.size() >= kMaxHalfOpen) half_open_.pop_front();
     HalfOpen connection{
         std::move(socket), {}, Clock::now() + options_.handshake_timeout};
@@ -131,25 +131,25 @@ void Connector::accept_all() {
 Connector::Fate Connector::serve(HalfOpen& connection, Owner& owner) {
   Packet packet = receive_packet(connection.socket.get());
   if (packet.state == Packet::State::kNothing) return Fate::kWaiting;
-  if (packet.state == Packet::State::kEnded) return Fate::kOver;
+  if (packet.state == Packet::State::kEnded) return Fate::kDone;
   const auto hello = parse<Hello>(packet);
-  if (!hello || packet.files.size() != 3) return Fate::kOver;
+  if (!hello || packet.files.size() != 3) return Fate::kDone;
   const Digest mac = hello_mac(options_.secret, connection.challenge, *hello);
   const bool is_ours = equal_in_constant_time(mac, hello->mac) && hello->job == job_ &&
                        hello->epoch == options_.epoch && hello->to == options_.rank &&
                        hello->from != options_.rank && owner.knows(hello->from);
-  if (!is_ours || refuse(connection, *hello, owner)) return Fate::kOver;
+  if (!is_ours || refuse(connection, *hello, owner)) return Fate::kDone;
   return admit(connection, *hello, packet, owner);
 }
 
 // True when it is not to be.
 bool Connector::refuse(HalfOpen& connection, const Hello& hello, Owner& owner) {
   Answer answer;
-  if (const pid_t pid = owner.linked_process(hello.from); pid != 0) {
-    answer.verdict = Verdict::kTaken;
+  if (const pid_t pid = owner.connected_process(hello.from); pid != 0) {
+    answer.verdict = Verdict::kAlreadyConnected;
     answer.pid = pid;
   } else if (options_.rank < hello.from && dials_.contains(hello.from)) {
-    answer.verdict = Verdict::kOtherWay;
+    answer.verdict = Verdict::kCrossed;
   } else {
     return false;
   }
@@ -163,22 +163,23 @@ Connector::Fate Connector::admit(HalfOpen& connection, const Hello& hello,
   Answer answer;
   answer.mac = answer_mac(options_.secret, connection.challenge, hello, answer);
   try {
-    Wire::Ends ends{
+    RingConnection::Endpoints endpoints{
         .socket = {},
-        .memory = map_link(packet.files[0]),
+        .memory = map_rings(packet.files[0]),
         .doorbell = PeerDoorbell(std::move(packet.files[1]), packet.files[2]),
         .dialled = false};
     if (!send_packet(connection.socket.get(), bytes_of(answer),
                      {doorbell_.event_fd(), doorbell_.state_fd()})) {
-      return Fate::kOver;
+      return Fate::kDone;
     }
-    ends.socket = std::move(connection.socket);
+    endpoints.socket = std::move(connection.socket);
     dials_.erase(hello.from);
-    owner.on_wire(hello.from, std::make_unique<Wire>(std::move(ends)));
-  } catch (const LinkError&) {
+    owner.on_connected(hello.from,
+                       std::make_unique<RingConnection>(std::move(endpoints)));
+  } catch (const ConnectionError&) {
     // The dialer tries again, or gives up.
   }
-  return Fate::kOver;
+  return Fate::kDone;
 }
 
 // --- A connection that this rank has dialled
@@ -214,8 +215,8 @@ Connector::Fate Connector::serve(int peer, Dial& dial, Owner& owner) {
 // Answers the challenge; kOver when that cannot be done.
 Connector::Fate Connector::greet(int peer, Dial& dial, const Packet& packet) {
   const auto challenge = parse<Challenge>(packet);
-  if (!challenge || peer_process(dial.socket.get()).uid != geteuid())
-    return Fate::kOver;
+  if (!challenge || peer_credentials(dial.socket.get()).uid != geteuid())
+    return Fate::kDone;
   dial.challenge = *challenge;
   dial.hello = {.from = options_.rank,
                 .to = peer,
@@ -223,10 +224,10 @@ Connector::Fate Connector::greet(int peer, Dial& dial, const Packet& packet) {
                 .job = job_,
                 .nonce = make_nonce()};
   dial.hello.mac = hello_mac(options_.secret, dial.challenge, dial.hello);
-  UniqueFd memory = make_memfd("bluecomm-link", sizeof(LinkMemory));
+  UniqueFd memory = make_memfd("bluecomm-rings", sizeof(RingPair));
   if (!send_packet(dial.socket.get(), bytes_of(dial.hello),
                    {memory.get(), doorbell_.event_fd(), doorbell_.state_fd()})) {
-    return Fate::kOver;
+    return Fate::kDone;
   }
   dial.memory_file = std::move(memory);
   return Fate::kWaiting;
@@ -241,35 +242,35 @@ Connector::Fate Connector::conclude(int peer, Dial& dial, Packet& packet,
     return retry(peer, dial, owner);
   }
   switch (answer->verdict) {
-    case Verdict::kOtherWay:
+    case Verdict::kCrossed:
       dial.socket.reset();
       dial.memory_file.reset();
-      dial.retry_at = Clock::now() + kRetryOtherWay;
+      dial.retry_at = Clock::now() + kRetryCrossed;
       return Fate::kWaiting;
-    case Verdict::kTaken:
+    case Verdict::kAlreadyConnected:
       owner.on_unreachable(
           peer, "it is linked to process " + std::to_string(answer->pid) + " as rank " +
                     std::to_string(options_.rank) + " already, and this is process " +
                     std::to_string(getpid()) +
                     "; does the program start processes of its own without "
                     "`if __name__ == \"__main__\":`?");
-      return Fate::kOver;
-    case Verdict::kWelcome:
+      return Fate::kDone;
+    case Verdict::kAccepted:
       break;
   }
   if (packet.files.size() != 2) return retry(peer, dial, owner);
   try {
-    Wire::Ends ends{
+    RingConnection::Endpoints endpoints{
         .socket = {},
-        .memory = map_link(dial.memory_file),
+        .memory = map_rings(dial.memory_file),
         .doorbell = PeerDoorbell(std::move(packet.files[0]), packet.files[1]),
         .dialled = true};
-    ends.socket = std::move(dial.socket);
-    owner.on_wire(peer, std::make_unique<Wire>(std::move(ends)));
-  } catch (const LinkError& error) {
+    endpoints.socket = std::move(dial.socket);
+    owner.on_connected(peer, std::make_unique<RingConnection>(std::move(endpoints)));
+  } catch (const ConnectionError& error) {
     owner.on_unreachable(peer, error.what());
   }
-  return Fate::kOver;
+  return Fate::kDone;
 }
 
 // The peer has dropped the connection: it may have been slow, or not want this rank.
@@ -283,7 +284,7 @@ Connector::Fate Connector::retry(int peer, Dial& dial, Owner& owner) {
   owner.on_unreachable(peer, "it did not take this rank's connections at " + dial.path +
                                  "; is it of another job or epoch, or is its key "
                                  "another?");
-  return Fate::kOver;
+  return Fate::kDone;
 }
 
 }  // namespace bluecomm::shm

@@ -13,8 +13,8 @@
 #include "transport/shm/doorbell.h"
 #include "transport/shm/handshake.h"
 #include "transport/shm/options.h"
+#include "transport/shm/ring_connection.h"
 #include "transport/shm/socket.h"
-#include "transport/shm/wire.h"
 
 namespace bluecomm::shm {
 
@@ -33,13 +33,14 @@ class Connector {
     virtual ~Owner() = default;
     virtual bool knows(int peer) const = 0;
     // The process that `peer` is linked to, or was; 0 for none yet.
-    virtual pid_t linked_process(int peer) const = 0;
-    virtual void on_wire(int peer, std::unique_ptr<Wire> wire) = 0;
+    virtual pid_t connected_process(int peer) const = 0;
+    virtual void on_connected(int peer, std::unique_ptr<RingConnection> connection) = 0;
     // `peer` cannot be dialled.
     virtual void on_unreachable(int peer, const std::string& text) = 0;
   };
 
-  // Adds its sockets to `epoll`, with the descriptor as data; a wire's stays there.
+  // Adds its sockets to `epoll`, with the descriptor as data; a connection's stays
+  // there.
   Connector(const ShmOptions& options, const Doorbell& doorbell, int epoll);
 
   const std::string& path() const { return listener_.path(); }
@@ -58,7 +59,7 @@ class Connector {
   // Connections are on the way.
   bool is_busy() const { return !dials_.empty() || !half_open_.empty(); }
 
-  void abandon() noexcept;
+  void abandon_after_fork() noexcept;
 
  private:
   // A connection that has dialled this rank.
@@ -78,7 +79,7 @@ class Connector {
     Clock::time_point refused_since = Clock::time_point::max();
   };
 
-  enum class Fate { kWaiting, kOver };
+  enum class Fate { kWaiting, kDone };
 
   void watch(int fd);
   void accept_all();

@@ -57,7 +57,7 @@ class Doorbell {
 class PeerDoorbell {
  public:
   PeerDoorbell() = default;
-  // Throws LinkError.
+  // Throws ConnectionError.
   PeerDoorbell(UniqueFd event, const UniqueFd& state_file)
       : event_(std::move(event)),
         state_(state_file.get(), sizeof(DoorbellState), Access::kReadWrite) {}

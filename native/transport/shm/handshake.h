@@ -39,15 +39,15 @@ struct Hello {
 };
 
 enum class Verdict : std::uint32_t {
-  kWelcome,
-  kOtherWay,  // the acceptor dials itself, and its connection counts
-  kTaken,     // the dialer's rank has a link to another process already
+  kAccepted,
+  kCrossed,           // the acceptor dials itself, and its connection counts
+  kAlreadyConnected,  // the dialer's rank has a link to another process already
 };
 
 struct Answer {
   std::array<char, 8> magic = kMagic;
-  Verdict verdict = Verdict::kWelcome;
-  std::int32_t pid = 0;  // kTaken: that process
+  Verdict verdict = Verdict::kAccepted;
+  std::int32_t pid = 0;  // kAlreadyConnected: that process
   Digest mac{};
 };
 

@@ -17,20 +17,20 @@ namespace bluecomm::shm {
 Mapping::Mapping(int fd, std::size_t min_nbytes, Access access) {
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    throw LinkError("it sent a file that is no sealed shared memory");
+    throw ConnectionError("it sent a file that is no sealed shared memory");
   }
   struct stat status{};
   if (fstat(fd, &status) != 0 || status.st_size <= 0 ||
       static_cast<std::size_t>(status.st_size) < min_nbytes) {
-    throw LinkError("it sent shared memory of " + std::to_string(status.st_size) +
-                    " bytes, expected at least " + std::to_string(min_nbytes));
+    throw ConnectionError("it sent shared memory of " + std::to_string(status.st_size) +
+                          " bytes, expected at least " + std::to_string(min_nbytes));
   }
   const auto nbytes = static_cast<std::size_t>(status.st_size);
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   void* address = mmap(nullptr, nbytes, protection, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) {
-    throw LinkError("cannot map its shared memory of " + std::to_string(nbytes) +
-                    " bytes: " + std::strerror(errno));
+    throw ConnectionError("cannot map its shared memory of " + std::to_string(nbytes) +
+                          " bytes: " + std::strerror(errno));
   }
   bytes_ = {static_cast<std::byte*>(address), nbytes};
 }

@@ -14,8 +14,8 @@ enum class Access { kRead, kReadWrite };
 class Mapping {
  public:
   Mapping() = default;
-  // Throws LinkError unless `fd` is sealed against shrinking, so that touching it is
-  // safe whatever the peer does, and has at least `min_nbytes`.
+  // Throws ConnectionError unless `fd` is sealed against shrinking, so that touching it
+  // is safe whatever the peer does, and has at least `min_nbytes`.
   Mapping(int fd, std::size_t min_nbytes, Access access);
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;

@@ -14,12 +14,12 @@
 // Neither side trusts the other: each keeps its own position in private memory and
 // checks what it reads of the other's, so a peer that dies or writes nonsense at any
 // moment costs the link and nothing else. Bytes become visible all at once by
-// publish(), so a writer killed in the middle of a record has written nothing.
+// publish(), so a writer killed in the middle of a frame has written nothing.
 
 namespace bluecomm::shm {
 
 // The link is unusable; what() says why.
-class LinkError : public std::runtime_error {
+class ConnectionError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -73,9 +73,9 @@ class RingWriter {
   std::uint64_t checked_tail() const {
     const std::uint64_t tail = state_.tail.load();
     if (tail < tail_ || tail > head_) {
-      throw LinkError("its ring has an impossible end (" + std::to_string(tail) +
-                      " not in " + std::to_string(tail_) + ".." +
-                      std::to_string(head_) + ")");
+      throw ConnectionError("its ring has an impossible end (" + std::to_string(tail) +
+                            " not in " + std::to_string(tail_) + ".." +
+                            std::to_string(head_) + ")");
     }
     return tail;
   }
@@ -93,13 +93,14 @@ class RingReader {
   std::size_t available() {
     const std::uint64_t head = state_.head.load();
     if (head < tail_ || head - tail_ > kRingBytes) {
-      throw LinkError("its ring has an impossible start (" + std::to_string(head) +
-                      ", read up to " + std::to_string(tail_) + ")");
+      throw ConnectionError("its ring has an impossible start (" +
+                            std::to_string(head) + ", read up to " +
+                            std::to_string(tail_) + ")");
     }
     return head - tail_;
   }
 
-  // Copies what starts `offset` bytes further on. All of it must be available.
+  // StagedCopies what starts `offset` bytes further on. All of it must be available.
   void copy(std::size_t offset, std::span<std::byte> to) const {
     const std::size_t at = (tail_ + offset) % kRingBytes;
     const std::size_t first = std::min(to.size(), kRingBytes - at);

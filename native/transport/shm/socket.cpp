@@ -21,9 +21,9 @@ constexpr std::size_t kMaxFiles = 4;
 constexpr std::size_t kMaxPath = 100;  // sockaddr_un has room for a little more
 
 // The address of a path. A long one goes through its directory, held open meanwhile.
-class Address {
+class UnixAddress {
  public:
-  explicit Address(const std::string& path) {
+  explicit UnixAddress(const std::string& path) {
     address_.sun_family = AF_UNIX;
     std::string shown = path;
     if (path.size() > kMaxPath) {
@@ -71,7 +71,7 @@ std::string random_name(int rank) {
 
 Listener::Listener(const std::string& directory, int rank)
     : path_(directory + "/" + random_name(rank)), fd_(make_socket()) {
-  const Address address(path_);
+  const UnixAddress address(path_);
   const bool bound = fd_ && address.valid() &&
                      bind(fd_.get(), address.get(), sizeof(sockaddr_un)) == 0;
   // Only peers with the same user id are served; the mode says so to the others.
@@ -93,12 +93,12 @@ UniqueFd Listener::accept() {
   return UniqueFd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
-void Listener::abandon() noexcept { fd_.reset(); }
+void Listener::abandon_after_fork() noexcept { fd_.reset(); }
 
 UniqueFd connect_to(const std::string& path) {
   UniqueFd fd = make_socket();
   if (!fd) return fd;
-  const Address address(path);
+  const UnixAddress address(path);
   if (!address.valid()) return UniqueFd();
   if (connect(fd.get(), address.get(), sizeof(sockaddr_un)) != 0) {
     const int error = errno;
@@ -108,7 +108,7 @@ UniqueFd connect_to(const std::string& path) {
   return fd;
 }
 
-PeerProcess peer_process(int socket) {
+PeerCredentials peer_credentials(int socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {

@@ -31,7 +31,7 @@ class Listener {
   // The next connection; empty when there is none.
   UniqueFd accept();
   // Closes the socket and leaves the path to the process that made it.
-  void abandon() noexcept;
+  void abandon_after_fork() noexcept;
 
  private:
   std::string path_;
@@ -41,11 +41,11 @@ class Listener {
 // Empty, with errno set, when it fails; EAGAIN: the listener is busy, try again.
 UniqueFd connect_to(const std::string& path);
 
-struct PeerProcess {
+struct PeerCredentials {
   pid_t pid;
   uid_t uid;
 };
-PeerProcess peer_process(int socket);
+PeerCredentials peer_credentials(int socket);
 
 inline constexpr std::size_t kMaxPacket = 256;
 

@@ -1,4 +1,4 @@
-#include "transport/mpi/mpi_channel.h"
+#include "transport/mpi/channel.h"
 
 #include <utility>
 
@@ -38,7 +38,7 @@ ChannelStats MpiChannel::stats() const {
 }
 
 void MpiChannel::take(const Frame& frame, std::span<const std::byte> rest) {
-  if (gone_) return;
+  if (dropped_) return;
   used_ = true;
   switch (frame.kind) {
     case FrameKind::kMessage:
@@ -53,8 +53,8 @@ void MpiChannel::take(const Frame& frame, std::span<const std::byte> rest) {
     case FrameKind::kTags:
       outbox_.lend_tags(frame);
       return;
-    case FrameKind::kDropped:
-      inbox_.drop(frame);
+    case FrameKind::kCancel:
+      inbox_.cancel(frame);
       return;
     case FrameKind::kDiscard:
       outbox_.discard(frame);
@@ -71,8 +71,8 @@ void MpiChannel::take(const Frame& frame, std::span<const std::byte> rest) {
       goodbye_seen_ = true;
       inbox_.complete();
       return;
-    case FrameKind::kGone:
-      lose(Departure{frame.end} == Departure::kFinalize
+    case FrameKind::kDropped:
+      lose(DropReason{frame.end} == DropReason::kFinalize
                ? "its program has called MPI_Finalize before bluecomm.shutdown()"
                : "it dropped the link");
       return;
@@ -82,7 +82,7 @@ void MpiChannel::take(const Frame& frame, std::span<const std::byte> rest) {
 
 bool MpiChannel::advance() {
   bool moved = inbox_.progress();
-  if (gone_) return moved;
+  if (dropped_) return moved;
   moved |= outbox_.progress();
   if (owes_goodbye()) {
     goodbye_sent_ = moved = true;
@@ -97,45 +97,45 @@ bool MpiChannel::report(Receiver& receiver) {
     any = true;
     receiver.on_message(peer_, std::move(message));
   }
-  if (told_) return any;
+  if (reported_) return any;
   if (peer_finished_) {
-    told_ = any = true;
+    reported_ = any = true;
     receiver.on_goodbye(peer_);
   } else if (lost_) {
-    told_ = any = true;
+    reported_ = any = true;
     receiver.on_lost(peer_, Status{Code::kPeerLost, *lost_, peer_});
   }
   return any;
 }
 
 bool MpiChannel::busy(bool has_room) const {
-  if (inbox_.has_arrived() || (!told_ && (peer_finished_ || lost_))) return true;
-  if (gone_) return false;
+  if (inbox_.has_arrived() || (!reported_ && (peer_finished_ || lost_))) return true;
+  if (dropped_) return false;
   if (outbox_.has_chunks() && has_room) return true;
   return owes_goodbye();
 }
 
 void MpiChannel::lose(std::string text) {
   lost_ = "lost the MPI link to rank " + std::to_string(peer_) + ": " + text;
-  gone_ = true;
+  dropped_ = true;
   outbox_.lose();
   inbox_.lose();
 }
 
 void MpiChannel::forget() {
-  told_ = true;
-  leave(Departure::kDropped);
+  reported_ = true;
+  announce_drop(DropReason::kDropped);
   lose("it was dropped here");
 }
 
 void MpiChannel::release_backend() {
-  leave(Departure::kFinalize);
-  mpi_ended();
-  inbox_.end();
+  announce_drop(DropReason::kFinalize);
+  on_finalized();
+  inbox_.release_backend();
 }
 
-void MpiChannel::mpi_ended() {
-  if (gone_) return;
+void MpiChannel::on_finalized() {
+  if (dropped_) return;
   lose("the program has called MPI_Finalize; call bluecomm.shutdown() before");
 }
 
@@ -144,12 +144,12 @@ void MpiChannel::close() { closing_ = true; }
 bool MpiChannel::closed() const {
   if (!closing_) return false;
   const bool needs_answer = used_ && !peer_finished_;
-  return gone_ || goodbye_seen_ || (goodbye_sent_ && !needs_answer);
+  return dropped_ || goodbye_seen_ || (goodbye_sent_ && !needs_answer);
 }
 
-void MpiChannel::leave(Departure why) {
-  if (!used_ || gone_) return;
-  Frame frame{.kind = FrameKind::kGone};
+void MpiChannel::announce_drop(DropReason why) {
+  if (!used_ || dropped_) return;
+  Frame frame{.kind = FrameKind::kDropped};
   frame.end = static_cast<std::uint64_t>(why);
   outbox_.control(frame);
 }

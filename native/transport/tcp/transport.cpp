@@ -1,4 +1,4 @@
-#include "transport/tcp/tcp_transport.h"
+#include "transport/tcp/transport.h"
 
 #include <algorithm>
 #include <span>

@@ -1,4 +1,4 @@
-#include "transport/shm/shm_transport.h"
+#include "transport/shm/transport.h"
 
 #include <sys/epoll.h>
 
@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "common/fd.h"
+#include "transport/shm/channel.h"
 #include "transport/shm/connector.h"
 #include "transport/shm/doorbell.h"
-#include "transport/shm/link.h"
 
 namespace bluecomm {
 namespace {
@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 // A rank that does not sleep looks at its sockets this often.
-constexpr auto kLookEvery = 1ms;
+constexpr auto kSocketInterval = 1ms;
 
 UniqueFd make_epoll() {
   UniqueFd fd(epoll_create1(EPOLL_CLOEXEC));
@@ -33,7 +33,7 @@ UniqueFd make_epoll() {
   return fd;
 }
 
-std::shared_ptr<Shared> checked(const ShmOptions& options) {
+std::shared_ptr<SharedState> checked(const ShmOptions& options) {
   if (options.eager_bytes > kMaxShmEager) {
     throw std::invalid_argument("eager_bytes of the shm transport is at most " +
                                 std::to_string(kMaxShmEager) + ", got " +
@@ -43,7 +43,7 @@ std::shared_ptr<Shared> checked(const ShmOptions& options) {
     throw std::invalid_argument(
         "the shm transport needs an allocator of shared memory");
   }
-  auto shared = std::make_shared<Shared>();
+  auto shared = std::make_shared<SharedState>();
   shared->options = options;
   return shared;
 }
@@ -71,22 +71,23 @@ class ShmTransport final : public Transport, private Connector::Owner {
   }
 
   Channel& channel(int peer, std::string_view offer) override {
-    auto& link = links_[peer];
-    if (!link) link = std::make_unique<Link>(shared_, peer, std::string(offer));
-    return *link;
+    auto& channel = channels_[peer];
+    if (!channel)
+      channel = std::make_unique<RingChannel>(shared_, peer, std::string(offer));
+    return *channel;
   }
 
   bool poll(Receiver& receiver) override {
     if (sleepers_ > 0) doorbell_.arm();
     receiver_ = &receiver;
     bool changed = false;
-    for (const auto& [peer, link] : links_) {
-      if (link->wants_wire()) connector_.dial(peer, link->offer());
+    for (const auto& [peer, channel] : channels_) {
+      if (channel->wants_connection()) connector_.dial(peer, channel->offer());
     }
-    if (woken_ || connector_.is_busy() || Clock::now() >= next_look_) {
-      changed |= look_at_sockets();
+    if (woken_ || connector_.is_busy() || Clock::now() >= next_socket_poll_) {
+      changed |= poll_sockets();
     }
-    for (const auto& [peer, link] : links_) changed |= link->poll(receiver);
+    for (const auto& [peer, channel] : channels_) changed |= channel->poll(receiver);
     return changed;
   }
 
@@ -95,9 +96,10 @@ class ShmTransport final : public Transport, private Connector::Owner {
   bool prepare_sleep() override {
     ++sleepers_;
     doorbell_.arm();
-    return std::none_of(links_.begin(), links_.end(), [this](const auto& entry) {
-      const auto& [peer, link] = entry;
-      return link->has_work() || (link->wants_wire() && !connector_.is_dialling(peer));
+    return std::none_of(channels_.begin(), channels_.end(), [this](const auto& entry) {
+      const auto& [peer, channel] = entry;
+      return channel->has_work() ||
+             (channel->wants_connection() && !connector_.is_dialling(peer));
     });
   }
 
@@ -107,38 +109,39 @@ class ShmTransport final : public Transport, private Connector::Owner {
   }
 
   Clock::time_point next_timer() const override {
-    const bool retry = std::any_of(links_.begin(), links_.end(), [](const auto& entry) {
-      return entry.second->needs_retry();
-    });
+    const bool retry =
+        std::any_of(channels_.begin(), channels_.end(),
+                    [](const auto& entry) { return entry.second->needs_retry(); });
     const auto next = connector_.next_timer();
-    return retry ? std::min(next, Clock::now() + kLookEvery) : next;
+    return retry ? std::min(next, Clock::now() + kSocketInterval) : next;
   }
 
   void forget(int peer) override {
     connector_.give_up(peer);
-    if (const auto it = links_.find(peer); it != links_.end()) it->second->forget();
+    if (const auto it = channels_.find(peer); it != channels_.end())
+      it->second->forget();
   }
 
   void close() override {
     closing_ = true;
-    for (const auto& [peer, link] : links_) link->close();
+    for (const auto& [peer, channel] : channels_) channel->close();
   }
 
   bool closed() const override {
-    return closing_ && std::all_of(links_.begin(), links_.end(), [](const auto& entry) {
-             return entry.second->closed();
-           });
+    return closing_ &&
+           std::all_of(channels_.begin(), channels_.end(),
+                       [](const auto& entry) { return entry.second->closed(); });
   }
 
   void abandon_after_fork() noexcept override {
     epoll_.reset();
     doorbell_.close();
-    connector_.abandon();
-    for (const auto& [peer, link] : links_) link->abandon();
+    connector_.abandon_after_fork();
+    for (const auto& [peer, channel] : channels_) channel->abandon_after_fork();
   }
 
  private:
-  bool look_at_sockets() {
+  bool poll_sockets() {
     woken_ = false;
     std::array<epoll_event, 32> events;
     const int count =
@@ -156,44 +159,44 @@ class ShmTransport final : public Transport, private Connector::Owner {
     }
     const Clock::time_point now = Clock::now();
     connector_.on_time(now, *this);
-    next_look_ = now + kLookEvery;
+    next_socket_poll_ = now + kSocketInterval;
     return changed;
   }
 
   void receive(int fd) {
-    for (const auto& [peer, link] : links_) {
-      if (link->socket() == fd) link->receive();
+    for (const auto& [peer, channel] : channels_) {
+      if (channel->socket() == fd) channel->receive();
     }
   }
 
   bool knows(int peer) const override {
-    const auto it = links_.find(peer);
-    return it != links_.end() && !it->second->over();
+    const auto it = channels_.find(peer);
+    return it != channels_.end() && !it->second->finished();
   }
 
-  pid_t linked_process(int peer) const override {
-    const auto it = links_.find(peer);
-    return it == links_.end() ? 0 : it->second->peer_pid();
+  pid_t connected_process(int peer) const override {
+    const auto it = channels_.find(peer);
+    return it == channels_.end() ? 0 : it->second->peer_pid();
   }
 
-  void on_wire(int peer, std::unique_ptr<Wire> wire) override {
-    links_.at(peer)->attach(std::move(wire));
+  void on_connected(int peer, std::unique_ptr<RingConnection> connection) override {
+    channels_.at(peer)->attach(std::move(connection));
   }
 
   void on_unreachable(int peer, const std::string& text) override {
-    links_.at(peer)->fail(*receiver_, text);
+    channels_.at(peer)->fail(*receiver_, text);
   }
 
-  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<SharedState> shared_;
   UniqueFd epoll_;
   Doorbell doorbell_;
   Connector connector_;
-  std::map<int, std::unique_ptr<Link>> links_;
+  std::map<int, std::unique_ptr<RingChannel>> channels_;
   Receiver* receiver_ = nullptr;  // of the poll that is running
   int sleepers_ = 0;
   bool woken_ = false;
   bool closing_ = false;
-  Clock::time_point next_look_ = Clock::time_point::min();
+  Clock::time_point next_socket_poll_ = Clock::time_point::min();
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "transport/channel.h"
-#include "transport/mpi/mpi_channel.h"
+#include "transport/mpi/channel.h"
 #include "transport/mpi/options.h"
 #include "transport/mpi/port.h"
 
@@ -40,7 +40,7 @@ class MpiTransport final : public Transport {
   void close() override;
   bool closed() const override;
   void release_backend() override;
-  void abandon_after_fork() noexcept override { port_.abandon(); }
+  void abandon_after_fork() noexcept override { port_.abandon_after_fork(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -49,7 +49,7 @@ class MpiTransport final : public Transport {
   static constexpr std::chrono::microseconds kLongestNap{1000};
 
   bool take_frame();
-  bool look();
+  bool poll_mpi();
 
   const MpiOptions options_;
   mpi::Port port_;

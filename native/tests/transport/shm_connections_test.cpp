@@ -12,8 +12,8 @@
 #include "tests/transport/conformance.h"
 #include "tests/transport/ranks.h"
 #include "tests/transport/shm_support.h"
-#include "transport/shm/shm_transport.h"
 #include "transport/shm/socket.h"
+#include "transport/shm/transport.h"
 
 namespace bluecomm::test {
 namespace {
@@ -60,7 +60,7 @@ void expect_refusal(const std::function<void(ShmOptions& options)>& change,
   CHECK(findings.empty());
 }
 
-TEST(shm_links, another_key_job_or_epoch_is_refused) {
+TEST(shm_connections, another_key_job_or_epoch_is_refused) {
   const std::string text = "did not take this rank's connections";
   expect_refusal([](ShmOptions& options) { options.secret[0] = std::byte{8}; }, text);
   expect_refusal([](ShmOptions& options) { options.secret.clear(); }, text);
@@ -70,7 +70,7 @@ TEST(shm_links, another_key_job_or_epoch_is_refused) {
   expect_refusal([](ShmOptions& options) { options.rank = 0; }, text);
 }
 
-TEST(shm_links, a_rank_that_is_linked_already_is_refused) {
+TEST(shm_connections, a_rank_that_is_linked_already_is_refused) {
   TemporaryDirectory directory;
   Findings findings;
   Ranks ranks(scheme_with(directory.path()), 2, findings);
@@ -95,7 +95,7 @@ TEST(shm_links, a_rank_that_is_linked_already_is_refused) {
   CHECK(findings.empty());
 }
 
-TEST(shm_links, a_peer_that_has_gone_cannot_be_dialled) {
+TEST(shm_connections, a_peer_that_has_gone_cannot_be_dialled) {
   TemporaryDirectory directory;
   Findings findings;
   Ranks ranks(scheme_with(directory.path()), 2, findings);
@@ -106,7 +106,7 @@ TEST(shm_links, a_peer_that_has_gone_cannot_be_dialled) {
   CHECK_EQ(sending.message->released(), 0u);
 }
 
-TEST(shm_links, strangers_disturb_nobody) {
+TEST(shm_connections, strangers_disturb_nobody) {
   TemporaryDirectory directory;
   Findings findings;
   Ranks ranks(scheme_with(directory.path()), 3, findings);
@@ -131,7 +131,7 @@ TEST(shm_links, strangers_disturb_nobody) {
   CHECK(findings.empty());
 }
 
-TEST(shm_links, half_open_connections_end) {
+TEST(shm_connections, half_open_connections_end) {
   TemporaryDirectory directory;
   Findings findings;
   Ranks ranks(
@@ -145,7 +145,7 @@ TEST(shm_links, half_open_connections_end) {
   CHECK(findings.empty());
 }
 
-TEST(shm_links, long_directories_work_and_are_left_empty) {
+TEST(shm_connections, long_directories_work_and_are_left_empty) {
   TemporaryDirectory directory;
   std::string path = directory.path();
   for (int i = 0; i < 8; ++i)
@@ -161,7 +161,7 @@ TEST(shm_links, long_directories_work_and_are_left_empty) {
   CHECK(std::filesystem::is_empty(path));
 }
 
-TEST(shm_links, options_that_cannot_be_are_errors) {
+TEST(shm_connections, options_that_cannot_be_are_errors) {
   TemporaryDirectory directory;
   ShmOptions options = shm_options(0, directory.path());
   options.eager_bytes = 1 << 20;
@@ -181,7 +181,7 @@ std::size_t count_mappings() {
   return count;
 }
 
-TEST(shm_links, segments_that_are_gone_are_unmapped_by_the_peer) {
+TEST(shm_connections, segments_that_are_gone_are_unmapped_by_the_peer) {
   TemporaryDirectory directory;
   const auto memory = std::make_shared<SharedMemory>(
       SharedMemory::Options{.segment_bytes = 4 << 20, .keep_free_bytes = 0});

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tests/transport/shm_support.h"
-#include "transport/shm/link.h"
+#include "transport/shm/channel.h"
 
 // One link of the shm transport, whose other end a test writes and reads by hand.
 
@@ -19,8 +19,8 @@ namespace bluecomm::test {
 
 using namespace shm;
 
-inline std::shared_ptr<Shared> shm_shared() {
-  auto shared = std::make_shared<Shared>();
+inline std::shared_ptr<SharedState> make_shared_state() {
+  auto shared = std::make_shared<SharedState>();
   shared->options = shm_options(0, "");
   return shared;
 }
@@ -46,59 +46,57 @@ class Sink final : public Receiver {
 // A link, and the raw other end of it.
 class Fixture {
  public:
-  explicit Fixture(std::shared_ptr<Shared> shared = shm_shared()) {
-    UniqueFd memory_file = make_memfd("test", sizeof(LinkMemory));
-    memory_ = Mapping(memory_file.get(), sizeof(LinkMemory), Access::kReadWrite);
+  explicit Fixture(std::shared_ptr<SharedState> shared = make_shared_state()) {
+    UniqueFd memory_file = make_memfd("test", sizeof(RingPair));
+    memory_ = Mapping(memory_file.get(), sizeof(RingPair), Access::kReadWrite);
     int sockets[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
       throw std::runtime_error("socketpair failed");
     }
     socket_.reset(sockets[1]);
-    Wire::Ends ends{
+    RingConnection::Endpoints endpoints{
         .socket = UniqueFd(sockets[0]),
-        .memory = std::make_shared<Mapping>(memory_file.get(), sizeof(LinkMemory),
+        .memory = std::make_shared<Mapping>(memory_file.get(), sizeof(RingPair),
                                             Access::kReadWrite),
         .doorbell = PeerDoorbell(UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
                                  make_memfd("test", sizeof(DoorbellState))),
         .dialled = true};
-    link = std::make_unique<Link>(std::move(shared), 1, "");
-    link->attach(std::make_unique<Wire>(std::move(ends)));
+    channel = std::make_unique<RingChannel>(std::move(shared), 1, "");
+    channel->attach(std::make_unique<RingConnection>(std::move(endpoints)));
   }
 
-  LinkMemory& memory() {
-    return *reinterpret_cast<LinkMemory*>(memory_.bytes().data());
-  }
+  RingPair& memory() { return *reinterpret_cast<RingPair*>(memory_.bytes().data()); }
   // Where the peer writes.
   RingState& ring() { return memory().directions[1].ring; }
 
-  void write(const Record& record, std::span<const std::byte> more = {}) {
+  void write(const Frame& frame, std::span<const std::byte> more = {}) {
     RingWriter writer(ring());
     writer.skip(written_);
-    writer.append(std::as_bytes(std::span(&record, 1)));
+    writer.append(std::as_bytes(std::span(&frame, 1)));
     writer.append(more);
-    written_ += std::max<std::size_t>(record.nbytes, sizeof record);
+    written_ += std::max<std::size_t>(frame.nbytes, sizeof frame);
     ring().head = written_;
   }
 
   // A well-formed start of a message.
-  void start_message(std::uint64_t id, RecordType type, std::uint64_t nbytes) {
+  void start_message(std::uint64_t id, FrameKind kind, std::uint64_t nbytes) {
     Header header;
     header.nbytes = nbytes;
-    write({.nbytes = sizeof(Record) + sizeof(Header), .type = type, .id = id},
+    write({.nbytes = sizeof(Frame) + sizeof(Header), .kind = kind, .id = id},
           std::as_bytes(std::span(&header, 1)));
   }
 
-  // The type of the record that the link has written last.
-  RecordType last_answer() {
-    Record record;
+  // The type of the frame that the link has written last.
+  FrameKind last_answer() {
+    Frame frame;
     RingState& out = memory().directions[0].ring;
-    std::memcpy(&record, out.data + (out.head - sizeof record) % kRingBytes,
-                sizeof record);
-    return record.type;
+    std::memcpy(&frame, out.data + (out.head - sizeof frame) % kRingBytes,
+                sizeof frame);
+    return frame.kind;
   }
 
   Sink sink;
-  std::unique_ptr<Link> link;
+  std::unique_ptr<RingChannel> channel;
 
  private:
   Mapping memory_;

@@ -9,7 +9,7 @@
 #include "tests/transport/conformance.h"
 #include "tests/transport/fake_mpi.h"
 #include "tests/transport/ranks.h"
-#include "transport/mpi/mpi_transport.h"
+#include "transport/mpi/transport.h"
 
 namespace bluecomm::test {
 namespace {
@@ -102,7 +102,7 @@ struct EarlyFixture : Two {
 };
 
 // Those that concern memory and endings, where no MPI is installed, too.
-TEST(mpi_straight, passes_checks_of_the_suite) {
+TEST(mpi_zero_copy, passes_checks_of_the_suite) {
   const Scheme scheme = scheme_over(std::make_shared<FakeMpi>());
   for (const auto check : {check_payload_sizes, check_steps, check_released,
                            check_sender_cancels, check_receiver_cancels, check_close,
@@ -113,7 +113,7 @@ TEST(mpi_straight, passes_checks_of_the_suite) {
   }
 }
 
-TEST(mpi_straight, sends_from_the_payload_and_seals_it_when_mpi_has_read_it) {
+TEST(mpi_zero_copy, sends_from_the_payload_and_seals_it_when_mpi_has_read_it) {
   Fixture at;
   for (const std::span<const std::byte> chunk : at.fake->held()) {
     CHECK(chunk.data() >= at.payload.data() &&
@@ -133,7 +133,7 @@ TEST(mpi_straight, sends_from_the_payload_and_seals_it_when_mpi_has_read_it) {
   CHECK(!at.lease.has_tenants());
 }
 
-TEST(mpi_straight, a_dropped_payload_may_change_and_does_not_count) {
+TEST(mpi_zero_copy, a_dropped_payload_may_change_and_does_not_count) {
   Fixture at;
   at.outgoing.reset();
   CHECK(at.lease.has_tenants());
@@ -159,12 +159,12 @@ void discard(Two& at, const Outgoing& outgoing) {
   CHECK(!at.lease.has_tenants());
 }
 
-TEST(mpi_straight, a_discarded_payload_is_released_when_mpi_has_read_it) {
+TEST(mpi_zero_copy, a_discarded_payload_is_released_when_mpi_has_read_it) {
   Fixture at;
   discard(at, *at.outgoing);
 }
 
-TEST(mpi_straight, a_lost_link_leaves_the_payload_to_mpi) {
+TEST(mpi_zero_copy, a_lost_link_leaves_the_payload_to_mpi) {
   Fixture at;
   at.ranks[0].transport().forget(1);
   at.ranks.drive("the loss", [&] { return at.ranks[1].lost.contains(0); });
@@ -175,14 +175,14 @@ TEST(mpi_straight, a_lost_link_leaves_the_payload_to_mpi) {
   CHECK_EQ(at.reader->consumed(), 0U);
 }
 
-TEST(mpi_straight, the_session_keeps_what_a_transport_leaves) {
+TEST(mpi_zero_copy, the_session_keeps_what_a_transport_leaves) {
   Fixture at;
   at.ranks[0].free_transport();
   at.outgoing.reset();
   CHECK(at.lease.has_tenants());
 }
 
-TEST(mpi_straight, nothing_is_called_and_nothing_freed_when_mpi_has_ended) {
+TEST(mpi_zero_copy, nothing_is_called_and_nothing_freed_when_mpi_has_ended) {
   Fixture at;
   at.fake->end();
   at.ranks.drive("the loss", [&] { return at.ranks[0].lost.contains(1); });
@@ -191,7 +191,7 @@ TEST(mpi_straight, nothing_is_called_and_nothing_freed_when_mpi_has_ended) {
   CHECK(at.lease.has_tenants());
 }
 
-TEST(mpi_straight, a_transport_leaves_mpi_before_that_ends_and_tells_the_peer) {
+TEST(mpi_zero_copy, a_transport_leaves_mpi_before_that_ends_and_tells_the_peer) {
   Fixture at;
   at.fake->before_finalize([&at] {
     at.ranks[0].transport().release_backend();
@@ -209,7 +209,7 @@ TEST(mpi_straight, a_transport_leaves_mpi_before_that_ends_and_tells_the_peer) {
   CHECK_EQ(at.fake->late_calls(), 0);
 }
 
-TEST(mpi_straight, early_chunks_arrive_when_they_are_asked_for) {
+TEST(mpi_zero_copy, early_chunks_arrive_when_they_are_asked_for) {
   EarlyFixture at;
   at.fake->let_through();
   Reader* const reader = at.ranks.await(1, 7);
@@ -220,7 +220,7 @@ TEST(mpi_straight, early_chunks_arrive_when_they_are_asked_for) {
   CHECK(!at.lease.has_tenants());
 }
 
-TEST(mpi_straight, only_so_many_messages_are_early) {
+TEST(mpi_zero_copy, only_so_many_messages_are_early) {
   EarlyFixture at;
   std::vector<std::unique_ptr<Outgoing>> more;
   for (int i = 0; i < mpi::kEarlyTags; ++i) more.push_back(at.send(8));
@@ -241,7 +241,7 @@ TEST(mpi_straight, only_so_many_messages_are_early) {
   CHECK_EQ(at.fake->held().size(), kChunks);
 }
 
-TEST(mpi_straight, early_chunks_of_a_dropped_payload_are_taken) {
+TEST(mpi_zero_copy, early_chunks_of_a_dropped_payload_are_taken) {
   EarlyFixture at;
   Reader* const reader = at.ranks.await(1, 7);
   at.outgoing.reset();
@@ -254,14 +254,14 @@ TEST(mpi_straight, early_chunks_of_a_dropped_payload_are_taken) {
   at.exchange(8);
 }
 
-TEST(mpi_straight, early_chunks_of_a_discarded_payload_are_taken) {
+TEST(mpi_zero_copy, early_chunks_of_a_discarded_payload_are_taken) {
   EarlyFixture at;
   at.ranks.await(1, 7);
   discard(at, *at.outgoing);
   at.exchange(8);
 }
 
-TEST(mpi_straight, early_chunks_are_taken_when_their_receiver_ends) {
+TEST(mpi_zero_copy, early_chunks_are_taken_when_their_receiver_ends) {
   EarlyFixture at;
   at.ranks.await(1, 7);
   at.fake->let_through();
@@ -271,7 +271,7 @@ TEST(mpi_straight, early_chunks_are_taken_when_their_receiver_ends) {
 }
 
 // Nobody starts receives of what came after it.
-TEST(mpi_straight, a_lost_peer_holds_up_no_shutdown) {
+TEST(mpi_zero_copy, a_lost_peer_holds_up_no_shutdown) {
   EarlyFixture at;
   at.ranks[1].transport().forget(0);
   at.ranks.drive("the loss", [&] { return at.ranks[0].lost.contains(1); });
@@ -306,7 +306,7 @@ struct FailedOperation {
   RequestId id = 0;
 };
 
-TEST(mpi_straight, a_failed_operation_is_finished_when_mpi_has_read_its_memory) {
+TEST(mpi_zero_copy, a_failed_operation_is_finished_when_mpi_has_read_its_memory) {
   FailedOperation at;
   Engine& engine = at.world.engine(0);
   CHECK(engine.finished().empty());
@@ -321,19 +321,20 @@ TEST(mpi_straight, a_failed_operation_is_finished_when_mpi_has_read_its_memory) 
   CHECK(other.release(at.theirs));
 }
 
-TEST(mpi_straight, an_engine_that_ends_tells_what_mpi_still_reads) {
+TEST(mpi_zero_copy, an_engine_that_ends_tells_what_mpi_still_reads) {
   FailedOperation at;
   Engine& engine = at.world.engine(0);
   engine.close(0s);
   CHECK(engine.held() == std::vector<RequestId>({at.id}));
 }
 
-TEST(mpi_straight, an_engine_leaves_mpi_before_that_ends) {
+TEST(mpi_zero_copy, an_engine_leaves_mpi_before_that_ends) {
   FailedOperation at;
   Engine& engine = at.world.engine(0);
-  const auto place = at.session->at_end().add([&engine] { engine.release_backends(); });
+  const auto hook =
+      at.session->finalize_hooks().add([&engine] { engine.release_backends(); });
   at.fake->finalize();
-  at.session->at_end().remove(place);
+  at.session->finalize_hooks().remove(hook);
   CHECK(engine.held() == std::vector<RequestId>({at.id}));
   engine.close(kDeadline);
   CHECK_EQ(at.fake->late_calls(), 0);

@@ -9,20 +9,20 @@ namespace bluecomm::mpi {
 
 // What is to be done when MPI_Finalize begins, while MPI may still be called.
 // Thread-safe.
-class AtEnd {
+class FinalizeHooks {
  public:
   using Body = std::function<void()>;
-  using Place = std::list<Body>::iterator;
+  using Hook = std::list<Body>::iterator;
 
   // `body` runs on the thread that calls MPI_Finalize, and must not throw.
-  Place add(Body body) {
+  Hook add(Body body) {
     const std::lock_guard lock(mutex_);
     return bodies_.insert(bodies_.end(), std::move(body));
   }
   // Returns when it does not run any more.
-  void remove(Place place) {
+  void remove(Hook hook) {
     const std::lock_guard lock(mutex_);
-    bodies_.erase(place);
+    bodies_.erase(hook);
   }
   void run() {
     const std::lock_guard lock(mutex_);

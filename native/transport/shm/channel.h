@@ -5,17 +5,17 @@
 #include <string>
 
 #include "transport/channel.h"
-#include "transport/shm/receive_side.h"
-#include "transport/shm/send_side.h"
-#include "transport/shm/wire.h"
+#include "transport/shm/inbox.h"
+#include "transport/shm/outbox.h"
+#include "transport/shm/ring_connection.h"
 
 namespace bluecomm::shm {
 
 // The channel to one peer, from its first message to its end.
-class Link final : public Channel {
+class RingChannel final : public Channel {
  public:
-  Link(std::shared_ptr<Shared> shared, int peer, std::string offer);
-  ~Link() override;
+  RingChannel(std::shared_ptr<SharedState> shared, int peer, std::string offer);
+  ~RingChannel() override;
 
   int peer() const override { return peer_; }
   const std::string& offer() const { return offer_; }
@@ -29,21 +29,23 @@ class Link final : public Channel {
   bool shares_memory() const override { return true; }
   ChannelStats stats() const override;
 
-  // Has messages and no wire to carry them yet.
-  bool wants_wire() const { return !wire_ && !over_ && sender_->has_queue(); }
-  bool has_wire() const { return wire_ != nullptr; }
-  bool over() const { return over_; }
-  int socket() const { return wire_ ? wire_->socket() : -1; }
-  pid_t peer_pid() const { return wire_ ? wire_->peer_pid() : 0; }
-  void attach(std::unique_ptr<Wire> wire);
+  // Has messages and no connection to carry them yet.
+  bool wants_connection() const {
+    return !connection_ && !finished_ && outbox_->has_queue();
+  }
+  bool is_connected() const { return connection_ != nullptr; }
+  bool finished() const { return finished_; }
+  int socket() const { return connection_ ? connection_->socket() : -1; }
+  pid_t peer_pid() const { return connection_ ? connection_->peer_pid() : 0; }
+  void attach(std::unique_ptr<RingConnection> connection);
   // To be called when the socket is readable.
-  void receive() { wire_->receive(); }
+  void receive() { connection_->receive(); }
 
   bool poll(Receiver& receiver);
   // poll() would do something now; else the peer will wake this rank when so.
   bool has_work();
   // As above, except for one reason: poll() is to be tried again soon.
-  bool needs_retry() const { return sender_->needs_retry(); }
+  bool needs_retry() const { return outbox_->needs_retry(); }
 
   // The peer cannot be reached.
   void fail(Receiver& receiver, const std::string& text);
@@ -51,28 +53,28 @@ class Link final : public Channel {
   void forget();
   void close();
   bool closed();
-  void abandon() noexcept;
+  void abandon_after_fork() noexcept;
 
  private:
   std::unique_ptr<Outgoing> send_message(const Header& header,
                                          std::span<const std::byte> payload,
                                          std::shared_ptr<void>* copies);
   bool drain(Receiver& receiver);
-  void dispatch(const Record& record, Receiver& receiver);
+  void dispatch(const Frame& frame, Receiver& receiver);
   void say_goodbye();
-  void end();
+  void disconnect();
 
-  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<SharedState> shared_;
   const int peer_;
   const std::string offer_;
-  const std::shared_ptr<SendSide> sender_;
-  const std::shared_ptr<ReceiveSide> receiver_;
-  std::unique_ptr<Wire> wire_;
+  const std::shared_ptr<Outbox> outbox_;
+  const std::shared_ptr<Inbox> inbox_;
+  std::unique_ptr<RingConnection> connection_;
   bool closing_ = false;
   bool said_goodbye_ = false;
   bool heard_goodbye_ = false;
   bool forgotten_ = false;
-  bool over_ = false;  // lost, or the peer has gone
+  bool finished_ = false;  // lost, or the peer has gone
   ChannelStats stats_;
 };
 

@@ -9,15 +9,13 @@
 #include <vector>
 
 #include "stream/listener.h"
-#include "stream/options.h"
 #include "stream/poller.h"
 #include "stream/segment_pool.h"
 #include "transport/channel.h"
-#include "transport/tcp/tcp_channel.h"
+#include "transport/tcp/channel.h"
+#include "transport/tcp/options.h"
 
 namespace bluecomm {
-
-using TcpOptions = stream::Options;
 
 // Transport between machines: one TCP stream per peer, or several where they pay, each
 // opened by a keyed handshake.

@@ -1,4 +1,4 @@
-#include "transport/mpi/mpi_transport.h"
+#include "transport/mpi/transport.h"
 
 #include <algorithm>
 #include <cstring>
@@ -28,10 +28,10 @@ MpiTransport::MpiTransport(MpiOptions options)
       last_change_(last_poll_) {}
 
 MpiTransport::~MpiTransport() {
-  if (port_.abandoned()) return;
+  if (port_.forked()) return;
   try {
     for (const auto& [peer, channel] : channels_)
-      channel->leave(mpi::Departure::kDropped);
+      channel->announce_drop(mpi::DropReason::kDropped);
   } catch (const std::exception&) {
     // MPI has failed: it will not tell the peers either.
   }
@@ -40,7 +40,7 @@ MpiTransport::~MpiTransport() {
 Channel& MpiTransport::channel(int peer, std::string_view offer) {
   const auto found = channels_.find(peer);
   if (found != channels_.end()) return *found->second;
-  const mpi::Address address = mpi::Address::parse(offer, port_.ranks());
+  const mpi::PortAddress address = mpi::PortAddress::parse(offer, port_.ranks());
   auto channel = std::make_unique<mpi::MpiChannel>(port_, options_.rank, peer, address,
                                                    options_.eager_bytes);
   return *channels_.emplace(peer, std::move(channel)).first->second;
@@ -61,20 +61,20 @@ bool MpiTransport::take_frame() {
 // One frame at a time is what is looked for first, and reported before MPI is asked for
 // more: a question to which it has no answer may cost a turn of the core. So the news
 // that a link has ended also come before those of what the end has brought about.
-bool MpiTransport::look() {
+bool MpiTransport::poll_mpi() {
   const bool has_frame = take_frame();
   if (has_frame && ++frames_ < kFramesInTurn) return true;
   frames_ = 0;
-  return port_.look() || has_frame;
+  return port_.poll_requests() || has_frame;
 }
 
 bool MpiTransport::poll(Receiver& receiver) {
   if (channels_.empty()) return false;  // all ranks are reached otherwise
   bool changed = false;
-  if (port_.look_for_end()) {
-    for (const auto& [peer, channel] : channels_) channel->mpi_ended();
+  if (port_.check_finalized()) {
+    for (const auto& [peer, channel] : channels_) channel->on_finalized();
   } else {
-    changed = look();
+    changed = poll_mpi();
     changed |= port_.progress();
     for (const auto& [peer, channel] : channels_) changed |= channel->advance();
   }
@@ -110,7 +110,7 @@ void MpiTransport::close() {
 
 void MpiTransport::release_backend() {
   for (const auto& [peer, channel] : channels_) channel->release_backend();
-  port_.end();
+  port_.release_backend();
 }
 
 bool MpiTransport::closed() const {

@@ -11,9 +11,9 @@ namespace bluecomm::mpi {
 
 // Keeps pieces of memory of one length for reuse: their pages are there, and known to
 // the network.
-class Pool {
+class BufferPool {
  public:
-  explicit Pool(std::size_t nbytes) : nbytes_(nbytes) {}
+  explicit BufferPool(std::size_t nbytes) : nbytes_(nbytes) {}
 
   Buffer take() {
     if (free_.empty()) return std::make_unique_for_overwrite<std::byte[]>(nbytes_);
@@ -23,11 +23,11 @@ class Pool {
   }
 
   void give(Buffer buffer) {
-    if (buffer && free_.size() < kKept) free_.push_back(std::move(buffer));
+    if (buffer && free_.size() < kMaxFree) free_.push_back(std::move(buffer));
   }
 
  private:
-  static constexpr std::size_t kKept = 64;
+  static constexpr std::size_t kMaxFree = 64;
   const std::size_t nbytes_;
   std::vector<Buffer> free_;
 };

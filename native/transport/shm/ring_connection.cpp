@@ -1,4 +1,4 @@
-#include "transport/shm/wire.h"
+#include "transport/shm/ring_connection.h"
 
 #include <array>
 #include <cstring>
@@ -17,55 +17,55 @@ struct SegmentPacket {
 
 }  // namespace
 
-Wire::Wire(Ends ends)
-    : ends_(std::move(ends)),
-      peer_pid_(peer_process(ends_.socket.get()).pid),
+RingConnection::RingConnection(Endpoints endpoints)
+    : endpoints_(std::move(endpoints)),
+      peer_pid_(peer_credentials(endpoints_.socket.get()).pid),
       directions_(
-          reinterpret_cast<LinkMemory*>(ends_.memory->bytes().data())->directions),
-      outbound_(ends_.dialled ? 0 : 1),
+          reinterpret_cast<RingPair*>(endpoints_.memory->bytes().data())->directions),
+      outbound_(endpoints_.dialled ? 0 : 1),
       writer_(outbound().ring),
       reader_(inbound().ring) {}
 
-void Wire::revoke() {
+void RingConnection::revoke() {
   outbound().revoked.store(1);
   fence();
 }
 
-bool Wire::fits(std::size_t nbytes) {
+bool RingConnection::fits(std::size_t nbytes) {
   if (!error_.empty()) return false;
   try {
     return writer_.fits(nbytes);
-  } catch (const LinkError& error) {
+  } catch (const ConnectionError& error) {
     error_ = error.what();
     return false;
   }
 }
 
-bool Wire::drained() {
+bool RingConnection::drained() {
   if (!error_.empty()) return false;
   try {
     return writer_.empty();
-  } catch (const LinkError& error) {
+  } catch (const ConnectionError& error) {
     error_ = error.what();
     return false;
   }
 }
 
-bool Wire::push(Record record, std::span<const std::byte> header,
-                std::span<const std::byte> payload) {
-  const std::size_t nbytes = sizeof record + header.size() + payload.size();
-  record.nbytes = static_cast<std::uint32_t>(padded(nbytes));
-  if (!fits(record.nbytes)) return false;
-  writer_.append(std::as_bytes(std::span(&record, 1)));
+bool RingConnection::push(Frame frame, std::span<const std::byte> header,
+                          std::span<const std::byte> payload) {
+  const std::size_t nbytes = sizeof frame + header.size() + payload.size();
+  frame.nbytes = static_cast<std::uint32_t>(padded(nbytes));
+  if (!fits(frame.nbytes)) return false;
+  writer_.append(std::as_bytes(std::span(&frame, 1)));
   writer_.append(header);
   writer_.append(payload);
-  writer_.skip(record.nbytes - nbytes);
+  writer_.skip(frame.nbytes - nbytes);
   writer_.publish();
   ring();
   return true;
 }
 
-bool Wire::share(const std::shared_ptr<const Segment>& segment) {
+bool RingConnection::share(const std::shared_ptr<const Segment>& segment) {
   if (shared_.contains(segment->id())) return true;
   const SegmentPacket packet{.id = segment->id()};
   if (!send_packet(socket(), std::as_bytes(std::span(&packet, 1)), {segment->fd()})) {
@@ -75,17 +75,17 @@ bool Wire::share(const std::shared_ptr<const Segment>& segment) {
   return true;
 }
 
-std::shared_ptr<const Mapping> Wire::segment(std::uint64_t id) {
+std::shared_ptr<const Mapping> RingConnection::segment(std::uint64_t id) {
   auto found = segments_.find(id);
   if (found == segments_.end()) {
-    // It was sent before the record that names it.
+    // It was sent before the frame that names it.
     receive();
     found = segments_.find(id);
   }
   return found == segments_.end() ? nullptr : found->second;
 }
 
-void Wire::receive() {
+void RingConnection::receive() {
   while (!ended_) {
     Packet packet = receive_packet(socket());
     if (packet.state == Packet::State::kNothing) return;
@@ -107,15 +107,15 @@ void Wire::receive() {
     try {
       segments_[announced.id] =
           std::make_shared<const Mapping>(packet.files[0].get(), 1, Access::kRead);
-    } catch (const LinkError&) {
+    } catch (const ConnectionError&) {
       // A payload there is asked for in chunks instead.
     }
   }
 }
 
-void Wire::abandon() noexcept {
-  ends_.socket.reset();
-  ends_.doorbell.close();
+void RingConnection::abandon_after_fork() noexcept {
+  endpoints_.socket.reset();
+  endpoints_.doorbell.close();
 }
 
 }  // namespace bluecomm::shm

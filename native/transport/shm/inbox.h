@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "transport/channel.h"
-#include "transport/shm/records.h"
-#include "transport/shm/send_side.h"
+#include "transport/shm/outbox.h"
+#include "transport/shm/ring_connection.h"
 #include "transport/shm/wire.h"
 
 namespace bluecomm::shm {
@@ -16,20 +16,20 @@ namespace bluecomm::shm {
 class LargeIncoming;
 
 // The half of a link that receives.
-class ReceiveSide : public std::enable_shared_from_this<ReceiveSide> {
+class Inbox : public std::enable_shared_from_this<Inbox> {
  public:
   // `sender` carries the answers.
-  explicit ReceiveSide(SendSide& sender) : sender_(&sender) {}
+  explicit Inbox(Outbox& outbox) : outbox_(&outbox) {}
 
-  void attach(Wire& wire);
+  void attach(RingConnection& connection);
   // Messages that have arrived stay readable.
   void detach();
 
-  // The message that `record`, at the reader's position, starts. Throws LinkError when
-  // it makes no sense.
-  std::unique_ptr<Incoming> take_message(const Record& record);
-  // Another record about a message of this side; likewise.
-  void on_record(const Record& record);
+  // The message that `frame`, at the reader's position, starts. Throws ConnectionError
+  // when it makes no sense.
+  std::unique_ptr<Incoming> take_message(const Frame& frame);
+  // Another frame about a message of this side; likewise.
+  void on_frame(const Frame& frame);
 
   // Tells the sender what was consumed since. True when anything was.
   bool flush();
@@ -42,20 +42,20 @@ class ReceiveSide : public std::enable_shared_from_this<ReceiveSide> {
   friend class EagerIncoming;
   friend class LargeIncoming;
 
-  std::unique_ptr<Incoming> take_eager(const Record& record, const Header& header);
-  std::unique_ptr<Incoming> take_large(const Record& record, const Header& header);
-  void on_chunk(LargeIncoming& message, const Record& record);
+  std::unique_ptr<Incoming> take_eager(const Frame& frame, const Header& header);
+  std::unique_ptr<Incoming> take_large(const Frame& frame, const Header& header);
+  void on_chunk(LargeIncoming& message, const Frame& frame);
   void on_cancel(LargeIncoming& message);
 
   // For the messages.
-  void answer(RecordType type, std::uint64_t id, std::uint64_t length = 0);
+  void answer(FrameKind kind, std::uint64_t id, std::uint64_t length = 0);
   void give_credit(std::uint64_t nbytes);
   // False when the sender may have changed the payload since it was shown.
   bool still_valid(const LargeIncoming& message) const;
 
-  SendSide* sender_;
-  Wire* wire_ = nullptr;
-  std::shared_ptr<Mapping> memory_;  // of the wire, for still_valid()
+  Outbox* outbox_;
+  RingConnection* connection_ = nullptr;
+  std::shared_ptr<Mapping> memory_;  // of the connection, for still_valid()
   Direction* inbound_ = nullptr;     // there
   std::uint64_t last_id_ = 0;
   std::unordered_map<std::uint64_t, LargeIncoming*> large_;  // not consumed yet

@@ -1,4 +1,4 @@
-#include "mpi/meeting.h"
+#include "mpi/record_exchange.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -16,19 +16,19 @@ using Clock = std::chrono::steady_clock;
 
 // A record is longer than this only if a host has hundreds of addresses.
 constexpr std::size_t kMaxRecord = 1 << 18;
-// The others wait for the word of rank 0 for longer than rank 0 waits for them.
-constexpr std::chrono::seconds kWordTime{5};
+// The others wait for the reply of rank 0 for longer than rank 0 waits for them.
+constexpr std::chrono::seconds kReplyTime{5};
 constexpr std::chrono::microseconds kShortestNap{50};
 constexpr std::chrono::microseconds kLongestNap{2000};
 
 using Bytes = std::vector<std::byte>;
 
-// What rank 0 says in the end: how many ranks are silent, which, or how many bytes the
+// What rank 0 says in the end: how many ranks are missing, which, or how many bytes the
 // broadcast of the records has.
-struct Word {
+struct RootReply {
   std::uint64_t nbytes = 0;
-  std::uint64_t silent_count = 0;
-  int silent[16] = {};  // the first of them
+  std::uint64_t missing_count = 0;
+  int missing[16] = {};  // the first of them
 };
 
 std::invalid_argument too_long(const std::string& whose, std::size_t nbytes) {
@@ -39,10 +39,10 @@ std::invalid_argument too_long(const std::string& whose, std::size_t nbytes) {
 
 // One meeting, on one rank. Requests that are left when it fails keep their memory for
 // the rest of the process: MPI may still use it.
-class Meeting {
+class RecordExchange {
  public:
-  Meeting(Communicator& communicator, int tag, Clock::time_point deadline,
-          const std::function<bool()>& interrupted)
+  RecordExchange(Communicator& communicator, int tag, Clock::time_point deadline,
+                 const std::function<bool()>& interrupted)
       : communicator_(communicator),
         tag_(tag),
         deadline_(deadline),
@@ -50,14 +50,14 @@ class Meeting {
         rank_(communicator.rank()),
         size_(communicator.size()) {}
 
-  Attendance run(const std::string& mine) {
+  ExchangedRecords run(const std::string& mine) {
     if (mine.size() > kMaxRecord) throw too_long("", mine.size());
     return rank_ == 0 ? lead(mine) : follow(mine);
   }
 
  private:
   // Nothing when the time is up, or the program was interrupted.
-  std::optional<Done> wait(Request& request) {
+  std::optional<Completion> wait(RequestHandle& request) {
     std::chrono::microseconds length = kShortestNap;
     do {
       if (auto done = communicator_.test(request)) return done;
@@ -74,14 +74,15 @@ class Meeting {
     return !stopped_;
   }
 
-  bool wait_all(std::vector<Request>& requests) {
-    return std::all_of(requests.begin(), requests.end(),
-                       [this](Request& request) { return wait(request).has_value(); });
+  bool wait_all(std::vector<RequestHandle>& requests) {
+    return std::all_of(
+        requests.begin(), requests.end(),
+        [this](RequestHandle& request) { return wait(request).has_value(); });
   }
 
   // A rank's record on its way to rank 0: its length, then itself.
-  struct Guest {
-    Request request{};
+  struct PendingRecord {
+    RequestHandle request{};
     std::uint64_t nbytes = 0;
     bool has_length = false;
     bool came = false;
@@ -90,111 +91,112 @@ class Meeting {
 
   // From each rank by name: with MPICH 5.0 over UCX a receive from any source may never
   // end, when one rank of this machine and one of another send at the same time.
-  Attendance lead(const std::string& mine) {
-    auto guests = std::make_unique<std::vector<Guest>>(size_);
+  ExchangedRecords lead(const std::string& mine) {
+    auto pending = std::make_unique<std::vector<PendingRecord>>(size_);
     for (int rank = 1; rank < size_; ++rank) {
-      Guest& guest = (*guests)[rank];
-      const auto into = std::as_writable_bytes(std::span(&guest.nbytes, 1));
-      guest.request = communicator_.irecv(into, rank, tag_);
+      PendingRecord& peer = (*pending)[rank];
+      const auto into = std::as_writable_bytes(std::span(&peer.nbytes, 1));
+      peer.request = communicator_.irecv(into, rank, tag_);
     }
     std::chrono::microseconds length = kShortestNap;
     int left = size_ - 1;
     do {
       for (int rank = 1; rank < size_; ++rank) {
-        Guest& guest = (*guests)[rank];
-        while (!guest.came && receive(guest, rank)) length = kShortestNap;
+        PendingRecord& peer = (*pending)[rank];
+        while (!peer.came && receive(peer, rank)) length = kShortestNap;
       }
-      left =
-          static_cast<int>(std::count_if(guests->begin() + 1, guests->end(),
-                                         [](const Guest& one) { return !one.came; }));
+      left = static_cast<int>(
+          std::count_if(pending->begin() + 1, pending->end(),
+                        [](const PendingRecord& one) { return !one.came; }));
     } while (left > 0 && nap(length));
 
     std::vector<std::string> records{mine};
-    std::vector<int> silent;
+    std::vector<int> missing;
     for (int rank = 1; rank < size_; ++rank) {
-      Guest& guest = (*guests)[rank];
-      if (!guest.came) {
-        communicator_.cancel(guest.request);
-        silent.push_back(rank);
+      PendingRecord& peer = (*pending)[rank];
+      if (!peer.came) {
+        communicator_.cancel(peer.request);
+        missing.push_back(rank);
       } else {
-        records.push_back(std::move(guest.record));
+        records.push_back(std::move(peer.record));
       }
     }
-    if (left > 0) static_cast<void>(guests.release());
+    if (left > 0) static_cast<void>(pending.release());
     if (stopped_) return {};
-    deadline_ = std::max(deadline_, Clock::now() + kWordTime);
-    return conclude(std::move(records), std::move(silent));
+    deadline_ = std::max(deadline_, Clock::now() + kReplyTime);
+    return conclude(std::move(records), std::move(missing));
   }
 
   // True if something of it has come.
-  bool receive(Guest& guest, int from) {
-    if (!communicator_.test(guest.request)) return false;
-    if (guest.has_length) {
-      guest.came = true;
+  bool receive(PendingRecord& peer, int from) {
+    if (!communicator_.test(peer.request)) return false;
+    if (peer.has_length) {
+      peer.came = true;
       return true;
     }
-    if (guest.nbytes > kMaxRecord) {
-      throw too_long(" of rank " + std::to_string(from), guest.nbytes);
+    if (peer.nbytes > kMaxRecord) {
+      throw too_long(" of rank " + std::to_string(from), peer.nbytes);
     }
-    guest.has_length = true;
-    guest.record.resize(guest.nbytes);
-    guest.request = communicator_.irecv(std::as_writable_bytes(std::span(guest.record)),
-                                        from, tag_);
+    peer.has_length = true;
+    peer.record.resize(peer.nbytes);
+    peer.request =
+        communicator_.irecv(std::as_writable_bytes(std::span(peer.record)), from, tag_);
     return true;
   }
 
-  Attendance conclude(std::vector<std::string> records, std::vector<int> silent) {
-    auto all = std::make_unique<Bytes>(silent.empty() ? join(records) : Bytes());
-    auto word = std::make_unique<Word>();
-    word->nbytes = all->size();
-    word->silent_count = silent.size();
-    std::copy_n(silent.begin(), std::min(silent.size(), std::size(word->silent)),
-                word->silent);
-    std::vector<Request> requests;
+  ExchangedRecords conclude(std::vector<std::string> records,
+                            std::vector<int> missing) {
+    auto all = std::make_unique<Bytes>(missing.empty() ? join(records) : Bytes());
+    auto reply = std::make_unique<RootReply>();
+    reply->nbytes = all->size();
+    reply->missing_count = missing.size();
+    std::copy_n(missing.begin(), std::min(missing.size(), std::size(reply->missing)),
+                reply->missing);
+    std::vector<RequestHandle> requests;
     for (int rank = 1; rank < size_; ++rank) {
-      if (std::find(silent.begin(), silent.end(), rank) != silent.end()) continue;
-      const auto bytes = std::as_bytes(std::span(word.get(), 1));
+      if (std::find(missing.begin(), missing.end(), rank) != missing.end()) continue;
+      const auto bytes = std::as_bytes(std::span(reply.get(), 1));
       requests.push_back(communicator_.isend(bytes, rank, tag_));
     }
-    if (silent.empty() && size_ > 1) {
+    if (missing.empty() && size_ > 1) {
       requests.push_back(communicator_.ibcast(*all, 0));
     }
     if (!wait_all(requests)) {
       static_cast<void>(all.release());
-      static_cast<void>(word.release());
+      static_cast<void>(reply.release());
     }
-    if (!silent.empty()) return {{}, std::move(silent)};
+    if (!missing.empty()) return {{}, std::move(missing)};
     return {std::move(records), {}};
   }
 
-  Attendance follow(const std::string& mine) {
-    deadline_ += kWordTime;
+  ExchangedRecords follow(const std::string& mine) {
+    deadline_ += kReplyTime;
     auto length = std::make_unique<std::uint64_t>(mine.size());
     auto record = std::make_unique<Bytes>(mine.size());
     std::memcpy(record->data(), mine.data(), mine.size());
-    auto word = std::make_unique<Word>();
-    std::vector<Request> sent;
+    auto reply = std::make_unique<RootReply>();
+    std::vector<RequestHandle> sent;
     sent.push_back(
         communicator_.isend(std::as_bytes(std::span(length.get(), 1)), 0, tag_));
     sent.push_back(communicator_.isend(*record, 0, tag_));
-    const auto into = std::as_writable_bytes(std::span(word.get(), 1));
-    Request told = communicator_.irecv(into, 0, tag_);
+    const auto into = std::as_writable_bytes(std::span(reply.get(), 1));
+    RequestHandle told = communicator_.irecv(into, 0, tag_);
     if (!wait(told) || !wait_all(sent)) {
       static_cast<void>(length.release());
       static_cast<void>(record.release());
-      static_cast<void>(word.release());
-      return stopped_ ? Attendance{} : Attendance{{}, {0}};
+      static_cast<void>(reply.release());
+      return stopped_ ? ExchangedRecords{} : ExchangedRecords{{}, {0}};
     }
-    if (word->silent_count > 0) {
+    if (reply->missing_count > 0) {
       const std::size_t count =
-          std::min<std::size_t>(word->silent_count, std::size(word->silent));
-      return {{}, {word->silent, word->silent + count}};
+          std::min<std::size_t>(reply->missing_count, std::size(reply->missing));
+      return {{}, {reply->missing, reply->missing + count}};
     }
-    auto all = std::make_unique<Bytes>(word->nbytes);
-    Request spread = communicator_.ibcast(*all, 0);
+    auto all = std::make_unique<Bytes>(reply->nbytes);
+    RequestHandle spread = communicator_.ibcast(*all, 0);
     if (!wait(spread)) {
       static_cast<void>(all.release());
-      return stopped_ ? Attendance{} : Attendance{{}, {0}};
+      return stopped_ ? ExchangedRecords{} : ExchangedRecords{{}, {0}};
     }
     return {split(*all), {}};
   }
@@ -234,9 +236,10 @@ class Meeting {
 
 }  // namespace
 
-Attendance meet(Communicator& communicator, int tag, const std::string& mine,
-                Clock::time_point deadline, const std::function<bool()>& interrupted) {
-  return Meeting(communicator, tag, deadline, interrupted).run(mine);
+ExchangedRecords exchange_records(Communicator& communicator, int tag,
+                                  const std::string& mine, Clock::time_point deadline,
+                                  const std::function<bool()>& interrupted) {
+  return RecordExchange(communicator, tag, deadline, interrupted).run(mine);
 }
 
 }  // namespace bluecomm::mpi

@@ -1,4 +1,4 @@
-#include "transport/tcp/tcp_channel.h"
+#include "transport/tcp/channel.h"
 
 #include <cstring>
 #include <string>

@@ -1,10 +1,10 @@
-#include "transport/mpi/requests.h"
+#include "transport/mpi/request_set.h"
 
 #include <utility>
 
 namespace bluecomm::mpi {
 
-Requests::Id Requests::take_slot() {
+RequestSet::Id RequestSet::take_slot() {
   if (free_.empty()) {
     slots_.emplace_back();
     return slots_.size() - 1;
@@ -14,7 +14,7 @@ Requests::Id Requests::take_slot() {
   return id;
 }
 
-Requests::Id Requests::add(Request request) {
+RequestSet::Id RequestSet::add(RequestHandle request) {
   const Id id = take_slot();
   slots_[id].at = under_way_.size();
   under_way_.push_back(request);
@@ -22,34 +22,34 @@ Requests::Id Requests::add(Request request) {
   return id;
 }
 
-Requests::Id Requests::add_ended(const Done& done) {
+RequestSet::Id RequestSet::add_completed(const Completion& done) {
   const Id id = take_slot();
   slots_[id].done = done;
   return id;
 }
 
-std::optional<Done> Requests::take(Id id) {
-  std::optional<Done> done = std::exchange(slots_[id].done, std::nullopt);
+std::optional<Completion> RequestSet::take(Id id) {
+  std::optional<Completion> done = std::exchange(slots_[id].done, std::nullopt);
   if (done) free_.push_back(id);
   return done;
 }
 
-std::optional<Request> Requests::release(Id id) {
+std::optional<RequestHandle> RequestSet::release(Id id) {
   if (take(id)) return std::nullopt;
   const std::size_t at = slots_[id].at;
-  const Request request = under_way_[at];
+  const RequestHandle request = under_way_[at];
   owners_[at].reset();
   remove_unowned();
   free_.push_back(id);
   return request;
 }
 
-bool Requests::look() {
+bool RequestSet::poll() {
   if (under_way_.empty()) return false;
   ended_.clear();
   mpi_.test_some(under_way_, ended_);
   if (ended_.empty()) return false;
-  for (const Ended& one : ended_) {
+  for (const IndexedCompletion& one : ended_) {
     slots_[*owners_[one.index]].done = one.done;
     owners_[one.index].reset();
   }
@@ -57,7 +57,7 @@ bool Requests::look() {
   return true;
 }
 
-void Requests::remove_unowned() {
+void RequestSet::remove_unowned() {
   std::size_t kept = 0;
   for (std::size_t at = 0; at < under_way_.size(); ++at) {
     if (!owners_[at]) continue;

@@ -16,7 +16,7 @@ namespace bluecomm::mpi {
 class MpiChannel final : public Channel {
  public:
   // `rank`: this one's. `port` outlives the channel.
-  MpiChannel(Port& port, int rank, int peer, const Address& address,
+  MpiChannel(Port& port, int rank, int peer, const PortAddress& address,
              std::size_t eager_bytes)
       : peer_(peer),
         outbox_(port, rank, address, eager_bytes),
@@ -44,18 +44,18 @@ class MpiChannel final : public Channel {
   // The program calls MPI_Finalize, which has begun.
   void release_backend();
   // It has called it.
-  void mpi_ended();
+  void on_finalized();
   void close();
   bool closed() const;
   // Tells the peer, if it has ever heard of this rank, that nothing more will come.
-  void leave(Departure why);
+  void announce_drop(DropReason why);
 
  private:
-  bool can_send() const { return !closing_ && !gone_ && !peer_finished_; }
+  bool can_send() const { return !closing_ && !dropped_ && !peer_finished_; }
   // Also to a peer that has never heard of this rank: what it sends from now on would
   // reach nobody, and MPI would not tell. Such a one need not answer.
   bool owes_goodbye() const {
-    return closing_ && !goodbye_sent_ && !gone_ && outbox_.idle();
+    return closing_ && !goodbye_sent_ && !dropped_ && outbox_.idle();
   }
   std::unique_ptr<Outgoing> send(const Header& header,
                                  std::span<const std::byte> payload, Lease* lease);
@@ -69,8 +69,8 @@ class MpiChannel final : public Channel {
   bool goodbye_sent_ = false;
   bool goodbye_seen_ = false;
   bool peer_finished_ = false;  // it has said goodbye
-  bool gone_ = false;           // the link is dropped, here or there
-  bool told_ = false;           // the receiver knows how the link ended
+  bool dropped_ = false;        // the link is dropped, here or there
+  bool reported_ = false;       // the receiver knows how the link ended
   std::optional<std::string> lost_;
 };
 
