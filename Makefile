@@ -3,7 +3,7 @@
 #   make demo     four processes train a model by averaging with their neighbors
 #   make test     all tests           make native-test   the C++ tests alone
 #   make test-gpu what needs a GPU; not part of make test
-#   make check    lint, types, C++ warnings              make lint, make format
+#   make check    lint, types, commits, C++ warnings     make lint, make format
 #   make bench    speed of the operations on this machine
 #   make bench-all    all operations and the start of jobs, to build/bench; takes long
 #   make clean    remove everything that was built
@@ -197,6 +197,7 @@ format: $(VENV)/.dev
 
 check: lint $(VENV)/.extension
 	$(BIN)/mypy
+	$(BIN)/python -m tests.tools.commit_messages
 	$(MAKE) --no-print-directory -j$(JOBS) clang-check
 
 # A second compiler's opinion: other warnings, and the thread annotations.
