@@ -28,8 +28,8 @@ from tests.mp import test_optim_methods as methods
 from tests.mp.test_allreduce import other_collectives, reduce_all, shuffled_names
 from tests.mp.test_neighbor_allreduce import TOPOLOGIES, mix_all_shapes
 from tests.mp.test_optim_one_sided import RATE, STEPS, push_with_constant_gradient
+from tests.mp.test_window_errors import a_mutex_that_is_not_released_names_its_holder
 from tests.mp.test_windows import (
-    a_mutex_that_is_not_released_names_its_holder,
     collecting_is_exact,
     getting_reads_what_is_shown,
     no_update_sees_half_a_put,
