@@ -32,12 +32,9 @@ constexpr std::array kOps = {
 }  // namespace
 
 Kind parse_kind(std::string_view word) {
+  if (const auto kind = kind_from_name(word)) return *kind;
   std::string known;
-  for (int value = 0; value <= static_cast<int>(Kind::kPairGossip); ++value) {
-    const auto kind = static_cast<Kind>(value);
-    if (kind_name(kind) == word) return kind;
-    known.append(" ").append(kind_name(kind));
-  }
+  for (const KindInfo& kind : all_kinds()) known.append(" ").append(kind.name);
   refuse_word("kind", word, known);
 }
 

@@ -13,8 +13,6 @@
 
 namespace bluecomm {
 
-inline constexpr std::size_t kKinds = static_cast<std::size_t>(Kind::kPairGossip) + 1;
-
 // Counts what one rank's operations do, and tells a Recorder where there is one.
 //
 // An operation waits while it lacks something of a peer and nothing can be moved. The
@@ -57,7 +55,7 @@ class Account {
                Clock::time_point end);
 
   // Of all kinds, by Kind; null: nothing was exchanged with that peer.
-  using Edges = std::array<EdgeStats, kKinds>;
+  using Edges = std::array<EdgeStats, kKindCount>;
   const Edges* edges(int peer) const;
   KindStats kind(Kind kind) const;
   std::chrono::duration<double> age() const { return Clock::now() - since_; }
@@ -78,8 +76,8 @@ class Account {
   std::vector<std::unique_ptr<Edges>> edges_;  // by rank
   std::vector<Event> edge_events_;             // reused by record_edges()
   std::vector<std::uint32_t> edge_places_;     // by rank, in it, from 1; 0: none
-  std::array<KindStats, kKinds> kinds_{};
-  std::array<std::atomic<std::int64_t>, kKinds> blocked_ns_{};
+  std::array<KindStats, kKindCount> kinds_{};
+  std::array<std::atomic<std::int64_t>, kKindCount> blocked_ns_{};
   Clock::time_point since_ = Clock::now();
 };
 

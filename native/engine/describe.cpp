@@ -44,16 +44,11 @@ std::string describe_factor(std::string_view name, double factor) {
   return std::string(", ").append(name) + value.data();
 }
 
-bool first_dim_is_free(Kind kind) {
-  return kind == Kind::kAllgather || kind == Kind::kAlltoall ||
-         kind == Kind::kNeighborAllgather;
-}
-
 // What the callers must do, for the first thing in which the calls differ.
 std::string_view remedy(const Envelope& a, const Envelope& b) {
   if (a.kind != b.kind) return "All ranks must call the same operation under one name.";
   if (a.dtype != b.dtype || a.shape_hash != b.shape_hash) {
-    return first_dim_is_free(a.kind)
+    return kind_info(a.kind).shape == ShapeRule::kAllButFirst
                ? "All ranks must pass the same dtype and, but for the first dimension, "
                  "the same shape."
                : "All ranks must pass the same shape and dtype.";
@@ -82,16 +77,17 @@ std::string describe_operation(const Envelope& call, std::string_view name) {
 }
 
 std::string describe_call(const Envelope& call) {
-  std::string text(kind_name(call.kind));
-  if (call.kind == Kind::kBarrier) return text;
+  const KindInfo& kind = kind_info(call.kind);
+  std::string text(kind.name);
+  if (kind.shape == ShapeRule::kNoTensor) return text;
   text.append(" ").append(dtype_name(call.dtype)).append(" ");
   text += describe_shape(call);
-  if (call.kind == Kind::kAllreduce || call.kind == Kind::kReducescatter) {
+  if (kind.is_reduction) {
     text.append(" ").append(op_name(call.op));
     text += describe_factor("prescale", call.prescale);
     text += describe_factor("postscale", call.postscale);
   }
-  if (call.kind == Kind::kBroadcast) text += " from root " + std::to_string(call.root);
+  if (kind.has_root) text += " from root " + std::to_string(call.root);
   if (call.local_only != 0) text += " inside the machine";
   return text;
 }

@@ -25,11 +25,6 @@ std::string_view shorten(std::string_view text, std::size_t limit) {
   return text.substr(0, length);
 }
 
-bool spares_the_group(Kind kind) {
-  return kind == Kind::kNeighborAllgather || kind == Kind::kNeighborAllreduce ||
-         kind == Kind::kPairGossip;
-}
-
 }  // namespace
 
 void Dispatcher::fail(RequestId id, Status status) {
@@ -47,7 +42,8 @@ void Dispatcher::fail_all(Code code, const std::string& text, int rank) {
 
 std::vector<int> Dispatcher::participants(const Operation& operation) const {
   const Request& request = operation.request();
-  if (spares_the_group(request.kind) || request.local_only) return operation.peers();
+  if (kind_info(request.kind).spares_group || request.local_only)
+    return operation.peers();
   std::vector<int> ranks = request.group->ranks;
   std::erase(ranks, config_.rank);
   return ranks;
@@ -126,7 +122,7 @@ void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
   const std::string here = peers_.describe_rank(config_.rank);
   const std::string there = peers_.describe_rank(peer);
   const std::string_view remedy =
-      spares_the_group(theirs.kind)
+      kind_info(theirs.kind).spares_group
           ? "The destinations of one and the sources of the other must agree."
           : "All ranks must pass the same arguments.";
   std::string text = describe_operation(theirs, theirs.name_text());

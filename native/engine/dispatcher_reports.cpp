@@ -51,7 +51,7 @@ Stats Dispatcher::stats() const {
   Stats stats;
   stats.age_s = account_.age().count();
   stats.window_calls = window_account_.kinds();
-  for (std::size_t k = 0; k < kKinds; ++k) {
+  for (std::size_t k = 0; k < kKindCount; ++k) {
     const Kind kind = static_cast<Kind>(k);
     const KindStats counted = account_.kind(kind);
     if (counted.calls > 0) stats.kinds.emplace_back(kind, counted);
@@ -66,7 +66,7 @@ Stats Dispatcher::stats() const {
                    {},
                    window_account_.edges(rank)};
     const Account::Edges* const edges = account_.edges(rank);
-    for (std::size_t k = 0; edges != nullptr && k < kKinds; ++k) {
+    for (std::size_t k = 0; edges != nullptr && k < kKindCount; ++k) {
       const EdgeStats& edge = (*edges)[k];
       if (edge == EdgeStats{}) continue;
       peer.edges.emplace_back(static_cast<Kind>(k), edge);

@@ -15,35 +15,9 @@ std::uint64_t mix(std::uint64_t hash, const T& value) {
   return hash_bytes({reinterpret_cast<const char*>(&value), sizeof value}, hash);
 }
 
-// How much of the shape all ranks share.
-enum class ShapeRule { kNone, kAll, kAllButFirst };
-
-ShapeRule shape_rule(Kind kind) {
-  switch (kind) {
-    case Kind::kBarrier:
-      return ShapeRule::kNone;
-    case Kind::kAllgather:
-    case Kind::kAlltoall:
-    case Kind::kNeighborAllgather:
-      return ShapeRule::kAllButFirst;
-    case Kind::kAllreduce:
-    case Kind::kBroadcast:
-    case Kind::kReducescatter:
-    case Kind::kNeighborAllreduce:
-    case Kind::kHierarchicalNeighborAllreduce:
-    case Kind::kPairGossip:
-      return ShapeRule::kAll;
-  }
-  return ShapeRule::kAll;
-}
-
-bool is_reduction(Kind kind) {
-  return kind == Kind::kAllreduce || kind == Kind::kReducescatter;
-}
-
 std::uint64_t hash_shape(const Request& request) {
-  const ShapeRule rule = shape_rule(request.kind);
-  if (rule == ShapeRule::kNone) return 0;
+  const ShapeRule rule = kind_info(request.kind).shape;
+  if (rule == ShapeRule::kNoTensor) return 0;
   std::uint64_t hash = mix(1, request.shape.size());
   const std::size_t first = rule == ShapeRule::kAllButFirst ? 1 : 0;
   for (std::size_t i = first; i < request.shape.size(); ++i) {
@@ -88,7 +62,7 @@ std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed) {
 std::uint64_t name_hash(const Request& request) {
   std::uint64_t hash = hash_bytes(request.name);
   if (request.name.empty()) hash = mix(hash, request.kind);
-  if (request.kind == Kind::kPairGossip && !request.sources.empty()) {
+  if (kind_info(request.kind).is_pairwise && !request.sources.empty()) {
     const auto [low, high] =
         std::minmax(request.group->me, request.sources.front().first);
     hash = mix(mix(hash, low), high);
@@ -98,18 +72,19 @@ std::uint64_t name_hash(const Request& request) {
 
 Envelope make_envelope(const Request& request, Algorithm algorithm, std::uint64_t job,
                        std::uint32_t epoch, std::uint32_t sequence) {
+  const KindInfo& kind = kind_info(request.kind);
   Envelope envelope;
   envelope.job = job;
   envelope.key = {request.group->id, name_hash(request), epoch, sequence};
   envelope.kind = request.kind;
   envelope.algorithm = algorithm;
-  if (request.kind != Kind::kBarrier) envelope.dtype = request.dtype;
-  if (is_reduction(request.kind)) {
+  if (kind.shape != ShapeRule::kNoTensor) envelope.dtype = request.dtype;
+  if (kind.is_reduction) {
     envelope.op = request.op;
     envelope.prescale = request.prescale;
     envelope.postscale = request.postscale;
   }
-  if (request.kind == Kind::kBroadcast) envelope.root = request.root;
+  if (kind.has_root) envelope.root = request.root;
   envelope.local_only = request.local_only ? 1 : 0;
   envelope.shape_hash = hash_shape(request);
   envelope.group_hash = hash_group(request);
@@ -142,7 +117,7 @@ std::optional<Envelope> read_envelope(const Header& header) {
   std::memcpy(static_cast<void*>(&envelope), header.envelope.data(), sizeof envelope);
   const bool known_type =
       envelope.type == MessageType::kData || envelope.type == MessageType::kAbort;
-  if (!known_type || envelope.kind > Kind::kPairGossip ||
+  if (!known_type || !is_kind(envelope.kind) ||
       !dtype_from_value(static_cast<std::uint8_t>(envelope.dtype)) ||
       envelope.op > ReduceOp::kAdasum || envelope.algorithm > Algorithm::kBlocks ||
       envelope.local_only > 1 || envelope.name_length > Envelope::kMaxName ||

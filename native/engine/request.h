@@ -7,30 +7,14 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/dtype.h"
+#include "engine/kinds.h"
 #include "kernels/combine.h"
 
 namespace bluecomm {
-
-enum class Kind : std::uint8_t {
-  kAllreduce,
-  kBroadcast,
-  kAllgather,
-  kReducescatter,
-  kAlltoall,
-  kBarrier,
-  kNeighborAllgather,
-  kNeighborAllreduce,
-  kHierarchicalNeighborAllreduce,
-  kPairGossip,
-};
-
-// The operation's public name, such as "neighbor_allreduce".
-std::string_view kind_name(Kind kind) noexcept;
 
 // A set of ranks that operate together. `ranks[i]` is the global rank of member i;
 // `machine_of[i]` the (possibly simulated) machine of member i, 0 .. machines-1,

@@ -1,5 +1,5 @@
 // The collectives: each a pure function from a request to this rank's plan. All throw
-// std::invalid_argument for a request that makes no sense. One file each; planner.cpp
+// std::invalid_argument for a request that makes no sense. One file each; kinds.cpp
 // lists them.
 #pragma once
 
