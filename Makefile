@@ -97,7 +97,8 @@ TEST_SOURCES := $(LIBRARY_SOURCES) \
 PLUGIN := libnccl-net-bluecomm.so
 PLUGIN_SOURCES := $(filter native/nccl_net/% native/stream/% native/common/%, \
     $(filter %.cpp,$(NATIVE)))
-NET_BENCH_SOURCES := $(addprefix native/tests/nccl_net/, player.cpp socket_strategy.cpp ways.cpp)
+NET_BENCH_SOURCES := $(addprefix native/tests/nccl_net/, bench_channel.cpp \
+    plugin_client.cpp socket_strategy.cpp)
 PLUGIN_LDFLAGS := -shared -Wl,-soname,$(PLUGIN) -Wl,-z,nodelete \
     -Wl,--version-script=native/nccl_net/exports.map
 

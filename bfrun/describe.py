@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from bfrun.nccl_net import describe_net
+from bfrun.nccl_net import describe_nccl_net
 from bfrun.plan import LaunchPlan
 
 
@@ -33,7 +33,7 @@ def describe_plan(plan: LaunchPlan) -> str:
         f"{_count(machines, 'machine')}"
     )
     common = [f"command: {shlex.join(first.command)}", f"directory: {first.cwd}"]
-    if (net := describe_net(first.environment)) is not None:
+    if (net := describe_nccl_net(first.environment)) is not None:
         common.append(f"NCCL's network: {net}")
     return "\n".join([heading, *common, *_columns(rows)])
 

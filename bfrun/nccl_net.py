@@ -19,7 +19,7 @@ _FILE = Path("nccl_net", "libnccl-net-bluecomm.so")
 _MAX_PATH = 254  # of a plugin, in NCCL; which takes several, separated by commas
 
 
-def with_net(config: LaunchConfig) -> LaunchConfig:
+def with_nccl_net(config: LaunchConfig) -> LaunchConfig:
     """Return the settings with the plugin's variables, which ``-x`` overrides.
 
     Raises:
@@ -43,7 +43,7 @@ def needed_files(config: LaunchConfig) -> list[str]:
     return [path] if config.enable_net and path.startswith("/") else []
 
 
-def describe_net(environment: Mapping[str, str]) -> str | None:
+def describe_nccl_net(environment: Mapping[str, str]) -> str | None:
     """Return what the NCCL of a rank with these variables uses, if they say it."""
     path = environment.get(PATH_NAME)
     if path is None:

@@ -14,7 +14,7 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.base import Launcher
 from bfrun.launch.choose import Choice, choose_launcher
-from bfrun.nccl_net import with_net
+from bfrun.nccl_net import with_nccl_net
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
 from bfrun.preflight.preflight import HostReport, run_preflight
 from bfrun.probe import numa_domains, visible_gpus
@@ -36,7 +36,7 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
         LaunchError: The plan is impossible, a host did not pass the pre-flight, or
             the job could not start. Nothing is left running.
     """
-    config = with_net(config)
+    config = with_nccl_net(config)
     if config.launcher == "mpi":
         return _start_mpi(config, run)
     choice = choose_launcher(config, os.environ)

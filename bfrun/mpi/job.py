@@ -23,7 +23,7 @@ from bfrun.errors import LaunchError
 from bfrun.launch.bootstrap import agent_archive
 from bfrun.mpi.command import MpiCommand
 from bfrun.mpi.plan import FILES, plan_mpi
-from bfrun.nccl_net import describe_net
+from bfrun.nccl_net import describe_nccl_net
 
 _TERM_GRACE_S = 4.0
 _SHOWN = "ARCHIVE"
@@ -43,7 +43,7 @@ def run_mpi(config: LaunchConfig, environ: Mapping[str, str]) -> int:
     shown = shlex.join(command.argv).replace(archive, _SHOWN)
     if config.dry_run:
         print(shown)
-        if (net := describe_net(command.variables)) is not None:
+        if (net := describe_nccl_net(command.variables)) is not None:
             print(f"NCCL's network: {net}")
         return 0
     if config.verbose:

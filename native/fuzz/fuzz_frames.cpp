@@ -14,7 +14,7 @@ using namespace bluecomm::stream;
 // Writes down what it is told; drops every fourth message.
 class Recorder final : public FrameSink {
  public:
-  Place begin(const Frame& frame, std::size_t) override {
+  Destination begin(const Frame& frame, std::size_t) override {
     if (frame.message % 4 == 3) return {};
     payload_.assign(frame.length, std::byte{0});
     return {payload_, {}};

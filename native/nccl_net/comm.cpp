@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/seconds.h"
-#include "nccl_net/mover.h"
+#include "nccl_net/io_thread.h"
 
 namespace bluecomm::nccl_net {
 namespace {
@@ -39,7 +39,7 @@ std::unique_lock<std::mutex> Comm::hold() {
 
 std::optional<std::size_t> Comm::test(Request& request) {
   std::unique_lock lock(mutex, std::try_to_lock);
-  if (!lock && mover_ != nullptr) {
+  if (!lock && io_thread_ != nullptr) {
     wanted_ = true;
     return std::nullopt;
   }
@@ -88,18 +88,18 @@ stream::LinkStats Comm::stats() {
 void Comm::abandon() noexcept {
   poller_.abandon();
   connection_.abandon();
-  mover_ = nullptr;
+  io_thread_ = nullptr;
 }
 
-void Comm::use(Mover& mover) {
-  mover_ = &mover;
+void Comm::use(IoThread& io_thread) {
+  io_thread_ = &io_thread;
   set_due();
-  mover.wake();
+  io_thread.wake();
 }
 
-Mover* Comm::leave_mover() {
+IoThread* Comm::detach_io_thread() {
   const std::scoped_lock lock(mutex);
-  return mover_.exchange(nullptr);
+  return io_thread_.exchange(nullptr);
 }
 
 bool Comm::take_turn() {
@@ -122,17 +122,17 @@ bool Comm::move_or_fail(Clock::time_point now) {
   }
 }
 
-// What is left to do is for the mover, whoever calls next and when.
-void Comm::call_mover() {
-  Mover* const mover = mover_;
-  if (mover == nullptr || !connection_.busy()) return;
+// What is left to do is for the io_thread, whoever calls next and when.
+void Comm::notify_io_thread() {
+  IoThread* const io_thread = io_thread_;
+  if (io_thread == nullptr || !connection_.busy()) return;
   set_due();
-  mover->wake();
+  io_thread->wake();
 }
 
 void Comm::push(Clock::time_point now) {
   connection_.advance(now);
-  call_mover();
+  notify_io_thread();
 }
 
 void Comm::advance(Clock::time_point now) { move(now); }
@@ -149,7 +149,7 @@ bool Comm::move(Clock::time_point now) {
     fail(abi::kRemoteError, end->empty() ? "the peer has closed the connection" : *end);
   }
   if (now - last_beat_ >= kBeat) beat(now);
-  call_mover();
+  notify_io_thread();
   return moved;
 }
 
@@ -164,7 +164,7 @@ void Comm::beat(Clock::time_point now) {
   connection_.check_silence();
   const stream::Link& link = connection_.link();
   if (link.queued() == std::exchange(frames_queued_, link.queued())) {
-    connection_.say_alive();
+    connection_.send_heartbeat();
     frames_queued_ = link.queued();
     connection_.advance(now);
   }

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "nccl_net/failure.h"
-#include "nccl_net/handle.h"
-#include "nccl_net/keeper.h"
+#include "nccl_net/housekeeper.h"
+#include "nccl_net/listen_handle.h"
 #include "nccl_net/message.h"
 #include "stream/connection.h"
 #include "stream/poller.h"
@@ -19,7 +19,7 @@
 namespace bluecomm::nccl_net {
 
 class Comm;
-class Mover;
+class IoThread;
 
 // What isend and irecv return, until test() says that it is done.
 struct Request {
@@ -31,15 +31,15 @@ inline bool is_free(const Request& request) { return request.comm == nullptr; }
 inline constexpr std::size_t kMaxRequests = 32;
 
 // A connection of a sender to a receiver; one end of it. Who calls it moves what can be
-// moved, and the keeper does while nobody calls; besides, a Mover may.
-class Comm : public Kept {
+// moved, and the housekeeper does while nobody calls; besides, a IoThread may.
+class Comm : public Maintained {
  public:
   // `hello`: this end and the other; `name`: of the other end, for errors.
   Comm(const stream::Options& options, const stream::Hello& hello, std::string name,
        std::vector<stream::Address> addresses);
 
   // The bytes of the request, which is free again; or nothing yet. Takes the mutex, but
-  // does not wait for a Mover that has it. Throws Failure.
+  // does not wait for a IoThread that has it. Throws Failure.
   std::optional<std::size_t> test(Request& request);
 
   // Takes the mutex. Gives user memory and sockets up. What was sent before is
@@ -52,24 +52,24 @@ class Comm : public Kept {
 
   // Readable when a turn would do something.
   int fd() const { return poller_.fd(); }
-  // From now on a Mover takes turns, whenever the connection is due.
-  void use(Mover& mover);
+  // From now on a IoThread takes turns, whenever the connection is due.
+  void use(IoThread& io_thread);
   // Takes the mutex. It is woken no more; null: there was none.
-  Mover* leave_mover();
-  // Of its Mover: whether a turn is due; begin one; and moves what can be moved, unless
-  // a caller is busy with it or waits for it, when it stays due. True if anything
-  // moved.
+  IoThread* detach_io_thread();
+  // Of its IoThread: whether a turn is due; begin one; and moves what can be moved,
+  // unless a caller is busy with it or waits for it, when it stays due. True if
+  // anything moved.
   bool is_due() const { return due_; }
   bool take_due() { return due_.exchange(false); }
   void set_due() { due_ = true; }
   bool take_turn();
 
-  void keep(Clock::time_point now) override { move_or_fail(now); }
+  void maintain(Clock::time_point now) override { move_or_fail(now); }
   void abandon() noexcept override;
 
  protected:
-  // The mutex, for a call. It waits for the turn of a Mover at most, which then leaves
-  // the next one to calls.
+  // The mutex, for a call. It waits for the turn of a IoThread at most, which then
+  // leaves the next one to calls.
   std::unique_lock<std::mutex> hold();
 
   // With the mutex held, all of them.
@@ -95,7 +95,7 @@ class Comm : public Kept {
  private:
   bool move(Clock::time_point now);
   bool move_or_fail(Clock::time_point now);
-  void call_mover();
+  void notify_io_thread();
   void beat(Clock::time_point now);
   bool is_drained() const;
 
@@ -107,9 +107,10 @@ class Comm : public Kept {
   Clock::time_point heard_at_;  // bytes of the peer
   std::uint64_t bytes_received_ = 0;
   std::uint64_t frames_queued_ = 0;
-  std::atomic<Mover*> mover_ = nullptr;
-  std::atomic<bool> due_ = false;     // a turn of the mover
-  std::atomic<bool> wanted_ = false;  // by a caller, who found the mover busy with it
+  std::atomic<IoThread*> io_thread_ = nullptr;
+  std::atomic<bool> due_ = false;  // a turn of the io_thread
+  std::atomic<bool> wanted_ =
+      false;  // by a caller, who found the io_thread busy with it
 };
 
 }  // namespace bluecomm::nccl_net

@@ -171,7 +171,7 @@ int close_recv(void* comm) noexcept {
 
 int close_listen(void* comm) noexcept {
   return guard("closeListen", [&] {
-    const KeptPtr<ListenComm> owner(static_cast<ListenComm*>(comm));
+    const MaintainedPtr<ListenComm> owner(static_cast<ListenComm*>(comm));
   });
 }
 

@@ -4,22 +4,23 @@
 
 #include <system_error>
 
+#include "nccl_net/io_thread_pool.h"
 #include "nccl_net/plugin.h"
-#include "nccl_net/pool.h"
 
 namespace bluecomm::nccl_net {
 namespace {
 
-// In the order in which locks are taken everywhere; the keeper holds all connections.
+// In the order in which locks are taken everywhere; the housekeeper holds all
+// connections.
 void before_fork() {
   Plugin::get().before_fork();
-  Pool::get().before_fork();
-  Keeper::get().before_fork();
+  IoThreadPool::get().before_fork();
+  Housekeeper::get().before_fork();
 }
 
 void after_fork(bool in_child) {
-  Keeper::get().after_fork(in_child);
-  Pool::get().after_fork(in_child);
+  Housekeeper::get().after_fork(in_child);
+  IoThreadPool::get().after_fork(in_child);
   Plugin::get().after_fork();
 }
 

@@ -6,24 +6,24 @@
 namespace bluecomm::nccl_net {
 
 ListenComm::ListenComm(const Device& device, const Settings& settings)
-    : gate_(make_kept<Gate>(device, settings)) {}
+    : acceptor_(make_maintained<Acceptor>(device, settings)) {}
 
-KeptPtr<RecvComm> ListenComm::accept() {
+MaintainedPtr<RecvComm> ListenComm::accept() {
   std::unique_ptr<RecvComm> open;
   {
     const std::scoped_lock lock(mutex);
-    keep(Clock::now());
+    maintain(Clock::now());
     open = take_open();
   }
   if (!open) return nullptr;
-  Keeper::get().add(*open);
-  return KeptPtr<RecvComm>(open.release());
+  Housekeeper::get().add(*open);
+  return MaintainedPtr<RecvComm>(open.release());
 }
 
-void ListenComm::keep(Clock::time_point) {
-  gate_->advance();
-  for (stream::Admitted& newcomer : gate_->take_newcomers()) {
-    opening_.push_back(std::make_unique<RecvComm>(gate_, std::move(newcomer)));
+void ListenComm::maintain(Clock::time_point) {
+  acceptor_->advance();
+  for (stream::AcceptedConnection& newcomer : acceptor_->take_newcomers()) {
+    opening_.push_back(std::make_unique<RecvComm>(acceptor_, std::move(newcomer)));
   }
   // A sender that gave up is its own affair.
   std::erase_if(opening_, [](const auto& one) { return !one->advance_opening(); });

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "stream/received.h"
+#include "stream/received_message.h"
 
 namespace bluecomm::nccl_net {
 

@@ -9,7 +9,7 @@
 #include "common/cores.h"
 #include "nccl_net/counters.h"
 #include "nccl_net/fork.h"
-#include "nccl_net/pool.h"
+#include "nccl_net/io_thread_pool.h"
 
 namespace bluecomm::nccl_net {
 namespace {
@@ -37,9 +37,9 @@ void Plugin::open(abi::Logger* logger) {
   settings_ = read_settings(environ);
   devices_ = find_devices({variable("NCCL_SOCKET_IFNAME"),
                            variable("NCCL_SOCKET_FAMILY"), variable("NCCL_COMM_ID")});
-  place_ = find_place(variable("LOCAL_RANK"), variable("LOCAL_WORLD_SIZE"));
+  cpus_ = find_cpus(variable("LOCAL_RANK"), variable("LOCAL_WORLD_SIZE"));
   threads_ =
-      settings_.threads >= 0 ? settings_.threads : auto_threads(place_, usable_cores());
+      settings_.threads >= 0 ? settings_.threads : auto_threads(cpus_, usable_cores());
   is_open_ = true;
   std::string cards;
   for (const Device& one : devices_) cards += " " + one.name + ":" + one.address.text();
@@ -55,37 +55,39 @@ Device& Plugin::device(int number) {
   return devices_[static_cast<std::size_t>(number)];
 }
 
-KeptPtr<ListenComm> Plugin::listen(int number, void* handle) {
-  auto listen_comm = make_kept<ListenComm>(device(number), settings_);
+MaintainedPtr<ListenComm> Plugin::listen(int number, void* handle) {
+  auto listen_comm = make_maintained<ListenComm>(device(number), settings_);
   listen_comm->handle().write(handle);
   return listen_comm;
 }
 
 SendComm* Plugin::connect(int number, void* memory) {
-  Handle handle = Handle::read(memory);
+  ListenHandle handle = ListenHandle::read(memory);
   // Out of the table while it is worked on: an error forgets it.
-  Attempt attempt = take_attempt(handle, number);
-  const std::uint64_t id = std::exchange(handle.attempt, 0);
+  PendingConnect pending = take_pending_connect(handle, number);
+  const std::uint64_t id = std::exchange(handle.connect_id, 0);
   handle.write(memory);
-  if (attempt.comm->advance_opening()) return adopt(std::move(attempt.comm));
+  if (pending.comm->advance_opening()) return adopt(std::move(pending.comm));
   const std::scoped_lock lock(mutex_);
-  handle.attempt = id == 0 ? ++last_attempt_ : id;
+  handle.connect_id = id == 0 ? ++last_connect_id_ : id;
   handle.write(memory);
-  attempt.called_at = Clock::now();
-  attempts_.emplace(handle.attempt, std::move(attempt));
+  pending.called_at = Clock::now();
+  pending_connects_.emplace(handle.connect_id, std::move(pending));
   return nullptr;
 }
 
-Plugin::Attempt Plugin::take_attempt(const Handle& handle, int number) {
+Plugin::PendingConnect Plugin::take_pending_connect(const ListenHandle& handle,
+                                                    int number) {
   const Device& device = this->device(number);
   const Clock::time_point now = Clock::now();
-  if (handle.attempt == 0) {
-    drop_forgotten_attempts(now);
+  if (handle.connect_id == 0) {
+    drop_forgotten_connects(now);
     auto count = stream_count(handle.address(device), number);
-    return {make_kept<SendComm>(handle, device, settings_, std::move(count)), now};
+    return {make_maintained<SendComm>(handle, device, settings_, std::move(count)),
+            now};
   }
   const std::scoped_lock lock(mutex_);
-  const auto known = attempts_.extract(handle.attempt);
+  const auto known = pending_connects_.extract(handle.connect_id);
   if (known.empty()) {
     throw Failure(abi::kInvalidUsage,
                   "connect: called with a handle of an attempt that has ended");
@@ -106,16 +108,16 @@ std::shared_ptr<stream::StreamCount> Plugin::stream_count(stream::Address peer,
   return count;
 }
 
-void Plugin::drop_forgotten_attempts(Clock::time_point now) {
-  std::vector<Attempt> dropped;  // and freed without the mutex
+void Plugin::drop_forgotten_connects(Clock::time_point now) {
+  std::vector<PendingConnect> dropped;  // and freed without the mutex
   const std::scoped_lock lock(mutex_);
-  for (auto one = attempts_.begin(); one != attempts_.end();) {
+  for (auto one = pending_connects_.begin(); one != pending_connects_.end();) {
     if (now - one->second.called_at < kForgotten) {
       ++one;
       continue;
     }
     dropped.push_back(std::move(one->second));
-    one = attempts_.erase(one);
+    one = pending_connects_.erase(one);
   }
 }
 
@@ -125,7 +127,7 @@ RecvComm* Plugin::accept(ListenComm& listen_comm) {
 }
 
 template <typename T>
-T* Plugin::adopt(KeptPtr<T> comm) {
+T* Plugin::adopt(MaintainedPtr<T> comm) {
   {
     const std::scoped_lock lock(mutex_);
     comms_.push_back({++last_number_, comm.get()});
@@ -137,8 +139,8 @@ T* Plugin::adopt(KeptPtr<T> comm) {
 void Plugin::give_to_thread(Comm& comm) {
   if (threads_ == 0) return;
   try {
-    Pool::get().add(comm, place_, threads_,
-                    [this](const std::string& text) { log(abi::kInfo, text); });
+    IoThreadPool::get().add(comm, cpus_, threads_,
+                            [this](const std::string& text) { log(abi::kInfo, text); });
   } catch (const std::system_error& error) {
     log(abi::kInfo, std::string("a connection goes without a thread: ") + error.what());
   }
@@ -149,8 +151,8 @@ void Plugin::close(Comm* comm) {
     const std::scoped_lock lock(mutex_);
     std::erase_if(comms_, [comm](const Adopted& one) { return one.comm == comm; });
   }
-  const KeptPtr<Comm> owner(comm);
-  if (threads_ > 0) Pool::get().remove(*comm);
+  const MaintainedPtr<Comm> owner(comm);
+  if (threads_ > 0) IoThreadPool::get().remove(*comm);
   comm->close();
 }
 

@@ -32,7 +32,7 @@ class Plugin {
   // Throws Failure if there is no such card.
   Device& device(int number);
 
-  KeptPtr<ListenComm> listen(int device, void* handle);
+  MaintainedPtr<ListenComm> listen(int device, void* handle);
   // Null: called again, with the same memory, until there is one.
   SendComm* connect(int device, void* handle);
   RecvComm* accept(ListenComm& listen_comm);
@@ -48,29 +48,29 @@ class Plugin {
   void log(abi::LogLevel level, const std::string& text) const;
 
  private:
-  struct Attempt {
-    KeptPtr<SendComm> comm;
+  struct PendingConnect {
+    MaintainedPtr<SendComm> comm;
     Clock::time_point called_at;
   };
 
-  Attempt take_attempt(const Handle& handle, int number);
+  PendingConnect take_pending_connect(const ListenHandle& handle, int number);
   // Of the connections that go out through the card `number` to the peer's host.
   std::shared_ptr<stream::StreamCount> stream_count(stream::Address peer, int number);
-  void drop_forgotten_attempts(Clock::time_point now);
+  void drop_forgotten_connects(Clock::time_point now);
   template <typename T>
-  T* adopt(KeptPtr<T> comm);
+  T* adopt(MaintainedPtr<T> comm);
   void give_to_thread(Comm& comm);
 
   std::atomic<abi::Logger*> logger_ = nullptr;
-  // Before those of a Pool, of the Keeper and of a Kept.
+  // Before those of a IoThreadPool, of the Housekeeper and of a Maintained.
   std::mutex mutex_;
   bool is_open_ = false;  // after that, the next four do not change
   Settings settings_;
   std::vector<Device> devices_;
-  Place place_;
+  CpuSet cpus_;
   int threads_ = 0;
-  std::map<std::uint64_t, Attempt> attempts_;
-  std::uint64_t last_attempt_ = 0;
+  std::map<std::uint64_t, PendingConnect> pending_connects_;
+  std::uint64_t last_connect_id_ = 0;
   std::map<std::pair<int, std::string>, std::weak_ptr<stream::StreamCount>> counts_;
   struct Adopted {
     std::uint64_t number;

@@ -11,11 +11,12 @@
 
 namespace bluecomm::nccl_net {
 
-RecvComm::RecvComm(std::shared_ptr<Gate> gate, stream::Admitted newcomer)
-    : Comm(gate->identity().options, gate->identity().receiver,
+RecvComm::RecvComm(std::shared_ptr<Acceptor> acceptor,
+                   stream::AcceptedConnection newcomer)
+    : Comm(acceptor->identity().options, acceptor->identity().receiver,
            "the sender at " + stream::peer_text(newcomer.fd.get()), {}),
-      gate_(std::move(gate)),
-      gate_watch_(poller(), gate_->fd(), EPOLLIN) {
+      acceptor_(std::move(acceptor)),
+      acceptor_watch_(poller(), acceptor_->fd(), EPOLLIN) {
   connection().admit(newcomer.hello, std::move(newcomer.fd), Clock::now());
 }
 
@@ -51,14 +52,15 @@ bool RecvComm::is_open() {
 }
 
 void RecvComm::on_turn(Clock::time_point now) {
-  if (gate_watch_.take_events() == 0) return;
-  gate_->advance();
+  if (acceptor_watch_.take_events() == 0) return;
+  acceptor_->advance();
   take_streams(now);
 }
 
 void RecvComm::take_streams(Clock::time_point now) {
   if (!connection().is_open()) return;
-  for (stream::Admitted& one : gate_->take_streams(connection().group())) {
+  for (stream::AcceptedConnection& one :
+       acceptor_->take_streams(connection().group())) {
     connection().admit(one.hello, std::move(one.fd), now);
   }
 }
@@ -77,7 +79,7 @@ void RecvComm::on_message(std::unique_ptr<stream::ReceivedMessage> message) {
 
 void RecvComm::match() {
   while (!posted_.empty() && !unexpected_.empty()) {
-    Receiving& receiving = *posted_.front();
+    RecvRequest& receiving = *posted_.front();
     const std::size_t nbytes = unexpected_.front()->nbytes();
     if (nbytes > receiving.into.size()) {
       return refuse(nbytes, receiving.into.size());
@@ -101,7 +103,7 @@ void RecvComm::refuse(std::size_t nbytes, std::size_t room) {
                                " for a receive of " + std::to_string(room) + " bytes");
 }
 
-bool RecvComm::has_arrived(Receiving& receiving) const {
+bool RecvComm::has_arrived(RecvRequest& receiving) const {
   stream::ReceivedMessage& message = *receiving.message;
   const auto bytes = message.readable();
   if (bytes.size() + message.consumed() < message.nbytes()) return false;
@@ -113,7 +115,7 @@ bool RecvComm::has_arrived(Receiving& receiving) const {
 }
 
 std::optional<std::size_t> RecvComm::finish(Request& request) {
-  auto& receiving = static_cast<Receiving&>(request);
+  auto& receiving = static_cast<RecvRequest&>(request);
   if (!receiving.message || !has_arrived(receiving)) return std::nullopt;
   const std::size_t nbytes = receiving.message->nbytes();
   receiving.message.reset();

@@ -6,16 +6,17 @@
 #include <optional>
 #include <span>
 
+#include "nccl_net/acceptor.h"
 #include "nccl_net/comm.h"
-#include "nccl_net/gate.h"
 
 namespace bluecomm::nccl_net {
 
 // The end that receives. The k-th message is for the k-th irecv.
 class RecvComm final : public Comm {
  public:
-  // `newcomer`: what came through the gate, which it keeps open for further streams.
-  RecvComm(std::shared_ptr<Gate> gate, stream::Admitted newcomer);
+  // `newcomer`: what came through the acceptor, which it keeps open for further
+  // streams.
+  RecvComm(std::shared_ptr<Acceptor> acceptor, stream::AcceptedConnection newcomer);
 
   const char* direction() const override { return "recv"; }
 
@@ -29,7 +30,7 @@ class RecvComm final : public Comm {
   bool is_open();
 
  private:
-  struct Receiving : Request {
+  struct RecvRequest : Request {
     std::span<std::byte> into;
     std::unique_ptr<stream::ReceivedMessage> message;  // once it has begun to arrive
   };
@@ -43,16 +44,16 @@ class RecvComm final : public Comm {
   void take_streams(Clock::time_point now);
   void match();
   void refuse(std::size_t nbytes, std::size_t room);
-  bool has_arrived(Receiving& receiving) const;
+  bool has_arrived(RecvRequest& receiving) const;
 
-  const std::shared_ptr<Gate> gate_;
-  stream::Watch gate_watch_;
+  const std::shared_ptr<Acceptor> acceptor_;
+  stream::Watch acceptor_watch_;
   bool begun_ = false;
   // Receives so far. Message 0 of the connection is the sender's kBegin.
   std::uint64_t posted_so_far_ = 0;
   bool expects_ = false;  // the last message was one that pays to be expected
-  std::array<Receiving, kMaxRequests> requests_;
-  std::deque<Receiving*> posted_;  // that no message has come for, in order
+  std::array<RecvRequest, kMaxRequests> requests_;
+  std::deque<RecvRequest*> posted_;  // that no message has come for, in order
   std::deque<std::unique_ptr<stream::ReceivedMessage>> unexpected_;
 };
 

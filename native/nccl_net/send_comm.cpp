@@ -10,7 +10,7 @@ namespace {
 // one of them is tested, which NCCL does next.
 constexpr std::uint64_t kTogether = 64 << 10;
 
-Identity identity_with(const Handle& handle, const Settings& settings,
+Identity identity_with(const ListenHandle& handle, const Settings& settings,
                        std::shared_ptr<stream::StreamCount> count) {
   Identity identity = identity_of(handle.name(), settings);
   identity.options.count = std::move(count);
@@ -19,8 +19,8 @@ Identity identity_with(const Handle& handle, const Settings& settings,
 
 }  // namespace
 
-SendComm::SendComm(const Handle& handle, const Device& device, const Settings& settings,
-                   std::shared_ptr<stream::StreamCount> count)
+SendComm::SendComm(const ListenHandle& handle, const Device& device,
+                   const Settings& settings, std::shared_ptr<stream::StreamCount> count)
     : SendComm(identity_with(handle, settings, std::move(count)),
                handle.address(device)) {}
 
@@ -64,7 +64,7 @@ Request* SendComm::isend(std::span<const std::byte> payload, int tag) {
 
 // Done means that the kernel has every byte: NCCL may not call for a long time then.
 std::optional<std::size_t> SendComm::finish(Request& request) {
-  auto& sending = static_cast<Sending&>(request);
+  auto& sending = static_cast<SendRequest&>(request);
   const bool released = sending.message->released() == sending.nbytes;
   if (!released || connection().link().flushed() < sending.frames_end) {
     return std::nullopt;

@@ -14,7 +14,7 @@ class SendComm final : public Comm {
  public:
   // Begins to connect to the listener of `handle`, through the card `device`. `count`:
   // of streams, if they are not set.
-  SendComm(const Handle& handle, const Device& device, const Settings& settings,
+  SendComm(const ListenHandle& handle, const Device& device, const Settings& settings,
            std::shared_ptr<stream::StreamCount> count);
 
   const char* direction() const override { return "send"; }
@@ -28,7 +28,7 @@ class SendComm final : public Comm {
   Request* isend(std::span<const std::byte> payload, int tag);
 
  private:
-  struct Sending : Request {
+  struct SendRequest : Request {
     std::optional<stream::SentMessage> message;
     std::size_t nbytes = 0;
     std::uint64_t frames_end = 0;  // of what was queued for it on stream 0
@@ -40,7 +40,7 @@ class SendComm final : public Comm {
   std::optional<std::size_t> finish(Request& request) override;
   bool idle() const override;
 
-  std::array<Sending, kMaxRequests> requests_;
+  std::array<SendRequest, kMaxRequests> requests_;
 };
 
 }  // namespace bluecomm::nccl_net

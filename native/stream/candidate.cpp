@@ -9,21 +9,21 @@
 
 namespace bluecomm::stream {
 
-Candidate::Word Candidate::hear(Poller& poller) {
+Candidate::Verdict Candidate::read_verdict(Poller& poller) {
   const int fd = socket_.get();
   if (watch_.empty()) watch_ = Watch(poller, fd, EPOLLIN | EPOLLRDHUP | EPOLLET);
   while (received_ < open_.size()) {
     const auto space = std::span(open_).subspan(received_);
     const ssize_t n = recv(fd, space.data(), space.size(), 0);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return Word::kNone;
-    if (n <= 0) return Word::kGone;
+    if (n < 0 && errno == EAGAIN) return Verdict::kNone;
+    if (n <= 0) return Verdict::kClosed;
     received_ += static_cast<std::size_t>(n);
   }
   Frame frame;
   std::memcpy(&frame, open_.data(), sizeof frame);
   const bool right = frame.kind == FrameKind::kOpen && defect_of(frame).empty();
-  return right ? Word::kOpen : Word::kGone;
+  return right ? Verdict::kOpen : Verdict::kClosed;
 }
 
 }  // namespace bluecomm::stream

@@ -16,7 +16,7 @@ namespace bluecomm::stream {
 // used: by a kOpen, the first thing on it.
 class Candidate {
  public:
-  enum class Word { kNone, kOpen, kGone };
+  enum class Verdict { kNone, kOpen, kClosed };
 
   Candidate(const Nonce& group, UniqueFd socket, Clock::time_point deadline)
       : group_(group), socket_(std::move(socket)), deadline_(deadline) {}
@@ -25,7 +25,7 @@ class Candidate {
   Clock::time_point deadline() const { return deadline_; }
 
   // What the peer has said so far. Reads the kOpen and nothing that follows it.
-  Word hear(Poller& poller);
+  Verdict read_verdict(Poller& poller);
 
   UniqueFd take_socket() {
     watch_ = {};

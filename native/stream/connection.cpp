@@ -23,7 +23,7 @@ Connection::Connection(Poller& poller, const Options& options, const Hello& hell
 
 bool Connection::admit(const Hello& hello, UniqueFd fd, Clock::time_point now) {
   if (hello.stream > 0) {
-    const bool joins = state_ == State::kOpen && !growth_ && hello.group == group_ &&
+    const bool joins = state_ == State::kOpen && !opener_ && hello.group == group_ &&
                        link_.streams().size() < static_cast<std::size_t>(kMaxStreams);
     if (joins) add(std::move(fd), true);
     return joins;
@@ -70,7 +70,7 @@ void Connection::open(Connector::First first) {
   if (first.dialled) {
     Hello hello = hello_;
     hello.group = group_;
-    growth_.emplace(poller_, options_, hello, addresses_, peer_address(fd));
+    opener_.emplace(poller_, options_, hello, addresses_, peer_address(fd));
   }
   add(std::move(first.socket), connector_.decides());
 }
@@ -107,16 +107,16 @@ void Connection::grow(Clock::time_point now) {
   const std::size_t streams = link_.streams().size();
   std::size_t wanted = static_cast<std::size_t>(options_.streams);
   if (count_) {
-    if (const bool blocked = link_.is_blocked(); count_->measures(blocked)) {
+    if (const bool blocked = link_.is_blocked(); count_->needs_update(blocked)) {
       count_->update(blocked, link_.bytes_acknowledged(), streams, now);
     }
     link_.use(count_->used());
     wanted = count_->wanted();
-    if (growth_) wanted = std::max(wanted, link_.streams_asked_for());
+    if (opener_) wanted = std::max(wanted, link_.streams_asked_for());
   }
-  if (growth_) {
-    growth_->want(wanted);
-    for (UniqueFd& socket : growth_->advance(now)) add(std::move(socket), false);
+  if (opener_) {
+    opener_->want(wanted);
+    for (UniqueFd& socket : opener_->advance(now)) add(std::move(socket), false);
   } else if (count_ && wanted > asked_for_) {
     asked_for_ = wanted;
     link_.ask_for_streams(wanted);
@@ -144,7 +144,7 @@ bool Connection::busy() const {
 Clock::time_point Connection::next_timer() const {
   if (state_ == State::kGone) return Clock::time_point::max();
   if (state_ == State::kOpen) {
-    const auto next = growth_ ? growth_->next_timer() : Clock::time_point::max();
+    const auto next = opener_ ? opener_->next_timer() : Clock::time_point::max();
     return std::min(next, link_.next_timer());
   }
   const bool news = link_.is_wanted() && !connector_.is_wanted();
@@ -172,7 +172,7 @@ void Connection::lose(std::string text) {
 void Connection::let_go() {
   state_ = State::kGone;
   watches_.clear();
-  growth_.reset();
+  opener_.reset();
   count_.reset();  // others go on without this link
   link_.end();
   connector_.stop();
@@ -195,7 +195,7 @@ bool Connection::closed() const {
 
 void Connection::abandon() noexcept {
   connector_.abandon();
-  if (growth_) growth_->abandon();
+  if (opener_) opener_->abandon();
   link_.abandon();
 }
 

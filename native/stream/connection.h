@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "stream/connector.h"
-#include "stream/growth.h"
 #include "stream/link.h"
 #include "stream/options.h"
 #include "stream/poller.h"
 #include "stream/stream_count.h"
+#include "stream/stream_opener.h"
 
 namespace bluecomm::stream {
 
@@ -46,7 +46,7 @@ class Connection {
     link_.expect(message, into);
   }
 
-  void say_alive() { link_.say_alive(); }
+  void send_heartbeat() { link_.send_heartbeat(); }
 
   bool is_open() const { return state_ == State::kOpen; }
   // Also when it is over.
@@ -103,7 +103,7 @@ class Connection {
   Link link_;
   std::vector<Watch> watches_;              // of link_'s streams: go before them
   std::optional<StreamCount::User> count_;  // unless it is given
-  std::optional<Growth> growth_;            // of a link that this end dialled
+  std::optional<StreamOpener> opener_;      // of a link that this end dialled
   std::size_t asked_for_ = 1;               // of the peer, if it dialled
 };
 

@@ -69,14 +69,14 @@ void Connector::retry_later(Clock::time_point now) {
 std::optional<Connector::First> Connector::check(std::optional<Candidate>& candidate,
                                                  bool dialled, Clock::time_point now) {
   if (!candidate) return std::nullopt;
-  using Word = Candidate::Word;
-  const Word word = decides() ? Word::kOpen : candidate->hear(poller_);
-  if (word == Word::kOpen) {
+  using Verdict = Candidate::Verdict;
+  const Verdict verdict = decides() ? Verdict::kOpen : candidate->read_verdict(poller_);
+  if (verdict == Verdict::kOpen) {
     First first{candidate->take_socket(), candidate->group(), dialled};
     candidate.reset();
     return first;
   }
-  if (word == Word::kGone || now >= candidate->deadline()) candidate.reset();
+  if (verdict == Verdict::kClosed || now >= candidate->deadline()) candidate.reset();
   return std::nullopt;
 }
 

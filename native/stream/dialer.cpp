@@ -38,7 +38,8 @@ void Dialer::advance(Clock::time_point now) {
     } else if (!greeted_ && current->greeted()) {
       // The other addresses are not needed any more.
       greeted_ = true;
-      attempts_.remove_if([&](const Attempt& other) { return &other != &*current; });
+      attempts_.remove_if(
+          [&](const DialAttempt& other) { return &other != &*current; });
       attempt = attempts_.end();
     }
   }
@@ -52,12 +53,13 @@ Clock::time_point Dialer::next_timer() const {
   if (!greeted_ && next_address_ < addresses_.size()) {
     next = attempts_.empty() ? Clock::time_point::min() : next_start_;
   }
-  for (const Attempt& attempt : attempts_) next = std::min(next, attempt.deadline());
+  for (const DialAttempt& attempt : attempts_)
+    next = std::min(next, attempt.deadline());
   return next;
 }
 
 void Dialer::abandon() noexcept {
-  for (Attempt& attempt : attempts_) attempt.abandon();
+  for (DialAttempt& attempt : attempts_) attempt.abandon();
   socket_.reset();
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/fd.h"
-#include "stream/attempt.h"
+#include "stream/dial_attempt.h"
 
 namespace bluecomm::stream {
 
@@ -43,7 +43,7 @@ class Dialer {
   std::size_t next_address_ = 0;
   Clock::time_point next_start_;
   bool greeted_ = false;  // the only attempt left has found the peer
-  std::list<Attempt> attempts_;
+  std::list<DialAttempt> attempts_;
   UniqueFd socket_;
   std::map<std::string, std::string> failures_;
   bool refused_ = true;

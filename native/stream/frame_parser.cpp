@@ -18,15 +18,15 @@ std::array<std::span<std::byte>, 2> FrameParser::spaces() {
     begin_ = 0;
   }
   const std::span<std::byte> rest(buffer_.get() + end_, kBufferSize - end_);
-  if (place_.empty()) return {rest, {}};
-  return {place_, rest.first(kTail)};
+  if (destination_.empty()) return {rest, {}};
+  return {destination_, rest.first(kTail)};
 }
 
 std::string_view FrameParser::advance(std::size_t nbytes, FrameSink& sink) {
-  if (!place_.empty()) {
-    const std::size_t count = std::min(nbytes, place_.size());
-    if (expected_) seen_ = crc32c(place_.first(count), seen_);
-    place_ = place_.subspan(count);
+  if (!destination_.empty()) {
+    const std::size_t count = std::min(nbytes, destination_.size());
+    if (expected_) seen_ = crc32c(destination_.first(count), seen_);
+    destination_ = destination_.subspan(count);
     missing_ -= count;
     nbytes -= count;
     if (missing_ > 0) return {};
@@ -40,9 +40,9 @@ std::string_view FrameParser::parse(FrameSink& sink) {
   while (true) {
     if (missing_ > 0) {
       const std::size_t count = std::min(missing_, end_ - begin_);
-      if (!place_.empty() && count > 0) {
-        std::memcpy(place_.data(), buffer_.get() + begin_, count);
-        place_ = place_.subspan(count);
+      if (!destination_.empty() && count > 0) {
+        std::memcpy(destination_.data(), buffer_.get() + begin_, count);
+        destination_ = destination_.subspan(count);
       }
       if (expected_) seen_ = crc32c({buffer_.get() + begin_, count}, seen_);
       begin_ += count;
@@ -68,10 +68,10 @@ std::string_view FrameParser::start(FrameSink& sink) {
   if (checked_ && !expected_) return "a frame without its checksum";
   if (expected_) seen_ = crc32c(bytes_of(frame_));
   if (frame_.length == 0) return finish(sink);
-  const FrameSink::Place place = sink.begin(frame_, stream_);
-  place_ = place.into;
+  const FrameSink::Destination destination = sink.begin(frame_, stream_);
+  destination_ = destination.into;
   missing_ = frame_.length;
-  return place.defect;
+  return destination.defect;
 }
 
 std::string_view FrameParser::finish(FrameSink& sink) {
@@ -82,7 +82,7 @@ std::string_view FrameParser::finish(FrameSink& sink) {
 }
 
 void FrameParser::drop(std::uint64_t message) {
-  if (frame_.kind == FrameKind::kChunk && frame_.message == message) place_ = {};
+  if (frame_.kind == FrameKind::kChunk && frame_.message == message) destination_ = {};
 }
 
 }  // namespace bluecomm::stream

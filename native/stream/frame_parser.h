@@ -15,14 +15,14 @@ namespace bluecomm::stream {
 // What the owner of a parser does with frames. Text returned as a defect ends the link.
 class FrameSink {
  public:
-  struct Place {
+  struct Destination {
     std::span<std::byte> into;  // frame.length bytes, or none: the payload is dropped
     std::string_view defect;
   };
 
   virtual ~FrameSink() = default;
   // A frame with a payload begins.
-  virtual Place begin(const Frame& frame, std::size_t stream) = 0;
+  virtual Destination begin(const Frame& frame, std::size_t stream) = 0;
   // A frame is complete, and its payload in place.
   virtual std::string_view end(const Frame& frame, std::size_t stream) = 0;
 };
@@ -66,7 +66,7 @@ class FrameParser {
   std::optional<std::uint32_t> expected_;  // CRC32C of the next frame, or of frame_ ...
   std::uint32_t seen_ = 0;                 // ... and of what has come of it
   bool checked_ = false;                   // there has been one
-  std::span<std::byte> place_;             // where they go; empty: nowhere
+  std::span<std::byte> destination_;       // where they go; empty: nowhere
 };
 
 }  // namespace bluecomm::stream

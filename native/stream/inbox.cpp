@@ -7,7 +7,7 @@
 
 namespace bluecomm::stream {
 
-FrameSink::Place Inbox::begin(const Frame& frame) {
+FrameSink::Destination Inbox::begin(const Frame& frame) {
   return frame.kind == FrameKind::kMessage ? begin_message(frame) : begin_chunk(frame);
 }
 
@@ -15,7 +15,7 @@ std::string_view Inbox::end(const Frame& frame) {
   return frame.kind == FrameKind::kMessage ? end_message(frame) : end_chunk(frame);
 }
 
-FrameSink::Place Inbox::begin_message(const Frame& frame) {
+FrameSink::Destination Inbox::begin_message(const Frame& frame) {
   if (frame.message != next_message_) return {{}, "a message out of order"};
   if (frame.length < head_nbytes_) return {{}, "a message without a head"};
   const std::size_t eager = frame.length - head_nbytes_;
@@ -47,7 +47,7 @@ void Inbox::expect(std::uint64_t message, std::span<std::byte> into) {
 }
 
 // Chunks of an eager message, or of one that is too long, were never allowed.
-std::string_view Inbox::adopt(ReceivedMessage& message, Expected expected) {
+std::string_view Inbox::adopt(ReceivedMessage& message, PostedReceive expected) {
   const std::size_t nbytes = message.nbytes();
   const bool fits = !message.eager_ && nbytes <= expected.into.size();
   if (expected.reach > (fits ? nbytes : 0)) return "a chunk beyond its message";
@@ -57,19 +57,19 @@ std::string_view Inbox::adopt(ReceivedMessage& message, Expected expected) {
   return {};
 }
 
-FrameSink::Place Inbox::begin_chunk(const Frame& frame) {
+FrameSink::Destination Inbox::begin_chunk(const Frame& frame) {
   if (frame.message >= next_message_) return begin_early_chunk(frame);
   const auto found = known_.find(frame.message);
   if (found == known_.end()) return {};  // discarded here meanwhile
-  const auto place = found->second->place(frame.offset, frame.length);
-  if (place.empty()) return {{}, "a chunk that was not asked for"};
-  return {place, {}};
+  const auto into = found->second->destination(frame.offset, frame.length);
+  if (into.empty()) return {{}, "a chunk that was not asked for"};
+  return {into, {}};
 }
 
-FrameSink::Place Inbox::begin_early_chunk(const Frame& frame) {
+FrameSink::Destination Inbox::begin_early_chunk(const Frame& frame) {
   const auto found = expected_.find(frame.message);
   if (found == expected_.end()) return {{}, "a chunk of an unknown message"};
-  Expected& expected = found->second;
+  PostedReceive& expected = found->second;
   const std::size_t room = expected.into.size();
   const std::size_t end = frame.offset + frame.length;
   if (frame.offset > room || frame.length > room - frame.offset ||

@@ -10,7 +10,7 @@
 
 #include "stream/frame_parser.h"
 #include "stream/prefix.h"
-#include "stream/received.h"
+#include "stream/received_message.h"
 #include "stream/stats.h"
 
 namespace bluecomm::stream {
@@ -33,7 +33,7 @@ class Inbox {
   ~Inbox() { lose(); }
 
   // Frames that belong here: kMessage and kChunk.
-  FrameSink::Place begin(const Frame& frame);
+  FrameSink::Destination begin(const Frame& frame);
   std::string_view end(const Frame& frame);
 
   // See Link.
@@ -59,19 +59,19 @@ class Inbox {
   static constexpr std::size_t kCreditStep = kEagerCredit / 16;
 
   // Where a message will land whose head has not come; chunks may overtake it.
-  struct Expected {
+  struct PostedReceive {
     std::span<std::byte> into;
     std::size_t reach = 0;  // chunks begin and end before
     Prefix begun;
     Prefix arrived;
   };
 
-  FrameSink::Place begin_message(const Frame& frame);
-  FrameSink::Place begin_chunk(const Frame& frame);
+  FrameSink::Destination begin_message(const Frame& frame);
+  FrameSink::Destination begin_chunk(const Frame& frame);
   std::string_view end_message(const Frame& frame);
   std::string_view end_chunk(const Frame& frame);
-  FrameSink::Place begin_early_chunk(const Frame& frame);
-  std::string_view adopt(ReceivedMessage& message, Expected expected);
+  FrameSink::Destination begin_early_chunk(const Frame& frame);
+  std::string_view adopt(ReceivedMessage& message, PostedReceive expected);
   void extend_grant(ReceivedMessage& message);
   void remove(ReceivedMessage& message);
   void control(FrameKind kind, std::uint64_t message, std::uint64_t offset);
@@ -83,7 +83,7 @@ class Inbox {
   std::unique_ptr<std::byte[]> message_bytes_;  // of the kMessage that is coming in
   std::deque<std::unique_ptr<ReceivedMessage>> arrived_;
   std::unordered_map<std::uint64_t, ReceivedMessage*> known_;  // that have an owner
-  std::unordered_map<std::uint64_t, Expected> expected_;
+  std::unordered_map<std::uint64_t, PostedReceive> expected_;
   std::size_t in_segments_ = 0;   // granted and not consumed
   std::size_t freed_credit_ = 0;  // not yet returned
   std::uint64_t chunks_ended_ = 0;

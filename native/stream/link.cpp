@@ -64,7 +64,7 @@ Clock::time_point Link::next_timer() const {
   const auto& all = streams_.all();
   for (std::size_t i = 0; outbox_.has_chunks() && i < all.size(); ++i) {
     const bool waits = takes_chunks(i) && all[i].writable && all[i].passed_over;
-    if (waits) return paces_at_ + Pace::kSpan;
+    if (waits) return rates_updated_at_ + DeliveryRate::kSpan;
   }
   return Clock::time_point::max();
 }
@@ -115,14 +115,14 @@ bool Link::passes_over(std::size_t index, std::size_t chunk) {
   if (count == 1 || index >= count || !outbox_.has_chunks()) return false;
   // The others too, now and then: they may be slower than they were.
   const Clock::time_point now = Clock::now();
-  const bool due = now - paces_at_ >= Pace::kSpan / 4;
-  if (due) paces_at_ = now;
+  const bool due = now - rates_updated_at_ >= DeliveryRate::kSpan / 4;
+  if (due) rates_updated_at_ = now;
   for (std::size_t i = 0; i < count; ++i) {
-    if (due || i == index) all[i].update_pace(now);
+    if (due || i == index) all[i].update_delivery_rate(now);
   }
-  std::array<const Pace*, kMaxStreams> paces;
-  for (std::size_t i = 0; i < count; ++i) paces[i] = &all[i].pace();
-  return leaves_chunk_to_others(std::span(paces).first(count), index, outbox_.pending(),
+  std::array<const DeliveryRate*, kMaxStreams> rates;
+  for (std::size_t i = 0; i < count; ++i) rates[i] = &all[i].delivery_rate();
+  return leaves_chunk_to_others(std::span(rates).first(count), index, outbox_.pending(),
                                 chunk);
 }
 
@@ -132,7 +132,7 @@ void Link::ask_for_streams(std::size_t count) {
   streams_.queue(frame);
 }
 
-void Link::say_alive() { streams_.queue(Frame{.kind = FrameKind::kAlive}); }
+void Link::send_heartbeat() { streams_.queue(Frame{.kind = FrameKind::kHeartbeat}); }
 
 std::uint64_t Link::bytes_received() const {
   std::uint64_t total = 0;
@@ -179,7 +179,7 @@ void Link::check_ends() {
   }
 }
 
-FrameSink::Place Link::begin(const Frame& frame, std::size_t stream) {
+FrameSink::Destination Link::begin(const Frame& frame, std::size_t stream) {
   if (frame.kind == FrameKind::kMessage && stream != 0) {
     return {{}, "a message on a stream for chunks"};
   }
@@ -221,7 +221,7 @@ std::string_view Link::end(const Frame& frame, std::size_t stream) {
     case FrameKind::kGoodbyeSeen:
       goodbye_seen_ = true;
       return {};
-    case FrameKind::kAlive:
+    case FrameKind::kHeartbeat:
     case FrameKind::kChecksum:  // which the parser keeps
       return {};
     case FrameKind::kOpen:

@@ -79,7 +79,7 @@ class Link final : private FrameSink {
   std::size_t streams_asked_for() const { return asked_for_; }
 
   // Tells the peer that this process runs.
-  void say_alive();
+  void send_heartbeat();
   // Bytes that have come, whatever they were.
   std::uint64_t bytes_received() const;
 
@@ -103,7 +103,7 @@ class Link final : private FrameSink {
   void abandon() noexcept;
 
  private:
-  Place begin(const Frame& frame, std::size_t stream) override;
+  Destination begin(const Frame& frame, std::size_t stream) override;
   std::string_view end(const Frame& frame, std::size_t stream) override;
 
   bool takes_chunks(std::size_t stream) const { return stream < in_use_; }
@@ -118,7 +118,7 @@ class Link final : private FrameSink {
   Outbox outbox_;
   Inbox inbox_;
   std::size_t in_use_ = kMaxStreams;
-  Clock::time_point paces_at_;  // when those of all streams were updated
+  Clock::time_point rates_updated_at_;  // when those of all streams were updated
   std::size_t asked_for_ = 0;
   bool closing_ = false;
   bool refusing_ = false;  // end() was called

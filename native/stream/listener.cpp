@@ -27,83 +27,87 @@ Listener::Listener(Poller& poller, const Options& options, const Hello& me)
   for (const std::string& host : options.addresses) {
     Address address(host, 0);
     try {
-      address.set_port(open_door(address));
+      address.set_port(open_socket(address));
       addresses_.push_back(address);
     } catch (const std::system_error& error) {
       failures += failures.empty() ? "" : "; ";
       failures += error.what();
     }
   }
-  if (doors_.empty()) {
+  if (sockets_.empty()) {
     throw std::runtime_error("cannot listen on any address of this rank: " +
                              (failures.empty() ? "none was given" : failures));
   }
-  watch_doors(true);
+  watch_sockets(true);
 }
 
 // Returns the port under which `address` can be reached.
-std::uint16_t Listener::open_door(const Address& address) {
+std::uint16_t Listener::open_socket(const Address& address) {
   if (options_.listen_everywhere) {
-    for (const Door& door : doors_) {
-      const Address open = local_address(door.fd.get());
+    for (const ListeningSocket& socket : sockets_) {
+      const Address open = local_address(socket.fd.get());
       if (open.family() == address.family()) return open.port();
     }
   }
   const bool everywhere = options_.listen_everywhere;
   UniqueFd fd = listen_on(everywhere ? Address::any(address.family()) : address);
   const std::uint16_t port = local_address(fd.get()).port();
-  doors_.push_back({std::move(fd), {}});
+  sockets_.push_back({std::move(fd), {}});
   return port;
 }
 
-void Listener::watch_doors(bool on) {
+void Listener::watch_sockets(bool on) {
   if (watching_ == on) return;
   watching_ = on;
-  for (Door& door : doors_) {
-    door.watch = on ? Watch(poller_, door.fd.get(), EPOLLIN) : Watch();
+  for (ListeningSocket& socket : sockets_) {
+    socket.watch = on ? Watch(poller_, socket.fd.get(), EPOLLIN) : Watch();
   }
 }
 
-bool Listener::is_stranger(const Guest& guest) { return !guest.handshake.greeted(); }
+bool Listener::is_unauthenticated(const HalfOpen& half_open) {
+  return !half_open.handshake.greeted();
+}
 
 bool Listener::full() const {
-  const auto strangers = std::count_if(guests_.begin(), guests_.end(), is_stranger);
+  const auto strangers =
+      std::count_if(half_open_.begin(), half_open_.end(), is_unauthenticated);
   return static_cast<std::size_t>(strangers) >= options_.max_half_open;
 }
 
-void Listener::advance(Clock::time_point now, std::vector<Admitted>& admitted) {
-  for (Door& door : doors_) {
-    if (door.watch.take_events() == 0) continue;
-    while (accept_from(door, now)) {
+void Listener::advance(Clock::time_point now,
+                       std::vector<AcceptedConnection>& admitted) {
+  for (ListeningSocket& socket : sockets_) {
+    if (socket.watch.take_events() == 0) continue;
+    while (accept_from(socket, now)) {
     }
   }
-  for (auto guest = guests_.begin(); guest != guests_.end();) {
-    if (guest->watch.take_events() != 0) {
-      const bool useless = drive(guest->fd.get(), guest->handshake).has_value();
-      if (!useless && guest->handshake.state() == Handshake::State::kDone) {
-        guest->watch = {};
-        admitted.push_back({guest->handshake.hello(), std::move(guest->fd)});
-        guest = guests_.erase(guest);
+  for (auto half_open = half_open_.begin(); half_open != half_open_.end();) {
+    if (half_open->watch.take_events() != 0) {
+      const bool useless = drive(half_open->fd.get(), half_open->handshake).has_value();
+      if (!useless && half_open->handshake.state() == Handshake::State::kDone) {
+        half_open->watch = {};
+        admitted.push_back({half_open->handshake.hello(), std::move(half_open->fd)});
+        half_open = half_open_.erase(half_open);
         continue;
       }
-      if (useless) guest->since = Clock::time_point::min();
+      if (useless) half_open->since = Clock::time_point::min();
     }
-    if (guest->since == Clock::time_point::min() ||
-        now - guest->since >= options_.handshake_timeout) {
+    if (half_open->since == Clock::time_point::min() ||
+        now - half_open->since >= options_.handshake_timeout) {
       ++rejected_;
-      guest = guests_.erase(guest);
+      half_open = half_open_.erase(half_open);
     } else {
-      ++guest;
+      ++half_open;
     }
   }
   make_room(now);
-  watch_doors(!full() && now >= paused_until_);
+  watch_sockets(!full() && now >= paused_until_);
 }
 
 // False when nobody is waiting, or there is no room.
-bool Listener::accept_from(Door& door, Clock::time_point now) {
+bool Listener::accept_from(ListeningSocket& socket, Clock::time_point now) {
   if (full()) return false;
-  UniqueFd fd(accept4(door.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  UniqueFd fd(accept4(socket.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!fd) {
     if (errno == EAGAIN) return false;
     if (errno == EINTR || errno == ECONNABORTED) return true;
@@ -112,35 +116,37 @@ bool Listener::accept_from(Door& door, Clock::time_point now) {
   }
   prepare_stream(fd.get(), options_.silence_timeout);
   Watch watch(poller_, fd.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
-  guests_.push_back({std::move(fd), std::move(watch),
-                     Handshake::accept(options_.key, me_, random_nonce()), now});
+  half_open_.push_back({std::move(fd), std::move(watch),
+                        Handshake::accept(options_.key, me_, random_nonce()), now});
   return true;
 }
 
 void Listener::make_room(Clock::time_point now) {
   if (!full()) return;
-  const auto oldest = std::find_if(guests_.begin(), guests_.end(), is_stranger);
+  const auto oldest =
+      std::find_if(half_open_.begin(), half_open_.end(), is_unauthenticated);
   if (now - oldest->since < kMinStay) return;
   ++rejected_;
-  guests_.erase(oldest);
+  half_open_.erase(oldest);
 }
 
 Clock::time_point Listener::next_timer() const {
   Clock::time_point next = Clock::time_point::max();
   if (!watching_ && !full()) next = paused_until_;
-  if (!guests_.empty()) {
-    next = std::min(next, guests_.front().since + options_.handshake_timeout);
+  if (!half_open_.empty()) {
+    next = std::min(next, half_open_.front().since + options_.handshake_timeout);
   }
   if (full()) {
-    const auto oldest = std::find_if(guests_.begin(), guests_.end(), is_stranger);
+    const auto oldest =
+        std::find_if(half_open_.begin(), half_open_.end(), is_unauthenticated);
     next = std::min(next, oldest->since + kMinStay);
   }
   return next;
 }
 
 void Listener::abandon() noexcept {
-  for (Door& door : doors_) door.fd.reset();
-  for (Guest& guest : guests_) guest.fd.reset();
+  for (ListeningSocket& socket : sockets_) socket.fd.reset();
+  for (HalfOpen& half_open : half_open_) half_open.fd.reset();
 }
 
 }  // namespace bluecomm::stream

@@ -15,7 +15,7 @@
 namespace bluecomm::stream {
 
 // A connection whose dialer belongs to the job.
-struct Admitted {
+struct AcceptedConnection {
   Hello hello;
   UniqueFd fd;
 };
@@ -32,7 +32,7 @@ class Listener {
   const std::vector<Address>& addresses() const { return addresses_; }
 
   // Does what the events collected so far allow; appends who has been let in.
-  void advance(Clock::time_point now, std::vector<Admitted>& admitted);
+  void advance(Clock::time_point now, std::vector<AcceptedConnection>& admitted);
   Clock::time_point next_timer() const;
 
   // Connections that were put out.
@@ -41,30 +41,30 @@ class Listener {
   void abandon() noexcept;
 
  private:
-  struct Door {
+  struct ListeningSocket {
     UniqueFd fd;
     Watch watch;  // must go before fd
   };
-  struct Guest {
+  struct HalfOpen {
     UniqueFd fd;
     Watch watch;
     Handshake handshake;
     Clock::time_point since;
   };
 
-  std::uint16_t open_door(const Address& address);
-  bool accept_from(Door& door, Clock::time_point now);
+  std::uint16_t open_socket(const Address& address);
+  bool accept_from(ListeningSocket& socket, Clock::time_point now);
   void make_room(Clock::time_point now);
-  static bool is_stranger(const Guest& guest);
+  static bool is_unauthenticated(const HalfOpen& half_open);
   bool full() const;
-  void watch_doors(bool on);
+  void watch_sockets(bool on);
 
   Poller& poller_;
   const Options& options_;
   const Hello me_;
   std::vector<Address> addresses_;
-  std::vector<Door> doors_;
-  std::list<Guest> guests_;  // oldest first
+  std::vector<ListeningSocket> sockets_;
+  std::list<HalfOpen> half_open_;  // oldest first
   bool watching_ = false;
   Clock::time_point paused_until_ = Clock::time_point::min();
   std::uint64_t rejected_ = 0;

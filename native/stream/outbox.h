@@ -95,7 +95,7 @@ class Outbox {
 
   void announce(std::span<const std::byte> head, std::size_t nbytes,
                 std::span<const std::byte> eager, std::uint8_t flags);
-  struct Expected {
+  struct ExpectedMessage {
     std::uint64_t message;
     std::uint64_t room;
   };
@@ -112,7 +112,7 @@ class Outbox {
   std::uint64_t next_message_ = 0;
   std::size_t charged_ = 0;  // bytes of eager messages at the peer
   std::unordered_map<std::uint64_t, SentMessage*> waiting_;
-  std::deque<Expected> expected_;  // by the peer, and not sent yet; in order
+  std::deque<ExpectedMessage> expected_;  // by the peer, and not sent yet; in order
   // Those of waiting_ with started_ < granted_: first the oldest by grant, then the
   // others from the one whose turn is next.
   std::deque<SentMessage*> ready_;

@@ -78,16 +78,16 @@ std::uint64_t Stream::acknowledged() const {
          std::min(stats_.bytes_sent, static_cast<std::uint64_t>(held));
 }
 
-void Stream::update_pace(Clock::time_point now) {
+void Stream::update_delivery_rate(Clock::time_point now) {
   int held = 0;
   if (ioctl(fd_.get(), SIOCOUTQ, &held) != 0) return;
   int unsent = held;  // stays so where it is no TCP
   static_cast<void>(ioctl(fd_.get(), SIOCOUTQNSD, &unsent));
-  pace_.update({.sent = stats_.bytes_sent,
-                .held = static_cast<std::size_t>(held),
-                .unsent = static_cast<std::size_t>(unsent),
-                .is_far = is_far(fd_.get())},
-               now);
+  delivery_rate_.update({.sent = stats_.bytes_sent,
+                         .held = static_cast<std::size_t>(held),
+                         .unsent = static_cast<std::size_t>(unsent),
+                         .is_far = is_far(fd_.get())},
+                        now);
 }
 
 std::size_t Stream::write_some(Outbox& outbox, std::size_t max_chunk) {

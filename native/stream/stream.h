@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "common/fd.h"
+#include "stream/delivery_rate.h"
 #include "stream/frame_parser.h"
 #include "stream/outbox.h"
-#include "stream/pace.h"
 #include "stream/stats.h"
 
 namespace bluecomm::stream {
@@ -63,7 +63,7 @@ class Stream {
   // The kernel said so, or the last call did not find out otherwise.
   bool readable = true;
   bool writable = true;
-  // Chunks were left to faster streams: see pace.h.
+  // Chunks were left to faster streams: see delivery_rate.h.
   bool passed_over = false;
   // The peer has hung up: read until the end, for no event will tell of it again.
   bool hung_up = false;
@@ -75,9 +75,9 @@ class Stream {
   // Bytes that the peer's kernel has acknowledged; asks the kernel.
   std::uint64_t acknowledged() const;
 
-  const Pace& pace() const { return pace_; }
+  const DeliveryRate& delivery_rate() const { return delivery_rate_; }
   // Asks the kernel what it still holds.
-  void update_pace(Clock::time_point now);
+  void update_delivery_rate(Clock::time_point now);
 
   // One system call. Returns the bytes moved. `max_chunk`: 0 to begin no new chunk.
   std::size_t write_some(Outbox& outbox, std::size_t max_chunk);
@@ -109,7 +109,7 @@ class Stream {
   UniqueFd fd_;
   const bool checksum_;
   StreamStats stats_;
-  Pace pace_;
+  DeliveryRate delivery_rate_;
   FrameParser parser_;
   OutBuffer frames_;
   std::optional<OpenChunk> chunk_;  // started: it goes before frames_

@@ -14,14 +14,14 @@ void StreamCount::User::update(bool blocked, std::uint64_t bytes, std::size_t st
   const std::unique_lock lock(count_->mutex_, std::try_to_lock);
   if (!lock.owns_lock() || count_->settled_) return;
   count_->count(*this, bytes, streams, now);
-  const bool counts = tells(blocked, bytes, streams, now);
+  const bool counts = is_informative(blocked, bytes, streams, now);
   if (counts != counts_) count_->blocked_users_ += counts ? 1 : -1;
   counts_ = counts;
   bytes_before_ = bytes;
 }
 
-bool StreamCount::User::tells(bool blocked, std::uint64_t bytes, std::size_t streams,
-                              Clock::time_point now) {
+bool StreamCount::User::is_informative(bool blocked, std::uint64_t bytes,
+                                       std::size_t streams, Clock::time_point now) {
   if (!blocked || bytes != bytes_before_) moved_at_ = now;
   if (streams >= count_->wanted_) {
     incomplete_since_.reset();
@@ -47,8 +47,8 @@ void StreamCount::count(const User& user, std::uint64_t bytes, std::size_t strea
   if (blocked_time_ < kTrial) return;
   // Without a byte it is the peer that did not run.
   if (blocked_bytes_ > 0) {
-    judge(static_cast<double>(blocked_bytes_) /
-          std::chrono::duration<double>(blocked_time_).count());
+    evaluate(static_cast<double>(blocked_bytes_) /
+             std::chrono::duration<double>(blocked_time_).count());
   }
   start_over();
 }
@@ -58,7 +58,7 @@ void StreamCount::start_over() {
   blocked_bytes_ = 0;
 }
 
-void StreamCount::judge(double rate) {
+void StreamCount::evaluate(double rate) {
   if (descending_) {
     descend(rate);
   } else {
@@ -74,7 +74,7 @@ void StreamCount::climb(double rate) {
     best_ = wanted_;
     best_rate_ = rate;
   }
-  descending_ = wanted_ == max_ || (!gained && wanted_ >= kBlind);
+  descending_ = wanted_ == max_ || (!gained && wanted_ >= kUnconditional);
   if (descending_) {
     used_ = best_;
     best_rate_ = 0;

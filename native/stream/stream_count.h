@@ -19,11 +19,11 @@ namespace bluecomm::stream {
 // the others' bytes. Which it is cannot be known before it was tried, so it is: while
 // chunks wait and no stream takes any, the time and the bytes that the peer's kernel
 // acknowledges are counted, but for the first kSettle, in which windows open; after
-// kTrial of such time the number is doubled. Up to kBlind streams are opened whatever
-// they bring, because where there are several paths it is a matter of luck which one a
-// connection takes; beyond, the last doubling must have brought kGain. Then the way
-// back: the best number is measured again, in two trials, and halved as long as half of
-// it does as well, for one fortunate trial must not decide for all time.
+// kTrial of such time the number is doubled. Up to kUnconditional streams are opened
+// whatever they bring, because where there are several paths it is a matter of luck
+// which one a connection takes; beyond, the last doubling must have brought kGain. Then
+// the way back: the best number is measured again, in two trials, and halved as long as
+// half of it does as well, for one fortunate trial must not decide for all time.
 //
 // Links of one process that share a way share the number too: what counts is what they
 // carry together. Each by itself would find that one more stream pays, at the cost of
@@ -34,7 +34,7 @@ class StreamCount {
   static constexpr std::chrono::milliseconds kSettle{20};
   static constexpr std::chrono::milliseconds kTrial{50};
   static constexpr std::chrono::seconds kPatience{2};
-  static constexpr std::size_t kBlind = 4;
+  static constexpr std::size_t kUnconditional = 4;
   static constexpr double kGain = 1.15;
 
   // `max`: never more.
@@ -57,7 +57,7 @@ class StreamCount {
     std::size_t used() const { return count_->used(); }
 
     // Whether update() is needed now: whether chunks wait and no stream takes any.
-    bool measures(bool blocked) const {
+    bool needs_update(bool blocked) const {
       return !count_->settled_ && (blocked || counts_);
     }
     // Called at each turn: how many bytes the peer's kernel has acknowledged so far,
@@ -69,8 +69,8 @@ class StreamCount {
     friend class StreamCount;
 
     // Whether what happens to it while it is blocked says anything.
-    bool tells(bool blocked, std::uint64_t bytes, std::size_t streams,
-               Clock::time_point now);
+    bool is_informative(bool blocked, std::uint64_t bytes, std::size_t streams,
+                        Clock::time_point now);
 
     const std::shared_ptr<StreamCount> count_;
     bool counts_ = false;  // since the last update(), as one that is blocked
@@ -83,7 +83,7 @@ class StreamCount {
   void count(const User& user, std::uint64_t bytes, std::size_t streams,
              Clock::time_point now);
   void start_over();
-  void judge(double rate);
+  void evaluate(double rate);
   void climb(double rate);
   void descend(double rate);
 

@@ -26,7 +26,7 @@ enum class FrameKind : std::uint8_t {
   kGrow = 7,         // the end that did not dial would like `offset` streams
   kGoodbye = 8,      // no messages follow, and `offset` chunks were sent in all
   kGoodbyeSeen = 9,  // everything up to the peer's goodbye has been received
-  kAlive = 10,       // nothing but that the process runs
+  kHeartbeat = 10,   // nothing but that the process runs
   kExpected = 11,    // memory for a message that has not come yet: up to `offset` bytes
   kChecksum = 12,    // the CRC32C of the next frame on this stream, all of it; in
                      // `offset`. After the first one on a stream, each frame has one
@@ -100,7 +100,7 @@ inline std::string_view defect_of(const Frame& frame) {
     case FrameKind::kGrow:
     case FrameKind::kGoodbye:
     case FrameKind::kGoodbyeSeen:
-    case FrameKind::kAlive:
+    case FrameKind::kHeartbeat:
     case FrameKind::kExpected:
       return plain && frame.length == 0 ? "" : "a control frame with a payload";
   }

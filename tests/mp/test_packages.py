@@ -24,14 +24,14 @@ LOOK = """
 import ctypes, json, sys
 sys.path.insert(0, sys.argv[1])
 import bluecomm._native
-from bluecomm import nccl_net as net
+from bluecomm import nccl_net
 import bfrun.nccl_net
 from bfrun.config import LaunchConfig
-library = ctypes.CDLL(str(net.plugin_path()))
+library = ctypes.CDLL(str(nccl_net.plugin_path()))
 names = [f"ncclNetPlugin_v{n}" for n in range(5, 14)]
-config = bfrun.nccl_net.with_net(LaunchConfig(command=("x",), enable_net=True))
+config = bfrun.nccl_net.with_nccl_net(LaunchConfig(command=("x",), enable_net=True))
 print(json.dumps({
-    "plugin": str(net.plugin_path()),
+    "plugin": str(nccl_net.plugin_path()),
     "extension": bluecomm._native.__file__,
     "names": [name for name in names if hasattr(library, name)],
     "bfrun": dict(config.environment)["NCCL_NET_PLUGIN"],
@@ -66,7 +66,7 @@ def test_an_installed_wheel_finds_its_plugin(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    plugin = str(site / "bluecomm" / "net" / "libnccl-net-bluecomm.so")
+    plugin = str(site / "bluecomm" / "nccl_net" / "libnccl-net-bluecomm.so")
     assert found["plugin"] == found["bfrun"] == plugin
     assert found["names"] == [f"ncclNetPlugin_v{number}" for number in range(6, 13)]
     assert found["extension"].startswith(str(site))

@@ -44,7 +44,7 @@ void check_common() {
   }
 }
 
-TEST(net_abi, functions_are_where_nccl_looks) {
+TEST(nccl_net_abi, functions_are_where_nccl_looks) {
   check_common<NetV6>();
   check_common<NetV7>();
   check_common<NetV8>();
@@ -71,7 +71,7 @@ void check_head(std::ptrdiff_t speed) {
   }
 }
 
-TEST(net_abi, properties_are_where_nccl_looks) {
+TEST(nccl_net_abi, properties_are_where_nccl_looks) {
   check_head<PropertiesV6>(28);
   check_head<PropertiesV7>(28);
   check_head<PropertiesV8>(32);

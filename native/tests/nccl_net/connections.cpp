@@ -13,57 +13,57 @@ constexpr std::size_t kSpare = 4096;
 
 }  // namespace
 
-std::unique_ptr<Player> start_player(int version) {
-  auto player = Player::load(version);
-  REQUIRE(player->init() == kSuccess);
+std::unique_ptr<PluginClient> start_client(int version) {
+  auto client = PluginClient::load(version);
+  REQUIRE(client->init() == kSuccess);
   int count = 0;
-  REQUIRE(player->devices(&count) == kSuccess && count > 0);
+  REQUIRE(client->devices(&count) == kSuccess && count > 0);
   Card card;
-  REQUIRE(player->properties(0, &card) == kSuccess);
-  return player;
+  REQUIRE(client->properties(0, &card) == kSuccess);
+  return client;
 }
 
-std::vector<Channel> open_channels(Player& player, const Actor& actor, int count) {
+std::vector<CommPair> open_comm_pairs(PluginClient& client, const TestRank& rank,
+                                      int count) {
   struct Opening {
     HandleBytes handle;
     void* listen = nullptr;
-    Channel channel;
+    CommPair pair;
   };
   std::vector<Opening> all(static_cast<std::size_t>(count));
   for (Opening& one : all) {
-    REQUIRE(player.listen(0, one.handle, &one.listen) == kSuccess);
+    REQUIRE(client.listen(0, one.handle, &one.listen) == kSuccess);
     REQUIRE(one.listen != nullptr);
-    one.handle = actor.exchange(one.handle);
+    one.handle = rank.exchange(one.handle);
   }
   spin_until("connect and accept", [&] {
     bool done = true;
     for (Opening& one : all) {
-      Channel& channel = one.channel;
-      if (channel.send == nullptr) {
-        REQUIRE(player.connect(0, one.handle, &channel.send) == kSuccess);
+      CommPair& pair = one.pair;
+      if (pair.send == nullptr) {
+        REQUIRE(client.connect(0, one.handle, &pair.send) == kSuccess);
       }
-      if (channel.recv == nullptr) {
-        REQUIRE(player.accept(one.listen, &channel.recv) == kSuccess);
+      if (pair.recv == nullptr) {
+        REQUIRE(client.accept(one.listen, &pair.recv) == kSuccess);
         // As NCCL does, at once.
-        if (channel.recv != nullptr)
-          CHECK_EQ(player.close_listen(one.listen), kSuccess);
+        if (pair.recv != nullptr) CHECK_EQ(client.close_listen(one.listen), kSuccess);
       }
-      done &= channel.send != nullptr && channel.recv != nullptr;
+      done &= pair.send != nullptr && pair.recv != nullptr;
     }
     return done;
   });
-  std::vector<Channel> channels;
-  for (const Opening& one : all) channels.push_back(one.channel);
-  return channels;
+  std::vector<CommPair> pairs;
+  for (const Opening& one : all) pairs.push_back(one.pair);
+  return pairs;
 }
 
-Channel open_channel(Player& player, const Actor& actor, int) {
-  return open_channels(player, actor, 1).front();
+CommPair open_comm_pair(PluginClient& client, const TestRank& rank, int) {
+  return open_comm_pairs(client, rank, 1).front();
 }
 
-void close_channel(Player& player, const Channel& channel) {
-  CHECK_EQ(player.close_send(channel.send), kSuccess);
-  CHECK_EQ(player.close_recv(channel.recv), kSuccess);
+void close_comm_pair(PluginClient& client, const CommPair& pair) {
+  CHECK_EQ(client.close_send(pair.send), kSuccess);
+  CHECK_EQ(client.close_recv(pair.recv), kSuccess);
 }
 
 std::size_t Script::next_size() {
@@ -93,8 +93,9 @@ bool Script::matches(std::uint64_t k, std::span<const std::byte> bytes) const {
   return bytes.empty() || std::memcmp(expected.data(), bytes.data(), bytes.size()) == 0;
 }
 
-SendFlow::SendFlow(Player& player, void* comm, std::uint64_t seed, int count, int depth)
-    : player_(player),
+SendFlow::SendFlow(PluginClient& client, void* comm, std::uint64_t seed, int count,
+                   int depth)
+    : client_(client),
       comm_(comm),
       script_(seed),
       left_(count),
@@ -108,7 +109,7 @@ bool SendFlow::turn() {
       items_.push_back(std::move(item));
     }
     Item& item = items_.back();
-    REQUIRE(player_.isend(comm_, item.data, 3, &item.request) == kSuccess);
+    REQUIRE(client_.isend(comm_, item.data, 3, &item.request) == kSuccess);
     if (item.request == nullptr) break;
     ++posted_;
     --left_;
@@ -116,7 +117,7 @@ bool SendFlow::turn() {
   if (!items_.empty() && items_.front().request != nullptr) {
     int done = 0;
     int size = -1;
-    REQUIRE(player_.test(items_.front().request, &done, &size) == kSuccess);
+    REQUIRE(client_.test(items_.front().request, &done, &size) == kSuccess);
     if (done != 0) {
       CHECK_EQ(static_cast<std::size_t>(size), items_.front().data.size());
       items_.pop_front();
@@ -125,8 +126,9 @@ bool SendFlow::turn() {
   return left_ == 0 && items_.empty();
 }
 
-RecvFlow::RecvFlow(Player& player, void* comm, std::uint64_t seed, int count, int depth)
-    : player_(player),
+RecvFlow::RecvFlow(PluginClient& client, void* comm, std::uint64_t seed, int count,
+                   int depth)
+    : client_(client),
       comm_(comm),
       script_(seed),
       left_(count),
@@ -139,9 +141,9 @@ bool RecvFlow::turn() {
       items_.push_back({std::vector<std::byte>(nbytes + kSpare), nbytes, nullptr});
     }
     Item& item = items_.back();
-    const bool optional = player_.version() >= 9 && posted_ % 2 == 1;
+    const bool optional = client_.version() >= 9 && posted_ % 2 == 1;
     item.request = optional ? nccl_net::abi::kOptionalCompletion : nullptr;
-    REQUIRE(player_.irecv(comm_, item.memory, 3, &item.request) == kSuccess);
+    REQUIRE(client_.irecv(comm_, item.memory, 3, &item.request) == kSuccess);
     if (item.request == nullptr) break;
     ++posted_;
     --left_;
@@ -151,7 +153,7 @@ bool RecvFlow::turn() {
     int done = 0;
     int size = -1;
     const bool ask = taken_ % 3 != 0;  // NCCL does not always want the size
-    REQUIRE(player_.test(item.request, &done, ask ? &size : nullptr) == kSuccess);
+    REQUIRE(client_.test(item.request, &done, ask ? &size : nullptr) == kSuccess);
     if (done != 0) {
       if (ask) CHECK_EQ(static_cast<std::size_t>(size), item.nbytes);
       CHECK(script_.matches(taken_, std::span(item.memory).first(item.nbytes)));
@@ -162,17 +164,17 @@ bool RecvFlow::turn() {
   return left_ == 0 && items_.empty();
 }
 
-void run_traffic(Player& player, const Actor& actor, std::span<const Channel> channels,
-                 int count) {
+void run_traffic(PluginClient& client, const TestRank& rank,
+                 std::span<const CommPair> pairs, int count) {
   constexpr int kDepth = 8;
   std::deque<SendFlow> sends;
   std::deque<RecvFlow> recvs;
   std::uint64_t seed = 100;
-  for (const Channel& channel : channels) {
-    const auto mine = seed + static_cast<std::uint64_t>(actor.number());
-    const auto theirs = seed + static_cast<std::uint64_t>(1 - actor.number());
-    sends.emplace_back(player, channel.send, mine, count, kDepth);
-    recvs.emplace_back(player, channel.recv, theirs, count, kDepth);
+  for (const CommPair& pair : pairs) {
+    const auto mine = seed + static_cast<std::uint64_t>(rank.number());
+    const auto theirs = seed + static_cast<std::uint64_t>(1 - rank.number());
+    sends.emplace_back(client, pair.send, mine, count, kDepth);
+    recvs.emplace_back(client, pair.recv, theirs, count, kDepth);
     seed += 2;
   }
   spin_until("traffic", [&] {

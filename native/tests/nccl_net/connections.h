@@ -6,26 +6,27 @@
 #include <span>
 #include <vector>
 
-#include "tests/nccl_net/actors.h"
-#include "tests/nccl_net/player.h"
+#include "tests/nccl_net/plugin_client.h"
+#include "tests/nccl_net/test_ranks.h"
 
 namespace bluecomm::test {
 
 // Both ends of what a rank has with the other: it sends on one, receives on the other.
-struct Channel {
+struct CommPair {
   void* send = nullptr;
   void* recv = nullptr;
 };
 
-// Does what NCCL does for one channel in both directions: listen, ship the handle,
+// Does what NCCL does for one pair in both directions: listen, ship the handle,
 // connect and accept in turn until both are there, closeListen.
-Channel open_channel(Player& player, const Actor& actor, int device = 0);
+CommPair open_comm_pair(PluginClient& client, const TestRank& rank, int device = 0);
 // Of several, all in progress at once.
-std::vector<Channel> open_channels(Player& player, const Actor& actor, int count);
-void close_channel(Player& player, const Channel& channel);
+std::vector<CommPair> open_comm_pairs(PluginClient& client, const TestRank& rank,
+                                      int count);
+void close_comm_pair(PluginClient& client, const CommPair& pair);
 
 // Loads a version, and starts it: init, devices, properties.
-std::unique_ptr<Player> start_player(int version);
+std::unique_ptr<PluginClient> start_client(int version);
 
 // Sizes and bytes of a sequence of messages, the same in both processes.
 class Script {
@@ -47,7 +48,7 @@ class Script {
 // `depth` in flight, only the oldest is tested.
 class SendFlow {
  public:
-  SendFlow(Player& player, void* comm, std::uint64_t seed, int count, int depth);
+  SendFlow(PluginClient& client, void* comm, std::uint64_t seed, int count, int depth);
   // Posts and tests. True when all are done.
   bool turn();
 
@@ -56,7 +57,7 @@ class SendFlow {
     std::vector<std::byte> data;
     void* request;
   };
-  Player& player_;
+  PluginClient& client_;
   void* comm_;
   Script script_;
   int left_;
@@ -67,7 +68,7 @@ class SendFlow {
 
 class RecvFlow {
  public:
-  RecvFlow(Player& player, void* comm, std::uint64_t seed, int count, int depth);
+  RecvFlow(PluginClient& client, void* comm, std::uint64_t seed, int count, int depth);
   // Posts, tests and compares every byte. True when all are done.
   bool turn();
 
@@ -77,7 +78,7 @@ class RecvFlow {
     std::size_t nbytes;
     void* request;
   };
-  Player& player_;
+  PluginClient& client_;
   void* comm_;
   Script script_;
   int left_;
@@ -87,8 +88,8 @@ class RecvFlow {
   std::deque<Item> items_;
 };
 
-// `count` messages of random sizes each way over each channel, all at once.
-void run_traffic(Player& player, const Actor& actor, std::span<const Channel> channels,
-                 int count);
+// `count` messages of random sizes each way over each pair, all at once.
+void run_traffic(PluginClient& client, const TestRank& rank,
+                 std::span<const CommPair> pairs, int count);
 
 }  // namespace bluecomm::test

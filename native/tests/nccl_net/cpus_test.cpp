@@ -5,33 +5,33 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-Place place_of(int count, int online, int local_rank, int local_size) {
-  Place place{{}, online, local_rank, local_size};
-  for (int cpu = 0; cpu < count; ++cpu) place.cpus.push_back(100 + cpu);
-  return place;
+CpuSet cpu_set(int count, int online, int local_rank, int local_size) {
+  CpuSet cpus{{}, online, local_rank, local_size};
+  for (int cpu = 0; cpu < count; ++cpu) cpus.allowed.push_back(100 + cpu);
+  return cpus;
 }
 
-TEST(net_cpus, threads_where_each_process_has_eight) {
-  CHECK_EQ(auto_threads(place_of(7, 7, -1, 1), 7), 0);
-  CHECK_EQ(auto_threads(place_of(8, 8, -1, 1), 8), 2);
+TEST(nccl_net_cpus, threads_where_each_process_has_eight) {
+  CHECK_EQ(auto_threads(cpu_set(7, 7, -1, 1), 7), 0);
+  CHECK_EQ(auto_threads(cpu_set(8, 8, -1, 1), 8), 2);
   // All processes of the machine may run anywhere on it.
-  CHECK_EQ(auto_threads(place_of(63, 63, 0, 8), 63), 0);
-  CHECK_EQ(auto_threads(place_of(64, 64, 0, 8), 64), 2);
+  CHECK_EQ(auto_threads(cpu_set(63, 63, 0, 8), 63), 0);
+  CHECK_EQ(auto_threads(cpu_set(64, 64, 0, 8), 64), 2);
   // Each has a part of its own.
-  CHECK_EQ(auto_threads(place_of(8, 64, 0, 8), 8), 2);
+  CHECK_EQ(auto_threads(cpu_set(8, 64, 0, 8), 8), 2);
   // Its control group pays for less.
-  CHECK_EQ(auto_threads(place_of(64, 64, -1, 1), 4), 0);
+  CHECK_EQ(auto_threads(cpu_set(64, 64, -1, 1), 4), 0);
 }
 
-TEST(net_cpus, each_thread_of_each_local_rank_has_its_own) {
+TEST(nccl_net_cpus, each_thread_of_each_local_rank_has_its_own) {
   using Cpus = std::vector<int>;
-  CHECK(cpus_for(place_of(8, 8, 0, 2), 2, 0) == Cpus{107});
-  CHECK(cpus_for(place_of(8, 8, 0, 2), 2, 1) == Cpus{106});
-  CHECK(cpus_for(place_of(8, 8, 1, 2), 2, 0) == Cpus{105});
-  CHECK(cpus_for(place_of(8, 8, 4, 8), 2, 0) == Cpus{107});  // from the last again
-  const Place unknown = place_of(8, 8, -1, 1);
-  CHECK(cpus_for(unknown, 2, 1) == unknown.cpus);
-  CHECK(cpus_for(place_of(0, 8, 0, 1), 2, 0).empty());
+  CHECK(cpus_for(cpu_set(8, 8, 0, 2), 2, 0) == Cpus{107});
+  CHECK(cpus_for(cpu_set(8, 8, 0, 2), 2, 1) == Cpus{106});
+  CHECK(cpus_for(cpu_set(8, 8, 1, 2), 2, 0) == Cpus{105});
+  CHECK(cpus_for(cpu_set(8, 8, 4, 8), 2, 0) == Cpus{107});  // from the last again
+  const CpuSet unknown = cpu_set(8, 8, -1, 1);
+  CHECK(cpus_for(unknown, 2, 1) == unknown.allowed);
+  CHECK(cpus_for(cpu_set(0, 8, 0, 1), 2, 0).empty());
 }
 
 }  // namespace

@@ -21,41 +21,41 @@ constexpr std::size_t kLong = 300'000;  // in chunks
 // Only what this end sends.
 void use_checksums(bool on) { setenv("BLUECOMM_NET_CHECKSUM", on ? "1" : "0", 1); }
 
-// Actor 0 sends to actor 1 through a proxy.
+// TestRank 0 sends to rank 1 through a proxy.
 class Pair {
  public:
-  explicit Pair(const Actor& actor) : actor_(actor), player_(start_player(11)) {}
+  explicit Pair(const TestRank& rank) : rank_(rank), client_(start_client(11)) {}
 
   void open() {
     HandleBytes handle{};
     void* listen_comm = nullptr;
     if (sends()) {
-      actor_.hear(handle.data(), handle.size());
+      rank_.receive_bytes(handle.data(), handle.size());
       proxy_.emplace(redirect(handle));
       std::memcpy(handle.data() + kAddress, &proxy_->address(), sizeof(sockaddr_in));
     } else {
-      REQUIRE(player_->listen(0, handle, &listen_comm) == abi::kSuccess);
-      actor_.tell(handle.data(), handle.size());
+      REQUIRE(client_->listen(0, handle, &listen_comm) == abi::kSuccess);
+      rank_.send_bytes(handle.data(), handle.size());
     }
     spin_until("connect and accept", [&] {
-      const int result = sends() ? player_->connect(0, handle, &comm_)
-                                 : player_->accept(listen_comm, &comm_);
+      const int result = sends() ? client_->connect(0, handle, &comm_)
+                                 : client_->accept(listen_comm, &comm_);
       REQUIRE(result == abi::kSuccess);
       return comm_ != nullptr;
     });
-    if (!sends()) CHECK_EQ(player_->close_listen(listen_comm), abi::kSuccess);
-    actor_.meet();
+    if (!sends()) CHECK_EQ(client_->close_listen(listen_comm), abi::kSuccess);
+    rank_.barrier();
   }
 
   void close() {
-    actor_.meet();
-    CHECK_EQ(sends() ? player_->close_send(comm_) : player_->close_recv(comm_),
+    rank_.barrier();
+    CHECK_EQ(sends() ? client_->close_send(comm_) : client_->close_recv(comm_),
              abi::kSuccess);
     comm_ = nullptr;
     proxy_.reset();
   }
 
-  bool sends() const { return actor_.number() == 0; }
+  bool sends() const { return rank_.number() == 0; }
   Proxy& proxy() { return *proxy_; }
 
   // What becomes of a message; the end of the connection may be known beforehand.
@@ -65,7 +65,7 @@ class Pair {
     if (result != abi::kSuccess) return result;
     spin_until("the request ends", [&] {
       int done = 0;
-      result = player_->test(request, &done, nullptr);
+      result = client_->test(request, &done, nullptr);
       return result != abi::kSuccess || done != 0;
     });
     return result;
@@ -93,21 +93,21 @@ class Pair {
   }
 
   int try_post(std::span<std::byte> memory, void** request) {
-    return sends() ? player_->isend(comm_, memory, 0, request)
-                   : player_->irecv(comm_, memory, 0, request);
+    return sends() ? client_->isend(comm_, memory, 0, request)
+                   : client_->irecv(comm_, memory, 0, request);
   }
 
-  const Actor& actor_;
-  std::unique_ptr<Player> player_;
+  const TestRank& rank_;
+  std::unique_ptr<PluginClient> client_;
   std::optional<Proxy> proxy_;
   void* comm_ = nullptr;
 };
 
 // Whether the receiver's end has them on makes no difference: the sender's has.
-TEST(net_damage, a_byte_of_a_message_is_an_error_at_both_ends) {
-  perform_both(kPatient, [](Actor& actor) {
-    use_checksums(actor.number() == 0);
-    Pair pair(actor);
+TEST(nccl_net_damage, a_byte_of_a_message_is_an_error_at_both_ends) {
+  run_ranks_in_both_modes(kPatient, [](TestRank& rank) {
+    use_checksums(rank.number() == 0);
+    Pair pair(rank);
     for (const std::size_t nbytes : {kShort, kLong}) {
       // Checksum, frame and the message's own head take 56 bytes.
       for (const std::size_t position : {0ul, 1ul, 3ul, 5ul, 12ul, 16ul, 21ul, 24ul,
@@ -129,20 +129,20 @@ TEST(net_damage, a_byte_of_a_message_is_an_error_at_both_ends) {
   });
 }
 
-TEST(net_damage, a_byte_of_what_the_receiver_says_is_an_error_at_both_ends) {
-  perform_both(kPatient, [](Actor& actor) {
+TEST(nccl_net_damage, a_byte_of_what_the_receiver_says_is_an_error_at_both_ends) {
+  run_ranks_in_both_modes(kPatient, [](TestRank& rank) {
     use_checksums(true);
-    Pair pair(actor);
+    Pair pair(rank);
     for (const std::uint64_t position : {0, 17, 24, 32, 40}) {
       pair.open();
       std::vector<std::byte> memory(kLong);
       // From the first checksum on all has one.
       CHECK_EQ(pair.move(memory), abi::kSuccess);
-      actor.meet();
+      rank.barrier();
       if (pair.sends()) {
         pair.proxy().damage(Proxy::kFromTarget, position, std::byte{4});
       }
-      actor.meet();
+      rank.barrier();
       CHECK_EQ(pair.move(memory), abi::kRemoteError);
       pair.close();
     }
@@ -150,10 +150,10 @@ TEST(net_damage, a_byte_of_what_the_receiver_says_is_an_error_at_both_ends) {
 }
 
 // What the receiver has set is of what it sends, and demands nothing of the sender.
-TEST(net_damage, without_checksums_of_the_sender_it_goes_unnoticed) {
-  perform_both(kPatient, [](Actor& actor) {
-    use_checksums(actor.number() == 1);
-    Pair pair(actor);
+TEST(nccl_net_damage, without_checksums_of_the_sender_it_goes_unnoticed) {
+  run_ranks_in_both_modes(kPatient, [](TestRank& rank) {
+    use_checksums(rank.number() == 1);
+    Pair pair(rank);
     for (const std::size_t nbytes : {kShort, kLong}) {
       pair.open();
       std::vector<std::byte> memory(nbytes, std::byte{7});
@@ -168,17 +168,17 @@ TEST(net_damage, without_checksums_of_the_sender_it_goes_unnoticed) {
   });
 }
 
-TEST(net_damage, the_ends_may_have_other_settings) {
-  perform(kPatient, [](Actor& actor) {
-    const bool first = actor.number() == 0;
+TEST(nccl_net_damage, the_ends_may_have_other_settings) {
+  run_ranks(kPatient, [](TestRank& rank) {
+    const bool first = rank.number() == 0;
     use_checksums(first);
     setenv("BLUECOMM_NET_STREAMS", first ? "4" : "1", 1);
     setenv("BLUECOMM_NET_THREADS", first ? "0" : "2", 1);
     setenv("BLUECOMM_NET_TIMEOUT_S", first ? "300" : "600", 1);
-    const auto player = start_player(12);
-    const auto channels = open_channels(*player, actor, 2);
-    run_traffic(*player, actor, channels, 60);
-    for (const Channel& one : channels) close_channel(*player, one);
+    const auto client = start_client(12);
+    const auto pairs = open_comm_pairs(*client, rank, 2);
+    run_traffic(*client, rank, pairs, 60);
+    for (const CommPair& one : pairs) close_comm_pair(*client, one);
   });
 }
 

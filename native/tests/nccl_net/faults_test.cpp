@@ -28,11 +28,11 @@ const Variables kPatient{{"NCCL_SOCKET_IFNAME", "=lo"},
                          {"BLUECOMM_NET_TIMEOUT_S", "600"}};
 const Variables kHasty{{"NCCL_SOCKET_IFNAME", "=lo"}, {"BLUECOMM_NET_TIMEOUT_S", "2"}};
 
-int result_of_test(Player& player, void* request) {
+int result_of_test(PluginClient& client, void* request) {
   int done = 0;
   int result = abi::kSuccess;
   spin_until("the request ends", [&] {
-    result = player.test(request, &done, nullptr);
+    result = client.test(request, &done, nullptr);
     return result != abi::kSuccess || done != 0;
   });
   return result;
@@ -40,12 +40,10 @@ int result_of_test(Player& player, void* request) {
 
 // A send that waits for its receive, and a receive that waits for its send.
 struct Waiting {
-  Waiting(Player& player, const Channel& channel) : memory(2 << 20) {
+  Waiting(PluginClient& client, const CommPair& pair) : memory(2 << 20) {
     const auto halves = std::span(memory);
-    REQUIRE(player.isend(channel.send, halves.first(1 << 20), 0, &send) ==
-            abi::kSuccess);
-    REQUIRE(player.irecv(channel.recv, halves.last(1 << 20), 0, &recv) ==
-            abi::kSuccess);
+    REQUIRE(client.isend(pair.send, halves.first(1 << 20), 0, &send) == abi::kSuccess);
+    REQUIRE(client.irecv(pair.recv, halves.last(1 << 20), 0, &recv) == abi::kSuccess);
     REQUIRE(send != nullptr && recv != nullptr);
   }
 
@@ -54,71 +52,71 @@ struct Waiting {
   void* recv = nullptr;
 };
 
-void expect_loss(const Actor& actor) {
-  const auto player = start_player(11);
-  const Channel channel = open_channel(*player, actor);
+void expect_loss(const TestRank& rank) {
+  const auto client = start_client(11);
+  const CommPair pair = open_comm_pair(*client, rank);
   // The other end stays as it is from here on.
-  actor.meet();
-  const Waiting waiting(*player, channel);
-  actor.report();
-  CHECK_EQ(result_of_test(*player, waiting.send), abi::kRemoteError);
-  CHECK_EQ(result_of_test(*player, waiting.recv), abi::kRemoteError);
+  rank.barrier();
+  const Waiting waiting(*client, pair);
+  rank.report();
+  CHECK_EQ(result_of_test(*client, waiting.send), abi::kRemoteError);
+  CHECK_EQ(result_of_test(*client, waiting.recv), abi::kRemoteError);
   void* request = nullptr;
   std::byte byte{};
-  CHECK_EQ(player->isend(channel.send, {&byte, 1}, 0, &request), abi::kRemoteError);
+  CHECK_EQ(client->isend(pair.send, {&byte, 1}, 0, &request), abi::kRemoteError);
   CHECK(request == nullptr);
-  close_channel(*player, channel);
-  actor.report();
+  close_comm_pair(*client, pair);
+  rank.report();
 }
 
-void be_lost(const Actor& actor) {
-  const auto player = start_player(11);
-  open_channel(*player, actor);
-  actor.meet();
-  actor.report();
-  actor.await();
+void be_lost(const TestRank& rank) {
+  const auto client = start_client(11);
+  open_comm_pair(*client, rank);
+  rank.barrier();
+  rank.report();
+  rank.wait();
 }
 
-void play_loss(Actor& actor) {
-  if (actor.number() == 0) {
-    expect_loss(actor);
+void play_loss(TestRank& rank) {
+  if (rank.number() == 0) {
+    expect_loss(rank);
   } else {
-    be_lost(actor);
+    be_lost(rank);
   }
 }
 
-TEST(net_faults, a_killed_peer_is_a_remote_error) {
-  perform_both(kPatient, play_loss, [](Director& director) {
-    director.await(1);
-    director.await(0);
-    director.kill(1);
-    director.await(0);
+TEST(nccl_net_faults, a_killed_peer_is_a_remote_error) {
+  run_ranks_in_both_modes(kPatient, play_loss, [](Controller& controller) {
+    controller.wait_for_report(1);
+    controller.wait_for_report(0);
+    controller.kill(1);
+    controller.wait_for_report(0);
   });
 }
 
-TEST(net_faults, a_frozen_peer_is_a_remote_error) {
-  perform_both(kHasty, play_loss, [](Director& director) {
-    director.await(1);
-    director.signal(1, SIGSTOP);
-    director.await(0);
-    director.await(0);
-    director.kill(1);
+TEST(nccl_net_faults, a_frozen_peer_is_a_remote_error) {
+  run_ranks_in_both_modes(kHasty, play_loss, [](Controller& controller) {
+    controller.wait_for_report(1);
+    controller.signal(1, SIGSTOP);
+    controller.wait_for_report(0);
+    controller.wait_for_report(0);
+    controller.kill(1);
   });
 }
 
-TEST(net_faults, an_idle_peer_is_no_error) {
-  perform(
+TEST(nccl_net_faults, an_idle_peer_is_no_error) {
+  run_ranks(
       kHasty,
-      [](Actor& actor) {
-        const auto player = start_player(11);
-        const Channel channel = open_channel(*player, actor);
-        if (actor.number() == 1) {
-          actor.await();
+      [](TestRank& rank) {
+        const auto client = start_client(11);
+        const CommPair pair = open_comm_pair(*client, rank);
+        if (rank.number() == 1) {
+          rank.wait();
         } else {
-          const Waiting waiting(*player, channel);
+          const Waiting waiting(*client, pair);
           // Heartbeats of three seconds, which is more than the timeout.
           const auto received = [&] {
-            const std::string text = player->counters();
+            const std::string text = client->counters();
             const std::string key = "\"bytes_received\": ";
             const auto at = text.rfind(key);
             return at == std::string::npos ? 0
@@ -127,121 +125,121 @@ TEST(net_faults, an_idle_peer_is_no_error) {
           const int before = received();
           spin_until("heartbeats", [&] {
             int done = 0;
-            REQUIRE(player->test(waiting.recv, &done, nullptr) == abi::kSuccess);
-            REQUIRE(player->test(waiting.send, &done, nullptr) == abi::kSuccess);
+            REQUIRE(client->test(waiting.recv, &done, nullptr) == abi::kSuccess);
+            REQUIRE(client->test(waiting.send, &done, nullptr) == abi::kSuccess);
             return received() >= before + 6 * 24;
           });
-          actor.report();
+          rank.report();
         }
-        close_channel(*player, channel);
+        close_comm_pair(*client, pair);
       },
-      [](Director& director) {
-        director.await(0);
-        director.release(1);
+      [](Controller& controller) {
+        controller.wait_for_report(0);
+        controller.release(1);
       });
 }
 
-TEST(net_faults, a_receive_too_small_is_an_error_at_both_ends) {
+TEST(nccl_net_faults, a_receive_too_small_is_an_error_at_both_ends) {
   for (const std::size_t nbytes : {std::size_t{2000}, std::size_t{200'000}}) {
-    perform_both(kPatient, [nbytes](Actor& actor) {
-      const auto player = start_player(9);
-      const Channel channel = open_channel(*player, actor);
+    run_ranks_in_both_modes(kPatient, [nbytes](TestRank& rank) {
+      const auto client = start_client(9);
+      const CommPair pair = open_comm_pair(*client, rank);
       std::vector<std::byte> memory(nbytes);
       void* request = nullptr;
-      if (actor.number() == 0) {
-        REQUIRE(player->isend(channel.send, memory, 0, &request) == abi::kSuccess);
+      if (rank.number() == 0) {
+        REQUIRE(client->isend(pair.send, memory, 0, &request) == abi::kSuccess);
         // A short one may be in the kernel's hands before the receiver complains.
         spin_until("the refusal comes", [&] {
           int done = 0;
-          if (request == nullptr || player->test(request, &done, nullptr) == 5)
+          if (request == nullptr || client->test(request, &done, nullptr) == 5)
             return true;
           if (done != 0) {
             request = nullptr;
-            return player->isend(channel.send, memory, 0, &request) == 5;
+            return client->isend(pair.send, memory, 0, &request) == 5;
           }
           return false;
         });
-        CHECK_EQ(player->isend(channel.send, memory, 0, &request), abi::kInvalidUsage);
-        actor.meet();
+        CHECK_EQ(client->isend(pair.send, memory, 0, &request), abi::kInvalidUsage);
+        rank.barrier();
       } else {
-        REQUIRE(player->irecv(channel.recv, std::span(memory).first(nbytes - 1), 0,
+        REQUIRE(client->irecv(pair.recv, std::span(memory).first(nbytes - 1), 0,
                               &request) == abi::kSuccess);
-        CHECK_EQ(result_of_test(*player, request), abi::kInvalidUsage);
-        actor.meet();
+        CHECK_EQ(result_of_test(*client, request), abi::kInvalidUsage);
+        rank.barrier();
       }
-      close_channel(*player, channel);
+      close_comm_pair(*client, pair);
     });
   }
 }
 
-TEST(net_faults, closing_in_flight_touches_no_memory_afterwards) {
-  perform_both(kPatient, [](Actor& actor) {
-    const auto player = start_player(12);
+TEST(nccl_net_faults, closing_in_flight_touches_no_memory_afterwards) {
+  run_ranks_in_both_modes(kPatient, [](TestRank& rank) {
+    const auto client = start_client(12);
     for (const bool recv_first : {true, false}) {
-      const Channel channel = open_channel(*player, actor);
+      const CommPair pair = open_comm_pair(*client, rank);
       {
         std::vector<std::byte> memory(16 << 20);
         for (std::size_t k = 0; k < 8; ++k) {
           void* request = nullptr;
           const auto part = std::span(memory).subspan(k << 20, 1 << 20);
-          REQUIRE(player->irecv(channel.recv, part, 0, &request) == abi::kSuccess);
+          REQUIRE(client->irecv(pair.recv, part, 0, &request) == abi::kSuccess);
         }
         for (std::size_t k = 8; k < 16; ++k) {
           void* request = nullptr;
           const auto part = std::span(memory).subspan(k << 20, 1 << 20);
-          const int result = player->isend(channel.send, part, 0, &request);
+          const int result = client->isend(pair.send, part, 0, &request);
           // The other end may have closed already.
           REQUIRE(result == abi::kSuccess || result == abi::kRemoteError);
         }
-        if (recv_first) CHECK_EQ(player->close_recv(channel.recv), abi::kSuccess);
-        CHECK_EQ(player->close_send(channel.send), abi::kSuccess);
-        if (!recv_first) CHECK_EQ(player->close_recv(channel.recv), abi::kSuccess);
+        if (recv_first) CHECK_EQ(client->close_recv(pair.recv), abi::kSuccess);
+        CHECK_EQ(client->close_send(pair.send), abi::kSuccess);
+        if (!recv_first) CHECK_EQ(client->close_recv(pair.recv), abi::kSuccess);
       }
-      actor.meet();
+      rank.barrier();
     }
   });
 }
 
-TEST(net_faults, a_send_that_was_taken_is_done_whatever_follows) {
-  perform_both(kPatient, [](Actor& actor) {
-    const auto player = start_player(11);
-    const Channel channel = open_channel(*player, actor);
+TEST(nccl_net_faults, a_send_that_was_taken_is_done_whatever_follows) {
+  run_ranks_in_both_modes(kPatient, [](TestRank& rank) {
+    const auto client = start_client(11);
+    const CommPair pair = open_comm_pair(*client, rank);
     std::vector<std::byte> memory(1000);
     void* request = nullptr;
-    if (actor.number() == 1) {
-      REQUIRE(player->irecv(channel.recv, memory, 0, &request) == abi::kSuccess);
-      CHECK_EQ(result_of_test(*player, request), abi::kSuccess);
-      close_channel(*player, channel);
-      actor.meet();
+    if (rank.number() == 1) {
+      REQUIRE(client->irecv(pair.recv, memory, 0, &request) == abi::kSuccess);
+      CHECK_EQ(result_of_test(*client, request), abi::kSuccess);
+      close_comm_pair(*client, pair);
+      rank.barrier();
       return;
     }
-    REQUIRE(player->isend(channel.send, memory, 0, &request) == abi::kSuccess);
+    REQUIRE(client->isend(pair.send, memory, 0, &request) == abi::kSuccess);
     // The peer has it, and is gone, before this end asks what became of it.
-    actor.meet();
+    rank.barrier();
     spin_until("the end is noticed", [&] {
       void* more = nullptr;
-      return player->isend(channel.send, memory, 0, &more) == abi::kRemoteError;
+      return client->isend(pair.send, memory, 0, &more) == abi::kRemoteError;
     });
-    CHECK_EQ(result_of_test(*player, request), abi::kSuccess);
-    close_channel(*player, channel);
+    CHECK_EQ(result_of_test(*client, request), abi::kSuccess);
+    close_comm_pair(*client, pair);
   });
 }
 
-TEST(net_faults, a_fork_keeps_no_connection_up) {
-  perform_both(kPatient, [](Actor& actor) {
-    const auto player = start_player(11);
-    const Channel channel = open_channel(*player, actor);
-    run_traffic(*player, actor, {&channel, 1}, 10);
-    actor.meet();
-    if (actor.number() == 1) {
+TEST(nccl_net_faults, a_fork_keeps_no_connection_up) {
+  run_ranks_in_both_modes(kPatient, [](TestRank& rank) {
+    const auto client = start_client(11);
+    const CommPair pair = open_comm_pair(*client, rank);
+    run_traffic(*client, rank, {&pair, 1}, 10);
+    rank.barrier();
+    if (rank.number() == 1) {
       std::byte byte{};
       void* request = nullptr;
       // The other end may have closed already.
-      int result = player->irecv(channel.recv, {&byte, 1}, 0, &request);
-      if (result == abi::kSuccess) result = result_of_test(*player, request);
+      int result = client->irecv(pair.recv, {&byte, 1}, 0, &request);
+      if (result == abi::kSuccess) result = result_of_test(*client, request);
       CHECK_EQ(result, abi::kRemoteError);
-      close_channel(*player, channel);
-      actor.meet();
+      close_comm_pair(*client, pair);
+      rank.barrier();
       return;
     }
     int line[2];
@@ -255,8 +253,8 @@ TEST(net_faults, a_fork_keeps_no_connection_up) {
     }
     // The parent goes on as before, then closes.
     close(line[0]);
-    close_channel(*player, channel);
-    actor.meet();
+    close_comm_pair(*client, pair);
+    rank.barrier();
     close(line[1]);
     int status = -1;
     waitpid(child, &status, 0);
@@ -281,14 +279,14 @@ UniqueFd knock(const HandleBytes& handle, std::span<const std::byte> words) {
   return fd;
 }
 
-TEST(net_faults, strangers_do_not_disturb) {
-  perform(kPatient, [](Actor& actor) {
-    const auto player = start_player(11);
+TEST(nccl_net_faults, strangers_do_not_disturb) {
+  run_ranks(kPatient, [](TestRank& rank) {
+    const auto client = start_client(11);
     HandleBytes handle{};
     void* listen_comm = nullptr;
-    REQUIRE(player->listen(0, handle, &listen_comm) == abi::kSuccess);
+    REQUIRE(client->listen(0, handle, &listen_comm) == abi::kSuccess);
     const HandleBytes mine = handle;
-    HandleBytes theirs = actor.exchange(handle);
+    HandleBytes theirs = rank.exchange(handle);
 
     stream::Hello hello;
     hello.from = 0;
@@ -309,97 +307,97 @@ TEST(net_faults, strangers_do_not_disturb) {
       strangers.push_back(knock(mine, std::as_bytes(std::span(http))));
       knock(mine, half);  // and gone
     }
-    Channel channel;
+    CommPair pair;
     spin_until("connect and accept", [&] {
-      if (channel.send == nullptr) {
-        REQUIRE(player->connect(0, theirs, &channel.send) == abi::kSuccess);
+      if (pair.send == nullptr) {
+        REQUIRE(client->connect(0, theirs, &pair.send) == abi::kSuccess);
       }
-      if (channel.recv == nullptr) {
-        REQUIRE(player->accept(listen_comm, &channel.recv) == abi::kSuccess);
+      if (pair.recv == nullptr) {
+        REQUIRE(client->accept(listen_comm, &pair.recv) == abi::kSuccess);
       }
-      return channel.send != nullptr && channel.recv != nullptr;
+      return pair.send != nullptr && pair.recv != nullptr;
     });
-    run_traffic(*player, actor, {&channel, 1}, 20);
-    CHECK_EQ(player->close_listen(listen_comm), abi::kSuccess);
-    close_channel(*player, channel);
+    run_traffic(*client, rank, {&pair, 1}, 20);
+    CHECK_EQ(client->close_listen(listen_comm), abi::kSuccess);
+    close_comm_pair(*client, pair);
   });
 }
 
-TEST(net_faults, another_key_is_not_let_in) {
-  perform(kHasty, [](Actor& actor) {
-    setenv("BLUECOMM_NET_KEY", actor.number() == 0 ? "one" : "another", 1);
-    const auto player = start_player(11);
+TEST(nccl_net_faults, another_key_is_not_let_in) {
+  run_ranks(kHasty, [](TestRank& rank) {
+    setenv("BLUECOMM_NET_KEY", rank.number() == 0 ? "one" : "another", 1);
+    const auto client = start_client(11);
     HandleBytes handle{};
     void* listen_comm = nullptr;
-    REQUIRE(player->listen(0, handle, &listen_comm) == abi::kSuccess);
-    handle = actor.exchange(handle);
+    REQUIRE(client->listen(0, handle, &listen_comm) == abi::kSuccess);
+    handle = rank.exchange(handle);
     void* send = nullptr;
     int result = abi::kSuccess;
     spin_until("connect fails", [&] {
       void* recv = nullptr;
-      REQUIRE(player->accept(listen_comm, &recv) == abi::kSuccess);
+      REQUIRE(client->accept(listen_comm, &recv) == abi::kSuccess);
       REQUIRE(recv == nullptr);
-      result = player->connect(0, handle, &send);
+      result = client->connect(0, handle, &send);
       REQUIRE(send == nullptr);
       return result != abi::kSuccess;
     });
     CHECK_EQ(result, abi::kRemoteError);
-    actor.meet();
-    CHECK_EQ(player->close_listen(listen_comm), abi::kSuccess);
+    rank.barrier();
+    CHECK_EQ(client->close_listen(listen_comm), abi::kSuccess);
   });
 }
 
-TEST(net_faults, a_listener_that_is_gone_is_a_remote_error) {
-  perform(kHasty, [](Actor&) {
-    const auto player = start_player(11);
+TEST(nccl_net_faults, a_listener_that_is_gone_is_a_remote_error) {
+  run_ranks(kHasty, [](TestRank&) {
+    const auto client = start_client(11);
     HandleBytes handle{};
     void* comm = nullptr;
-    REQUIRE(player->listen(0, handle, &comm) == abi::kSuccess);
-    REQUIRE(player->close_listen(comm) == abi::kSuccess);
+    REQUIRE(client->listen(0, handle, &comm) == abi::kSuccess);
+    REQUIRE(client->close_listen(comm) == abi::kSuccess);
     int result = abi::kSuccess;
     spin_until("connect fails", [&] {
-      result = player->connect(0, handle, &comm);
+      result = client->connect(0, handle, &comm);
       return result != abi::kSuccess;
     });
     CHECK_EQ(result, abi::kRemoteError);
     // NCCL's memory is as listen() had filled it: it may be tried again.
-    CHECK_EQ(player->connect(0, handle, &comm), abi::kSuccess);
+    CHECK_EQ(client->connect(0, handle, &comm), abi::kSuccess);
   });
 }
 
-TEST(net_faults, handles_of_others_are_refused) {
-  perform(kPatient, [](Actor&) {
-    const auto player = start_player(11);
+TEST(nccl_net_faults, handles_of_others_are_refused) {
+  run_ranks(kPatient, [](TestRank&) {
+    const auto client = start_client(11);
     HandleBytes handle{};
     void* comm = nullptr;
-    CHECK_EQ(player->connect(0, handle, &comm), abi::kInvalidUsage);
-    REQUIRE(player->listen(0, handle, &comm) == abi::kSuccess);
+    CHECK_EQ(client->connect(0, handle, &comm), abi::kInvalidUsage);
+    REQUIRE(client->listen(0, handle, &comm) == abi::kSuccess);
     HandleBytes stale = handle;
     stale[8] = std::byte{99};  // an attempt that never was
     void* send = nullptr;
-    CHECK_EQ(player->connect(0, stale, &send), abi::kInvalidUsage);
-    CHECK_EQ(player->close_listen(comm), abi::kSuccess);
+    CHECK_EQ(client->connect(0, stale, &send), abi::kInvalidUsage);
+    CHECK_EQ(client->close_listen(comm), abi::kSuccess);
   });
 }
 
-TEST(net_faults, bad_settings_make_nccl_pass_the_plugin_over) {
-  perform(kPatient, [](Actor&) {
-    const auto player = Player::load(11);
+TEST(nccl_net_faults, bad_settings_make_nccl_pass_the_plugin_over) {
+  run_ranks(kPatient, [](TestRank&) {
+    const auto client = PluginClient::load(11);
     setenv("BLUECOMM_NET_STREAM", "3", 1);
-    CHECK_EQ(player->init(), abi::kInvalidArgument);
+    CHECK_EQ(client->init(), abi::kInvalidArgument);
     unsetenv("BLUECOMM_NET_STREAM");
     setenv("NCCL_SOCKET_IFNAME", "=nosuchcard", 1);
-    CHECK_EQ(player->init(), abi::kSystemError);
+    CHECK_EQ(client->init(), abi::kSystemError);
     setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
-    CHECK_EQ(player->init(), abi::kSuccess);
+    CHECK_EQ(client->init(), abi::kSuccess);
   });
 }
 
 // The checks of UBSan, which comes with ASan, need descriptors themselves.
 #if !defined(__SANITIZE_ADDRESS__)
-TEST(net_faults, no_more_descriptors_is_a_system_error) {
-  perform(kPatient, [](Actor&) {
-    const auto player = start_player(11);
+TEST(nccl_net_faults, no_more_descriptors_is_a_system_error) {
+  run_ranks(kPatient, [](TestRank&) {
+    const auto client = start_client(11);
     rlimit before{};
     REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
     const int next = fcntl(0, F_DUPFD, 0);
@@ -409,11 +407,11 @@ TEST(net_faults, no_more_descriptors_is_a_system_error) {
     REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
     HandleBytes handle{};
     void* comm = nullptr;
-    CHECK_EQ(player->listen(0, handle, &comm), abi::kSystemError);
+    CHECK_EQ(client->listen(0, handle, &comm), abi::kSystemError);
     CHECK(comm == nullptr);
     REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
-    CHECK_EQ(player->listen(0, handle, &comm), abi::kSuccess);
-    CHECK_EQ(player->close_listen(comm), abi::kSuccess);
+    CHECK_EQ(client->listen(0, handle, &comm), abi::kSuccess);
+    CHECK_EQ(client->close_listen(comm), abi::kSuccess);
   });
 }
 #endif

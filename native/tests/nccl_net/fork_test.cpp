@@ -39,15 +39,15 @@ namespace abi = nccl_net::abi;
 
 // Those of ASan's allocator are not, so it cannot be tested with it.
 #if !defined(__SANITIZE_ADDRESS__)
-TEST(net_fork, a_child_finds_all_locks_free) {
-  perform_both(kLoopback, [](Actor& actor) {
-    const auto player = start_player(12);
-    const auto channels = open_channels(*player, actor, 8);
+TEST(nccl_net_fork, a_child_finds_all_locks_free) {
+  run_ranks_in_both_modes(kLoopback, [](TestRank& rank) {
+    const auto client = start_client(12);
+    const auto pairs = open_comm_pairs(*client, rank, 8);
     std::atomic<bool> over = false;
     // Nearly always in the one, waiting for the other: process, connection.
     std::thread asking([&] {
       while (!over) {
-        CHECK(!player->counters().empty());
+        CHECK(!client->counters().empty());
         std::this_thread::yield();
       }
     });
@@ -55,22 +55,22 @@ TEST(net_fork, a_child_finds_all_locks_free) {
       while (!over) {
         HandleBytes handle{};
         void* comm = nullptr;
-        CHECK_EQ(player->listen(0, handle, &comm), abi::kSuccess);
-        CHECK_EQ(player->close_listen(comm), abi::kSuccess);
+        CHECK_EQ(client->listen(0, handle, &comm), abi::kSuccess);
+        CHECK_EQ(client->close_listen(comm), abi::kSuccess);
       }
     });
     for (int k = 0; k < 5; ++k) {
       const int status = status_of_child([&] {
-        CHECK(!player->counters().empty());
-        for (const Channel& one : channels) close_channel(*player, one);
+        CHECK(!client->counters().empty());
+        for (const CommPair& one : pairs) close_comm_pair(*client, one);
       });
       CHECK_EQ(status, 0);
     }
     over = true;
     asking.join();
     listening.join();
-    run_traffic(*player, actor, channels, 5);
-    for (const Channel& one : channels) close_channel(*player, one);
+    run_traffic(*client, rank, pairs, 5);
+    for (const CommPair& one : pairs) close_comm_pair(*client, one);
   });
 }
 #endif

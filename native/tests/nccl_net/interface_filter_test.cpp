@@ -15,7 +15,7 @@ std::string admitted(const char* filter) {
   return all;
 }
 
-TEST(net_interface_filter, reads_what_nccl_reads) {
+TEST(nccl_net_interface_filter, reads_what_nccl_reads) {
   CHECK_EQ(admitted("eth"), std::string("eth0 eth1 eth10"));
   CHECK_EQ(admitted("eth1,ib"), std::string("eth1 eth10 ib0"));
   CHECK_EQ(admitted("=eth1"), std::string("eth1"));
@@ -30,7 +30,7 @@ TEST(net_interface_filter, reads_what_nccl_reads) {
   CHECK_EQ(admitted("=^eth"), std::string(""));
 }
 
-TEST(net_devices, loopback_is_found_by_name_only_if_there_is_another) {
+TEST(nccl_net_devices, loopback_is_found_by_name_only_if_there_is_another) {
   const auto found = find_devices({"=lo", "", ""});
   REQUIRE(found.size() == 1);
   CHECK_EQ(found[0].name, std::string("lo"));
@@ -42,7 +42,7 @@ TEST(net_devices, loopback_is_found_by_name_only_if_there_is_another) {
   CHECK_THROWS(find_devices({"nosuchcard", "", ""}), std::runtime_error, "nosuchcard");
 }
 
-TEST(net_devices, the_network_of_the_comm_id_is_looked_for) {
+TEST(nccl_net_devices, the_network_of_the_comm_id_is_looked_for) {
   // As long as there is no InfiniBand, which NCCL takes before.
   const auto found = find_devices({"", "", "127.0.0.9:4711"});
   CHECK_EQ(found.size(), 1u);

@@ -7,8 +7,9 @@
 //             [--flow-cap MB/S] [--interface lo] [--peer-netns /run/netns/NAME]
 //
 // Prints one line of JSON. For --way, --sockets (in all), --threads and --ports see
-// ways.h; the plugin has BLUECOMM_NET_STREAMS. --comms: so many of them side by side,
-// moved by one thread in turn. --flow-cap limits each connection of the sender.
+// bench_channel.h; the plugin has BLUECOMM_NET_STREAMS. --comms: so many of them side
+// by side, moved by one thread in turn. --flow-cap limits each connection of the
+// sender.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -30,17 +31,17 @@
 #include <vector>
 
 #include "common/fd.h"
-#include "tests/nccl_net/ways.h"
+#include "tests/nccl_net/bench_channel.h"
 
 namespace {
 
 using namespace bluecomm;
 using namespace bluecomm::test;
 using Clock = std::chrono::steady_clock;
-using Ways = std::vector<std::unique_ptr<Way>>;
+using BenchChannels = std::vector<std::unique_ptr<BenchChannel>>;
 
 struct Settings {
-  WaySettings way;
+  ChannelSettings channel;
   std::size_t message = 1 << 20;
   std::size_t depth = 8;
   std::size_t comms = 1;
@@ -83,34 +84,34 @@ struct Figures {
   double least_share = 0;  // of the slowest of --comms, in what the fastest has
 };
 
-void send_one(Way& way, std::byte* data, std::size_t size) {
-  void* const request = way.isend(data, size);
-  while (!way.test_sent(request)) {
+void send_one(BenchChannel& channel, std::byte* data, std::size_t size) {
+  void* const request = channel.isend(data, size);
+  while (!channel.test_sent(request)) {
   }
 }
 
-void recv_one(Way& way, std::byte* data, std::size_t size) {
-  void* const request = way.irecv(data, size);
+void recv_one(BenchChannel& channel, std::byte* data, std::size_t size) {
+  void* const request = channel.irecv(data, size);
   std::size_t got = 0;
-  while (!way.test_received(request, &got)) {
+  while (!channel.test_received(request, &got)) {
   }
 }
 
-double half_round_trip_us(Way& way, bool first) {
+double half_round_trip_us(BenchChannel& channel, bool first) {
   std::byte small[kSmall]{};
   const auto start = Clock::now();
   for (int k = 0; k < kRoundTrips; ++k) {
-    if (first) send_one(way, small, kSmall);
-    recv_one(way, small, kSmall);
-    if (!first) send_one(way, small, kSmall);
+    if (first) send_one(channel, small, kSmall);
+    recv_one(channel, small, kSmall);
+    if (!first) send_one(channel, small, kSmall);
   }
   return seconds_since(start) / kRoundTrips / 2 * 1e6;
 }
 
 // Memory for `depth` messages, taken in turn, and the requests that are in flight.
 struct Flow {
-  Flow(Way& its_way, const Settings& its_settings)
-      : way(its_way),
+  Flow(BenchChannel& its_channel, const Settings& its_settings)
+      : channel(its_channel),
         settings(its_settings),
         memory(settings.depth * settings.message) {}
 
@@ -118,7 +119,7 @@ struct Flow {
     return memory.data() + count++ % settings.depth * settings.message;
   }
 
-  Way& way;
+  BenchChannel& channel;
   const Settings& settings;
   std::vector<std::byte> memory;
   std::deque<void*> requests;
@@ -131,36 +132,36 @@ struct Flow {
 void turn_sender(Flow& flow, bool more) {
   while (!flow.over && flow.requests.size() < flow.settings.depth) {
     std::byte* const at = flow.next();
-    flow.requests.push_back(more ? flow.way.isend(at, flow.settings.message)
-                                 : flow.way.isend_end(at));
+    flow.requests.push_back(more ? flow.channel.isend(at, flow.settings.message)
+                                 : flow.channel.isend_end(at));
     flow.over = !more;
   }
   if (flow.requests.empty()) return;
-  if (flow.way.test_sent(flow.requests.front())) flow.requests.pop_front();
+  if (flow.channel.test_sent(flow.requests.front())) flow.requests.pop_front();
 }
 
 void turn_receiver(Flow& flow) {
   if (flow.over) return;
   while (flow.requests.size() < flow.settings.depth) {
-    flow.requests.push_back(flow.way.irecv(flow.next(), flow.settings.message));
+    flow.requests.push_back(flow.channel.irecv(flow.next(), flow.settings.message));
   }
   std::size_t size = 0;
-  if (!flow.way.test_received(flow.requests.front(), &size)) return;
+  if (!flow.channel.test_received(flow.requests.front(), &size)) return;
   flow.requests.pop_front();
   flow.total += size;
   flow.over = size != flow.settings.message;
 }
 
-std::deque<Flow> make_flows(const Ways& ways, const Settings& settings) {
+std::deque<Flow> make_flows(const BenchChannels& channels, const Settings& settings) {
   std::deque<Flow> flows;
-  for (const auto& way : ways) flows.emplace_back(*way, settings);
+  for (const auto& channel : channels) flows.emplace_back(*channel, settings);
   return flows;
 }
 
 // Messages one after another for the time that is asked for. Returns the core seconds
 // that those after the warm-up took.
-double run_sender(const Ways& ways, const Settings& settings) {
-  std::deque<Flow> flows = make_flows(ways, settings);
+double run_sender(const BenchChannels& channels, const Settings& settings) {
+  std::deque<Flow> flows = make_flows(channels, settings);
   const auto start = Clock::now();
   double cpu_before = 0;
   bool counting = false;
@@ -178,8 +179,8 @@ double run_sender(const Ways& ways, const Settings& settings) {
 }
 
 // Counts what has come between the end of the warm-up and the first flow's end.
-Figures run_receiver(const Ways& ways, const Settings& settings) {
-  std::deque<Flow> flows = make_flows(ways, settings);
+Figures run_receiver(const BenchChannels& channels, const Settings& settings) {
+  std::deque<Flow> flows = make_flows(channels, settings);
   const auto is_over = [](const Flow& one) { return one.over; };
   auto start = Clock::now();
   while (seconds_since(start) < settings.warm_up) {
@@ -209,25 +210,26 @@ Figures run_receiver(const Ways& ways, const Settings& settings) {
   return figures;
 }
 
-Ways make_ways(int line, const Settings& settings) {
-  Ways ways;
-  while (ways.size() < settings.comms) ways.push_back(make_way(line, settings.way));
-  return ways;
+BenchChannels open_bench_channels(int control, const Settings& settings) {
+  BenchChannels channels;
+  while (channels.size() < settings.comms)
+    channels.push_back(open_bench_channel(control, settings.channel));
+  return channels;
 }
 
-[[noreturn]] void run_child(int line, const Settings& settings) {
+[[noreturn]] void run_child(int control, const Settings& settings) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
     if (!settings.peer_netns.empty()) {
       const UniqueFd netns(open(settings.peer_netns.c_str(), O_RDONLY | O_CLOEXEC));
       if (setns(netns.get(), CLONE_NEWNET) != 0) throw std::runtime_error("setns");
     }
-    const Ways ways = make_ways(line, settings);
-    half_round_trip_us(*ways.front(), false);
-    const Figures figures = run_receiver(ways, settings);
-    say(line, &figures, sizeof figures);
+    const BenchChannels channels = open_bench_channels(control, settings);
+    half_round_trip_us(*channels.front(), false);
+    const Figures figures = run_receiver(channels, settings);
+    send_bytes(control, &figures, sizeof figures);
     char bye = 0;
-    hear(line, &bye, 1);
+    receive_bytes(control, &bye, 1);
     _exit(0);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "receiver: %s\n", error.what());
@@ -247,14 +249,14 @@ Figures measure(const Settings& settings) {
   theirs.reset();
   Figures figures;
   {
-    const Ways ways = make_ways(mine.get(), settings);
-    const double latency = half_round_trip_us(*ways.front(), true);
+    const BenchChannels channels = open_bench_channels(mine.get(), settings);
+    const double latency = half_round_trip_us(*channels.front(), true);
     cap_flows(settings.flow_cap);
-    const double cpu = run_sender(ways, settings);
-    hear(mine.get(), &figures, sizeof figures);
+    const double cpu = run_sender(channels, settings);
+    receive_bytes(mine.get(), &figures, sizeof figures);
     figures.half_round_trip_us = latency;
     figures.cores_per_gib += cpu / (figures.mb_s * 1e6 * settings.seconds / (1 << 30));
-    say(mine.get(), "x", 1);
+    send_bytes(mine.get(), "x", 1);
     // A receive that was posted ahead ends with the other process.
     waitpid(child, nullptr, 0);
   }
@@ -267,15 +269,15 @@ Settings parse(int argc, char** argv) {
     const std::string flag = argv[i];
     const char* const value = argv[i + 1];
     if (flag == "--way")
-      settings.way.way = value;
+      settings.channel.kind = value;
     else if (flag == "--sockets")
-      settings.way.sockets = std::atoi(value);
+      settings.channel.sockets = std::atoi(value);
     else if (flag == "--threads")
-      settings.way.threads = std::atoi(value);
+      settings.channel.threads = std::atoi(value);
     else if (flag == "--ports")
-      settings.way.ports = value;
+      settings.channel.ports = value;
     else if (flag == "--interface")
-      settings.way.interface = value;
+      settings.channel.interface = value;
     else if (flag == "--message")
       settings.message = std::strtoul(value, nullptr, 10);
     else if (flag == "--depth")

@@ -13,7 +13,7 @@ Settings read(std::vector<const char*> entries) {
   return read_settings(entries.data());
 }
 
-TEST(net_settings, defaults_and_values) {
+TEST(nccl_net_settings, defaults_and_values) {
   const Settings none = read({"PATH=/bin", "BLUECOMM_TCP_STREAMS=3", "BLUECOMM_NET_X"});
   CHECK_EQ(none.streams, 0);
   CHECK_EQ(none.timeout.count(), 30'000);
@@ -31,7 +31,7 @@ TEST(net_settings, defaults_and_values) {
   CHECK_EQ(read({"BLUECOMM_NET_THREADS=16"}).threads, 16);
 }
 
-TEST(net_settings, what_is_wrong_is_said) {
+TEST(nccl_net_settings, what_is_wrong_is_said) {
   for (const char* value : {"0", "17", "-1", "4.0", "4 ", "", "many"}) {
     const std::string entry = std::string("BLUECOMM_NET_STREAMS=") + value;
     CHECK_THROWS(read({entry.c_str()}), std::invalid_argument,

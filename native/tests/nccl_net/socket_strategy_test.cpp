@@ -33,7 +33,7 @@ std::unique_ptr<SocketStrategy> make(bool sends, std::vector<UniqueFd> fds,
                                           threads);
 }
 
-TEST(net_socket_strategy, every_byte_arrives_with_and_without_data_sockets) {
+TEST(nccl_net_socket_strategy, every_byte_arrives_with_and_without_data_sockets) {
   for (const int sockets : {0, 1, 4}) {
     const int threads = std::min(sockets, 2);
     Ends ends = make_ends(1 + sockets);

@@ -34,9 +34,9 @@ class Receiver {
 
   void advance() {
     poller_.collect();
-    std::vector<Admitted> admitted;
+    std::vector<AcceptedConnection> admitted;
     listener_.advance(Clock::now(), admitted);
-    for (Admitted& one : admitted) {
+    for (AcceptedConnection& one : admitted) {
       connection_.admit(one.hello, std::move(one.fd), Clock::now());
     }
     connection_.advance(Clock::now());

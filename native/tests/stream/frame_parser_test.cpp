@@ -29,7 +29,7 @@ Frame chunk(std::size_t length, std::uint64_t offset) {
 // Takes chunks of one message into its memory.
 struct Payload final : FrameSink {
   explicit Payload(std::size_t nbytes) : memory(nbytes) {}
-  Place begin(const Frame& frame, std::size_t) override {
+  Destination begin(const Frame& frame, std::size_t) override {
     if (frame.offset + frame.length > memory.size()) return {{}, "too far"};
     return {std::span(memory).subspan(frame.offset, frame.length), {}};
   }
@@ -159,7 +159,7 @@ TEST(stream_frame_parser, checked_frames_are_those_that_were_sent) {
     CHECK_EQ(feed(parser, sink, bytes, piece), "");
     CHECK_EQ(sink.frames, 2);
     Bytes unchecked;
-    append(unchecked, {.kind = FrameKind::kAlive});
+    append(unchecked, {.kind = FrameKind::kHeartbeat});
     CHECK_EQ(feed(parser, sink, unchecked, piece), "a frame without its checksum");
     CHECK_EQ(sink.text().substr(0, payload.size()), payload);
   }

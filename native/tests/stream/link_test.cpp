@@ -214,7 +214,7 @@ TEST(stream_link, all_that_is_sent_goes_with_checksums_if_wanted) {
   CHECK_EQ(sum(pair) - sum(plain), 34 * sizeof(Frame));
   // A grant that is lost on the way would hold up its message for ever.
   const std::uint64_t before = pair.sender.queued();
-  pair.sender.say_alive();
+  pair.sender.send_heartbeat();
   CHECK_EQ(pair.sender.queued() - before, 2 * sizeof(Frame));
   const std::uint64_t heard = pair.receiver.bytes_received();
   REQUIRE(pair.turn_until(
@@ -408,7 +408,7 @@ TEST(stream_link, what_is_queued_is_flushed_and_a_sign_of_life_is_nothing_else) 
   Pair pair(2);
   const std::uint64_t before = pair.sender.queued();
   CHECK_EQ(pair.sender.flushed(), before);
-  pair.sender.say_alive();
+  pair.sender.send_heartbeat();
   CHECK_EQ(pair.sender.queued(), before + sizeof(Frame));
   CHECK_EQ(pair.sender.flushed(), before);
   REQUIRE(pair.turn_until([&] { return pair.receiver.bytes_received() > 0; }));

@@ -92,7 +92,7 @@ TEST(stream_count, one_fortunate_trial_does_not_decide) {
     return streams == 2 && fortunate ? 150 : 100;
   });
   CHECK_EQ(count.used(), 1u);
-  CHECK(!count.user().measures(true));
+  CHECK(!count.user().needs_update(true));
 }
 
 TEST(stream_count, one_unfortunate_trial_on_the_way_back_does_not_decide) {
@@ -136,7 +136,7 @@ TEST(stream_count, goes_on_without_a_sender_that_ends) {
   count.stop_one();
   count.send(1s, [](std::size_t) { return 100; });
   CHECK_EQ(count.used(), 1u);
-  CHECK(!count.user().measures(true));
+  CHECK(!count.user().needs_update(true));
 }
 
 TEST(stream_count, stays_where_nothing_waits) {
@@ -182,7 +182,7 @@ TEST(stream_count, time_of_a_sender_that_stands_still_does_not_count) {
     const bool is_sending = i % 100 < 80 / static_cast<int>(count.used());
     if (is_sending) bytes += 100 * count.used();
     still.update(true, 1, 8, count.now());
-    if (busy.measures(is_sending)) busy.update(is_sending, bytes, 8, count.now());
+    if (busy.needs_update(is_sending)) busy.update(is_sending, bytes, 8, count.now());
   }
   CHECK_EQ(count.used(), 8u);
 }
@@ -213,7 +213,7 @@ TEST(stream_count, senders_in_threads_find_a_number) {
   std::atomic<int> turn = 0;
   const auto send = [&] {
     StreamCount::User user(count);
-    for (std::uint64_t bytes = 0; user.measures(true) && turn < 100'000; ++bytes) {
+    for (std::uint64_t bytes = 0; user.needs_update(true) && turn < 100'000; ++bytes) {
       const Clock::time_point now{std::chrono::milliseconds(++turn)};
       user.update(bytes % 3 != 0, 1000 * bytes, user.wanted(), now);
     }

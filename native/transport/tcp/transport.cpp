@@ -82,9 +82,9 @@ bool TcpTransport::poll(Receiver& receiver) {
 }
 
 bool TcpTransport::admit_all(Clock::time_point now) {
-  std::vector<stream::Admitted> admitted;
+  std::vector<stream::AcceptedConnection> admitted;
   listener_.advance(now, admitted);
-  for (stream::Admitted& one : admitted) {
+  for (stream::AcceptedConnection& one : admitted) {
     const auto found = channels_.find(one.hello.from);
     const bool wanted =
         found != channels_.end() &&

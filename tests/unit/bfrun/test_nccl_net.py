@@ -12,14 +12,14 @@ import pytest
 import bfrun.cli
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
-from bfrun.nccl_net import describe_net, needed_files, with_net
+from bfrun.nccl_net import describe_nccl_net, needed_files, with_nccl_net
 
 CONFIG = LaunchConfig(command=("x",), enable_net=True)
 PLUGIN = Path(__file__).parents[3] / "bluecomm" / "nccl_net" / "libnccl-net-bluecomm.so"
 
 
 def variables(**settings):
-    return dict(with_net(replace(CONFIG, **settings)).environment)
+    return dict(with_nccl_net(replace(CONFIG, **settings)).environment)
 
 
 def test_variables_name_the_plugin():
@@ -36,14 +36,14 @@ def test_what_the_user_sets_wins():
 
 
 def test_nothing_is_set_unasked():
-    assert with_net(replace(CONFIG, enable_net=False)).environment == ()
+    assert with_nccl_net(replace(CONFIG, enable_net=False)).environment == ()
 
 
 def test_other_hosts_must_have_the_file():
-    assert needed_files(with_net(CONFIG)) == [str(PLUGIN)]
+    assert needed_files(with_nccl_net(CONFIG)) == [str(PLUGIN)]
     # A name is looked up by NCCL.
     given = (("NCCL_NET_PLUGIN", "bluecomm"),)
-    assert needed_files(with_net(replace(CONFIG, environment=given))) == []
+    assert needed_files(with_nccl_net(replace(CONFIG, environment=given))) == []
     assert needed_files(replace(CONFIG, enable_net=False)) == []
 
 
@@ -52,13 +52,13 @@ def test_a_plugin_that_is_not_built_is_an_error(tmp_path, monkeypatch):
     spec.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     with pytest.raises(LaunchError, match=r"libnccl-net-bluecomm.so is not there; bui"):
-        with_net(CONFIG)
+        with_nccl_net(CONFIG)
 
 
 def test_without_bluecomm_it_is_an_error(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(LaunchError, match="bluecomm is not installed for this interp"):
-        with_net(CONFIG)
+        with_nccl_net(CONFIG)
 
 
 @pytest.mark.parametrize("name", ["a,b", "/".join(["x" * 100] * 3)])
@@ -72,13 +72,13 @@ def test_a_path_that_nccl_cannot_take_is_an_error(name, tmp_path, monkeypatch):
     with pytest.raises(
         LaunchError, match="NCCL takes no path with a comma, or of more"
     ):
-        with_net(CONFIG)
+        with_nccl_net(CONFIG)
 
 
 def test_in_words():
-    assert describe_net({}) is None
-    assert describe_net(variables()) == f"BlueComm from {PLUGIN}"
-    assert describe_net({"NCCL_NET_PLUGIN": "b"}) == "its first choice from b"
+    assert describe_nccl_net({}) is None
+    assert describe_nccl_net(variables()) == f"BlueComm from {PLUGIN}"
+    assert describe_nccl_net({"NCCL_NET_PLUGIN": "b"}) == "its first choice from b"
 
 
 @pytest.mark.parametrize("launcher", ["auto", "ssh", "mpi"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bluecomm import nccl_net as net
+from bluecomm import nccl_net
 from bluecomm.nccl_net import check
 from bluecomm.nccl_net.__main__ import main
 
@@ -24,15 +24,15 @@ def run(*arguments, **variables):
 
 
 def test_the_plugin_is_in_the_package():
-    path = net.plugin_path()
+    path = nccl_net.plugin_path()
     assert path.name == "libnccl-net-bluecomm.so"
     assert len(str(path)) < 255, "NCCL takes no longer path"
 
 
 def test_a_plugin_that_is_not_built_is_an_error(monkeypatch):
-    monkeypatch.setattr(net, "__file__", "/nowhere/bluecomm/nccl_net/__init__.py")
+    monkeypatch.setattr(nccl_net, "__file__", "/nowhere/bluecomm/nccl_net/__init__.py")
     with pytest.raises(FileNotFoundError, match=r"libnccl-net.* is not there; build"):
-        net.environment()
+        nccl_net.environment()
 
 
 @pytest.mark.parametrize("name", ["a,b", "/".join(["x" * 100] * 3)])
@@ -40,11 +40,11 @@ def test_a_path_that_nccl_cannot_take_is_an_error(name, tmp_path, monkeypatch, c
     plugin = tmp_path / name / "libnccl-net-bluecomm.so"
     plugin.parent.mkdir(parents=True)
     plugin.touch()
-    monkeypatch.setattr(net, "__file__", str(plugin.parent / "__init__.py"))
+    monkeypatch.setattr(nccl_net, "__file__", str(plugin.parent / "__init__.py"))
     with pytest.raises(
         RuntimeError, match="NCCL takes no path with a comma, or of mor"
     ):
-        net.environment()
+        nccl_net.environment()
     assert main(["--env"]) == 1
     assert capsys.readouterr().err.startswith("bluecomm.nccl_net: NCCL takes no path")
 
@@ -52,10 +52,10 @@ def test_a_path_that_nccl_cannot_take_is_an_error(name, tmp_path, monkeypatch, c
 def test_enable_sets_what_nccl_reads(monkeypatch):
     monkeypatch.setenv("NCCL_NET", "Socket")
     monkeypatch.setenv("NCCL_NET_PLUGIN", "none")
-    net.enable()
-    net.enable()  # once more is no harm
+    nccl_net.enable()
+    nccl_net.enable()  # once more is no harm
     assert os.environ["NCCL_NET"] == "BlueComm"
-    assert os.environ["NCCL_NET_PLUGIN"] == str(net.plugin_path())
+    assert os.environ["NCCL_NET_PLUGIN"] == str(nccl_net.plugin_path())
 
 
 def test_a_command_runs_with_the_variables():
@@ -71,7 +71,7 @@ def test_a_command_that_is_not_there_is_an_error(capsys):
 def test_variables_for_a_shell(capsys):
     assert main(["--env"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"export NCCL_NET_PLUGIN={net.plugin_path()}",
+        f"export NCCL_NET_PLUGIN={nccl_net.plugin_path()}",
         "export NCCL_NET=BlueComm",
     ]
 
@@ -80,7 +80,7 @@ def test_a_shell_takes_a_path_with_spaces(tmp_path, monkeypatch, capsys):
     plugin = tmp_path / "it's a folder" / "libnccl-net-bluecomm.so"
     plugin.parent.mkdir()
     plugin.touch()
-    monkeypatch.setattr(net, "__file__", str(plugin.parent / "__init__.py"))
+    monkeypatch.setattr(nccl_net, "__file__", str(plugin.parent / "__init__.py"))
     assert main(["--env"]) == 0
     script = f'eval "$(cat)"; {shlex.quote(sys.executable)} -c "{PRINT_PLUGIN}"'
     said = subprocess.run(
@@ -172,9 +172,9 @@ def test_check_says_what_is_wrong():
 
 def test_a_plugin_without_cards_says_so():
     script = (
-        "from bluecomm import nccl_net as net\n"
+        "from bluecomm import nccl_net\n"
         "from bluecomm.nccl_net.check import find_cards\n"
-        "find_cards(net.plugin_path())"
+        "find_cards(nccl_net.plugin_path())"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from bluecomm import nccl_net as net
+from bluecomm import nccl_net
 from bluecomm.nccl_net.counters import format_metrics, parse_counters
 from bluecomm.nccl_net.metrics import MetricsServer
 from tests.support.deadlines import DEADLINE_S
@@ -29,8 +29,8 @@ def get(port, path="/metrics"):
 def test_counters_as_objects():
     sends, receives = parse_counters(TEXT)
     assert (sends.direction, sends.messages, sends.nbytes) == ("send", 3, 70000)
-    assert sends.streams[0] == net.StreamCounters("10.0.0.2:4242", 70100, 48, 2, 0)
-    assert receives == net.ConnectionCounters(5, "recv", 0, 0, ())
+    assert sends.streams[0] == nccl_net.StreamCounters("10.0.0.2:4242", 70100, 48, 2, 0)
+    assert receives == nccl_net.ConnectionCounters(5, "recv", 0, 0, ())
 
 
 def test_counters_as_metrics():
@@ -44,11 +44,11 @@ def test_counters_as_metrics():
 
 
 def test_nothing_is_open_in_this_process():
-    assert net.counters() == []
+    assert nccl_net.counters() == []
 
 
 def test_the_endpoint_shows_the_counters():
-    with net.serve_metrics() as server:
+    with nccl_net.serve_metrics() as server:
         assert "# TYPE bluecomm_net_stream_bytes_sent_total" in get(server.port)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(server.port, "/")
@@ -84,11 +84,11 @@ def test_a_port_that_is_taken_is_an_error():
         MetricsServer(lambda: "") as server,
         pytest.raises(OSError, match="in use"),
     ):
-        net.serve_metrics(server.port)
+        nccl_net.serve_metrics(server.port)
 
 
 def test_a_server_may_be_closed_twice():
-    with net.serve_metrics() as server:
+    with nccl_net.serve_metrics() as server:
         server.close()
     with pytest.raises(urllib.error.URLError, match="refused"):
         get(server.port)

@@ -1,0 +1,34 @@
+// What NCCL's bootstrap brings to connect(): bytes that another rank's listen() wrote,
+// or another plugin's, or nobody's.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "fuzz/fuzz.h"
+#include "nccl_net/failure.h"
+#include "nccl_net/listen_handle.h"
+
+using namespace bluecomm;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::array<std::byte, nccl_net::abi::kHandleSize> memory{};
+  if (size > 0) std::memcpy(memory.data(), data, std::min(size, memory.size()));
+  try {
+    const nccl_net::ListenHandle handle = nccl_net::ListenHandle::read(memory.data());
+    const nccl_net::Device device{"eth0", "", 10'000, 7,
+                                  stream::Address("127.0.0.1", 0)};
+    const stream::Address address = handle.address(device);
+    MUST(address.family() == AF_INET || address.family() == AF_INET6);
+    MUST(!address.text().empty());
+    // What is written again is read as the same.
+    handle.write(memory.data());
+    const nccl_net::ListenHandle again = nccl_net::ListenHandle::read(memory.data());
+    MUST(again.name() == handle.name());
+    MUST(again.connect_id == handle.connect_id);
+    MUST(again.address(device).text() == address.text());
+  } catch (const nccl_net::Failure& failure) {
+    MUST(failure.result == nccl_net::abi::kInvalidUsage);
+  }
+  return 0;
+}

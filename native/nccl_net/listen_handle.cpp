@@ -1,0 +1,94 @@
+#include "nccl_net/listen_handle.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "common/hmac.h"
+#include "nccl_net/failure.h"
+
+namespace bluecomm::nccl_net {
+namespace {
+
+constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 'n', 'e', 't', '2'};
+constexpr std::chrono::milliseconds kMaxHandshake{5000};
+constexpr std::chrono::milliseconds kMaxRefused{5000};
+// Larger messages go over all streams, and wait for their receive; to copy so many
+// bytes costs less.
+constexpr std::size_t kEagerBytes = 32 << 10;
+
+// What the blob looks like.
+struct HandleLayout {
+  std::array<char, 8> magic;
+  std::uint64_t connect_id;
+  stream::Nonce name;
+  sockaddr_in6 address;  // or a sockaddr_in
+  std::array<std::byte, 4> unused;
+};
+static_assert(sizeof(HandleLayout) <= abi::kHandleSize);
+
+socklen_t length_of(int family) {
+  return family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
+
+}  // namespace
+
+ListenHandle::ListenHandle(const stream::Nonce& name, const stream::Address& address)
+    : name_(name) {
+  std::memcpy(&address_, address.data(), address.size());
+}
+
+ListenHandle ListenHandle::read(const void* memory) {
+  HandleLayout layout;
+  std::memcpy(&layout, memory, sizeof layout);
+  sockaddr_storage storage{};
+  std::memcpy(&storage, &layout.address, sizeof layout.address);
+  const int family = storage.ss_family;
+  if (layout.magic != kMagic || (family != AF_INET && family != AF_INET6)) {
+    throw Failure(abi::kInvalidUsage,
+                  "connect: the peer listens with another plugin, or another version "
+                  "of this one; use the same on all ranks");
+  }
+  ListenHandle handle(layout.name, stream::Address(storage, length_of(family)));
+  handle.connect_id = layout.connect_id;
+  return handle;
+}
+
+void ListenHandle::write(void* memory) const {
+  HandleLayout layout{kMagic, connect_id, name_, {}, {}};
+  std::memcpy(&layout.address, &address_, sizeof layout.address);
+  std::memcpy(memory, &layout, sizeof layout);
+}
+
+stream::Address ListenHandle::address(const Device& device) const {
+  sockaddr_storage storage = address_;
+  if (storage.ss_family == AF_INET6) {
+    auto* six = reinterpret_cast<sockaddr_in6*>(&storage);
+    // The number of a link means something on its own host only.
+    const bool local = IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr);
+    six->sin6_scope_id = local ? device.index : 0;
+  }
+  return stream::Address(storage, length_of(storage.ss_family));
+}
+
+Identity identity_of(const stream::Nonce& name, const Settings& settings) {
+  Identity identity;
+  stream::Options& options = identity.options;
+  const Digest key = hmac_sha256(std::as_bytes(std::span(settings.key)), name);
+  options.key.assign(key.begin(), key.end());
+  options.streams = settings.streams;
+  options.eager_bytes = kEagerBytes;
+  options.checksum = settings.checksum;
+  options.connect_timeout = options.silence_timeout = settings.timeout;
+  options.handshake_timeout = std::min(kMaxHandshake, settings.timeout);
+  options.refused_timeout = std::min(kMaxRefused, settings.timeout);
+  // The lower number chooses the streams; the sender dials, so that is its part too.
+  identity.sender.from = identity.receiver.to = 0;
+  identity.sender.to = identity.receiver.from = 1;
+  identity.sender.job = identity.receiver.job = sha256(name);
+  return identity;
+}
+
+}  // namespace bluecomm::nccl_net

@@ -1,0 +1,85 @@
+#include "stream/received_message.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "stream/inbox.h"
+
+namespace bluecomm::stream {
+
+ReceivedMessage::ReceivedMessage(Inbox& inbox, const Frame& frame,
+                                 std::size_t head_nbytes,
+                                 std::unique_ptr<std::byte[]> bytes,
+                                 std::shared_ptr<SegmentPool> pool)
+    : inbox_(&inbox),
+      message_(frame.message),
+      nbytes_(frame.offset),
+      head_nbytes_(head_nbytes),
+      charged_((frame.flags & kCharged) != 0),
+      eager_(frame.length > head_nbytes),
+      bytes_(std::move(bytes)),
+      pool_(std::move(pool)) {}
+
+ReceivedMessage::~ReceivedMessage() {
+  if (inbox_ != nullptr) inbox_->remove(*this);
+  for (Segment& segment : segments_) pool_->give(std::move(segment));
+}
+
+void ReceivedMessage::accept(std::span<std::byte> into) {
+  accepted_ = true;
+  if (eager_) return;
+  into_ = into;
+  if (inbox_ != nullptr) inbox_->extend_grant(*this);
+}
+
+void ReceivedMessage::adopt(std::span<std::byte> into, Prefix begun, Prefix arrived) {
+  accepted_ = true;
+  into_ = into;
+  granted_ = into.size();
+  begun_ = std::move(begun);
+  arrived_ = std::move(arrived);
+}
+
+std::span<const std::byte> ReceivedMessage::readable() const {
+  if (!accepted_ || consumed_ == nbytes_) return {};
+  if (eager_) {
+    return {bytes_.get() + head_nbytes_ + consumed_, nbytes_ - consumed_};
+  }
+  const std::size_t end = arrived_.length();
+  if (!into_.empty()) return into_.subspan(consumed_, end - consumed_);
+  const std::size_t number = consumed_ / kSegment;
+  if (end == consumed_) return {};
+  const std::size_t border = std::min(end, (number + 1) * kSegment);
+  return {segments_[number - first_segment_].get() + consumed_ % kSegment,
+          border - consumed_};
+}
+
+void ReceivedMessage::consume(std::size_t nbytes) {
+  consumed_ += nbytes;
+  if (!in_segments()) return;
+  free_segments();
+  if (inbox_ != nullptr) inbox_->extend_grant(*this);
+}
+
+void ReceivedMessage::free_segments() {
+  const bool all = consumed_ == nbytes_;
+  while (!segments_.empty() && (all || first_segment_ < consumed_ / kSegment)) {
+    pool_->give(std::move(segments_.front()));
+    segments_.pop_front();
+    ++first_segment_;
+  }
+}
+
+std::span<std::byte> ReceivedMessage::destination(std::size_t offset,
+                                                  std::size_t length) {
+  if (offset > granted_ || length > granted_ - offset) return {};
+  // A range is written once, so nothing is written to memory that was given back.
+  if (!begun_.add(offset, offset + length)) return {};
+  if (!into_.empty()) return into_.subspan(offset, length);
+  const std::size_t index = offset / kSegment - first_segment_;
+  while (segments_.size() <= index) segments_.emplace_back();
+  if (!segments_[index]) segments_[index] = pool_->take();
+  return {segments_[index].get() + offset % kSegment, length};
+}
+
+}  // namespace bluecomm::stream

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <utility>
+#include <vector>
+
+#include "common/fd.h"
+#include "stream/candidate.h"
+#include "stream/dial_attempt.h"
+
+namespace bluecomm::stream {
+
+// Opens further streams of a link that this end has dialled. They go to the peer's
+// addresses in turn, so that each path gets some. An address that does not answer costs
+// nothing but the attempt: the link goes on with what it has.
+class StreamOpener {
+ public:
+  // `hello`: this rank, the peer, epoch, job and group; `first`: where stream 0 went.
+  StreamOpener(Poller& poller, const Options& options, const Hello& hello,
+               std::vector<Address> addresses, const Address& first);
+
+  // Dials until the link has `count` streams in all.
+  void want(std::size_t count) { wanted_ = count; }
+  // Does what can be done now; returns streams that both ends use from now on.
+  std::vector<UniqueFd> advance(Clock::time_point now);
+  Clock::time_point next_timer() const;
+  void abandon() noexcept;
+
+ private:
+  void start_attempts(Clock::time_point now);
+  void fail(const Address& address, Clock::time_point now);
+
+  Poller& poller_;
+  const Options& options_;
+  Hello hello_;
+  std::vector<Address> addresses_;  // in the order of their turns; the first one works
+  std::size_t wanted_ = 1;
+  std::size_t opened_ = 1;  // stream 0 included
+  std::size_t turn_ = 1;
+  Clock::time_point retry_at_ = Clock::time_point::min();
+  std::chrono::milliseconds retry_delay_{1000};
+  std::list<DialAttempt> attempts_;
+  std::list<std::pair<Address, Candidate>> candidates_;
+};
+
+}  // namespace bluecomm::stream
