@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from bfrun.probe import interface_addresses
 from bluecomm import broadcast_object, rank, size
 from bluecomm.bench.operations import (
     Case,
@@ -20,13 +25,36 @@ from bluecomm.bench.timing import Call, Turn, timed
 from bluecomm.runtime import current_communicator
 
 
-def join_gloo() -> None:
-    """Make torch's process group of all ranks; collective.
+def interface_of(address: str, interfaces: Sequence[Sequence[str]]) -> str | None:
+    """Return the name of the network interface that has an address.
 
-    They meet in a store of rank 0's, whoever started them: not every launcher sets
-    ``MASTER_ADDR``, as torch wants it.
+    Args:
+        address: An address of this host.
+        interfaces: Interface and address of each address but loopback ones.
+
+    Returns:
+        ``None`` if no interface has the address.
+    """
+    if ipaddress.ip_address(address).is_loopback:
+        return "lo"
+    for interface, known in interfaces:
+        if known == address:
+            return interface
+    return None
+
+
+def join_gloo() -> None:
+    """Create torch's default process group of all ranks; collective.
+
+    The ranks meet in a store that rank 0 runs, because not every launcher sets
+    ``MASTER_ADDR``, as torch expects. Unless ``GLOO_SOCKET_IFNAME`` is set, gloo is
+    given the interface of this rank's address; by itself it resolves the host's name
+    and falls back to loopback.
     """
     address = current_communicator().world.assignment.addresses[0]
+    interface = interface_of(address, interface_addresses())
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     store = None
     if rank() == 0:
         store = TCPStore(address, 0, size(), is_master=True, wait_for_workers=False)

@@ -46,8 +46,7 @@ def _run(cluster: Cluster, args: argparse.Namespace) -> int:
     hosts = ",".join(f"{host.name}:{args.slots}" for host in cluster.hosts)
     command = [
         *(sys.executable, "-m", "bfrun", "--ssh-config", str(cluster.ssh_config)),
-        # The hosts' names mean nothing to gloo.
-        *("-H", hosts, "-x", "GLOO_SOCKET_IFNAME=eth0"),
+        *("-H", hosts),
         *(sys.executable, "-m", "bluecomm.bench", *args.bench),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
