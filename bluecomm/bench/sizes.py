@@ -1,31 +1,38 @@
-"""Sizes in bytes, as the command line takes them and as tables show them."""
+"""Sizes in bytes: parsed from the command line, formatted for tables."""
 
 from __future__ import annotations
+
+import re
+from fractions import Fraction
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _STEP = 4
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that a text such as ``4``, ``64K`` or ``64M`` stands for.
+    """Return the number of bytes of a text such as ``4``, ``64K`` or ``0.25M``.
 
     Raises:
-        ValueError: Not a positive number with an optional K, M or G.
+        ValueError: The text is not a positive number with an optional K, M or G, or
+            stands for less than a byte.
     """
     unit = _UNITS.get(text[-1:].upper(), 1)
     digits = text if unit == 1 else text[:-1]
-    if not digits.isdigit() or int(digits) == 0:
-        raise ValueError(f"size must be like 4, 64K or 64M, got {text!r}")
-    return int(digits) * unit
+    allowed = r"\d+" if unit == 1 else r"\d+(\.\d+)?"
+    if re.fullmatch(allowed, digits, re.ASCII):
+        nbytes = round(Fraction(digits) * unit)
+        if nbytes > 0:
+            return nbytes
+    raise ValueError(f"size must be like 4, 64K or 0.25M, got {text!r}")
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Return the size, or the sizes of a range such as ``4..256M``.
+    """Return a size, or the sizes of a range such as ``4..256M``.
 
-    A range has its first size and each that is 4 times larger, up to its last.
+    A range begins at its first size and grows by a factor of 4, up to its last.
 
     Raises:
-        ValueError: Not a size, or two of them in ascending order with ``..`` between.
+        ValueError: The text is neither a size nor an ascending range of sizes.
     """
     first, dots, last = text.partition("..")
     sizes = [parse_size(first)]
@@ -39,7 +46,7 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def readable_size(nbytes: int) -> str:
-    """Return a number of bytes in the largest unit that divides it."""
+    """Format a number of bytes in the largest unit that divides it."""
     for letter in reversed(_UNITS):
         if nbytes % _UNITS[letter] == 0:
             return f"{nbytes // _UNITS[letter]} {letter}iB"

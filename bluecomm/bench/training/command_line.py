@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_layers,
         default="20x1M",
         metavar="NxSIZE",
-        help="N equal layers of SIZE bytes (default: 20x1M)",
+        help="N equal layers of SIZE bytes, such as 20x0.25M (default: 20x1M)",
     )
     parser.add_argument(
         "--step-ms",

@@ -57,12 +57,12 @@ def layers_of(model: str) -> list[Layer]:
 
 
 def equal_layers(text: str) -> list[Layer]:
-    """Return the layers that a text such as ``20x1M`` stands for: 20 of 1 MiB.
+    """Return the layers of a text such as ``20x0.25M``: 20 layers of 256 KiB.
 
-    A layer is a square float32 matrix, of at most so many bytes.
+    A layer is the largest square float32 matrix of at most that size.
 
     Raises:
-        ValueError: It is no number of layers, an ``x`` and a size.
+        ValueError: The text is not a number of layers, an ``x`` and a size.
     """
     count, separator, size = text.partition("x")
     if not (separator and count.isdigit() and int(count) > 0):

@@ -21,7 +21,7 @@ def test_each_subcommand_has_its_help(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--sizes", "4T"], "size must be like 4, 64K or 64M, got '4T'"),
+        (["--sizes", "4T"], "size must be like 4, 64K or 0.25M, got '4T'"),
         (["--operations", "sorting"], "invalid choice: 'sorting'"),
         (["ops", "--libraries", "nccl"], "invalid choice: 'nccl'"),
         (["races"], "invalid choice: 'races'"),

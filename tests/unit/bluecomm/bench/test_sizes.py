@@ -15,6 +15,9 @@ from bluecomm.bench.sizes import parse_size, parse_sizes, readable_size
         ("3m", 3 << 20, "3 MiB"),
         ("2G", 2 << 30, "2 GiB"),
         ("1025", 1025, "1025 B"),
+        ("0.25M", 256 << 10, "256 KiB"),
+        ("1.5k", 1536, "1536 B"),
+        ("0.1K", 102, "102 B"),
     ],
 )
 def test_sizes(text: str, nbytes: int, readable: str) -> None:
@@ -36,8 +39,11 @@ def test_ranges(text: str, sizes: list[int]) -> None:
     assert parse_sizes(text) == sizes
 
 
-@pytest.mark.parametrize("text", ["", "0", "K", "-4", "1.5M", "4T", "4..", "..4"])
-def test_what_is_no_size(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "K", "-4", "1.5", ".5M", "1.M", "0.0001K", "4T", "1e3", "4..", "..4"],
+)
+def test_texts_that_are_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="size must be like"):
         parse_sizes(text)
 

@@ -43,6 +43,7 @@ def test_no_such_model():
 
 def test_equal_layers():
     assert [layer.shapes() for layer in equal_layers("2x1M")] == [[(512, 512)]] * 2
+    assert [layer.shapes() for layer in equal_layers("1x0.25M")] == [[(256, 256)]]
 
 
 @pytest.mark.parametrize("text", ["20", "x1M", "0x1M", "-1x1M", "ax1M"])
