@@ -1,55 +1,43 @@
-"""Topologies by the names that a command line gives them."""
+"""Finds topologies by the names that a command line gives them.
+
+Every graph and every schedule of ``bluecomm.topology`` that is made from a number of
+ranks has its own name here.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from bluecomm.topology.base_graph import BaseGraph
-from bluecomm.topology.exponential import (
-    ExponentialGraph,
-    ExponentialTwoGraph,
-    SymmetricExponentialGraph,
-)
-from bluecomm.topology.fully_connected import FullyConnectedGraph
-from bluecomm.topology.grid import MeshGrid2DGraph
-from bluecomm.topology.hypercube import HypercubeGraph, OnePeerHypercube
-from bluecomm.topology.inner_outer import InnerOuterExponential, InnerOuterRing
-from bluecomm.topology.matchings import RandomMatchings
-from bluecomm.topology.one_peer import OnePeerExponential
-from bluecomm.topology.ring import RingGraph
+from bluecomm import topology
 from bluecomm.topology.schedule import StaticTopology, TopologySchedule
-from bluecomm.topology.star import StarGraph
-from bluecomm.topology.torus import Torus2DGraph
 
 if TYPE_CHECKING:
     import networkx as nx
 
+
+def _taking_size() -> Iterator[tuple[str, Any]]:
+    """Yield the public classes and functions whose first argument is the size."""
+    for name in topology.__all__:
+        value = getattr(topology, name)
+        if (inspect.isfunction(value) or inspect.isclass(value)) and (
+            next(iter(inspect.signature(value).parameters), None) == "size"
+        ):
+            yield name, value
+
+
 STATIC: dict[str, Callable[..., nx.DiGraph[int]]] = {
-    make.__name__: make
-    for make in (
-        RingGraph,
-        StarGraph,
-        MeshGrid2DGraph,
-        Torus2DGraph,
-        HypercubeGraph,
-        ExponentialTwoGraph,
-        ExponentialGraph,
-        SymmetricExponentialGraph,
-        FullyConnectedGraph,
-    )
+    name: make
+    for name, make in _taking_size()
+    if inspect.isfunction(make) and name.endswith("Graph")
 }
 SCHEDULES: dict[str, Callable[..., TopologySchedule]] = {
-    make.__name__: make
-    for make in (
-        OnePeerExponential,
-        OnePeerHypercube,
-        BaseGraph,
-        RandomMatchings,
-        InnerOuterRing,
-        InnerOuterExponential,
-    )
+    name: make
+    for name, make in _taking_size()
+    if inspect.isclass(make)
+    and issubclass(make, TopologySchedule)
+    and not inspect.isabstract(make)
 }
 NAMES = (*STATIC, *SCHEDULES)
 

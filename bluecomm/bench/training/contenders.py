@@ -12,6 +12,7 @@ from torch import nn
 
 from bluecomm import DistributedOptimizer, algorithm_names, size, win_free
 from bluecomm.bench.sizes import parse_size
+from bluecomm.optim.algorithms.one_sided import OneSided
 from bluecomm.optim.registry import get_algorithm
 from bluecomm.runtime import Communicator
 from bluecomm.topology import OnePeerExponential, default_schedule
@@ -22,7 +23,6 @@ DDP = "ddp"
 _NEIGHBOR = "neighbor_allreduce"
 _MACHINES = "hierarchical_neighbor_allreduce"
 _AVERAGING = ("allreduce", _NEIGHBOR, _MACHINES)
-_ONE_SIDED = ("win_put", "pull_get", "push_sum")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,9 @@ class Contender:
     @property
     def needs_all_ranks(self) -> bool:
         """Whether it cannot be measured among some of the ranks."""
-        return self.name in _ONE_SIDED
+        return self.name not in (ALONE, DDP) and (
+            issubclass(get_algorithm(self.name), OneSided)
+        )
 
     @property
     def _averages(self) -> bool:
@@ -145,7 +147,7 @@ class Trainer:
             if get_algorithm(contender.name).flat_parameters:
                 finish = optimizer.synchronize  # with gradients, it would send again
         end: Callable[[], object] = _do_nothing
-        if contender.name in _ONE_SIDED:
+        if contender.needs_all_ranks:
             end = win_free
         x = torch.ones(1)
 

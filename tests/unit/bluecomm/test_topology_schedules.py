@@ -18,24 +18,21 @@ from bluecomm.topology import (
     rounds_to_consensus,
     spectral_gap,
 )
+from bluecomm.topology.names import SCHEDULES
 
 # Each for any number of ranks, or for the largest possible one that is not above it.
 ALL = {
-    "one_peer_exponential": topology.OnePeerExponential,
-    "one_peer_hypercube": lambda n: topology.OnePeerHypercube(
-        1 << (n.bit_length() - 1)
-    ),
-    "base_2": BaseGraph,
-    "base_4": lambda n: BaseGraph(n, k=3),
-    "random_matchings": lambda n: topology.RandomMatchings(n, seed=5),
-    "inner_outer_ring": lambda n: topology.InnerOuterRing(
+    **SCHEDULES,
+    "OnePeerHypercube": lambda n: topology.OnePeerHypercube(1 << (n.bit_length() - 1)),
+    "BaseGraph:k=3": lambda n: BaseGraph(n, k=3),
+    "InnerOuterRing": lambda n: topology.InnerOuterRing(
         n - n % 3 or 1, 3 if n > 2 else 1
     ),
-    "inner_outer_2": lambda n: topology.InnerOuterExponential(2 * n, 2),
-    "inner_outer_4": lambda n: topology.InnerOuterExponential(4 * n, 4),
-    "one_peer_of_torus": lambda n: OnePeer(topology.RingGraph(n, connect_style=2)),
+    "InnerOuterExponential": lambda n: topology.InnerOuterExponential(2 * n, 2),
+    "InnerOuterExponential:4": lambda n: topology.InnerOuterExponential(4 * n, 4),
+    "OnePeer": lambda n: OnePeer(topology.RingGraph(n, connect_style=2)),
 }
-MATCHINGS = ["one_peer_hypercube", "base_2", "random_matchings"]
+MATCHINGS = ["OnePeerHypercube", "BaseGraph", "RandomMatchings"]
 SIZES = st.integers(1, 40)
 
 

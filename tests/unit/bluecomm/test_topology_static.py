@@ -19,26 +19,24 @@ from bluecomm.topology import (
     isPowerOf,
     spectral_gap,
 )
+from bluecomm.topology.names import STATIC
 
 ALL = {
-    "exponential_2": ExponentialTwoGraph,
-    "exponential_3": lambda n: ExponentialGraph(n, base=3),
-    "exponential_10": lambda n: ExponentialGraph(n, 10),
-    "symmetric_exponential_2": lambda n: SymmetricExponentialGraph(n, base=2),
-    "symmetric_exponential_4": SymmetricExponentialGraph,
-    "grid": MeshGrid2DGraph,
-    "torus": Torus2DGraph,
+    **STATIC,
+    "ExponentialGraph:base=3": lambda n: ExponentialGraph(n, base=3),
+    "ExponentialGraph:base=10": lambda n: ExponentialGraph(n, 10),
+    "SymmetricExponentialGraph:base=2": lambda n: SymmetricExponentialGraph(n, base=2),
     # For powers of 2 only: the largest that is not above the size.
-    "hypercube": lambda n: HypercubeGraph(1 << (n.bit_length() - 1)),
-    "star": StarGraph,
-    "star_last": lambda n: StarGraph(n, center_rank=n - 1),
-    "ring": RingGraph,
-    "ring_left": lambda n: RingGraph(n, connect_style=1),
-    "ring_right": lambda n: RingGraph(n, connect_style=2),
-    "fully_connected": FullyConnectedGraph,
+    "HypercubeGraph": lambda n: HypercubeGraph(1 << (n.bit_length() - 1)),
+    "StarGraph:last": lambda n: StarGraph(n, center_rank=n - 1),
+    "RingGraph:connect_style=1": lambda n: RingGraph(n, connect_style=1),
+    "RingGraph:connect_style=2": lambda n: RingGraph(n, connect_style=2),
 }
-SYMMETRIC = {"symmetric_exponential_2", "symmetric_exponential_4", "grid", "star"}
-SYMMETRIC |= {"star_last", "ring", "fully_connected", "torus", "hypercube"}
+SYMMETRIC = {
+    *("SymmetricExponentialGraph", "SymmetricExponentialGraph:base=2", "RingGraph"),
+    *("MeshGrid2DGraph", "Torus2DGraph", "HypercubeGraph", "FullyConnectedGraph"),
+    *("StarGraph", "StarGraph:last"),
+}
 
 
 def adjacency(graph):
@@ -56,7 +54,7 @@ def sends(graph, rank):
 def test_every_graph_is_a_doubly_stochastic_topology(name, size):
     graph = ALL[name](size)
     assert type(graph) is nx.DiGraph
-    if name != "hypercube":
+    if name != "HypercubeGraph":
         assert list(graph) == list(range(size))
     assert nx.is_strongly_connected(graph)
     matrix = adjacency(graph)
@@ -176,14 +174,16 @@ def test_is_power_of_is_exact(base, exponent):
     assert isPowerOf(power + 1, base) == (base == 2 and exponent == 0)
 
 
-@pytest.mark.parametrize("name", sorted(set(ALL) - {"hypercube"}))
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"HypercubeGraph"}))
 @pytest.mark.parametrize("size", [0, -1])
 def test_size_must_be_positive(name, size):
     with pytest.raises(ValueError, match=f"size must be at least 1, got {size}"):
         ALL[name](size)
 
 
-@pytest.mark.parametrize("name", sorted(set(ALL) - {"star_last", "hypercube"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(ALL) - {"StarGraph:last", "HypercubeGraph"})
+)
 @pytest.mark.parametrize("size", [2.0, "2", None, True])
 def test_size_must_be_an_integer(name, size):
     with pytest.raises(TypeError, match="size must be an integer, got"):
