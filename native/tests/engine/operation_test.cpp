@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/check.h"
-#include "transport/inproc/inproc_transport.h"
+#include "transport/inproc/transport.h"
 
 namespace bluecomm::test {
 namespace {
@@ -335,13 +335,13 @@ TEST(operation, knows_what_it_lacks) {
   world[0].start();
   world[0].poll();
   Operation& operation = world[0].operation();
-  const Operation::Lack lack = operation.lack();
-  REQUIRE(lack.missing.size() == 1);
-  CHECK_EQ(lack.missing[0].peer, 1);
-  CHECK(!lack.missing[0].announced);
-  CHECK(lack.not_taken == std::vector<int>({2}));
-  CHECK_EQ(lack.received, 0U);
-  CHECK_EQ(lack.expected, 16U);
+  const Operation::Unfinished unfinished = operation.unfinished();
+  REQUIRE(unfinished.missing.size() == 1);
+  CHECK_EQ(unfinished.missing[0].peer, 1);
+  CHECK(!unfinished.missing[0].announced);
+  CHECK(unfinished.not_taken == std::vector<int>({2}));
+  CHECK_EQ(unfinished.received, 0U);
+  CHECK_EQ(unfinished.expected, 16U);
   CHECK(operation.needs(1) && operation.needs(2));
   CHECK_EQ(operation.blocker(), 1);
   CHECK(operation.peers() == std::vector<int>({1, 2}));
