@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "transport/inproc/inproc_transport.h"
+#include "transport/inproc/transport.h"
 
 // Engines of several ranks in one process, over any transport.
 

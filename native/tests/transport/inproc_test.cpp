@@ -1,7 +1,7 @@
 #include "tests/check.h"
 #include "tests/transport/conformance.h"
 #include "tests/transport/ranks.h"
-#include "transport/inproc/inproc_transport.h"
+#include "transport/inproc/transport.h"
 
 namespace bluecomm::test {
 namespace {

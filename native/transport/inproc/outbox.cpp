@@ -1,0 +1,81 @@
+#include "transport/inproc/outbox.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bluecomm::inproc {
+namespace {
+
+class InprocOutgoing final : public Outgoing {
+ public:
+  InprocOutgoing(std::shared_ptr<Hub> hub, std::shared_ptr<InprocMessage> message)
+      : hub_(std::move(hub)), message_(std::move(message)) {}
+
+  ~InprocOutgoing() override {
+    const LockGuard lock(hub_->mutex);
+    if (message_->released == message_->header.nbytes) return;
+    message_->finished = true;
+    message_->payload = {};
+  }
+
+  std::size_t released() const override {
+    const LockGuard lock(hub_->mutex);
+    return message_->released;
+  }
+
+ private:
+  const std::shared_ptr<Hub> hub_;
+  const std::shared_ptr<InprocMessage> message_;
+};
+
+}  // namespace
+
+Outbox::Outbox(std::shared_ptr<Hub> hub, int rank, int peer)
+    : hub_(std::move(hub)), rank_(rank), peer_(peer) {}
+
+std::shared_ptr<InprocMessage> Outbox::start(const Header& header,
+                                             std::span<const std::byte> payload,
+                                             bool eager) {
+  auto message = std::make_shared<InprocMessage>(rank_, peer_, header, payload);
+  const LockGuard lock(hub_->mutex);
+  if (closing_ || hub_->link(rank_, peer_) == LinkState::kCut) return message;
+  hub_->link(rank_, peer_) = LinkState::kUsed;
+  if (eager) {
+    message->eager = true;
+    message->copy.assign(payload.begin(), payload.end());
+    message->payload = message->copy;
+    message->released = payload.size();
+  }
+  ++messages_;
+  nbytes_ += payload.size();
+  std::erase_if(undelivered_, [](const auto& one) { return one->delivered(); });
+  undelivered_.push_back(message);
+  hub_->push(peer_, {InprocEvent::Type::kMessage, rank_, {}, message, {}});
+  return message;
+}
+
+std::unique_ptr<Outgoing> Outbox::send(const Header& header,
+                                       std::span<const std::byte> payload) {
+  const bool eager = payload.size() <= hub_->options.eager_bytes;
+  return std::make_unique<InprocOutgoing>(hub_, start(header, payload, eager));
+}
+
+void Outbox::post(const Header& header, std::span<const std::byte> payload) {
+  start(header, payload, true);
+}
+
+void Outbox::close() {
+  if (std::exchange(closing_, true)) return;
+  const LockGuard lock(hub_->mutex);
+  if (hub_->link(rank_, peer_) != LinkState::kUsed) return;
+  hub_->push(peer_, {InprocEvent::Type::kGoodbye, rank_, {}, nullptr, {}});
+}
+
+bool Outbox::idle() const {
+  const LockGuard lock(hub_->mutex);
+  return !hub_->queue(peer_).open ||
+         std::all_of(undelivered_.begin(), undelivered_.end(),
+                     [](const auto& one) { return one->delivered(); });
+}
+
+}  // namespace bluecomm::inproc
