@@ -113,6 +113,9 @@ class Recorder:
     def begin(self, activity: str, tensor: str = "") -> None: ...
     def end(self, tensor: str = "", activity: str = "") -> None: ...
 
+def transport_names() -> list[str]:
+    """Return the names of all transports, in order of preference."""
+
 def loaded_mpi_libraries() -> list[str]:
     """Paths of the MPI libraries that this process has loaded."""
 
@@ -176,7 +179,7 @@ class Engine:
         socket_dir: str,
         addresses: Sequence[str],  # own data addresses, in order of preference
         machine: str,
-        transport: str = "auto",  # auto, shm, tcp, mpi
+        transport: str = "auto",  # or one of transport_names()
         tcp_streams: int = 0,
         eager_bytes: int = 4096,
         staging_bytes: int = 8 << 20,

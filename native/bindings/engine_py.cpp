@@ -233,6 +233,8 @@ void register_engine(py::module_& module) {
            arg("self_weight") = 1.0, arg("sources") = std::vector<Weight>(),
            arg("destinations") = std::vector<Weight>());
 
+  module.def("transport_names", &transport_names);
+
   py::class_<PyEngine>(module, "Engine")
       .def(py::init(&make_engine), py::kw_only(), arg("rank"), arg("size"), arg("job"),
            arg("epoch"), arg("secret"), arg("socket_dir"), arg("addresses"),

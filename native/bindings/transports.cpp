@@ -1,8 +1,10 @@
 #include "bindings/transports.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "transport/mpi/transport.h"
@@ -48,30 +50,56 @@ std::unique_ptr<Transport> make_mpi(const TransportOptions& options) {
   MpiOptions made;
   made.rank = options.rank;
   made.session = options.mpi;
-  // Each message that must be asked for waits for three naps, not one.
+  // A message that must be asked for waits for three sleeps of a peer, not one.
   made.eager_bytes = std::max(options.eager_bytes, mpi::kMaxEager);
   return std::make_unique<MpiTransport>(std::move(made));
 }
 
+// If the probe fails, this rank offers no shared memory, so all peers reach it over
+// another transport, and it reaches them over that one, too.
+bool shm_works(const TransportOptions& options) {
+  return probe_shm(options.socket_dir, options.rank).empty();
+}
+
+bool has_mpi(const TransportOptions& options) { return options.mpi != nullptr; }
+
+bool always(const TransportOptions&) { return true; }
+
+struct TransportKind {
+  std::string_view name;
+  bool (*is_in_auto)(const TransportOptions& options);  // whether "auto" selects it
+  std::unique_ptr<Transport> (*make)(const TransportOptions& options);
+};
+
+// In order of preference: a rank uses the first transport that reaches a peer.
+constexpr std::array kTransports = {
+    TransportKind{"shm", &shm_works, &make_shm},
+    TransportKind{"mpi", &has_mpi, &make_mpi},
+    TransportKind{"tcp", &always, &make_tcp},
+};
+
 }  // namespace
+
+std::vector<std::string> transport_names() {
+  std::vector<std::string> names;
+  for (const TransportKind& kind : kTransports) names.emplace_back(kind.name);
+  return names;
+}
 
 std::vector<std::unique_ptr<Transport>> make_transports(
     const std::string& choice, const TransportOptions& options) {
-  if (choice != "auto" && choice != "shm" && choice != "tcp" && choice != "mpi") {
-    throw std::invalid_argument("transport must be one of auto shm tcp mpi; got '" +
-                                choice + "'");
-  }
   std::vector<std::unique_ptr<Transport>> transports;
-  // A rank that offers no shared memory is reached over tcp by all, and reaches them
-  // so.
-  const bool use_shm =
-      choice == "shm" ||
-      (choice == "auto" && probe_shm(options.socket_dir, options.rank).empty());
-  if (use_shm) transports.push_back(make_shm(options));
-  const bool use_mpi = choice == "mpi" || (choice == "auto" && options.mpi);
-  if (use_mpi) transports.push_back(make_mpi(options));
-  if (choice == "auto" || choice == "tcp") transports.push_back(make_tcp(options));
-  return transports;
+  bool is_known = choice == "auto";
+  for (const TransportKind& kind : kTransports) {
+    is_known |= choice == kind.name;
+    const bool selected =
+        choice == kind.name || (choice == "auto" && kind.is_in_auto(options));
+    if (selected) transports.push_back(kind.make(options));
+  }
+  if (is_known) return transports;
+  std::string text = "transport must be one of auto";
+  for (const TransportKind& kind : kTransports) text.append(" ").append(kind.name);
+  throw std::invalid_argument(text + "; got '" + choice + "'");
 }
 
 }  // namespace bluecomm::bindings

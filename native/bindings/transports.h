@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,24 +12,28 @@
 
 namespace bluecomm::bindings {
 
+// All that any transport is made from. Each transport takes what it needs.
 struct TransportOptions {
   int rank = 0;
   std::string job;
   std::uint32_t epoch = 0;
-  std::string machine;  // as Peer::machine
-  std::string secret;
-  std::string socket_dir;
-  std::vector<std::string> addresses;
-  int tcp_streams = 0;  // as stream::Options
+  std::string machine;     // as Peer::machine
+  std::string secret;      // of the job; keys the handshakes
+  std::string socket_dir;  // where ranks of this machine find each other's sockets
+  std::vector<std::string> addresses;  // to listen on, in order of preference
+  int tcp_streams = 0;                 // as stream::Options
   std::size_t eager_bytes = 4096;
-  std::size_t staging_bytes = std::size_t{8} << 20;
+  std::size_t staging_bytes = std::size_t{8} << 20;  // as ShmOptions
   std::shared_ptr<SharedMemory> memory;
-  std::shared_ptr<mpi::Session> mpi;  // null: no transport over MPI
+  std::shared_ptr<mpi::Session> mpi;  // null if there is no MPI to use
 };
 
-// The transports that `choice` ("auto", "shm", "tcp", "mpi") names, the preferred one
-// first. Opens their listeners. Throws std::invalid_argument for another choice, and
-// for "mpi" without a session.
+// Names of all transports, in order of preference.
+std::vector<std::string> transport_names();
+
+// Makes the transports that `choice` selects, in order of preference, and opens their
+// listeners: "auto" selects every transport that works here, a name only that one.
+// Throws std::invalid_argument for any other choice, and for "mpi" without a session.
 std::vector<std::unique_ptr<Transport>> make_transports(
     const std::string& choice, const TransportOptions& options);
 

@@ -23,7 +23,7 @@ BELOW = {
     "common": set(),
 }
 # A transport knows nothing of another one.
-TRANSPORTS = {"inproc", "shm", "tcp", "mpi"}
+TRANSPORTS = {path.name for path in (NATIVE / "transport").iterdir() if path.is_dir()}
 FILES = sorted(
     path
     for layer in BELOW

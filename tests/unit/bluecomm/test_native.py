@@ -8,11 +8,19 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from bluecomm._native import Engine, Parameters, SharedMemory, Window, WindowTicket
+from bluecomm._native import (
+    Engine,
+    Parameters,
+    SharedMemory,
+    Window,
+    WindowTicket,
+    transport_names,
+)
+from bluecomm.config import Config
 from tests.support.deadlines import DEADLINE_S
 
 WORLD = 1
@@ -292,7 +300,7 @@ def test_unknown_handles_ranks_and_transports(
         pair[0].transport_of(5)
     with pytest.raises(ValueError, match="the group lacks rank 0"):
         pair[0].add_group(3, [1], [0])
-    with pytest.raises(ValueError, match="transport must be one of auto shm tcp"):
+    with pytest.raises(ValueError, match="transport must be one of auto shm mpi tcp"):
         make_engine(0, 2, tmp_path, transport="ib")
     with pytest.raises(ValueError, match=r"code must be in 1 \.\. 6, got 0"):
         pair[0].fail(1, 0, "")
@@ -372,3 +380,8 @@ def test_a_fork_has_no_engine(tmp_path: Path) -> None:
     allreduce()
     for engine in engines:
         engine.close(5.0)
+
+
+def test_the_transport_setting_lists_every_transport() -> None:
+    choices = get_args(get_type_hints(Config)["transport"])
+    assert set(choices) == {"auto", *transport_names()}
