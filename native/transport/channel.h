@@ -14,40 +14,61 @@
 #include "common/status.h"
 #include "transport/peer.h"
 
-// Moves messages between this rank and its peers.
+// The interface of a transport: it moves messages between this rank and its peers.
 //
-// One Transport per kind of link (inproc, shm, tcp) and engine; one Channel per peer. A
-// new transport implements the four classes below and passes the suite in
-// native/tests/transport/conformance.h.
+// An engine has one Transport per kind of link (inproc, shm, mpi, tcp), and a Transport
+// has one Channel per peer. A new transport implements Transport, Channel, Outgoing and
+// Incoming, and passes the suite in native/tests/transport/conformance.h.
 //
 // Threads: an engine calls its transports, channels and messages from one thread at a
-// time, under its progress lock; they need no locks of their own. Nothing here blocks.
-// Only the sleep between prepare_sleep() and finish_sleep() happens outside that lock,
-// and it touches nothing but wait_fd().
+// time, under its progress lock, so they need no locks of their own. No function
+// blocks. Only the sleep between prepare_sleep() and finish_sleep() happens outside the
+// lock: the sleeping thread polls wait_fd() and touches nothing else, while other
+// threads may call any function.
 //
-// A message is a header and `nbytes` of payload. Messages of a channel may be received
-// in any order of their payloads, but headers arrive in the order of the sends. A small
+// A message consists of a header and `nbytes` of payload. The headers of a channel
+// arrive in the order of the sends; its payloads may arrive in any order. A small
 // payload (eager) travels with its header. A large one stays with the sender until the
-// receiver has accepted it, so a message that nobody wants yet costs a header (and a
-// bounded buffer, where a transport copies its start ahead) and never stands in the way
-// of another one.
+// receiver has accepted the message. So a message that nobody wants yet costs a header
+// (and a bounded buffer, where a transport copies the start of the payload ahead), and
+// never blocks another message.
+//
+// Failures, call by call:
+//
+//   constructor, channel()    throw std::invalid_argument for a wrong option or offer,
+//                             and std::system_error if the system refuses a resource.
+//   send(), send_to_many(),   do nothing on a channel that is lost, forgotten or
+//   post()                    closing. Throw any std::exception if the system or the
+//                             library below fails: the engine then fails the operation
+//                             with Code::kInternal.
+//   Incoming::accept(),       may throw as send() does.
+//   consume()
+//   poll(), forget(),         throw if the transport as a whole can no longer be used:
+//   close(),                  the engine then fails all operations with kInternal, and
+//   release_backend()         never polls this transport again.
+//   everything else           must not throw.
+//
+// The failure of one peer is never an exception. poll() reports it by on_lost(), with
+// Code::kPeerLost, the peer's rank, and a sentence for the user that names the link and
+// says how it broke.
 
 namespace bluecomm {
 
-// Payload offsets at which a transport may cut a message are multiples of this, so that
-// no element is cut.
+// A transport may cut a payload only at multiples of this, so that no element is cut.
 inline constexpr std::size_t kChunkAlignment = 64;
 
-// Carried unread by the transport, except `nbytes`.
+// A transport sets `nbytes` to the length of the payload, and carries the envelope
+// without reading it.
 struct Header {
   std::uint64_t nbytes = 0;
   std::array<std::byte, 248> envelope{};
 };
 static_assert(sizeof(Header) == 256);
 
-// A message on its way out. Destroying it before the end cancels it: the transport
-// reads its memory no more (but see Lease), and the peer's Incoming never completes
-// (the engine tells the peer why in a message of its own).
+// A message that is being sent. Destroying it before the payload is released cancels
+// the message: the transport no longer reads the payload (but see Lease), and the
+// peer's Incoming never completes. The engine tells the peer why in a message of its
+// own. An Outgoing may outlive its transport.
 class Outgoing {
  public:
   Outgoing() = default;
@@ -55,20 +76,22 @@ class Outgoing {
   Outgoing& operator=(const Outgoing&) = delete;
   virtual ~Outgoing() = default;
 
-  // The prefix [0, released()) of the payload will not be read again, by this process
-  // or by the peer. Never shrinks; equals nbytes when the message is done.
+  // Neither this process nor the peer will read the prefix [0, released()) of the
+  // payload again. Never shrinks; equals nbytes once the message is done.
   virtual std::size_t released() const = 0;
 };
 
-// For a transport that cannot stop reading a payload when its Outgoing is destroyed: as
-// long as the transport is a tenant, the memory is not freed. It may be overwritten.
+// Keeps a payload's memory from being freed, for a transport that cannot stop reading
+// the payload when its Outgoing is destroyed. The memory may be overwritten meanwhile.
+// Belongs to the owner of the memory, who does not free it while has_tenants().
 class Lease {
  public:
   Lease() = default;
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
-  // The tenant's; one that is leaked keeps the memory for good.
+  // Returns a tenancy, which ends when the last copy of it is destroyed. A tenancy that
+  // is leaked keeps the memory forever.
   std::shared_ptr<const void> take() {
     if (!held_) held_ = std::make_shared<const char>();
     return held_;
@@ -79,14 +102,15 @@ class Lease {
   std::shared_ptr<const void> held_;
 };
 
-// Memory that two processes (or ranks) have, and that this one may write as well. It is
-// here as long as `owner` lives.
+// Memory that two processes (or ranks) share, and that this one may write, too. It
+// stays mapped as long as `owner` lives.
 struct SharedBytes {
   std::shared_ptr<void> owner;
   std::span<std::byte> bytes;
 };
 
-// A message whose header has arrived. Destroying it discards what is left.
+// A message whose header has arrived. Destroying it discards the rest of the payload.
+// An Incoming may outlive its transport, and what it has shown stays readable.
 class Incoming {
  public:
   Incoming() = default;
@@ -96,29 +120,31 @@ class Incoming {
 
   virtual const Header& header() const = 0;
 
-  // Asks for the payload; called once. `into` is empty, or as long as the payload: then
-  // the transport may (it need not) put bytes there itself, and readable() points into
-  // it.
+  // Asks for the payload; called at most once. `into` is empty or as long as the
+  // payload. If it is not empty, the transport may receive the bytes into it, and
+  // readable() then points there; the caller keeps the memory until it destroys the
+  // Incoming.
   virtual void accept(std::span<std::byte> into) = 0;
 
-  // The next bytes of the payload in order, starting at offset consumed(). Its length
-  // is a multiple of kChunkAlignment unless it reaches the end of the payload. Valid
-  // until the next consume() or the next poll of the transport (whichever comes first
-  // may lengthen it, never move bytes already shown). Any alignment in memory.
+  // The next bytes of the payload in order, starting at offset consumed(). They end at
+  // a multiple of kChunkAlignment or at the end of the payload, and may have any
+  // alignment in memory. Valid until the next consume(). The next poll of the transport
+  // may show more bytes, but never moves those already shown.
   virtual std::span<const std::byte> readable() const = 0;
 
-  // Gives back the first `nbytes` of readable(): the sender may overwrite them.
+  // Gives back the first `nbytes` of readable(): the sender may overwrite them. Has no
+  // effect, so that consumed() stays the same, if the sender has cancelled the message.
   virtual void consume(std::size_t nbytes) = 0;
   virtual std::size_t consumed() const = 0;
 
-  // Instead of accept(): the sender's own memory of the payload, where this rank has it
-  // too; else nothing. What is written there the sender sees at once, as long as it
-  // keeps the memory. See Channel::shares_memory().
+  // Instead of accept(): returns the sender's own memory of the payload if this rank
+  // can map it, otherwise nothing. The sender sees at once what is written there, as
+  // long as it keeps the memory. See Channel::shares_memory().
   virtual std::optional<SharedBytes> share() { return std::nullopt; }
 };
 
-// Of one connection, where a channel is made of connections. Bytes are those of the
-// wire.
+// Counters of one connection, for a channel that consists of connections. The bytes
+// include headers and framing.
 struct StreamCounters {
   std::string peer;  // its address
   std::uint64_t bytes_sent = 0;
@@ -145,7 +171,7 @@ struct ChannelStats {
                        bytes_sent - before.bytes_sent,
                        messages_received - before.messages_received,
                        bytes_received - before.bytes_received, streams};
-    // Streams may have been added meanwhile; none goes.
+    // Streams may have been added since, but none is ever removed.
     for (std::size_t i = 0; i < before.streams.size(); ++i) {
       since.streams[i] = streams[i] - before.streams[i];
     }
@@ -153,7 +179,7 @@ struct ChannelStats {
   }
 };
 
-// Link to one peer. It may be used before it is established: messages wait.
+// The link to one peer. It can be used before it is established: messages then wait.
 class Channel {
  public:
   Channel() = default;
@@ -163,16 +189,16 @@ class Channel {
 
   virtual int peer() const = 0;
 
-  // Starts a message. `payload` stays alive and unchanged until released() has passed
-  // it or the Outgoing is destroyed. On a lost channel nothing is sent and released()
-  // stays 0.
+  // Starts a message. The caller keeps `payload` alive and unchanged until released()
+  // has passed it or the Outgoing is destroyed. On a lost channel nothing is sent and
+  // released() stays 0.
   virtual std::unique_ptr<Outgoing> send(const Header& header,
                                          std::span<const std::byte> payload) = 0;
 
-  // As send(), for a payload that may go to several peers at once: `copies`, empty at
-  // first, is handed to each of these sends. A transport that copies payloads leaves
-  // there what it has copied, for the others to use. The payload's memory is freed only
-  // when `lease` has no tenants.
+  // As send(), for a payload that may go to several peers at once. The caller passes
+  // the same `copies`, null at first, to each of these sends: a transport that copies
+  // payloads can keep its copies there, for the other sends to use. The caller frees
+  // the payload's memory only when `lease` has no tenants.
   virtual std::unique_ptr<Outgoing> send_to_many(const Header& header,
                                                  std::span<const std::byte> payload,
                                                  std::shared_ptr<void>& copies,
@@ -182,30 +208,34 @@ class Channel {
     return send(header, payload);
   }
 
-  // Sends a message of at most kMaxPost bytes and forgets it; the payload is copied.
+  // Sends a copy of the payload, which is at most kMaxPost bytes. The message cannot be
+  // cancelled.
   static constexpr std::size_t kMaxPost = 4096;
   virtual void post(const Header& header, std::span<const std::byte> payload) = 0;
 
-  // Payloads that lie in shared memory, and are too large to be eager, may be shared
-  // by their receiver.
+  // Whether Incoming::share() works for payloads that lie in SharedMemory and are too
+  // large to be eager.
   virtual bool shares_memory() const { return false; }
 
   virtual ChannelStats stats() const = 0;
 };
 
-// What a transport reports while it is polled.
+// Receives what a transport reports from within poll(). The functions may call any
+// function of the channels and messages of the transport.
 class Receiver {
  public:
   virtual ~Receiver() = default;
   virtual void on_message(int peer, std::unique_ptr<Incoming> message) = 0;
-  // The link broke (`status` says how), or the peer said goodbye and will send no more.
-  // At most one of the two, once per peer. Messages received before stay readable.
+  // The link broke, as `status` says, or the peer said goodbye and will send no more.
+  // At most one of the two is called, once per peer. Messages that have arrived stay
+  // readable.
   virtual void on_lost(int peer, Status status) = 0;
   virtual void on_goodbye(int peer) = 0;
 };
 
-// Three ends: close() tells the peers goodbye and refuses new messages; closed() says
-// when all that was sent has been delivered; the destructor frees everything at once.
+// A transport ends in three steps: close() says goodbye to the peers and refuses new
+// messages, closed() tells when everything that was sent has been delivered, and the
+// destructor frees everything at once, whether delivered or not.
 class Transport {
  public:
   Transport() = default;
@@ -213,10 +243,11 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
   virtual ~Transport() = default;
 
-  // Short name used in logs, tests and BLUECOMM_TRANSPORT, such as "tcp".
+  // A short name such as "tcp", used in logs, tests and BLUECOMM_TRANSPORT.
   virtual std::string_view name() const = 0;
 
-  // How peers reach this rank, to be published at rendezvous; opaque to the engine.
+  // The address at which peers reach this rank. Published at the rendezvous; the engine
+  // does not read it.
   virtual std::string offer() const = 0;
 
   // Whether this rank can exchange messages with `peer` over this transport.
@@ -224,28 +255,32 @@ class Transport {
     return peer.offers.contains(std::string(name()));
   }
 
-  // The channel to `peer`, whose offer() is `offer`; dialled at the first message. The
-  // transport owns it. Channels exist before the first poll for every peer that may
-  // dial.
+  // Returns the channel to `peer`, whose offer() is `offer`, and makes it if necessary.
+  // The transport owns the channel, and connects at the first message. The engine makes
+  // the channels of all peers that may connect before it first polls.
   virtual Channel& channel(int peer, std::string_view offer) = 0;
 
-  // Moves what can be moved now. True when anything changed.
+  // Moves what can be moved now, and reports what has arrived. Returns true if anything
+  // changed, so that the engine polls again before it sleeps.
   virtual bool poll(Receiver& receiver) = 0;
 
-  // Becomes readable when poll() may have something to do, once prepare_sleep() has
-  // returned true. -1: never.
+  // A file descriptor that becomes readable when poll() may have something to do, after
+  // prepare_sleep() has returned true. It stays the same. -1 if the transport has none:
+  // then only next_timer() ends the sleep.
   virtual int wait_fd() const = 0;
 
-  // Announces that this rank goes to sleep on wait_fd(). False: there is work already,
-  // do not sleep. Each call is followed by finish_sleep().
+  // Announces that this rank is about to sleep on wait_fd(). Returns false if poll()
+  // has something to do already, so that the rank must not sleep. finish_sleep()
+  // follows each call, whatever it returned.
   virtual bool prepare_sleep() = 0;
   virtual void finish_sleep() = 0;
 
-  // The earliest moment at which poll() must be called even if wait_fd() stays silent
-  // (dial retries, handshake deadlines); time_point::max() for none.
+  // The earliest time at which poll() must be called even if wait_fd() stays silent, as
+  // for retries and handshake deadlines; time_point::max() if there is none.
   virtual std::chrono::steady_clock::time_point next_timer() const = 0;
 
-  // The peer's process is known to be dead or finished (control plane): drop the link.
+  // Drops the link to a peer of which the control plane knows that its process is dead
+  // or has finished. The end of the link is not reported.
   virtual void forget(int peer) = 0;
 
   virtual void close() = 0;
@@ -256,7 +291,8 @@ class Transport {
   // a second. A transport without such a library does nothing.
   virtual void release_backend() {}
 
-  // In a forked child: gives up every fd without a word to any peer.
+  // In a forked child: closes every file descriptor and tells no peer. Called with the
+  // progress lock held; at most destructors are called afterwards.
   virtual void abandon_after_fork() noexcept = 0;
 };
 
