@@ -88,7 +88,8 @@ bench-all: build
 
 # --- Native tests: one binary per mode --------------------------------------------------
 
-LIBRARY_SOURCES := $(filter-out native/bindings/% native/tests/% native/fuzz/%, \
+# Sources that need no Python, which *_py.cpp do.
+LIBRARY_SOURCES := $(filter-out native/bindings/% native/tests/% native/fuzz/% %_py.cpp, \
     $(filter %.cpp,$(NATIVE)))
 TEST_SOURCES := $(LIBRARY_SOURCES) \
     $(filter-out %_bench.cpp,$(filter native/tests/%.cpp,$(NATIVE)))
@@ -204,7 +205,7 @@ check: lint $(VENV)/.extension
 # A second compiler's opinion: other warnings, and the thread annotations.
 CLANG := $(firstword $(foreach name,clang++ clang++-19 clang++-16,$(shell command -v $(name))))
 CLANG_CHECKED := $(patsubst native/%.cpp,build/clang/%.checked, \
-    $(filter-out native/bindings/% native/fuzz/%,$(filter %.cpp,$(NATIVE))))
+    $(filter-out native/bindings/% native/fuzz/% %_py.cpp,$(filter %.cpp,$(NATIVE))))
 
 build/clang/%.checked: native/%.cpp
 	@mkdir -p $(@D)
@@ -221,4 +222,5 @@ clang-check: $(CLANG_CHECKED)
 endif
 
 clean:
-	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so bluecomm/nccl_net/*.so
+	rm -rf .venv build dist bluecomm.egg-info bluecomm/_native*.so \
+	    bluecomm/bench/*.so bluecomm/nccl_net/*.so

@@ -1,4 +1,4 @@
-"""Builds the native extension; everything else is in setup.cfg.
+"""Builds the native libraries; everything else is in setup.cfg.
 
 Variables: BUILD_BLUECOMM_WERROR=1 makes compiler warnings errors, BUILD_BLUECOMM_JOBS
 limits the parallel compilers (default 2). Names that begin with BLUECOMM_ are those of
@@ -21,7 +21,9 @@ if not sys.platform.startswith("linux"):
     )
 
 FOLDERS = {path.name for path in Path("native").iterdir() if path.is_dir()}
-IN_EXTENSION = FOLDERS - {"tests", "fuzz", "nccl_net"}
+IN_EXTENSION = FOLDERS - {"tests", "fuzz", "nccl_net", "bench"}
+# Loops over shared memory that the benchmark compares the engine with.
+IN_BENCH = {"bench", "kernels", "common"}
 # The network plugin for NCCL: a library that NCCL loads, not Python.
 PLUGIN = "bluecomm.nccl_net.libnccl-net-bluecomm"
 IN_PLUGIN = {"nccl_net", "stream", "common"}
@@ -84,6 +86,7 @@ def make_extension(
 
 
 extension = make_extension("bluecomm._native", native_sources(IN_EXTENSION))
+bench = make_extension("bluecomm.bench._raw_memory", native_sources(IN_BENCH))
 # Its thread may still run when NCCL unloads it: it stays where it is.
 plugin = make_extension(
     PLUGIN,
@@ -98,4 +101,4 @@ plugin = make_extension(
 ParallelCompile(
     "BUILD_BLUECOMM_JOBS", default=2, needs_recompile=needs_recompile
 ).install()
-setup(ext_modules=[extension, plugin], cmdclass={"build_ext": BuildNative})
+setup(ext_modules=[extension, bench, plugin], cmdclass={"build_ext": BuildNative})

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import torch
 
 from bluecomm import allgather_object, barrier, rank, size
-from bluecomm._native import RawMemory
+from bluecomm.bench._raw_memory import RawMemory
 from bluecomm.bench.operations import Case, bus_bytes, exchange_of
 from bluecomm.bench.peer_calls import zeros
 from bluecomm.bench.results import LIMIT

@@ -111,13 +111,14 @@ void RawMemory::allreduce_slices(std::size_t nbytes, DType dtype, Deadline deadl
   }
 }
 
-void RawMemory::combine(std::span<std::byte> output, std::span<const Source> sources,
-                        DType dtype, Deadline deadline) {
+void RawMemory::combine(std::span<std::byte> output,
+                        std::span<const WeightedRank> sources, DType dtype,
+                        Deadline deadline) {
   require_fit(output.size());
-  for (const Source& source : sources) require_rank(source.rank);
+  for (const WeightedRank& source : sources) require_rank(source.rank);
   publish(output.size(), output.size() <= small_pass_, deadline);
   terms_.clear();
-  for (const Source& source : sources) {
+  for (const WeightedRank& source : sources) {
     terms_.push_back({readable(source.rank), source.weight});
   }
   combine_weighted(output, terms_, 1.0, dtype);

@@ -24,7 +24,7 @@ namespace bluecomm {
 class RawMemory {
  public:
   // Of an operation: who is read and with which weight, in ascending order of rank.
-  struct Source {
+  struct WeightedRank {
     int rank;
     double weight;
   };
@@ -57,7 +57,7 @@ class RawMemory {
   void allreduce(std::size_t nbytes, DType dtype, Deadline deadline);
 
   // `output`, which is no array, becomes the weighted sum of the sources: one pass.
-  void combine(std::span<std::byte> output, std::span<const Source> sources,
+  void combine(std::span<std::byte> output, std::span<const WeightedRank> sources,
                DType dtype, Deadline deadline);
 
   // `output`, which is no array, becomes the pieces, one after the other. `published`

@@ -9,5 +9,4 @@ PYBIND11_MODULE(_native, module) {
   bluecomm::bindings::register_mpi(module);
   bluecomm::bindings::register_engine(module);
   bluecomm::bindings::register_window(module);
-  bluecomm::bindings::register_raw_memory(module);
 }

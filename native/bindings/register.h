@@ -12,6 +12,5 @@ void register_recorder(pybind11::module_& module);
 void register_mpi(pybind11::module_& module);
 void register_engine(pybind11::module_& module);
 void register_window(pybind11::module_& module);
-void register_raw_memory(pybind11::module_& module);
 
 }  // namespace bluecomm::bindings

@@ -24,6 +24,7 @@ LOOK = """
 import ctypes, json, sys
 sys.path.insert(0, sys.argv[1])
 import bluecomm._native
+import bluecomm.bench._raw_memory
 from bluecomm import nccl_net
 import bfrun.nccl_net
 from bfrun.config import LaunchConfig
@@ -32,7 +33,9 @@ names = [f"ncclNetPlugin_v{n}" for n in range(5, 14)]
 config = bfrun.nccl_net.with_nccl_net(LaunchConfig(command=("x",), enable_net=True))
 print(json.dumps({
     "plugin": str(nccl_net.plugin_path()),
-    "extension": bluecomm._native.__file__,
+    "extensions": [
+        bluecomm._native.__file__, bluecomm.bench._raw_memory.__file__,
+    ],
     "names": [name for name in names if hasattr(library, name)],
     "bfrun": dict(config.environment)["NCCL_NET_PLUGIN"],
 }))
@@ -69,7 +72,7 @@ def test_an_installed_wheel_finds_its_plugin(tmp_path):
     plugin = str(site / "bluecomm" / "nccl_net" / "libnccl-net-bluecomm.so")
     assert found["plugin"] == found["bfrun"] == plugin
     assert found["names"] == [f"ncclNetPlugin_v{number}" for number in range(6, 13)]
-    assert found["extension"].startswith(str(site))
+    assert all(file.startswith(str(site)) for file in found["extensions"])
 
 
 def test_a_source_distribution_can_be_built(tmp_path):

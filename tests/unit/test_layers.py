@@ -55,7 +55,7 @@ BFRUN = [
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}
 
 # The extension is reached through these; all other code uses their Python interface.
-NATIVE_USERS = {"runtime", "ops", "window", "compression", "bench"}
+NATIVE_USERS = {"runtime", "ops", "window", "compression"}
 # One for both sides: the framing of messages to the agent, and timelines. Without an
 # agent a rank finds its addresses by the driver's code.
 BFRUN_FROM_BLUECOMM = {

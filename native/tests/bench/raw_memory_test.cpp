@@ -91,7 +91,7 @@ TEST(raw_memory, combine_is_the_weighted_sum_of_the_sources) {
   for (const std::size_t count : kCounts) {
     on_ranks(4, count * 4, [&](int rank, RawMemory& memory) {
       const int other = (rank + 1) % 4;
-      std::vector<RawMemory::Source> sources = {{rank, 0.5}, {other, 0.25}};
+      std::vector<RawMemory::WeightedRank> sources = {{rank, 0.5}, {other, 0.25}};
       std::vector<float> output(count);
       for (int repeat = 0; repeat < 3; ++repeat) {
         fill(memory, rank, count);
@@ -147,7 +147,7 @@ TEST(raw_memory, refuses_what_does_not_fit) {
   CHECK_THROWS(RawMemory(fd.get(), 0, 0, 400), Error, "at least 1 rank, got 0");
   RawMemory memory(fd.get(), 0, 2, 400);
   std::vector<std::byte> output(400);
-  const std::vector<RawMemory::Source> stranger = {{2, 1.0}};
+  const std::vector<RawMemory::WeightedRank> stranger = {{2, 1.0}};
   const std::vector<RawMemory::Piece> few = {{0, 0, 396}}, beyond = {{0, 4, 400}};
   CHECK_THROWS(memory.allreduce(404, DType::kFloat32, soon()), Error,
                "404 bytes do not fit an array of 400");

@@ -1,32 +1,47 @@
+// The Python module bluecomm.bench._raw_memory, which bluecomm/bench/limit.py calls.
+// It is apart from bluecomm._native, so that the product's extension holds no
+// benchmark.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bench/raw_memory.h"
-#include "bindings/arguments.h"
-#include "bindings/register.h"
-#include "bindings/release_gil.h"
 
 namespace py = pybind11;
 
-namespace bluecomm::bindings {
+namespace bluecomm {
 namespace {
 
-// Calls `operation(deadline)` so many times; returns seconds per call.
+using Clock = std::chrono::steady_clock;
+
+DType parse_dtype(const std::string& name) {
+  if (const auto dtype = dtype_from_name(name)) return *dtype;
+  throw std::invalid_argument("dtype '" + name + "' does not exist");
+}
+
+std::span<std::byte> memory_at(std::uintptr_t address, std::size_t nbytes) {
+  return {reinterpret_cast<std::byte*>(address), nbytes};
+}
+
+// Calls `operation(deadline)` `repeats` times without the GIL and returns the seconds
+// per call.
 template <typename Operation>
 double seconds_each(int repeats, double timeout_s, const Operation& operation) {
-  const ReleaseGil released;
-  const auto deadline = deadline_after(timeout_s);
-  const auto start = std::chrono::steady_clock::now();
+  const py::gil_scoped_release released;
+  const auto start = Clock::now();
+  const auto deadline = start + std::chrono::duration_cast<Clock::duration>(
+                                    std::chrono::duration<double>(timeout_s));
   for (int i = 0; i < repeats; ++i) operation(deadline);
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  const std::chrono::duration<double> taken = Clock::now() - start;
   return taken.count() / repeats;
 }
 
@@ -41,7 +56,7 @@ double combine(RawMemory& memory, std::uintptr_t output, std::size_t nbytes,
                const std::vector<std::pair<int, double>>& sources,
                const std::string& dtype, int repeats, double timeout_s) {
   const DType type = parse_dtype(dtype);
-  std::vector<RawMemory::Source> list;
+  std::vector<RawMemory::WeightedRank> list;
   for (const auto& [rank, weight] : sources) list.push_back({rank, weight});
   return seconds_each(repeats, timeout_s, [&](auto deadline) {
     memory.combine(memory_at(output, nbytes), list, type, deadline);
@@ -60,11 +75,16 @@ double gather(RawMemory& memory, std::uintptr_t output, std::size_t nbytes,
 }
 
 }  // namespace
+}  // namespace bluecomm
 
-void register_raw_memory(py::module_& module) {
+// The signatures are those of bluecomm/bench/_raw_memory.pyi.
+PYBIND11_MODULE(_raw_memory, module) {
+  using bluecomm::RawMemory;
+  module.doc() = "Operations over one shared mapping, for benchmarks to compare with.";
   py::class_<RawMemory>(module, "RawMemory")
       .def(py::init<int, int, int, std::size_t>(), py::arg("fd"), py::arg("rank"),
-           py::arg("world_size"), py::arg("array_nbytes"), py::call_guard<ReleaseGil>())
+           py::arg("world_size"), py::arg("array_nbytes"),
+           py::call_guard<py::gil_scoped_release>())
       .def_static("file_nbytes", &RawMemory::file_bytes, py::arg("world_size"),
                   py::arg("array_nbytes"))
       .def_property_readonly(
@@ -72,14 +92,13 @@ void register_raw_memory(py::module_& module) {
           [](const RawMemory& memory) {
             return reinterpret_cast<std::uintptr_t>(memory.array().data());
           })
-      .def("allreduce", &allreduce, py::arg("nbytes"), py::arg("dtype"), py::kw_only(),
-           py::arg("repeats") = 1, py::arg("timeout_s") = 60.0)
-      .def("combine", &combine, py::arg("output_address"), py::arg("output_nbytes"),
-           py::arg("sources"), py::arg("dtype"), py::kw_only(), py::arg("repeats") = 1,
-           py::arg("timeout_s") = 60.0)
-      .def("gather", &gather, py::arg("output_address"), py::arg("output_nbytes"),
-           py::arg("pieces"), py::arg("published"), py::arg("largest"), py::kw_only(),
-           py::arg("repeats") = 1, py::arg("timeout_s") = 60.0);
+      .def("allreduce", &bluecomm::allreduce, py::arg("nbytes"), py::arg("dtype"),
+           py::kw_only(), py::arg("repeats") = 1, py::arg("timeout_s") = 60.0)
+      .def("combine", &bluecomm::combine, py::arg("output_address"),
+           py::arg("output_nbytes"), py::arg("sources"), py::arg("dtype"),
+           py::kw_only(), py::arg("repeats") = 1, py::arg("timeout_s") = 60.0)
+      .def("gather", &bluecomm::gather, py::arg("output_address"),
+           py::arg("output_nbytes"), py::arg("pieces"), py::arg("published"),
+           py::arg("largest"), py::kw_only(), py::arg("repeats") = 1,
+           py::arg("timeout_s") = 60.0);
 }
-
-}  // namespace bluecomm::bindings
