@@ -9,13 +9,17 @@ import pytest
 from bluecomm.config import Config, variable_name
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 BUILD_FILES = [ROOT / name for name in ("Makefile", "setup.py", ".ci/run")]
 # Pages name files from the folder that they are about.
 FOLDERS = [
     *("", "docs", "examples", "bfrun", "bluecomm", "bluecomm/optim"),
     *("native", "native/nccl_net", "native/engine", "native/engine/collectives"),
 ]
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
 
 
 def variables_in(text):
@@ -51,14 +55,14 @@ def files_in(text):
     return [name for name in found if "NAME" not in name]
 
 
-@pytest.mark.parametrize("path", [*PAGES, *BUILD_FILES], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, *BUILD_FILES], ids=name_of)
 def test_each_variable_is_a_setting(path):
     """Any other one makes ``init`` fail, so it must not be in the environment."""
     settings = {variable_name(field) for field in dataclasses.fields(Config)}
     assert variables_in(path.read_text()) <= settings | plugin_variables()
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_each_link_leads_to_a_file(path):
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())
     missing = [
@@ -69,7 +73,7 @@ def test_each_link_leads_to_a_file(path):
     assert not missing
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_each_file_that_a_page_names_exists(path):
     missing = [
         name
