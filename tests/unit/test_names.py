@@ -1,0 +1,184 @@
+"""One name, one type: no two types of the project are called alike."""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+NATIVE = Path(__file__).parents[2] / "native"
+
+# One role that several sibling transports have, each in its own namespace.
+SIBLINGS = {"stream", "transport/inproc", "transport/mpi", "transport/shm"}
+SIBLING_ROLES = {
+    *("Chunk", "Connector", "Frame", "FrameKind", "Hello", "Inbox", "Listener"),
+    *("Outbox", "PostedReceive", "SentMessage", "Verdict"),
+}
+# Fixtures of single test programs and files, which no other file can see.
+FIXTURES = {"Case", "Pair", "Rank", "Runner", "World"}
+# These files spell the types of MPI and of NCCL as their headers do.
+FOREIGN = re.compile(r"^(mpi/(abi_\w+|functions)|nccl_net/abi)\.h$")
+
+# To be renamed, by the part of the code that has to do it.
+TEMPORARY = {
+    "kinds": {
+        *("Body", "Call", "Caller", "Key", "Message", "Options", "Part", "Piece"),
+        *("Progress", "Weights", "World"),
+    },
+    "lifecycle": {"Memory", "State", "Step"},
+    "stream": {
+        *("Bytes", "Direction", "Input", "Library", "Receiver", "Recorder"),
+        *("Request", "Segment", "Session", "Settings"),
+        *("Accept", "Connect", "Init", "Irecv", "Isend", "Listen", "RegMr"),
+    },
+    "transport": {"Chunk", "Fixture", "Stream"},
+}
+
+COMMENT_OR_TEXT = re.compile(
+    r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
+    r"|^[ \t]*#(?:\\\n|[^\n])*",
+    re.DOTALL | re.MULTILINE,
+)
+ACCESS = re.compile(r"^(?:(?:public|private|protected)\s*:\s*)+")
+NAMESPACE = re.compile(r"(?:^|\s)namespace\s*([\w:]*)$")
+ATTRIBUTE = r"(?:(?:alignas|[A-Z_]{6,})(?:\([^)]*\))?\s+)*"
+TYPE = re.compile(
+    rf"^(?:template\s*<.*>\s*)?(class|struct|union|enum(?: class)?)\s+{ATTRIBUTE}"
+    r"(\w+)(?:\s*<[^{]*>)?(?:\s+final)?\s*(?::[^:].*)?$"
+)
+ALIAS = re.compile(r"^(?:template\s*<.*>\s*)?using\s+(\w+)\s*=\s*(.+)$")
+
+
+class Type(NamedTuple):
+    """One definition of a type."""
+
+    file: str
+    scopes: tuple[str, ...]  # namespaces and classes around it; "" is anonymous
+    name: str
+    is_nested: bool  # in a class
+    target: str  # what it is another name of
+
+    @property
+    def folder(self):
+        parts = self.file.split("/")
+        return "/".join(parts[: 2 if parts[0] == "transport" else 1])
+
+    @property
+    def is_private_to_a_test(self):
+        in_tests = self.folder in ("tests", "fuzz")
+        return in_tests and (self.file.endswith("_bench.cpp") or "" in self.scopes)
+
+    def __str__(self):
+        return f"{self.file}: {'::'.join(filter(None, (*self.scopes, self.name)))}"
+
+
+def types_in(file, text):
+    """Yield the types that ``text`` defines outside of functions."""
+    text = COMMENT_OR_TEXT.sub(" ", text)
+    scopes: list[tuple[str, str]] = []
+    begin = 0
+    for mark in re.finditer(r"[{};]", text):
+        statement = ACCESS.sub("", " ".join(text[begin : mark.start()].split()))
+        begin = mark.end()
+        named = all(kind in ("namespace", "class") for kind, _ in scopes)
+        is_nested = any(kind == "class" for kind, _ in scopes)
+        around = tuple(name for _, name in scopes)
+        if mark.group() == "}":
+            del scopes[-1:]
+        elif mark.group() == ";":
+            if named and (alias := ALIAS.match(statement)):
+                target = alias[2].split("::")[-1] if "<" not in alias[2] else alias[2]
+                yield Type(file, around, alias[1], is_nested, target)
+        elif named and (space := NAMESPACE.search(statement)):
+            scopes.append(("namespace", space[1]))
+        elif named and (defined := TYPE.match(statement)):
+            yield Type(file, around, defined[2], is_nested, "")
+            kind = "enum" if defined[1].startswith("enum") else "class"
+            scopes.append((kind, defined[2]))
+        else:
+            scopes.append(("function", ""))
+
+
+def native_types():
+    files = sorted([*NATIVE.rglob("*.h"), *NATIVE.rglob("*.cpp")])
+    return [
+        found
+        for path in files
+        if not FOREIGN.match(file := str(path.relative_to(NATIVE)))
+        for found in types_in(file, path.read_text())
+    ]
+
+
+def collisions(types):
+    """Return the definitions of each name that stands for several types.
+
+    A type in a class is written with the name of the class (``Operation::State``), so
+    two of them may have one name; it must not hide a type that stands in no class. An
+    alias with the same target in several files is one type.
+    """
+    by_name = defaultdict(list)
+    for found in types:
+        by_name[found.name].append(found)
+    return {
+        name: same
+        for name, same in by_name.items()
+        if not all(one.is_nested for one in same) and len(meanings(same)) > 1
+    }
+
+
+def meanings(types):
+    """Return the distinct types among ``types``, which all have one name."""
+    return {
+        one.target or one.scopes
+        for one in types
+        if one.target != one.name  # `using Ticket = Service::Ticket`
+    }
+
+
+def is_allowed(name, same):
+    if name in FIXTURES:
+        # At most one of them is visible to other files.
+        return sum(not one.is_private_to_a_test for one in same) <= 1
+    if name in SIBLING_ROLES:
+        folders = [one.folder for one in same]
+        return set(folders) <= SIBLINGS and len(set(folders)) == len(folders)
+    return False
+
+
+def test_no_two_native_types_share_a_name():
+    later = set().union(*TEMPORARY.values())
+    wrong = [
+        f"{name}:\n  " + "\n  ".join(map(str, same))
+        for name, same in sorted(collisions(native_types()).items())
+        if not is_allowed(name, same) and name not in later
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("namespace a { struct B { enum class C { kD }; using E = int; }; }", "B C E"),
+        ("class alignas(64) A final : public B<C> {};", "A"),
+        ("class SCOPED_CAPABILITY A {}; class CAPABILITY(x) B {};", "A B"),
+        ("template <typename T> struct A { T x{1}; }; struct A<int> {};", "A A"),
+        ("struct A; enum B : int; struct A f(struct B* x) { struct C {}; }", ""),
+        ('// struct A {};\nconst char* x = "struct B {";\n#define C struct D {};', ""),
+    ],
+)
+def test_types_are_found(text, names):
+    assert [found.name for found in types_in("x.h", text)] == names.split()
+
+
+def test_collisions_are_found():
+    def found(*texts):
+        types = (types_in(f"{i}.h", text) for i, text in enumerate(texts))
+        return set(collisions([one for each in types for one in each]))
+
+    assert found("struct A {};", "namespace b { struct A {}; }") == {"A"}
+    assert found("struct A {};", "struct B { struct A {}; };") == {"A"}
+    assert found("struct B { struct A {}; };", "struct C { struct A {}; };") == set()
+    assert found("using A = int;", "namespace b { using A = long; }") == {"A"}
+    assert found("using A = int;", "struct B { using A = int; };") == set()
+    assert found("struct B { using A = int; };", "using A = B::A;") == set()
