@@ -8,12 +8,13 @@ import pytest
 NATIVE = Path(__file__).parents[2] / "native"
 # A layer may include itself and these.
 BELOW = {
-    "bindings": {"engine", "window", "transport", "mpi", "trace", "common"},
+    "bindings": {"engine", "window", "transport", "device", "mpi", "trace", "common"},
     # An extension of its own: nothing of the product includes it.
     "bench": {"kernels", "common"},
-    "engine": {"window", "transport", "kernels", "trace", "common"},
+    "engine": {"window", "transport", "device", "kernels", "trace", "common"},
     "window": {"transport", "kernels", "trace", "common"},
     "transport": {"stream", "mpi", "common"},
+    "device": {"kernels", "common"},
     "nccl_net": {"stream", "common"},
     "stream": {"common"},
     "mpi": {"common"},
@@ -21,6 +22,8 @@ BELOW = {
     "trace": {"common"},
     "common": set(),
 }
+# Named in docs/architecture.md before they are built.
+PLANNED = {"device"}
 # A transport knows nothing of another one.
 TRANSPORTS = {path.name for path in (NATIVE / "transport").iterdir() if path.is_dir()}
 FILES = sorted(
@@ -37,7 +40,7 @@ def includes_of(path):
 
 def test_each_folder_has_a_place():
     folders = {path.name for path in NATIVE.iterdir() if any(path.rglob("*.cpp"))}
-    assert folders == {*BELOW, "tests", "fuzz"}
+    assert folders | PLANNED == {*BELOW, "tests", "fuzz"}
 
 
 @pytest.mark.parametrize("layer", BELOW)
@@ -50,7 +53,7 @@ def test_includes_go_down(layer):
         for name in includes_of(path)
         if (top := name.split("/")[0]) in known and top not in {layer, *BELOW[layer]}
     ]
-    assert files
+    assert files or layer in PLANNED
     assert not wrong, "\n".join(wrong)
 
 
