@@ -1,6 +1,6 @@
 """Distributed optimizers: buckets, algorithms, and helpers for the parameters."""
 
-# Imported for what they register.
+# Importing the package registers the algorithms.
 from bluecomm.optim import algorithms as algorithms
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.buckets.bucket import Bucket

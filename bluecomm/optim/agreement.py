@@ -1,7 +1,7 @@
-"""Whether all ranks wrap the same model with the same options.
+"""Checks that all ranks wrap the same model with the same options.
 
-A bucket is one flat tensor, so two models of different shapes may have buckets of one
-length, and would be averaged number by number into nonsense.
+A bucket is one flat tensor. Two models of different shapes may have buckets of the same
+length, which would then be averaged element by element into nonsense.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ def check_agreement(
 ) -> None:
     """Compare a new optimizer with those of the other ranks.
 
-    Eight bytes of each rank are compared; only when they differ, what is behind them.
-    The names of parameters may differ, as when one rank compiles its model.
+    The ranks compare digests of eight bytes, and exchange the full description only if
+    the digests differ. The names of parameters may differ, for example when one rank
+    compiles its model.
 
     Args:
         comm: Ranks that take part.
@@ -34,7 +35,7 @@ def check_agreement(
         buckets: Its buckets.
 
     Raises:
-        MismatchError: The ranks differ; the text tells in what.
+        MismatchError: The ranks differ; the text names the first difference.
     """
     mine = [*what, *_describe(buckets)]
     digest = hashlib.blake2b("\n".join(mine).encode(), digest_size=8).digest()

@@ -1,6 +1,6 @@
-"""What an algorithm is: a few hooks that the coordinator calls.
+"""Defines the interface of algorithms: a few hooks that the coordinator calls.
 
-See docs/optimizer.md for who calls what when. A new algorithm is one file::
+docs/optimizer.md shows when each hook is called. A new algorithm is one file::
 
     @register_algorithm("every_other")
     class EveryOther(Algorithm):
@@ -31,14 +31,15 @@ _SKIPPED = (
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What an algorithm knows of the optimizer that it serves.
+    """The distributed optimizer, as its algorithm sees it.
 
     Attributes:
         comm: Ranks that take part.
-        name: Prefix of the names of its operations, equal on all ranks.
-        options: What was given to ``DistributedOptimizer`` for every algorithm.
-        settings: What the user may set before each step.
-        schedule: Which step has a round.
+        name: Prefix of the names of the optimizer's operations, equal on all ranks.
+        options: Options of ``DistributedOptimizer`` that do not depend on the
+            algorithm.
+        settings: Attributes of the optimizer that the user may set before each step.
+        schedule: Decides which steps have a round.
     """
 
     comm: Communicator
@@ -49,43 +50,45 @@ class Context:
 
 
 class Algorithm:
-    """How one optimizer communicates. All hooks default to nothing.
+    """Decides how one optimizer communicates. Each hook does nothing by default.
 
-    The constructor takes the ``**algorithm_options`` of ``DistributedOptimizer``; the
-    context is there from ``setup`` on.
+    The constructor takes the ``**algorithm_options`` of ``DistributedOptimizer``.
+    ``context`` is set before ``setup`` is called.
     """
 
-    # Whether the values (two halves) or the gradients live in flat memory.
+    # Whether the parameters' values (in two halves) or their gradients live in flat
+    # memory.
     flat_parameters = False
     flat_gradients = False
-    # Options of DistributedOptimizer that it honours, of those not all do.
+    # The options in CommonOptions that this algorithm uses. A value other than the
+    # default is an error for all others.
     honours: frozenset[str] = frozenset()
-    # Bytes that are sent together, where the user does not say. All of it is there when
-    # a round begins, so few large operations are best.
+    # Bytes that are sent together unless the user says otherwise. All values are ready
+    # when a round begins, so few large operations are best.
     default_bucket_nbytes = 25 << 20
 
     context: Context
-    # What the constructor was given, which must agree between ranks.
+    # The constructor's arguments, which must agree between ranks.
     given_options: Mapping[str, object] = {}
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         """Take the buckets, in the order in which gradients become ready."""
 
     def follows_backward(self) -> bool:
-        """Return whether it wants to know of gradients; asked once, after ``setup``."""
+        """Return whether gradients are to be announced; asked once, after ``setup``."""
         return self.flat_gradients
 
     def before_forward(self, bucket: Bucket) -> None:
-        """Start what hides behind forward and backward.
+        """Start communication that runs during the forward and backward pass.
 
         Called for each bucket, in order of use, in the first training forward pass of
         a step that has a round.
         """
 
     def on_gradients_ready(self, bucket: Bucket) -> None:
-        """Start the exchange of a bucket's gradients, all of which are there.
+        """Start the exchange of a bucket's gradients, all of which are ready.
 
-        Only with ``flat_gradients``. Called once per bucket in each backward pass that
+        Called only with ``flat_gradients``: once per bucket in each backward pass that
         communicates, the same number of times on every rank.
         """
 
@@ -98,29 +101,29 @@ class Algorithm:
     def before_update(self) -> None:
         """Change the gradients that the user's step is about to use.
 
-        Called inside of the step, with unscaled gradients, after each evaluation of a
-        closure. Not called where the step itself is left out.
+        Called inside the step, with unscaled gradients, after each evaluation of a
+        closure. Not called if the step itself is skipped.
         """
 
     def after_step(self) -> None:
-        """Start what follows the user's step (or its omission)."""
+        """Start the communication that follows the user's step, even a skipped one."""
 
     def settle(self, *, for_writing: bool) -> None:
-        """Make the parameters' values final, because somebody wants them.
+        """Make the values of the parameters final before they are read.
 
         Args:
-            for_writing: They will also be changed.
+            for_writing: Whether they will also be changed.
         """
 
     def drain(self) -> None:
-        """Wait for what is under way: the world is about to end."""
+        """Wait for all operations under way before the world ends."""
         self.settle(for_writing=False)
 
     def join(self) -> int:
         """Take part without data until all ranks do; return the last rank to join.
 
         Raises:
-            ValueError: The algorithm, as it is set up, cannot do that.
+            ValueError: The algorithm does not support it, or not with these options.
         """
         raise ValueError(
             f"join: the algorithm {type(self).__name__} has no join; give all ranks "
@@ -128,19 +131,19 @@ class Algorithm:
         )
 
     def finalize(self) -> None:
-        """Finish what is under way; the parameters get another optimizer."""
+        """Finish all operations before another optimizer takes over the parameters."""
         self.settle(for_writing=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the algorithm needs to go on after a restart."""
+        """Return the state with which the algorithm continues after a restart."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state_dict`` returned."""
+        """Continue from a state that ``state_dict`` returned."""
 
 
 class Round:
-    """One exchange with the other ranks: an operation per bucket, under way."""
+    """The operations of one exchange with the other ranks, one for each bucket."""
 
     def __init__(self) -> None:
         self._handles: list[tuple[Bucket, Handle[torch.Tensor]]] = []
@@ -149,16 +152,17 @@ class Round:
         return bool(self._handles)
 
     def add(self, bucket: Bucket, handle: Handle[torch.Tensor]) -> None:
-        """Note that a bucket's operation has been started."""
+        """Add the operation that has been started for a bucket."""
         self._handles.append((bucket, handle))
 
     def wait(self) -> list[tuple[Bucket, torch.Tensor]]:
-        """Return the buckets and their results, once all are there.
+        """Wait for all operations; return the buckets and their results.
 
-        The round is empty after it, also when it fails.
+        The round is empty afterwards, even if an operation failed.
 
         Raises:
-            BluecommError: An operation failed; the first failure, after all are over.
+            BluecommError: An operation failed. All operations have finished by then;
+                the first error is raised.
         """
         handles, self._handles = self._handles, []
         results: list[tuple[Bucket, torch.Tensor]] = []

@@ -1,4 +1,4 @@
-"""One step under ``torch.amp.GradScaler``."""
+"""Runs one step under ``torch.amp.GradScaler``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _HANDLED_BY_ITSELF = "_step_supports_amp_scaling"
 
 
 def step_with_scaler(optimizer: torch.optim.Optimizer, step: Callable[[], Any]) -> Any:
-    """Run the user's step as the scaler wants it.
+    """Run the user's step, unless the scaler has found an infinity.
 
-    The scaler calls optimizers that say they support it even when it found an infinity,
-    and tells them by two attributes: ``found_inf``, and ``grad_scale`` if the
-    gradients are still scaled. An optimizer that handles them itself (a fused one) is
-    left to it.
+    The scaler calls an optimizer that claims to support scaling even if it has found an
+    infinity. It sets two attributes first: ``found_inf``, and ``grad_scale`` if the
+    gradients are still scaled. An optimizer that reads them itself (a fused one) is
+    called as it is.
     """
     attributes = optimizer.__dict__
     if attributes.get("found_inf") is None or attributes.get(_HANDLED_BY_ITSELF):
@@ -34,7 +34,7 @@ def step_with_scaler(optimizer: torch.optim.Optimizer, step: Callable[[], Any]) 
 
 
 def _unscale(optimizer: torch.optim.Optimizer, scale: torch.Tensor) -> None:
-    """Divide the gradients by the scale, with the rounding of ``GradScaler``."""
+    """Divide the gradients by the scale, with the same rounding as ``GradScaler``."""
     inverse = scale.double().reciprocal().float()
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -1,6 +1,6 @@
-"""Turns what the user does into the events of an algorithm.
+"""Turns calls on the models and on the optimizer into the hooks of an algorithm.
 
-The state machine is in docs/optimizer.md.
+docs/optimizer.md describes the state machine.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _Result = TypeVar("_Result")
 
 
 class Coordinator:
-    """What stands behind one distributed optimizer.
+    """Drives the algorithm of one distributed optimizer.
 
-    The models keep it alive, so that a round that is under way when the optimizer is
-    dropped still gets finished; new rounds need the optimizer.
+    The models keep the coordinator alive, so a round under way still finishes after the
+    optimizer has been dropped. New rounds need the optimizer.
 
     Args:
-        optimizer: The distributed optimizer; not kept alive.
-        given: The optimizer that the user gave, which schedulers may know.
-        models: Models whose forward passes begin steps; may be none.
-        named: Its parameters, in the order of use.
-        algorithm: What to do.
-        options: Common options.
+        optimizer: The distributed optimizer; held by a weak reference.
+        given: The optimizer that the user wrapped, which schedulers may refer to.
+        models: Models whose forward passes begin steps; may be empty.
+        named: The optimizer's parameters, in the order of use.
+        algorithm: The algorithm, not yet set up.
+        options: Options that do not depend on the algorithm.
         comm: Ranks that take part.
-        group_of: ``id`` of a parameter to the group in which it is sent.
+        group_of: Maps the ``id`` of a parameter to the group in which it is sent.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class Coordinator:
 
     @property
     def is_live(self) -> bool:
-        """Whether its optimizer exists and owns the parameters."""
+        """Whether the optimizer exists and still owns its parameters."""
         return self._optimizer() is not None and not self._is_retired
 
     def retire(self) -> None:
-        """Finish what is under way and give the parameters to another optimizer."""
+        """Finish the round under way and give up the parameters."""
         if not self._is_retired:
             self.algorithm.finalize()
             self._is_retired = True
@@ -117,12 +117,12 @@ class Coordinator:
             if self.phases is not None:
                 self.phases.turn_off()
 
-    # -- what models do ---------------------------------------------------------------
+    # -- events of the models ----------------------------------------------------------
 
     def on_forward(self, model: nn.Module) -> None:
-        """Begin a step, if this is a training forward pass and the first of the step.
+        """Begin a step at its first training forward pass.
 
-        A pass inside ``step`` (a closure) belongs to the step that is under way.
+        A pass inside ``step``, from a closure, belongs to the step under way.
         """
         if self._in_step or self._is_retired:
             return
@@ -139,14 +139,14 @@ class Coordinator:
                 self.algorithm.before_forward(bucket)
 
     def on_model_read(self) -> None:
-        """See ``model_hooks.Listener``."""
+        """Make the parameters final before they are read."""
         self.settle(for_writing=False)
 
     def on_model_write(self) -> None:
-        """See ``model_hooks.Listener``."""
+        """Make the parameters final before they are overwritten."""
         self.settle(for_writing=True)
 
-    # -- what the user does with the optimizer ----------------------------------------
+    # -- calls on the optimizer --------------------------------------------------------
 
     def step(
         self,
@@ -156,8 +156,8 @@ class Coordinator:
         """Run one step around the user's own.
 
         Args:
-            run: The user's step, which takes a closure; ``None`` to leave it out.
-            closure: What the user gave as the closure.
+            run: The user's step, which takes a closure; ``None`` to skip it.
+            closure: The closure that the user passed to ``step``, if any.
         """
         self.check_usable()
         self._restore_replaced()
@@ -170,7 +170,7 @@ class Coordinator:
                 result = None if run is None else run(self._exchanging(closure))
             self.algorithm.after_step()
             if not self._sees_forwards:
-                # Nothing would tell that the next forward pass reads the parameters.
+                # No hook announces the next forward pass, which reads the parameters.
                 self.algorithm.settle(for_writing=True)
             self._schedule.on_step()
             if self._tracker is not None:
@@ -188,7 +188,7 @@ class Coordinator:
         self.settle(for_writing=False)
 
     def before_zero_grad(self) -> None:
-        """Prepare for gradients to be dropped."""
+        """Prepare for the gradients to be dropped."""
         self.settle(for_writing=False)
         if self._tracker is not None:
             self._tracker.watch_parameters()
@@ -200,13 +200,13 @@ class Coordinator:
             self.algorithm.settle(for_writing=for_writing)
 
     def drain(self) -> None:
-        """Wait for what is under way, while there is a world."""
+        """Wait for all operations under way before the world ends."""
         if not self._is_retired:
             self.algorithm.drain()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let backward passes only add up."""
+        """Let backward passes accumulate gradients without communication."""
         if self._tracker is None:
             yield
         else:
@@ -214,32 +214,32 @@ class Coordinator:
                 yield
 
     def join(self) -> int:
-        """Take part without data until all ranks do."""
+        """Take part without data until all ranks do; return the last rank to join."""
         self.check_usable()
         return self.algorithm.join()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what goes into the optimizer's state dict."""
+        """Return the state that the optimizer's state dict stores."""
         return {
             "schedule": self._schedule.state_dict(),
             "algorithm": self.algorithm.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state_dict`` returned."""
+        """Continue from a state that ``state_dict`` returned."""
         self._schedule.load_state_dict(state["schedule"])
         self.algorithm.load_state_dict(state["algorithm"])
 
     def check_usable(self) -> None:
-        """Raise if another optimizer has the parameters.
+        """Raise if another optimizer has taken over the parameters.
 
         Raises:
-            RuntimeError: They were wrapped again.
+            RuntimeError: The parameters were wrapped again.
         """
         if self._is_retired:
             raise RuntimeError(
                 "this DistributedOptimizer has handed its parameters to one that was "
-                "made later; use that one"
+                "made later; use the later one"
             )
 
     # -- helpers ----------------------------------------------------------------------
@@ -262,7 +262,7 @@ class Coordinator:
         return evaluate
 
     def _restore_replaced(self) -> None:
-        """Put parameters back that ``load_state_dict(assign=True)`` replaced."""
+        """Put back the parameters that ``load_state_dict(assign=True)`` replaced."""
         returned = []
         for entry in self._module_parameters:
             found = entry.module._parameters.get(entry.attribute)
@@ -276,15 +276,15 @@ class Coordinator:
             returned.append(entry.name)
         if returned:
             _log.warning(
-                "%s: the model got other parameters than the optimizer has; kept the "
-                "optimizer's, with the new values: %s",
+                "%s: the model's parameters were replaced; kept the optimizer's "
+                "parameters and copied the new values into them: %s",
                 self.context.name,
                 ", ".join(returned),
             )
 
 
 def _in_words(algorithm: Algorithm) -> list[str]:
-    """Return the options of an algorithm that all ranks must give alike."""
+    """Return the options of an algorithm that must be equal on all ranks."""
     return [
         f"{name}={value!r}"
         for name, value in sorted(algorithm.given_options.items())

@@ -1,4 +1,4 @@
-"""``DistributedOptimizer``: an optimizer of the user's own class that communicates."""
+"""``DistributedOptimizer`` makes an optimizer of any class communicate."""
 
 from __future__ import annotations
 
@@ -37,42 +37,43 @@ def DistributedOptimizer(  # noqa: N802
 ) -> Any:
     """Return an optimizer that trains together with the other ranks.
 
-    It has the class, the parameter groups and the state of the given one, which must
-    not be used any more; schedulers made for either work. All ranks make their
-    distributed optimizers in the same order. Ranks do not start equal by themselves:
-    use ``broadcast_parameters`` and ``broadcast_optimizer_state``.
+    The new optimizer has the class, the parameter groups and the state of the given
+    one, which must not be used any more. Schedulers made for either one work. All ranks
+    must make their distributed optimizers in the same order. Ranks do not start equal
+    by
+    themselves: call ``broadcast_parameters`` and ``broadcast_optimizer_state``.
 
     Args:
         optimizer: Any optimizer whose parameters are floating-point CPU tensors.
-        model: The model, or a list of all models, that it trains. Parameter averaging
-            overlaps with computation only if it knows them.
+        model: The model, or a list of all models, that the optimizer trains. Parameter
+            averaging overlaps with computation only if the models are given.
         algorithm: Name of a registered algorithm (``algorithm_names()``), or a class.
-        named_parameters: Names of the parameters, where no model is given.
+        named_parameters: Names of the parameters, if no model is given.
         compression: ``Compression.fp16`` sends gradients as 16-bit numbers.
         op: ``Average`` or ``Sum`` of gradients.
-        backward_passes_per_step: Gradient allreduce: so many backward passes add up
-            before the sum of each rank is sent and averaged over ranks.
-        num_steps_per_communication: Parameter averaging: rounds between which so many
-            steps, or training forward passes, go by. With gradient allreduce the same
-            as ``backward_passes_per_step``.
+        backward_passes_per_step: For gradient allreduce, the number of backward passes
+            whose gradients are summed before they are averaged over ranks.
+        num_steps_per_communication: For parameter averaging, the number of steps, or of
+            training forward passes, from one round to the next. For gradient allreduce
+            the same as ``backward_passes_per_step``.
         bucket_bytes: Bytes of parameters that are sent together. Default: the setting
-            ``BLUECOMM_BUCKET_BYTES``, else what suits the algorithm.
-        groups: Lists of parameters, each of which is sent as one (by type); or a number
-            of groups, into which the parameters are dealt out in order. Default:
-            by ``bucket_bytes``.
+            ``BLUECOMM_BUCKET_BYTES``, else a value that suits the algorithm.
+        groups: Lists of parameters, each of which is sent as one tensor for each dtype;
+            or a number of groups, among which the parameters are divided in order.
+            Default: by ``bucket_bytes``.
         process_set: Ranks that take part. Default: all.
-        **algorithm_options: Options of the algorithm; of parameter averaging ``order``
-            (``"cta"``, ``"atc"``), ``topology`` and ``uneven_inputs``.
+        **algorithm_options: Options of the algorithm. Parameter averaging takes
+            ``order`` (``"cta"``, ``"atc"``), ``topology`` and ``uneven_inputs``.
 
     Returns:
         New object, an instance of ``type(optimizer)``.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
-        TypeError: Not an optimizer, a wrong option, or parameters that cannot be
-            averaged.
-        ValueError: An option that does not go with the algorithm, a parameter that is
-            not the model's, or an optimizer that is distributed already.
+        TypeError: ``optimizer`` is not an optimizer, an option is wrong, or a parameter
+            cannot be averaged.
+        ValueError: An option does not fit the algorithm, a parameter does not belong to
+            the model, or the optimizer is distributed already.
     """
     _check_optimizer(optimizer)
     comm = current_communicator(process_set)
@@ -91,9 +92,9 @@ def DistributedOptimizer(  # noqa: N802
     _check_honoured(kind, options)
     if kind.flat_gradients and isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
-            f"{kind.__name__} does not go with LBFGS, whose number of evaluations per "
-            "step differs between ranks; use a parameter-averaging algorithm, such as "
-            "algorithm='neighbor_allreduce', order='atc'"
+            f"{kind.__name__} does not work with LBFGS, whose number of evaluations in "
+            "a step differs between ranks; use a parameter-averaging algorithm, such "
+            "as algorithm='neighbor_allreduce', order='atc'"
         )
     instance = _make_algorithm(kind, algorithm_options)
     models = as_models(model)
@@ -113,7 +114,7 @@ def DistributedOptimizer(  # noqa: N802
 
 
 def _rewrap(optimizer: torch.optim.Optimizer) -> Any:
-    """Return a distributed optimizer with the attributes of a plain one."""
+    """Return a distributed optimizer with the attributes of the plain one."""
     cls = type(optimizer)
     new: Any = cls.__new__(type(cls.__name__, (Distributed, cls), {}))
     attributes = dict(optimizer.__dict__)
@@ -131,7 +132,7 @@ def _check_optimizer(optimizer: object) -> None:
     if isinstance(optimizer, Distributed):
         raise ValueError(
             "DistributedOptimizer: the optimizer is distributed already; wrap the "
-            "plain one"
+            "plain optimizer"
         )
 
 

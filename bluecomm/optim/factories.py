@@ -1,4 +1,4 @@
-"""BlueFog's names for ``DistributedOptimizer``, each a thin form of it."""
+"""BlueFog's factories of optimizers, each a short call of ``DistributedOptimizer``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def DistributedGradientAllreduceOptimizer(  # noqa: N802
     Args:
         optimizer: As in ``DistributedOptimizer``, and so are results and errors.
         model: Its model or models.
-        num_steps_per_communication: Backward passes that add up.
+        num_steps_per_communication: Backward passes whose gradients are summed.
     """
     return DistributedOptimizer(
         optimizer,
@@ -124,7 +124,7 @@ def DistributedHierarchicalNeighborAllreduceOptimizer(  # noqa: N802
     model: Model,
     num_steps_per_communication: int = 1,
 ) -> Any:
-    """Return ``optimizer`` averaging parameters of machines, in CTA order.
+    """Return ``optimizer`` averaging parameters between machines, in CTA order.
 
     Arguments are those of ``DistributedAdaptWithCombineOptimizer``.
     """
@@ -223,7 +223,7 @@ def _averaging(
             "communication_type must be a bluecomm.CommunicationType, got "
             f"{communication_type!r}"
         )
-    # With no communication to begin with, the attribute may switch it on later.
+    # An optimizer that starts without communication may switch it on by the attribute.
     is_empty = communication_type is CommunicationType.empty
     named = CommunicationType.neighbor_allreduce if is_empty else communication_type
     distributed = DistributedOptimizer(

@@ -1,4 +1,4 @@
-"""Who was the last to run out of data."""
+"""Finds the rank that was the last to run out of data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bluecomm.runtime import Communicator
 
 
 def last_to_join(comm: Communicator, waited: int, name: str) -> int:
-    """Return the rank that waited for the fewest rounds; of several, the highest.
+    """Return the rank that waited for the fewest rounds, the highest if there are ties.
 
     Collective.
 
     Args:
         comm: The ranks, all of which have joined.
-        waited: Rounds in which this rank took part after it had joined.
+        waited: Number of rounds in which this rank took part after it had joined.
         name: Prefix of the operation's name.
     """
     mine = torch.tensor([waited])

@@ -1,4 +1,4 @@
-"""The average of all ranks' models: to evaluate, to keep, and to measure against."""
+"""Averages of all ranks' models, and the ranks' distance from the average."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def average_model(
     Collective.
 
     Args:
-        model: Has the same parameters on all ranks.
-        average_buffers: Average the floating-point buffers too, such as the statistics
-            of BatchNorm; else each rank keeps its own.
+        model: A model with the same parameters on all ranks.
+        average_buffers: Also average the floating-point buffers, such as the statistics
+            of BatchNorm. By default each rank keeps its own.
         process_set: Ranks that take part. Default: all.
 
     Raises:
-        TypeError: ``model`` is no module.
+        TypeError: ``model`` is not a module.
         MismatchError: The ranks' models differ.
         BluecommError: The communication failed.
     """
@@ -52,15 +52,15 @@ def averaged(
     average_buffers: bool = False,
     process_set: Communicator | None = None,
 ) -> Iterator[nn.Module]:
-    """Let a model be the average of all ranks' models, inside of a ``with`` block.
+    """Set a model to the average of all ranks' models inside a ``with`` block.
 
     ::
 
         with bf.averaged(model):
             accuracy = evaluate(model)
 
-    Collective at its beginning. At its end the rank's own values are back, also after
-    an exception.
+    Collective when the block is entered. When it is left, also by an exception, the
+    rank's own values are restored.
 
     Args:
         model: As in ``average_model``, and so are the errors.
@@ -90,8 +90,8 @@ def averaged_state_dict(
 ) -> dict[str, Any]:
     """Return ``model.state_dict()`` with the averages of all ranks' parameters.
 
-    Collective; every rank gets it, so one of them can save it. The model keeps its
-    values.
+    Collective. Every rank gets the same dict, so any one of them can save it. The model
+    keeps its values.
 
     Args:
         model: As in ``average_model``, and so are the errors.
@@ -99,7 +99,7 @@ def averaged_state_dict(
         process_set: As in ``average_model``.
 
     Returns:
-        New dict of new tensors; buffers that are not averaged are this rank's.
+        New dict of new tensors. Buffers that are not averaged have this rank's values.
     """
     _settle("averaged_state_dict", model, for_writing=False)
     state: dict[str, Any] = {
@@ -107,7 +107,7 @@ def averaged_state_dict(
         for name, value in model.state_dict().items()
     }
     means = _means(model, average_buffers, process_set)
-    # A tied parameter is in the state dict under each of its names.
+    # The state dict has a tied parameter under each of its names.
     everything = {
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers(remove_duplicate=False)),
@@ -130,14 +130,14 @@ def consensus_distance(
     Collective.
 
     Args:
-        model: Has the same parameters on all ranks.
+        model: A model with the same parameters on all ranks.
         process_set: Ranks that take part. Default: all.
 
     Returns:
         The same number on every rank.
 
     Raises:
-        TypeError: ``model`` is no module.
+        TypeError: ``model`` is not a module.
         MismatchError: The ranks' models differ.
         BluecommError: The communication failed.
     """
@@ -158,7 +158,7 @@ def consensus_distance(
 
 
 def _settle(operation: str, model: nn.Module, *, for_writing: bool) -> None:
-    """Let the rounds of a model's optimizers end before it is averaged."""
+    """Finish the rounds of a model's optimizers before the model is averaged."""
     if not isinstance(model, nn.Module):
         raise TypeError(
             f"{operation}: model must be a torch.nn.Module, got {type(model).__name__}"
@@ -169,7 +169,7 @@ def _settle(operation: str, model: nn.Module, *, for_writing: bool) -> None:
 def _tensors(
     model: nn.Module, with_buffers: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what is averaged: floating-point parameters, perhaps buffers."""
+    """Yield the floating-point parameters and, if asked for, buffers."""
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point():
             yield name, parameter

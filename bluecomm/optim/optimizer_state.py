@@ -1,4 +1,4 @@
-"""Making the ranks' optimizers equal."""
+"""Gives all ranks the root's optimizer state."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["broadcast_optimizer_state"]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
-    """Stands for a tensor that is sent on its own."""
+class _TensorSlot:
+    """Stands in for a tensor, which is sent on its own."""
 
     number: int
     shape: torch.Size
@@ -43,8 +43,8 @@ def broadcast_optimizer_state(
         process_set: Ranks that take part. Default: all.
 
     Raises:
-        TypeError: Not an optimizer.
-        ValueError: ``root_rank`` is no rank, or the optimizers' groups differ.
+        TypeError: ``optimizer`` is not an optimizer.
+        ValueError: ``root_rank`` is not a rank, or the optimizers' groups differ.
         BluecommError: The communication failed.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -57,9 +57,9 @@ def broadcast_optimizer_state(
     name = comm.name_for("broadcast_optimizer_state", None)
     tensors: list[torch.Tensor] = []
 
-    def take_out(tensor: torch.Tensor) -> _Place:
+    def take_out(tensor: torch.Tensor) -> _TensorSlot:
         tensors.append(tensor.detach())
-        return _Place(len(tensors) - 1, tensor.shape, tensor.dtype)
+        return _TensorSlot(len(tensors) - 1, tensor.shape, tensor.dtype)
 
     skeleton = None
     if is_root:
@@ -67,12 +67,12 @@ def broadcast_optimizer_state(
     skeleton = broadcast_object(skeleton, root_rank, f"{name}.plan", process_set=comm)
     if not is_root:
 
-        def put_in(place: _Place) -> torch.Tensor:
-            tensors.append(torch.empty(place.shape, dtype=place.dtype))
+        def put_in(slot: _TensorSlot) -> torch.Tensor:
+            tensors.append(torch.empty(slot.shape, dtype=slot.dtype))
             return tensors[-1]
 
-        # Places come in the order of their numbers: it is the order of the walk.
-        state = _replace(skeleton, _Place, put_in)
+        # The walk visits the slots in the order of their numbers.
+        state = _replace(skeleton, _TensorSlot, put_in)
     wait_all(
         [
             broadcast_nonblocking_(tensor, root_rank, f"{name}.{k}", process_set=comm)
@@ -84,7 +84,7 @@ def broadcast_optimizer_state(
 
 
 def _replace(tree: Any, kind: type, make: Callable[[Any], Any]) -> Any:
-    """Return a copy of nested dicts, lists and tuples with some leaves replaced."""
+    """Return a copy of nested containers with the leaves of one type replaced."""
     if isinstance(tree, kind):
         return make(tree)
     if isinstance(tree, dict):

@@ -1,4 +1,4 @@
-"""What users give to a distributed optimizer: options once, settings at any step."""
+"""Options of a distributed optimizer, and settings that may change at any step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bluecomm.ops.reduce_op import Adasum, Average, ReduceOp, Sum
 
 
 class CommunicationType(enum.Enum):
-    """How a parameter-averaging optimizer communicates; BlueFog's names."""
+    """The operation of a parameter-averaging optimizer, by BlueFog's names."""
 
     neighbor_allreduce = "neighbor_allreduce"
     hierarchical_neighbor_allreduce = "hierarchical_neighbor_allreduce"
@@ -21,7 +21,7 @@ class CommunicationType(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """The arguments of ``DistributedOptimizer`` that are no algorithm's own.
+    """The options of ``DistributedOptimizer`` that do not belong to one algorithm.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -54,10 +54,10 @@ class CommonOptions:
 
 @dataclasses.dataclass
 class StepSettings:
-    """What may be set on the optimizer before each step, as in BlueFog.
+    """Attributes of the optimizer that may be set before each step, as in BlueFog.
 
-    ``None`` is for the topology in force. The three weights are those of
-    ``neighbor_allreduce``; the machine weights those of
+    With ``None`` the topology in force decides. The first three weights are arguments
+    of ``neighbor_allreduce``, the machine weights of
     ``hierarchical_neighbor_allreduce``.
     """
 

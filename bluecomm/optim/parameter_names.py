@@ -1,4 +1,4 @@
-"""Which parameters an optimizer has, under which names, and which modules own them."""
+"""Names the parameters of an optimizer, and finds them in its models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NamedParameters = Sequence[tuple[str, torch.Tensor]]
 
 @dataclasses.dataclass(frozen=True)
 class ModuleParameter:
-    """A module and the attribute under which it has a parameter."""
+    """A parameter, and the module and attribute that hold it."""
 
     module: nn.Module
     attribute: str
@@ -24,10 +24,10 @@ class ModuleParameter:
 
 
 def as_models(model: object) -> list[nn.Module]:
-    """Return the models that a user gave: none, one, or several.
+    """Return the models that the user passed: none, one, or several.
 
     Raises:
-        TypeError: Something else.
+        TypeError: ``model`` is something else.
     """
     if model is None:
         return []
@@ -37,7 +37,7 @@ def as_models(model: object) -> list[nn.Module]:
     ):
         raise TypeError(
             "DistributedOptimizer: model must be a torch.nn.Module or a list of them, "
-            f"got {type(model).__name__}. For Horovod's spelling pass "
+            f"got {type(model).__name__}. As in Horovod, parameters are passed by "
             "named_parameters=model.named_parameters()."
         )
     return list(models)
@@ -55,14 +55,14 @@ def name_parameters(
 ) -> NamedParameters:
     """Return the optimizer's parameters with names, in the order of use.
 
-    With models, order and names are those of ``named_parameters()``; with several
-    models the name begins with the model's number. Else they are those given, or
+    With models, order and names come from ``named_parameters()``; with several models
+    each name begins with the model's number. Without models they are those passed, or
     ``param.<group>.<position>``.
 
     Raises:
         TypeError: A parameter cannot be communicated.
-        ValueError: A name or a parameter is there twice, a parameter of the optimizer
-            has no name, or two parameters share their memory.
+        ValueError: A name or a parameter occurs twice, a parameter of the optimizer has
+            no name, or two parameters share their memory.
     """
     if models:
         names = list(_names_in(models))
@@ -85,7 +85,7 @@ def name_parameters(
 
 
 def module_parameters(models: Models, named: NamedParameters) -> list[ModuleParameter]:
-    """Return all places in the models where the named parameters are kept."""
+    """Return all modules and attributes that hold the named parameters."""
     names = {id(parameter): name for name, parameter in named}
     return [
         ModuleParameter(module, attribute, names[id(parameter)], parameter)

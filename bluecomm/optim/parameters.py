@@ -1,4 +1,4 @@
-"""Making the ranks' tensors equal: by the root's values, or by their average."""
+"""Makes the ranks' tensors equal: to the root's values, or to their average."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def broadcast_parameters(
         process_set: Ranks that take part. Default: all.
 
     Raises:
-        TypeError: Not names and tensors.
-        ValueError: A name is given twice, or ``root_rank`` is no rank.
+        TypeError: ``params`` is not names and tensors.
+        ValueError: A name is given twice, or ``root_rank`` is not a rank.
         MismatchError: The ranks' tensors differ in shape or type.
         BluecommError: The communication failed.
     """
@@ -57,14 +57,14 @@ def allreduce_parameters(
 ) -> None:
     """Overwrite tensors with their average over ranks, in place.
 
-    Collective. Tensors of integers (``num_batches_tracked``) are left as they are.
+    Collective. Integer tensors (``num_batches_tracked``) keep their values.
 
     Args:
         params: As in ``broadcast_parameters``.
         process_set: Ranks that take part. Default: all.
 
     Raises:
-        TypeError: Not names and tensors.
+        TypeError: ``params`` is not names and tensors.
         ValueError: A name is given twice.
         MismatchError: The ranks' tensors differ in shape or type.
         BluecommError: The communication failed.
@@ -83,24 +83,24 @@ def allreduce_parameters(
 
 
 def _writable(operation: str, params: Parameters) -> list[tuple[str, torch.Tensor]]:
-    """Return names and the tensors to overwrite, final and in order of name."""
+    """Return names and tensors with final values, sorted by name, to overwrite."""
     tensors = [(name, origin_of(tensor)) for name, tensor in named(operation, params)]
     ownership.settle((tensor for _, tensor in tensors), for_writing=True)
     return sorted(tensors, key=lambda entry: entry[0])
 
 
 def named(operation: str, params: Parameters) -> list[tuple[str, torch.Tensor]]:
-    """Return names and tensors, checked.
+    """Return names and tensors after checking them.
 
     Raises:
-        TypeError: Not names and tensors.
+        TypeError: ``params`` is not names and tensors.
         ValueError: A name is given twice.
     """
     entries: list[tuple[str, torch.Tensor]] = []
     for number, entry in enumerate(
         params.items() if isinstance(params, Mapping) else params
     ):
-        # BlueFog takes a plain list of tensors too.
+        # BlueFog also accepts a plain list of tensors.
         name, tensor = (
             (str(number), entry) if isinstance(entry, torch.Tensor) else entry
         )

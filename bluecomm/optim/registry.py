@@ -1,4 +1,4 @@
-"""The algorithms by name: what ``--dist-optimizer`` of the examples accepts."""
+"""The algorithms by name, as ``DistributedOptimizer(algorithm=...)`` accepts them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ _Class = TypeVar("_Class", bound=type[Algorithm])
 
 
 def register_algorithm(name: str) -> Callable[[_Class], _Class]:
-    """Return a class decorator that makes an algorithm known under a name.
+    """Return a class decorator that registers an algorithm under a name.
 
     Args:
         name: Name for ``DistributedOptimizer(algorithm=...)``.
 
     Raises:
-        TypeError: Not an ``Algorithm`` class (raised by the decorator).
-        ValueError: The name is taken by another class.
+        TypeError: The class is not a subclass of ``Algorithm``; raised by the
+            decorator.
+        ValueError: The name is taken by another class; raised by the decorator.
     """
 
     def register(algorithm: _Class) -> _Class:
@@ -28,7 +29,8 @@ def register_algorithm(name: str) -> Callable[[_Class], _Class]:
             raise TypeError(f"{algorithm!r} is not a subclass of bluecomm's Algorithm")
         if _algorithms.setdefault(name, algorithm) is not algorithm:
             raise ValueError(
-                f"the algorithm name {name!r} is taken by {_algorithms[name].__name__}"
+                f"the algorithm name {name!r} is taken by "
+                f"{_algorithms[name].__name__}; choose another name"
             )
         return algorithm
 

@@ -1,4 +1,4 @@
-"""Which steps have a round."""
+"""Decides which steps have a round."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class Schedule:
     """Counts forward passes and steps since the last round.
 
-    A step has a round when ``every`` training forward passes or ``every`` steps,
-    itself included, have gone by: accumulation (F F F S) and local steps (FS FS FS).
+    A step has a round if ``every`` training forward passes or ``every`` steps, itself
+    included, have passed: accumulation (F F F S) or local steps (FS FS FS).
 
     Args:
         every: ``num_steps_per_communication``.
@@ -21,7 +21,7 @@ class Schedule:
 
     @property
     def is_due(self) -> bool:
-        """Whether the step that comes next, or is under way, has a round."""
+        """Whether the next step, or the step under way, has a round."""
         return self._forwards >= self._every or self._steps + 1 >= self._every
 
     def on_forward(self) -> None:
@@ -29,7 +29,7 @@ class Schedule:
         self._forwards += 1
 
     def on_step(self) -> None:
-        """Count a step that is over; ``round`` is the number of the next round."""
+        """Count a finished step; ``round`` is the number of the next round."""
         if self.is_due:
             self.on_round()
         else:
@@ -49,7 +49,7 @@ class Schedule:
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Take over counts that ``state_dict`` returned."""
+        """Continue from counts that ``state_dict`` returned."""
         self.round = state["round"]
         self._steps = state["steps"]
         self._forwards = state["forwards"]

@@ -1,4 +1,4 @@
-"""The class of distributed optimizers, which is made from any optimizer's class."""
+"""The class from which distributed optimizers derive, beside the user's own class."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-# Where a distributed optimizer keeps its coordinator; all its other attributes are
-# those of the optimizer that it was made from.
+# Key in ``__dict__`` of a distributed optimizer under which its coordinator is. All
+# other attributes are those of the wrapped optimizer.
 COORDINATOR_KEY = "_bluecomm"
 _STATE_KEY = "bluecomm"
 
@@ -28,18 +28,18 @@ _STEP_SETTINGS = StepSettings.names()
 
 
 class Distributed(_Base):
-    """What a distributed optimizer has besides the class it was made from.
+    """Adds communication to the class of the wrapped optimizer.
 
     The settings (``self_weight``, ``src_weights``, ``dst_weights``,
     ``src_machine_weights``, ``dst_machine_weights``, ``enable_topo_check``,
-    ``communication_type``) are attributes that hold for all steps until they are set
+    ``communication_type``) are attributes. A value holds for all steps until it is set
     again.
     """
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        # With averaged gradients all ranks skip the same steps; else a rank that skips
-        # one must take part in the round all the same, so it is called.
+        # With averaged gradients all ranks skip the same steps. Otherwise a rank that
+        # skips a step still has to take part in its round, so step must be called.
         own = self.__dict__.get("_step_supports_amp_scaling", False)
         return own or not _coordinator(self).algorithm.flat_gradients
 
@@ -66,18 +66,18 @@ class Distributed(_Base):
         else:
             super().__setattr__(name, value)
 
-    # -- what optimizers do -----------------------------------------------------------
+    # -- methods of every optimizer ----------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        """Run the given optimizer's step, and communicate as the algorithm says.
+        """Run the given optimizer's step, and communicate as the algorithm requires.
 
         Args:
             closure: As in the given optimizer. With gradient allreduce, each evaluation
                 communicates.
-            **kwargs: Passed on.
+            **kwargs: Passed to the given optimizer's step.
 
         Returns:
-            What the given optimizer's step returns.
+            The result of the given optimizer's step.
 
         Raises:
             BluecommError: The communication failed.
@@ -96,14 +96,14 @@ class Distributed(_Base):
 
         return coordinator.step(run, closure)
 
-    # torch would wrap it to run step hooks, which the given optimizer's step runs.
+    # Keeps torch from wrapping it to run step hooks: the given optimizer's step does.
     step.hooked = True  # type: ignore[attr-defined]
 
     def skip_step(self) -> None:
-        """Take part in the step's communication, and leave out the step itself.
+        """Take part in the step's communication, but skip the step itself.
 
-        For a rank that does not want to step when the others do, say after a loss that
-        is not finite.
+        For a rank that does not want to step when the others do, for example after a
+        loss that is not finite.
         """
         _coordinator(self).step(None, None)
 
@@ -113,7 +113,7 @@ class Distributed(_Base):
         super().zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the given optimizer's state, and under ``"bluecomm"`` our own."""
+        """Return the given optimizer's state, with bluecomm's under ``"bluecomm"``."""
         coordinator = _coordinator(self)
         coordinator.settle(for_writing=False)
         state: dict[str, Any] = super().state_dict()
@@ -121,19 +121,19 @@ class Distributed(_Base):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what ``state_dict`` of this or of a plain optimizer returned."""
+        """Load a state from ``state_dict`` of this or of a plain optimizer."""
         coordinator = _coordinator(self)
         coordinator.settle(for_writing=True)
         plain = {key: value for key, value in state_dict.items() if key != _STATE_KEY}
         super().load_state_dict(plain)
-        # A scheduler that was made before still holds the given optimizer.
+        # A scheduler made before wrapping still refers to the given optimizer.
         coordinator.given.__dict__["state"] = self.state
         coordinator.given.__dict__["param_groups"] = self.param_groups
         if _STATE_KEY in state_dict:
             coordinator.load_state_dict(state_dict[_STATE_KEY])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse: the buckets are laid out.
+        """Raise an error, since the buckets are laid out already.
 
         Raises:
             ValueError: Always.
@@ -144,27 +144,28 @@ class Distributed(_Base):
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # A copy is a plain optimizer: it has no place among the ranks' optimizers.
+        # A copy is a plain optimizer: the other ranks have no counterpart of it.
         plain = next(
             base for base in type(self).__mro__ if not issubclass(base, Distributed)
         )
         return _rebuild, (plain, self.__getstate__())
 
-    # -- what distributed optimizers do -----------------------------------------------
+    # -- methods of distributed optimizers ---------------------------------------------
 
     def synchronize(self) -> None:
-        """Wait for what is under way; gradients and parameters are final after it.
+        """Wait for communication under way, so gradients and parameters are final.
 
-        Call it before code that reads or changes parameters by other ways than the
+        Call it before code that reads or changes parameters by other means than the
         model's ``forward`` and ``state_dict``.
         """
         _coordinator(self).synchronize()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Let ``step`` use the gradients as they are; for scripts of Horovod.
+        """Let ``step`` use the gradients as they are; for Horovod's scripts.
 
-        ``step`` after ``synchronize`` does not communicate again anyway.
+        It is not needed here: after ``synchronize``, ``step`` does not communicate
+        again.
         """
         coordinator = _coordinator(self)
         was, coordinator.skips_synchronize = coordinator.skips_synchronize, True
@@ -175,23 +176,20 @@ class Distributed(_Base):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let backward passes add gradients up without communication.
+        """Let backward passes accumulate gradients without communication.
 
-        The next pass outside of it, or ``step``, sends the sum.
+        The next backward pass outside the block, or ``step``, sends the sum.
         """
         with _coordinator(self).no_sync():
             yield
 
     def turn_on_timeline(self) -> None:
-        """Show forward, backward and step in the timeline, if one is made.
-
-        From the start it is on.
-        """
+        """Record forward, backward and step in the timeline; this is the default."""
         if phases := _coordinator(self).phases:
             phases.turn_on()
 
     def turn_off_timeline(self) -> None:
-        """Leave forward, backward and step out of the timeline from now on."""
+        """Stop recording forward, backward and step in the timeline."""
         if phases := _coordinator(self).phases:
             phases.turn_off()
 
@@ -201,11 +199,12 @@ class Distributed(_Base):
         For ranks that run out of data before others. Collective.
 
         Returns:
-            The last rank to join. With gradient allreduce its model has seen all steps;
-            the others take it over with ``broadcast_parameters``.
+            The last rank to join. With gradient allreduce its model has taken all
+            steps; the others get it by ``broadcast_parameters``.
 
         Raises:
-            ValueError: The algorithm has no join, or needs ``uneven_inputs=True``.
+            ValueError: The algorithm does not support ``join``, or needs
+                ``uneven_inputs=True``.
         """
         return _coordinator(self).join()
 
@@ -227,6 +226,6 @@ def _set_step_setting(coordinator: Coordinator, name: str, value: object) -> Non
     if coordinator.algorithm.flat_gradients:
         raise AttributeError(
             f"{type(coordinator.algorithm).__name__} has no {name!r}: it averages "
-            "gradients over all ranks"
+            "gradients over all ranks; use a parameter-averaging algorithm"
         )
     setattr(coordinator.settings, name, value)

@@ -11,7 +11,7 @@ from bluecomm.optim.registry import register_algorithm
 class Allreduce(ParameterAveraging):
     """Parameter averaging with the exact mean: ``W[i, j] = 1 / n``.
 
-    Unlike ``gradient_allreduce``, each rank's optimizer state follows its own
+    Unlike with ``gradient_allreduce``, each rank's optimizer state follows its own
     gradients.
     """
 

@@ -12,13 +12,14 @@ from bluecomm.optim.registry import register_algorithm
 class DecentLaM(StatefulAveraging):
     """Momentum of the whole round, mixing included, with a doubly stochastic ``W``.
 
-    The user's optimizer has no momentum of its own; ``m = 0`` in the beginning:
+    The user's optimizer must have no momentum of its own. With ``m = 0`` at the start:
 
         m <- momentum * m + x - W step(x, g(x)),    x <- x - m
 
-    Neighbor averaging with momentum in the user's optimizer is biased more by data that
-    differ, by ``1 / (1 - momentum)**2``. Here the bias is that of plain SGD: its fixed
-    point is that of ``neighbor_allreduce`` in ATC order without momentum.
+    If the ranks' data differ, momentum in the user's optimizer increases the bias of
+    neighbor averaging by the factor ``1 / (1 - momentum)**2``. Here the bias is that of
+    plain SGD: the fixed point is that of ``neighbor_allreduce`` in ATC order without
+    momentum.
 
     Args:
         momentum: From 0 to less than 1.
@@ -45,7 +46,9 @@ class DecentLaM(StatefulAveraging):
         uneven_inputs: bool = False,
     ) -> None:
         if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be in 0 ... 1 (less), got {momentum}")
+            raise ValueError(
+                f"momentum must be at least 0 and less than 1, got {momentum}"
+            )
         super().__init__(order="atc", topology=topology, uneven_inputs=uneven_inputs)
         self._momentum = momentum
 

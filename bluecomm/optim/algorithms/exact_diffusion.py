@@ -1,14 +1,15 @@
-"""Exact diffusion and D^2: diffusion whose bias is corrected, for one message a step.
+"""Exact diffusion and D^2: diffusion without its bias, for one message a step.
 
-Both are ATC with a correction ``c``, zero in the beginning, whose sum over the ranks
-stays zero. With ``V`` the matrix of the method, ``step`` the user's optimizer:
+Both are ATC with a correction ``c``, zero at the start, whose sum over the ranks stays
+zero. With ``V`` the matrix of the method and ``step`` the user's optimizer:
 
     z = step(x, g(x)) + c,    x <- V z,    c <- c + V z - z
 
 Without ``c`` this is ``neighbor_allreduce`` in ATC order. In a fixed point ``z = V z``
-is the same on all ranks, and ``c`` is what the ranks' steps differ by. It is the
-recursion of the papers, ``x'' = V (2 x' - x - lr g(x') + lr g(x))``, in a form that
-does not remember parameters: changing them between steps does no harm.
+is the same on all ranks, and ``c`` makes up for the difference between the ranks'
+steps. This equals the recursion of the papers,
+``x'' = V (2 x' - x - lr g(x') + lr g(x))``, but does not store old parameters, so
+parameters may be changed between steps.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bluecomm.optim.registry import register_algorithm
 
 
 class _CorrectedDiffusion(StatefulAveraging):
-    """Base of both; they differ in ``V``."""
+    """Base of both methods, which differ in ``V``."""
 
     communication_type = CommunicationType.neighbor_allreduce
     may_join = False
@@ -59,8 +60,8 @@ class _CorrectedDiffusion(StatefulAveraging):
 class ExactDiffusion(_CorrectedDiffusion):
     """Exact diffusion: ``V = (I + W) / 2`` for a symmetric, doubly stochastic ``W``.
 
-    With full gradients and a constant rate the ranks reach the optimum of the mean of
-    their losses exactly, however their data differ.
+    With full gradients and a constant rate, the ranks reach the optimum of the mean of
+    their losses exactly, however much their data differ.
 
     Args:
         topology: A static graph or schedule. Default: the topology in force.
@@ -79,7 +80,7 @@ class ExactDiffusion(_CorrectedDiffusion):
 class D2(_CorrectedDiffusion):
     """D^2: ``V = W``, symmetric, doubly stochastic, eigenvalues above ``-1/3``.
 
-    Mixes more in each round than exact diffusion does, for topologies that it allows.
+    Mixes more in each round than exact diffusion, but allows fewer topologies.
 
     Args:
         topology: A static graph or schedule. Default: the topology in force.

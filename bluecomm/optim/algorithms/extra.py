@@ -1,4 +1,4 @@
-"""EXTRA: decentralized gradient descent whose bias is corrected."""
+"""EXTRA: decentralized gradient descent without its bias."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from bluecomm.optim.registry import register_algorithm
 class Extra(StatefulAveraging):
     """EXTRA, with a symmetric, doubly stochastic ``W``.
 
-    CTA with a correction ``q``, zero in the beginning, whose sum over the ranks stays
-    zero:
+    CTA with a correction ``q``, zero at the start, whose sum over the ranks stays zero:
 
         x' = step(W x + q, g(x)),    q' = q - (x - W x) / 2
 
-    It is the paper's ``x'' = (I + W) x' - (I + W)/2 x - lr (g(x') - g(x))``, summed up,
-    in a form that does not remember parameters. The exchange hides behind forward and
-    backward. With full gradients and a constant rate the ranks reach the optimum of the
-    mean of their losses exactly.
+    This is the paper's ``x'' = (I + W) x' - (I + W)/2 x - lr (g(x') - g(x))``, summed
+    over the steps, but does not store old parameters. The exchange overlaps with
+    forward and backward. With full gradients and a constant rate, the ranks reach the
+    optimum of the mean of their losses exactly.
 
     Args:
         topology: A static graph or schedule. Default: the topology in force.

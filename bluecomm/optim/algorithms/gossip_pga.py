@@ -11,8 +11,9 @@ from bluecomm.optim.registry import register_algorithm
 class GossipPGA(ParameterAveraging):
     """Gossip SGD with periodic global averaging.
 
-    ``W`` in each round, but in every ``period``-th one ``W[i, j] = 1 / n``: what the
-    ranks are apart by does not grow with sparse graphs and many ranks any more.
+    Every ``period``-th round uses ``W[i, j] = 1 / n``, all other rounds the topology's
+    ``W``. This bounds the distance between the ranks' parameters, however sparse the
+    graph and however many the ranks.
 
     Args:
         period: Rounds from one global average to the next.

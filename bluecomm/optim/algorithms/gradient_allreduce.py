@@ -1,4 +1,4 @@
-"""Averaging of gradients over all ranks, as Horovod and DDP do it."""
+"""Averaging of gradients over all ranks, as in Horovod and DDP."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.last_to_join import last_to_join
 from bluecomm.optim.registry import register_algorithm
 
-# Active ranks are counted in groups this small, so that a bfloat16 (8 bits) still tells
-# the count: a mean over the ranks is rounded by at most 1/512 of the count.
+# Active ranks are counted in groups of this size. A bfloat16 (8 bits) still gives the
+# exact count: a mean over the ranks is rounded by at most 1/512 of the count.
 _COUNTED_TOGETHER = 128
 
 
@@ -22,10 +22,10 @@ _COUNTED_TOGETHER = 128
 class GradientAllreduce(Algorithm):
     """Centralized training: ``x_i <- step(x_i, mean over ranks j of g_j(x_j))``.
 
-    All ranks that start equal stay equal. The mean is over the ranks that have not
-    joined; a rank without a gradient for a parameter counts as zero; a parameter
-    without a gradient on any rank is not stepped. With ``op=Sum``, a sum instead; with
-    ``op=Adasum``, an adaptive sum of each parameter's gradients (see ``ReduceOp``).
+    Ranks that start equal stay equal. The mean is over the ranks that have not joined.
+    A rank without a gradient for a parameter counts as zero; a parameter without a
+    gradient on any rank is not stepped. ``op=Sum`` gives the sum instead, and
+    ``op=Adasum`` an adaptive sum of each parameter's gradients (see ``ReduceOp``).
 
     Source:
         Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in
@@ -35,7 +35,8 @@ class GradientAllreduce(Algorithm):
     """
 
     flat_gradients = True
-    # What the last bucket holds is sent when there is nothing left to hide it behind.
+    # The last bucket is sent when no computation is left to overlap with, so buckets
+    # are smaller than in the other algorithms.
     default_bucket_nbytes = 4 << 20
     honours = frozenset(
         {
@@ -60,7 +61,7 @@ class GradientAllreduce(Algorithm):
         self._buckets = buckets
 
     def follows_backward(self) -> bool:
-        # Alone, the own gradients are the mean, wherever they lie.
+        # In a world of one the rank's own gradients are the mean.
         return self.context.comm.size > 1
 
     def on_gradients_ready(self, bucket: Bucket) -> None:
@@ -108,7 +109,7 @@ class GradientAllreduce(Algorithm):
         self._round.add(bucket, handle)
 
     def _finish(self) -> list[Bucket]:
-        """Wait for all buckets under way and return them."""
+        """Wait for all exchanges under way and return their buckets."""
         results = self._round.wait()
         for bucket, tensor in results:
             flat = bucket.gradients.flat
@@ -118,7 +119,7 @@ class GradientAllreduce(Algorithm):
         return [bucket for bucket, _ in results]
 
     def _active_ranks(self, bucket: Bucket) -> int:
-        """Return how many ranks have sent gradients of their own."""
+        """Return the number of ranks that have sent gradients of their own."""
         counts = bucket.gradients.counters.double()
         if self.context.options.op is Average:
             counts = counts * self.context.comm.size

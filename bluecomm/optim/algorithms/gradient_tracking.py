@@ -1,4 +1,4 @@
-"""Gradient tracking: every rank follows the mean of all ranks' gradients."""
+"""Gradient tracking: every rank tracks the mean of all ranks' gradients."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bluecomm.optim.registry import register_algorithm
 
 @register_algorithm("gradient_tracking")
 class GradientTracking(StatefulAveraging):
-    """Gradient tracking (DIGing), with a doubly stochastic ``W``, perhaps changing.
+    """Gradient tracking (DIGing), with a doubly stochastic ``W`` that may change.
 
-    ``y = 0`` and ``g_old = 0`` in the beginning; in each step
+    ``y = 0`` and ``g_old = 0`` at the start. In each step:
 
         y <- W y + g(x) - g_old,
         x <- step(W x, y)  (order "cta", DIGing)  or  x <- W step(x, y)  ("atc")
 
-    ``sum_i y_i = sum_i g_i(x_i)`` always, so ``y`` becomes the mean gradient where the
-    ranks agree: ``p.grad`` is ``y`` when the user's optimizer steps. ``x`` and ``y``
-    are sent: twice the bytes of ``neighbor_allreduce``. In steps without a round ``W``
-    is the identity.
+    ``sum_i y_i = sum_i g_i(x_i)`` always holds, so ``y`` becomes the mean gradient as
+    the ranks come to agree. ``p.grad`` is ``y`` when the user's optimizer steps. ``x``
+    and ``y`` are sent: twice the bytes of ``neighbor_allreduce``. In steps without a
+    round ``W`` is the identity.
 
     Args:
         order: ``"atc"`` or ``"cta"``.
@@ -42,7 +42,7 @@ class GradientTracking(StatefulAveraging):
 
     communication_type = CommunicationType.neighbor_allreduce
     may_join = False
-    # g_old, y; W y.
+    # g_old and y; W y is scratch.
     keeps: ClassVar[tuple[str, ...]] = ("gradient", "tracked")
     scratch = ("mixed",)
     shares = ("tracked", "mixed")
@@ -66,10 +66,10 @@ class GradientTracking(StatefulAveraging):
 
     @torch.no_grad()
     def before_update(self) -> None:
-        """Put ``y`` into the place of the gradients.
+        """Replace the gradients by ``y``.
 
         Raises:
-            RuntimeError: The user's optimizer evaluates its closure again.
+            RuntimeError: The user's optimizer evaluates its closure a second time.
         """
         if self.context.comm.size == 1:
             return
@@ -119,7 +119,7 @@ class GradientTracking(StatefulAveraging):
         super().load_state_dict(state)
 
     def _finish_tracking(self) -> None:
-        """Make ``W y`` the new ``y``, if it is under way."""
+        """Wait for ``W y`` if it is under way, and make it the new ``y``."""
         for bucket, mixed in self._tracking.wait():
             self.memory.of("tracked", bucket).copy_(mixed)
 
@@ -133,7 +133,7 @@ class GradientTracking(StatefulAveraging):
                 slot.view_of(gradients).copy_(gradient.to_dense())
 
     def _hand_out(self, bucket: Bucket) -> None:
-        """Make ``y`` the gradients; none where there never was any on any rank."""
+        """Make ``y`` the gradients, except where no rank ever had a gradient."""
         tracked = self.memory.of("tracked", bucket)
         for slot in bucket.slots:
             parameter, view = slot.parameter, slot.view_of(tracked)

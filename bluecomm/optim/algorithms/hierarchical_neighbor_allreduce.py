@@ -1,4 +1,4 @@
-"""Averaging of parameters inside machines and with neighboring machines."""
+"""Averaging of parameters inside machines and between neighboring machines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from bluecomm.optim.registry import register_algorithm
 
 @register_algorithm("hierarchical_neighbor_allreduce")
 class HierarchicalNeighborAllreduce(ParameterAveraging):
-    """Parameter averaging of machines: exact inside, with neighbors between them.
+    """Parameter averaging: exact inside a machine, with neighbors between machines.
 
     ``W = U M V``: ``V`` takes the mean of each machine, ``M`` is the mixing matrix of
-    the machine topology, ``U`` gives each rank its machine's result.
+    the machine topology, and ``U`` gives each rank its machine's result.
     """
 
     communication_type = CommunicationType.hierarchical_neighbor_allreduce

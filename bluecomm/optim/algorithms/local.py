@@ -10,11 +10,11 @@ from bluecomm.optim.registry import register_algorithm
 class Local(Algorithm):
     """Each rank trains on its own: ``x_i <- step(x_i, g_i(x_i))``.
 
-    The baseline that the others are compared with.
+    This is the baseline for comparisons.
     """
 
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
 
     def join(self) -> int:
-        """Return this rank at once: nobody waits for anybody."""
+        """Return this rank at once, since no rank waits for another."""
         return self.context.comm.world.rank

@@ -1,4 +1,4 @@
-"""Local SGD: every rank steps alone, and now and then all take the mean."""
+"""Local SGD: every rank steps alone, and all ranks average every few steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bluecomm.optim.registry import register_algorithm
 class LocalSGD(ParameterAveraging):
     """Exact mean of the parameters after every ``num_steps_per_communication`` steps.
 
-    ``x_i <- mean_j x_j`` after that many steps of the user's optimizer by each rank's
-    own gradients. The same as ``allreduce`` in ATC order, under its name in papers.
+    ``x_i <- mean_j x_j`` after that many steps of the user's optimizer with each rank's
+    own gradients. It equals ``allreduce`` in ATC order, under the papers' name.
 
     Args:
         uneven_inputs: Let ranks ``join`` when they run out of data.

@@ -1,4 +1,4 @@
-"""Momentum tracking: every rank follows the mean of all ranks' updates."""
+"""Momentum tracking: every rank tracks the mean of all ranks' updates."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from bluecomm.optim.registry import register_algorithm
 class MomentumTracking(StatefulAveraging):
     """Tracking of the user's own updates, with a doubly stochastic ``W``.
 
-    With ``d = x - step(x, g(x))`` what the user's optimizer would take off ``x`` (with
-    SGD with momentum: ``lr`` times the momentum; several steps if
-    ``num_steps_per_communication`` says so), ``y = 0`` and ``d_old = 0`` in the
-    beginning:
+    ``d = x - step(x, g(x))`` is the update of the user's optimizer, for SGD with
+    momentum ``lr`` times the momentum. It spans several steps with
+    ``num_steps_per_communication``. With ``y = 0`` and ``d_old = 0`` at the start:
 
         y <- W y + d - d_old,    x <- W (x - y)
 
-    ``sum_i y_i = sum_i d_i`` always, so in a fixed point all ranks take off the mean of
-    the updates, and it is zero. ``x`` and ``y`` are sent: twice the bytes of
+    ``sum_i y_i = sum_i d_i`` always holds. In a fixed point all ranks subtract the mean
+    of the updates, and that mean is zero. ``x`` and ``y`` are sent: twice the bytes of
     ``neighbor_allreduce``.
 
     Args:
@@ -36,7 +35,7 @@ class MomentumTracking(StatefulAveraging):
 
     communication_type = CommunicationType.neighbor_allreduce
     may_join = False
-    # The parameters before the step, d_old, W y; y.
+    # The parameters before the step, d_old and W y; y is scratch.
     keeps = ("before", "update", "mixed")
     scratch = ("tracked",)
     shares = ("tracked", "mixed")

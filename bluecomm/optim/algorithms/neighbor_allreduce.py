@@ -11,8 +11,8 @@ from bluecomm.optim.registry import register_algorithm
 class NeighborAllreduce(ParameterAveraging):
     """Parameter averaging with the mixing matrix ``W`` of a graph of ranks.
 
-    The topology in force, or ``topology=`` for one that changes from round to round;
-    the cost of a step does not grow with the number of ranks.
+    The weights come from the topology in force, or from ``topology=``, which may change
+    from round to round. The cost of a step does not grow with the number of ranks.
     """
 
     communication_type = CommunicationType.neighbor_allreduce

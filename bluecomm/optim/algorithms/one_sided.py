@@ -1,9 +1,9 @@
-"""Averaging that waits for nobody: what each rank has lies with its neighbors.
+"""Asynchronous averaging through windows, without waiting for other ranks.
 
-A round is of this rank alone. It begins with the first forward pass of a step and ends
-before the user's own step; meanwhile the parameters go to the neighbors' windows, or
-theirs come here, without an action of their programs. What a neighbor has left last is
-what counts, however old it is, so a rank that is slow slows down nobody.
+A round involves only this rank. It begins with the first forward pass of a step and
+ends before the user's own step. In between, the parameters go to the neighbors'
+windows, or theirs come here, without any action of the neighbors' programs. A rank uses
+the latest values of its neighbors, however old, so a slow rank slows down no other.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _LEAST_P = 0.125
 
 
 class OneSided(Algorithm):
-    """Base of the three: a window for each bucket, and when it is used.
+    """Base of the asynchronous algorithms, with a window for each bucket.
 
-    Making one is collective, and so is the end, when the parameters get another
-    optimizer. While there is one, the topology cannot be changed.
+    Making such an optimizer is collective, and so is giving its parameters to another
+    one. While it exists, the topology cannot be changed.
 
     Args:
         window_prefix: Put before the names of the windows.
 
     Raises:
-        ValueError: The ranks are not all ranks of the world.
+        ValueError: The communicator does not contain all ranks of the world.
     """
 
     flat_parameters = True
@@ -59,7 +59,7 @@ class OneSided(Algorithm):
     def setup(self, buckets: Sequence[Bucket]) -> None:
         if self.context.comm is not current_communicator():
             raise ValueError(
-                f"{type(self).__name__} acts among all ranks, and takes no process_set"
+                f"{type(self).__name__} acts among all ranks; leave out process_set"
             )
         for bucket in buckets:
             bucket.lay_out_parameters(halves=1)
@@ -73,19 +73,19 @@ class OneSided(Algorithm):
         """Return the name of a bucket's window."""
         return f"{self._prefix}{bucket.name}.window"
 
-    # -- what the algorithms differ in -------------------------------------------------
+    # -- methods that the algorithms override ------------------------------------------
 
     def value_of(self, bucket: Bucket) -> torch.Tensor:
-        """Return the own value of a bucket's window."""
+        """Return the tensor of a bucket's window."""
         return bucket.parameters.current
 
     @abc.abstractmethod
     def start(self, bucket: Bucket) -> WindowHandle | None:
-        """Start what hides behind forward and backward; ``None``: nothing."""
+        """Start the put or get that runs during forward and backward, if any."""
 
     @abc.abstractmethod
     def combine(self, bucket: Bucket) -> None:
-        """Make what is there now the values of the parameters."""
+        """Combine the window's latest values into the values of the parameters."""
 
     # -- events ------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class OneSided(Algorithm):
         self._has_started = False
 
     def settle(self, *, for_writing: bool) -> None:
-        # Until the step the values are those that the neighbors get.
+        # Until the step, the values are final: neighbors get the same ones.
         if for_writing:
             self._finish()
 
@@ -110,15 +110,15 @@ class OneSided(Algorithm):
         self._finish()
 
     def join(self) -> int:
-        """Refuse: no rank waits for another one, so there is nothing to take part in.
+        """Raise an error, since no rank waits for another.
 
         Raises:
             ValueError: Always.
         """
         raise ValueError(
-            f"join: {type(self).__name__} waits for no other rank, so one that runs "
-            "out of data just stops; call bf.barrier() where all have to meet, and "
-            "keep the process until then"
+            f"join: {type(self).__name__} waits for no other rank, so a rank that runs "
+            "out of data just stops; call bf.barrier() where all ranks have to meet, "
+            "and keep the process running until then"
         )
 
     def finalize(self) -> None:
@@ -132,7 +132,7 @@ class OneSided(Algorithm):
         self._has_started = True
         if adopted := bucket.parameters.check():
             _log.warning(
-                "%s: took in parameters that were given other memory since the last "
+                "%s: copied in parameters that were given other memory since the last "
                 "round: %s",
                 self.context.name,
                 ", ".join(adopted),
@@ -143,7 +143,7 @@ class OneSided(Algorithm):
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """Wait for the own requests, and combine."""
+        """Wait for this rank's own requests, then combine."""
         under_way, self._under_way = self._under_way, []
         wait_all([handle for _, handle in under_way])
         for bucket, _ in under_way:
@@ -151,7 +151,7 @@ class OneSided(Algorithm):
 
 
 class _Averaging(OneSided):
-    """Base of those that average parameters with the weights of the topology."""
+    """Base of the algorithms that average with the weights of the topology."""
 
     def combine(self, bucket: Bucket) -> None:
         settings = self.context.settings
@@ -160,12 +160,12 @@ class _Averaging(OneSided):
 
 @register_algorithm("win_put")
 class WinPut(_Averaging):
-    """Asynchronous averaging: each rank puts its parameters with its out-neighbors.
+    """Asynchronous averaging: each rank puts its parameters to its out-neighbors.
 
-    ``x_i <- step(W_ii x_i + sum_j W_ij v_j, g(x_i))``, where ``v_j`` is what rank ``j``
-    has put last. With a doubly stochastic ``W`` and ranks of equal speed the mean of
-    ``x`` is kept up to the steps, as by ``neighbor_allreduce``; a rank that is ahead
-    counts for more.
+    ``x_i <- step(W_ii x_i + sum_j W_ij v_j, g(x_i))``, where ``v_j`` is the value that
+    rank ``j`` has put last. With a doubly stochastic ``W`` and ranks of equal speed,
+    the mean of ``x`` changes only by the steps, as with ``neighbor_allreduce``. A rank
+    that is ahead counts for more.
 
     ``self_weight``, ``src_weights`` and ``dst_weights`` of the optimizer are used.
 
@@ -191,9 +191,9 @@ class WinPut(_Averaging):
 class PullGet(_Averaging):
     """Asynchronous averaging: each rank gets the parameters of its in-neighbors.
 
-    As ``win_put``, but ``v_j`` is what rank ``j`` showed last, when its own round
-    began: nothing is sent that nobody reads. ``self_weight`` and ``src_weights`` of the
-    optimizer are used.
+    Like ``win_put``, but ``v_j`` is the value that rank ``j`` published last, when its
+    own round began. Only values that a rank asks for are sent. ``self_weight`` and
+    ``src_weights`` of the optimizer are used.
 
     Args:
         window_prefix: Put before the names of the windows.
@@ -289,7 +289,7 @@ class PushSum(OneSided):
         torch.div(biased, p, out=bucket.parameters.current)
 
     def _shares(self, name: str) -> tuple[float, dict[int, float]]:
-        """Return what this rank keeps, and what each of its targets gets."""
+        """Return the share that this rank keeps, and the share of each target."""
         settings = self.context.settings
         targets = settings.dst_weights
         if targets is None:

@@ -1,7 +1,7 @@
 """DiLoCo and NoLoCo: many local steps, then one step of an outer optimizer.
 
-``p`` are the parameters after the last round, ``x`` those after
-``num_steps_per_communication`` steps of the user's (inner) optimizer from ``p``.
+``p`` stands for the parameters after the last round, and ``x`` for those after
+``num_steps_per_communication`` more steps of the user's (inner) optimizer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bluecomm.topology import RandomMatchings
 
 
 class _OuterStep(StatefulAveraging):
-    """Base of both; they differ in what is averaged, and how."""
+    """Base of both methods, which average different tensors."""
 
     acts_alone = True
     keeps = ("before", "momentum")
@@ -29,7 +29,7 @@ class _OuterStep(StatefulAveraging):
 class DiLoCo(_OuterStep):
     """DiLoCo: SGD with Nesterov momentum on the mean of the ranks' progress.
 
-    With ``m = 0`` in the beginning:
+    With ``m = 0`` at the start:
 
         D = mean_i (p_i - x_i),    m <- momentum * m + D,
         p <- p - lr * (D + momentum * m)
@@ -39,8 +39,8 @@ class DiLoCo(_OuterStep):
     Args:
         outer_lr: Rate of the outer step.
         outer_momentum: From 0 to less than 1.
-        uneven_inputs: Let ranks ``join`` when they run out of data; they make no
-            progress of their own then.
+        uneven_inputs: Let ranks ``join`` when they run out of data; their own progress
+            is zero from then on.
 
     Raises:
         ValueError: An option is out of its range.
@@ -80,20 +80,21 @@ class DiLoCo(_OuterStep):
 
 @register_algorithm("noloco")
 class NoLoCo(_OuterStep):
-    """NoLoCo: the outer step with neighbors, for no collective over all ranks.
+    """NoLoCo: the outer step with neighbors, without a collective over all ranks.
 
-    With ``m = 0`` in the beginning, ``W`` the mixing matrix of the round:
+    With ``m = 0`` at the start and ``W`` the mixing matrix of the round:
 
         m <- momentum * m + lr * W (x - p) - pull * (p - W p),    p <- p + m
 
-    The last term pulls the ranks together. One tensor is sent: ``lr (x - p) + pull p``.
+    The last term pulls the ranks together. One tensor, ``lr (x - p) + pull p``, is
+    sent.
 
     Args:
         outer_lr: Rate of the outer step.
         outer_momentum: From 0 to less than 1.
-        pull: How much of the way to the neighbors' mean ``p`` goes, above 0.
+        pull: Fraction of the way to the neighbors' mean that ``p`` moves, above 0.
         topology: As for ``neighbor_allreduce``. Default: ``RandomMatchings``, as in the
-            paper: a partner drawn anew for each round.
+            paper, with a new random partner in each round.
         uneven_inputs: As for ``diloco``.
 
     Raises:
@@ -142,7 +143,7 @@ class NoLoCo(_OuterStep):
 def _check(*, outer_momentum: float, **positive: float) -> None:
     if not 0 <= outer_momentum < 1:
         raise ValueError(
-            f"outer_momentum must be in 0 ... 1 (less), got {outer_momentum}"
+            f"outer_momentum must be at least 0 and less than 1, got {outer_momentum}"
         )
     for name, value in positive.items():
         if not value > 0:

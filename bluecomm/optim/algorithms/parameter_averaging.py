@@ -1,4 +1,4 @@
-"""Parameter averaging: *when* the ranks mix. *How* is the exchange's business.
+"""Parameter averaging: decides when the ranks mix; an exchange decides how.
 
 With ``W`` the mixing matrix, ``x`` the stacked parameters and ``step(x, g)`` the user's
 optimizer:
@@ -45,15 +45,15 @@ class ParameterAveraging(Algorithm):
         topology: Weights that change from round to round: ``"one_peer"``, a schedule
             such as ``bf.topology.OnePeerExponential(n)``, an iterator of
             ``([send ranks], [receive ranks])``, or a function of the round.
-        uneven_inputs: Let ranks ``join`` when they run out of data. Costs a tiny
+        uneven_inputs: Let ranks ``join`` when they run out of data. This costs a tiny
             allreduce per round, so all ranks wait for the slowest.
 
     Raises:
-        ValueError: ``order`` is another word.
+        ValueError: ``order`` is something else.
     """
 
     communication_type: ClassVar[CommunicationType]
-    # Whether a round does something in a world of one, too.
+    # Whether a round has an effect in a world of one, too.
     acts_alone: ClassVar[bool] = False
     # Whether a rank without gradients may take part in rounds.
     may_join: ClassVar[bool] = True
@@ -94,33 +94,35 @@ class ParameterAveraging(Algorithm):
             bucket.lay_out_parameters()
         self._buckets = buckets
 
-    # -- what algorithms that send something else than the parameters override ---------
+    # -- methods that algorithms override ----------------------------------------------
 
     def make_exchange(self) -> Exchange:
-        """Return how parameters are averaged."""
+        """Return the exchange that averages the parameters."""
         comm, settings = self.context.comm, self.context.settings
         return EXCHANGES[self.communication_type](comm, settings, self._topology)
 
     def kind_of(self, round_number: int) -> CommunicationType:
-        """Return how the ranks communicate in a round."""
+        """Return the type of communication in a round."""
         return self.context.settings.communication_type
 
     def begin(self, bucket: Bucket) -> None:
-        """Note ``bucket.parameters.current`` before the first step since a round.
+        """Save ``bucket.parameters.current`` before the first step after a round.
 
-        Not called in a world of one, as the other two, unless ``acts_alone``.
+        Like ``before_round`` and ``after_round``, it is not called in a world of one
+        unless ``acts_alone``.
         """
 
     def before_round(self, bucket: Bucket, weights: Weights) -> None:
-        """Change ``bucket.parameters.current``, which is about to be sent (ATC only).
+        """Change ``bucket.parameters.current`` before it is sent (ATC only).
 
-        More may be sent with the same weights: ``self._more`` is waited for with it.
+        The method may send more tensors with the same weights and add the operations to
+        ``self._more``, which finish with the round.
         """
 
     def after_round(self, bucket: Bucket) -> None:
-        """Change ``bucket.parameters.current``, which is what has come.
+        """Change ``bucket.parameters.current``, which holds the round's result.
 
-        What was sent is in ``bucket.parameters.next``.
+        ``bucket.parameters.next`` holds the values that were sent.
         """
 
     # -- events -----------------------------------------------------------------------
@@ -141,7 +143,7 @@ class ParameterAveraging(Algorithm):
         self._has_started = False
 
     def settle(self, *, for_writing: bool) -> None:
-        # Before a step of CTA the values are x, which the peers may be reading.
+        # Before a step of CTA the values are x, final, while peers may be reading them.
         if self._order == "atc" or for_writing:
             self._finish()
 
@@ -152,7 +154,7 @@ class ParameterAveraging(Algorithm):
     # -- rounds -----------------------------------------------------------------------
 
     def _begin_steps(self) -> None:
-        """Note where the first step since a round begins."""
+        """Call ``begin`` before the first step after a round."""
         if self._is_first_step and self._has_rounds:
             self._is_first_step = False
             for bucket in self._buckets:
@@ -161,7 +163,7 @@ class ParameterAveraging(Algorithm):
 
     def _start_all(self) -> None:
         if not self._has_started:
-            # The next forward pass begins with what was registered first.
+            # The next forward pass uses the parameters registered first.
             for bucket in reversed(self._buckets):
                 self._start(bucket)
 
@@ -180,7 +182,7 @@ class ParameterAveraging(Algorithm):
         self._round.add(bucket, handle)
 
     def _begin_round(self) -> None:
-        """Settle what all buckets of a round have in common."""
+        """Fix the weights and type of communication for all buckets of a round."""
         context = self.context
         self._has_started = True
         self._weights = None
@@ -195,7 +197,7 @@ class ParameterAveraging(Algorithm):
             )
 
     def _finish(self) -> None:
-        """Wait for the round and put its results in force."""
+        """Wait for the round and make its results the parameters' values."""
         counting, self._counting = self._counting, None
         results, _ = self._round.wait(), self._more.wait()
         for bucket, _ in results:
@@ -208,7 +210,7 @@ class ParameterAveraging(Algorithm):
     def _report(self, adopted: list[str]) -> None:
         if adopted:
             _log.warning(
-                "%s: took in parameters that were given other memory since the last "
+                "%s: copied in parameters that were given other memory since the last "
                 "round: %s",
                 self.context.name,
                 ", ".join(adopted),
@@ -217,30 +219,30 @@ class ParameterAveraging(Algorithm):
     # -- uneven inputs ----------------------------------------------------------------
 
     def join(self) -> int:
-        """Go on mixing until all ranks have joined; return the last one to join.
+        """Continue mixing until all ranks have joined; return the last one to join.
 
         Raises:
-            ValueError: The algorithm needs gradients of all ranks; or without
-                ``uneven_inputs=True``; or with weights set as attributes, which this
-                rank cannot know for rounds to come.
+            ValueError: The algorithm needs gradients of all ranks,
+                ``uneven_inputs=True`` was not given, or weights are set as attributes,
+                so this rank does not know those of later rounds.
         """
         context = self.context
         if not self.may_join:
             raise ValueError(
-                f"join: {type(self).__name__} corrects what the ranks' gradients "
-                "differ by, and a rank without data has none; give all ranks the same "
-                "number of batches, or take an algorithm that goes on mixing, such as "
+                f"join: {type(self).__name__} needs the gradients of all ranks, and a "
+                "rank without data has none; give all ranks the same number of "
+                "batches, or use an algorithm that can mix without gradients, such as "
                 "neighbor_allreduce or gossip_pga, with uneven_inputs=True"
             )
         if not self._uneven_inputs:
             raise ValueError(
-                "join: parameter averaging needs DistributedOptimizer(..., "
-                "uneven_inputs=True) on all ranks for this"
+                "join: with parameter averaging, all ranks have to pass "
+                "uneven_inputs=True to DistributedOptimizer"
             )
         if context.settings.has_weights():
             raise ValueError(
-                "join: the optimizer has weights set as attributes; give them with "
-                "topology=, so that they are known for the rounds to come"
+                "join: the optimizer has weights set as attributes; pass them by "
+                "topology= instead, so that they are known for later rounds"
             )
         if context.comm.size == 1:
             return context.comm.ranks[0]

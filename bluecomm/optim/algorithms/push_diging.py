@@ -15,7 +15,7 @@ from bluecomm.optim.registry import register_algorithm
 
 
 class _Pushing(NeighborExchange):
-    """Each rank keeps ``1 / k`` and gives each of ``k - 1`` out-neighbors as much."""
+    """Each rank keeps ``1 / k`` and gives ``1 / k`` to each of ``k - 1`` neighbors."""
 
     def weights(self, round_number: int) -> Weights:
         if self._settings.has_weights():
@@ -32,7 +32,7 @@ class _Pushing(NeighborExchange):
         )
 
     def matrix(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return all ranks' shares: ``C[i, j]`` is what ``j`` gives ``i``."""
+        """Return all shares: ``C[i, j]`` is the share that ``j`` gives to ``i``."""
         topology = self._comm.topology
         assert topology is not None
         matrix = np.eye(self._comm.size)
@@ -46,16 +46,16 @@ class _Pushing(NeighborExchange):
 class PushDIGing(GradientTracking):
     """Gradient tracking by push-sum, on a static, strongly connected digraph.
 
-    With ``C`` column-stochastic (equal shares), ``u = x``, ``v = 1``, ``y = 0`` and
-    ``g_old = 0`` in the beginning; in each step
+    ``C`` is column-stochastic, with equal shares. At the start ``u = x``, ``v = 1``,
+    ``y = 0`` and ``g_old = 0``. In each step:
 
         y <- C y + g(x) - g_old,    u <- C (u + step(x, y) - x),
         v <- C v,                   x <- u / v
 
-    ``v`` makes up for what ranks get too much of, so the ranks reach the optimum of the
-    mean of their losses exactly, whatever the graph. All ranks know the graph, so ``v``
-    is computed and not sent. ``u`` and ``y`` are sent: twice the bytes of
-    ``neighbor_allreduce``.
+    Dividing by ``v`` corrects the unequal weights that ranks have in ``C``, so the
+    ranks reach the optimum of the mean of their losses exactly on any such graph. All
+    ranks know the graph, so each computes ``v`` itself. ``u`` and ``y`` are sent: twice
+    the bytes of ``neighbor_allreduce``.
 
     Raises:
         ValueError: Weights are set as attributes of the optimizer.
@@ -66,7 +66,7 @@ class PushDIGing(GradientTracking):
         arXiv:1607.03218.
     """
 
-    # u, beside what gradient tracking keeps.
+    # u, in addition to the state of gradient tracking.
     keeps = (*GradientTracking.keeps, "biased")
 
     def __init__(self) -> None:

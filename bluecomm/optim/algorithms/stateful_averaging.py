@@ -1,4 +1,4 @@
-"""Parameter averaging that remembers something of each parameter between rounds."""
+"""Parameter averaging that keeps state for each parameter between rounds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ class StatefulAveraging(ParameterAveraging):
     """Base of the algorithms whose rounds depend on earlier ones.
 
     Attributes:
-        memory: Flat tensors of each bucket; what the optimizer's ``state_dict`` has.
+        memory: Flat tensors for each bucket, which the optimizer's ``state_dict``
+            stores.
     """
 
-    # Names of what is kept, of what is needed within a round only, and of what of both
-    # the peers read.
+    # Names of the tensors that are kept between rounds, of those needed within a round
+    # only, and of those, of both kinds, that peers read.
     keeps: ClassVar[tuple[str, ...]]
     scratch: ClassVar[tuple[str, ...]] = ()
     shares: ClassVar[tuple[str, ...]] = ()

@@ -1,4 +1,4 @@
-"""Buckets: parameters of one dtype that are sent together, and their places."""
+"""Buckets: parameters of one dtype that are sent together, and their offsets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 from bluecomm.optim.buckets.views import GradientViews, ParameterViews, Slot
 
-# A cache line; also what the widest vector load wants.
+# A cache line, and the alignment of the widest vector load.
 _ALIGNMENT_NBYTES = 64
 
-# The first bucket is small, so that the first message leaves early, and the next ones
-# grow, so that the wire has always something to carry.
+# The first bucket is small, so that the first message leaves early. The next ones grow,
+# so that the network always has something to send.
 FIRST_BUCKET_NBYTES = 1 << 20
 
 
@@ -21,12 +21,12 @@ class Bucket:
     """Some parameters of one dtype, which are sent as one tensor.
 
     Attributes:
-        name: Name of its operations, equal on all ranks.
-        slots: Its parameters and their places in it.
-        dtype: Their element type.
-        numel: Elements with padding.
-        parameters: Flat values, where the algorithm asks for them.
-        gradients: Flat gradients, where the algorithm asks for them.
+        name: Name of the bucket's operations, equal on all ranks.
+        slots: The parameters and their offsets.
+        dtype: Element type of the parameters.
+        numel: Number of elements, padding included.
+        parameters: Flat values, if the algorithm has ``flat_parameters``.
+        gradients: Flat gradients, if the algorithm has ``flat_gradients``.
     """
 
     def __init__(self, name: str, slots: Sequence[Slot], numel: int) -> None:
@@ -54,7 +54,7 @@ class Bucket:
         self._parameters = ParameterViews(self.slots, self.numel, halves)
 
     def lay_out_gradients(self, counters: int) -> None:
-        """Make flat memory for gradients, with so many counters behind the flags."""
+        """Allocate flat memory for gradients, with ``counters`` behind the flags."""
         self._gradients = GradientViews(self.slots, self.numel, counters)
 
     def __repr__(self) -> str:
@@ -71,15 +71,15 @@ def build_buckets(
     """Return buckets for parameters, in the order in which gradients become ready.
 
     That is the reverse of the order of ``named``. A bucket is closed when the next
-    parameter would make it larger than 1 MiB (the first one), 2, 4, ... and at last
-    ``bucket_nbytes``, so a larger parameter has one of its own. A group of the user's
-    is one bucket, however large.
+    parameter would exceed its limit: 1 MiB for the first bucket, then 2, 4, ... MiB up
+    to ``bucket_nbytes``. A parameter above the limit has a bucket of its own. Each
+    group given by the user is one bucket, however large.
 
     Args:
         named: Names and parameters, each once, the same on all ranks.
         prefix: Bucket ``k`` is named ``<prefix>.<k>``.
-        bucket_nbytes: Limit.
-        group_of: ``id`` of a parameter to the group that it is in.
+        bucket_nbytes: The largest limit in bytes.
+        group_of: Maps the ``id`` of a parameter to the number of its group.
 
     Returns:
         New buckets without memory.

@@ -1,4 +1,4 @@
-"""What an algorithm remembers of each bucket, and how it gets into checkpoints."""
+"""State that an algorithm keeps for each bucket, and how checkpoints store it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from bluecomm.optim.buckets.bucket import Bucket
 
 
 class BucketState:
-    """Flat tensors of the size of a bucket, by name; zero in the beginning.
+    """Named flat tensors of the size of each bucket, all zero at the start.
 
-    A checkpoint has them by the names of the parameters, so that it may be loaded with
-    other buckets.
+    A checkpoint stores them under the names of the parameters, so it can be loaded into
+    a different division into buckets.
 
     Args:
         buckets: The buckets.
-        kept: Names of what checkpoints have.
-        scratch: Names of what they have not.
-        shared: Those of the names that the peers read.
+        kept: Names of the tensors that checkpoints contain.
+        scratch: Names of the tensors that checkpoints leave out.
+        shared: The names, of both kinds, whose tensors peers read.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class BucketState:
         return self._flats[name][bucket]
 
     def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Return copies: name, then name of the parameter, to tensor."""
+        """Return copies: tensor name to parameter name to tensor."""
         return {
             name: {
                 slot.name: slot.view_of(flat).clone()
@@ -60,10 +60,10 @@ class BucketState:
         }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        """Take over what ``state_dict`` returned; zeros for names that it has not.
+        """Copy in a state that ``state_dict`` returned; missing names become zero.
 
         Raises:
-            ValueError: It has a name, but not of all parameters.
+            ValueError: A name lacks some of the parameters.
         """
         for name in self._kept:
             kept = state.get(name, {})
@@ -73,6 +73,7 @@ class BucketState:
                     if slot.name not in kept:
                         raise ValueError(
                             f"the state {name!r} of the algorithm has nothing for the "
-                            f"parameter {slot.name!r}; it has {sorted(kept)}"
+                            f"parameter {slot.name!r}, only for {sorted(kept)}; load a "
+                            "checkpoint of the same model"
                         )
                     slot.view_of(flat).copy_(kept[slot.name])

@@ -1,4 +1,4 @@
-"""Which parameters the user wants to be sent together."""
+"""Assigns parameters to the groups that the user wants to be sent together."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Groups = int | Sequence[Sequence[torch.Tensor]]
 
 
 def assign_groups(groups: Groups | None, named: NamedParameters) -> Mapping[int, int]:
-    """Return parameter (its ``id``) to group; a parameter in none is not there.
+    """Return the group of each parameter, by ``id``; ungrouped ones are left out.
 
     Args:
-        groups: Lists of parameters; or a number of groups, into which the parameters
-            are dealt out in order, as evenly as possible.
+        groups: Lists of parameters; or a number of groups, among which the parameters
+            are divided in order, as evenly as possible.
         named: All parameters, in the order of use.
 
     Raises:
-        TypeError: Neither of them.
-        ValueError: Fewer than one group, a tensor that is no parameter of the
-            optimizer, or one that is in two groups.
+        TypeError: ``groups`` is neither.
+        ValueError: There is less than one group, or a tensor is not a parameter of the
+            optimizer or is in two groups.
     """
     if groups is None:
         return {}
@@ -42,13 +42,13 @@ def assign_groups(groups: Groups | None, named: NamedParameters) -> Mapping[int,
         for tensor in group:
             if id(tensor) not in known:
                 raise ValueError(
-                    f"groups: entry {number} has a tensor that is no parameter of the "
-                    "optimizer"
+                    f"groups: entry {number} has a tensor that is not a parameter of "
+                    "the optimizer"
                 )
             if id(tensor) in assigned:
                 raise ValueError(
                     f"groups: entries {assigned[id(tensor)]} and {number} have the "
-                    "same parameter"
+                    "same parameter; leave it in one of them"
                 )
             assigned[id(tensor)] = number
     return assigned

@@ -1,7 +1,7 @@
-"""Views of flat memory that stand in for ``p.data`` and ``p.grad``.
+"""Views of flat memory that replace ``p.data`` and ``p.grad``.
 
-They are checked before use, never trusted: user code may give a parameter other
-memory at any time (``p.data =``, ``model.to``, ``p.grad = None``, ...).
+User code may give a parameter other memory at any time (``p.data =``, ``model.to``,
+``p.grad = None``, ...), so the views are checked before each use.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from bluecomm.ops.tensor import shared_empty
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Slot:
-    """The place of one parameter in a bucket.
+    """The position of one parameter in a bucket.
 
     Attributes:
         name: The parameter's name, for errors.
         parameter: The parameter.
-        offset: Its first element in the bucket.
+        offset: Index of its first element in the bucket.
         shape: Its shape.
-        stride: Strides of its view: its own if it fills its memory (channels_last is
-            kept), else those of a contiguous tensor.
+        stride: Strides of its view: the parameter's own if it fills its memory
+            (channels_last is kept), else those of a contiguous tensor.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Slot:
 
     @classmethod
     def of(cls, name: str, parameter: torch.Tensor, offset: int) -> Slot:
-        """Return the slot of a parameter as it is now."""
+        """Return a slot with the parameter's current shape and strides."""
         if is_dense(parameter):
             stride = parameter.stride()
         else:
@@ -74,13 +74,13 @@ def is_view(tensor: torch.Tensor, view: torch.Tensor) -> bool:
 class ParameterViews:
     """Two halves of flat memory for the values of a bucket.
 
-    ``p.data`` are views of ``current``; an exchange writes ``next``; then the halves
-    change places.
+    ``p.data`` are views of ``current``. An exchange writes ``next``, then the halves
+    are swapped.
 
     Args:
         slots: The parameters. Their values are moved here.
-        numel: Elements with padding.
-        halves: 1 where nothing is exchanged; there is no ``next`` then.
+        numel: Number of elements, padding included.
+        halves: 1 if nothing is exchanged; then there is no ``next``.
     """
 
     def __init__(self, slots: Sequence[Slot], numel: int, halves: int = 2) -> None:
@@ -101,17 +101,18 @@ class ParameterViews:
 
     @property
     def next(self) -> torch.Tensor:
-        """Where the next values are put together."""
+        """Flat memory that receives the next values."""
         return self._flats[1 - self._now]
 
     def _slots_and_views(self) -> Iterator[tuple[Slot, torch.Tensor]]:
         return zip(self._slots, self._views[self._now], strict=True)
 
     def check(self) -> list[str]:
-        """Take in parameters that have foreign memory and return their names.
+        """Copy in parameters that were given other memory, and return their names.
 
         Raises:
-            RuntimeError: One has another shape, dtype or device than at the start.
+            RuntimeError: A parameter has another shape, dtype or device than at the
+                start.
         """
         adopted = []
         for slot, view in self._slots_and_views():
@@ -125,7 +126,7 @@ class ParameterViews:
         return adopted
 
     def lend(self) -> None:
-        """Note that the peers read ``current`` from now on."""
+        """Record the parameters' versions; peers read ``current`` from now on."""
         self._versions = [slot.parameter._version for slot in self._slots]
 
     def exchange(self) -> list[str]:
@@ -140,7 +141,7 @@ class ParameterViews:
                     f"parameter {slot.name!r} was changed while its average with the "
                     "neighbors was under way, so the change would be lost. Call "
                     "optimizer.synchronize() before code that changes parameters "
-                    "outside of optimizer.step()."
+                    "outside optimizer.step()."
                 )
         old_views = self._views[self._now]
         self._now = 1 - self._now
@@ -148,7 +149,7 @@ class ParameterViews:
         for (slot, view), old in zip(self._slots_and_views(), old_views, strict=True):
             data = slot.parameter.data
             if not is_view(data, old):
-                # What the user put there in the meantime wins.
+                # Values that the user has assigned in the meantime take precedence.
                 check_kind(slot.name, view, data)
                 view.copy_(data)
                 adopted.append(slot.name)
@@ -157,19 +158,19 @@ class ParameterViews:
 
 
 class GradientViews:
-    """Flat memory for the gradients of a bucket, with a tail that travels along.
+    """Flat memory for the gradients of a bucket, with a tail that is sent along.
 
-    The tail has a flag per parameter, 1 if it has a gradient, and some counters. After
-    an average or a sum over ranks a flag is positive if any rank had a gradient.
+    The tail has a flag for each parameter, 1 if it has a gradient, and some counters.
+    After an average or a sum over ranks a flag is positive if any rank had a gradient.
 
     Attributes:
-        lengths: Elements of each parameter, with the padding behind it; the tail is
-            what they leave over.
+        lengths: Number of elements of each parameter, including the padding behind it.
+            The rest is the tail.
 
     Args:
         slots: The parameters.
-        numel: Elements with padding.
-        counters: Numbers behind the flags.
+        numel: Number of elements, padding included.
+        counters: Number of counters behind the flags.
     """
 
     def __init__(self, slots: Sequence[Slot], numel: int, counters: int) -> None:
@@ -184,7 +185,7 @@ class GradientViews:
         self.lengths = [end - begin for begin, end in itertools.pairwise(borders)]
 
     def keep(self, position: int) -> None:
-        """Make the gradient of one parameter a view, if it has one that is not."""
+        """Move the gradient of one parameter into flat memory, if it has one."""
         parameter, view = self._slots[position].parameter, self._views[position]
         grad = parameter.grad
         if grad is None:
@@ -198,7 +199,7 @@ class GradientViews:
         parameter.grad = view
 
     def fill(self) -> None:
-        """Take in all gradients; zeros for parameters without one. Sets the flags."""
+        """Move all gradients into flat memory, zeros for missing ones; set flags."""
         flags = []
         for position, slot in enumerate(self._slots):
             self.keep(position)
@@ -209,7 +210,7 @@ class GradientViews:
         self.flags.copy_(torch.tensor(flags))
 
     def clear(self) -> None:
-        """Put zeros everywhere, without regard to the parameters."""
+        """Zero the flat memory; the parameters' gradients are left alone."""
         self.flat.zero_()
 
     def hand_out(self) -> None:
@@ -220,18 +221,18 @@ class GradientViews:
 
 
 def check_kind(name: str, view: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Raise unless the values of ``tensor`` can be those of a parameter.
+    """Raise unless a parameter can take its values from ``tensor``.
 
     Raises:
-        RuntimeError: It has another shape, dtype or device than the parameter's view.
+        RuntimeError: The tensor's shape, dtype or device is not that of ``view``.
     """
     expected = (tuple(view.shape), view.dtype, view.device)
     got = (tuple(tensor.shape), tensor.dtype, tensor.device)
     if got != expected:
         raise RuntimeError(
             f"parameter {name!r} was {_kind(*expected)} when DistributedOptimizer was "
-            f"made, and is {_kind(*got)} now. Make the model what it shall be first, "
-            "then wrap the optimizer again."
+            f"made, and is {_kind(*got)} now. Convert the model first, then wrap the "
+            "optimizer again."
         )
 
 

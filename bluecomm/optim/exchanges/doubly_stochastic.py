@@ -1,4 +1,4 @@
-"""The mixing matrices that tracking needs: doubly stochastic, perhaps changing."""
+"""Averages with doubly stochastic mixing matrices, which tracking needs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 class DoublyStochasticExchange(NeighborExchange):
     """``neighbor_allreduce`` that refuses topologies which shift the average.
 
-    Weights that come from an iterator, a function or attributes are not checked.
+    Weights from an iterator, from a function or from attributes are not checked.
 
     Args:
         comm: Ranks that take part.
-        settings: What the user may set before each step.
-        topology: What the user gave as ``topology=``, or ``None``.
+        settings: Settings of the step, which may contain weights.
+        topology: The value of ``topology=``, or ``None``.
         method: Name of the algorithm, for errors.
 
     Raises:
-        TypeError: ``topology`` is nothing that says weights.
-        ValueError: It is a schedule that is not doubly stochastic.
+        TypeError: ``topology`` does not define weights.
+        ValueError: ``topology`` is a schedule that is not doubly stochastic.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DoublyStochasticExchange(NeighborExchange):
             raise ValueError(
                 f"{self._method} needs a doubly stochastic topology: the weights that "
                 f"each rank gives, and those that it gets, must sum to 1, which does "
-                f"not hold for {topology}. It does for all graphs of bluecomm with "
-                "is_weighted=True, and for all schedules but OnePeer of an irregular "
+                f"not hold for {topology}. Use any graph of bluecomm with "
+                "is_weighted=True, or any schedule except OnePeer of an irregular "
                 "graph."
             )

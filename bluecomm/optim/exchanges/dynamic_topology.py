@@ -1,4 +1,4 @@
-"""Weights that change from round to round, as the user gave them by ``topology=``."""
+"""Weights that change from round to round, as ``topology=`` specifies them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from bluecomm.runtime.communicator import Topology
 
 
-# What a user's iterator yields and a user's function returns: ranks to send to and to
-# receive from, or the three weights.
+# A value of the user's iterator or function: the ranks to send to and to receive from,
+# or the three weights.
 Entry = Sequence[Any]
 Source = Callable[[int], Entry] | Iterable[Entry] | str
 
@@ -27,12 +27,12 @@ class DynamicTopology:
             a function from the number of the round (from 0).
         topology: Returns the topology in force, for ``"one_peer"``.
         rank: This rank (or machine) in that topology.
-        machine_of: Machine of each rank (or of each machine: itself).
+        machine_of: Machine of each rank; for machines, each is its own.
 
     Raises:
         TypeError: ``source`` is something else.
-        ValueError: It is another word than ``"one_peer"``, or a schedule for another
-            number of ranks.
+        ValueError: ``source`` is another string than ``"one_peer"``, or a schedule for
+            another number of ranks.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class DynamicTopology:
         if isinstance(source, TopologySchedule):
             if source.size != len(machine_of):
                 raise ValueError(
-                    f"topology: {source} is for {source.size} ranks (or machines), "
-                    f"here are {len(machine_of)}"
+                    f"topology: {source} is for {source.size} ranks (or machines), but "
+                    f"there are {len(machine_of)}"
                 )
             self._at = _Schedule(source, rank)
         elif isinstance(source, str):
@@ -73,19 +73,20 @@ class DynamicTopology:
         """Return the weights of a round; rounds are asked for in ascending order.
 
         Raises:
-            ValueError: The user's iterator is exhausted, or the entry has no meaning.
+            ValueError: The user's iterator is exhausted, or its entry is invalid.
         """
         return as_weights(self._at(round_number))
 
 
 def as_weights(entry: Entry) -> Weights:
-    """Return the weights that an entry stands for.
+    """Return the weights that an entry specifies.
 
-    ``([send ranks], [receive ranks])`` stands for uniform weights
+    ``([send ranks], [receive ranks])`` means uniform weights
     ``1 / (receive ranks + 1)``.
 
     Raises:
-        ValueError: It is neither that nor ``(self_weight, src_weights, dst_weights)``.
+        ValueError: The entry is neither such a pair nor
+            ``(self_weight, src_weights, dst_weights)``.
     """
     if isinstance(entry, Sequence) and len(entry) == 2:
         send, receive = entry
@@ -103,7 +104,7 @@ def as_weights(entry: Entry) -> Weights:
 
 
 class _Rounds:
-    """An iterator that is asked for its n-th entry."""
+    """Returns the entries of an iterator by number, in ascending order."""
 
     def __init__(self, iterator: Iterator[Entry]) -> None:
         self._iterator = iterator
@@ -114,7 +115,8 @@ class _Rounds:
         if round_number < self._taken - 1:
             raise ValueError(
                 f"topology: the iterator is at round {self._taken} and cannot go back "
-                f"to round {round_number}; give a new one, or a function of the round"
+                f"to round {round_number}; pass a new iterator, or a function of the "
+                "round"
             )
         while self._taken <= round_number:
             try:
@@ -129,7 +131,7 @@ class _Rounds:
 
 
 class _Schedule:
-    """What one rank does by a schedule."""
+    """Returns one rank's weights by a schedule."""
 
     def __init__(self, schedule: TopologySchedule, rank: int) -> None:
         self._schedule = schedule
@@ -141,9 +143,10 @@ class _Schedule:
 
 
 class _OnePeer:
-    """One neighbor of the topology in force at a time; follows ``set_topology``.
+    """Averages with one neighbor of the topology in force at a time.
 
-    While nobody has set one, the schedule that suits the machines.
+    Follows ``set_topology``. Until the user calls it, uses the schedule that suits the
+    machines.
     """
 
     def __init__(

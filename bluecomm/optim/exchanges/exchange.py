@@ -1,6 +1,6 @@
-"""How parameters are averaged: one small object per operation.
+"""Exchanges: how parameters are averaged, one class for each operation.
 
-*When* is the business of ``algorithms/parameter_averaging.py``.
+``algorithms/parameter_averaging.py`` decides when they are averaged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Exchange(abc.ABC):
 
     Args:
         comm: Ranks that take part.
-        settings: What the user may set before each step.
-        topology: What the user gave as ``topology=``, or ``None``.
+        settings: Settings of the step, which may contain weights.
+        topology: The value of ``topology=``, or ``None``.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Exchange(abc.ABC):
         """Return the weights of a round, the same for all its buckets.
 
         Raises:
-            ValueError: They contradict each other.
+            ValueError: The topology and the settings contradict each other.
         """
 
     @abc.abstractmethod
@@ -57,11 +57,11 @@ class Exchange(abc.ABC):
         destination: torch.Tensor,
         name: str,
     ) -> Handle[torch.Tensor]:
-        """Start the operation; nobody may write ``source`` before it is over."""
+        """Start the operation; ``source`` must not change until it has finished."""
 
     @abc.abstractmethod
     def _make_dynamic(self, topology: object) -> DynamicTopology:
-        """Return the weights per round for what the user gave."""
+        """Return the weights of each round for the value of ``topology=``."""
 
 
 class GraphExchange(Exchange):
@@ -80,7 +80,7 @@ class GraphExchange(Exchange):
         if self._settings.has_weights():
             raise ValueError(
                 "the optimizer has topology= and also weights set as attributes; use "
-                "one of them (set the attributes to None)"
+                "only one of the two, or set the attributes to None"
             )
         return self._dynamic.at(round_number)
 
@@ -119,13 +119,13 @@ class NeighborExchange(GraphExchange):
 
 
 class HierarchicalExchange(GraphExchange):
-    """``hierarchical_neighbor_allreduce``: machines average with machines."""
+    """``hierarchical_neighbor_allreduce``: average with neighboring machines."""
 
     level = MACHINES
 
 
 class AllreduceExchange(Exchange):
-    """``allreduce``: the exact mean over all ranks; it has no weights."""
+    """``allreduce``: the exact mean over all ranks, without weights."""
 
     def weights(self, round_number: int) -> Weights:
         return STATIC
@@ -140,13 +140,15 @@ class AllreduceExchange(Exchange):
         return start_average(self._comm, source, destination, name)
 
     def _make_dynamic(self, topology: object) -> DynamicTopology:
-        raise ValueError("the algorithm allreduce takes no topology")
+        raise ValueError(
+            "the algorithm allreduce takes no topology; use neighbor_allreduce"
+        )
 
 
 def start_average(
     comm: Communicator, source: torch.Tensor, destination: torch.Tensor, name: str
 ) -> Handle[torch.Tensor]:
-    """Start the mean over all ranks of ``source`` into ``destination``."""
+    """Start averaging ``source`` over all ranks into ``destination``."""
     return start(
         comm,
         "allreduce",

@@ -1,4 +1,4 @@
-"""The mixing matrices that exact methods need: symmetric and the same in each round."""
+"""Averages with symmetric mixing matrices that stay the same, for exact methods."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-6
 _FIT = (
-    "Such are SymmetricExponentialGraph, HypercubeGraph, Torus2DGraph, RingGraph and "
-    "FullyConnectedGraph, and with is_weighted=True MeshGrid2DGraph and StarGraph."
+    "Use SymmetricExponentialGraph, HypercubeGraph, Torus2DGraph, RingGraph or "
+    "FullyConnectedGraph, or with is_weighted=True MeshGrid2DGraph or StarGraph."
 )
 
 
 class SymmetricExchange(NeighborExchange):
     """``neighbor_allreduce`` with a symmetric ``W``, or with ``(I + W) / 2``.
 
-    ``W`` is that of ``topology=``, else of the topology in force; while nobody has set
-    one, of ``SymmetricExponentialGraph(n, base=2)``.
+    ``W`` is the matrix of ``topology=``, else of the topology in force, or of
+    ``SymmetricExponentialGraph(n, base=2)`` until the user sets one.
 
     Args:
         comm: Ranks that take part.
-        settings: Their weights must not be set.
-        topology: ``None``, a graph (whose weights count) or a schedule of period 1.
+        settings: Settings of the step; weights must not be set.
+        topology: ``None``, a graph (whose weights are used) or a schedule of period 1.
         method: Name of the algorithm, for errors.
         is_lazy: Whether to use ``(I + W) / 2``.
-        lowest: All eigenvalues of ``W`` must be above this.
+        lowest: All eigenvalues of ``W`` must be above this value.
 
     Raises:
         TypeError: ``topology`` is something else.
-        ValueError: It changes from round to round, or is for other ranks.
+        ValueError: ``topology`` changes from round to round, or has another number of
+            ranks.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class SymmetricExchange(NeighborExchange):
         """Return the weights, the same in each round.
 
         Raises:
-            ValueError: ``W`` does not fit the method, or weights are set as attributes.
+            ValueError: ``W`` does not suit the method, or weights are set as
+                attributes.
         """
         if self._settings.has_weights():
             raise ValueError(
@@ -92,14 +94,14 @@ class SymmetricExchange(NeighborExchange):
         if not (is_symmetric and schedule.is_doubly_stochastic):
             raise ValueError(
                 f"{self._method} needs a mixing matrix that is symmetric and doubly "
-                f"stochastic, which that of the topology is not. {_FIT}"
+                f"stochastic, but the topology's matrix is not. {_FIT}"
             )
         lowest = float(np.linalg.eigvalsh(matrix)[0])
         if lowest <= self._lowest:
             raise ValueError(
                 f"{self._method} needs a mixing matrix with eigenvalues above "
                 f"{self._lowest:.3g}, and the lowest of this topology is {lowest:.3g}; "
-                "give each rank more weight of its own, or use exact_diffusion"
+                "increase each rank's weight for itself, or use exact_diffusion"
             )
         own = schedule.weights(0, self._comm.rank)
         share = 0.5 if self._is_lazy else 1.0

@@ -1,7 +1,7 @@
-"""Follows backward passes: when a bucket's gradients are in, and when a pass is over.
+"""Follows backward passes: when a bucket's gradients are ready, and when a pass ends.
 
-States of a bucket of gradients are in docs/optimizer.md: *filling*, *in flight* (it is
-in ``_announced``), *final*.
+docs/optimizer.md describes the states of a bucket of gradients: *filling*, *in flight*
+(the bucket is in ``_announced``), *final*.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.buckets.bucket import Bucket
 
-# Inside a backward pass, autograd calls back at its end.
+# Called inside a backward pass, registers a function that autograd calls at its end.
 queue_callback: Callable[[Callable[[], None]], None] = (
     torch.autograd.Variable._execution_engine.queue_callback
 )
 
 
 class BackwardTracker:
-    """Turns gradients that arrive into the hooks of an algorithm.
+    """Calls the hooks of an algorithm as gradients become ready.
 
     Args:
-        algorithm: Is told of gradients that are ready.
+        algorithm: The algorithm whose hooks are called.
         buckets: Buckets with flat gradients.
-        passes: Backward passes that add up before gradients are sent.
+        passes: Backward passes that are summed before gradients are sent.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class BackwardTracker:
         self._passes = passes
         self._passed = 0
         self._enabled = True
-        # Whether gradients have come since the last exchange, and whether there has
-        # been one since the last step.
+        # Whether gradients have been computed since the last exchange, and whether
+        # there has been an exchange since the last step.
         self._is_dirty = False
         self._has_exchanged = False
         self._announced: set[Bucket] = set()
@@ -51,9 +51,9 @@ class BackwardTracker:
         self.watch_parameters()
 
     def watch_parameters(self) -> None:
-        """Hook and expect the parameters that require gradients now.
+        """Hook all parameters that require gradients now, and expect their gradients.
 
-        Called between backward passes; within one it may delay buckets to its end.
+        Call it between backward passes; inside a pass it may delay buckets to the end.
         """
         for bucket in self._buckets:
             for position, slot in enumerate(bucket.slots):
@@ -71,7 +71,7 @@ class BackwardTracker:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Let backward passes only add up."""
+        """Let backward passes accumulate gradients without communication."""
         was, self._enabled = self._enabled, False
         try:
             yield
@@ -79,18 +79,18 @@ class BackwardTracker:
             self._enabled = was
 
     def flush(self) -> None:
-        """Exchange what has not been, before the gradients are used."""
+        """Exchange all gradients not exchanged yet, before they are used."""
         if self._is_dirty or not self._has_exchanged:
             self._exchange_rest()
 
     def on_step(self) -> None:
-        """Note that the gradients have been used."""
+        """Record that the gradients have been used."""
         self._has_exchanged = False
 
     def reset(self) -> None:
-        """Note that the gradients are about to be dropped."""
+        """Record that the gradients are about to be dropped."""
         if self._announced:
-            # A backward pass broke off; the peers need the rest of its round.
+            # A backward pass was aborted; the peers need the rest of its round.
             self._exchange_rest()
         self._expect_all()
         self._queued.clear()
@@ -102,7 +102,7 @@ class BackwardTracker:
     def _hook(
         self, parameter: Any, bucket: Bucket, position: int
     ) -> list[torch.utils.hooks.RemovableHandle]:
-        # The parameter must not keep its optimizer alive.
+        # The hooks must not keep the optimizer alive.
         me = weakref.ref(self)
 
         def before(gradient: torch.Tensor) -> None:
@@ -122,7 +122,7 @@ class BackwardTracker:
 
     def _before_accumulation(self, bucket: Bucket) -> None:
         if bucket in self._announced:
-            # A gradient that comes twice in one pass: the engine has the bucket.
+            # A second gradient in one pass: the engine still uses the bucket.
             self._finish()
 
     def _after_accumulation(self, bucket: Bucket, position: int) -> None:
@@ -167,7 +167,7 @@ class BackwardTracker:
         self._has_exchanged = True
 
     def _expect_all(self) -> None:
-        """Expect a gradient of each parameter that can have one."""
+        """Expect a gradient for each parameter that requires one."""
         self._missing = {
             bucket: {
                 position

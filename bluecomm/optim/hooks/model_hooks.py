@@ -1,4 +1,4 @@
-"""Hooks on the models of an optimizer: their forward passes and their state dicts.
+"""Hooks on the forward passes and state dicts of an optimizer's models.
 
 A copy of a model (``deepcopy``, pickle) is a plain model: its hooks do nothing.
 """
@@ -13,21 +13,21 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
-# Copy that a model's state_dict returned -> the parameter it was made from.
+# A copy in a state dict -> the parameter from which it was made.
 _origins = WeakTensorKeyDictionary()
 
 
 class Listener(Protocol):
-    """What wants to know of the models."""
+    """Receives the events of the models."""
 
     def on_forward(self, model: nn.Module) -> None:
-        """A root model is about to run forward."""
+        """Called before a root model runs its forward pass."""
 
     def on_model_read(self) -> None:
-        """The values of the parameters are about to be read."""
+        """Called before the values of the parameters are read."""
 
     def on_model_write(self) -> None:
-        """The values of the parameters are about to be overwritten."""
+        """Called before the values of the parameters are overwritten."""
 
 
 class _Hook:
@@ -50,7 +50,7 @@ class _BeforeForward(_Hook):
 
 
 def _announce(listener: Listener, module: nn.Module) -> None:
-    """Tell of a forward pass."""
+    """Announce a forward pass to the listener."""
     if torch.compiler.is_compiling():
         _announce_untraced(listener, module)
     else:
@@ -59,9 +59,9 @@ def _announce(listener: Listener, module: nn.Module) -> None:
 
 @torch._disable_dynamo  # type: ignore[attr-defined]
 def _announce_untraced(listener: Listener, module: nn.Module) -> None:
-    """Tell of a forward pass past the compiler, which breaks its graph there.
+    """Announce a forward pass outside the compiled graph, which breaks here.
 
-    Apart from ``_announce``, since calling it loads the compiler (seconds).
+    A function of its own, because calling it loads the compiler, which takes seconds.
     """
     listener.on_forward(module)
 
@@ -79,7 +79,7 @@ class _BeforeLoad(_Hook):
 
 
 class _AfterStateDict(_Hook):
-    """Copies a module's own parameters: a view would be saved with its whole bucket."""
+    """Copies a module's own parameters, since saving a view saves its whole bucket."""
 
     def __call__(
         self, module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any
@@ -100,13 +100,13 @@ class _AfterStateDict(_Hook):
 
 
 def origin_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the parameter of which a tensor is a state dict's copy, or the tensor."""
+    """Return the parameter from which a state dict copied a tensor, or the tensor."""
     origin: torch.Tensor = _origins.get(tensor, tensor)  # type: ignore[no-untyped-call]
     return origin
 
 
 def attach(models: Sequence[nn.Module], listener: Listener) -> list[RemovableHandle]:
-    """Tell a listener of what happens to models; return handles that end it."""
+    """Announce the events of models to a listener; return handles that remove it."""
     handles = []
     # torch has no annotations for the hooks of state dicts.
     modules: dict[Any, None] = {}

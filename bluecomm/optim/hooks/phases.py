@@ -1,4 +1,4 @@
-"""Forward, backward and step in the timeline, where one is made."""
+"""Records forward, backward and step in the timeline, if there is one."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ FORWARD, BACKWARD, STEP = "FORWARD", "BACKWARD", "STEP"
 
 
 class Recorder(Protocol):
-    """What takes the events: the engine's."""
+    """Records events; the engine provides it."""
 
     def begin(self, activity: str) -> None:
-        """An activity begins on this thread."""
+        """Begin an activity on this thread."""
 
     def end(self, tensor: str, activity: str) -> None:
-        """The last activity of that name ends; ``tensor`` is empty."""
+        """End the last activity of that name; ``tensor`` is empty."""
 
 
 class Phases:
-    """Tells a recorder what one optimizer's models do.
+    """Records the passes of one optimizer's models.
 
-    As a context manager, entered as often as one likes, it shows the user's own step.
-    All of this runs with cold caches, where each Python function called costs about a
-    microsecond.
+    As a context manager, which may be entered any number of times, it records the
+    user's own step. The hooks run with cold caches, where each call of a Python
+    function costs about a microsecond.
 
-    A backward pass begins with the gradient of a model's output and ends when autograd
-    is through, before what waits at its end for gradients of other ranks.
+    A backward pass begins with the gradient of a model's output. It ends when autograd
+    has finished, before the wait for the gradients of other ranks.
 
     Args:
-        recorder: Takes the events; ``None`` in copies, which are never turned on.
-        models: Whose passes are shown, once ``turn_on`` has been called.
+        recorder: Records the events; ``None`` in copies, which are never turned on.
+        models: Models whose passes are recorded once ``turn_on`` has been called.
     """
 
     def __init__(self, recorder: Recorder | None, models: Sequence[nn.Module]) -> None:
@@ -49,11 +49,11 @@ class Phases:
         self._passes: set[int] = set()
 
     def __reduce__(self) -> tuple[type[Phases], tuple[None, tuple[()]]]:
-        # A copy of a model is a plain model: what it does is not shown.
+        # A copy of a model is a plain model, whose passes are not recorded.
         return Phases, (None, ())
 
     def turn_on(self) -> None:
-        """Begin to watch."""
+        """Start recording."""
         if self._is_on:
             return
         self._is_on = True
@@ -64,7 +64,7 @@ class Phases:
             ]
 
     def turn_off(self) -> None:
-        """Watch no longer; a pass that is under way is shown to its end."""
+        """Stop recording; a pass under way is recorded to its end."""
         self._is_on = False
         for handle in self._handles:
             handle.remove()
@@ -92,13 +92,13 @@ class Phases:
         if not self._is_on or is_compiling():
             return
         self._end(FORWARD)
-        # Walking through a tree takes several microseconds, and most have one leaf.
+        # Walking a tree takes several microseconds, and most outputs are one tensor.
         leaves = (
             (outputs,) if isinstance(outputs, torch.Tensor) else tree_leaves(outputs)
         )
         for leaf in leaves:
             if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
-                # Like the tensor's own hook, with less Python around it.
+                # Like a hook on the tensor, with less Python code around it.
                 leaf.grad_fn.register_prehook(self._on_output_gradients)
 
     def _on_output_gradients(self, gradients: tuple[torch.Tensor | None, ...]) -> None:

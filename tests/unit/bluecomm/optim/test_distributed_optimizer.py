@@ -209,7 +209,7 @@ class TestWorldOfOne:
 
     def test_lbfgs_needs_parameter_averaging(self):
         optimizer = torch.optim.LBFGS(linear().parameters())
-        with pytest.raises(ValueError, match=r"does not go with LBFGS.*order='atc'"):
+        with pytest.raises(ValueError, match=r"does not work with LBFGS.*order='atc'"):
             bf.DistributedOptimizer(optimizer)
 
     def test_join(self):

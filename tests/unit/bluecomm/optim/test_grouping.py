@@ -44,7 +44,9 @@ def test_wrong_groups():
         assign_groups(0.5, named)
     with pytest.raises(ValueError, match="at least 1"):
         assign_groups(0, named)
-    with pytest.raises(ValueError, match="entry 0 has a tensor that is no parameter"):
+    with pytest.raises(
+        ValueError, match="entry 0 has a tensor that is not a parameter"
+    ):
         assign_groups([[torch.zeros(1)]], named)
     with pytest.raises(ValueError, match="entries 0 and 1 have the same parameter"):
         assign_groups([[named[0][1]], [named[0][1]]], named)
