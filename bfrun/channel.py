@@ -1,8 +1,10 @@
-"""Framed messages of the control plane.
+"""JSON objects over a byte stream, each behind its length.
 
-A frame is a big-endian 32-bit length and that many bytes of UTF-8 JSON: an object
-with the key "type". Driver, agents and ranks all speak it. Part of the agent, so:
-standard library only, Python 3.8.
+On the stream, an object is a big-endian 32-bit length and that many bytes of UTF-8
+JSON, and has text under the key "type". ``frames.py`` has the types. The driver, the
+agents and the ranks all use this.
+
+Part of the agent: standard library only, Python 3.8.
 """
 
 from __future__ import annotations
@@ -16,79 +18,80 @@ from typing import Any, Dict  # noqa: UP035
 from bfrun.errors import ProtocolError
 
 # Not dict[str, Any]: an alias is evaluated, and Python 3.8 has no generic dict.
-Frame = Dict[str, Any]  # noqa: UP006
+Message = Dict[str, Any]  # noqa: UP006
 
 MAX_FRAME_NBYTES = 16 << 20
 _LENGTH = struct.Struct(">I")
 
 
-def encode(frame: Mapping[str, Any]) -> bytes:
-    """Return the bytes of ``frame``.
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Return the bytes of ``message``, its length included.
 
     Raises:
-        ProtocolError: The frame is larger than 16 MiB.
+        ProtocolError: The message is larger than 16 MiB.
     """
-    body = json.dumps(frame, separators=(",", ":")).encode("ascii")
+    body = json.dumps(message, separators=(",", ":")).encode("ascii")
     if len(body) > MAX_FRAME_NBYTES:
         raise ProtocolError(
-            f"frame '{frame.get('type')}' has {len(body)} bytes, "
+            f"frame '{message.get('type')}' has {len(body)} bytes; "
             f"at most {MAX_FRAME_NBYTES} are allowed"
         )
     return _LENGTH.pack(len(body)) + body
 
 
-def decode(body: bytes) -> Frame:
-    """Return the frame in ``body`` (without its length).
+def parse(body: bytes) -> Message:
+    """Return the message in ``body``, which does not include the length.
 
     Raises:
-        ProtocolError: Not UTF-8, not JSON, no object, or no text under "type".
+        ProtocolError: ``body`` is not UTF-8, not JSON, not an object, or has no text
+            under "type".
     """
     try:
-        frame = json.loads(body.decode("utf-8"))
+        message = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"frame is no JSON: {error}; got {body[:80]!r}") from None
-    if not isinstance(frame, dict) or not isinstance(frame.get("type"), str):
-        raise ProtocolError(f"frame is no object with a 'type'; got {body[:80]!r}")
-    return frame
+        raise ProtocolError(f"frame is not JSON: {error}; got {body[:80]!r}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ProtocolError(f"frame is not an object with a 'type': {body[:80]!r}")
+    return message
 
 
-class FrameParser:
-    """Cuts a byte stream into frames as the bytes come, however they are split."""
+class MessageParser:
+    """Cuts a byte stream into messages, however its bytes are split on arrival."""
 
     def __init__(self, max_nbytes: int = MAX_FRAME_NBYTES) -> None:
         self._max_nbytes = max_nbytes
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """Take more bytes and return the frames that are now complete.
+    def feed(self, data: bytes) -> list[Message]:
+        """Take more bytes and return the messages that are now complete.
 
         Raises:
-            ProtocolError: A length is over the limit or a frame is invalid. The
+            ProtocolError: A length is over the limit or a message is invalid. The
                 stream cannot be used any more.
         """
         self._buffer += data
-        frames = []
+        messages = []
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, start)
             if length > self._max_nbytes:
                 raise ProtocolError(
-                    f"frame of {length} bytes announced, "
+                    f"a frame of {length} bytes was announced; "
                     f"at most {self._max_nbytes} are allowed"
                 )
             end = start + _LENGTH.size + length
             if len(self._buffer) < end:
                 break
-            frames.append(decode(bytes(self._buffer[start + _LENGTH.size : end])))
+            messages.append(parse(bytes(self._buffer[start + _LENGTH.size : end])))
             start = end
         del self._buffer[:start]
-        return frames
+        return messages
 
 
 class SendQueue:
-    """Frames that wait for a connection to take them, control frames before bulk.
+    """Messages that wait to be sent, control messages before bulk ones.
 
-    A frame whose first bytes have left is finished before any other.
+    A message whose first bytes have been sent is finished before any other.
     """
 
     def __init__(self) -> None:
@@ -99,16 +102,16 @@ class SendQueue:
     def __bool__(self) -> bool:
         return bool(self._current or self._control or self._bulk)
 
-    def put(self, frame: Mapping[str, Any]) -> None:
-        """Queue a control frame."""
-        self._control.append(encode(frame))
+    def put(self, message: Mapping[str, Any]) -> None:
+        """Queue a control message."""
+        self._control.append(encode(message))
 
-    def put_bulk(self, frame: Mapping[str, Any]) -> None:
-        """Queue a frame that lets control frames pass, such as output of a rank."""
-        self._bulk.append(encode(frame))
+    def put_bulk(self, message: Mapping[str, Any]) -> None:
+        """Queue a message that control messages may overtake, such as output."""
+        self._bulk.append(encode(message))
 
     def peek(self) -> memoryview:
-        """Return the bytes to send next; empty when there are none."""
+        """Return the bytes to send next, empty if there are none."""
         if not self._current:
             waiting = self._control or self._bulk
             if waiting:
@@ -116,12 +119,12 @@ class SendQueue:
         return self._current
 
     def advance(self, nbytes: int) -> None:
-        """Drop the first ``nbytes`` of what ``peek`` returned: they have been sent."""
+        """Drop the first ``nbytes`` bytes of ``peek()``, which have been sent."""
         self._current = self._current[nbytes:]
 
 
 def bytes_to_text(data: bytes) -> str:
-    """Return any bytes as text that JSON carries and ``text_to_bytes`` restores."""
+    """Return any bytes as text for JSON; ``text_to_bytes`` restores them."""
     return data.decode("utf-8", "surrogateescape")
 
 

@@ -15,7 +15,17 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from bfrun.channel import Frame, FrameParser, encode
+from bfrun.channel import MessageParser, encode
+from bfrun.errors import ProtocolError
+from bfrun.frames import (
+    AGENT_TO_RANK,
+    FetchTask,
+    Refused,
+    Result,
+    TaskHeader,
+    TaskPart,
+    decode,
+)
 
 _PART_NBYTES = 4 << 20
 
@@ -32,16 +42,25 @@ class Task:
         self._parts: dict[int, list[bytes]] = {}
         self._complete: set[int] = set()
 
-    def frames(self) -> Iterator[Frame]:
+    def frames(self) -> Iterator[TaskPart]:
         """Return the frames that bring the call to an agent."""
         for part in _parts(self.payload):
-            yield {"type": "task_part", "data": part}
+            yield TaskPart(data=part)
 
-    def take(self, rank: int, frame: Frame) -> None:
-        """Take a ``result`` frame of a rank."""
-        part = base64.b64decode(frame["data"], validate=True)
+    def take(self, rank: int, frame: Result) -> None:
+        """Take a part of the result of a rank.
+
+        Raises:
+            ProtocolError: The part is not base64.
+        """
+        try:
+            part = base64.b64decode(frame.data, validate=True)
+        except ValueError as error:
+            raise ProtocolError(
+                f"rank {rank} sent an invalid 'result': {error}"
+            ) from None
         self._parts.setdefault(rank, []).append(part)
-        if frame["last"]:
+        if frame.last:
             self._complete.add(rank)
 
     def result(self, rank: int) -> bytes | None:
@@ -60,7 +79,7 @@ def main() -> None:
     rank = int(os.environ["BLUECOMM_RANK"])
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
         agent.connect(os.environ["BLUECOMM_AGENT_SOCKET"])
-        agent.sendall(encode({"type": "fetch_task", "rank": rank}))
+        agent.sendall(encode(FetchTask(rank=rank).to_message()))
         path, call = pickle.loads(_fetch(agent))
         sys.path += [entry for entry in path if entry not in sys.path]
         function, args, kwargs = pickle.loads(call)
@@ -68,7 +87,7 @@ def main() -> None:
         parts = list(_parts(_dumps(result, rank)))
         for index, part in enumerate(parts):
             last = index == len(parts) - 1
-            agent.sendall(encode({"type": "result", "data": part, "last": last}))
+            agent.sendall(encode(Result(data=part, last=last).to_message()))
 
 
 def _dumps(result: Any, rank: int) -> bytes:
@@ -85,18 +104,19 @@ def _dumps(result: Any, rank: int) -> bytes:
 
 def _fetch(agent: socket.socket) -> bytes:
     """Return the payload that the agent keeps."""
-    parser = FrameParser()
+    parser = MessageParser()
     expected: int | None = None
     parts: list[bytes] = []
     while expected is None or len(parts) < expected:
         data = agent.recv(1 << 20)
         if not data:
-            raise ConnectionError("bfrun.run: the agent hung up before the call came")
-        for frame in parser.feed(data):
-            if frame["type"] == "task":
-                expected = int(frame["parts"])
-            elif frame["type"] == "task_part":
-                parts.append(base64.b64decode(frame["data"]))
-            else:
-                raise ConnectionError(f"bfrun.run: the agent refused: {frame}")
+            raise ConnectionError("bfrun.run: the agent hung up too early")
+        for message in parser.feed(data):
+            frame = decode(message, "the agent of this machine", AGENT_TO_RANK)
+            if isinstance(frame, TaskHeader):
+                expected = frame.parts
+            elif isinstance(frame, TaskPart):
+                parts.append(base64.b64decode(frame.data))
+            elif isinstance(frame, Refused):
+                raise ConnectionError(f"bfrun.run: the agent refused: {frame.error}")
     return b"".join(parts)

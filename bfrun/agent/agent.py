@@ -33,8 +33,35 @@ from bfrun.agent.rank_server import RankServer
 from bfrun.agent.rank_watch import RankWatch
 from bfrun.agent.stdin_feed import StdinFeed
 from bfrun.agent.trace_pump import TracePump
-from bfrun.channel import Frame, text_to_bytes
+from bfrun.channel import Message, text_to_bytes
 from bfrun.errors import ProtocolError
+from bfrun.frames import (
+    AgentEnded,
+    ClockReading,
+    DropOutput,
+    EndRanks,
+    Frame,
+    FromRank,
+    FromRankRefused,
+    Goodbye,
+    Hello,
+    Inspect,
+    Inspection,
+    OutputShown,
+    RankCommand,
+    RankExited,
+    RankNotStarted,
+    RankStarted,
+    ReadClock,
+    Ready,
+    SignalRanks,
+    Start,
+    StdinData,
+    StdinTaken,
+    TaskPart,
+    ToRanks,
+    Welcome,
+)
 
 # The driver is gone: ranks get SIGTERM, and SIGKILL this much later.
 ORPHAN_GRACE_S = 1.0
@@ -61,13 +88,13 @@ class Agent:
         )
         self._task: list[str] = []
         self._server = RankServer(
-            folder, self._selector, self._welcome, self._on_rank_frame, self._task
+            folder, self._selector, self._welcome, self._on_rank_message, self._task
         )
         self._output = OutputPump(self._selector, self._connection)
         self._traces = TracePump(folder, self._connection)
         self._nonce = secrets.token_hex(8)
         self._oom = OomWatch()
-        self._job: Frame = {}
+        self._job: Start | None = None
         self._ranks: dict[int, RankProcess] = {}
         self._watch = RankWatch(self._ranks, self._connection)
         self._stdin: StdinFeed | None = None
@@ -80,17 +107,17 @@ class Agent:
         self._orphaned = False
         self._kill_at: float | None = None
         self._done = False
-        self._handlers: dict[str, Callable[[Frame], None]] = {
-            "start": self._start,
-            "task_part": self._take_task,
-            "to_rank": self._to_rank,
-            "ack": self._ack,
-            "stdin": self._feed_stdin,
-            "signal": self._signal,
-            "inspect": self._inspect,
-            "clock": self._tell_time,
-            "end": self._end,
-            "leave_output": self._leave_output,
+        self._handlers: dict[type[Frame], Callable[[Any], None]] = {
+            Start: self._start,
+            TaskPart: self._take_task,
+            ToRanks: self._to_ranks,
+            OutputShown: self._output_shown,
+            StdinData: self._feed_stdin,
+            SignalRanks: self._signal,
+            Inspect: self._inspect,
+            ReadClock: self._read_clock,
+            EndRanks: self._end,
+            DropOutput: self._drop_output,
         }
 
     def run(self) -> None:
@@ -128,103 +155,99 @@ class Agent:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
 
-    def _ready(self) -> Frame:
-        return {
-            "type": "ready",
-            "agent_pid": os.getpid(),
-            "guard_pid": self._guard_pid,
-            "hostname": socket.gethostname(),
-            "python": platform.python_version(),
-            "executable": sys.executable,
-            "free_port": free_port(),
-        }
+    def _ready(self) -> Ready:
+        return Ready(
+            agent_pid=os.getpid(),
+            guard_pid=self._guard_pid,
+            hostname=socket.gethostname(),
+            python=platform.python_version(),
+            executable=sys.executable,
+            free_port=free_port(),
+        )
 
     # Frames of the driver
 
     def _on_driver(self, frame: Frame) -> None:
-        handler = self._handlers.get(frame["type"])
-        if handler is None:
-            raise ValueError(f"agent: unknown frame '{frame['type']}' of the driver")
-        handler(frame)
+        self._handlers[type(frame)](frame)
 
-    def _start(self, frame: Frame) -> None:
+    def _start(self, frame: Start) -> None:
         """Start every rank of this machine, in order."""
         self._job = frame
-        for spec in frame["processes"]:
+        for spec in frame.processes:
             rank = RankProcess(spec)
             self._ranks[rank.rank] = rank
-            error = rank.start(self._environment(spec))
+            error = rank.start(self._environment(frame, spec))
             if error is not None:
-                self._connection.send(
-                    {"type": "start_failed", "rank": rank.rank, "error": error}
-                )
+                self._connection.send(RankNotStarted(rank=rank.rank, error=error))
                 continue
-            self._connection.send(
-                {"type": "started", "rank": rank.rank, "pid": rank.pid}
-            )
+            self._connection.send(RankStarted(rank=rank.rank, pid=rank.pid))
             self._output.watch(rank)
             if rank.stdin_fd is not None:
                 self._stdin = StdinFeed(rank, self._selector, self._stdin_taken)
             self._connection.flush()
 
-    def _environment(self, spec: Frame) -> dict[str, str]:
-        foreign = tuple(self._job["foreign_prefixes"])
+    def _environment(self, job: Start, spec: RankCommand) -> dict[str, str]:
+        foreign = tuple(job.foreign_prefixes)
         environment = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(foreign)
         }
-        environment.update(spec["env"])
+        environment.update(spec.env)
         environment["BLUECOMM_AGENT_SOCKET"] = self._server.path
-        environment["BLUECOMM_JOB"] = self._job["job"]
+        environment["BLUECOMM_JOB"] = job.job
         return environment
 
-    def _take_task(self, frame: Frame) -> None:
-        self._task.append(frame["data"])
+    def _take_task(self, frame: TaskPart) -> None:
+        self._task.append(frame.data)
 
-    def _to_rank(self, frame: Frame) -> None:
-        for rank in frame.get("ranks") or self._ranks:
-            self._server.send(rank, frame["frame"])
+    def _to_ranks(self, frame: ToRanks) -> None:
+        for rank in frame.ranks or self._ranks:
+            self._server.send(rank, frame.frame)
 
-    def _ack(self, frame: Frame) -> None:
-        self._output.acknowledge(self._ranks[frame["rank"]], frame["nbytes"])
+    def _output_shown(self, frame: OutputShown) -> None:
+        self._output.acknowledge(self._ranks[frame.rank], frame.nbytes)
 
-    def _feed_stdin(self, frame: Frame) -> None:
+    def _feed_stdin(self, frame: StdinData) -> None:
         if self._stdin is not None:
-            self._stdin.feed(text_to_bytes(frame["data"]), bool(frame.get("end")))
+            self._stdin.feed(text_to_bytes(frame.data), frame.end)
 
     def _stdin_taken(self, nbytes: int) -> None:
-        self._connection.send({"type": "stdin_taken", "nbytes": nbytes})
+        self._connection.send(StdinTaken(nbytes=nbytes))
 
-    def _signal(self, frame: Frame) -> None:
+    def _signal(self, frame: SignalRanks) -> None:
         self._has_signalled = True
-        send_signal(self._alive(), frame["signum"])
+        send_signal(self._alive(), frame.signum)
 
-    def _inspect(self, frame: Frame) -> None:
+    def _inspect(self, frame: Inspect) -> None:
         ranks = self._watch.inspection()
-        self._connection.send({"type": "inspection", "id": frame["id"], "ranks": ranks})
+        self._connection.send(Inspection(id=frame.id, ranks=ranks))
 
-    def _tell_time(self, frame: Frame) -> None:
-        """Answer what this machine's clock shows."""
-        now_ns = time.monotonic_ns()
-        answer = {"type": "clock", "sent_ns": frame["sent_ns"], "received_ns": now_ns}
-        self._connection.send({**answer, "replied_ns": time.monotonic_ns()})
+    def _read_clock(self, frame: ReadClock) -> None:
+        """Answer at once with the time on this machine's clock."""
+        received_ns = time.monotonic_ns()
+        reading = ClockReading(
+            sent_ns=frame.sent_ns,
+            received_ns=received_ns,
+            replied_ns=time.monotonic_ns(),
+        )
+        self._connection.send(reading)
         self._connection.flush()
 
-    def _end(self, frame: Frame) -> None:
-        """End what is left; ``ended`` follows when all output has been sent."""
+    def _end(self, frame: EndRanks) -> None:
+        """Kill what is left; ``ended`` follows when all output has been sent."""
         self._ending = True
         self._left = len(self._kill_all())
         self._poll_ranks()
 
-    def _leave_output(self, frame: Frame) -> None:
-        """Drop output that nobody takes; the ranks have ended."""
+    def _drop_output(self, frame: DropOutput) -> None:
+        """Drop output that nobody reads; the ranks have ended."""
         for rank in self._ranks.values():
-            self._output.leave(rank)
+            self._output.drop(rank)
 
     # Frames and output of the ranks
 
-    def _welcome(self, number: int, pid: int) -> Frame | str:
+    def _welcome(self, number: int, pid: int) -> Welcome | str:
         rank = self._ranks.get(number)
         if rank is None or rank.status is not None:
             return (
@@ -233,26 +256,25 @@ class Agent:
             )
         rank.hello_pid = pid
         rank.said_goodbye = False
-        self._connection.send({"type": "hello", "rank": number, "pid": pid})
-        welcome = dict(rank.spec["welcome"])
-        welcome.update(
-            type="welcome",
-            socket_dir=self._folder,
-            machine=f"{welcome['host']}#{self._nonce}",
+        self._connection.send(Hello(rank=number, pid=pid))
+        welcome = rank.spec.welcome
+        return welcome.replace(
+            socket_dir=self._folder, machine=f"{welcome.host}#{self._nonce}"
         )
-        return welcome
 
-    def _on_rank_frame(self, number: int, frame: Frame) -> None:
+    def _on_rank_message(self, number: int, message: Message) -> None:
+        """Pass a message of a rank on to the driver, which checks it."""
         if number not in self._ranks:
             return
-        if frame["type"] == "goodbye":
+        if message["type"] == Goodbye.kind:
             self._ranks[number].said_goodbye = True
         try:
-            self._connection.send({"type": "rank", "rank": number, "frame": frame})
+            self._connection.send(FromRank(rank=number, frame=message))
         except (ProtocolError, RecursionError) as error:
-            # It fits into a frame by itself, but not into one of ours.
-            said = {"type": frame["type"][:99], "error": str(error)}
-            self._connection.send({"type": "rank", "rank": number, "frame": said})
+            # It fits into a frame, but not into a frame inside another one.
+            kind = message["type"][:99]
+            refusal = FromRankRefused(rank=number, frame_kind=kind, error=str(error))
+            self._connection.send(refusal)
 
     # What happens by itself
 
@@ -265,13 +287,14 @@ class Agent:
 
     def _tick(self) -> None:
         self._poll_ranks()
-        self._watch.sample(float(self._job.get("failure_timeout_s", 0)))
+        if self._job is not None:
+            self._watch.sample(self._job.failure_timeout_s)
         for rank in self._ranks.values():
             if rank.streams and rank.lingered() and rank.may_read:
                 self._output.finish(rank)
         if self._ending and not self._said_ended and not self._sending():
             self._said_ended = True
-            self._connection.send_bulk({"type": "ended", "left": self._left})
+            self._connection.send_bulk(AgentEnded(left=self._left))
         self._watch_driver()
 
     def _sending(self) -> bool:
@@ -294,15 +317,15 @@ class Agent:
         self._server.drop_rank(rank.rank)
         if rank.stdin_fd is not None and self._stdin is not None:
             self._stdin.close()
+        assert rank.status is not None
         killed = rank.status == -signal.SIGKILL
         self._connection.send(
-            {
-                "type": "exited",
-                "rank": rank.rank,
-                "pid": rank.pid,
-                "status": rank.status,
-                "oom": self._oom.evidence() if killed else None,
-            }
+            RankExited(
+                rank=rank.rank,
+                pid=rank.pid,
+                status=rank.status,
+                oom=self._oom.evidence() if killed else None,
+            )
         )
         self._traces.add(rank.rank)
 

@@ -1,4 +1,4 @@
-"""The agent's end of the connection to the driver, and the pipe to its guard.
+"""The agent's end of the connection to the driver, and of the pipe to its guard.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from bfrun.channel import Frame, FrameParser, SendQueue
+from bfrun.channel import MessageParser, SendQueue
 from bfrun.errors import ProtocolError
+from bfrun.frames import DRIVER_TO_AGENT, Beat, Frame, Resume, Suspend, decode
 from bfrun.silence import SilenceTimer
 
 DRIVER_SILENCE_LIMIT_S = 4.0
@@ -26,14 +27,14 @@ _READ_NBYTES = 256 << 10
 class DriverConnection:
     """Frames to and from the driver over standard input and output.
 
-    Takes the two descriptors for itself, and gives the agent /dev/null and its
-    standard error instead, so that nothing else can write between frames.
+    Takes over both descriptors and replaces them by /dev/null and by standard error,
+    so that nothing else can write between frames.
 
     Args:
         marker: Written before the first frame.
-        beat_fd: Pipe to the guard, told of each sign of life of the driver.
+        beat_fd: Pipe on which the guard is told of each sign of life of the driver.
         selector: The agent's.
-        on_frame: Called with each frame of the driver but its heartbeats.
+        on_frame: Called with each frame of the driver except heartbeats.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class DriverConnection:
         self._beat_fd = beat_fd
         self._selector = selector
         self._on_frame = on_frame
-        self._parser = FrameParser()
+        self._parser = MessageParser()
         self._queue = SendQueue()
         self._marker: memoryview | None = memoryview(marker)
         self._silence = SilenceTimer(DRIVER_SILENCE_LIMIT_S)
@@ -77,20 +78,24 @@ class DriverConnection:
         """Whether the driver has ended, or has been silent for too long."""
         return self.ended or self._silence.expired()
 
-    def send(self, frame: Mapping[str, Any]) -> None:
-        """Queue a control frame."""
-        self._queue.put(frame)
+    def send(self, frame: Frame) -> None:
+        """Queue a control frame.
 
-    def send_bulk(self, frame: Mapping[str, Any]) -> None:
+        Raises:
+            ProtocolError: The frame is too large.
+        """
+        self._queue.put(frame.to_message())
+
+    def send_bulk(self, frame: Frame) -> None:
         """Queue a frame that control frames may overtake."""
-        self._queue.put_bulk(frame)
+        self._queue.put_bulk(frame.to_message())
 
     def flush(self) -> None:
         """Write what the driver takes now; the selector reports when it takes more."""
         now = time.monotonic()
         if now >= self._beat_due and not self._queue:
             self._beat_due = now + BEAT_EVERY_S
-            self._queue.put({"type": "beat"})
+            self._queue.put(Beat().to_message())
         try:
             if self._marker:
                 self._marker = self._marker[os.write(self._out_fd, self._marker) :]
@@ -117,10 +122,17 @@ class DriverConnection:
     def _receive(self, mask: int) -> None:
         try:
             data = os.read(self._in_fd, _READ_NBYTES)
-            frames = self._parser.feed(data)
+            frames = [
+                decode(message, "the driver", DRIVER_TO_AGENT)
+                for message in self._parser.feed(data)
+            ]
         except BlockingIOError:
             return
-        except (OSError, ProtocolError):
+        except OSError:
+            data, frames = b"", []
+        except ProtocolError as error:
+            # The driver shows it as the reason why it lost its agent.
+            print(f"bfrun's agent: {error}", file=sys.stderr, flush=True)
             data, frames = b"", []
         if not data:
             self.ended = True
@@ -129,9 +141,9 @@ class DriverConnection:
         self._silence.heard()
         self._tell_guard(LIVE_BEAT)
         for frame in frames:
-            if frame["type"] in ("suspend", "resume"):
-                self._pause(frame["type"] == "suspend")
-            elif frame["type"] != "beat":
+            if isinstance(frame, (Suspend, Resume)):
+                self._pause(isinstance(frame, Suspend))
+            elif not isinstance(frame, Beat):
                 self._on_frame(frame)
 
     def _pause(self, paused: bool) -> None:
@@ -144,6 +156,6 @@ class DriverConnection:
         if now < self._guard_due:
             return
         self._guard_due = now + BEAT_EVERY_S / 2
-        # A full pipe holds enough beats; when the guard dies we are told by SIGTERM.
+        # A full pipe holds enough beats, and the kernel signals the guard's death.
         with contextlib.suppress(OSError):
             os.write(self._beat_fd, beat)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import selectors
 
 from bfrun.agent.driver_connection import DriverConnection
-from bfrun.agent.rank_process import RankProcess
+from bfrun.agent.rank_process import RankProcess, Stream
 from bfrun.channel import bytes_to_text
+from bfrun.frames import Output, OutputClosed
 
 
 class OutputPump:
@@ -31,7 +32,7 @@ class OutputPump:
             if fd not in self._selector.get_map():
                 self._register(rank, stream, fd)
 
-    def _register(self, rank: RankProcess, stream: str, fd: int) -> None:
+    def _register(self, rank: RankProcess, stream: Stream, fd: int) -> None:
         self._selector.register(
             fd, selectors.EVENT_READ, lambda mask: self._read(rank, stream)
         )
@@ -42,7 +43,7 @@ class OutputPump:
         if rank.may_read:
             self.watch(rank)
 
-    def _read(self, rank: RankProcess, stream: str) -> bool:
+    def _read(self, rank: RankProcess, stream: Stream) -> bool:
         """Send one piece of output, and say whether there may be more."""
         if stream not in rank.streams:
             return False
@@ -51,13 +52,12 @@ class OutputPump:
             self._close(rank, stream)
         elif data:
             self._connection.send_bulk(
-                {
-                    "type": "output",
-                    "rank": rank.rank,
-                    "stream": stream,
-                    "data": bytes_to_text(data),
-                    "nbytes": len(data),
-                }
+                Output(
+                    rank=rank.rank,
+                    stream=stream,
+                    data=bytes_to_text(data),
+                    nbytes=len(data),
+                )
             )
         if not rank.may_read:
             for fd in rank.streams.values():
@@ -72,7 +72,7 @@ class OutputPump:
             if stream in rank.streams and rank.may_read:
                 self._close(rank, stream)
 
-    def leave(self, rank: RankProcess) -> None:
+    def drop(self, rank: RankProcess) -> None:
         """Drop what an ended rank has printed."""
         for stream in tuple(rank.streams):
             self._close(rank, stream)
@@ -80,9 +80,9 @@ class OutputPump:
     def check_closed(self, rank: RankProcess) -> None:
         """Tell the driver if the rank has ended and nothing of its output is left."""
         if rank.status is not None and not rank.streams:
-            self._connection.send_bulk({"type": "closed", "rank": rank.rank})
+            self._connection.send_bulk(OutputClosed(rank=rank.rank))
 
-    def _close(self, rank: RankProcess, stream: str) -> None:
+    def _close(self, rank: RankProcess, stream: Stream) -> None:
         self._unwatch(rank.streams[stream])
         rank.close_stream(stream)
         self.check_closed(rank)

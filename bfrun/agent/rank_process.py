@@ -11,10 +11,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 
 from bfrun.agent import kernel
 from bfrun.agent.procs import read_stat
+from bfrun.frames import RankCommand
+
+Stream = Literal["stdout", "stderr"]
+Event = Literal["frozen", "failed", "thawed"]
 
 # Bytes of output that may be on their way to the driver. A rank that prints faster
 # than the driver's terminal takes it is held up by its pipe, as by any terminal.
@@ -28,12 +32,12 @@ OUTPUT_LINGER_S = 0.5
 class RankProcess:
     """The process of one rank, in a session of its own. Owns its pipes."""
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        self.rank: int = spec["rank"]
+    def __init__(self, spec: RankCommand) -> None:
+        self.rank = spec.rank
         self.spec = spec
         self.popen: subprocess.Popen[bytes] | None = None
         self.stdin_fd: int | None = None
-        self.streams: dict[str, int] = {}
+        self.streams: dict[Stream, int] = {}
         self.unacked = 0
         self.status: int | None = None
         self.hello_pid: int | None = None
@@ -59,7 +63,7 @@ class RankProcess:
             None, or why the command could not be started.
         """
         agent_pid = os.getpid()
-        cpus = self.spec.get("cpus") or ()
+        cpus = self.spec.cpus
 
         def prepare() -> None:
             kernel.set_parent_death_signal(signal.SIGKILL)
@@ -68,11 +72,11 @@ class RankProcess:
             if cpus:
                 os.sched_setaffinity(0, cpus)
 
-        wants_stdin = bool(self.spec.get("stdin"))
+        wants_stdin = self.spec.stdin
         try:
             self.popen = subprocess.Popen(
-                self.spec["argv"],
-                cwd=self.spec["cwd"],
+                self.spec.argv,
+                cwd=self.spec.cwd,
                 env=dict(environment),
                 stdin=subprocess.PIPE if wants_stdin else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -97,7 +101,7 @@ class RankProcess:
         return None
 
     def _start_error(self, error: Exception) -> str:
-        argv, cwd = self.spec["argv"], self.spec["cwd"]
+        argv, cwd = self.spec.argv, self.spec.cwd
         if not os.path.isdir(cwd):
             return (
                 f"working directory '{cwd}' does not exist on this host; "
@@ -116,7 +120,7 @@ class RankProcess:
             )
         return text
 
-    def read(self, stream: str) -> bytes | None:
+    def read(self, stream: Stream) -> bytes | None:
         """Return new output, ``b""`` at its end, None for nothing now."""
         try:
             data = os.read(self.streams[stream], READ_NBYTES)
@@ -132,7 +136,7 @@ class RankProcess:
         """Whether the output window has room."""
         return self.unacked < OUTPUT_WINDOW_NBYTES
 
-    def close_stream(self, stream: str) -> None:
+    def close_stream(self, stream: Stream) -> None:
         """Stop reading one stream."""
         self.streams.pop(stream)
         assert self.popen is not None
@@ -194,9 +198,9 @@ class FreezeWatch:
         self.state = "running"
         self._window_s = 0.0
         self._window_cpu_s = 0.0
-        self._reported = ""
+        self._reported: Event | None = None
 
-    def sample(self, pid: int, step_s: float, limit_s: float) -> str | None:
+    def sample(self, pid: int, step_s: float, limit_s: float) -> Event | None:
         """Look at the process.
 
         Args:
@@ -237,7 +241,7 @@ class FreezeWatch:
         if is_busy or self._window_s >= self.WINDOW_S:
             self._window_s, self._window_cpu_s = 0.0, cpu_s
 
-    def _thaw(self) -> str | None:
+    def _thaw(self) -> Event | None:
         self.stopped_s = 0.0
-        reported, self._reported = self._reported, ""
+        reported, self._reported = self._reported, None
         return "thawed" if reported else None

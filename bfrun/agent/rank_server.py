@@ -13,8 +13,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bfrun.agent.procs import read_stat
-from bfrun.channel import Frame, FrameParser, SendQueue
+from bfrun.channel import Message, MessageParser, SendQueue
 from bfrun.errors import ProtocolError
+from bfrun.frames import (
+    RANK_TO_AGENT,
+    FetchTask,
+    Hello,
+    Refused,
+    TaskHeader,
+    TaskPart,
+    Welcome,
+    decode,
+)
 
 _READ_NBYTES = 256 << 10
 _CREDENTIALS = struct.Struct("3i")
@@ -26,7 +36,7 @@ class RankConnection:
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.rank: int | None = None
-        self.parser = FrameParser()
+        self.parser = MessageParser()
         self.queue = SendQueue()
         self.closing = False
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -39,23 +49,24 @@ class RankServer:
     Args:
         folder: 0700 folder of this job on this machine.
         selector: The agent's; the data of each entry is a callable for its events.
-        on_hello: Called with (rank, pid); returns the welcome, or a text to refuse.
-        on_frame: Called with (rank, frame) for every later frame.
-        task: Parts of the call that ranks may fetch, filled by the owner.
+        on_hello: Called with (rank, pid). Returns the welcome, or why it refuses.
+        on_message: Called with (rank, message) for every later message, which is not
+            checked: the driver does that.
+        task: Parts of the call that ranks may fetch; the owner fills it.
     """
 
     def __init__(
         self,
         folder: str,
         selector: selectors.BaseSelector,
-        on_hello: Callable[[int, int], Any],
-        on_frame: Callable[[int, Frame], None],
+        on_hello: Callable[[int, int], Welcome | str],
+        on_message: Callable[[int, Message], None],
         task: list[str],
     ) -> None:
         self.path = os.path.join(folder, "agent")
         self._selector = selector
         self._on_hello = on_hello
-        self._on_frame = on_frame
+        self._on_message = on_message
         self._task = task
         self._by_rank: dict[int, RankConnection] = {}
         self._open: list[RankConnection] = []
@@ -65,11 +76,11 @@ class RankServer:
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
-    def send(self, rank: int, frame: Mapping[str, Any]) -> None:
-        """Queue a frame for the process that speaks for ``rank``, if there is one."""
+    def send(self, rank: int, message: Mapping[str, Any]) -> None:
+        """Queue a message for the process that speaks for ``rank``, if there is one."""
         connection = self._by_rank.get(rank)
         if connection is not None:
-            connection.queue.put(frame)
+            connection.queue.put(message)
             self._flush(connection)
 
     def drop_rank(self, rank: int) -> None:
@@ -109,30 +120,36 @@ class RankServer:
         """Read once, and say whether there may be more."""
         try:
             data = connection.socket.recv(_READ_NBYTES)
-            frames = connection.parser.feed(data)
+            messages = connection.parser.feed(data)
         except BlockingIOError:
             return False
         except (OSError, ProtocolError):
-            data, frames = b"", []
-        for frame in frames:
+            data, messages = b"", []
+        for message in messages:
             if connection.closing:
                 break
             if connection.rank is None:
-                self._hello(connection, frame)
+                self._greet(connection, message)
             else:
-                self._on_frame(connection.rank, frame)
+                self._on_message(connection.rank, message)
         if not data:
             self._close(connection)
         return bool(data)
 
-    def _hello(self, connection: RankConnection, frame: Frame) -> None:
-        rank = frame.get("rank")
-        if frame["type"] == "fetch_task" and isinstance(rank, int):
-            self._give_task(connection, rank)
+    def _greet(self, connection: RankConnection, message: Message) -> None:
+        """Serve the first frame of a process: ``hello`` or ``fetch_task``."""
+        try:
+            frame = decode(message, f"process {connection.pid}", RANK_TO_AGENT)
+        except ProtocolError as error:
+            self._refuse(connection, str(error))
             return
-        if frame["type"] != "hello" or not isinstance(rank, int):
-            self._refuse(connection, "the first frame must be a hello with a rank")
-            return
+        if isinstance(frame, FetchTask):
+            self._give_task(connection, frame.rank)
+        elif isinstance(frame, Hello):
+            self._admit(connection, frame.rank)
+
+    def _admit(self, connection: RankConnection, rank: int) -> None:
+        """Let a process speak for its rank, unless another one does."""
         holder = self._by_rank.get(rank)
         if holder is not None and holder.pid != connection.pid:
             stat = read_stat(holder.pid)
@@ -149,19 +166,19 @@ class RankServer:
             self._close(holder)
         connection.rank = rank
         self._by_rank[rank] = connection
-        connection.queue.put(answer)
+        connection.queue.put(answer.to_message())
         self._flush(connection)
 
     def _give_task(self, connection: RankConnection, rank: int) -> None:
         """Send the call to a rank; its result comes over the same connection."""
         connection.rank = rank
-        connection.queue.put({"type": "task", "parts": len(self._task)})
+        connection.queue.put(TaskHeader(parts=len(self._task)).to_message())
         for part in self._task:
-            connection.queue.put({"type": "task_part", "data": part})
+            connection.queue.put(TaskPart(data=part).to_message())
         self._flush(connection)
 
     def _refuse(self, connection: RankConnection, text: str) -> None:
-        connection.queue.put({"type": "refused", "error": text})
+        connection.queue.put(Refused(error=text).to_message())
         connection.closing = True
         self._flush(connection)
 

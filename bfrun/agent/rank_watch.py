@@ -10,7 +10,7 @@ import time
 
 from bfrun.agent.driver_connection import DriverConnection
 from bfrun.agent.rank_process import RankProcess
-from bfrun.channel import Frame
+from bfrun.frames import ProcessState, RankStopped, RankVanished
 
 _SAMPLE_EVERY_S = 1.0
 # A batch system signals all processes of a job. So if a rank has been ended by SIGTERM,
@@ -71,33 +71,32 @@ class RankWatch:
             event = rank.freeze.sample(rank.watched_pid, step_s, failure_timeout_s)
             if event is not None:
                 self._connection.send(
-                    {
-                        "type": "freeze",
-                        "event": event,
-                        "rank": rank.rank,
-                        "pid": rank.watched_pid,
-                        "seconds": rank.freeze.stopped_s,
-                    }
+                    RankStopped(
+                        event=event,
+                        rank=rank.rank,
+                        pid=rank.watched_pid,
+                        seconds=rank.freeze.stopped_s,
+                    )
                 )
             self._check_vanished(rank)
 
     def _check_vanished(self, rank: RankProcess) -> None:
         """Tell of a process that spoke for its rank and ended before its parent."""
-        gone = rank.freeze.state == "exited" and rank.hello_pid not in (None, rank.pid)
-        if gone and not rank.said_goodbye and not rank.vanished:
+        pid = rank.hello_pid
+        if pid is None or pid == rank.pid or rank.freeze.state != "exited":
+            return
+        if not rank.said_goodbye and not rank.vanished:
             rank.vanished = True
-            self._connection.send(
-                {"type": "vanished", "rank": rank.rank, "pid": rank.hello_pid}
-            )
+            self._connection.send(RankVanished(rank=rank.rank, pid=pid))
 
-    def inspection(self) -> dict[int, Frame]:
-        """Return what each rank's process is doing."""
+    def inspection(self) -> dict[str, ProcessState]:
+        """Return what each rank's process is doing, by rank."""
         return {
-            rank.rank: {
-                "pid": rank.watched_pid,
-                "state": "exited" if rank.status is not None else rank.freeze.state,
-                "cpu_s": rank.freeze.cpu_s,
-                "idle_s": rank.freeze.idle_s,
-            }
+            str(rank.rank): ProcessState(
+                pid=rank.watched_pid,
+                state="exited" if rank.status is not None else rank.freeze.state,
+                cpu_s=rank.freeze.cpu_s,
+                idle_s=rank.freeze.idle_s,
+            )
             for rank in self._ranks.values()
         }

@@ -14,6 +14,7 @@ from typing import Tuple  # noqa: UP035
 
 from bfrun.agent.driver_connection import DriverConnection
 from bfrun.errors import ProtocolError
+from bfrun.frames import TracePiece
 from bfrun.trace.spool import HEADER_NBYTES, parse_header, used_ranges
 
 # Small enough that a slow link still carries heartbeats in time.
@@ -73,6 +74,4 @@ class TracePump:
             data = file.read(nbytes)
         packed = base64.b64encode(zlib.compress(data, 1)).decode("ascii")
         name = os.path.basename(path)
-        self._connection.send_bulk(
-            {"type": "trace", "rank": rank, "file": name, "data": packed}
-        )
+        self._connection.send_bulk(TracePiece(rank=rank, file=name, data=packed))

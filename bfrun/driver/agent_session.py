@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from bfrun.channel import Frame, FrameParser, SendQueue
+from bfrun.channel import MessageParser, SendQueue
 from bfrun.errors import LaunchError, ProtocolError
+from bfrun.frames import AGENT_TO_DRIVER, AgentEnded, Beat, Frame, Ready, decode
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher, ProcessConnection
 from bfrun.launch.bootstrap import MarkerFilter, agent_archive, agent_argv, new_marker
@@ -33,13 +34,13 @@ class AgentSession:
     ):
         self.host = host
         self.connection = connection
-        self.ready: Frame | None = None
+        self.ready: Ready | None = None
         self.ended = False
         self.lost = ""
         self.silent = False
         self._archive = memoryview(archive)
         self._filter = MarkerFilter(marker)
-        self._parser = FrameParser()
+        self._parser = MessageParser()
         self._queue = SendQueue()
         self._silence = SilenceTimer(AGENT_SILENCE_LIMIT_S)
         self._beat_due = 0.0
@@ -69,7 +70,7 @@ class AgentSession:
     def send(self, frame: Frame) -> None:
         """Queue a frame, unless the agent is lost."""
         if not self.lost:
-            self._queue.put(frame)
+            self._queue.put(frame.to_message())
 
     def flush(self) -> None:
         """Send what the connection takes now, and a heartbeat when it is time."""
@@ -78,7 +79,7 @@ class AgentSession:
         now = time.monotonic()
         if now >= self._beat_due and not self.has_backlog:
             self._beat_due = now + BEAT_EVERY_S
-            self._queue.put({"type": "beat"})
+            self._queue.put(Beat().to_message())
         try:
             while self._archive:
                 sent = self.connection.send(self._archive)
@@ -94,31 +95,34 @@ class AgentSession:
             self._lose(str(error))
 
     def receive(self) -> list[Frame]:
-        """Return the frames that have come, heartbeats left out."""
-        frames: list[Frame] = []
+        """Return the frames that have arrived and do not concern the session itself."""
         if self.lost:
-            return frames
+            return []
         data = self.connection.receive(_READ_NBYTES)
         if data is None:
-            return frames
+            return []
         if not data:
             self._lose("its connection ended")
-            return frames
+            return []
         self._silence.heard()
+        frames = []
         try:
-            frames = self._parser.feed(self._filter.feed(data))
+            for message in self._parser.feed(self._filter.feed(data)):
+                frame = decode(message, "it", AGENT_TO_DRIVER)
+                if not self._take(frame):
+                    frames.append(frame)
         except ProtocolError as error:
-            self._lose(f"it sent garbage: {error}")
-        return [frame for frame in frames if not self._take(frame)]
+            self._lose(f"{error}")
+        return frames
 
     def _take(self, frame: Frame) -> bool:
-        """Handle the frames that concern the session itself."""
-        if frame["type"] == "ready":
+        """Note what a frame says of the agent, and return whether that is all of it."""
+        if isinstance(frame, Ready):
             self.ready = frame
-        elif frame["type"] == "ended":
+        elif isinstance(frame, AgentEnded):
             self.ended = True
             return False
-        return frame["type"] in ("beat", "ready")
+        return isinstance(frame, (Beat, Ready))
 
     def check(self) -> None:
         """Note a silent agent as lost."""

@@ -121,10 +121,11 @@ def _drive(
 
 
 def describe_agent(session: AgentSession) -> str:
-    """Return one line about a started agent."""
-    ready = session.ready or {}
+    """Return one line about an agent that is ready."""
+    ready = session.ready
+    assert ready is not None
     return (
-        f"agent on {session.host.name}: pid {ready.get('agent_pid')}, "
-        f"guard {ready.get('guard_pid')}, hostname {ready.get('hostname')}, "
-        f"Python {ready.get('python')} ({ready.get('executable')})"
+        f"agent on {session.host.name}: pid {ready.agent_pid}, "
+        f"guard {ready.guard_pid}, hostname {ready.hostname}, "
+        f"Python {ready.python} ({ready.executable})"
     )

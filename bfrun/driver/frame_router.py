@@ -1,13 +1,13 @@
-"""Which agent a frame goes to."""
+"""Sends each frame to the agents and ranks that it is for."""
 
 from __future__ import annotations
 
 import queue
 from collections.abc import Iterable, Sequence
 
-from bfrun.channel import Frame
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.record_table import Answers
+from bfrun.frames import Frame, OutputShown, ToRanks
 from bfrun.plan import LaunchPlan
 
 
@@ -49,7 +49,7 @@ class FrameRouter:
 
     def to_all_ranks(self, frame: Frame) -> None:
         """Send a frame to every rank that is connected to its agent."""
-        self.to_agents({"type": "to_rank", "frame": frame})
+        self.to_agents(ToRanks(frame=frame.to_message()))
 
     def to_ranks(self, ranks: Iterable[int], frame: Frame) -> None:
         """Send a frame to some ranks."""
@@ -57,9 +57,8 @@ class FrameRouter:
         for rank in ranks:
             by_session.setdefault(id(self._session_of[rank]), []).append(rank)
         for here in by_session.values():
-            self.to_agent_of(
-                here[0], {"type": "to_rank", "ranks": here, "frame": frame}
-            )
+            message = frame.to_message()
+            self.to_agent_of(here[0], ToRanks(ranks=here, frame=message))
 
     def answer(self, answers: Answers) -> None:
         """Send what a rendezvous has to say."""
@@ -78,5 +77,4 @@ class FrameRouter:
             shown[rank] = shown.get(rank, 0) + nbytes
         for rank, nbytes in shown.items():
             if nbytes:
-                frame = {"type": "ack", "rank": rank, "nbytes": nbytes}
-                self.to_agent_of(rank, frame)
+                self.to_agent_of(rank, OutputShown(rank=rank, nbytes=nbytes))

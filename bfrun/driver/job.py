@@ -7,8 +7,9 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from bfrun.channel import Frame, text_to_bytes
+from bfrun.channel import text_to_bytes
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AGENT_SILENCE_LIMIT_S, AgentSession
 from bfrun.driver.frame_router import FrameRouter
@@ -19,6 +20,20 @@ from bfrun.driver.signals import SignalWatch, stop_myself
 from bfrun.driver.start_frame import start_frame
 from bfrun.driver.stdin_source import StdinSource
 from bfrun.driver.trace_collector import TraceCollector
+from bfrun.frames import (
+    AgentEnded,
+    ClockReading,
+    DropOutput,
+    EndRanks,
+    Frame,
+    Output,
+    OutputClosed,
+    Resume,
+    SignalRanks,
+    StdinTaken,
+    Suspend,
+    TracePiece,
+)
 from bfrun.output.printer import Printer
 from bfrun.plan import LaunchPlan
 from bfrun.task import Task
@@ -71,12 +86,12 @@ class Job:
         self._left: dict[str, int] = {}
         self.interrupted_by: int | None = None
         self._selector = selectors.PollSelector()
-        self._handlers: dict[str, Callable[[Frame], None]] = {
+        self._handlers: dict[type[Frame], Callable[[Any], None]] = {
             **self._ranks.handlers,
-            "output": self._on_output,
-            "closed": self._on_closed,
-            "stdin_taken": self._on_stdin_taken,
-            "trace": self._on_trace,
+            Output: self._on_output,
+            OutputClosed: self._on_output_closed,
+            StdinTaken: self._on_stdin_taken,
+            TracePiece: self._on_trace_piece,
         }
 
     # The loop
@@ -103,7 +118,8 @@ class Job:
             self._traces.close()
 
     def _start_ranks(self) -> None:
-        ready = self._sessions[0].ready or {}
+        ready = self._sessions[0].ready
+        assert ready is not None
         job, secret = secrets.token_hex(8), secrets.token_hex(32)
         for host, session in zip(self._plan.hosts, self._sessions, strict=True):
             for part in self._task.frames() if self._task is not None else ():
@@ -114,7 +130,7 @@ class Job:
                 self._config,
                 job=job,
                 secret=secret,
-                master_port=ready.get("free_port", 0),
+                master_port=ready.free_port,
             )
             session.send(frame)
 
@@ -140,12 +156,13 @@ class Job:
 
     def _receive(self, session: AgentSession) -> None:
         for frame in session.receive():
-            if frame["type"] == "ended":
-                self._left[session.host.name] = frame["left"]
-            elif frame["type"] == "clock" and self._traces is not None:
-                self._traces.take_answer(session.host.name, frame)
+            if isinstance(frame, AgentEnded):
+                self._left[session.host.name] = frame.left
+            elif isinstance(frame, ClockReading):
+                if self._traces is not None:
+                    self._traces.take_reading(session.host.name, frame)
             else:
-                self._handlers[frame["type"]](frame)
+                self._handlers[type(frame)](frame)
         if session.lost:
             self._selector.unregister(session.connection)
 
@@ -177,11 +194,11 @@ class Job:
         action = self._shutdown.step(now, self.membership.all_ended)
         if action is Action.TERMINATE:
             self.membership.ending = True
-            self._router.to_agents({"type": "signal", "signum": int(signal.SIGTERM)})
+            self._router.to_agents(SignalRanks(signum=int(signal.SIGTERM)))
         elif action is Action.END:
             self.membership.ending = True
             self._end_deadline = now + _ENDED_LIMIT_S
-            self._router.to_agents({"type": "end"})
+            self._router.to_agents(EndRanks())
 
     def _over(self) -> bool:
         if not self._shutdown.ended:
@@ -194,7 +211,7 @@ class Job:
         now = time.monotonic()
         heard_at = now if self.printer.busy else 0.0
         if self._shutdown.leaves_output(now, self.printer.taken_at):
-            self._router.to_agents({"type": "leave_output"})
+            self._router.to_agents(DropOutput())
             heard_at = 0.0
         if self._traces is not None:
             heard_at = max(heard_at, self._traces.heard_at)
@@ -247,29 +264,28 @@ class Job:
 
     def _suspend(self) -> None:
         """Stop this process, after telling the agents not to take it for dead."""
-        self._router.to_agents({"type": "suspend"})
+        self._router.to_agents(Suspend())
         deadline = time.monotonic() + _SUSPEND_FLUSH_S
         while time.monotonic() < deadline and self._router.has_backlog:
             self._router.flush()
             time.sleep(_BACKLOG_TICK_S)
         stop_myself()
-        self._router.to_agents({"type": "resume"})
+        self._router.to_agents(Resume())
 
     # Frames of the agents
 
-    def _on_output(self, frame: Frame) -> None:
-        data = text_to_bytes(frame["data"])
-        self.printer.feed(frame["rank"], frame["stream"], data)
+    def _on_output(self, frame: Output) -> None:
+        self.printer.feed(frame.rank, frame.stream, text_to_bytes(frame.data))
 
-    def _on_closed(self, frame: Frame) -> None:
+    def _on_output_closed(self, frame: OutputClosed) -> None:
         for stream in ("stdout", "stderr"):
-            self.printer.feed(frame["rank"], stream, b"")
+            self.printer.feed(frame.rank, stream, b"")
 
-    def _on_stdin_taken(self, frame: Frame) -> None:
+    def _on_stdin_taken(self, frame: StdinTaken) -> None:
         if self._stdin is not None:
-            self._stdin.taken(frame["nbytes"])
+            self._stdin.taken(frame.nbytes)
 
-    def _on_trace(self, frame: Frame) -> None:
+    def _on_trace_piece(self, frame: TracePiece) -> None:
         if self._traces is not None:
             self._traces.take(frame)
 

@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bfrun.channel import Frame
+from bfrun.frames import RankFinished, RankFrozen, RankLost
+
+# What all ranks are told of another rank.
+Change = RankLost | RankFinished | RankFrozen
 
 # Exit statuses that shells use for a command that could not be started.
 NOT_STARTED_CODE = 127
@@ -105,14 +108,14 @@ class Membership:
         """Note that a rank has ended its communication in order."""
         self.members[rank].said_goodbye = True
 
-    def not_started(self, rank: int, error: str) -> list[Frame]:
+    def not_started(self, rank: int, error: str) -> list[Change]:
         """Note that the command of a rank could not be started."""
         member = self.members[rank]
         member.ended = True
         text = f"rank {rank} on {member.host} could not be started: {error}"
         return self._lost(member, "not started", text, NOT_STARTED_CODE)
 
-    def exited(self, rank: int, status: int, oom: str | None = None) -> list[Frame]:
+    def exited(self, rank: int, status: int, oom: str | None = None) -> list[Change]:
         """Note the exit status of a rank's command, negative for a signal."""
         member = self.members[rank]
         member.status = status
@@ -123,7 +126,7 @@ class Membership:
         text = f"rank {rank} on {member.host} (pid {member.pid}) {what}"
         return self._lost(member, cause, text, code, oom)
 
-    def vanished(self, rank: int, pid: int) -> list[Frame]:
+    def vanished(self, rank: int, pid: int) -> list[Change]:
         """Note that the process of a rank ended while its parent runs on."""
         member = self.members[rank]
         text = (
@@ -132,7 +135,7 @@ class Membership:
         )
         return self._lost(member, "ended without goodbye", text, 1)
 
-    def frozen(self, rank: int, seconds: float) -> list[Frame]:
+    def frozen(self, rank: int, seconds: float) -> list[Change]:
         """Warn that the process of a rank is stopped."""
         member = self.members[rank]
         text = (
@@ -140,10 +143,9 @@ class Membership:
             f"{seconds:.0f} s (state T: SIGSTOP, Ctrl-Z or a debugger); "
             f"kill -CONT {member.pid} lets it go on"
         )
-        frame = {"type": "frozen", "rank": rank, "host": member.host}
-        return [{**frame, "seconds": seconds, "text": text}]
+        return [RankFrozen(rank=rank, host=member.host, seconds=seconds, text=text)]
 
-    def froze_too_long(self, rank: int, seconds: float) -> list[Frame]:
+    def froze_too_long(self, rank: int, seconds: float) -> list[Change]:
         """Note that a rank was stopped for longer than the failure timeout."""
         member = self.members[rank]
         text = (
@@ -152,9 +154,9 @@ class Membership:
         )
         return self._lost(member, f"frozen {seconds:.0f} s", text, 1)
 
-    def agent_lost(self, ranks: Sequence[int], reason: str) -> list[Frame]:
+    def agent_lost(self, ranks: Sequence[int], reason: str) -> list[Change]:
         """Note that the agent of some ranks is gone, and they with it."""
-        frames = []
+        frames: list[Change] = []
         for rank in ranks:
             member = self.members[rank]
             if not member.ended:
@@ -163,15 +165,15 @@ class Membership:
                 frames += self._lost(member, "agent lost", text, AGENT_LOST_CODE)
         return frames
 
-    def _finished(self, member: Member) -> list[Frame]:
+    def _finished(self, member: Member) -> list[Change]:
         if member.announced:
             return []
         member.announced = True
-        frame = {"type": "finished", "rank": member.rank, "host": member.host}
-        if not member.said_goodbye:
-            text = f"rank {member.rank} on {member.host} had finished (exit 0)"
-            frame.update(cause="exit 0", text=text)
-        return [frame]
+        frame = RankFinished(rank=member.rank, host=member.host)
+        if member.said_goodbye:
+            return [frame]
+        text = f"rank {member.rank} on {member.host} had finished (exit 0)"
+        return [frame.replace(cause="exit 0", text=text)]
 
     def _lost(
         self,
@@ -180,7 +182,7 @@ class Membership:
         text: str,
         exit_code: int,
         hint: str | None = None,
-    ) -> list[Frame]:
+    ) -> list[Change]:
         if member.announced:
             return []
         member.announced = True
@@ -189,8 +191,7 @@ class Membership:
         at_s = self.clock() - self.started
         failure = Failure(member.rank, cause, text, exit_code, at_s, hint)
         self.failures.append(failure)
-        frame = {"type": "lost", "rank": member.rank, "host": member.host}
-        return [{**frame, "cause": cause, "text": text}]
+        return [RankLost(rank=member.rank, host=member.host, cause=cause, text=text)]
 
 
 def describe_status(status: int) -> tuple[str, str, int]:

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from bfrun.channel import Frame
 from bfrun.config import LaunchConfig
 from bfrun.driver.frame_router import FrameRouter
-from bfrun.driver.membership import Membership
+from bfrun.driver.membership import Change, Membership
 from bfrun.driver.record_table import RecordTable
 from bfrun.driver.shutdown import Shutdown
 from bfrun.driver.stall_tracker import StallTracker
 from bfrun.errors import ProtocolError
+from bfrun.frames import (
+    RANK_TO_DRIVER,
+    Frame,
+    FromRank,
+    FromRankRefused,
+    Goodbye,
+    Hello,
+    Inspect,
+    Inspection,
+    Pending,
+    Publish,
+    QueryPending,
+    RankExited,
+    RankFrozen,
+    RankLost,
+    RankNotStarted,
+    RankStarted,
+    RankStopped,
+    RankVanished,
+    Result,
+    Stall,
+    decode,
+)
 from bfrun.plan import LaunchPlan
 from bfrun.task import Task
 
@@ -46,15 +69,16 @@ class RankSupervisor:
         self._task = task
         self._records = RecordTable(plan.world_size, config.start_timeout_s)
         self._stalls = StallTracker(hosts)
-        self.handlers: dict[str, Callable[[Frame], None]] = {
-            "started": self._on_started,
-            "start_failed": self._on_start_failed,
-            "hello": self._on_hello,
-            "rank": self._on_rank,
-            "exited": self._on_exited,
-            "vanished": self._on_vanished,
-            "freeze": self._on_freeze,
-            "inspection": self._on_inspection,
+        self.handlers: dict[type[Frame], Callable[[Any], None]] = {
+            RankStarted: self._on_started,
+            RankNotStarted: self._on_not_started,
+            Hello: self._on_hello,
+            FromRank: self._on_frame_of_rank,
+            FromRankRefused: self._on_refused,
+            RankExited: self._on_exited,
+            RankVanished: self._on_vanished,
+            RankStopped: self._on_stopped,
+            Inspection: self._on_inspection,
         }
 
     def step(self, now: float) -> None:
@@ -69,82 +93,83 @@ class RankSupervisor:
         """Note that nothing will be heard of some ranks any more."""
         self._announce(self.membership.agent_lost(ranks, reason))
 
-    def _announce(self, frames: list[Frame]) -> None:
-        """Tell every rank of a change, and act on it."""
-        for frame in frames:
+    def _announce(self, changes: Sequence[Change]) -> None:
+        """Tell every rank of changes, and act on them."""
+        for frame in changes:
             self._router.to_all_ranks(frame)
-            text = frame.get("text", "")
-            if frame["type"] == "lost":
+            if isinstance(frame, RankFrozen):
+                self._say(f"bfrun: {frame.text}")
+                continue
+            if isinstance(frame, RankLost):
                 self._shutdown.fail(time.monotonic())
-            if frame["type"] == "frozen":
-                self._say(f"bfrun: {text}")
-            elif frame["type"] == "lost" and len(self.membership.failures) == 1:
-                self._say(f"bfrun: {text}; ending the other ranks")
-            if frame["type"] in ("lost", "finished"):
-                why = text or f"rank {frame['rank']} on {frame['host']} had finished"
-                self._router.answer(self._records.rank_ended(frame["rank"], why))
+                if len(self.membership.failures) == 1:
+                    self._say(f"bfrun: {frame.text}; ending the other ranks")
+            why = frame.text or f"rank {frame.rank} on {frame.host} had finished"
+            self._router.answer(self._records.rank_ended(frame.rank, why))
 
     # What agents say of ranks
 
-    def _on_started(self, frame: Frame) -> None:
-        self.membership.born(frame["rank"], frame["pid"])
+    def _on_started(self, frame: RankStarted) -> None:
+        self.membership.born(frame.rank, frame.pid)
 
-    def _on_start_failed(self, frame: Frame) -> None:
-        self._announce(self.membership.not_started(frame["rank"], frame["error"]))
+    def _on_not_started(self, frame: RankNotStarted) -> None:
+        self._announce(self.membership.not_started(frame.rank, frame.error))
 
-    def _on_hello(self, frame: Frame) -> None:
-        self.membership.hello(frame["rank"], frame["pid"])
+    def _on_hello(self, frame: Hello) -> None:
+        self.membership.hello(frame.rank, frame.pid)
 
-    def _on_exited(self, frame: Frame) -> None:
-        rank, status, oom = frame["rank"], frame["status"], frame["oom"]
-        self._announce(self.membership.exited(rank, status, oom))
+    def _on_exited(self, frame: RankExited) -> None:
+        self._announce(self.membership.exited(frame.rank, frame.status, frame.oom))
 
-    def _on_vanished(self, frame: Frame) -> None:
-        self._announce(self.membership.vanished(frame["rank"], frame["pid"]))
+    def _on_vanished(self, frame: RankVanished) -> None:
+        self._announce(self.membership.vanished(frame.rank, frame.pid))
 
-    def _on_freeze(self, frame: Frame) -> None:
-        rank, seconds = frame["rank"], frame["seconds"]
-        if frame["event"] == "failed":
-            self._announce(self.membership.froze_too_long(rank, seconds))
-        elif frame["event"] == "frozen":
-            self._announce(self.membership.frozen(rank, seconds))
+    def _on_stopped(self, frame: RankStopped) -> None:
+        if frame.event == "failed":
+            self._announce(self.membership.froze_too_long(frame.rank, frame.seconds))
+        elif frame.event == "frozen":
+            self._announce(self.membership.frozen(frame.rank, frame.seconds))
         elif not self.membership.ending:
-            self._say(f"bfrun: rank {rank} goes on")
+            self._say(f"bfrun: rank {frame.rank} goes on")
 
-    def _on_inspection(self, frame: Frame) -> None:
-        self._stalls.inspected(frame["id"], frame["ranks"])
+    def _on_inspection(self, frame: Inspection) -> None:
+        self._stalls.inspected(frame.id, frame.ranks)
 
     # What ranks say themselves
 
-    def _on_rank(self, frame: Frame) -> None:
-        """Handle what a rank itself said; nothing it says may harm the driver."""
-        rank, said = frame["rank"], frame["frame"]
+    def _on_frame_of_rank(self, frame: FromRank) -> None:
+        """Act on what a rank itself says; nothing that it says may harm the driver."""
         try:
-            self._on_said(rank, said)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            ProtocolError,
-        ) as error:
-            self._say(f"bfrun: rank {rank} sent an invalid '{said['type']}': {error!r}")
+            said = decode(frame.frame, f"rank {frame.rank}", RANK_TO_DRIVER)
+            self._on_said(frame.rank, said)
+        except ProtocolError as error:
+            self._say(f"bfrun: {error}")
+
+    def _on_refused(self, frame: FromRankRefused) -> None:
+        self._say(
+            f"bfrun: rank {frame.rank} sent an invalid '{frame.frame_kind}': "
+            f"{frame.error}"
+        )
 
     def _on_said(self, rank: int, said: Frame) -> None:
         now = time.monotonic()
-        if said["type"] == "publish":
-            number, record = int(said["round"]), said["record"]
-            self._router.answer(self._records.publish(rank, number, record, now))
-        elif said["type"] == "goodbye":
+        if isinstance(said, Publish):
+            self._router.answer(
+                self._records.publish(rank, said.round, said.record, now)
+            )
+        elif isinstance(said, Goodbye):
             self.membership.goodbye(rank)
-        elif said["type"] == "stall":
-            query = self._stalls.ask(rank, str(said["op"]), now)
+        elif isinstance(said, Stall):
+            query = self._stalls.ask(rank, said.op, now)
             if query is not None:
-                self._router.to_all_ranks({"type": "query_pending", "id": query})
-                self._router.to_agents({"type": "inspect", "id": query})
-        elif said["type"] == "pending":
-            self._stalls.pending(rank, said["id"], said["ops"])
-        elif said["type"] == "result" and self._task is not None:
+                self._router.to_all_ranks(QueryPending(id=query))
+                self._router.to_agents(Inspect(id=query))
+        elif isinstance(said, Pending):
+            self._stalls.pending(rank, said.id, said.ops)
+        elif isinstance(said, Result):
+            if self._task is None:
+                raise ProtocolError(
+                    f"rank {rank} sent a 'result', but bfrun runs a program: only "
+                    "functions that bfrun.run starts have results"
+                )
             self._task.take(rank, said)
-        else:
-            raise ValueError("unknown type")

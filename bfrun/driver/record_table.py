@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from bfrun.channel import MAX_FRAME_NBYTES, Frame
+from bfrun.channel import MAX_FRAME_NBYTES
+from bfrun.frames import Frame, RecordList, RecordsMissing
 
 # All records travel in one frame.
 MAX_TABLE_NBYTES = MAX_FRAME_NBYTES - (1 << 20)
@@ -48,7 +49,7 @@ class RecordTable:
             del self._rounds[number]
             records = [current.records[r] for r in range(self._world_size)]
             everyone = sorted(current.records)
-            return [(everyone, {"type": "table", "round": number, "records": records})]
+            return [(everyone, RecordList(round=number, records=records))]
         return self._close_hopeless()
 
     def rank_ended(self, rank: int, why: str) -> Answers:
@@ -87,8 +88,7 @@ class RecordTable:
 
     def _close(self, number: int, text: str) -> Answers:
         current = self._rounds.pop(number)
-        frame: Frame = {"type": "missing", "round": number, "text": text}
-        frame["ranks"] = self._missing(current)
+        frame = RecordsMissing(round=number, ranks=self._missing(current), text=text)
         return [(sorted(current.records), frame)]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from bfrun.channel import Frame
+from bfrun.frames import OutstandingOperation, ProcessState, RankSnapshot, StallTable
 
 ANSWER_LIMIT_S = 2.0
+_NO_ANSWER = "no answer"
+_UNKNOWN = ProcessState(pid=0, state=_NO_ANSWER, cpu_s=0.0, idle_s=0.0)
 
 
 @dataclass
@@ -16,12 +17,12 @@ class _Query:
     number: int
     deadline: float
     askers: dict[int, str] = field(default_factory=dict)
-    operations: dict[int, Any] = field(default_factory=dict)
-    processes: dict[int, Frame] = field(default_factory=dict)
+    operations: dict[int, list[OutstandingOperation]] = field(default_factory=dict)
+    processes: dict[int, ProcessState] = field(default_factory=dict)
 
 
 class StallTracker:
-    """Turns ``stall`` frames of ranks into ``stall_report`` frames.
+    """Answers ranks that stall with what every rank does.
 
     One query serves all ranks that ask while it runs.
 
@@ -48,18 +49,20 @@ class StallTracker:
         self._query.askers[rank] = operation
         return self._query.number if fresh else None
 
-    def pending(self, rank: int, number: int, operations: Any) -> None:
+    def pending(
+        self, rank: int, number: int, operations: list[OutstandingOperation]
+    ) -> None:
         """Take a rank's answer: its operations in flight."""
         if self._query is not None and self._query.number == number:
             self._query.operations[rank] = operations
 
-    def inspected(self, number: int, processes: Mapping[str, Frame]) -> None:
+    def inspected(self, number: int, processes: Mapping[str, ProcessState]) -> None:
         """Take an agent's answer: what the processes of its ranks do."""
         if self._query is not None and self._query.number == number:
             found = {int(rank): process for rank, process in processes.items()}
             self._query.processes.update(found)
 
-    def reports(self, expected: set[int], now: float) -> list[tuple[int, Frame]]:
+    def reports(self, expected: set[int], now: float) -> list[tuple[int, StallTable]]:
         """Return (asker, report) pairs once all have answered or the time is up.
 
         Args:
@@ -77,20 +80,20 @@ class StallTracker:
         self._query = None
         table = {str(rank): self._entry(query, rank) for rank in self._hosts}
         return [
-            (rank, {"type": "stall_report", "op": operation, "ranks": table})
+            (rank, StallTable(op=operation, ranks=table))
             for rank, operation in query.askers.items()
         ]
 
-    def _entry(self, query: _Query, rank: int) -> Frame:
-        process = query.processes.get(rank, {})
-        state = process.get("state", "no answer")
+    def _entry(self, query: _Query, rank: int) -> RankSnapshot:
+        process = query.processes.get(rank, _UNKNOWN)
+        state = process.state
         if state == "running" and rank not in query.operations:
-            state = "no answer"
-        return {
-            "host": self._hosts[rank],
-            "pid": process.get("pid", 0),
-            "state": state,
-            "cpu_s": process.get("cpu_s", 0.0),
-            "idle_s": process.get("idle_s", 0.0),
-            "ops": query.operations.get(rank, []),
-        }
+            state = _NO_ANSWER
+        return RankSnapshot(
+            host=self._hosts[rank],
+            pid=process.pid,
+            state=state,
+            cpu_s=process.cpu_s,
+            idle_s=process.idle_s,
+            ops=query.operations.get(rank, []),
+        )

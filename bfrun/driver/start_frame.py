@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bfrun.channel import Frame
 from bfrun.config import LaunchConfig
 from bfrun.env import FOREIGN_PREFIXES
+from bfrun.frames import RankCommand, Start, Welcome
 from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
 
 
@@ -16,7 +16,7 @@ def start_frame(
     job: str,
     secret: str,
     master_port: int,
-) -> Frame:
+) -> Start:
     """Return the ``start`` frame for the agent of ``host``.
 
     Args:
@@ -32,47 +32,39 @@ def start_frame(
         "MASTER_ADDR": first[0] if first else "127.0.0.1",
         "MASTER_PORT": str(master_port),
     }
-    world = {
-        "job": job,
-        "epoch": 0,
-        "secret": secret,
-        "host": host.host.name,
-        "addresses": list(host.addresses or ("127.0.0.1",)),
-        "start_timeout_s": config.start_timeout_s,
-        "failure_timeout_s": config.failure_timeout_s,
-        "trace": config.timeline_filename is not None,
-    }
-    return {
-        "type": "start",
-        "job": job,
-        "failure_timeout_s": config.failure_timeout_s,
-        "foreign_prefixes": list(FOREIGN_PREFIXES),
-        "processes": [
-            _process(spec, world, master, config.stdin) for spec in host.processes
-        ],
-    }
 
+    def command_of(spec: ProcessSpec) -> RankCommand:
+        placement = spec.placement
+        welcome = Welcome(
+            job=job,
+            epoch=0,
+            secret=secret,
+            host=host.host.name,
+            addresses=list(host.addresses or ("127.0.0.1",)),
+            rank=placement.rank,
+            size=placement.world_size,
+            local_rank=placement.local_rank,
+            local_size=placement.local_world_size,
+            machine_rank=placement.machine_rank,
+            machine_size=placement.machine_world_size,
+            start_timeout_s=config.start_timeout_s,
+            failure_timeout_s=config.failure_timeout_s,
+            trace=config.timeline_filename is not None,
+        )
+        return RankCommand(
+            rank=spec.rank,
+            argv=list(spec.command),
+            cwd=spec.cwd,
+            # Without buffers, because a rank that is killed loses what is in them.
+            env={"PYTHONUNBUFFERED": "1", **master, **spec.environment},
+            cpus=list(spec.cpus),
+            stdin=config.stdin and spec.rank == 0,
+            welcome=welcome,
+        )
 
-def _process(
-    spec: ProcessSpec, world: Frame, master: dict[str, str], stdin: bool
-) -> Frame:
-    placement = spec.placement
-    welcome = {
-        **world,
-        "rank": placement.rank,
-        "size": placement.world_size,
-        "local_rank": placement.local_rank,
-        "local_size": placement.local_world_size,
-        "machine_rank": placement.machine_rank,
-        "machine_size": placement.machine_world_size,
-    }
-    return {
-        "rank": spec.rank,
-        "argv": list(spec.command),
-        "cwd": spec.cwd,
-        # Unbuffered: what a rank has printed must not die with it in its buffers.
-        "env": {"PYTHONUNBUFFERED": "1", **master, **spec.environment},
-        "cpus": list(spec.cpus),
-        "stdin": stdin and spec.rank == 0,
-        "welcome": welcome,
-    }
+    return Start(
+        job=job,
+        failure_timeout_s=config.failure_timeout_s,
+        foreign_prefixes=list(FOREIGN_PREFIXES),
+        processes=[command_of(spec) for spec in host.processes],
+    )

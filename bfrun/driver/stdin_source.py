@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from bfrun.channel import Frame, bytes_to_text
+from bfrun.channel import bytes_to_text
+from bfrun.frames import StdinData
 
 _WINDOW_NBYTES = 64 << 10
 
@@ -26,7 +27,7 @@ class StdinSource:
         """Whether to poll the descriptor."""
         return not self.ended and self._untaken < _WINDOW_NBYTES
 
-    def read(self) -> Frame:
+    def read(self) -> StdinData:
         """Return the frame for what can be read now, the end included."""
         try:
             data = os.read(self.fd, _WINDOW_NBYTES - self._untaken)
@@ -34,7 +35,7 @@ class StdinSource:
             data = b""
         self.ended = not data
         self._untaken += len(data)
-        return {"type": "stdin", "data": bytes_to_text(data), "end": self.ended}
+        return StdinData(data=bytes_to_text(data), end=self.ended)
 
     def taken(self, nbytes: int) -> None:
         """Note that the rank has taken ``nbytes``."""

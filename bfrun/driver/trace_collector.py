@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bfrun.channel import Frame
+from bfrun.frames import ClockReading, ReadClock, TracePiece
 from bfrun.output.ranges import format_ranks
 from bfrun.trace.clock import ClockEstimate
 from bfrun.trace.merge import Source, merge_file
@@ -50,34 +50,31 @@ class TraceCollector:
         self._pieces: dict[tuple[int, str], list[tuple[int, int]]] = {}
         self.heard_at = 0.0
 
-    def question(self, now: float) -> Frame | None:
-        """Return what to ask all agents now, if it is time to."""
+    def question(self, now: float) -> ReadClock | None:
+        """Return what to ask all agents now, or None if it is not time to."""
         if not self._compares or now < self._ask_at:
             return None
         self._asked += 1
         self._ask_at = now + (_QUICK_S if self._asked < _QUICK_COUNT else _SLOW_S)
-        return {"type": "clock", "sent_ns": time.monotonic_ns()}
+        return ReadClock(sent_ns=time.monotonic_ns())
 
-    def take_answer(self, host: str, frame: Frame) -> None:
-        """Take an agent's answer, as soon as it has come."""
+    def take_reading(self, host: str, frame: ClockReading) -> None:
+        """Take the time on an agent's clock, as soon as it has arrived."""
         self._clocks[host].add(
-            frame["sent_ns"],
-            frame["received_ns"],
-            frame["replied_ns"],
-            time.monotonic_ns(),
+            frame.sent_ns, frame.received_ns, frame.replied_ns, time.monotonic_ns()
         )
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: TracePiece) -> None:
         """Take a piece of what a rank has recorded."""
         self.heard_at = time.monotonic()
-        rank = frame["rank"]
+        rank = frame.rank
         room = _MAX_RANK_NBYTES - self._received.get(rank, 0)
-        packed = base64.b64decode(frame["data"], validate=True)
+        packed = base64.b64decode(frame.data, validate=True)
         data = zlib.decompressobj().decompress(packed, max(1, room))
         self._received[rank] = self._received.get(rank, 0) + len(data)
         start = self._file.seek(0, os.SEEK_END)
         self._file.write(data)
-        pieces = self._pieces.setdefault((rank, frame["file"]), [])
+        pieces = self._pieces.setdefault((rank, frame.file), [])
         pieces.append((start, len(data)))
 
     def finish(self) -> str:

@@ -18,8 +18,10 @@ _PACKAGE = Path(__file__).parents[1]
 AGENT_FILES = (
     "channel.py",
     "errors.py",
+    "frames.py",
     "probe.py",
     "silence.py",
+    "structure.py",
     "trace/__init__.py",
     "trace/spool.py",
     *sorted(f"agent/{path.name}" for path in (_PACKAGE / "agent").glob("*.py")),

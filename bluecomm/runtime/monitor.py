@@ -17,11 +17,23 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bfrun.frames import (
+    Frame,
+    OutstandingOperation,
+    Pending,
+    QueryPending,
+    RankFinished,
+    RankFrozen,
+    RankLost,
+    Stall,
+    StallTable,
+)
 from bluecomm.errors import BluecommError
 from bluecomm.runtime.deadline_policy import DeadlinePolicy
 from bluecomm.runtime.failure import MISMATCH
+from bluecomm.runtime.rendezvous.agent_connection import AgentLost, News
 from bluecomm.runtime.stall import StallReport
 
 if TYPE_CHECKING:
@@ -140,37 +152,28 @@ class Monitor:
     def _ask(self, operation: PendingOperation) -> None:
         """Ask the agent what all ranks do."""
         self._ask_again_at = time.monotonic() + self._policy.ask_every_s
-        self._tell(
-            {
-                "type": "stall",
-                "op": operation["name"],
-                "kind": operation["kind"],
-                "age_s": operation["age_s"],
-                "waiting_for": operation["waiting_for"],
-            }
-        )
+        self._tell(Stall(op=operation["name"]))
 
-    def _tell(self, frame: dict[str, Any]) -> None:
+    def _tell(self, frame: Frame) -> None:
         assert self._agent is not None
         with contextlib.suppress(BluecommError):  # the link's reader sees it, too
             self._agent.send(frame)
 
     # -- news, on the link's thread ---------------------------------------------------
 
-    def _on_news(self, frame: dict[str, Any]) -> None:
-        kind = frame["type"]
-        if kind == "lost":
-            self._on_lost(int(frame["rank"]), str(frame["text"]))
-        elif kind == "finished":
-            self._on_finished(int(frame["rank"]))
-        elif kind == "frozen":
-            _log.warning("%s", frame["text"])
-        elif kind == "query_pending":
-            self._answer(frame)
-        elif kind == "stall_report":
-            self._on_report(frame)
-        elif kind == "agent_lost":
-            self._on_agent_lost(frame)
+    def _on_news(self, news: News) -> None:
+        if isinstance(news, RankLost):
+            self._on_lost(news.rank, news.text)
+        elif isinstance(news, RankFinished):
+            self._on_finished(news.rank)
+        elif isinstance(news, RankFrozen):
+            _log.warning("%s", news.text)
+        elif isinstance(news, QueryPending):
+            self._answer(news)
+        elif isinstance(news, StallTable):
+            self._on_stall_table(news)
+        elif isinstance(news, AgentLost):
+            self._on_agent_lost(news)
 
     def _on_lost(self, rank: int, text: str) -> None:
         if rank == self._world.rank:
@@ -184,28 +187,28 @@ class Monitor:
         if rank != self._world.rank:
             self._finished.append((time.monotonic() + _LAST_BYTES_S, rank, text))
 
-    def _answer(self, frame: dict[str, Any]) -> None:
+    def _answer(self, query: QueryPending) -> None:
         operations = [
-            {
-                "name": operation["name"],
-                "kind": operation["kind"],
-                "age_s": operation["age_s"],
-                "waiting_for": operation["waiting_for"],
-                "wish": operation["wish"],
-                "blocking": self._world.blocks_program(operation["handle"]),
-            }
+            OutstandingOperation(
+                name=operation["name"],
+                kind=operation["kind"],
+                age_s=operation["age_s"],
+                waiting_for=list(operation["waiting_for"]),
+                wish=operation["wish"],
+                blocking=self._world.blocks_program(operation["handle"]),
+            )
             for operation in self._world.engine.pending()
         ]
-        self._tell({"type": "pending", "id": frame["id"], "ops": operations})
+        self._tell(Pending(id=query.id, ops=operations))
 
-    def _on_report(self, frame: dict[str, Any]) -> None:
+    def _on_stall_table(self, table: StallTable) -> None:
         unreported, others = self._unreported or (0, 0)
         self._unreported = None
         for operation in self._world.engine.pending():
             handle = operation["handle"]
             is_due = handle == unreported
-            report = StallReport.from_frame(
-                self._world.rank, operation, frame, others if is_due else 0
+            report = StallReport.from_table(
+                self._world.rank, operation, table, others if is_due else 0
             )
             if is_due:
                 _log.warning("%s", report)
@@ -216,10 +219,10 @@ class Monitor:
             ):
                 self._world.engine.extend_deadline(handle, self._policy.extension_s)
 
-    def _on_agent_lost(self, frame: dict[str, Any]) -> None:
+    def _on_agent_lost(self, news: AgentLost) -> None:
         """The launcher is gone: this process must not outlive it."""
         if self._stop.is_set():
             return
-        _log.error("%s; rank %d ends", frame["text"], self._world.rank)
+        _log.error("%s; rank %d ends", news.text, self._world.rank)
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGTERM)

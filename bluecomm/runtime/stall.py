@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bfrun.frames import OutstandingOperation, StallTable
     from bluecomm._native import PendingOperation
 
 # An operation younger than this may be in a report by chance.
@@ -21,26 +22,26 @@ class RankState:
     pid: int
     state: str
     idle_s: float
-    operations: tuple[dict[str, Any], ...]
+    operations: tuple[OutstandingOperation, ...]
 
-    def blocked_in(self) -> dict[str, Any] | None:
+    def blocked_in(self) -> OutstandingOperation | None:
         """Return the operation in which the rank's program blocks, if it does."""
         for operation in self.operations:
-            if operation.get("blocking") and operation["age_s"] > _SETTLED_S:
+            if operation.blocking and operation.age_s > _SETTLED_S:
                 return operation
         return None
 
     def has(self, name: str) -> bool:
         """Return whether an operation of that name is outstanding there."""
-        return any(operation["name"] == name for operation in self.operations)
+        return any(operation.name == name for operation in self.operations)
 
     def __str__(self) -> str:
         where = f"  rank {self.rank} on {self.host} (pid {self.pid}, {self.state}"
         if self.state == "running":
             where += f", CPU last used {self.idle_s:.0f} s ago"
         doing = ", ".join(
-            f"{operation['kind']} {operation['name']!r} for {operation['age_s']:.0f} s"
-            f" (waits for {_awaited(operation['waiting_for'], operation['wish'])})"
+            f"{operation.kind} {operation.name!r} for {operation.age_s:.0f} s"
+            f" (waits for {_awaited(operation.waiting_for, operation.wish)})"
             for operation in self.operations
         )
         return f"{where}): {doing or 'in no operation'}"
@@ -83,24 +84,24 @@ class StallReport:
         )
 
     @classmethod
-    def from_frame(
+    def from_table(
         cls,
         rank: int,
         operation: PendingOperation,
-        frame: dict[str, Any],
+        table: StallTable,
         others: int = 0,
     ) -> StallReport:
         """Return the report that the driver has gathered from all ranks."""
         states = {
             int(number): RankState(
                 rank=int(number),
-                host=str(state["host"]),
-                pid=int(state["pid"]),
-                state=str(state["state"]),
-                idle_s=float(state["idle_s"]),
-                operations=tuple(state["ops"]),
+                host=state.host,
+                pid=state.pid,
+                state=state.state,
+                idle_s=state.idle_s,
+                operations=tuple(state.ops),
             )
-            for number, state in frame["ranks"].items()
+            for number, state in table.ranks.items()
         }
         return dataclasses.replace(cls.alone(rank, operation, others), states=states)
 
@@ -118,7 +119,7 @@ class StallReport:
             return False
         if state.idle_s <= within_s:
             return True
-        awaited = {r for one in state.operations for r in one["waiting_for"]}
+        awaited = {r for one in state.operations for r in one.waiting_for}
         return bool(awaited) and all(
             self._excuses(other, within_s, (*path, rank)) for other in awaited
         )
@@ -130,7 +131,7 @@ class StallReport:
         waits there, perhaps by way of others, for a. No time will mend that.
         """
         mine = self.states[self.rank].blocked_in() if self.rank in self.states else None
-        if mine is None or mine["name"] != self.name or mine["age_s"] > self.age_s:
+        if mine is None or mine.name != self.name or mine.age_s > self.age_s:
             return None  # the states are older than this call
         path = [self.rank]
         while True:
@@ -140,9 +141,9 @@ class StallReport:
                 return None
             absent = [
                 rank
-                for rank in blocked["waiting_for"]
+                for rank in blocked.waiting_for
                 if rank in self.states
-                and not self.states[rank].has(blocked["name"])
+                and not self.states[rank].has(blocked.name)
                 and self.states[rank].blocked_in() is not None
             ]
             if not absent:
@@ -157,7 +158,7 @@ class StallReport:
             blocked = self.states[rank].blocked_in()
             assert blocked is not None
             calls.append(
-                f"rank {rank} is in {blocked['kind']} {blocked['name']!r} and waits "
+                f"rank {rank} is in {blocked.kind} {blocked.name!r} and waits "
                 f"for rank {follower}"
             )
         return (

@@ -131,7 +131,7 @@ def test_a_finished_rank_is_announced(tmp_path):
     )
     job = run_bfrun(tmp_path, "-np", "3", *python(body))
     assert job.process.returncode == 0
-    assert "{'type': 'finished', 'rank': 0, 'host': 'localhost'}" in job.out
+    assert "'rank': 0, 'host': 'localhost', 'cause': '', 'text': ''}" in job.out
     assert "'rank': 1, 'host': 'localhost', 'cause': 'exit 0'" in job.out
 
 
@@ -157,11 +157,11 @@ def test_a_rank_may_connect_again(tmp_path):
 def test_a_stall_gathers_what_every_rank_waits_for(tmp_path):
     body = CLIENT + (
         "import json\n"
+        "from tests.support.frames import make_operation\n"
         "client.publish(0)\n"
-        "if client.rank == 0: client.send('stall', op='x', kind='allreduce', age_s=10,"
-        " waiting_for=[1])\n"
+        "if client.rank == 0: client.send('stall', op='x')\n"
         "query = client.receive('query_pending')\n"
-        "ops = [{'name': f'op{client.rank}'}]\n"
+        "ops = [make_operation(name=f'op{client.rank}').to_json()]\n"
         "client.send('pending', id=query['id'], ops=ops)\n"
         "if client.rank == 0: print(json.dumps(client.receive('stall_report')))\n"
         "client.publish(0, 1)\n"
@@ -169,9 +169,8 @@ def test_a_stall_gathers_what_every_rank_waits_for(tmp_path):
     job = run_bfrun(tmp_path, "-np", "3", *python(body))
     report = json.loads(job.out.split(" ", 1)[1])
     assert report["op"] == "x"
-    assert [report["ranks"][str(r)]["ops"] for r in range(3)] == [
-        [{"name": f"op{r}"}] for r in range(3)
-    ]
+    names = [report["ranks"][str(r)]["ops"][0]["name"] for r in range(3)]
+    assert names == ["op0", "op1", "op2"]
     assert report["ranks"]["1"]["state"] == "running"
     assert report["ranks"]["1"]["host"] == "localhost"
 
@@ -183,7 +182,11 @@ def test_nonsense_of_a_rank_harms_nobody(tmp_path):
     )
     job = run_bfrun(tmp_path, "-np", "2", *python(body))
     assert lines_of(job.out) == ["[0] [1, 1]", "[1] [1, 1]"]
-    assert "sent an invalid 'publish'" in job.err
+    assert "sent an invalid 'publish': field 'round' is missing" in job.err
+    assert (
+        "sent the frame 'nonsense', which a rank never sends to the driver" in job.err
+    )
+    assert "sent an invalid 'pending': field 'id' is [], expected an int" in job.err
 
 
 def test_a_frame_that_is_too_large_to_pass_on_is_refused(tmp_path):
@@ -194,7 +197,7 @@ def test_a_frame_that_is_too_large_to_pass_on_is_refused(tmp_path):
     )
     job = run_bfrun(tmp_path, "-np", "1", *python(body))
     assert job.out == "[0] [1]\n"
-    assert "rank 0 sent an invalid 'publish'" in job.err
+    assert "rank 0 sent an invalid 'publish': frame 'rank' has 167" in job.err
 
 
 def test_standard_input_goes_to_rank_0_only(tmp_path):

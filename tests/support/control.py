@@ -13,7 +13,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bfrun.channel import Frame, FrameParser, encode
+from bfrun.channel import MessageParser, encode
+from bfrun.frames import (
+    RANK_TO_AGENT,
+    RANK_TO_DRIVER,
+    Frame,
+    Hello,
+    OutstandingOperation,
+    Pending,
+    Publish,
+    QueryPending,
+    RankSnapshot,
+    RecordList,
+    Stall,
+    StallTable,
+    Welcome,
+    decode,
+)
 from tests.support.deadlines import DEADLINE_S
 
 
@@ -35,9 +51,9 @@ class ControlServer:
         self._secret = secrets.token_hex(32)
         self._records: dict[int, dict[int, Any]] = {}
         self._connections: dict[int, socket.socket] = {}
-        self._parsers: dict[socket.socket, FrameParser] = {}
-        self._pending: dict[int, list[Any]] = {}
-        self._stall: Frame | None = None
+        self._parsers: dict[socket.socket, MessageParser] = {}
+        self._pending: dict[int, list[OutstandingOperation]] = {}
+        self._stall: Stall | None = None
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
@@ -77,7 +93,7 @@ class ControlServer:
                     return
                 if key.fileobj is self._listener:
                     connection, _ = self._listener.accept()
-                    self._parsers[connection] = FrameParser()
+                    self._parsers[connection] = MessageParser()
                     self._selector.register(connection, selectors.EVENT_READ)
                 else:
                     self._read(key.fileobj)
@@ -90,30 +106,28 @@ class ControlServer:
         if not data:
             self._selector.unregister(connection)
             return
-        for frame in self._parsers[connection].feed(data):
+        for message in self._parsers[connection].feed(data):
+            frame = decode(message, "a rank", RANK_TO_AGENT, RANK_TO_DRIVER)
             self._answer(connection, frame)
 
     def _answer(self, connection: socket.socket, frame: Frame) -> None:
-        kind = frame["type"]
-        if kind == "hello":
-            self._connections[frame["rank"]] = connection
-            self._send(connection, self._welcome(frame["rank"]))
-        elif kind == "publish":
+        if isinstance(frame, Hello):
+            self._connections[frame.rank] = connection
+            self._send(connection, self._welcome(frame.rank))
+        elif isinstance(frame, Publish):
             rank = next(r for r, c in self._connections.items() if c is connection)
-            records = self._records.setdefault(frame["round"], {})
-            records[rank] = frame["record"]
+            records = self._records.setdefault(frame.round, {})
+            records[rank] = frame.record
             if len(records) == self._world_size:
                 table = [records[rank] for rank in range(self._world_size)]
-                self.broadcast(
-                    {"type": "table", "round": frame["round"], "records": table}
-                )
-        elif kind == "stall":
+                self.broadcast(RecordList(round=frame.round, records=table))
+        elif isinstance(frame, Stall):
             self._stall = frame
             self._pending.clear()
-            self.broadcast({"type": "query_pending", "id": 1})
-        elif kind == "pending":
+            self.broadcast(QueryPending(id=1))
+        elif isinstance(frame, Pending):
             rank = next(r for r, c in self._connections.items() if c is connection)
-            self._pending[rank] = frame["ops"]
+            self._pending[rank] = frame.ops
             if len(self._pending) == self._world_size and self._stall:
                 self.broadcast(self._report(self._stall))
         else:
@@ -123,41 +137,40 @@ class ControlServer:
     def _send(connection: socket.socket, frame: Frame) -> None:
         # A rank may end between its last frame and this one; the read side sees it.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            connection.sendall(encode(frame))
+            connection.sendall(encode(frame.to_message()))
 
-    def _welcome(self, rank: int) -> Frame:
+    def _welcome(self, rank: int) -> Welcome:
         machine = self._machines[rank]
         peers = [r for r in range(self._world_size) if self._machines[r] == machine]
         machines = list(dict.fromkeys(self._machines))
-        return {
-            "type": "welcome",
-            "job": self._job,
-            "epoch": 0,
-            "secret": self._secret,
-            "rank": rank,
-            "size": self._world_size,
-            "local_rank": peers.index(rank),
-            "local_size": len(peers),
-            "machine_rank": machines.index(machine),
-            "machine_size": len(machines),
-            "host": f"host{machine}",
-            "machine": f"{self._job}-{machine}",
-            "socket_dir": str(self.directory),
-            "addresses": ["127.0.0.1"],
-            "failure_timeout_s": 120.0,
-            "start_timeout_s": DEADLINE_S,
-        }
+        return Welcome(
+            job=self._job,
+            epoch=0,
+            secret=self._secret,
+            rank=rank,
+            size=self._world_size,
+            local_rank=peers.index(rank),
+            local_size=len(peers),
+            machine_rank=machines.index(machine),
+            machine_size=len(machines),
+            host=f"host{machine}",
+            machine=f"{self._job}-{machine}",
+            socket_dir=str(self.directory),
+            addresses=["127.0.0.1"],
+            failure_timeout_s=120.0,
+            start_timeout_s=DEADLINE_S,
+        )
 
-    def _report(self, stall: Frame) -> Frame:
+    def _report(self, stall: Stall) -> StallTable:
         ranks = {
-            str(rank): {
-                "host": f"host{self._machines[rank]}",
-                "pid": 0,
-                "state": "running",
-                "cpu_s": 0.0,
-                "idle_s": 0.0,
-                "ops": operations,
-            }
+            str(rank): RankSnapshot(
+                host=f"host{self._machines[rank]}",
+                pid=0,
+                state="running",
+                cpu_s=0.0,
+                idle_s=0.0,
+                ops=operations,
+            )
             for rank, operations in self._pending.items()
         }
-        return {"type": "stall_report", "op": stall["op"], "ranks": ranks}
+        return StallTable(op=stall.op, ranks=ranks)

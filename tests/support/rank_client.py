@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Any
 
-from bfrun.channel import Frame, FrameParser, encode
+from bfrun.channel import Message, MessageParser, encode
 
 
 class RankClient:
@@ -14,8 +14,8 @@ class RankClient:
 
     def __init__(self, rank: int | None = None) -> None:
         self.rank = int(os.environ["BLUECOMM_RANK"]) if rank is None else rank
-        self._frames: list[Frame] = []
-        self._parser = FrameParser()
+        self._frames: list[Message] = []
+        self._parser = MessageParser()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(120)
         self._socket.connect(os.environ["BLUECOMM_AGENT_SOCKET"])
@@ -23,11 +23,11 @@ class RankClient:
         self.welcome = self.receive("welcome", "refused")
 
     def send(self, kind: str, /, **fields: Any) -> None:
-        """Send one frame."""
+        """Send one frame, valid or not."""
         self._socket.sendall(encode({"type": kind, **fields}))
 
-    def receive(self, *kinds: str) -> Frame:
-        """Return the next frame of one of ``kinds``; earlier others are kept."""
+    def receive(self, *kinds: str) -> Message:
+        """Return the next frame of one of ``kinds``; keep others for later calls."""
         while True:
             for frame in self._frames:
                 if frame["type"] in kinds:
@@ -38,7 +38,7 @@ class RankClient:
                 raise ConnectionError("the agent hung up")
             self._frames += self._parser.feed(data)
 
-    def publish(self, record: Any, number: int = 0) -> Frame:
+    def publish(self, record: Any, number: int = 0) -> Message:
         """Publish a record and return the table, or who is missing."""
         self.send("publish", round=number, record=record)
         return self.receive("table", "missing")

@@ -51,18 +51,19 @@ BFRUN = [
     # What both sides know.
     {"silence", "task", "probe"},
     {"nccl_net"},
-    {"env", "config", "hosts", "channel", "trace"},
+    {"env", "config", "hosts", "channel", "frames", "trace"},
+    {"structure"},
     {"errors"},
 ]
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}
 
 # The extension is reached through these; all other code uses their Python interface.
 NATIVE_USERS = {"runtime", "ops", "window", "compression"}
-# One for both sides: the framing of messages to the agent, and timelines. Without an
-# agent a rank finds its addresses by the driver's code.
+# Both sides share the frames of the control plane and timelines. Without an agent, a
+# rank finds its addresses by the driver's code.
 BFRUN_FROM_BLUECOMM = {
-    *("bfrun.addresses", "bfrun.channel", "bfrun.errors", "bfrun.probe"),
-    *("bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
+    *("bfrun.addresses", "bfrun.channel", "bfrun.errors", "bfrun.frames"),
+    *("bfrun.probe", "bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
 }
 # Sent to hosts that have nothing but Python.
 AGENT_ROOTS = {"bfrun.agent.agent", "bfrun.launch.bootstrap", "bfrun.agent.guard"}
@@ -213,7 +214,7 @@ def test_bfrun_needs_neither_bluecomm_nor_torch():
     assert not wrong, "\n".join(wrong)
 
 
-def test_bluecomm_takes_only_framing_and_timelines_from_bfrun():
+def test_bluecomm_takes_only_frames_and_timelines_from_bfrun():
     wrong = [
         str(item)
         for item in IMPORTS

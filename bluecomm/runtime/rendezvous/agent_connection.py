@@ -7,6 +7,7 @@ again, because the agent admits one process per rank.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 import threading
@@ -14,11 +15,33 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bfrun.channel import Frame, FrameParser, encode
+from bfrun.channel import MessageParser, encode
 from bfrun.errors import ProtocolError
+from bfrun.frames import (
+    AGENT_TO_RANK,
+    DRIVER_TO_RANK,
+    Frame,
+    Hello,
+    Publish,
+    RecordList,
+    RecordsMissing,
+    Refused,
+    Welcome,
+    decode,
+)
 from bluecomm.errors import BluecommError, CommunicationTimeout
 
 _RECEIVE_NBYTES = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentLost:
+    """News that the connection to the agent has ended, and why."""
+
+    text: str
+
+
+News = Frame | AgentLost
 
 
 class AgentConnection:
@@ -37,9 +60,10 @@ class AgentConnection:
     def __init__(self, path: str, rank: int, timeout_s: float) -> None:
         self.pid = os.getpid()
         self._news = threading.Condition()
-        self._answers: dict[tuple[str, int], Frame] = {}
-        self._listener: Callable[[Frame], None] | None = None
-        self._unheard: list[Frame] = []
+        self._welcomes: list[Welcome] = []  # one, once the agent has answered
+        self._answers: dict[int, RecordList | RecordsMissing] = {}
+        self._listener: Callable[[News], None] | None = None
+        self._unheard: list[News] = []
         self._hearing = threading.RLock()  # held while the listener runs
         self._send_lock = threading.Lock()
         self._broken = ""
@@ -49,8 +73,9 @@ class AgentConnection:
         )
         self._thread.start()
         try:
-            self.send({"type": "hello", "rank": rank, "pid": self.pid})
-            self.welcome = self._take("welcome", 0, timeout_s)
+            self.send(Hello(rank=rank, pid=self.pid))
+            self._await(lambda: bool(self._welcomes), "welcome", timeout_s)
+            self.welcome = self._welcomes[0]
         except BaseException:
             self.close()
             raise
@@ -63,7 +88,7 @@ class AgentConnection:
         """
         try:
             with self._send_lock:
-                self._socket.sendall(encode(frame))
+                self._socket.sendall(encode(frame.to_message()))
         except OSError as error:
             raise BluecommError(f"the agent of this machine is gone: {error}") from None
 
@@ -75,20 +100,20 @@ class AgentConnection:
         Raises:
             CommunicationTimeout: Some ranks have not published theirs in time.
         """
-        self.send({"type": "publish", "round": round_number, "record": record})
-        answer = self._take("table", round_number, timeout_s)
-        if answer["type"] == "missing":
+        self.send(Publish(round=round_number, record=record))
+        self._await(lambda: round_number in self._answers, "table", timeout_s)
+        answer = self._answers.pop(round_number)
+        if isinstance(answer, RecordsMissing):
             raise CommunicationTimeout(
-                f"init on rank {self.welcome['rank']}: {answer['text']}",
+                f"init on rank {self.welcome.rank}: {answer.text}",
                 operation="init",
-                rank=int(self.welcome["rank"]),
-                peers=[int(rank) for rank in answer["ranks"]],
+                rank=self.welcome.rank,
+                peers=answer.ranks,
                 timeout_s=timeout_s,
             )
-        records: list[dict[str, Any]] = answer["records"]
-        return records
+        return answer.records
 
-    def listen(self, listener: Callable[[Frame], None] | None) -> None:
+    def listen(self, listener: Callable[[News], None] | None) -> None:
         """Hand unsolicited frames to ``listener``, on the reader's thread.
 
         News that came while nobody listened are handed over first. Once this returns,
@@ -112,11 +137,20 @@ class AgentConnection:
         """Drop the descriptor in a forked child; the parent keeps the connection."""
         self._socket.close()
 
-    def _take(self, kind: str, number: int, timeout_s: float) -> Frame:
-        """Wait for the answer to a question, or for the refusal of it."""
+    def _await(
+        self, is_answered: Callable[[], bool], kind: str, timeout_s: float
+    ) -> None:
+        """Wait until ``is_answered`` returns true.
+
+        Raises:
+            BluecommError: The agent refuses this process, or the connection broke.
+            CommunicationTimeout: The answer did not arrive in time.
+        """
         deadline = time.monotonic() + timeout_s
         with self._news:
-            while (kind, number) not in self._answers and not self._broken:
+            while not is_answered():
+                if self._broken:
+                    raise BluecommError(f"init: {self._broken}", operation="init")
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise CommunicationTimeout(
@@ -126,49 +160,45 @@ class AgentConnection:
                         timeout_s=timeout_s,
                     )
                 self._news.wait(left)
-            if (kind, number) in self._answers:
-                return self._answers.pop((kind, number))
-            raise BluecommError(f"init: {self._broken}", operation="init")
 
     def _read(self) -> None:
-        parser = FrameParser()
+        parser = MessageParser()
         ending = ""
         while not ending:
             try:
                 data = self._socket.recv(_RECEIVE_NBYTES)
-                frames = parser.feed(data)
-            except (OSError, ProtocolError) as error:
-                ending = f"the connection to the agent of this machine broke: {error}"
-            else:
-                for frame in frames:
-                    self._dispatch(frame)
+                for message in parser.feed(data):
+                    self._dispatch(
+                        decode(message, "the agent", AGENT_TO_RANK, DRIVER_TO_RANK)
+                    )
                 if not data:
                     ending = "the agent of this machine closed the connection"
+            except (OSError, ProtocolError) as error:
+                ending = f"the connection to the agent of this machine broke: {error}"
         with self._news:
             self._broken = self._broken or ending
             self._news.notify_all()
-        self._hear({"type": "agent_lost", "text": self._broken})
+        self._hear(AgentLost(self._broken))
 
     def _dispatch(self, frame: Frame) -> None:
-        kind = frame["type"]
-        if kind in ("welcome", "table", "missing"):
-            question = "welcome" if kind == "welcome" else "table"
-            with self._news:
-                self._answers[question, int(frame.get("round", 0))] = frame
-                self._news.notify_all()
-        elif kind == "refused":
-            with self._news:
-                self._broken = f"refused by the agent of this machine: {frame['error']}"
-                self._news.notify_all()
-        else:
+        """Store an answer for the thread that waits for it; pass on all other news."""
+        with self._news:
+            if isinstance(frame, Welcome):
+                self._welcomes.append(frame)
+            elif isinstance(frame, (RecordList, RecordsMissing)):
+                self._answers[frame.round] = frame
+            elif isinstance(frame, Refused):
+                self._broken = f"refused by the agent of this machine: {frame.error}"
+            self._news.notify_all()
+        if not isinstance(frame, (Welcome, RecordList, RecordsMissing, Refused)):
             self._hear(frame)
 
-    def _hear(self, frame: Frame) -> None:
+    def _hear(self, news: News) -> None:
         with self._hearing:
             if self._listener is None:
-                self._unheard.append(frame)
+                self._unheard.append(news)
             else:
-                self._listener(frame)
+                self._listener(news)
 
 
 def _connect(path: str, rank: int, timeout_s: float) -> socket.socket:

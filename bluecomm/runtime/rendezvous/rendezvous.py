@@ -9,6 +9,7 @@ import secrets
 import socket
 from typing import TYPE_CHECKING, Any
 
+from bfrun.frames import Goodbye
 from bluecomm.config import Config
 from bluecomm.runtime.rendezvous.agent_connection import AgentConnection
 from bluecomm.runtime.rendezvous.mpi_library import launcher_family
@@ -160,23 +161,23 @@ class AgentRendezvous(Rendezvous):
         self._agent = AgentConnection(
             config.agent_socket, config.rank or 0, config.start_timeout_s
         )
-        told = self._agent.welcome
+        welcome = self._agent.welcome
         self._assignment = Assignment(
-            rank=int(told["rank"]),
-            size=int(told["size"]),
-            local_rank=int(told["local_rank"]),
-            local_size=int(told["local_size"]),
-            machine_rank=int(told["machine_rank"]),
-            machine_size=int(told["machine_size"]),
-            job=str(told["job"]),
-            epoch=int(told["epoch"]),
-            secret=bytes.fromhex(told["secret"]),
-            host=str(told["host"]),
-            machine=str(told["machine"]),
-            socket_dir=str(told["socket_dir"]),
-            addresses=tuple(told["addresses"]),
+            rank=welcome.rank,
+            size=welcome.size,
+            local_rank=welcome.local_rank,
+            local_size=welcome.local_size,
+            machine_rank=welcome.machine_rank,
+            machine_size=welcome.machine_size,
+            job=welcome.job,
+            epoch=welcome.epoch,
+            secret=bytes.fromhex(welcome.secret),
+            host=welcome.host,
+            machine=welcome.machine,
+            socket_dir=welcome.socket_dir,
+            addresses=tuple(welcome.addresses),
             source="bfrun",
-            trace=bool(told.get("trace")),
+            trace=welcome.trace,
         )
 
     @property
@@ -192,7 +193,7 @@ class AgentRendezvous(Rendezvous):
         return self._agent.exchange(record, number, timeout_s)
 
     def goodbye(self) -> None:
-        self._agent.send({"type": "goodbye"})
+        self._agent.send(Goodbye())
 
     def close(self) -> None:
         if os.getpid() == self._agent.pid:

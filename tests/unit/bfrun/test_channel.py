@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfrun.channel import (
-    FrameParser,
+    MessageParser,
     SendQueue,
     bytes_to_text,
-    decode,
     encode,
+    parse,
     text_to_bytes,
 )
 from bfrun.errors import ProtocolError
@@ -30,7 +30,7 @@ frames = st.builds(
 @given(st.lists(frames, max_size=5), st.lists(st.integers(1, 50)))
 def test_frames_survive_any_split(sent, cuts):
     data = b"".join(encode(frame) for frame in sent)
-    parser, got, start = FrameParser(), [], 0
+    parser, got, start = MessageParser(), [], 0
     for cut in [*cuts, len(data) + 1]:
         got += parser.feed(data[start : start + cut])
         start += cut
@@ -39,7 +39,7 @@ def test_frames_survive_any_split(sent, cuts):
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_or_waits_for_more(data):
-    parser = FrameParser(max_nbytes=100)
+    parser = MessageParser(max_nbytes=100)
     try:
         frames = parser.feed(data)
     except ProtocolError:
@@ -48,16 +48,18 @@ def test_garbage_is_refused_or_waits_for_more(data):
 
 
 def test_a_length_over_the_limit_is_refused_before_its_bytes_come():
-    with pytest.raises(ProtocolError, match="frame of 4294967295 bytes announced"):
-        FrameParser().feed(b"\xff\xff\xff\xff")
+    with pytest.raises(
+        ProtocolError, match="a frame of 4294967295 bytes was announced"
+    ):
+        MessageParser().feed(b"\xff\xff\xff\xff")
 
 
 @pytest.mark.parametrize(
     "body", [b"[1]", b'{"a": 1}', b'{"type": 1}', b"\xff", b"{", b"[" * 100_000]
 )
 def test_bodies_that_are_no_frames(body):
-    with pytest.raises(ProtocolError, match="frame is no"):
-        decode(body)
+    with pytest.raises(ProtocolError, match="frame is not"):
+        parse(body)
 
 
 def test_a_frame_that_is_too_large_is_not_sent():
@@ -84,6 +86,6 @@ def test_control_frames_pass_bulk_frames_but_cut_none(step):
         piece = bytes(queue.peek()[:step])
         queue.advance(len(piece))
         rest += piece
-    order = [frame["n"] for frame in FrameParser().feed(first + rest)]
+    order = [frame["n"] for frame in MessageParser().feed(first + rest)]
     assert order == [1, 3, 2]
     assert bytes(queue.peek()) == b""

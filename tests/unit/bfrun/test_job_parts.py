@@ -9,6 +9,7 @@ import bfrun
 from bfrun.config import LaunchConfig
 from bfrun.driver.start_frame import start_frame
 from bfrun.driver.stdin_source import StdinSource
+from bfrun.frames import Result, StdinData
 from bfrun.hosts import LOCALHOST
 from bfrun.plan import HostFacts, make_plan
 from bfrun.task import Task
@@ -29,23 +30,23 @@ def frame_of(config, environ):
 def test_the_start_frame_holds_what_ranks_need():
     config = LaunchConfig(("python", "x.py"), 2, cwd="/tmp", stdin=True)
     frame = frame_of(config, {"PATH": "/bin"})
-    first, second = frame["processes"]
-    assert (first["argv"], first["cwd"]) == (["python", "x.py"], "/tmp")
-    assert (first["stdin"], second["stdin"]) == (True, False)
-    assert second["env"]["RANK"] == "1"
-    assert second["env"]["MASTER_ADDR"] == "127.0.0.1"
-    assert second["env"]["MASTER_PORT"] == "77"
-    welcome = second["welcome"]
-    assert (welcome["rank"], welcome["size"]) == (1, 2)
-    assert (welcome["job"], welcome["secret"], welcome["epoch"]) == ("ab", "cd", 0)
-    assert welcome["addresses"] == ["127.0.0.1"]
+    first, second = frame.processes
+    assert (first.argv, first.cwd) == (["python", "x.py"], "/tmp")
+    assert (first.stdin, second.stdin) == (True, False)
+    assert second.env["RANK"] == "1"
+    assert second.env["MASTER_ADDR"] == "127.0.0.1"
+    assert second.env["MASTER_PORT"] == "77"
+    welcome = second.welcome
+    assert (welcome.rank, welcome.size) == (1, 2)
+    assert (welcome.job, welcome.secret, welcome.epoch) == ("ab", "cd", 0)
+    assert welcome.addresses == ["127.0.0.1"]
     # The key must not be where `ps e` and core dumps show it.
-    assert not any(value == "cd" for value in second["env"].values())
+    assert not any(value == "cd" for value in second.env.values())
 
 
 def test_the_users_master_address_wins():
     frame = frame_of(LaunchConfig(("x",), 1), {"MASTER_ADDR": "h", "MASTER_PORT": "9"})
-    env = frame["processes"][0]["env"]
+    env = frame.processes[0].env
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("h", "9")
 
 
@@ -55,19 +56,19 @@ def test_standard_input_waits_for_its_window():
     os.write(write_end, b"x" * 65536)
     assert source.wants_more
     frame = source.read()
-    assert (len(frame["data"]), frame["end"]) == (65536, False)
+    assert (len(frame.data), frame.end) == (65536, False)
     assert not source.wants_more
     source.taken(65536)
     os.close(write_end)
     assert source.wants_more
-    assert source.read() == {"type": "stdin", "data": "", "end": True}
+    assert source.read() == StdinData(data="", end=True)
     assert not source.wants_more
     os.close(read_end)
 
 
 def test_a_task_travels_in_parts():
     task = Task(b"x" * (9 << 20))
-    parts = [base64.b64decode(frame["data"]) for frame in task.frames()]
+    parts = [base64.b64decode(frame.data) for frame in task.frames()]
     assert len(parts) == 3
     assert b"".join(parts) == task.payload
     assert len(list(Task(b"").frames())) == 1
@@ -75,8 +76,8 @@ def test_a_task_travels_in_parts():
 
 def test_a_result_counts_when_its_last_part_has_come():
     task = Task(b"")
-    task.take(1, {"data": base64.b64encode(b"ab").decode(), "last": False})
+    task.take(1, Result(data=base64.b64encode(b"ab").decode(), last=False))
     assert task.result(1) is None
-    task.take(1, {"data": base64.b64encode(b"c").decode(), "last": True})
+    task.take(1, Result(data=base64.b64encode(b"c").decode(), last=True))
     assert task.result(1) == b"abc"
     assert task.result(0) is None

@@ -5,6 +5,7 @@ import pytest
 from bfrun.agent.procs import ProcessStat
 from bfrun.agent.rank_process import FreezeWatch, RankProcess
 from tests.support.deadlines import DEADLINE_S
+from tests.support.frames import make_command
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_a_process_that_only_looks_around_is_idle(stat):
 
 
 def run(argv, cwd="/", **spec):
-    rank = RankProcess({"rank": 0, "argv": argv, "cwd": str(cwd), **spec})
+    rank = RankProcess(make_command(argv, str(cwd), **spec))
     return rank, rank.start({"PATH": "/usr/bin:/bin", "NAME": "value"})
 
 

@@ -8,8 +8,10 @@ import sys
 import pytest
 
 from bfrun.agent.rank_server import RankServer
-from bfrun.channel import FrameParser, encode
+from bfrun.channel import MessageParser, encode
+from bfrun.frames import Hello
 from tests.support.deadlines import DEADLINE_S, wait_until
+from tests.support.frames import make_welcome
 
 
 class Agent:
@@ -23,7 +25,7 @@ class Agent:
         )
 
     def hello(self, rank, pid):
-        return {"type": "welcome", "pid": pid} if rank < 2 else f"rank {rank}?"
+        return make_welcome(machine=str(pid)) if rank < 2 else f"rank {rank}?"
 
     def serve(self, turns=5):
         for _ in range(turns):
@@ -33,7 +35,7 @@ class Agent:
 
 class Client:
     def __init__(self, agent):
-        self.agent, self.parser = agent, FrameParser()
+        self.agent, self.parser = agent, MessageParser()
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(agent.server.path)
         self.socket.settimeout(DEADLINE_S)
@@ -56,12 +58,13 @@ def agent(tmp_path):
 
 
 def hello(rank):
-    return encode({"type": "hello", "rank": rank, "pid": 1})
+    return encode(Hello(rank=rank, pid=1).to_message())
 
 
 def test_a_welcome_then_frames_both_ways(agent):
     client = Client(agent)
-    assert client.ask(hello(1)) == [{"type": "welcome", "pid": os.getpid()}]
+    (welcome,) = client.ask(hello(1))
+    assert (welcome["type"], welcome["machine"]) == ("welcome", str(os.getpid()))
     client.socket.sendall(encode({"type": "goodbye"}))
     agent.serve()
     assert agent.frames == [(1, {"type": "goodbye"})]
@@ -75,8 +78,14 @@ def test_a_welcome_then_frames_both_ways(agent):
     ("data", "text"),
     [
         (hello(5), "rank 5?"),
-        (encode({"type": "publish"}), "the first frame must be a hello"),
-        (encode({"type": "hello", "rank": "1"}), "the first frame must be a hello"),
+        (
+            encode({"type": "publish"}),
+            f"process {os.getpid()} sent the frame 'publish', which a rank never sends",
+        ),
+        (
+            encode({"type": "hello", "rank": "1", "pid": 1}),
+            "sent an invalid 'hello': field 'rank' is '1', expected an integer",
+        ),
     ],
 )
 def test_who_is_refused_is_told_why_and_hung_up_on(agent, data, text):

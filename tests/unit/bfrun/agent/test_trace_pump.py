@@ -7,11 +7,12 @@ import pytest
 
 from bfrun.agent import trace_pump
 from bfrun.agent.trace_pump import TracePump
+from bfrun.frames import TracePiece
 from bfrun.trace.spool import Spool
 from tests.support.traces import TraceWriter
 
 
-class Link:
+class Connection:
     """A connection to the driver that takes frames when it is told to."""
 
     def __init__(self):
@@ -24,7 +25,7 @@ class Link:
 
 @pytest.fixture
 def connection():
-    return Link()
+    return Connection()
 
 
 @pytest.fixture
@@ -48,9 +49,9 @@ def drain(pump, connection):
         before = len(connection.frames)
         pump.step()
         (frame,) = connection.frames[before:]
-        assert frame["type"] == "trace"
-        key = frame["rank"], frame["file"]
-        piece = zlib.decompress(base64.b64decode(frame["data"]))
+        assert isinstance(frame, TracePiece)
+        key = frame.rank, frame.file
+        piece = zlib.decompress(base64.b64decode(frame.data))
         arrived[key] = arrived.get(key, b"") + piece
     return arrived
 
@@ -70,9 +71,7 @@ def test_pieces_are_small_and_in_order(pump, connection, tmp_path, monkeypatch, 
     packed = record(tmp_path, 0, events=3, capacity=10)
     pump.add(0)
     assert drain(pump, connection) == {(0, "trace-0-7"): packed}
-    sizes = [
-        len(zlib.decompress(base64.b64decode(f["data"]))) for f in connection.frames
-    ]
+    sizes = [len(zlib.decompress(base64.b64decode(f.data))) for f in connection.frames]
     assert max(sizes) <= nbytes
 
 

@@ -48,7 +48,7 @@ def test_every_agent_is_ready():
     sessions = start(Scripted())
     try:
         assert [session.host for session in sessions] == HOSTS
-        assert all(session.ready["agent_pid"] > 0 for session in sessions)
+        assert all(session.ready.agent_pid > 0 for session in sessions)
     finally:
         for session in sessions:
             session.close()

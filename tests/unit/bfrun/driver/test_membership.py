@@ -1,6 +1,7 @@
 import pytest
 
 from bfrun.driver.membership import Failure, Membership, describe_status, first_failure
+from bfrun.frames import RankFinished, RankFrozen, RankLost
 
 
 @pytest.fixture
@@ -13,21 +14,21 @@ def members():
 
 def test_an_exit_after_goodbye_is_finished(members):
     members.goodbye(1)
-    assert members.exited(1, 0) == [{"type": "finished", "rank": 1, "host": "a"}]
+    assert members.exited(1, 0) == [RankFinished(rank=1, host="a")]
     assert members.failures == []
 
 
 def test_an_exit_without_goodbye_says_so(members):
     (frame,) = members.exited(2, 0)
-    assert frame["type"] == "finished"
-    assert frame["cause"] == "exit 0"
-    assert frame["text"] == "rank 2 on b had finished (exit 0)"
+    assert isinstance(frame, RankFinished)
+    assert frame.cause == "exit 0"
+    assert frame.text == "rank 2 on b had finished (exit 0)"
 
 
 def test_a_new_hello_takes_the_goodbye_back(members):
     members.goodbye(1)
     members.hello(1, 555)
-    assert members.exited(1, 0)[0]["cause"] == "exit 0"
+    assert members.exited(1, 0)[0].cause == "exit 0"
     assert members.members[1].pid == 555
 
 
@@ -42,10 +43,11 @@ def test_a_new_hello_takes_the_goodbye_back(members):
 )
 def test_a_failure_names_rank_host_and_pid(members, status, cause, text, code):
     (frame,) = members.exited(2, status, "oom!")
-    assert (frame["type"], frame["rank"], frame["host"]) == ("lost", 2, "b")
-    assert frame["cause"] == cause
-    assert frame["text"].startswith("rank 2 on b (pid 102) ")
-    assert frame["text"].endswith(text)
+    assert isinstance(frame, RankLost)
+    assert (frame.rank, frame.host) == (2, "b")
+    assert frame.cause == cause
+    assert frame.text.startswith("rank 2 on b (pid 102) ")
+    assert frame.text.endswith(text)
     (failure,) = members.failures
     assert (failure.exit_code, failure.hint) == (code, "oom!")
 
@@ -55,7 +57,7 @@ def test_unknown_signals_have_numbers():
 
 
 def test_each_rank_is_announced_once(members):
-    assert members.vanished(0, 7)[0]["cause"] == "ended without goodbye"
+    assert members.vanished(0, 7)[0].cause == "ended without goodbye"
     assert members.exited(0, 1) == []
     assert len(members.failures) == 1
     assert members.members[0].ended
@@ -70,9 +72,9 @@ def test_deaths_while_the_job_ends_are_no_failures(members):
 def test_a_lost_agent_takes_its_living_ranks_along(members):
     members.exited(0, 0)
     frames = members.agent_lost([0, 1], "connection cut")
-    assert [frame["rank"] for frame in frames] == [1]
-    assert frames[0]["cause"] == "agent lost"
-    assert "lost with its agent: connection cut" in frames[0]["text"]
+    assert [frame.rank for frame in frames] == [1]
+    assert frames[0].cause == "agent lost"
+    assert "lost with its agent: connection cut" in frames[0].text
     assert not members.all_ended
     members.agent_lost([2], "connection cut")
     assert members.all_ended
@@ -80,16 +82,17 @@ def test_a_lost_agent_takes_its_living_ranks_along(members):
 
 def test_freezes_are_first_a_warning_then_a_failure(members):
     (warning,) = members.frozen(1, 10.0)
-    assert (warning["type"], warning["seconds"]) == ("frozen", 10.0)
-    assert "kill -CONT 101" in warning["text"]
+    assert isinstance(warning, RankFrozen)
+    assert warning.seconds == 10.0
+    assert "kill -CONT 101" in warning.text
     (lost,) = members.froze_too_long(1, 120.0)
-    assert lost["cause"] == "frozen 120 s"
+    assert lost.cause == "frozen 120 s"
     assert not members.members[1].ended
 
 
 def test_a_command_that_cannot_start(members):
     (frame,) = members.not_started(0, "no such file")
-    assert frame["text"] == "rank 0 on a could not be started: no such file"
+    assert frame.text == "rank 0 on a could not be started: no such file"
     assert members.failures[0].exit_code == 127
 
 

@@ -2,6 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bfrun.driver.record_table import RecordTable
+from bfrun.frames import RecordsMissing
 
 
 @given(st.integers(1, 6).flatmap(lambda n: st.permutations(range(n))))
@@ -11,8 +12,8 @@ def test_the_last_record_brings_the_table_to_all(order):
         assert table.publish(rank, 0, f"record {rank}", 0.0) == []
     ((ranks, frame),) = table.publish(order[-1], 0, f"record {order[-1]}", 0.0)
     assert ranks == list(range(len(order)))
-    assert frame["records"] == [f"record {rank}" for rank in range(len(order))]
-    assert frame["round"] == 0
+    assert frame.records == [f"record {rank}" for rank in range(len(order))]
+    assert frame.round == 0
     assert table.expire(1e9) == []
 
 
@@ -21,7 +22,7 @@ def test_rounds_are_apart():
     assert table.publish(0, 0, "a", 0.0) == []
     assert table.publish(1, 1, "b", 0.0) == []
     ((_, frame),) = table.publish(1, 0, "c", 0.0)
-    assert frame["records"] == ["a", "c"]
+    assert frame.records == ["a", "c"]
 
 
 def test_after_the_limit_those_who_came_hear_who_has_not():
@@ -31,9 +32,10 @@ def test_after_the_limit_those_who_came_hear_who_has_not():
     assert table.expire(14.9) == []
     ((ranks, frame),) = table.expire(15.0)
     assert ranks == [0, 2]
-    assert (frame["type"], frame["ranks"]) == ("missing", [1, 3])
-    assert "ranks 1, 3 did not call bluecomm.init within 10 s" in frame["text"]
-    assert "have come: ranks 0, 2" in frame["text"]
+    assert isinstance(frame, RecordsMissing)
+    assert frame.ranks == [1, 3]
+    assert "ranks 1, 3 did not call bluecomm.init within 10 s" in frame.text
+    assert "have come: ranks 0, 2" in frame.text
 
 
 def test_a_round_that_needs_the_dead_is_closed_at_once():
@@ -41,9 +43,9 @@ def test_a_round_that_needs_the_dead_is_closed_at_once():
     table.publish(0, 0, None, 0.0)
     ((ranks, frame),) = table.rank_ended(1, "rank 1 was killed")
     assert ranks == [0]
-    assert "never will: rank 1 was killed" in frame["text"]
+    assert "never will: rank 1 was killed" in frame.text
     ((ranks, frame),) = table.publish(0, 1, None, 0.0)
-    assert (ranks, frame["round"]) == ([0], 1)
+    assert (ranks, frame.round) == ([0], 1)
 
 
 def test_the_death_of_one_who_had_published_closes_nothing():
@@ -51,12 +53,12 @@ def test_the_death_of_one_who_had_published_closes_nothing():
     table.publish(1, 0, "x", 0.0)
     assert table.rank_ended(1, "exit 0") == []
     ((_, frame),) = table.publish(0, 0, "y", 0.0)
-    assert frame["records"] == ["y", "x"]
+    assert frame.records == ["y", "x"]
 
 
 def test_records_that_fit_into_no_frame_end_the_round():
     table = RecordTable(3, 10)
     assert table.publish(0, 0, "x" * (8 << 20), 0.0) == []
     ((ranks, frame),) = table.publish(1, 0, "x" * (8 << 20), 0.0)
-    assert (ranks, frame["ranks"]) == ([0, 1], [2])
-    assert "at most 15728640 are allowed" in frame["text"]
+    assert (ranks, frame.ranks) == ([0, 1], [2])
+    assert "at most 15728640 are allowed" in frame.text

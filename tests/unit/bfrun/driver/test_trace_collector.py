@@ -9,6 +9,7 @@ import pytest
 
 from bfrun.driver import trace_collector
 from bfrun.driver.trace_collector import TraceCollector
+from bfrun.frames import ClockReading, ReadClock, TracePiece
 from tests.support.traces import TraceWriter, check_timeline, slices_of
 
 HOSTS = {0: "a", 1: "a", 2: "b"}
@@ -31,7 +32,7 @@ def clock(monkeypatch):
 
 def piece(rank, data, file="trace"):
     packed = base64.b64encode(zlib.compress(data)).decode()
-    return {"type": "trace", "rank": rank, "file": file, "data": packed}
+    return TracePiece(rank=rank, file=file, data=packed)
 
 
 def trace_of(rank, begin_ns=1000, events=1, capacity=10):
@@ -111,7 +112,7 @@ def test_hosts_are_asked_often_then_seldom(collector, clock):
         clock[0] = int(now * 1e9)
         question = collector.question(now)
         if question is not None:
-            assert question == {"type": "clock", "sent_ns": clock[0]}
+            assert question == ReadClock(sent_ns=clock[0])
             asked.append(now)
         now += 0.1
     gaps = [after - before for before, after in itertools.pairwise(asked)]
@@ -125,9 +126,8 @@ def test_clocks_are_brought_together(collector, clock, tmp_path):
     for host, offset in (("a", 0), ("b", ahead)):
         clock[0] = 2000
         there = offset + 1000
-        collector.take_answer(
-            host, {"sent_ns": 0, "received_ns": there, "replied_ns": there}
-        )
+        reading = ClockReading(sent_ns=0, received_ns=there, replied_ns=there)
+        collector.take_reading(host, reading)
     collector.take(piece(0, trace_of(0, begin_ns=1000)))
     collector.take(piece(2, trace_of(2, begin_ns=ahead + 4000)))
     assert collector.finish().endswith("clocks agree within 0.00 ms")

@@ -6,12 +6,14 @@ import threading
 
 import pytest
 
-from bfrun.channel import FrameParser, encode
+from bfrun.channel import MessageParser, encode
+from bfrun.frames import QueryPending, RecordList, RecordsMissing, Refused
 from bluecomm.errors import BluecommError, CommunicationTimeout
-from bluecomm.runtime.rendezvous.agent_connection import AgentConnection
+from bluecomm.runtime.rendezvous.agent_connection import AgentConnection, AgentLost
 from tests.support.deadlines import DEADLINE_S
+from tests.support.frames import make_welcome
 
-WELCOME = {"type": "welcome", "rank": 3}
+WELCOME = make_welcome(rank=3)
 
 
 class Agent:
@@ -29,12 +31,12 @@ class Agent:
 
     def _serve(self):
         self._connection, _ = self._listener.accept()
-        self.hello = FrameParser().feed(self._connection.recv(4096))[0]
+        self.hello = MessageParser().feed(self._connection.recv(4096))[0]
         for frame in self._answers:
             self.send(frame)
 
     def send(self, frame):
-        self._connection.sendall(encode(frame))
+        self._connection.sendall(encode(frame.to_message()))
 
     def hang_up(self):
         self._thread.join()
@@ -91,7 +93,7 @@ def test_a_refusal_is_an_error(start):
     with pytest.raises(
         BluecommError, match=r"refused by the agent .*: rank 3 is taken"
     ):
-        start({"type": "refused", "error": "rank 3 is taken"})
+        start(Refused(error="rank 3 is taken"))
 
 
 def test_an_agent_that_hangs_up(start):
@@ -112,15 +114,15 @@ def test_no_agent(tmp_path):
 
 
 def test_rounds_are_kept_apart(start):
-    later = {"type": "table", "round": 1, "records": [{"b": 2}]}
-    first = {"type": "table", "round": 0, "records": [{"a": 1}]}
+    later = RecordList(round=1, records=[{"b": 2}])
+    first = RecordList(round=0, records=[{"a": 1}])
     _, link = start(WELCOME, later, first)
     assert link.exchange({}, 0, DEADLINE_S) == [{"a": 1}]
     assert link.exchange({}, 1, DEADLINE_S) == [{"b": 2}]
 
 
 def test_missing_ranks_are_named(start):
-    missing = {"type": "missing", "round": 0, "ranks": [1, 2], "text": "ranks 1, 2"}
+    missing = RecordsMissing(round=0, ranks=[1, 2], text="ranks 1, 2")
     _, link = start(WELCOME, missing)
     with pytest.raises(CommunicationTimeout, match="init on rank 3: ranks 1, 2") as e:
         link.exchange({}, 0, DEADLINE_S)
@@ -128,7 +130,7 @@ def test_missing_ranks_are_named(start):
 
 
 def test_news_wait_for_a_listener_in_their_order(start):
-    news = [{"type": "frozen", "rank": rank} for rank in range(3)]
+    news = [QueryPending(id=number) for number in range(3)]
     agent, link = start(WELCOME, *news[:2])
     wait_for = collected(link)
     assert wait_for(2) == news[:2]
@@ -140,13 +142,22 @@ def test_the_end_of_the_agent_is_news(start):
     agent, link = start(WELCOME)
     wait_for = collected(link)
     agent.hang_up()
-    (frame,) = wait_for(1)
-    assert frame["type"] == "agent_lost"
-    assert "the agent of this machine closed the connection" in frame["text"]
+    assert wait_for(1) == [AgentLost("the agent of this machine closed the connection")]
 
 
 def test_malformed_frames_end_the_connection(start):
     agent, link = start(WELCOME)
     wait_for = collected(link)
     agent._connection.sendall(b"\x00\x00\x00\x04nope")
-    assert "broke: " in wait_for(1)[0]["text"]
+    assert "broke: " in wait_for(1)[0].text
+
+
+def test_frames_that_nobody_sends_to_ranks_end_the_connection(start):
+    agent, link = start(WELCOME)
+    wait_for = collected(link)
+    agent._connection.sendall(encode({"type": "start"}))
+    assert wait_for(1)[0].text == (
+        "the connection to the agent of this machine broke: the agent sent the frame "
+        "'start', which an agent or the driver never sends to a rank; install one "
+        "version of bluecomm and bfrun on all hosts"
+    )

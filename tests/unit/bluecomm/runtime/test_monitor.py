@@ -5,9 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from bfrun.frames import (
+    QueryPending,
+    RankFinished,
+    RankLost,
+    RankSnapshot,
+    StallTable,
+)
 from bluecomm.runtime import monitor as module
 from bluecomm.runtime.failure import MISMATCH
 from bluecomm.runtime.monitor import Monitor
+from tests.support.frames import make_operation
 
 
 class FakeEngine:
@@ -79,25 +87,26 @@ class Bench:
             operation["age_s"] += seconds
         before = len(self.agent.sent) if self.agent else 0
         self.monitor._look_at(self.engine.pending())
-        return [frame["op"] for frame in self.agent.sent[before:]] if self.agent else []
+        return [frame.op for frame in self.agent.sent[before:]] if self.agent else []
 
     def report(self, *, idle_s=99.0, ops=()):
         """Give the monitor a report in which rank 1 has been idle for so long."""
-        entry = {"host": "h", "pid": 7, "state": "running", "idle_s": 0.0}
+        entry = RankSnapshot(
+            host="h", pid=7, state="running", cpu_s=0.0, idle_s=0.0, ops=[]
+        )
         mine = [
-            {**one, "blocking": one["handle"] in self.waited_for}
+            make_operation(
+                name=one["name"],
+                age_s=one["age_s"],
+                blocking=one["handle"] in self.waited_for,
+            )
             for one in self.engine.operations
         ]
-        self.agent.listener(
-            {
-                "type": "stall_report",
-                "op": "x",
-                "ranks": {
-                    "0": {**entry, "ops": mine},
-                    "1": {**entry, "idle_s": idle_s, "ops": list(ops)},
-                },
-            }
-        )
+        ranks = {
+            "0": entry.replace(ops=mine),
+            "1": entry.replace(idle_s=idle_s, ops=list(ops)),
+        }
+        self.agent.listener(StallTable(op="x", ranks=ranks))
 
 
 @pytest.fixture
@@ -194,30 +203,27 @@ def test_a_cycle_ends_the_call_that_blocks(bench):
     bench.outstanding(2, 11.0, name="background")
     bench.waited_for.add(1)
     bench.look()
-    other = {
-        "name": "y",
-        "kind": "allreduce",
-        "age_s": 11.0,
-        "waiting_for": [0],
-        "wish": "",
-        "blocking": True,
-    }
+    other = make_operation(name="y", age_s=11.0, waiting_for=[0])
     bench.report(ops=[other])
     (call,) = bench.engine.calls
     assert call[:3] == ("fail", 1, MISMATCH)
     assert "crossed order" in call[3]
 
 
+def lost(rank, text):
+    return RankLost(rank=rank, host="h", cause="SIGKILL", text=text)
+
+
 def test_news_of_a_lost_rank_go_to_the_engine_at_once(bench, log):
-    bench.agent.listener({"type": "lost", "rank": 1, "text": "rank 1 was killed"})
+    bench.agent.listener(lost(1, "rank 1 was killed"))
     assert bench.engine.calls == [("peer_lost", 1, "rank 1 was killed")]
-    bench.agent.listener({"type": "lost", "rank": 0, "text": "rank 0 was stopped"})
+    bench.agent.listener(lost(0, "rank 0 was stopped"))
     assert len(bench.engine.calls) == 1
     assert "takes this rank for lost: rank 0 was stopped" in log.text
 
 
 def test_the_last_bytes_of_a_finished_rank_may_arrive_first(bench):
-    bench.agent.listener({"type": "finished", "rank": 1, "host": "b"})
+    bench.agent.listener(RankFinished(rank=1, host="b"))
     bench.monitor._pass_on_finished()
     assert bench.engine.calls == []
     bench.now += 0.6
@@ -229,8 +235,8 @@ def test_the_last_bytes_of_a_finished_rank_may_arrive_first(bench):
 def test_it_answers_what_is_outstanding(bench):
     bench.outstanding(1, 3.0)
     bench.waited_for.add(1)
-    bench.agent.listener({"type": "query_pending", "id": 4})
+    bench.agent.listener(QueryPending(id=4))
     (answer,) = bench.agent.sent
-    assert answer["id"] == 4
-    assert answer["ops"][0]["name"] == "x"
-    assert answer["ops"][0]["blocking"] is True
+    assert answer.id == 4
+    assert answer.ops[0].name == "x"
+    assert answer.ops[0].blocking is True

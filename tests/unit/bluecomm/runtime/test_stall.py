@@ -2,19 +2,16 @@
 
 import pytest
 
+from bfrun.frames import RankSnapshot, StallTable
 from bluecomm.runtime.stall import StallReport
+from tests.support.frames import make_operation
 
 
 def waits(name, *ranks, age_s=20.0, blocking=True):
     """Return an outstanding allreduce that waits for ``ranks``."""
-    return {
-        "kind": "allreduce",
-        "name": name,
-        "age_s": age_s,
-        "waiting_for": list(ranks),
-        "wish": "",
-        "blocking": blocking,
-    }
+    return make_operation(
+        name=name, age_s=age_s, waiting_for=list(ranks), blocking=blocking
+    )
 
 
 def report(rank, name, table, *, age_s=20.0, others=0, wish="", **changes):
@@ -23,13 +20,15 @@ def report(rank, name, table, *, age_s=20.0, others=0, wish="", **changes):
     ``table`` has the operations of each rank; ``changes`` the fields of single ranks,
     such as ``rank1={"state": "stopped"}``.
     """
-    entry = {"host": "h", "pid": 7, "state": "running", "idle_s": 99.0}
+    entry = RankSnapshot(
+        host="h", pid=7, state="running", cpu_s=0.0, idle_s=99.0, ops=[]
+    )
     ranks = {
-        str(number): {**entry, "ops": operations, **changes.get(f"rank{number}", {})}
+        str(number): entry.replace(ops=operations, **changes.get(f"rank{number}", {}))
         for number, operations in table.items()
     }
     waiting_for = next(
-        (one["waiting_for"] for one in table[rank] if one["name"] == name), [1]
+        (one.waiting_for for one in table[rank] if one.name == name), [1]
     )
     operation = {
         "handle": 1,
@@ -41,7 +40,9 @@ def report(rank, name, table, *, age_s=20.0, others=0, wish="", **changes):
         "received_bytes": 0,
         "expected_bytes": 8,
     }
-    return StallReport.from_frame(rank, operation, {"ranks": ranks}, others)
+    return StallReport.from_table(
+        rank, operation, StallTable(op=name, ranks=ranks), others
+    )
 
 
 CROSSED = {0: [waits("x", 1)], 1: [waits("y", 0)]}
@@ -139,7 +140,7 @@ def test_the_text():
 
 def test_a_call_about_a_window_tells_what_the_others_are_to_do():
     wish = "to release the mutex of rank 0"
-    table = {2: [{**waits("w", 1), "kind": "win_mutex", "wish": wish}], 1: []}
+    table = {2: [waits("w", 1).replace(kind="win_mutex", wish=wish)], 1: []}
     text = str(report(2, "w", table, wish=wish))
     assert text.startswith(f"allreduce 'w' on rank 2 has waited 20 s for rank 1 {wish}")
     assert f"win_mutex 'w' for 20 s (waits for rank 1 {wish})" in text

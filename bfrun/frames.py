@@ -1,0 +1,512 @@
+"""Every frame of the control plane: its fields, who sends it to whom, and why.
+
+A frame is a JSON object whose key "type" names its class here. ``decode`` refuses
+objects that are no such frame. ``python -m bfrun.frames --table`` prints the table of
+docs/control-plane.md.
+
+Part of the agent: standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Dict, Literal, NamedTuple, Tuple, Type  # noqa: UP035
+
+from bfrun.errors import ProtocolError
+from bfrun.structure import FieldError, Structure
+
+
+class Route(NamedTuple):
+    """Who sends a frame, and who acts on it."""
+
+    sender: str
+    receiver: str
+
+
+DRIVER_TO_AGENT = Route("driver", "agent")
+AGENT_TO_DRIVER = Route("agent", "driver")
+# The agent passes these on, inside ToRanks and FromRank.
+DRIVER_TO_RANK = Route("driver", "rank")
+RANK_TO_DRIVER = Route("rank", "driver")
+RANK_TO_AGENT = Route("rank", "agent")
+AGENT_TO_RANK = Route("agent", "rank")
+ROUTES = (
+    *(DRIVER_TO_AGENT, AGENT_TO_DRIVER),
+    *(RANK_TO_AGENT, AGENT_TO_RANK),
+    *(RANK_TO_DRIVER, DRIVER_TO_RANK),
+)
+
+_ARTICLE = {"driver": "the driver", "agent": "an agent", "rank": "a rank"}
+_REGISTRY: Dict[Tuple[Route, str], Type[Frame]] = {}  # noqa: UP006
+
+
+class Frame(Structure):
+    """Base of all frames. ``kind`` is the value of the key "type"."""
+
+    kind = ""
+
+    def __init_subclass__(cls, kind: str, routes: tuple[Route, ...]) -> None:
+        super().__init_subclass__()
+        cls.kind = kind
+        for route in routes:
+            _REGISTRY[route, kind] = cls
+
+    def to_message(self) -> dict[str, Any]:
+        """Return the JSON object that travels."""
+        return {"type": self.kind, **self.to_json()}
+
+
+def decode(message: Mapping[str, Any], sender: str, *routes: Route) -> Frame:
+    """Return the frame in a JSON object. Fields that the frame lacks are ignored.
+
+    Args:
+        message: The object; has text under "type".
+        sender: Who sent it, for errors, such as ``the agent on node1``.
+        routes: The frames that the caller accepts from there.
+
+    Raises:
+        ProtocolError: No frame of these routes has this type, or a field is missing or
+            has the wrong type.
+    """
+    kind = message["type"]
+    for route in routes:
+        frame = _REGISTRY.get((route, kind))
+        if frame is not None:
+            try:
+                return frame.from_json(message)
+            except FieldError as error:
+                raise _refusal(f"{sender} sent an invalid '{kind}': {error}") from None
+    senders = " or ".join(_ARTICLE[route.sender] for route in routes)
+    receiver = _ARTICLE[routes[0].receiver]
+    raise _refusal(
+        f"{sender} sent the frame '{kind[:99]}', which {senders} never sends to "
+        f"{receiver}"
+    )
+
+
+def _refusal(what: str) -> ProtocolError:
+    return ProtocolError(
+        f"{what}; install one version of bluecomm and bfrun on all hosts"
+    )
+
+
+# What frames consist of
+
+
+class OutstandingOperation(Structure):
+    """An operation that a rank has started and not finished."""
+
+    name: str
+    kind: str
+    age_s: float
+    waiting_for: list[int]
+    wish: str
+    blocking: bool
+
+
+class ProcessState(Structure):
+    """What the process of a rank does, as its agent sees it."""
+
+    pid: int
+    state: str
+    cpu_s: float
+    idle_s: float
+
+
+class RankSnapshot(Structure):
+    """What a rank does, as its agent and the rank itself say."""
+
+    host: str
+    pid: int
+    state: str
+    cpu_s: float
+    idle_s: float
+    ops: list[OutstandingOperation]
+
+
+# Both ways between driver and agent
+
+
+class Beat(Frame, kind="beat", routes=(DRIVER_TO_AGENT, AGENT_TO_DRIVER)):
+    """The sender is alive. Sent every second; silence of 4 s means that it is lost."""
+
+
+# From an agent to a rank, or to its driver
+
+
+class Welcome(Frame, kind="welcome", routes=(AGENT_TO_RANK,)):
+    """Answers ``hello``. The driver fills in all but ``socket_dir`` and ``machine``."""
+
+    job: str
+    epoch: int
+    secret: str
+    host: str
+    addresses: list[str]
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    machine_rank: int
+    machine_size: int
+    start_timeout_s: float
+    failure_timeout_s: float
+    trace: bool = False
+    socket_dir: str = ""
+    machine: str = ""
+
+
+class Refused(Frame, kind="refused", routes=(AGENT_TO_RANK,)):
+    """Answers ``hello``: this process may not speak for a rank. The agent hangs up."""
+
+    error: str
+
+
+class TaskHeader(Frame, kind="task", routes=(AGENT_TO_RANK,)):
+    """Answers ``fetch_task``: the call follows in this many ``task_part`` frames."""
+
+    parts: int
+
+
+class TaskPart(Frame, kind="task_part", routes=(DRIVER_TO_AGENT, AGENT_TO_RANK)):
+    """A part of the pickled call that ranks make with ``bfrun.run``, in base64."""
+
+    data: str
+
+
+# From a rank to its agent
+
+
+class Hello(Frame, kind="hello", routes=(RANK_TO_AGENT, AGENT_TO_DRIVER)):
+    """This process speaks for the rank from now on. The agent tells the driver."""
+
+    rank: int
+    pid: int
+
+
+class FetchTask(Frame, kind="fetch_task", routes=(RANK_TO_AGENT,)):
+    """Asks for the call of ``bfrun.run``; sent in place of ``hello``."""
+
+    rank: int
+
+
+# From the driver to an agent
+
+
+class RankCommand(Structure):
+    """One rank that an agent shall start."""
+
+    rank: int
+    argv: list[str]
+    cwd: str
+    env: dict[str, str]
+    cpus: list[int]
+    stdin: bool
+    welcome: Welcome
+
+
+class Start(Frame, kind="start", routes=(DRIVER_TO_AGENT,)):
+    """Starts the ranks of one host, without environment variables of other launchers.
+
+    ``foreign_prefixes`` are the beginnings of the names of such variables.
+    """
+
+    job: str
+    failure_timeout_s: float
+    foreign_prefixes: list[str]
+    processes: list[RankCommand]
+
+
+class ToRanks(Frame, kind="to_rank", routes=(DRIVER_TO_AGENT,)):
+    """Passes a frame on to some ranks of this host; to all if ``ranks`` is null."""
+
+    frame: dict[str, Any]
+    ranks: list[int] | None = None
+
+
+class OutputShown(Frame, kind="ack", routes=(DRIVER_TO_AGENT,)):
+    """The driver has shown this much of a rank's output, so the rank may go on."""
+
+    rank: int
+    nbytes: int
+
+
+class StdinData(Frame, kind="stdin", routes=(DRIVER_TO_AGENT,)):
+    """Standard input for rank 0; ``end`` closes it afterwards."""
+
+    data: str
+    end: bool = False
+
+
+class SignalRanks(Frame, kind="signal", routes=(DRIVER_TO_AGENT,)):
+    """Sends a signal to all processes of all ranks of this host."""
+
+    signum: int
+
+
+class Inspect(Frame, kind="inspect", routes=(DRIVER_TO_AGENT,)):
+    """Asks what the processes of the ranks do; answered by ``inspection``."""
+
+    id: int
+
+
+class ReadClock(Frame, kind="clock", routes=(DRIVER_TO_AGENT,)):
+    """Asks for the time on the agent's clock, which it answers at once.
+
+    Sent if there is a timeline and more than one host: 5 times a second for 4 s, then
+    every 2 s.
+    """
+
+    sent_ns: int
+
+
+class Suspend(Frame, kind="suspend", routes=(DRIVER_TO_AGENT,)):
+    """The driver is about to stop (Ctrl-Z), so its silence means nothing."""
+
+
+class Resume(Frame, kind="resume", routes=(DRIVER_TO_AGENT,)):
+    """The driver runs again after ``suspend``."""
+
+
+class EndRanks(Frame, kind="end", routes=(DRIVER_TO_AGENT,)):
+    """Kills what is left of the ranks; ``ended`` follows after the last output."""
+
+
+class DropOutput(Frame, kind="leave_output", routes=(DRIVER_TO_AGENT,)):
+    """Nobody reads the output, so the agent drops what is left of it."""
+
+
+# From an agent to the driver
+
+
+class Ready(Frame, kind="ready", routes=(AGENT_TO_DRIVER,)):
+    """The first frame of an agent. ``free_port`` is for the users' MASTER_PORT."""
+
+    agent_pid: int
+    guard_pid: int
+    hostname: str
+    python: str
+    executable: str
+    free_port: int
+
+
+class RankStarted(Frame, kind="started", routes=(AGENT_TO_DRIVER,)):
+    """The command of a rank runs as this process."""
+
+    rank: int
+    pid: int
+
+
+class RankNotStarted(Frame, kind="start_failed", routes=(AGENT_TO_DRIVER,)):
+    """The command of a rank could not be started."""
+
+    rank: int
+    error: str
+
+
+class FromRank(Frame, kind="rank", routes=(AGENT_TO_DRIVER,)):
+    """Passes on a frame that a rank has sent to the driver."""
+
+    rank: int
+    frame: dict[str, Any]
+
+
+class FromRankRefused(Frame, kind="rank_refused", routes=(AGENT_TO_DRIVER,)):
+    """A rank has sent a frame that is too large to be passed on."""
+
+    rank: int
+    frame_kind: str
+    error: str
+
+
+class RankStopped(Frame, kind="freeze", routes=(AGENT_TO_DRIVER,)):
+    """A rank's process has been stopped (state T) for long, or runs again."""
+
+    event: Literal["frozen", "failed", "thawed"]
+    rank: int
+    pid: int
+    seconds: float
+
+
+class RankVanished(Frame, kind="vanished", routes=(AGENT_TO_DRIVER,)):
+    """The process that spoke for a rank ended, but the rank's command still runs."""
+
+    rank: int
+    pid: int
+
+
+class RankExited(Frame, kind="exited", routes=(AGENT_TO_DRIVER,)):
+    """The command of a rank has ended: exit code, or minus the signal.
+
+    ``oom`` is evidence that the out-of-memory killer did it.
+    """
+
+    rank: int
+    pid: int
+    status: int
+    oom: str | None = None
+
+
+class Inspection(Frame, kind="inspection", routes=(AGENT_TO_DRIVER,)):
+    """Answers ``inspect``: what the processes of this host's ranks do, by rank."""
+
+    id: int
+    ranks: dict[str, ProcessState]
+
+
+class ClockReading(Frame, kind="clock", routes=(AGENT_TO_DRIVER,)):
+    """Answers ``clock`` with the agent's own clock."""
+
+    sent_ns: int
+    received_ns: int
+    replied_ns: int
+
+
+class Output(Frame, kind="output", routes=(AGENT_TO_DRIVER,)):
+    """A piece of a rank's output. Other frames overtake it."""
+
+    rank: int
+    stream: Literal["stdout", "stderr"]
+    data: str
+    nbytes: int
+
+
+class OutputClosed(Frame, kind="closed", routes=(AGENT_TO_DRIVER,)):
+    """A rank has ended, and all of its output has been sent."""
+
+    rank: int
+
+
+class StdinTaken(Frame, kind="stdin_taken", routes=(AGENT_TO_DRIVER,)):
+    """Rank 0 has read this much of its standard input, so more may follow."""
+
+    nbytes: int
+
+
+class TracePiece(Frame, kind="trace", routes=(AGENT_TO_DRIVER,)):
+    """At most 512 KiB of what an ended rank has recorded, deflated, in base64.
+
+    Sent while the connection has nothing else to do.
+    """
+
+    rank: int
+    file: str
+    data: str
+
+
+class AgentEnded(Frame, kind="ended", routes=(AGENT_TO_DRIVER,)):
+    """The last frame of an agent. ``left`` processes could not be ended."""
+
+    left: int
+
+
+# From a rank to the driver, by way of its agent
+
+
+class Publish(Frame, kind="publish", routes=(RANK_TO_DRIVER,)):
+    """A rank's record for one round of the rendezvous; every rank publishes one."""
+
+    round: int
+    record: Any
+
+
+class Goodbye(Frame, kind="goodbye", routes=(RANK_TO_DRIVER,)):
+    """The rank has ended its communication in order, so its exit is no failure."""
+
+
+class Stall(Frame, kind="stall", routes=(RANK_TO_DRIVER,)):
+    """The rank has waited for long in an operation: what do all ranks do?"""
+
+    op: str
+
+
+class Pending(Frame, kind="pending", routes=(RANK_TO_DRIVER,)):
+    """Answers ``query_pending``: the operations that the rank has outstanding."""
+
+    id: int
+    ops: list[OutstandingOperation]
+
+
+class Result(Frame, kind="result", routes=(RANK_TO_DRIVER,)):
+    """A part of the pickled result of the call of ``bfrun.run``, in base64."""
+
+    data: str
+    last: bool
+
+
+# From the driver to ranks, by way of their agents
+
+
+class RecordList(Frame, kind="table", routes=(DRIVER_TO_RANK,)):
+    """Ends a round of the rendezvous: the records of all ranks, by rank."""
+
+    round: int
+    records: list[Any]
+
+
+class RecordsMissing(Frame, kind="missing", routes=(DRIVER_TO_RANK,)):
+    """Ends a round of the rendezvous to which some ranks did not come in time."""
+
+    round: int
+    ranks: list[int]
+    text: str
+
+
+class RankLost(Frame, kind="lost", routes=(DRIVER_TO_RANK,)):
+    """A rank has failed. Operations that wait for it fail with this text."""
+
+    rank: int
+    host: str
+    cause: str
+    text: str
+
+
+class RankFinished(Frame, kind="finished", routes=(DRIVER_TO_RANK,)):
+    """A rank has ended well; ``cause`` and ``text`` are empty after a goodbye."""
+
+    rank: int
+    host: str
+    cause: str = ""
+    text: str = ""
+
+
+class RankFrozen(Frame, kind="frozen", routes=(DRIVER_TO_RANK,)):
+    """A rank's process has been stopped (state T) for 10 s. A warning."""
+
+    rank: int
+    host: str
+    seconds: float
+    text: str
+
+
+class QueryPending(Frame, kind="query_pending", routes=(DRIVER_TO_RANK,)):
+    """Asks for the rank's outstanding operations; answered by ``pending``."""
+
+    id: int
+
+
+class StallTable(Frame, kind="stall_report", routes=(DRIVER_TO_RANK,)):
+    """Answers ``stall``: what every rank does, by rank."""
+
+    op: str
+    ranks: dict[str, RankSnapshot]
+
+
+def table() -> Iterator[str]:
+    """Return the lines of a Markdown table of all frames."""
+    yield "| frame | from, to | fields | meaning |"
+    yield "|---|---|---|---|"
+    routes: Dict[Type[Frame], list[Route]] = {}  # noqa: UP006
+    for route, kind in sorted(_REGISTRY, key=lambda key: ROUTES.index(key[0])):
+        routes.setdefault(_REGISTRY[route, kind], []).append(route)
+    for frame, ways in routes.items():
+        parties = "; ".join(", ".join(way) for way in ways)
+        fields = ", ".join(f"`{name}`" for name in frame.fields()) or "-"
+        meaning = " ".join((frame.__doc__ or "").split()).replace("``", "`")
+        yield f"| `{frame.kind}` | {parties} | {fields} | {meaning} |"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--table"]:
+        sys.exit("usage: python -m bfrun.frames --table")
+    print("\n".join(table()))
