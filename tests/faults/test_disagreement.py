@@ -1,4 +1,4 @@
-"""Ranks that call one operation with differing arguments: all of them learn how."""
+"""Ranks call one operation with differing arguments, and all of them learn how."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.faults
 
-# Far less than the deadline of operations, 600 s.
+# Much shorter than the default deadline of operations, 600 s.
 AT_ONCE_S = DEADLINE_S
 
 
@@ -27,7 +27,7 @@ def _allreduce(tensor=None, **options):
     )
 
 
-# What rank 1 calls, what the others call, and how the text calls both.
+# The call of rank 1, the call of the others, and how the error describes both.
 DISAGREEMENTS = {
     "shape": (
         _allreduce(_ones(4, 4)),
@@ -150,7 +150,7 @@ DISAGREEMENTS = {
     ),
 }
 
-# In these a rank may be through before it can hear of others that disagree.
+# In these calls a rank may finish before it can learn that others disagree.
 ONE_WAY = {
     "root": (
         lambda: bf.broadcast(_ones(3), 1, name="x"),
@@ -213,7 +213,7 @@ def _disagree_one_way(case):
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("case", ONE_WAY)
-def test_who_was_through_learns_it_in_a_later_call(case, transport):
+def test_a_rank_that_had_finished_learns_it_in_a_later_call(case, transport):
     odd = ONE_WAY[case][2]
     outcomes = run_ranks(3, _disagree_one_way, case, transport=transport)
     for rank, calls in enumerate(outcomes):
@@ -223,7 +223,7 @@ def test_who_was_through_learns_it_in_a_later_call(case, transport):
         assert failed[0] <= 3
         first = calls[failed[0]]
         assert isinstance(first.error, MismatchError)
-        # Who was through cannot say any more what it had called itself.
+        # A rank that had finished no longer knows its own arguments.
         for part in ("broadcast 'x': rank", "rank 1 (host0) called", odd):
             assert part in first.text
         assert calls[-1].error is None
@@ -235,7 +235,7 @@ def _broadcast_to_roots_of_their_own():
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_every_rank_broadcasts_from_itself(world_size):
-    """BlueFog broadcast nothing and said nothing."""
+    """BlueFog silently broadcast nothing in this case."""
     for outcome in run_ranks(world_size, _broadcast_to_roots_of_their_own):
         assert isinstance(outcome.error, MismatchError)
         assert "same root rank" in outcome.text
@@ -258,7 +258,7 @@ def test_unnamed_calls_match_by_order_and_go_on_after_a_failure():
 
 
 def _disagree_in_the_background():
-    """The failure belongs to its handle; others of the same time succeed."""
+    """The failure belongs to its handle; concurrent operations succeed."""
     bad = bf.allreduce_nonblocking(_ones(2 + bf.rank()), name="bad")
     good = [bf.allreduce_nonblocking(_ones(1000), name=f"good.{i}") for i in range(20)]
     sums = [float(handle.wait().sum()) for handle in good]
@@ -276,7 +276,7 @@ def _some_disagree_in_a_ring():
     bf.set_topology(bf.RingGraph(bf.size()))
     tensor = _ones(8 if bf.rank() == 2 else 9)
     failed = outcome_of(lambda: bf.neighbor_allreduce(tensor, name="x"))
-    # Who was through learns of it in a later call.
+    # A rank that had finished learns of it in a later call.
     for _ in range(4):
         outcome_of(bf.barrier)
     return failed, outcome_of(lambda: bf.neighbor_allreduce(_ones(4), name="y"))
@@ -284,7 +284,7 @@ def _some_disagree_in_a_ring():
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_neighbors_of_neighbors_do_not_hang(transport):
-    """Who is not concerned may succeed; nobody waits, and all can go on."""
+    """Ranks that are not involved may succeed; no rank hangs, and all can go on."""
     outcomes = run_ranks(6, _some_disagree_in_a_ring, transport=transport)
     for rank, (failed, again) in enumerate(outcomes):
         assert failed.seconds < AT_ONCE_S
@@ -318,7 +318,7 @@ def _send_where_nobody_receives():
     return checked, [outcome_of(call) for call in calls]
 
 
-def test_a_message_that_nobody_receives():
+def test_a_message_without_a_receiver():
     outcomes = run_ranks(3, _send_where_nobody_receives)
     for checked, unchecked in outcomes:
         assert isinstance(checked.error, ValueError)

@@ -1,4 +1,4 @@
-"""Processes that a rank starts: they hold nothing of it, and cannot speak for it."""
+"""Child processes of a rank hold none of its resources and cannot act for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _in_fork(body):
     """Return what ``body`` returns in a forked child."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    # Not through a Process of this daemonic worker, which may have no children.
+    # multiprocessing.Process does not work here: this worker is daemonic.
     pid = os.fork()
     if pid == 0:
         theirs.send(body())
@@ -37,7 +37,7 @@ def _in_fork(body):
 
 
 def _engine_fds():
-    """Count the open descriptors of the kinds that the data plane has, by name."""
+    """Count the open descriptors of the data plane, by kind."""
     names = collections.Counter()
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -72,7 +72,7 @@ def test_an_operation_in_a_fork_is_refused(transport):
         assert isinstance(outcome.error, ShutdownError)
         assert f"is a fork of rank {rank} (pid {pid})" in outcome.text
         assert not is_initialized
-        # Two doorbells, a listener, a link to the other rank, one to the agent.
+        # Two doorbells, a listener, a link to the other rank and a link to the agent.
         assert (fds - child_fds).total() >= 5
 
 
@@ -88,7 +88,7 @@ def test_a_handle_cannot_be_waited_for_in_a_fork():
         assert result == 1.0
 
 
-# The children of rank 1 live on for a while when it is killed.
+# The children of rank 1 outlive it for a while.
 WORKERS = """
 import multiprocessing, os, time, torch
 import bluecomm as bf
@@ -105,7 +105,7 @@ bf.allreduce(torch.ones(2), name="second")
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_workers_of_a_dead_rank_keep_nobody_waiting(transport, tmp_path):
+def test_workers_of_a_dead_rank_do_not_hold_up_others(transport, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(WORKERS)
     options = ["-np", "2", "-x", f"BLUECOMM_TRANSPORT={transport}"]
@@ -141,7 +141,7 @@ if __name__ == "__main__":
 
 
 def test_a_spawned_child_cannot_claim_the_rank(tmp_path):
-    """It imports the script, whose init is not below the main guard."""
+    """The child imports the script, whose init() is outside the main guard."""
     path = tmp_path / "program.py"
     path.write_text(UNGUARDED)
     with launched(tmp_path, "-np", "1", sys.executable, str(path)) as job:

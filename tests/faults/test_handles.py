@@ -1,4 +1,4 @@
-"""Handles and worlds that are used wrongly, dropped, or made again and again."""
+"""Handles and worlds that are misused, dropped, or created again and again."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _interrupt_a_wait():
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_an_interrupt_ends_the_wait_but_not_the_operation(transport):
-    """Rank 1 takes part only when rank 0 has been interrupted."""
+    """Rank 1 takes part only after rank 0 has been interrupted."""
     (result, was_interrupted), _ = run_ranks(2, _interrupt_a_wait, transport=transport)
     assert result == [1.0, 1.0]
     assert was_interrupted

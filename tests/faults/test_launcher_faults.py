@@ -1,4 +1,4 @@
-"""Kills, stops and interrupts parts of a job: who is blamed, and what is left."""
+"""Kill, stop and interrupt parts of a job: whom the report blames, and what is left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.faults
 
 CLIENT = "from tests.support.rank_client import RankClient; client = RankClient(); "
 SLEEP = "import time; print('up', flush=True); time.sleep(300)"
-# Each rank is a shell that waits for two grandchildren, one in a session of its own.
+# Each rank is a shell that waits for two children, one in its own session.
 FAMILY = ("bash", "-c", "sleep 300 & setsid sleep 301 & echo up; sleep 302; true")
 
 
@@ -213,7 +213,7 @@ def test_a_stopped_rank_is_warned_of(tmp_path):
 
 
 def test_children_that_hold_the_output_delay_nothing(tmp_path):
-    """As DataLoader workers that outlive their parent for a while."""
+    """As DataLoader workers do, which outlive their parent for a while."""
     body = (
         "import os, multiprocessing as mp, time\n"
         "ctx = mp.get_context('fork')\n"
@@ -235,7 +235,7 @@ def test_a_process_that_dies_below_a_shell_is_noticed(tmp_path):
         assert job.left() == {}
 
 
-def test_nobody_reads_the_output_any_more():
+def test_the_reader_of_the_output_has_gone():
     body = "import time\nwhile True: print('x' * 100); time.sleep(0.001)"
     read_end, write_end = os.pipe()
     command = ["-m", "bfrun", "-np", "2", *python(body)]
@@ -248,8 +248,8 @@ def test_nobody_reads_the_output_any_more():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [20000, 1500])
-def test_output_that_nobody_takes_does_not_harm_the_job(count):
-    """As `bfrun ... | less`: the terminal waits, heartbeats go on."""
+def test_unread_output_does_not_harm_the_job(count):
+    """As in `bfrun ... | less`: the output stalls, heartbeats go on."""
     body = "for i in range(count): print('x' * 100)".replace("count", str(count))
     read_end, write_end = os.pipe()
     command = ["-m", "bfrun", "-np", "2", *python(body)]
@@ -265,15 +265,15 @@ def test_output_that_nobody_takes_does_not_harm_the_job(count):
 
 
 def unread(fd):
-    """Return how many bytes wait in a pipe."""
+    """Return the number of unread bytes in a pipe."""
     found = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, found)
     return found[0]
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_the_user_need_not_wait_for_output_that_nobody_takes(goes_on):
-    """Not even for bfrun's own last words, which go the same way."""
+def test_the_user_need_not_wait_for_unread_output(goes_on):
+    """bfrun does not wait for its final report either, which goes to the same pipe."""
     body = "import time\nfor i in range(1500): print('x' * 100)\n"
     body += "time.sleep(600)" if goes_on else ""
     read_end, write_end = os.pipe()

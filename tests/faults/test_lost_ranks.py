@@ -1,4 +1,4 @@
-"""A rank ends while others need it: whom their errors name, and how soon."""
+"""A rank ends while others need it: which rank their errors name, and how soon."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_every_kind_of_operation_names_the_killed_rank(transport, tmp_path):
             assert said, job.out + job.err
             for kind, text in json.loads(said[1]).items():
                 kind = kind.removesuffix("_large")
-                # Who calls later may be told by a rank that called before.
+                # A rank that calls later may learn it from one that called before.
                 assert re.fullmatch(rf"{kind}\S* '.*' on rank [01]: {who}", text)
         last = job.err.splitlines()[-1]
         assert re.search(who, last)
@@ -122,7 +122,7 @@ def test_a_rank_killed_in_the_middle_of_a_transfer(transport, shared, tmp_path):
         assert re.search(who, job.err.splitlines()[-1])
 
 
-# Who says goodbye may take its time to end, if there is much to do here.
+# After its goodbye, a process may take a while to exit on a busy machine.
 GOODBYE = r"has ended its communication"
 ENDINGS = {
     "return": (
@@ -189,7 +189,7 @@ else:
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_what_a_rank_did_before_it_ended_stays_good(transport, tmp_path):
+def test_results_of_before_a_rank_ended_stay_valid(transport, tmp_path):
     options = ["-np", "2", *with_transport(transport)]
     with launched(tmp_path, *options, *script(tmp_path, EARLY)) as job:
         assert job.wait() == 0
@@ -223,7 +223,7 @@ def test_a_stopped_rank_is_warned_of_and_then_lost(tmp_path):
         assert job.left() == {}
         failed = re.search(r"\[0\] after (\S+) s: (.*)", job.out)
         assert failed, job.out + job.err
-        assert float(failed[1]) >= 5.0  # not by the end of its connections
+        assert float(failed[1]) >= 5.0  # by the agent, not by its closed connections
         assert failed[2].startswith(
             f"allreduce 'x' on rank 0: rank 1 on localhost (pid {pid}) was stopped"
         )

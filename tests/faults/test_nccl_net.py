@@ -1,6 +1,6 @@
-"""The network plugin for NCCL between two hosts: cards, and what breaks on the way.
+"""The network plugin for NCCL between two hosts: cards, and faults of the network.
 
-native/tests/nccl_net tests peers that die, freeze, lie or fork.
+Peers that die, freeze, lie or fork are tested in native/tests/nccl_net.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.paths import Paths, make_paths
 
 pytestmark = pytest.mark.faults
 
-# So long that what is noticed before is noticed by other means.
+# So long that a fault noticed earlier was noticed by other means.
 PATIENT = {"BLUECOMM_NET_TIMEOUT_S": "600"}
 ETH0 = {"NCCL_SOCKET_IFNAME": "=eth0"}
 SIX = ["fd77::1", "fd77::2"]
@@ -31,7 +31,7 @@ Start = Callable[..., Players]
 
 @pytest.fixture(scope="module")
 def paths() -> Iterator[Paths]:
-    """Two hosts with two cables; the first has addresses of both families."""
+    """Two hosts with two links; the first has addresses of both families."""
     needs_hosts()
     with make_paths(links=2) as paths:
         for namespace, address in zip((paths.here, paths.there), SIX, strict=True):
@@ -106,7 +106,7 @@ def test_ipv6(start):
     join(players)
     assert both(players, "traffic", 20, 300_000) == [0, 0]
     (host,) = hosts_of(players[0])
-    # The first address of the card, as in NCCL: that of the link, or the other.
+    # The first address of the card, as in NCCL: link-local, or the global one.
     assert host == f"[{SIX[1]}]" or host.startswith("[fe80::")
     assert both(players, "close") == [0, 0]
 
@@ -126,7 +126,7 @@ def test_dropped_packets_cost_no_byte(paths, start):
     players = start(**ETH0, BLUECOMM_NET_STREAMS="4")
     join(players)
     tc = ["tc", "-n", paths.here, "-s"]
-    # A queue so short that a sender's window does not fit into it.
+    # The queue is shorter than a sender's window.
     limit = ["tbf", "rate", "200mbit", "burst", "10kb", "limit", "20kb"]
     run(*tc, "qdisc", "add", "dev", "eth0", "root", *limit)
     try:
@@ -182,7 +182,7 @@ def test_a_receiver_without_descriptors_accepts_when_it_has_some(start):
 
 @pytest.fixture(scope="module")
 def short_io(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the library that makes reads and writes short."""
+    """Build the preloaded library that makes reads and writes short."""
     library = tmp_path_factory.mktemp("short") / "short_io.so"
     source = Path(__file__).parents[1] / "support" / "short_io.cpp"
     compiler = os.environ.get("CXX", "g++").split()

@@ -25,7 +25,7 @@ def _messages_from(rank):
 
 
 def _one_comes_too_late(folder):
-    """First comes rank 2, then rank 0 with a deadline, then rank 1, which has heard."""
+    """Rank 2 calls first, then rank 0 with a deadline; rank 1 calls after the error."""
     bf.barrier()
     limit_s = 0.5 if bf.rank() == 0 else None
     if bf.rank() == 0:
@@ -53,7 +53,7 @@ def test_the_deadline_of_a_call(transport, tmp_path):
             r"allreduce 'x' on rank 0: no data from rank 1 within 0\.5 s",
             missed.text,
         )
-        # The others have it from rank 0.
+        # The other ranks learned it from rank 0.
         assert rank == 1 or missed.error.peers == (1,)
         assert missed.error.rank == rank
         assert rank > 0 or missed.error.timeout_s == 0.5
@@ -76,7 +76,7 @@ def _one_calls_something_else(other, folder):
 
 
 @pytest.mark.parametrize("other", [0, 1])
-def test_the_text_tells_what_the_silent_rank_called_instead(other, tmp_path):
+def test_the_error_names_what_the_silent_rank_called_instead(other, tmp_path):
     outcome = run_ranks(2, _one_calls_something_else, other, tmp_path)[1 - other]
     assert isinstance(outcome.error, CommunicationTimeout)
     assert "has called allreduce 'y', which this rank has" in outcome.text
@@ -100,7 +100,7 @@ def test_a_wait_that_is_too_short_does_not_end_the_operation():
     assert early.error.name == "x"
 
 
-# The sender's connections carry a tenth of the tensor within the deadline.
+# The sender's connections carry one tenth of the tensor within the deadline.
 PARTIAL = """
 import contextlib, os, socket, torch
 import bluecomm as bf
@@ -120,7 +120,7 @@ except bf.CommunicationTimeout as error:
 """
 
 
-def test_the_text_tells_how_much_has_come(tmp_path):
+def test_the_error_says_how_much_has_arrived(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PARTIAL)
     options = ["-np", "2", "-x", "BLUECOMM_TRANSPORT=tcp"]
@@ -135,7 +135,7 @@ def test_the_text_tells_how_much_has_come(tmp_path):
         assert job.left() == {}
 
 
-# The first warning comes sooner than users get it, once rank 2 is where it shall be.
+# The first warning comes earlier than for users, once rank 2 has reached its call.
 LATE = """
 import os, pathlib, time, torch
 import bluecomm as bf
@@ -156,7 +156,7 @@ print("done")
 """
 
 
-def test_the_warning_tells_what_each_rank_does(tmp_path):
+def test_the_warning_says_what_each_rank_does(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(LATE)
     with launched(tmp_path, "-np", "3", sys.executable, str(path)) as job:
@@ -176,7 +176,7 @@ def test_the_warning_tells_what_each_rank_does(tmp_path):
         assert re.search(rf"rank 2 {where}: {y}", table)
 
 
-# Rank 1 computes, then rests; rank 0 waits for it.
+# Rank 1 computes, then sleeps; rank 0 waits for it.
 BUSY = """
 import os, pathlib, time, torch
 import bluecomm as bf
@@ -222,7 +222,7 @@ def test_a_busy_rank_is_waited_for_and_an_idle_one_is_not(tmp_path):
         assert failed[2].startswith("no data from rank 1 within")
 
 
-# The ranks look sooner than users' ranks do, and again if one was late.
+# The ranks check earlier than users' ranks do, and again if one was late.
 EARLY = mock.patch(
     "bluecomm.runtime.monitor._WARN_AFTER_S", (2.0, 4.0, 8.0, 20.0, 60.0)
 )

@@ -1,4 +1,4 @@
-"""Others connect to the ports and sockets of a running job: it is not disturbed."""
+"""Strangers connect to the ports and sockets of a running job, which is unaffected."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.launch import launched
 
 pytestmark = pytest.mark.faults
 
-# Averages until some rounds after the file `stop` has appeared; tells its offers first,
-# and at the end how many rounds it made and how many descriptors it gained.
+# Averages until a few rounds after the file `stop` appears. Prints its offers first, at
+# the end the number of rounds and of descriptors that it gained.
 STEADY = """
 import json, os, pathlib, sys, time, torch
 import bluecomm as bf
@@ -43,7 +43,7 @@ print(f"rounds {rounds} fds {count() - fds}", flush=True)
 
 
 def inodes_of(pids):
-    """Return the sockets that processes hold."""
+    """Return the sockets that are open in these processes."""
     found = set()
     for pid in pids:
         for fd in os.listdir(f"/proc/{pid}/fd"):
@@ -54,13 +54,13 @@ def inodes_of(pids):
 
 
 def table(name):
-    """Return the columns of a table of sockets."""
+    """Return the rows of a /proc table of sockets, split into columns."""
     with open(f"/proc/net/{name}") as file:
         return [line.split() for line in list(file)[1:]]
 
 
 def doors(job):
-    """Return a way to connect to each listener of the ranks and their agent."""
+    """Return a connecting function for each listener of the ranks and their agent."""
     inodes = inodes_of(job.left())
     ports = []
     for row in table("tcp"):
@@ -86,7 +86,7 @@ def _connect_unix(path):
 
 
 def annoy(door):
-    """Do to a listener what scanners do; return connections that stay open."""
+    """Treat a listener as scanners do; return the connections that stay open."""
     opened = []
     for data in (
         b"",
@@ -98,7 +98,7 @@ def annoy(door):
     ):
         with contextlib.suppress(OSError), door() as connection:
             connection.sendall(data)
-    # Half handshakes, more than are admitted at a time.
+    # Incomplete handshakes, more than a listener admits at a time.
     for _ in range(80):
         with contextlib.suppress(OSError):
             connection = door()
@@ -109,7 +109,7 @@ def annoy(door):
 
 
 def impostor(peers, transport, folder):
-    """Return an engine that says it is rank 1, without the job's secret."""
+    """Return an engine that claims to be rank 1 without the job's secret."""
     engine = Engine(
         rank=1,
         size=2,
@@ -130,7 +130,7 @@ def impostor(peers, transport, folder):
 
 
 def stop(job, folder):
-    """End the job; return what its ranks told."""
+    """End the job; return what its ranks printed."""
     (folder / "stop").touch()
     assert job.wait() == 0, job.err
     assert job.left() == {}
@@ -152,7 +152,7 @@ def test_scanners_and_garbage(transport, tmp_path):
         found = doors(job)
         assert len(found) >= 3
         opened = [connection for door in found for connection in annoy(door)]
-        # Longer than a connection may take to say who it is.
+        # Longer than a connection may take to authenticate itself.
         time.sleep(6)
         told = stop(job, tmp_path)
         for connection in opened:

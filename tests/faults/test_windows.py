@@ -1,4 +1,4 @@
-"""A rank dies: what it held is passed on, what it left stays, puts to it fail."""
+"""A rank dies: its mutex is passed on, its values stay, and puts to it fail."""
 
 from __future__ import annotations
 
