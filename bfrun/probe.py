@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -27,10 +28,18 @@ LIFETIME_S = 120
 DIAL_S = 3.0
 VERSIONS_S = 30.0
 
-# Reads files instead of importing: importing torch takes more than a second. What
-# would be imported counts, which need not be what package metadata says.
+# Runs in the interpreter of the ranks and reports what they would import. It reads
+# files instead of importing, because importing torch takes more than a second, and
+# package metadata may say otherwise. "-c" puts the current folder first into the path,
+# where a script puts its own folder: the argument is the script, "" if not known.
 VERSIONS = r"""
-import importlib.machinery, importlib.util, json, os, re, sys
+import importlib.machinery, importlib.util, json, os, re, sys, zipfile
+if len(sys.argv) > 1 and sys.path[:1] == [""]:
+    del sys.path[0]
+    if sys.argv[1]:
+        script = os.path.realpath(sys.argv[1])
+        has_main = os.path.isdir(script) or zipfile.is_zipfile(script)
+        sys.path.insert(0, script if has_main else os.path.dirname(script))
 def folder(name):
     spec = importlib.util.find_spec(name)
     return list(spec.submodule_search_locations)[0] if spec else None
@@ -51,7 +60,8 @@ native = folder("bluecomm") is not None and any(
     os.path.exists(os.path.join(folder("bluecomm"), "_native" + suffix))
     for suffix in importlib.machinery.EXTENSION_SUFFIXES
 )
-print(json.dumps([python, version("torch"), version("bluecomm"), native]))
+folders = [version("torch"), version("bluecomm"), folder("bluecomm")]
+print(json.dumps([python, *folders, native]))
 """
 
 
@@ -138,9 +148,10 @@ def machine_facts(request: Mapping[str, Any]) -> dict[str, Any]:
     environ = dict(os.environ)
     environ.update(request["environment"])
     cpus = sorted(os.sched_getaffinity(0))
-    program = shutil.which(request["program"], path=environ.get("PATH"))
-    if program is None and os.path.dirname(request["program"]):
-        candidate = os.path.join(request["cwd"], request["program"])
+    command = request["command"] or ["python3"]
+    program = shutil.which(command[0], path=environ.get("PATH"))
+    if program is None and os.path.dirname(command[0]):
+        candidate = os.path.join(request["cwd"], command[0])
         program = shutil.which(os.path.abspath(candidate))
     is_python = os.path.basename(program or "").startswith("python")
     facts: dict[str, Any] = {
@@ -156,12 +167,45 @@ def machine_facts(request: Mapping[str, Any]) -> dict[str, Any]:
         "missing": [file for file in request["files"] if not os.path.isfile(file)],
     }
     interpreter = program if program and is_python else sys.executable
-    facts.update(_versions(interpreter, environ, request["cwd"]))
+    is_known = is_python and request["command"]
+    asked = versions_command(interpreter, command[1:] if is_known else None)
+    facts.update(_versions(asked, environ, request["cwd"]))
     return facts
 
 
-def _versions(interpreter: str, environ: Mapping[str, str], cwd: str) -> dict[str, Any]:
-    command = [interpreter, "-c", VERSIONS]
+def versions_command(python: str, arguments: Sequence[str] | None) -> list[str]:
+    """Return the command that prints what ``python`` with ``arguments`` would import.
+
+    It keeps options of the interpreter, since they may change where it imports from.
+
+    Args:
+        python: The interpreter.
+        arguments: Those of the ranks' command; None: the command is not known.
+    """
+    options: list[str] = []
+    rest = list(arguments or ())
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            return [python, *options, "-c", VERSIONS, word]
+        # The first option in the word that takes a value, and what follows it there.
+        found = re.match(r"-[a-zA-Z]*?([cmWX])(.*)", word)
+        if found and found[1] in "cm":
+            before = word[: found.start(1)]
+            options += [before] if before != "-" else []
+            break
+        if word == "-":
+            break
+        options.append(word)
+        if rest and (word == "--check-hash-based-pycs" or (found and not found[2])):
+            options.append(rest.pop(0))
+    script = [""] if arguments is None else []
+    return [python, *options, "-c", VERSIONS, *script]
+
+
+def _versions(
+    command: Sequence[str], environ: Mapping[str, str], cwd: str
+) -> dict[str, Any]:
     try:
         output = subprocess.check_output(
             command,
@@ -173,8 +217,9 @@ def _versions(interpreter: str, environ: Mapping[str, str], cwd: str) -> dict[st
         )
         answers = json.loads(output)
     except (OSError, subprocess.SubprocessError, ValueError):
-        answers = [None, None, None, False]
-    return dict(zip(("python", "torch", "bluecomm", "native"), answers))  # noqa: B905
+        answers = [None, None, None, None, False]
+    names = ("python", "torch", "bluecomm", "bluecomm_folder", "native")
+    return dict(zip(names, answers))  # noqa: B905 (Python 3.8)
 
 
 def listen(word: str) -> dict[str, Any]:

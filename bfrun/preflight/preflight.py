@@ -117,8 +117,9 @@ def compare_hosts(reports: Sequence[HostReport], config: LaunchConfig) -> None:
             report.problems += _version_differences(answered[0], report)
             if answer["bluecomm"] is not None and not answer["native"]:
                 add(
-                    "bluecomm is there without its native extension for Python "
-                    f"{answer['python']}; install it again with this interpreter"
+                    f"bluecomm in {answer['bluecomm_folder']} has no native extension "
+                    f"for Python {answer['python']}; build it there, or install "
+                    "bluecomm with this interpreter"
                 )
 
 
@@ -198,7 +199,7 @@ class _Preflight:
             report,
             "facts",
             environment=self._environment,
-            program=_program(self._config),
+            command=self._config.command,
             cwd=self._config.cwd,
             files=needed_files(self._config),
         )

@@ -33,10 +33,10 @@ from tests.support.deadlines import DEADLINE_S
 HERE = Host("localhost")
 
 
-def question(program: str, **environment: str) -> dict[str, object]:
+def question(*command: str, **environment: str) -> dict[str, object]:
     return {
         "environment": environment,
-        "program": program,
+        "command": command,
         "cwd": os.getcwd(),
         "files": [],
     }
@@ -85,6 +85,60 @@ def test_facts_of_a_python_program():
     assert facts["python"] == "{}.{}.{}".format(*sys.version_info[:3])
     assert facts["cpus"] == sorted(os.sched_getaffinity(0))
     assert facts["has_cwd"]
+
+
+def make_package(folder: Path, version: str, *, built: bool) -> None:
+    """Write a folder ``bluecomm`` as an installation or a checkout has it."""
+    package = folder / "bluecomm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "_version.py").write_text(f'__version__ = "{version}"\n')
+    if built:
+        (package / f"_native{EXTENSION_SUFFIXES[0]}").touch()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "version"),
+    [
+        (["examples/train.py", "--lr", "0.1"], "installed"),
+        (["-u", "-W", "ignore", "-Xdev", "examples/train.py"], "installed"),
+        (["train.py"], "checkout"),
+        (["examples/link.py"], "checkout"),
+        (["examples"], "installed"),
+        (["."], "checkout"),
+        (["-m", "examples.train"], "checkout"),
+        (["-um", "examples.train"], "checkout"),
+        (["-c", "import bluecomm", "examples/train.py"], "checkout"),
+        (["-I", "-c", "import bluecomm"], None),
+        ([], "checkout"),
+        (["-"], "checkout"),
+    ],
+)
+def test_versions_are_those_that_the_command_would_import(tmp_path, arguments, version):
+    checkout, installed = tmp_path / "checkout", tmp_path / "site-packages"
+    make_package(checkout, "checkout", built=False)
+    make_package(installed, "installed", built=True)
+    (checkout / "examples").mkdir()
+    (checkout / "train.py").touch()
+    (checkout / "examples" / "link.py").symlink_to("../train.py")
+    asked = question(sys.executable, *arguments, PYTHONPATH=str(installed))
+    facts = machine_facts({**asked, "cwd": str(checkout)})
+    if version is None:
+        # Isolated: neither the current folder nor PYTHONPATH counts.
+        assert facts["bluecomm"] not in ("checkout", "installed")
+    else:
+        assert facts["bluecomm"] == version
+        assert facts["native"] == (version == "installed")
+
+
+def test_without_a_command_the_current_folder_does_not_count(tmp_path):
+    make_package(tmp_path / "checkout", "checkout", built=False)
+    make_package(tmp_path / "site-packages", "installed", built=True)
+    asked = question(PYTHONPATH=str(tmp_path / "site-packages"))
+    asked["environment"]["PATH"] = os.path.dirname(sys.executable)
+    facts = machine_facts({**asked, "cwd": str(tmp_path / "checkout")})
+    assert facts["is_python"]
+    assert (facts["bluecomm"], facts["native"]) == ("installed", True)
 
 
 def test_files_that_are_missing(tmp_path):

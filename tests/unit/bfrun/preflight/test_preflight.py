@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Any
 
 import pytest
@@ -10,9 +13,10 @@ import pytest
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
+from bfrun.launch.local import LocalLauncher
 from bfrun.plan import HostFacts
 from bfrun.preflight.check import print_check, raise_failures
-from bfrun.preflight.preflight import HostReport, compare_hosts
+from bfrun.preflight.preflight import HostReport, compare_hosts, run_preflight
 
 CONFIG = LaunchConfig(command=("python", "x.py"), cwd="/job")
 
@@ -32,6 +36,7 @@ def report(name: str, **differences: Any) -> HostReport:
         "python": "3.11.7",
         "torch": "2.13.0+cpu",
         "bluecomm": "0.1.0",
+        "bluecomm_folder": "/b",
         "native": True,
     }
     return HostReport(Host(name), {**answer, **differences})
@@ -64,7 +69,7 @@ def test_these_fit(differences):
         ({"torch": None}, "torch is not installed, on host 'a' it is 2.13.0+cpu"),
         ({"torch": "2.4.0"}, "torch is 2.4.0, on host 'a' it is 2.13.0+cpu"),
         ({"bluecomm": "0.2.0"}, "bluecomm is 0.2.0, on host 'a' it is 0.1.0"),
-        ({"native": False}, "without its native extension for Python 3.11.7"),
+        ({"native": False}, "bluecomm in /b has no native extension for Python 3.11.7"),
         ({"system": "Darwin"}, "it runs Darwin; ranks need Linux"),
         ({"has_cwd": False}, "no directory /job; start bfrun in a directory that"),
         ({"missing": ["/a/p.so"]}, "no file /a/p.so, which --enable-net needs; inst"),
@@ -74,6 +79,29 @@ def test_these_fit(differences):
 def test_these_do_not(differences, match):
     (problem,) = problems(**differences)
     assert match in problem
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_checkout_as_current_folder_does_not_hide_the_installation(tmp_path, built):
+    checkout, installed = tmp_path / "checkout", tmp_path / "site-packages"
+    for folder in (checkout, installed):
+        (folder / "bluecomm").mkdir(parents=True)
+        (folder / "bluecomm" / "__init__.py").touch()
+    if built:
+        (installed / "bluecomm" / f"_native{EXTENSION_SUFFIXES[0]}").touch()
+    (checkout / "examples").mkdir()
+    config = LaunchConfig(
+        command=(sys.executable, "examples/train.py"),
+        cwd=str(checkout),
+        environment=(("PYTHONPATH", str(installed)),),
+    )
+    host = Host("localhost")
+    (found,) = run_preflight(config, [host], LocalLauncher(), os.environ)
+    if built:
+        assert found.problems == []
+    else:
+        (problem,) = found.problems
+        assert f"bluecomm in {installed}/bluecomm has no native extension" in problem
 
 
 def test_host_that_was_not_reached_is_not_compared():
