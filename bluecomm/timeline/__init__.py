@@ -1,6 +1,6 @@
-"""What a rank does, for a timeline of all ranks; see docs/timeline.md.
+"""Timelines of all ranks: the user's own activities, and reading a timeline.
 
-``python -m bluecomm.timeline`` reads one.
+docs/timeline.md describes them. ``python -m bluecomm.timeline`` reads one.
 """
 
 from bluecomm.timeline.activities import (

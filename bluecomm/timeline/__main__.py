@@ -1,4 +1,4 @@
-"""``python -m bluecomm.timeline FILE``: what it says, as text or as a picture."""
+"""``python -m bluecomm.timeline FILE`` summarizes a timeline, as text or picture."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from bluecomm.timeline.table import describe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Read a timeline and tell what is in it.
+    """Read a timeline and print a summary.
 
     Args:
         argv: Arguments without the program's name. Default: those of this process.
 
     Returns:
-        0, or 1 when a file cannot be read or written, or drawn without matplotlib.
+        0, or 1 if a file cannot be read or written, or matplotlib is missing.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.more and arguments.merge is None:
-        parser.error("only traces to --merge may be several")
+        parser.error("several files are accepted only with --merge")
     try:
         if arguments.merge is not None:
             _merge([arguments.file, *arguments.more], arguments.merge)
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             plot(
                 timeline, arguments.plot, begin_ms=arguments.begin, end_ms=arguments.end
             )
-            print(f"picture in {arguments.plot}")
+            print(f"wrote the picture {arguments.plot}")
     except (ImportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -64,7 +64,7 @@ def _merge(files: Sequence[Path], target: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bluecomm.timeline",
-        description="Tell what is in a timeline of bfrun --timeline-filename.",
+        description="Summarizes a timeline that bfrun --timeline-filename wrote.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="the timeline")
     parser.add_argument("more", type=Path, nargs="*", help="with --merge: more traces")
@@ -72,17 +72,17 @@ def _parser() -> argparse.ArgumentParser:
         "--merge",
         type=Path,
         metavar="OUT",
-        help="first make the timeline OUT of traces (PREFIX<rank>.trace) that ranks of "
-        "one machine left when they were killed",
+        help="first make the timeline OUT from the traces (PREFIX<rank>.trace) that "
+        "killed ranks of one machine have left",
     )
     parser.add_argument(
-        "--plot", type=Path, metavar="F", help="draw it into F, such as out.png"
+        "--plot", type=Path, metavar="F", help="write a picture to F, such as out.png"
     )
     parser.add_argument(
         "--begin",
         type=float,
         metavar="MS",
-        help="first millisecond to draw (default: when the first rank did something)",
+        help="first millisecond to draw (default: that of the first event)",
     )
     parser.add_argument(
         "--end",

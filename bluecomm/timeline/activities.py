@@ -1,4 +1,4 @@
-"""Activities of the user's own, in the timeline."""
+"""Records the user's own activities in the timeline."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _log = logging.getLogger("bluecomm")
 
 
 def timeline_start_activity(tensor_name: str, activity_name: str) -> bool:
-    """Note in the timeline that an activity begins.
+    """Record in the timeline that an activity begins.
 
     Args:
-        tensor_name: The row in which it is shown; activities of one row may lie in one
-            another.
-        activity_name: What it is.
+        tensor_name: The row that shows the activity; activities in one row may be
+            nested.
+        activity_name: Name of the activity.
 
     Returns:
-        ``True``, or ``False`` when no timeline is made (the first time with an error in
-        the log).
+        ``True``, or ``False`` if no timeline is recorded. The first such call logs an
+        error.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -38,7 +38,7 @@ def timeline_start_activity(tensor_name: str, activity_name: str) -> bool:
 
 
 def timeline_end_activity(tensor_name: str) -> bool:
-    """Note in the timeline that the last activity begun for a row ends.
+    """Record in the timeline that the last activity begun in a row ends.
 
     Args:
         tensor_name: The row.
@@ -61,7 +61,7 @@ def timeline_end_activity(tensor_name: str) -> bool:
 
 @contextlib.contextmanager
 def timeline_context(tensor_name: str, activity_name: str) -> Iterator[None]:
-    """Show what happens inside a ``with`` statement as an activity.
+    """Record the body of a ``with`` statement as an activity.
 
     Args:
         tensor_name: As in ``timeline_start_activity``.
@@ -81,13 +81,15 @@ def timeline_context(tensor_name: str, activity_name: str) -> Iterator[None]:
 def _check(function: str, *names: object) -> None:
     for name in names:
         if not isinstance(name, str) or not name:
-            raise TypeError(f"{function}: names must be texts, got {name!r}")
+            raise TypeError(
+                f"{function}: names must be non-empty strings, got {name!r}"
+            )
 
 
 @functools.cache
 def _complain() -> None:
-    """Say once that there is no timeline."""
+    """Log once that there is no timeline."""
     _log.error(
-        "no timeline is made, so activities are not noted; start the script with "
+        "no timeline is recorded, so activities are lost; start the script with "
         "bfrun --timeline-filename FILE, or set BLUECOMM_TIMELINE"
     )

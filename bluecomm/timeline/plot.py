@@ -1,4 +1,4 @@
-"""A timeline as a picture, for those without a browser."""
+"""Draws a timeline, for users without a browser."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def plot(
 ) -> None:
     """Write a picture with three rows for each rank.
 
-    They show what it computed, what the program waited for (coloured by the rank that
-    it waited for), and which operations were under way.
+    The rows show the rank's computations, its program's waits (coloured by the rank
+    that it waited for), and the operations under way.
 
     Args:
-        timeline: What to show.
-        path: The file; its suffix says the format.
+        timeline: The timeline.
+        path: The file; its suffix selects the format.
         begin_ms: First moment to show. Default: the first event.
         end_ms: Last moment to show. Default: the end.
 
@@ -48,11 +48,11 @@ def plot(
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     labels = []
-    for place, rank in enumerate(ranks):
+    for position, rank in enumerate(ranks):
         for row, (label, bars) in enumerate(_rows(timeline.bars[rank])):
-            labels.append((3.5 * place + row, f"rank {rank} {label}"))
+            labels.append((3.5 * position + row, f"rank {rank} {label}"))
             for colour, spans in _by_colour(bars, ranks, begin_ms, end_ms).items():
-                low = 3.5 * place + row - _HEIGHT / 2
+                low = 3.5 * position + row - _HEIGHT / 2
                 axes.broken_barh(spans, (low, _HEIGHT), facecolors=colour)
     axes.set_yticks([at for at, _ in labels], [text for _, text in labels])
     axes.set_xlim(begin_ms, end_ms)
@@ -63,7 +63,7 @@ def plot(
 
 
 def _rows(bars: Iterable[Bar]) -> list[tuple[str, list[Bar]]]:
-    """Sort what a rank did into the rows of the picture."""
+    """Sort the bars of a rank into the rows of the picture."""
     compute, waits, communication = [], [], []
     for bar in bars:
         if bar.category == "compute":

@@ -1,4 +1,4 @@
-"""A timeline as ``bfrun`` wrote it, read again."""
+"""Reads a timeline that ``bfrun`` wrote."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ COMPUTE = ("FORWARD", "BACKWARD", "STEP")
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """Something that a rank did, in milliseconds since the timeline's first moment.
+    """One event of a rank, in milliseconds since the timeline's first moment.
 
     Attributes:
         row: Its row in a viewer, such as ``"program"``.
-        name: Such as ``"FORWARD"`` or ``"late: rank 2"``.
-        category: Such as ``"compute"``, ``"late"``, ``"data"`` or ``"communicate"``.
-        begin_ms: When it began.
-        duration_ms: How long it took.
-        peer: The rank that was waited for, -1 for none.
+        name: For example ``"FORWARD"`` or ``"late: rank 2"``.
+        category: For example ``"compute"``, ``"late"``, ``"data"``, ``"communicate"``.
+        begin_ms: Its beginning.
+        duration_ms: Its duration.
+        peer: The rank that was waited for, or -1.
     """
 
     row: str
@@ -33,10 +33,10 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """What is in a file.
+    """The content of a file.
 
     Attributes:
-        bars: By rank.
+        bars: Rank to its events.
         totals: The file's ``otherData``; see docs/timeline.md.
     """
 
@@ -48,8 +48,8 @@ def read_timeline(path: Path) -> Timeline:
     """Return the timeline in a file.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: It is no timeline of bluecomm.
+        OSError: The file cannot be read.
+        ValueError: The file is not a timeline of bluecomm.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ def read_timeline(path: Path) -> Timeline:
                 bars[event["pid"]].append(_bar(event, rows))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} is no timeline that bfrun --timeline-filename wrote: {error!r}"
+            f"{path} is not a timeline that bfrun --timeline-filename wrote: {error!r}"
         ) from None
     return Timeline(bars, totals)
 

@@ -1,4 +1,4 @@
-"""A timeline in a few lines of text: who computed, who waited, and for whom."""
+"""Summarizes a timeline in a few lines: who computed, who waited, and for whom."""
 
 from __future__ import annotations
 

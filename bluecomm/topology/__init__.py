@@ -1,7 +1,7 @@
-"""Topologies: pure functions on directed graphs of ranks; nothing here communicates.
+"""Topologies: pure functions on directed graphs of ranks, without communication.
 
-``bluecomm.topology`` has the static graphs and the schedules, topologies that change
-from round to round: ``bf.topology.OnePeerExponential(bf.size())``.
+``bluecomm.topology`` has the static graphs, and schedules, which are topologies that
+change from round to round: ``bf.topology.OnePeerExponential(bf.size())``.
 """
 
 from bluecomm.topology.base_graph import BaseGraph

@@ -1,4 +1,4 @@
-"""``python -m bluecomm.topology NAME -n N``: what a topology costs and how it mixes."""
+"""``python -m bluecomm.topology NAME -n N`` shows costs and mixing of topologies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bluecomm.topology.schedule import StaticTopology, TopologySchedule
 from bluecomm.topology.traffic import Traffic, traffic_of
 
 _FRACTION = 1e-6
-# Matrices of more ranks take minutes.
+# The matrices of more ranks take minutes.
 _MOST_RANKS_OF_MATRICES = 256
 
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name. Default: those of this process.
 
     Returns:
-        0, or 2 when the arguments do not fit together, or nothing can be drawn here.
+        0, or 2 if the arguments do not fit together or the picture cannot be drawn.
     """
     args = _parser().parse_args(argv)
     try:
@@ -46,8 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bluecomm.topology",
-        description="Degree, spectral gap, rounds to consensus, bytes of topologies.",
-        epilog=f"NAME is one of {', '.join(NAMES)}; options follow it as in "
+        description="Shows degree, spectral gap, rounds to consensus and bytes of "
+        "topologies.",
+        epilog=f"NAME is one of {', '.join(NAMES)}. Options follow the name, as in "
         "BaseGraph:k=2 or RandomMatchings:seed=1.",
     )
     parser.add_argument("names", nargs="+", metavar="NAME[:OPTION=INTEGER]")
@@ -62,17 +63,19 @@ def _parser() -> argparse.ArgumentParser:
         "--parameters-mb",
         type=float,
         default=20.0,
-        help="10^6 bytes that a rank sends to each neighbor (default: 20)",
+        help="MB (10^6 bytes) that a rank sends to each neighbor (default: 20)",
     )
     parser.add_argument(
-        "--plot", metavar="FILE", help="draw the first one, as PNG, PDF or SVG"
+        "--plot",
+        metavar="FILE",
+        help="draw the first topology, as PNG, PDF or SVG",
     )
     return parser
 
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """What is known of one topology."""
+    """The properties of one topology."""
 
     label: str
     schedule: TopologySchedule
@@ -83,7 +86,9 @@ class _Row:
 
 def _row(label: str, args: argparse.Namespace) -> _Row:
     if args.ranks < 1 or args.ranks_per_machine < 1 or args.parameters_mb <= 0:
-        raise ValueError("ranks, ranks per machine and parameters must be above 0")
+        raise ValueError(
+            "--ranks, --ranks-per-machine and --parameters-mb must be above 0"
+        )
     schedule = make_topology(label, args.ranks, args.ranks_per_machine)
     machine_of = [rank // args.ranks_per_machine for rank in range(args.ranks)]
     gap = rounds = None
@@ -143,7 +148,7 @@ def _plot(row: _Row, file: str) -> None:
         plot_topology(schedule.graph(0), file, title=about)
     else:
         plot_topology(schedule, file, title=about)
-    print(f"picture in {file}")
+    print(f"wrote the picture {file}")
 
 
 if __name__ == "__main__":

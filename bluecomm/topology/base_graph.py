@@ -1,7 +1,7 @@
 """Base-(k+1) graphs: the exact average after few rounds, for any number of ranks.
 
-Blocks of ranks average among themselves, then exchange with each other with weights by
-which each part of a block gets the mean of all, and average among themselves again.
+Blocks of ranks average among themselves. Then they exchange with each other, weighted
+so that each part of a block gets the mean of all, and average among themselves again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Edges = list[tuple[int, int, float]]
 class BaseGraph(TopologySchedule):
     """The Base-(k+1) graph: at most ``k`` neighbors in a round, exact in a period.
 
-    One period of rounds gives the exact average, whatever the number of ranks. It has
-    at most ``2 log_{k+1}(n) + 2`` rounds, and ``log_{k+1}(n)`` if ``n`` is a power of
-    ``k + 1``. Every round is symmetric and doubly stochastic; with ``k = 1`` it is a
+    One period of rounds gives the exact average, whatever the number of ranks. A period
+    has at most ``2 log_{k+1}(n) + 2`` rounds, and ``log_{k+1}(n)`` if ``n`` is a power
+    of ``k + 1``. Every round is symmetric and doubly stochastic; with ``k = 1`` it is a
     matching.
 
     Args:
@@ -48,7 +48,7 @@ class BaseGraph(TopologySchedule):
         self.period = len(self._neighbors)
 
     def weights(self, round_number: int, rank: int) -> NeighborWeights:
-        """Return what one rank does in a round."""
+        """Return one rank's weights in a round."""
         neighbors = self._neighbors[round_number % len(self._neighbors)].get(rank, {})
         return NeighborWeights(
             1.0 - sum(neighbors.values()), neighbors, tuple(neighbors)
@@ -70,9 +70,10 @@ def _by_rank(edges: Edges) -> dict[int, dict[int, float]]:
 def _base(ranks: Sequence[int], k: int) -> list[Edges]:
     """Return the rounds of the Base-(k+1) graph.
 
-    With ``n = p * q``, where ``p`` has all prime factors of ``n`` up to ``k + 1``:
-    ``p`` blocks of ``q`` ranks each take their mean by the simple graph, then ranks of
-    the same place in the blocks take theirs. Or the simple graph, if it is shorter.
+    Let ``n = p * q``, where ``p`` has all prime factors of ``n`` up to ``k + 1``. Each
+    of ``p`` blocks of ``q`` ranks takes its mean by the simple graph, then the ranks
+    with the same position in all blocks take theirs. If the simple graph on all ranks
+    needs fewer rounds, it is used instead.
     """
     simple = _simple_base(ranks, k)
     smooth = _smooth_part(len(ranks), k + 1)
@@ -81,21 +82,22 @@ def _base(ranks: Sequence[int], k: int) -> list[Edges]:
     length = len(ranks) // smooth
     blocks = [ranks[start : start + length] for start in range(0, len(ranks), length)]
     rounds = _side_by_side([_simple_base(block, k) for block in blocks])
-    places = list(zip(*blocks, strict=True))
-    rounds += _side_by_side([_hyper_hypercube(place, k) for place in places])
+    positions = list(zip(*blocks, strict=True))
+    rounds += _side_by_side([_hyper_hypercube(each, k) for each in positions])
     return min(simple, rounds, key=len)
 
 
 def _simple_base(ranks: Sequence[int], k: int) -> list[Edges]:
     """Return the rounds of the simple Base-(k+1) graph.
 
-    The ranks are cut into blocks of ``a * (k + 1)**p`` by the digits ``a`` of their
-    number, largest first, and each block into ``a`` parts of ``(k + 1)**p``. After the
-    first stage the ranks of a block hold the same. Then, block by block: each rank of
-    all later blocks exchanges with one rank of each part of this block. With weight
-    (length of a part) / (length of this and the later blocks) the mean of each part,
-    and of the later blocks together, becomes the mean of all. So the parts only have to
-    take their means, while the later blocks go on among themselves.
+    The digits ``a`` of the number of ranks, in base ``k + 1`` and largest first, divide
+    the ranks into blocks of ``a * (k + 1)**p``, and each block into ``a`` parts of ``(k
+    + 1)**p``. After the first stage all ranks of a block hold the same value. Then, for
+    one block after the other, each rank of all later blocks exchanges with one rank of
+    each part of this block. With the weight (length of a part) / (length of this and
+    the later blocks), the mean of each part, and that of the later blocks together,
+    becomes the mean of all. So the parts only have to take their own means, while the
+    later blocks continue among themselves.
     """
     if _fewest_factors(len(ranks), k + 1) is not None:
         return _hyper_hypercube(ranks, k)
@@ -137,8 +139,8 @@ def _cut_by_digits(ranks: Sequence[int], base: int) -> list[list[Sequence[int]]]
 def _hyper_hypercube(ranks: Sequence[int], k: int) -> list[Edges]:
     """Return rounds in which ranks that differ in one coordinate take their mean.
 
-    The coordinates are the digits of a rank's place in a mixed base: the fewest factors
-    of the number of ranks, none above ``k + 1``, which must exist.
+    The coordinates are the digits of a rank's position in a mixed base: the fewest
+    factors of the number of ranks, none above ``k + 1``. Such factors must exist.
     """
     rounds = []
     stride = 1
@@ -155,7 +157,7 @@ def _hyper_hypercube(ranks: Sequence[int], k: int) -> list[Edges]:
 
 
 def _side_by_side(parts: Sequence[list[Edges]]) -> list[Edges]:
-    """Return rounds in which several sets of ranks go through theirs at once."""
+    """Return rounds in which several sets of ranks run theirs at the same time."""
     return [
         list(itertools.chain(*edges))
         for edges in itertools.zip_longest(*parts, fillvalue=[])

@@ -1,4 +1,4 @@
-"""Whether topologies are equal, here and across ranks, and whether one is regular."""
+"""Compares topologies, also between ranks, and checks whether one is regular."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def topology_digest(graph: nx.DiGraph[int], *, is_weighted: bool) -> bytes:
     Args:
         graph: A topology.
         is_weighted: Whether its weights are in force. If not, weights and self-loops
-            do not count.
+            are ignored.
 
     Raises:
-        TypeError: ``graph`` is not a ``networkx.DiGraph``, or a weight not a number.
+        TypeError: ``graph`` is not a ``networkx.DiGraph``, or a weight is not a number.
         ValueError: The nodes are not ``0 .. n-1``, or a weight is not finite.
     """
     check_topology(graph, is_weighted=is_weighted)
     edges: list[Any]
     if is_weighted:
-        # The repr of a float is exact; adding 0 makes one zero of -0.0 and 0.0.
+        # The repr of a float is exact; adding 0 turns -0.0 into 0.0.
         edges = sorted((edge, weight + 0.0) for edge, weight in _weights(graph).items())
     else:
         edges = sorted(edge for edge in graph.edges if edge[0] != edge[1])

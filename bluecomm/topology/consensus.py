@@ -1,4 +1,4 @@
-"""How fast the rounds of a schedule lead to the average."""
+"""Measures how fast the rounds of a schedule lead to the average."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from numpy.typing import NDArray
 
 from bluecomm.topology.schedule import TopologySchedule
 
-# Rounds that stand for a schedule without a period, or with a very long one.
+# Number of rounds that represent a schedule without a period, or with a very long one.
 _SAMPLED_ROUNDS = 64
-# Where what is left of a disagreement is rounding.
+# A smaller disagreement is rounding error.
 _ROUNDING = 1e-12
 _MOST_ROUNDS = 1 << 40
 
 
 def rounds_looked_at(schedule: TopologySchedule) -> int:
-    """Return how many rounds stand for all: a period, or 64."""
+    """Return the number of rounds that represent a schedule: its period, or 64."""
     if schedule.period is None or schedule.period > 1024:
         return _SAMPLED_ROUNDS
     return schedule.period
 
 
 def disagreements(schedule: TopologySchedule, rounds: int) -> list[float]:
-    """Return how much of a disagreement may be left after 0, 1, ... rounds.
+    """Return the largest fraction of a disagreement left after 0, 1, ... rounds.
 
-    After ``t`` rounds: ``max |x_t - mean(x_0)| / |x_0 - mean(x_0)|`` over all ``x_0``,
-    which is the spectral norm of ``W_t ... W_1 - J``, ``J = 1/n`` everywhere.
+    After ``t`` rounds it is ``max |x_t - mean(x_0)| / |x_0 - mean(x_0)|`` over all
+    ``x_0``: the spectral norm of ``W_t ... W_1 - J`` with ``J = 1/n`` everywhere.
 
     Args:
         schedule: A schedule, doubly stochastic in each round.
-        rounds: How many rounds.
+        rounds: Number of rounds.
 
     Returns:
         ``rounds + 1`` numbers; the first is 1 (0 for one rank).
@@ -47,15 +47,15 @@ def disagreements(schedule: TopologySchedule, rounds: int) -> list[float]:
 def rounds_to_consensus(
     schedule: TopologySchedule, tolerance: float = 1e-6
 ) -> int | None:
-    """Return after how many rounds any disagreement has shrunk to a fraction.
+    """Return the number of rounds that reduce any disagreement to a fraction.
 
     Args:
-        schedule: A schedule, doubly stochastic in each round. One without a period
-            counts as if it began anew after 64 rounds.
+        schedule: A schedule, doubly stochastic in each round. A schedule without a
+            period is treated as if its first 64 rounds were repeated.
         tolerance: The fraction.
 
     Returns:
-        The number of rounds, ``None`` if they never get there.
+        The number of rounds, or ``None`` if the ranks never agree.
     """
     period = rounds_looked_at(schedule)
     left = np.eye(schedule.size) - 1 / schedule.size
@@ -64,7 +64,7 @@ def rounds_to_consensus(
     once = _over_a_period(schedule, left)
     if _norm(once) > 1 - _ROUNDING:
         return None
-    # Norms fall from round to round, so whole periods can be found by bisection.
+    # Norms decrease from round to round, so bisection finds the number of periods.
     powers = [once]
     while _norm(powers[-1]) > tolerance and period << len(powers) < _MOST_ROUNDS:
         powers.append(powers[-1] @ powers[-1])
@@ -85,10 +85,10 @@ def mean_gap(schedule: TopologySchedule) -> float:
     """Return the spectral gap per round: ``1 - abs(lambda_2)**(1 / period)``.
 
     ``lambda_2`` is the largest eigenvalue by magnitude, apart from that of the average,
-    of the product of a period's mixing matrices. For a static graph it is the
-    spectral gap. 1 means exact after a period, 0 never. A schedule without a period:
-    ``1 - sqrt(lambda_2)`` of the mean of ``W.T @ W``, by which the squared disagreement
-    shrinks in expectation.
+    of the product of a period's mixing matrices. For a static graph the result is the
+    spectral gap. 1 means exact after a period, 0 never. For a schedule without a period
+    it is ``1 - sqrt(lambda_2)`` of the mean of ``W.T @ W``, the factor by which the
+    squared disagreement shrinks in expectation.
 
     Args:
         schedule: A schedule, doubly stochastic in each round.
@@ -99,7 +99,7 @@ def mean_gap(schedule: TopologySchedule) -> float:
         squared = np.mean([each.T @ each for each in left], axis=0)
         return 1 - math.sqrt(_norm(squared))
     product = _over_a_period(schedule, start)
-    # The eigenvalues of a matrix that is zero to rounding need not be.
+    # The eigenvalues of a matrix that is almost zero may be much larger than it.
     if _norm(product) < _ROUNDING:
         return 1.0
     largest = float(np.abs(np.linalg.eigvals(product)).max())

@@ -1,8 +1,8 @@
-"""What holds where nobody has chosen: the static topology, and the one-peer schedule.
+"""The default static topology and the default one-peer schedule.
 
-The topology that ``init`` begins with is ``ExponentialGraph``, here without making a
-graph: networkx takes 0.1 s to import and as long to take down, in each rank of a job;
-most scripts never look at a graph.
+``init`` starts with the topology ``ExponentialGraph``, whose weights are computed here
+without making a graph: importing networkx takes 0.1 s in each rank of a job, unloading
+it as long, and most scripts never look at a graph.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bluecomm.topology.weights import NeighborWeights
 
 
 def default_weights(size: int, rank: int) -> NeighborWeights:
-    """Return what ``resolve_weights`` does of an unweighted ``ExponentialGraph``."""
+    """Return ``resolve_weights`` of an unweighted ``ExponentialGraph``."""
     hops = powers_below(size, 2)
     uniform = 1.0 / (len(hops) + 1)
     sources = sorted((rank - hop) % size for hop in hops)
@@ -27,7 +27,7 @@ def default_weights(size: int, rank: int) -> NeighborWeights:
 
 
 def default_digest(size: int) -> bytes:
-    """Return what ``topology_digest`` does of an unweighted ``ExponentialGraph``."""
+    """Return ``topology_digest`` of an unweighted ``ExponentialGraph``."""
     hops = powers_below(size, 2)
     edges = sorted((rank, (rank + hop) % size) for rank in range(size) for hop in hops)
     return digest_of_edges(size, edges, is_weighted=False)
@@ -36,10 +36,10 @@ def default_digest(size: int) -> bytes:
 def default_schedule(machine_of: Sequence[int]) -> TopologySchedule:
     """Return the one-peer schedule for ranks on the given machines.
 
-    On several machines with the same number of ranks, more than one, each:
-    ``InnerOuterExponential``, which sends one tensor per machine and round over the
-    network. ``OnePeerExponential`` may send all local ranks' tensors at once; it is
-    for one machine, for machines with one rank each, and for machines that differ.
+    It is ``InnerOuterExponential`` if there are several machines with the same number
+    of ranks, at least two each: then one tensor per machine and round crosses the
+    network. Otherwise it is ``OnePeerExponential``, which may send the tensors of all
+    ranks of a machine at once.
 
     Args:
         machine_of: Machine of each rank.

@@ -30,7 +30,7 @@ def isPowerOf(x: int, base: int) -> bool:  # noqa: N802
 
 
 def powers_below(limit: int, base: int) -> list[int]:
-    """Return 1, ``base``, ``base**2`` and so on, all less than ``limit``."""
+    """Return 1, ``base``, ``base**2`` and so on, as far as less than ``limit``."""
     powers = []
     power = 1
     while power < limit:
@@ -93,7 +93,7 @@ def SymmetricExponentialGraph(size: int, base: int = 4) -> nx.DiGraph[int]:  # n
     """Return the exponential graph with hops in both directions.
 
     Rank ``i`` exchanges with ``i + base**k`` and ``i - base**k (mod n)`` for every
-    ``base**k <= n // 2``, and keeps a part of its own. All weights are equal, so the
+    ``base**k <= n // 2``, and keeps a share itself. All weights are equal, so the
     mixing matrix is symmetric and doubly stochastic.
 
     Args:

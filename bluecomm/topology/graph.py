@@ -1,10 +1,10 @@
-"""What a topology is: a directed graph on ranks, and how its weights are read.
+"""Topologies as directed graphs on ranks, and how their weights are read.
 
 A topology is a ``networkx.DiGraph`` on the ranks ``0 .. n-1``. Edge ``(j, i)`` means
-that rank ``j`` sends to rank ``i``; its attribute ``weight`` (1 where missing, as
-everywhere in networkx) is what rank ``i`` gives to the tensor of rank ``j``. The
-adjacency matrix is therefore the transpose of the mixing matrix; ``weight_given`` is
-the one place that knows.
+that rank ``j`` sends to rank ``i``. Its attribute ``weight`` (1 if missing, as
+everywhere in networkx) is the weight that rank ``i`` gives to the tensor of rank ``j``.
+The adjacency matrix is therefore the transpose of the mixing matrix; only
+``weight_given`` depends on this.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def check_topology(
     """Return ``graph`` if it is a topology.
 
     Args:
-        graph: What a user passed as a topology.
-        size: Number of ranks that it must have. Default: any from 1 on.
+        graph: The value that the user passed as a topology.
+        size: Number of ranks that it must have. Default: any number from 1.
         is_weighted: Whether the weights of the edges will be used, and so must be
             finite numbers.
 
@@ -115,8 +115,8 @@ def check_topology(
         The same object.
 
     Raises:
-        TypeError: It is not a ``networkx.DiGraph``, or not one of ``size`` nodes, or
-            a weight is not a number.
+        TypeError: ``graph`` is not a ``networkx.DiGraph``, does not have ``size``
+            nodes, or has a weight that is not a number.
         ValueError: The nodes are not ``0 .. n-1``, or a weight is not finite.
     """
     import networkx as nx
@@ -127,7 +127,9 @@ def check_topology(
         )
     nodes = graph.number_of_nodes()
     if size is not None and nodes != size:
-        raise TypeError(f"the topology must have {size} nodes, one a rank, got {nodes}")
+        raise TypeError(
+            f"the topology must have {size} nodes, one for each rank, got {nodes}"
+        )
     if nodes == 0 or set(graph) != set(range(nodes)):
         raise ValueError(
             f"the nodes of a topology must be the ranks 0 .. n-1, got {list(graph)}"

@@ -17,16 +17,15 @@ def MeshGrid2DGraph(  # noqa: N802
 ) -> nx.DiGraph[int]:
     """Return the grid in which each rank exchanges with up to four neighbors.
 
-    Rank ``r * ncols + c`` stands in row ``r`` and column ``c``. Neighbors ``i`` and
+    Rank ``r * ncols + c`` is in row ``r`` and column ``c``. Neighbors ``i`` and
     ``j`` give each other ``1 / max(d_i, d_j)``, where ``d`` counts a rank's neighbors
     and itself, and each rank keeps the rest. So the mixing matrix is symmetric and
     doubly stochastic.
 
     Args:
         size: Number of ranks ``n``, at least 1.
-        shape: ``(nrows, ncols)`` with ``nrows * ncols == n``. Default: the two
-            factors of ``n`` that are closest, the smaller first; so a prime ``n``
-            makes a line.
+        shape: ``(nrows, ncols)`` with ``nrows * ncols == n``. Default: the two closest
+            factors of ``n``, the smaller first; so a prime ``n`` makes a line.
 
     Returns:
         New graph.
@@ -73,7 +72,7 @@ def columns_of(size: int, shape: Sequence[int] | None) -> int:
 
 
 def _default_columns(size: int) -> int:
-    """Return the larger of the two factors of ``size`` that are closest."""
+    """Return the larger of the two closest factors of ``size``."""
     nrows = math.isqrt(size)
     while size % nrows:
         nrows -= 1

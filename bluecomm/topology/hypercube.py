@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def HypercubeGraph(size: int) -> nx.DiGraph[int]:  # noqa: N802
     """Return the hypercube.
 
-    Rank ``i`` exchanges with ``i xor 2**k`` for every ``2**k < n``, and keeps a part of
-    its own. All weights are ``1 / (log2(n) + 1)``, so the mixing matrix is symmetric
+    Rank ``i`` exchanges with ``i xor 2**k`` for every ``2**k < n``, and keeps a share
+    itself. All weights are ``1 / (log2(n) + 1)``, so the mixing matrix is symmetric
     and doubly stochastic.
 
     Args:
@@ -62,7 +62,7 @@ class OnePeerHypercube(PeerSchedule):
         super().__init__(size, max(1, self._dimensions))
 
     def peers(self, round_number: int, rank: int) -> SendRecvRanks:
-        """Return whom a rank sends to and receives from in a round."""
+        """Return the ranks that a rank sends to and receives from in a round."""
         if not self._dimensions:
             return [], []
         other = rank ^ (1 << round_number % self._dimensions)
@@ -75,6 +75,6 @@ def _dimensions(size: int) -> int:
     if size & (size - 1):
         raise ValueError(
             f"size must be a power of 2 for a hypercube, got {size}; BaseGraph and "
-            "ExponentialTwoGraph are for any number of ranks"
+            "ExponentialTwoGraph take any number of ranks"
         )
     return size.bit_length() - 1

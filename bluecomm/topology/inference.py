@@ -1,7 +1,7 @@
-"""Who receives from whom, from who sends to whom, once all ranks' lists are known.
+"""Infers the sources of all ranks from their destinations, and the other way around.
 
-Pure part of ``InferSourceFromDestinationRanks`` and its mirror; the collective that
-gathers the lists belongs to the operations.
+This is the part of ``InferSourceFromDestinationRanks`` and its counterpart that does
+not communicate; ``bluecomm.ops`` gathers the lists of all ranks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def check_peer_ranks(
 
     Args:
         ranks: Ranks that ``rank`` sends to or receives from.
-        rank: Rank whose list it is.
+        rank: The rank that the list belongs to.
         size: Number of ranks.
-        name: What the caller calls the list, for the text of errors.
+        name: The caller's name of the list, for errors.
 
     Raises:
         TypeError: An entry is not an integer.
@@ -33,7 +33,7 @@ def check_peer_ranks(
     peers = [check_rank(peer, size, f"each of {label}") for peer in ranks]
     if rank in peers:
         raise ValueError(
-            f"{label} must not contain itself, got {peers}; use the self weight"
+            f"{label} must not contain the rank itself, got {peers}; use self_weight"
         )
     if len(set(peers)) != len(peers):
         raise ValueError(f"{label} must not contain a rank twice, got {peers}")
@@ -47,10 +47,10 @@ def invert_peer_ranks(
 
     Args:
         ranks_by_rank: Entry ``i`` lists the peers of rank ``i``; the same on all ranks.
-        name: What the caller calls the lists, for the text of errors.
+        name: The caller's name of the lists, for errors.
 
     Returns:
-        Entry ``j`` lists, in ascending order, the ranks ``i`` whose entry has ``j``.
+        Entry ``j`` lists, in ascending order, the ranks whose entry contains ``j``.
 
     Raises:
         TypeError: An entry is not an integer.
@@ -67,7 +67,7 @@ def invert_peer_ranks(
 def uniform_adjacency_matrix(
     dst_ranks_by_rank: Sequence[Sequence[int]],
 ) -> NDArray[np.float64]:
-    """Return the adjacency matrix with uniform weights of who sends to whom.
+    """Return the adjacency matrix, with uniform weights, of all ranks' destinations.
 
     Rank ``j`` gives ``1 / (in-neighbors + 1)`` to itself and each in-neighbor.
 
@@ -77,8 +77,8 @@ def uniform_adjacency_matrix(
     Returns:
         New ``(n, n)`` matrix ``A``; ``A[i, j]`` is the weight of edge ``(i, j)``, over
         which ``i`` sends to ``j``. Its columns sum to 1: it is the transpose of a
-        row-stochastic mixing matrix, and ``networkx.from_numpy_array`` makes a
-        topology of it.
+        row-stochastic mixing matrix. ``networkx.from_numpy_array`` turns it into a
+        topology.
 
     Raises:
         TypeError: An entry is not an integer.

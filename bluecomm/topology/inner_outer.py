@@ -1,20 +1,20 @@
-"""One-peer dynamic topologies that know machines: a few ranks leave, others stay.
+"""One-peer dynamic topologies for machines: few ranks send out, others stay inside.
 
-With three or more local ranks and two or more machines, at step ``t`` one local rank
-per machine, ``t mod L``, is *out*: it talks to the same local rank of another machine.
-The others are *in*: they talk to each other on a ring that leaves it out. So each
-machine sends and receives one tensor a step over the network, and every local rank
-takes its turn. The small cases, where that rule would leave a rank alone:
+With ``L >= 3`` ranks per machine and two or more machines, one local rank per machine,
+``t mod L``, is *out* at step ``t``: it exchanges with the same local rank of another
+machine. The others are *in*: they exchange with each other on a ring that leaves it
+out. So each machine sends and receives one tensor a step over the network, and every
+local rank takes its turn. In small cases that rule would leave a rank alone:
 
-* one machine: nobody is out, all local ranks are in at every step;
+* one machine: all local ranks are in at every step;
 * one local rank: it is out at every step;
-* two local ranks: both are in at even steps (they swap), both out at odd steps. Taking
-  turns would keep them from ever meeting, and the two halves would never agree;
+* two local ranks: both are in at even steps (they swap), and both out at odd steps. If
+  they took turns, they would never meet, and the two halves would never agree;
 * one rank in all: both lists are empty.
 
-Where hops take turns, too, their turn at step ``t`` is ``t mod L + t div L`` modulo
-their number, not ``t``: with 4 local ranks and 2 hops, a local rank whose turn comes
-every 4 steps would otherwise meet the same one of the two for ever.
+If there are several hops, step ``t`` uses hop number ``t mod L + t div L``, modulo
+their number, rather than ``t``. Otherwise, with 4 local ranks and 2 hops, a local rank
+whose turn comes every 4 steps would always use the same hop.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from bluecomm.topology.schedule import PeerSchedule, SendRecvRanks
 class InnerOuter(PeerSchedule):
     """Hops between machines for one local rank, hops inside them for the others.
 
-    The text of this module says who is out. Every rank sends to one and receives from
-    one, with weights 1/2, unless it is alone: each round is doubly stochastic.
+    The module's docstring says which ranks are out. Every rank sends to one rank and
+    receives from one, with weights 1/2, unless it is alone, so each round is doubly
+    stochastic.
 
     Args:
         size: Number of ranks.
         local_size: Number of ranks of each machine; rank ``r`` is local rank
             ``r % local_size`` of machine ``r // local_size``.
-        outer_hops: Machines ahead, taking turns.
-        inner_hops: Local ranks ahead, not counting ranks that are out, taking turns.
+        outer_hops: Hops in machines, used in turn.
+        inner_hops: Hops in local ranks that are in, used in turn.
 
     Raises:
         TypeError: ``size`` or ``local_size`` is not an integer.
@@ -61,7 +62,7 @@ class InnerOuter(PeerSchedule):
         super().__init__(size, self.local_size * turns)
 
     def peers(self, round_number: int, rank: int) -> SendRecvRanks:
-        """Return whom a rank sends to and receives from in a round."""
+        """Return the ranks that a rank sends to and receives from in a round."""
         machine, local = divmod(rank, self.local_size)
         turn = round_number % self.local_size + round_number // self.local_size
         out = self._out(round_number)
@@ -76,10 +77,10 @@ class InnerOuter(PeerSchedule):
         inside = [other for other in range(self.local_size) if other not in out]
         if len(inside) == 1:
             return [], []
-        place = inside.index(local)
+        position = inside.index(local)
         hop = self._inner_hops[turn % len(self._inner_hops)]
-        target = inside[(place + hop) % len(inside)]
-        source = inside[(place - hop) % len(inside)]
+        target = inside[(position + hop) % len(inside)]
+        source = inside[(position - hop) % len(inside)]
         return [self._rank_of(machine, target)], [self._rank_of(machine, source)]
 
     def _out(self, round_number: int) -> Sequence[int]:
@@ -103,7 +104,7 @@ class InnerOuterRing(InnerOuter):
     """Rings inside the machines and a ring of machines.
 
     In each round the ranks that are out send to the next machine and receive from the
-    one before; those that are in send to the next local rank that is in.
+    previous one. The ranks that are in send to the next local rank that is in.
 
     Args:
         size: Number of ranks.
@@ -121,10 +122,9 @@ class InnerOuterRing(InnerOuter):
 class InnerOuterExponential(InnerOuter):
     """Exponential-2 hops inside and between the machines.
 
-    In each round the ranks that are out send ``2**a`` machines ahead, for one of the
-    ``2**a`` below the number of machines. Those that are in send ``2**b`` local ranks
-    ahead, not counting ranks that are out, for one of the ``2**b`` below the number of
-    local ranks that are in.
+    In each round the ranks that are out send ``2**a`` machines ahead, where ``2**a`` is
+    less than the number of machines. The ranks that are in send ``2**b`` such ranks
+    ahead, where ``2**b`` is less than the number of local ranks that are in.
 
     Args:
         size: Number of ranks.
@@ -151,7 +151,7 @@ def GetInnerOuterRingDynamicSendRecvRanks(  # noqa: N802
 ) -> Iterator[SendRecvRanks]:
     """Return an iterator over rings inside the machines and a ring of machines.
 
-    It yields what ``InnerOuterRing(world_size, local_size)`` says of each round.
+    It yields the peers in each round of ``InnerOuterRing(world_size, local_size)``.
 
     Args:
         world_size: Number of ranks.
@@ -175,7 +175,8 @@ def GetInnerOuterExpo2DynamicSendRecvRanks(  # noqa: N802
 ) -> Iterator[SendRecvRanks]:
     """Return an iterator over exponential-2 hops inside and between the machines.
 
-    It yields what ``InnerOuterExponential(world_size, local_size)`` says of each round.
+    It yields the peers in each round of
+    ``InnerOuterExponential(world_size, local_size)``.
 
     Args:
         world_size: Number of ranks.

@@ -1,4 +1,4 @@
-"""How ranks stand on machines of equal size: consecutive ranks share a machine."""
+"""Layout of ranks on machines of equal size: consecutive ranks share a machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bluecomm.topology.graph import check_integer, check_rank
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Place of one rank among machines of ``local_size`` ranks each."""
+    """Position of one rank among machines of ``local_size`` ranks each."""
 
     local_size: int
     local_rank: int
@@ -17,17 +17,17 @@ class Layout:
     machine_rank: int
 
     def rank_of(self, machine_rank: int, local_rank: int) -> int:
-        """Return the rank with a local rank on a machine, counted modulo machines."""
+        """Return the rank with a local rank on a machine, modulo the machines."""
         return machine_rank % self.machine_size * self.local_size + local_rank
 
 
 def check_layout(world_size: int, local_size: int, self_rank: int) -> Layout:
-    """Return the place of ``self_rank``.
+    """Return the layout as seen by ``self_rank``.
 
     Args:
         world_size: Number of ranks.
         local_size: Number of ranks of each machine.
-        self_rank: Rank whose place to return.
+        self_rank: Rank whose position to return.
 
     Raises:
         TypeError: An argument is not an integer.
@@ -40,7 +40,7 @@ def check_layout(world_size: int, local_size: int, self_rank: int) -> Layout:
     if world_size % local_size:
         raise ValueError(
             f"world_size must be a multiple of local_size, got {world_size} ranks on "
-            f"machines of {local_size}: all machines need the same number of ranks"
+            f"machines of {local_size}; all machines need the same number of ranks"
         )
     return Layout(
         local_size=local_size,

@@ -1,4 +1,4 @@
-"""Matchings: in each round every rank averages with one partner, and nobody else."""
+"""Matchings: in each round every rank averages with one partner only."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class MatchingSchedule(PeerSchedule):
         """Return the partner of a rank in a round, if it has one."""
 
     def peers(self, round_number: int, rank: int) -> SendRecvRanks:
-        """Return whom a rank sends to and receives from in a round."""
+        """Return the ranks that a rank sends to and receives from in a round."""
         other = self.partner(round_number, rank)
         return ([], []) if other is None else ([other], [other])
 
 
 class RandomMatchings(MatchingSchedule):
-    """A uniformly random matching in each round, drawn anew.
+    """A new, uniformly random matching in each round.
 
-    In expectation ``|x - mean(x)|**2`` is halved, nearly, in each round, for any number
-    of ranks: ``E[W.T @ W]`` has the second eigenvalue ``1/2 - 1 / (2 (n - 1))`` for
-    even ``n``.
+    In expectation each round almost halves ``|x - mean(x)|**2``, for any number of
+    ranks: the second eigenvalue of ``E[W.T @ W]`` is ``1/2 - 1 / (2 (n - 1))`` for even
+    ``n``.
 
     Args:
         size: Number of ranks ``n``, at least 1.
@@ -49,7 +49,7 @@ class RandomMatchings(MatchingSchedule):
     def __init__(self, size: int, seed: int = 0) -> None:
         super().__init__(size, None)
         self._seed = check_integer(seed, "seed", minimum=0)
-        # Whoever asks for a round asks for all its ranks, or for the next round.
+        # The last round drawn: callers ask for one round of all ranks, then the next.
         self._drawn: tuple[int, list[int | None]] = (-1, [])
 
     def partner(self, round_number: int, rank: int) -> int | None:
@@ -59,7 +59,7 @@ class RandomMatchings(MatchingSchedule):
         return self._drawn[1][rank]
 
     def _draw(self, round_number: int) -> list[int | None]:
-        # A text as seed is hashed, so that rounds of two seeds have nothing in common.
+        # A string as seed is hashed, so the rounds of two seeds are unrelated.
         order = list(range(self.size))
         random.Random(f"{self._seed}:{round_number}").shuffle(order)
         partners: list[int | None] = [None] * self.size

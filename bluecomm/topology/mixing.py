@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-# Row sums of a stochastic matrix may be off by rounding, not by more.
+# Row sums of a stochastic matrix may differ from 1 by rounding.
 _ROUNDING = 1e-6
 
 
@@ -36,7 +36,7 @@ def mixing_matrix(
         tensor of rank ``j``: the transpose of the graph's adjacency matrix.
 
     Raises:
-        TypeError: ``graph`` is not a ``networkx.DiGraph``, or a weight not a number.
+        TypeError: ``graph`` is not a ``networkx.DiGraph``, or a weight is not a number.
         ValueError: The nodes are not ``0 .. n-1``, or a weight is not finite.
     """
     check_topology(graph, is_weighted=is_weighted)
@@ -52,8 +52,9 @@ def mixing_matrix(
 def spectral_gap(graph: nx.DiGraph[int], *, is_weighted: bool = True) -> float:
     """Return the spectral gap ``1 - abs(lambda_2)`` of a topology's mixing matrix.
 
-    ``lambda_2`` is its second largest eigenvalue by magnitude. The distance from the
-    average shrinks by about ``1 - gap`` in each round: 1 means in one round, 0 never.
+    ``lambda_2`` is the second largest eigenvalue by magnitude. The distance from the
+    average shrinks by a factor of about ``1 - gap`` in each round. A gap of 1 means
+    exact in one round, 0 never.
 
     Args:
         graph: A topology. Its mixing matrix must be row-stochastic.
@@ -63,7 +64,7 @@ def spectral_gap(graph: nx.DiGraph[int], *, is_weighted: bool = True) -> float:
         Number from 0 to 1; 1 for one rank.
 
     Raises:
-        TypeError: ``graph`` is not a ``networkx.DiGraph``, or a weight not a number.
+        TypeError: ``graph`` is not a ``networkx.DiGraph``, or a weight is not a number.
         ValueError: The nodes are not ``0 .. n-1``, or the weights that some rank gives
             are negative or do not sum to 1.
     """
@@ -73,7 +74,7 @@ def spectral_gap(graph: nx.DiGraph[int], *, is_weighted: bool = True) -> float:
         worst = int(np.abs(sums - 1).argmax())
         raise ValueError(
             "the mixing matrix must be row-stochastic: no weight below 0, and each "
-            f"row summing to 1; the smallest weight is {matrix.min()}, row {worst} "
+            f"row summing to 1. Its smallest weight is {matrix.min()}, and row {worst} "
             f"sums to {sums[worst]}"
         )
     magnitudes = np.sort(np.abs(np.linalg.eigvals(matrix)))

@@ -43,12 +43,12 @@ NAMES = (*STATIC, *SCHEDULES)
 
 
 def make_topology(label: str, size: int, ranks_per_machine: int) -> TopologySchedule:
-    """Return the topology that a text names: ``NAME[:OPTION=INTEGER]...``.
+    """Return the topology named ``NAME[:OPTION=INTEGER]...``.
 
     Args:
-        label: ``RingGraph:connect_style=2``; case does not matter.
+        label: For example ``RingGraph:connect_style=2``; case does not matter.
         size: Number of ranks.
-        ranks_per_machine: For those that know machines.
+        ranks_per_machine: For topologies that depend on machines.
 
     Raises:
         ValueError: The name or an option is unknown, or does not fit the size.
@@ -66,10 +66,13 @@ def make_topology(label: str, size: int, ranks_per_machine: int) -> TopologySche
     for option in options:
         key, _, value = option.partition("=")
         if key not in taken or not value.isdecimal():
-            raise ValueError(
-                f"{name} takes the options {', '.join(taken) or '(none)'} with an "
-                f"integer each, as in {name}:NAME=1; got {option!r}"
+            known_options = (
+                f"the options {', '.join(taken)}, each with an integer, as in "
+                f"{name}:{taken[0]}=1"
+                if taken
+                else "no options"
             )
+            raise ValueError(f"{name} takes {known_options}; got {option!r}")
         given[key] = int(value)
     made = make(size, **given)
     return made if isinstance(made, TopologySchedule) else StaticTopology(made)

@@ -29,7 +29,7 @@ from bluecomm.topology.schedule import (
 if TYPE_CHECKING:
     import networkx as nx
 
-# Periods that are longer than this are not looked at round by round.
+# Longer periods are not checked round by round.
 _LONG_PERIOD = 1000
 
 
@@ -37,11 +37,12 @@ class OnePeer(PeerSchedule):
     """One out-neighbor of a topology after the other.
 
     In round ``t`` each rank sends to entry ``t mod m`` of its ``m`` out-neighbors,
-    counted clockwise from itself (``i + 1``, ``i + 2``, ... modulo ``n``), and
-    receives from all ranks whose choice it is: none, one or several. Self-loops do
-    not count. A rank without out-neighbors sends to none. The weights are uniform over
-    those that a rank receives from and itself: doubly stochastic if all ranks have the
-    same offsets to their out-neighbors, row-stochastic otherwise.
+    counted clockwise from itself (``i + 1``, ``i + 2``, ... modulo ``n``). It receives
+    from all ranks that send to it in this round: none, one or several. Self-loops do
+    not count. A rank without out-neighbors sends nothing. A rank gives equal weights to
+    itself and to the ranks that it receives from, so rounds are doubly stochastic if
+    all ranks have the same offsets to their out-neighbors, and row-stochastic
+    otherwise.
 
     Args:
         topo: A topology; later changes to it have no effect.
@@ -69,7 +70,7 @@ class OnePeer(PeerSchedule):
         super().__init__(size, period)
 
     def peers(self, round_number: int, rank: int) -> SendRecvRanks:
-        """Return whom a rank sends to and receives from in a round."""
+        """Return the ranks that a rank sends to and receives from in a round."""
 
         def choice(sender: int) -> list[int]:
             targets = self._targets[sender]
@@ -80,7 +81,7 @@ class OnePeer(PeerSchedule):
 
     @property
     def is_doubly_stochastic(self) -> bool:
-        """Whether every round leaves the average as it is (periods up to 1000)."""
+        """Whether every round keeps the average; ``False`` for periods above 1000."""
         period = self.period or 1
         return period <= _LONG_PERIOD and is_doubly_stochastic_for(self, period)
 
@@ -113,7 +114,7 @@ class OnePeerExponential(PeerSchedule):
         self.period = max(1, len(self._hops))
 
     def peers(self, round_number: int, rank: int) -> SendRecvRanks:
-        """Return whom a rank sends to and receives from in a round."""
+        """Return the ranks that a rank sends to and receives from in a round."""
         if not self._hops:
             return [], []
         hop = self._hops[round_number % len(self._hops)]
@@ -125,7 +126,7 @@ def GetDynamicOnePeerSendRecvRanks(  # noqa: N802
 ) -> Iterator[SendRecvRanks]:
     """Return an iterator over one out-neighbor of a topology at a time.
 
-    It yields what ``OnePeer(topo)`` says of each round.
+    It yields the peers in each round of ``OnePeer(topo)``.
 
     Args:
         topo: A topology; later changes to it have no effect on the iterator.
@@ -135,7 +136,8 @@ def GetDynamicOnePeerSendRecvRanks(  # noqa: N802
         Infinite iterator over ``([send rank], [receive ranks in ascending order])``.
 
     Raises:
-        TypeError: ``topo`` is not a ``networkx.DiGraph``, or ``self_rank`` no integer.
+        TypeError: ``topo`` is not a ``networkx.DiGraph``, or ``self_rank`` is not an
+            integer.
         ValueError: The nodes are not ``0 .. n-1``, or ``self_rank`` is not one.
     """
     schedule = OnePeer(topo)
@@ -148,9 +150,8 @@ def GetExp2DynamicSendRecvMachineRanks(  # noqa: N802
     """Return an iterator over one machine of the exponential-2 graph at a time.
 
     At step ``t`` machine ``m`` of ``M`` sends to ``m + 2**k (mod M)`` and receives
-    from ``m - 2**k``, where ``k`` runs through all values with ``2**k < M``. For
-    ``hierarchical_neighbor_allreduce``. With one machine there is nobody to talk to,
-    and both lists are empty.
+    from ``m - 2**k``, where ``k`` runs through all values with ``2**k < M``. With one
+    machine both lists are empty. Use it with ``hierarchical_neighbor_allreduce``.
 
     Args:
         world_size: Number of ranks.
@@ -169,6 +170,6 @@ def GetExp2DynamicSendRecvMachineRanks(  # noqa: N802
     if check_rank(local_rank, layout.local_size, "local_rank") != layout.local_rank:
         raise ValueError(
             f"local_rank must be self_rank % local_size = {layout.local_rank}, got "
-            f"{local_rank}: the ranks of a machine must be consecutive"
+            f"{local_rank}; the ranks of a machine must be consecutive"
         )
     return OnePeerExponential(layout.machine_size).iterate(layout.machine_rank)

@@ -1,4 +1,4 @@
-"""Pictures of topologies: who sends to whom."""
+"""Draws topologies."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def plot_topology(
 ) -> Figure:
     """Draw a topology, with what rank 0 sends in another color.
 
-    Needs matplotlib. Of a schedule the rounds of its period are drawn, up to 8.
+    Needs matplotlib. For a schedule, up to 8 rounds of its period are drawn.
 
     Args:
         topology: A topology or a schedule.
-        file: Where to write it, as PNG, PDF or SVG. Default: nowhere.
-        title: Text above it. Default: degree and spectral gap of a graph, the
-            ``repr`` of a schedule.
+        file: File to write, as PNG, PDF or SVG. Default: none.
+        title: Text above the picture. Default: degree and spectral gap of a graph, or
+            the ``repr`` of a schedule.
 
     Returns:
         The new ``matplotlib.figure.Figure``.
 
     Raises:
-        ImportError: There is no matplotlib.
-        TypeError: ``topology`` is neither.
+        ImportError: matplotlib is not installed.
+        TypeError: ``topology`` is neither a graph nor a schedule.
         ValueError: The nodes of the graph are not ``0 .. n-1``.
     """
     from matplotlib.figure import Figure
@@ -62,13 +62,13 @@ def plot_topology(
 
 
 def describe(graph: nx.DiGraph[int]) -> str:
-    """Return ranks, degree and, if it has one, the spectral gap of a graph in words."""
+    """Describe a graph by its ranks, its degree and, if defined, its spectral gap."""
     degree = max(len(set(graph.successors(rank)) - {rank}) for rank in graph)
     text = f"{len(graph)} ranks, degree {degree}"
     try:
         return f"{text}, gap {spectral_gap(graph):.2f}"
     except ValueError:
-        return text  # its weights are not row-stochastic
+        return text  # The weights are not row-stochastic.
 
 
 def draw_graph(
@@ -81,21 +81,22 @@ def draw_graph(
     """Draw a topology onto axes of matplotlib.
 
     Args:
-        axes: Where to.
+        axes: The axes.
         graph: A topology.
-        title: Text above it.
-        positions: Places of the ranks. Default: on a circle, clockwise from the top.
+        title: Text above the picture.
+        positions: Positions of the ranks. Default: on a circle, clockwise from the top.
     """
     import networkx as nx
 
-    places = on_circle(len(graph)) if positions is None else positions
+    if positions is None:
+        positions = on_circle(len(graph))
     others = [(i, j) for i, j in graph.edges if i != j and i != 0]
     own = [(0, j) for j in graph.successors(0) if j != 0]
     nodes = 260 if len(graph) <= 32 else 40
     for edges, color in ((others, _EDGE_COLOR), (own, _SENDS_COLOR)):
         nx.draw_networkx_edges(
             graph,
-            places,
+            positions,
             ax=axes,
             edgelist=edges,
             edge_color=color,
@@ -104,10 +105,12 @@ def draw_graph(
             node_size=nodes,
         )
     nx.draw_networkx_nodes(
-        graph, places, ax=axes, node_size=nodes, node_color=_RANK_COLOR
+        graph, positions, ax=axes, node_size=nodes, node_color=_RANK_COLOR
     )
     if len(graph) <= 32:
-        nx.draw_networkx_labels(graph, places, ax=axes, font_size=8, font_color="white")
+        nx.draw_networkx_labels(
+            graph, positions, ax=axes, font_size=8, font_color="white"
+        )
     axes.set_title(title, fontsize=10)
     axes.set_axis_off()
     axes.set_aspect("equal")

@@ -1,4 +1,4 @@
-"""Ring: each rank talks to the next one, the one before, or both."""
+"""Ring: each rank sends to the next rank, to the previous one, or to both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OFFSETS = {0: (0, -1, 1), 1: (0, -1), 2: (0, 1)}
 def RingGraph(size: int, connect_style: int = 0) -> nx.DiGraph[int]:  # noqa: N802
     """Return the ring.
 
-    Rank ``i`` sends to ``i - 1`` and ``i + 1 (mod n)``, or to one of them, and to
+    Rank ``i`` sends to ``i - 1`` and ``i + 1 (mod n)``, or to one of the two, and to
     itself. All weights are equal, so the mixing matrix is doubly stochastic.
 
     Args:

@@ -1,8 +1,8 @@
-"""Topologies that change from round to round, as objects.
+"""Schedules: topologies that change from round to round.
 
-A schedule is a pure function of the round's number, so ranks that agree on it agree on
-every round, whoever joins or goes on from a checkpoint. Optimizers take one as
-``topology=``.
+A schedule is a pure function of the round's number. Ranks with equal schedules agree on
+every round, even if some join late or resume from a checkpoint. Optimizers take a
+schedule as ``topology=``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class TopologySchedule(abc.ABC):
 
     Args:
         size: Number of ranks ``n``.
-        period: Rounds after which it begins anew; ``None``: never.
+        period: Number of rounds after which they repeat; ``None`` if they never do.
 
     Attributes:
-        size: As given.
-        period: As given.
+        size: Number of ranks.
+        period: Number of rounds after which they repeat, or ``None``.
 
     Raises:
         TypeError: ``size`` is not an integer.
@@ -53,7 +53,7 @@ class TopologySchedule(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, round_number: int, rank: int) -> NeighborWeights:
-        """Return what one rank does in a round.
+        """Return one rank's weights in a round.
 
         Args:
             round_number: Number of the round, from 0.
@@ -62,11 +62,11 @@ class TopologySchedule(abc.ABC):
 
     @property
     def is_doubly_stochastic(self) -> bool:
-        """Whether every round leaves the average over the ranks as it is."""
+        """Whether every round keeps the average over the ranks."""
         return True
 
     def peers(self, round_number: int, rank: int) -> SendRecvRanks:
-        """Return whom a rank sends to and receives from in a round, both ascending."""
+        """Return the ranks that a rank sends to and receives from, both ascending."""
         weights = self.weights(round_number, rank)
         return list(weights.dst_ranks), list(weights.src_ranks)
 
@@ -85,7 +85,7 @@ class TopologySchedule(abc.ABC):
         return matrix
 
     def graph(self, round_number: int) -> nx.DiGraph[int]:
-        """Return the topology of a round; its weights count (``is_weighted=True``)."""
+        """Return the graph of a round, to be used with ``is_weighted=True``."""
         edges = []
         for rank in range(self.size):
             weights = self.weights(round_number, rank)
@@ -98,17 +98,17 @@ class TopologySchedule(abc.ABC):
 
 
 class PeerSchedule(TopologySchedule):
-    """A schedule that says who sends to whom; the weights are uniform.
+    """A schedule defined by the peers of each rank, with uniform weights.
 
     Each rank gives ``1 / (in-neighbors + 1)`` to itself and to each in-neighbor.
     """
 
     @abc.abstractmethod
     def peers(self, round_number: int, rank: int) -> SendRecvRanks:
-        """Return whom a rank sends to and receives from in a round, both ascending."""
+        """Return the ranks that a rank sends to and receives from, both ascending."""
 
     def weights(self, round_number: int, rank: int) -> NeighborWeights:
-        """Return what one rank does in a round."""
+        """Return one rank's weights in a round."""
         send, receive = self.peers(round_number, rank)
         uniform = 1.0 / (len(receive) + 1)
         return NeighborWeights(uniform, dict.fromkeys(receive, uniform), tuple(send))
@@ -119,10 +119,10 @@ class StaticTopology(TopologySchedule):
 
     Args:
         graph: A topology; later changes to it have no effect.
-        is_weighted: Whether the weights of its edges count, as in ``set_topology``.
+        is_weighted: Whether to use the weights of its edges, as in ``set_topology``.
 
     Raises:
-        TypeError: ``graph`` is not a ``networkx.DiGraph``, or a weight not a number.
+        TypeError: ``graph`` is not a ``networkx.DiGraph``, or a weight is not a number.
         ValueError: The nodes are not ``0 .. n-1``, or a weight is not finite.
     """
 
@@ -139,7 +139,7 @@ class StaticTopology(TopologySchedule):
         self._digest = topology_digest(graph, is_weighted=is_weighted).hex()
 
     def weights(self, round_number: int, rank: int) -> NeighborWeights:
-        """Return what one rank does in a round."""
+        """Return one rank's weights in a round."""
         return self._weights[rank]
 
     @property
@@ -152,7 +152,7 @@ class StaticTopology(TopologySchedule):
 
 
 def is_doubly_stochastic_for(schedule: TopologySchedule, rounds: int) -> bool:
-    """Return whether rows and columns sum to 1 in the first rounds, to rounding."""
+    """Return whether rows and columns sum to 1, to rounding, in the first rounds."""
     for number in range(rounds):
         given = np.zeros(schedule.size)
         for rank in range(schedule.size):

@@ -1,4 +1,4 @@
-"""Star: one rank talks to all others, and they to it alone."""
+"""Star: one rank exchanges with all others, which exchange with it alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def StarGraph(size: int, center_rank: int = 0) -> nx.DiGraph[int]:  # noqa: N802
     """Return the star.
 
     The center gives ``1 / n`` to each rank. Each other rank gives ``1 / n`` to the
-    center and ``1 - 1 / n`` to itself; so the mixing matrix is symmetric and doubly
+    center and ``1 - 1 / n`` to itself, so the mixing matrix is symmetric and doubly
     stochastic.
 
     Args:
         size: Number of ranks ``n``, at least 1.
-        center_rank: Rank in the middle.
+        center_rank: Rank in the center.
 
     Returns:
         New graph.

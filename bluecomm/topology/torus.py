@@ -17,16 +17,15 @@ def Torus2DGraph(  # noqa: N802
 ) -> nx.DiGraph[int]:
     """Return the torus in which each rank exchanges with up to four neighbors.
 
-    Rank ``r * ncols + c`` stands in row ``r`` and column ``c``, and exchanges with the
-    ranks before and after it in both, counted modulo ``nrows`` and ``ncols``. All
-    ranks have the same number of neighbors and all weights are equal, so the mixing
-    matrix is symmetric and doubly stochastic.
+    Rank ``r * ncols + c`` is in row ``r`` and column ``c``. It exchanges with the ranks
+    before and after it in both, modulo ``nrows`` and ``ncols``. All ranks have the same
+    number of neighbors and all weights are equal, so the mixing matrix is symmetric and
+    doubly stochastic.
 
     Args:
         size: Number of ranks ``n``, at least 1.
-        shape: ``(nrows, ncols)`` with ``nrows * ncols == n``. Default: the two
-            factors of ``n`` that are closest, the smaller first; so a prime ``n``
-            makes a ring.
+        shape: ``(nrows, ncols)`` with ``nrows * ncols == n``. Default: the two closest
+            factors of ``n``, the smaller first; so a prime ``n`` makes a ring.
 
     Returns:
         New graph.
@@ -41,7 +40,7 @@ def Torus2DGraph(  # noqa: N802
     edges = []
     for rank in range(size):
         row, column = divmod(rank, ncols)
-        # A set: in a ring of two, or of one, neighbors fall on each other.
+        # A set, since in a ring of one or two ranks neighbors coincide.
         targets = {rank}
         for step in (-1, 1):
             targets.add((row + step) % nrows * ncols + column)

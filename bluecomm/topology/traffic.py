@@ -1,4 +1,4 @@
-"""What a topology sends: messages per rank, and per network card of a machine."""
+"""Counts the messages of a topology, per rank and per machine's network card."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bluecomm.topology.schedule import TopologySchedule
 def messages_leaving(
     sends: Iterable[tuple[int, int]], machine_of: Sequence[int]
 ) -> int:
-    """Return how many of the messages go to another machine.
+    """Return the number of messages that go to another machine.
 
     Args:
         sends: (sender, receiver) of each message.
@@ -24,7 +24,7 @@ def messages_leaving(
 def sends_in(
     schedule: TopologySchedule, round_number: int, ranks: Iterable[int]
 ) -> list[tuple[int, int]]:
-    """Return (sender, receiver) of what some ranks send in a round."""
+    """Return (sender, receiver) of the messages that some ranks send in a round."""
     return [
         (rank, target)
         for rank in ranks
@@ -34,13 +34,13 @@ def sends_in(
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Messages per round, each of the size of the tensor.
+    """Numbers of messages in a round, each of the size of the tensor.
 
     Attributes:
-        rank_most: What the busiest rank sends in the busiest round.
-        rank_mean: What a rank sends, mean over ranks and rounds.
-        card_most: What leaves the busiest machine in the busiest round.
-        card_mean: What leaves the busiest machine, mean over the rounds.
+        rank_most: Messages of the busiest rank in its busiest round.
+        rank_mean: Messages of a rank, mean over ranks and rounds.
+        card_most: Messages that leave the busiest machine in its busiest round.
+        card_mean: Messages that leave the busiest machine, mean over the rounds.
     """
 
     rank_most: int
@@ -52,12 +52,12 @@ class Traffic:
 def traffic_of(
     schedule: TopologySchedule, machine_of: Sequence[int], rounds: int
 ) -> Traffic:
-    """Return what the first rounds of a schedule send.
+    """Return the messages of the first rounds of a schedule.
 
     Args:
         schedule: A schedule.
         machine_of: Machine of each rank, numbered from 0.
-        rounds: How many rounds to count, at least 1.
+        rounds: Number of rounds to count, at least 1.
     """
     machines: list[list[int]] = [[] for _ in range(max(machine_of) + 1)]
     for rank, machine in enumerate(machine_of):

@@ -1,4 +1,4 @@
-"""Which weights a rank gives by default, resolved once when a topology is set."""
+"""Resolves the weights that a rank gives by default, once when a topology is set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class NeighborWeights:
-    """One rank's view of a topology.
+    """The neighbors and weights of one rank.
 
     Attributes:
         self_weight: Weight of this rank's own tensor.
@@ -43,20 +43,21 @@ def resolve_weights(
 ) -> NeighborWeights:
     """Return the weights that ``rank`` uses when a call gives none.
 
-    Weighted: row ``rank`` of the mixing matrix; the self-loop is the own weight, 0
-    where there is none. Unweighted: ``1 / (in-neighbors + 1)`` for each in-neighbor
-    and for itself, with or without a self-loop.
+    With ``is_weighted`` they are row ``rank`` of the mixing matrix: the self weight is
+    that of the self-loop, or 0 without one. Otherwise the rank gives
+    ``1 / (in-neighbors + 1)`` to each in-neighbor and to itself, with or without a
+    self-loop.
 
     Args:
         graph: A topology.
         is_weighted: Whether to use the weights of its edges.
-        rank: Rank whose view to return.
+        rank: Rank whose weights to return.
 
     Returns:
         New value that does not refer to ``graph``.
 
     Raises:
-        TypeError: ``graph`` is not a ``networkx.DiGraph``, or a weight not a number.
+        TypeError: ``graph`` is not a ``networkx.DiGraph``, or a weight is not a number.
         ValueError: The nodes are not ``0 .. n-1``, ``rank`` is not one of them, or a
             weight is not finite.
     """
@@ -69,7 +70,7 @@ def resolve_weights(
 def receive_weights(
     graph: nx.DiGraph[int], rank: int, *, is_weighted: bool
 ) -> tuple[float, dict[int, float]]:
-    """Return the weights of ``rank``'s own and its in-neighbors' tensors, unchecked."""
+    """Return the weights that ``rank`` gives; the arguments are not checked."""
     sources = in_neighbors(graph, rank)
     if not is_weighted:
         uniform = 1.0 / (len(sources) + 1)
@@ -95,7 +96,8 @@ def GetRecvWeights(  # noqa: N802
         ``self_weight`` is 0 without a self-loop.
 
     Raises:
-        TypeError: ``topo`` is not a ``networkx.DiGraph``, or ``rank`` no integer.
+        TypeError: ``topo`` is not a ``networkx.DiGraph``, or ``rank`` is not an
+            integer.
         ValueError: The nodes are not ``0 .. n-1``, or ``rank`` is not one of them.
     """
     check_topology(topo, is_weighted=True)
@@ -106,7 +108,7 @@ def GetRecvWeights(  # noqa: N802
 def GetSendWeights(  # noqa: N802
     topo: nx.DiGraph[int], rank: int
 ) -> tuple[float, dict[int, float]]:
-    """Return the weights that the tensor of ``rank`` gets here and at out-neighbors.
+    """Return the weights that ``rank`` and its out-neighbors give to its tensor.
 
     This is column ``rank`` of the mixing matrix.
 
@@ -119,7 +121,8 @@ def GetSendWeights(  # noqa: N802
         ``self_weight`` is 0 without a self-loop.
 
     Raises:
-        TypeError: ``topo`` is not a ``networkx.DiGraph``, or ``rank`` no integer.
+        TypeError: ``topo`` is not a ``networkx.DiGraph``, or ``rank`` is not an
+            integer.
         ValueError: The nodes are not ``0 .. n-1``, or ``rank`` is not one of them.
     """
     check_topology(topo, is_weighted=True)
@@ -132,7 +135,7 @@ def GetSendWeights(  # noqa: N802
 
 
 def _self_weight(graph: nx.DiGraph[int], rank: int) -> float:
-    """Return the weight of the self-loop, 0 where there is none."""
+    """Return the weight of the self-loop, 0 without one."""
     if not graph.has_edge(rank, rank):
         return 0.0
     return weight_given(graph, by=rank, to=rank)

@@ -191,9 +191,9 @@ def test_without_a_timeline_activities_return_false_and_say_so_once() -> None:
 def give_wrong_names() -> None:
     """Call the functions with what is no name."""
     for wrong in ("", None, 3):
-        with pytest.raises(TypeError, match="names must be texts"):
+        with pytest.raises(TypeError, match="names must be non-empty strings"):
             bf.timeline_start_activity("weight", wrong)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="names must be texts"):
+        with pytest.raises(TypeError, match="names must be non-empty strings"):
             bf.timeline_end_activity(wrong)  # type: ignore[arg-type]
 
 

@@ -66,7 +66,11 @@ def test_matrix_is_the_transpose_of_the_unweighted_mixing_matrix(lists):
     ("ranks", "error", "text"),
     [
         ([1, 1], ValueError, r"dst_ranks of rank 2 .* rank twice, got \[1, 1\]"),
-        ([0, 2], ValueError, r"dst_ranks of rank 2 must not contain itself, got \[0"),
+        (
+            [0, 2],
+            ValueError,
+            r"dst_ranks of rank 2 must not contain the rank itself, got \[0",
+        ),
         ([4], ValueError, "each of dst_ranks of rank 2 must be less than the size 4"),
         ([-1], ValueError, "each of dst_ranks of rank 2 must be at least 0, got -1"),
         ([1.0], TypeError, "each of dst_ranks of rank 2 must be an integer, got 1.0"),

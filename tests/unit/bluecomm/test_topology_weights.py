@@ -144,7 +144,7 @@ def test_what_is_no_topology_is_refused(graph, error, text):
 def test_number_of_nodes_is_checked():
     graph = RingGraph(3)
     assert check_topology(graph, size=3) is graph
-    with pytest.raises(TypeError, match="must have 4 nodes, one a rank, got 3"):
+    with pytest.raises(TypeError, match="must have 4 nodes, one for each rank, got 3"):
         check_topology(graph, size=4)
 
 

@@ -64,7 +64,7 @@ def test_the_picture(timeline: Path, capsys: pytest.CaptureFixture[str]) -> None
     picture = timeline.with_suffix(".png")
     assert main([str(timeline), "--plot", str(picture), "--begin", "5"]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert f"picture in {picture}" in capsys.readouterr().out
+    assert f"wrote the picture {picture}" in capsys.readouterr().out
 
 
 def test_a_picture_needs_matplotlib(
@@ -80,7 +80,7 @@ def test_several_timelines_are_not_read(
 ) -> None:
     with pytest.raises(SystemExit):
         main([str(timeline), str(timeline)])
-    assert "only traces to --merge may be several" in capsys.readouterr().err
+    assert "several files are accepted only with --merge" in capsys.readouterr().err
 
 
 def test_the_wait_has_the_colour_of_who_was_late(timeline: Path) -> None:
@@ -112,6 +112,6 @@ def test_what_is_no_timeline(
 ) -> None:
     (tmp_path / "t.json").write_text(text)
     assert main([str(tmp_path / "t.json")]) == 1
-    assert "is no timeline that bfrun --timeline-filename wrote" in (
+    assert "is not a timeline that bfrun --timeline-filename wrote" in (
         capsys.readouterr().err
     )
