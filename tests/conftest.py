@@ -1,6 +1,6 @@
-"""What holds for all tests."""
+"""Settings of all tests."""
 
 import signal
 
-# What a shell starts in the background ignores Ctrl-C, and so would what is tested.
+# A process that a shell starts in the background ignores SIGINT; so do its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,7 @@
-"""Several hosts on one machine: network namespaces, each with an sshd of its own.
+"""Several hosts on one machine: network namespaces, each with its own sshd.
 
-Every host has its own address, hostname and /dev/shm, and shares file system and
-process ids with the others. Needs root, iproute2 and openssh-server.
+Every host has its own address, hostname and /dev/shm, and shares the file system and
+the process ids with the others. Needs root, iproute2 and openssh-server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOOLS = ("ip", "unshare", "nsenter", "sshd", "ssh-keygen")
 
 
 def run(*command: str) -> str:
-    """Run a command of the set-up and return its output, or raise with what it said."""
+    """Run a set-up command; return its output, or raise with its error text."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -34,7 +34,7 @@ def run(*command: str) -> str:
 
 @dataclass
 class ClusterHost:
-    """One namespace host; ``name`` works with the cluster's SSH settings."""
+    """One host; ``ssh`` with the cluster's settings reaches it by ``name``."""
 
     name: str
     address: str
@@ -43,13 +43,13 @@ class ClusterHost:
     sshd: subprocess.Popen[bytes]
 
     def processes(self) -> dict[int, str]:
-        """Return pid and command line of all processes here but those of sshd."""
+        """Return pid and command line of all processes of this host except sshd's."""
         found = {}
         for word in run("ip", "netns", "pids", self.namespace).split():
             with contextlib.suppress(OSError):
                 command = Path(f"/proc/{word}/cmdline").read_bytes()
                 text = command.replace(b"\0", b" ").decode(errors="replace").strip()
-                # A zombie has no command line and holds nothing.
+                # A zombie has no command line and holds no resources.
                 if text and not re.match(r"\S*sshd\b", text):
                     found[int(word)] = text
         return found
@@ -60,13 +60,13 @@ class ClusterHost:
         return run(*inside, *command)
 
     def cut_link(self) -> None:
-        """Take the cable out: packets are lost, nobody is told."""
+        """Drop all packets of this host silently, as a pulled cable does."""
         run("ip", "link", "set", self.bridge_port, "down")
 
     def fall_silent(self) -> None:
-        """As ``cut_link``, for good: not even its address is asked for in vain.
+        """As ``cut_link``, but keep the neighbors' ARP entries valid.
 
-        Else the kernel gives up after three seconds: no route to host.
+        Otherwise the kernel reports "no route to host" after three seconds.
         """
         self.cut_link()
         bridge = self.bridge_port.partition("p")[0]
@@ -74,13 +74,13 @@ class ClusterHost:
         run("ip", "neigh", "replace", self.address, *nowhere, "nud", "permanent")
 
     def restore_link(self) -> None:
-        """Put the cable back."""
+        """Let packets pass again."""
         run("ip", "link", "set", self.bridge_port, "up")
         bridge = self.bridge_port.partition("p")[0]
         run("ip", "neigh", "flush", "to", self.address, "dev", bridge, "nud", "all")
 
     def limit_rate(self, rate: str) -> None:
-        """Let no more than ``rate``, as ``tc`` words it, in and out of this host."""
+        """Limit this host's traffic to ``rate`` (in the syntax of ``tc``) each way."""
         shaping = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
         run("tc", "qdisc", "replace", "dev", self.bridge_port, *shaping)
         inside = ["ip", "netns", "exec", self.namespace]
@@ -98,7 +98,7 @@ class Cluster:
 
     @property
     def ssh_config(self) -> Path:
-        """Settings file that knows every host's address, key and host key."""
+        """SSH settings file with every host's address, key and host key."""
         return self.folder / "ssh_config"
 
     @property
@@ -112,19 +112,19 @@ class Cluster:
         return self.folder / "identity"
 
     def processes(self) -> dict[str, dict[int, str]]:
-        """Return what runs on each host, hosts with nothing left out."""
+        """Return the processes of each host that has any."""
         found = {host.name: host.processes() for host in self.hosts}
         return {name: those for name, those in found.items() if those}
 
     def wait_until_empty(self) -> float:
-        """Wait until nothing runs on any host; return the seconds it took."""
+        """Wait until no host has a process left; return the seconds it took."""
         return wait_until(
             lambda: not self.processes(), lambda: f"still running: {self.processes()}"
         )
 
 
 def _reason_for_none() -> str | None:
-    """Say why this machine cannot have namespace hosts; None: it can."""
+    """Return why this machine cannot create namespace hosts, or None if it can."""
     if os.geteuid() != 0:
         return "needs root"
     missing = [tool for tool in _TOOLS if _tool(tool) is None]
@@ -191,7 +191,7 @@ def _make_keys(cluster: Cluster) -> None:
 
 
 def _make_host(cluster: Cluster, number: int) -> None:
-    """Add one host; what exists of it so far is removed with the cluster."""
+    """Add one host; a half-made one is removed together with the cluster."""
     subnet = cluster.driver_address.rpartition(".")[0]
     address = f"{subnet}.{number}"
     name, namespace = f"node{number}", f"{cluster.bridge}n{number}"
@@ -275,7 +275,7 @@ def _remove(cluster: Cluster) -> None:
 
 
 def _remove_networks(bridge: str) -> None:
-    # Not left to the end of the namespaces, which the kernel reaps when it likes.
+    # Removed here because the kernel ends a namespace at an unknown later time.
     for port in re.findall(rf"\d+: ({bridge}p\d+)@", run("ip", "-o", "link", "show")):
         run("ip", "link", "del", port)
     for line in run("ip", "netns", "list").splitlines():
@@ -285,7 +285,7 @@ def _remove_networks(bridge: str) -> None:
 
 
 def _remove_leftovers() -> None:
-    """Remove the networks of test runs that were killed before they could."""
+    """Remove networks that killed test runs have left."""
     for line in run("ip", "-o", "link", "show", "type", "bridge").splitlines():
         found = re.match(r"\d+: (bc(\d+)):", line)
         if found and not Path(f"/proc/{found[2]}").exists():

@@ -1,4 +1,4 @@
-"""The launcher's side of the control plane, in one thread, for ranks of a test."""
+"""The launcher's side of the control plane for the ranks of a test, in one thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ControlServer:
 
     Args:
         world_size: Number of ranks.
-        machines: Real machine of each rank; ranks on different ones use TCP.
+        machines: Machine of each rank; ranks on different machines use TCP.
     """
 
     def __init__(self, world_size: int, machines: Sequence[str]) -> None:
@@ -135,7 +135,7 @@ class ControlServer:
 
     @staticmethod
     def _send(connection: socket.socket, frame: Frame) -> None:
-        # A rank may end between its last frame and this one; the read side sees it.
+        # A rank may end between its last frame and this one; the reading side notices.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(encode(frame.to_message()))
 

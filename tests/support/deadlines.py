@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-# No event of a correct program takes this long. Processes that a test must not wait for
-# live longer.
+# No event of a correct program takes this long. Processes that a test must not wait
+# for live longer.
 DEADLINE_S = 120.0
 
 
@@ -33,7 +33,7 @@ def wait_until(
         look_s: Seconds between two polls.
 
     Returns:
-        The seconds that it took.
+        The seconds it took.
     """
     start = time.monotonic()
     while not done():
@@ -50,5 +50,5 @@ def say(folder: Path, word: str) -> None:
 
 
 def hear(folder: Path, word: str) -> None:
-    """Wait until a process of this test has said ``word``."""
+    """Wait until a process of this test has announced ``word``."""
     wait_until((folder / word).exists, f"nobody said '{word}'", look_s=0.002)

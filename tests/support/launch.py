@@ -1,4 +1,4 @@
-"""Runs bfrun as a user does, and finds every process that a job has left."""
+"""Runs bfrun as a user does, and finds every process that a job leaves behind."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 from tests.support.deadlines import DEADLINE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
-# Every process of a job inherits it, whatever it does to its parents and sessions.
+# Every process of a job inherits this variable, also in another session.
 MARK = "BFRUN_TEST_MARK"
 
 
 def marked_processes(mark: str) -> dict[int, str]:
-    """Return pid and command of every process whose environment has this mark."""
+    """Return pid and command of every process with this mark in its environment."""
     found = {}
     wanted = f"{MARK}={mark}".encode()
     for name in os.listdir("/proc"):
@@ -34,7 +34,7 @@ def marked_processes(mark: str) -> dict[int, str]:
 
 
 class Launched:
-    """One running bfrun, its output in files, its processes marked."""
+    """One running bfrun; its output is in files, its processes are marked."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class Launched:
 
     @property
     def out(self) -> str:
-        """What it has written to stdout."""
+        """Its stdout so far."""
         return self._out.read_text(errors="replace")
 
     @property
     def err(self) -> str:
-        """What it has written to stderr."""
+        """Its stderr so far."""
         return self._err.read_text(errors="replace")
 
     def wait(self, limit_s: float = DEADLINE_S) -> int:
-        """Wait for its end and return the exit code."""
+        """Wait until it exits and return the exit code."""
         try:
             return self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -100,17 +100,17 @@ class Launched:
         return wait_until(done, lambda: f"{self.out}\n{self.err}\n{what}")
 
     def left(self) -> dict[int, str]:
-        """Return pid and command of every process of this job but bfrun itself."""
+        """Return pid and command of every process of this job except bfrun itself."""
         found = marked_processes(self.mark)
         found.pop(self.process.pid, None)
         return found
 
     def wait_until_empty(self) -> float:
-        """Wait until nothing of the job runs any more; return the seconds it took."""
+        """Wait until no process of the job is left; return the seconds it took."""
         return self._until(lambda: not self.left(), "processes left")
 
     def pids(self, pattern: str) -> list[int]:
-        """Return the processes whose command matches."""
+        """Return the processes whose command matches ``pattern``."""
         return [
             pid for pid, command in self.left().items() if re.search(pattern, command)
         ]
@@ -125,11 +125,11 @@ class Launched:
         return int(found[1]), int(found[2])
 
     def signal(self, number: int) -> None:
-        """Signal bfrun itself."""
+        """Send a signal to bfrun itself."""
         self.process.send_signal(number)
 
     def end(self) -> None:
-        """End everything, whatever state it is in."""
+        """Kill all processes of the job, in whatever state they are."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -147,15 +147,15 @@ def launched(
     cwd: Path | None = None,
     patient: bool = False,
 ) -> Iterator[Launched]:
-    """Start ``bfrun`` with ``arguments``; at the end nothing of it is left.
+    """Start ``bfrun`` with ``arguments``; kill what is left of it at the end.
 
     Args:
         folder: For its output and temporary files.
         *arguments: Its command line.
         stdin: Descriptor of its standard input.
-        environ: More variables.
-        cwd: Where it runs; default: ``folder``.
-        patient: Whether the survivors of a failure have all the time they want.
+        environ: Additional environment variables.
+        cwd: Its working folder. Default: ``folder``.
+        patient: Whether survivors of a failure get unlimited time to end.
     """
     job = Launched(
         folder, list(arguments), stdin=stdin, environ=environ, cwd=cwd, patient=patient
@@ -167,7 +167,7 @@ def launched(
 
 
 def run_bfrun(folder: Path, *arguments: str) -> Launched:
-    """Run ``bfrun`` to its end, and demand that it left no process and no folder."""
+    """Run ``bfrun`` to its end and assert that it left no process and no folder."""
     with launched(folder, *arguments) as job:
         job.wait()
         assert job.left() == {}

@@ -1,8 +1,8 @@
 """Logistic regression on ranks whose data differ, and its global optimum.
 
-Loss of rank ``i``: ``mean_k log(1 + exp(-b_k (a_k . x))) + rho/2 |x|**2``. Its own
+Loss of rank ``i``: ``mean_k log(1 + exp(-b_k (a_k . x))) + rho/2 |x|**2``. Its
 optimum is far from that of the mean of all ranks' losses, so neighbor averaging with a
-constant rate stops at a bias.
+constant rate converges to a biased point.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def optimum(ranks):
 
 
 def start_of(rank):
-    """Return the point at which a rank begins."""
+    """Return a rank's starting point."""
     return np.random.default_rng(100 + rank).standard_normal(FEATURES)
 
 
 class Logistic(nn.Module):
-    """The model: two parameters that together are ``x``."""
+    """A model with two parameters that make up ``x``."""
 
     def __init__(self, x):
         super().__init__()
@@ -65,7 +65,7 @@ class Logistic(nn.Module):
 
     @property
     def vector(self):
-        """``x``."""
+        """The vector ``x``."""
         return torch.cat([self.first, self.rest])
 
     def forward(self, features, labels):

@@ -1,4 +1,4 @@
-"""The MPIs that tests run under: wheels, each in a folder of its own, and Debian's."""
+"""The MPI libraries that tests run under: wheels, each in its folder, and Debian's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLDER = ROOT / "build" / "mpi"
 class Mpi:
     """One installation of MPI.
 
-    ``arguments`` let a few ranks share fewer cores, as root, without spinning.
+    ``arguments`` let ranks run as root, share cores and wait without spinning.
     """
 
     name: str
@@ -45,11 +45,11 @@ def unavailable(what: str) -> NoReturn:
 
 @functools.cache
 def wheel(package: str) -> Path:
-    """Return the folder in which a package of PyPI is installed, alone."""
+    """Return a folder that holds only this package of PyPI."""
     folder = FOLDER / package
     if not (folder / ".complete").exists():
         install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
-        # Also where this environment has it.
+        # Installs it even if this environment has it already.
         done = subprocess.run(
             [*install, "--ignore-installed", "--prefix", str(folder), package],
             capture_output=True,
@@ -64,7 +64,7 @@ def wheel(package: str) -> Path:
 
 @functools.cache
 def debian_package(package: str) -> Path:
-    """Return the folder in which a package of Debian is unpacked, not installed."""
+    """Return the folder into which a package of Debian is unpacked, not installed."""
     folder = FOLDER / package
     if not (folder / ".complete").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def find_mpi(name: str) -> Mpi:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of a launcher: this one, with the sources of this tree."""
+    """Return this environment with the sources of this tree, for a launcher."""
     if importlib.util.find_spec("mpi4py") is None:
         unavailable("mpi4py is not installed (pip install bluecomm[mpi])")
     return {
@@ -118,7 +118,7 @@ def environment(**more: str) -> dict[str, str]:
 def run(
     command: list[str], environ: Mapping[str, str], limit_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run a launcher to its end; after the limit it and its ranks are killed."""
+    """Run a launcher to its end; kill it and its ranks at the deadline."""
     with subprocess.Popen(
         command,
         env=dict(environ),
@@ -132,7 +132,7 @@ def run(
         try:
             out, err = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            # mpirun ends its ranks, which have sessions of their own, when it is told.
+            # The ranks have their own sessions; mpirun ends them on this signal.
             process.send_signal(signal.SIGTERM)
             try:
                 out, err = process.communicate(timeout=10)

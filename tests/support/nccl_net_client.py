@@ -1,7 +1,7 @@
-"""NCCL's part in front of the network plugin, played by a process of its own.
+"""A process that calls the network plugin as NCCL does.
 
-The test is NCCL's bootstrap: it tells each player what to do, one line of JSON at a
-time, and carries handles between them. The calls are those of version 8 of the
+The test plays NCCL's bootstrap: it sends each player its commands, one line of JSON at
+a time, and carries handles between them. The calls are those of version 8 of the
 interface, made through ctypes; torch is not needed.
 """
 
@@ -32,11 +32,11 @@ _NAMES = (
 
 
 class PluginClient:
-    """A player; ends with the ``with`` block.
+    """A player process, which ends with the ``with`` block.
 
     Args:
-        namespace: Network namespace in which it runs; None: this one.
-        variables: Set for it, over those of this process.
+        namespace: Network namespace in which it runs. Default: this process's.
+        variables: Environment variables in addition to this process's.
     """
 
     def __init__(
@@ -59,33 +59,33 @@ class PluginClient:
         self._process.communicate()
 
     def tell(self, what: str, *arguments: Any) -> None:
-        """Let it begin something; heard() returns what came of it."""
+        """Send a command; heard() returns its result."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([what, *arguments]) + "\n")
         self._process.stdin.flush()
 
     def heard(self) -> Any:
-        """Return the answer to the oldest word that has none yet."""
+        """Return the result of the oldest command without one."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the player has ended with {self._process.wait(DEADLINE_S)}"
         return json.loads(line)
 
     def ask(self, what: str, *arguments: Any) -> Any:
-        """Do both."""
+        """Send a command and return its result."""
         self.tell(what, *arguments)
         return self.heard()
 
 
 def both(players: Sequence[PluginClient], what: str, *arguments: Any) -> list[Any]:
-    """Let all players do something at the same time and return what came of it."""
+    """Send a command to all players and return their results."""
     for player in players:
         player.tell(what, *arguments)
     return [player.heard() for player in players]
 
 
 def join(players: Sequence[PluginClient], device: int = 0) -> None:
-    """Connect two players, each way."""
+    """Connect two players in both directions."""
     handles = [player.ask("listen", device) for player in players]
     for player, handle in zip(players, reversed(handles), strict=True):
         player.tell("open", device, handle)
@@ -93,7 +93,7 @@ def join(players: Sequence[PluginClient], device: int = 0) -> None:
 
 
 class _Plugin:
-    """What a player does."""
+    """The commands of a player."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(str(PLUGIN))
@@ -112,7 +112,9 @@ class _Plugin:
         self._call("devices", ctypes.byref(count))
         names = []
         for number in range(count.value):
-            properties = (ctypes.c_char_p * 8)()  # the first is the name, 64 bytes
+            properties = (
+                ctypes.c_char_p * 8
+            )()  # the first member is the name, 64 bytes
             self._call("properties", ctypes.c_int(number), properties)
             name = properties[0]
             assert name is not None
@@ -125,7 +127,7 @@ class _Plugin:
         return handle.raw.hex()
 
     def open(self, device: int, theirs: str) -> int:
-        """Connect and accept in turn, as often as NCCL would; then close the door."""
+        """Call connect and accept in turn, as NCCL does; then close the listen comm."""
         handle = ctypes.create_string_buffer(bytes.fromhex(theirs), _HANDLE_NBYTES)
         spare = ctypes.c_void_p()
 
@@ -142,7 +144,7 @@ class _Plugin:
         return self._call("close_listen", self._listen)
 
     def accept_in_vain(self, turns: int) -> bool:
-        """Call accept() so often; say whether it gave something."""
+        """Call accept() ``times`` times; return whether it gave a comm."""
         spare = ctypes.c_void_p()
         for _ in range(turns):
             self._call(
@@ -152,7 +154,7 @@ class _Plugin:
         return bool(self._recv)
 
     def traffic(self, count: int, nbytes: int) -> int:
-        """Send and receive messages, 8 in flight, and return how many were wrong."""
+        """Send and receive messages, 8 in flight; return the number of wrong ones."""
         data = [random.Random(seed).randbytes(nbytes) for seed in range(8)]
         sends: list[Any] = []
         receives: list[Any] = []
@@ -175,13 +177,13 @@ class _Plugin:
         return wrong
 
     def post(self) -> int:
-        """Send what nobody will receive, receive what nobody will send."""
+        """Post a send and a receive that the peer never matches."""
         self._post(self._posted, "isend", bytes(1 << 20))
         self._post(self._posted, "irecv", bytes(1 << 20))
         return len(self._posted)
 
     def finish(self) -> list[int]:
-        """Test both until each has ended; return with which results."""
+        """Test both until each has ended; return their results."""
         results = []
         for request, _ in self._posted:
             found = [0]
@@ -203,7 +205,7 @@ class _Plugin:
         return json.loads(text.value)
 
     def limit_descriptors(self, more: int | None) -> int:
-        """Allow so many more descriptors than there are; None: as many as possible."""
+        """Allow ``more`` descriptors beyond the open ones; None lifts the limit."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if more is None:
             limit = most
@@ -259,7 +261,7 @@ def _spin(turn: Callable[[], bool], what: str) -> None:
 
 
 def main() -> None:
-    """Do what standard input says, until it ends."""
+    """Run the commands on standard input until it ends."""
     plugin = _Plugin()
     for line in sys.stdin:
         what, *arguments = json.loads(line)

@@ -1,4 +1,4 @@
-"""Runs ibfrun as a user does, in an IPython folder of its own."""
+"""Runs ibfrun as a user does, in its own IPython folder."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Notebook:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment of its processes, which marks them."""
+        """The environment that marks its processes."""
         return {**os.environ, MARK: self._mark, "PYTHONPATH": str(ROOT)}
 
     def ibfrun(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run it to its end, which ``start`` reaches once all engines serve."""
+        """Run ``ibfrun`` to its end; ``start`` ends once all engines serve."""
         process = self.begin(*arguments)
         out, err = process.communicate(timeout=DEADLINE_S)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
-        """Run it beside the test."""
+        """Run ``ibfrun`` in the background."""
         return subprocess.Popen(
             [sys.executable, "-m", "bfrun.notebook", *arguments],
             env=self.environ,
@@ -50,32 +50,32 @@ class Notebook:
         )
 
     def start(self, *arguments: str) -> None:
-        """Start engines; all must come."""
+        """Start engines and assert that all of them register."""
         done = self.ibfrun("start", *arguments)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{self.log}"
 
     @property
     def log(self) -> str:
-        """What driver, controller and engines wrote."""
+        """The log of driver, controller and engines."""
         path = self.profile.log
         return path.read_text(errors="replace") if path.exists() else ""
 
     def left(self) -> dict[int, str]:
-        """Return pid and command of every process that is there."""
+        """Return pid and command of every process that ibfrun has started."""
         return marked_processes(self._mark)
 
     def pid(self, word: str) -> int:
-        """Return the process whose command has ``word`` in it."""
+        """Return the process whose command contains ``word``."""
         found = [pid for pid, command in self.left().items() if word in command]
         assert len(found) == 1, self.left()
         return found[0]
 
     def wait_until_empty(self) -> None:
-        """Wait until nothing of it runs any more."""
+        """Wait until no process is left."""
         wait_until(lambda: not self.left(), lambda: f"left: {self.left()}\n{self.log}")
 
     def end(self) -> None:
-        """End everything, whatever state it is in."""
+        """Kill all processes, in whatever state they are."""
         for pid in self.left():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -83,7 +83,7 @@ class Notebook:
 
 @contextlib.contextmanager
 def notebook_in(folder: Path) -> Iterator[Notebook]:
-    """Give this process an IPython folder; at the end nothing runs any more."""
+    """Give this process an IPython folder; end all engines at the end."""
     before = os.environ.get("IPYTHONDIR")
     os.environ["IPYTHONDIR"] = str(folder / "ipython")
     book = Notebook(folder)
@@ -98,7 +98,7 @@ def notebook_in(folder: Path) -> Iterator[Notebook]:
 
 @contextlib.contextmanager
 def connected() -> Iterator[Any]:
-    """Connect as a notebook does."""
+    """Return a client, connected as a notebook connects."""
     client = ipyparallel.Client(profile="bluefog", timeout=DEADLINE_S)
     try:
         yield client

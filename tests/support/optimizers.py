@@ -1,4 +1,4 @@
-"""Optimizers against their formulas, in whatever world a launcher has made."""
+"""Checks optimizers against their formulas, in the world of any launcher."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = 3
 
 
 def optimizers_follow_their_formulas() -> None:
-    """Raise unless training ends where each algorithm's formula says; collective."""
+    """Raise unless training ends where each algorithm's formula says. Collective."""
     n = bf.size()
     check("adamw", gradients.train("adamw", STEPS, 1, {}), mean_gradients("adamw"))
     small = {"bucket_bytes": 100, "op": bf.Sum}
@@ -45,7 +45,7 @@ def mean_gradients(optimizer: str, scale: float | None = None) -> torch.Tensor:
 def average(
     algorithm: str, order: str, matrices: list[np.ndarray], **options: str
 ) -> None:
-    """Train by averaging parameters; raise unless it mixes by the matrices."""
+    """Train by averaging parameters; raise unless the matrices describe the result."""
     options = {"algorithm": algorithm, "order": order, **options}
     training = ("exponential", "mlp", "sgd", STEPS, 1, None, options)
     got = averaging.train_on_topology(*training)

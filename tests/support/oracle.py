@@ -1,4 +1,4 @@
-"""Data that all ranks and the test know, for comparing against plain arithmetic."""
+"""Data that all ranks and the test share, for comparing with plain arithmetic."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import zlib
 
 import torch
 
-# Empty, scalar, smaller and larger than an eager message, and than a chunk.
+# Empty, scalar, and smaller and larger than an eager message and than a chunk.
 SHAPES: list[tuple[int, ...]] = [(), (1,), (7,), (3, 0), (2, 3, 5), (5000,), (300_001,)]
 
 
 def stacked(
     shape: tuple[int, ...], world_size: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Return ``(world_size, *shape)`` random numbers, the same in every process.
+    """Return ``(world_size, *shape)`` random numbers, equal in every process.
 
     Floating-point numbers are standard normal; integers are in -5 .. 5 (0 .. 5 for
     unsigned ones).

@@ -1,4 +1,4 @@
-"""What a call came to on a rank, in a form that the test's process can look at."""
+"""The outcome of a call on a rank, in a form that can be sent to the test's process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The result of a call or its error, and how long it took."""
+    """The result of a call or its error, and its duration."""
 
     result: Any
     error: Exception | None
@@ -18,12 +18,12 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """Text of the error, empty without one."""
+        """Text of the error, or empty."""
         return "" if self.error is None else str(self.error)
 
 
 def outcome_of(call: Callable[[], Any]) -> Outcome:
-    """Return what ``call`` returns or raises."""
+    """Return the result or the error of ``call``."""
     start = time.monotonic()
     try:
         result, error = call(), None

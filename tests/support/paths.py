@@ -1,4 +1,4 @@
-"""Two network namespaces and the links between them, shaped as one likes."""
+"""Two network namespaces and links between them with configurable rates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Paths:
             run("tc", "-n", namespace, "qdisc", "add", *device, "tbf", *limit)
 
     def sort_by_port(self, mbits: tuple[int, int]) -> None:
-        """Let a bit of a flow's dialling port choose one of two limits on link 0."""
+        """Let one bit of the connecting port choose between two limits on link 0."""
         sort_by_port(self.here, mbits, offset=20)
         sort_by_port(self.there, mbits, offset=22)
 
@@ -44,12 +44,12 @@ class Paths:
 def sort_by_port(namespace: str, mbits: tuple[int, int], *, offset: int) -> None:
     """Give eth0 two classes; a bit of the port at ``offset`` of a packet chooses.
 
-    Linux gives connections even ports, so it is the bit after the last.
+    Linux gives connections even ports, so the second-lowest bit decides.
 
     Args:
         namespace: Where eth0 is.
         mbits: Limits of the classes 1:1 and 1:2, in Mbit/s.
-        offset: 20: the source port decides; 22: the destination port.
+        offset: 20 for the source port, 22 for the destination port.
     """
     _make_classes(namespace, mbits)
     match = ["match", "u16", "0x0002", "0x0002", "at", str(offset)]
@@ -57,7 +57,7 @@ def sort_by_port(namespace: str, mbits: tuple[int, int], *, offset: int) -> None
 
 
 def sort_by_address(namespace: str, mbits: tuple[int, int], *seconds: str) -> None:
-    """Give eth0 two classes; packets from or to ``seconds`` take the second one."""
+    """Give eth0 two classes; packets from or to ``seconds`` use the second."""
     _make_classes(namespace, mbits)
     for address in seconds:
         for end in ("src", "dst"):
@@ -82,7 +82,7 @@ def _send_to_second_class(namespace: str, match: list[str]) -> None:
 
 @contextlib.contextmanager
 def make_paths(links: int = 1) -> Iterator[Paths]:
-    """Create both namespaces with ``links`` cables, and remove them at the end."""
+    """Create both namespaces with ``links`` links, and remove them at the end."""
     paths = Paths(f"bp{os.getpid()}a", f"bp{os.getpid()}b", links)
     made = []
     try:

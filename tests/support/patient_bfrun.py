@@ -1,7 +1,6 @@
-"""``bfrun`` that never grows impatient: whoever survives a failure may say all it has.
+"""``bfrun`` whose grace periods never end, so that survivors can report fully.
 
-How long the graces are is for tests of ``bfrun.driver.shutdown``, which have a clock
-of their own.
+Tests of ``bfrun.driver.shutdown`` check the grace periods with their own clock.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The rank's side of the control plane in a few lines, for ranks without bluecomm."""
+"""The rank's side of the control plane, for test programs without bluecomm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bfrun.channel import Message, MessageParser, encode
 
 
 class RankClient:
-    """One connection to the agent, made and welcomed."""
+    """A connection to the agent, after the handshake."""
 
     def __init__(self, rank: int | None = None) -> None:
         self.rank = int(os.environ["BLUECOMM_RANK"]) if rank is None else rank
@@ -39,10 +39,10 @@ class RankClient:
             self._frames += self._parser.feed(data)
 
     def publish(self, record: Any, number: int = 0) -> Message:
-        """Publish a record and return the table, or who is missing."""
+        """Publish a record; return the table, or the missing ranks."""
         self.send("publish", round=number, record=record)
         return self.receive("table", "missing")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()

@@ -1,4 +1,4 @@
-"""Runs a function on several ranks: real processes, from a pool that is reused.
+"""Runs a function on several ranks, which are processes of a reused pool.
 
 ::
 
@@ -8,8 +8,8 @@
     results = run_ranks(4, body, x)
 
 A rank is a forked child of a server that has imported torch and bluecomm, so that
-starting it takes milliseconds. It lives on for the next case; after a failure or a
-timeout the whole pool is made anew.
+starting it takes milliseconds. It is reused by the next test; after a failure or a
+timeout the whole pool is replaced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PRELOADED = ["torch", "numpy", "networkx", "bluecomm", "tests.support.ranks"]
 
 
 class RankFailure(AssertionError):
-    """Some ranks failed or did not finish; the text has what each of them says."""
+    """Some ranks failed or did not finish; the text holds the error of each."""
 
 
 def run_ranks(
@@ -49,19 +49,18 @@ def run_ranks(
 
     Args:
         world_size: Number of ranks.
-        body: Function of a module; ``bf.init`` has been called when it starts, and
-            ``bf.shutdown`` is called after it.
-        *args: Picklable.
+        body: Module-level function; runs between ``bf.init`` and ``bf.shutdown``.
+        *args: Its arguments, picklable.
         transport: ``BLUECOMM_TRANSPORT``.
-        machines: Real machine of each rank, as the ranks are told: ranks on different
-            ones use TCP. Default: all on one.
+        machines: The machine that each rank is told to be on; ranks on different
+            machines use TCP. Default: one machine.
         ranks_per_machine: ``BLUECOMM_RANKS_PER_MACHINE``.
-        environment: More variables.
+        environment: Additional environment variables.
         initialize: Whether to call ``init`` and ``shutdown`` around ``body``.
         limit_s: Seconds after which the ranks are killed.
 
     Raises:
-        RankFailure: Some ranks raised or were too late; has all their tracebacks.
+        RankFailure: Some ranks raised or missed the limit; holds all tracebacks.
     """
     where = [str(machine) for machine in machines or [0] * world_size]
     server = ControlServer(world_size, where)
@@ -84,7 +83,7 @@ def run_ranks(
 def _collect(workers: Sequence[_Worker], deadline: float, limit_s: float) -> list[Any]:
     results, failures = [], []
     for rank, worker in enumerate(workers):
-        # Once one has failed, the others get little time to say what they saw.
+        # After one failure the other ranks get little time to report theirs.
         left = deadline - time.monotonic() if not failures else 3.0
         answer = worker.answer(max(0.0, left))
         if answer is None:
@@ -103,7 +102,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
-        # Not a daemon: ranks may have children, such as DataLoader workers.
+        # Not a daemon, because ranks may have children such as DataLoader workers.
         self._process = _CONTEXT.Process(target=_work, args=(theirs,))
         self._process.start()
         theirs.close()
@@ -129,7 +128,7 @@ class _Worker:
 
 
 class _Pool:
-    """Worker processes, made when they are needed first."""
+    """Worker processes, started on first use."""
 
     def __init__(self) -> None:
         self._workers: list[_Worker] = []
@@ -155,7 +154,7 @@ _pool = _Pool()
 
 
 def _work(pipe: Connection) -> None:
-    """Serve tasks until the pool goes away."""
+    """Serve tasks until the pool closes the connection."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,9 +1,8 @@
-"""A Slurm of two nodes, daemons and munge of its own, that lives as long as a test.
+"""A two-node Slurm with its own daemons and munge, for the duration of a test.
 
-Both nodes are this machine, each with a ``slurmd`` of its own.
-
-Needs root and Debian's slurm-wlm and munge. Nothing of it touches a Slurm that the
-machine may have: own configuration, ports, key and folders.
+Both nodes are this machine, each with its own ``slurmd``. Needs root and Debian's
+slurm-wlm and munge. Its configuration, ports, key and folders are separate from those
+of a Slurm that the machine may have.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CORES = 8
 _TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "sinfo", "munged")
 _SYSTEM_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 
-# Settings with which it runs as root, on few cores, in a container without cgroups.
+# Settings for running as root, on few cores, in a container without cgroups.
 _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -57,7 +56,7 @@ PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe
 
 @dataclass
 class Slurm:
-    """A running Slurm; ``environ`` lets its commands find it."""
+    """A running Slurm; its commands find it through ``environ``."""
 
     folder: Path
     environ: dict[str, str] = field(default_factory=dict)
@@ -84,8 +83,8 @@ class Slurm:
     def batch(
         self, script: str, *options: str, limit_s: float = 120.0
     ) -> tuple[int, str]:
-        """Run a batch script to its end; return exit code and output."""
-        # sbatch --wait looks at growing intervals, up to half a minute.
+        """Run a batch script to its end; return its exit code and output."""
+        # sbatch --wait polls at growing intervals of up to half a minute.
         output, code = self.folder / "batch.out", self.folder / "batch.code"
         for file in (output, code):
             file.unlink(missing_ok=True)
@@ -107,9 +106,9 @@ def _reason_for_none() -> str | None:
 
 @contextlib.contextmanager
 def make_slurm(folder: Path) -> Iterator[Slurm]:
-    """Start a Slurm, and end all of it.
+    """Start a Slurm, and stop all its processes at the end.
 
-    Skips the test with the reason where there can be none; fails it in CI.
+    Skips the test with the reason where Slurm cannot run; fails it in CI.
     """
     reason = _reason_for_none()
     if reason is not None:
@@ -135,7 +134,7 @@ def make_slurm(folder: Path) -> Iterator[Slurm]:
 
 
 def _start_munge(slurm: Slurm) -> None:
-    # munged insists on folders that nobody else can write to, all the way up.
+    # munged refuses a socket below any folder that others can write to.
     folder = slurm.folder / "munge"
     folder.mkdir(mode=0o755)
     key = folder / "key"
@@ -226,7 +225,7 @@ def _until(
 
 
 def _stop(slurm: Slurm) -> None:
-    """End jobs, then daemons, then the step daemons that slurmd has let go of."""
+    """End jobs, then daemons, then the step daemons that slurmd has detached."""
     if len(slurm.daemons) == 2 + len(NODES):
         slurm.run("scancel", "--full", "--user=root")
     for daemon in reversed(slurm.daemons):

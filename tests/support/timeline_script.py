@@ -1,4 +1,4 @@
-"""Trains on each rank for three steps; what a timeline shows is known beforehand.
+"""Trains on each rank for three steps, whose timeline is known in advance.
 
 Arguments: an algorithm; then ``late=R`` (rank R sleeps before each step) or ``kill=R``
 (rank R is killed in its second step).

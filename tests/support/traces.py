@@ -1,4 +1,4 @@
-"""Makes traces as a rank would have recorded them, and looks into timelines."""
+"""Writes traces as a rank would record them, and inspects timelines."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class TraceWriter:
     """A trace file in memory.
 
     Args:
-        rank: Whose.
-        capacity: Events that it has room for.
-        started_ns: When it was begun.
+        rank: The rank that recorded it.
+        capacity: Maximum number of events.
+        started_ns: Time at which recording began.
         pid: Id of the process and of its main thread.
     """
 
@@ -46,7 +46,7 @@ class TraceWriter:
         return self._offsets[text]
 
     def add(self, type_: int, begin_ns: int, end_ns: int = -1, **fields: Any) -> None:
-        """Add an event; ``name`` and ``label`` are texts."""
+        """Add an event; ``name`` and ``label`` are strings."""
         values = {**_NO_EVENT, "type": type_, "begin_ns": begin_ns, **fields}
         values["end_ns"] = begin_ns if end_ns < 0 else end_ns
         for field in ("name", "label"):
@@ -103,7 +103,7 @@ class TraceWriter:
 
 
 def check_timeline(timeline: Mapping[str, Any]) -> None:
-    """Demand what a viewer needs: known rows, times in order, slices that nest."""
+    """Assert what a viewer needs: known rows, ordered times, nested slices."""
     events = timeline["traceEvents"]
     assert {event["ph"] for event in events} <= {"M", "X", "s", "f"}
     named = {
@@ -138,7 +138,7 @@ def _check_row(row: Iterable[Mapping[str, Any]]) -> None:
 def slices_of(
     timeline: Mapping[str, Any], rank: int, category: str
 ) -> Sequence[Mapping[str, Any]]:
-    """Return the slices of a rank that have a category."""
+    """Return the slices of a rank with this category."""
     return [
         event
         for event in timeline["traceEvents"]

@@ -18,7 +18,7 @@ FEATURES, CLASSES, BATCH = 6, 3, 5
 
 
 class Attention(nn.Module):
-    """Has a parameter of its own and one that no leaf module owns (in_proj_weight).
+    """Has its own parameter and one that no leaf module owns (in_proj_weight).
 
     It has no key bias: that gradient is zero in exact arithmetic, and AdamW would turn
     its rounding noise, which differs between CPUs, into steps.
@@ -38,7 +38,7 @@ class Attention(nn.Module):
 
 
 class Tied(nn.Module):
-    """Two modules have one weight."""
+    """Two modules share one weight."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +66,7 @@ class Conv(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    """Computes a part of its forward pass again in the backward pass."""
+    """Recomputes a part of its forward pass in the backward pass."""
 
     def __init__(self, use_reentrant):
         super().__init__()
@@ -139,7 +139,7 @@ OPTIMIZERS = {
 
 
 def make_model(kind, rank):
-    """Return a model of float64, other values on each rank."""
+    """Return a float64 model with different values on each rank."""
     torch.manual_seed(100 + rank)
     model = MODELS[kind]()
     for name, parameter in model.named_parameters():
@@ -149,7 +149,7 @@ def make_model(kind, rank):
 
 
 def make_batch(rank, number):
-    """Return inputs and targets, others for each rank and number."""
+    """Return inputs and targets that differ by rank and batch number."""
     generator = torch.Generator().manual_seed(1000 * rank + number)
     inputs = torch.randn(BATCH, FEATURES, generator=generator, dtype=torch.float64)
     return inputs, torch.randint(CLASSES, (BATCH,), generator=generator)
@@ -182,18 +182,18 @@ def mix(models, matrix):
 
 
 def backward(model, rank, step, passes=1):
-    """Add up the gradients of a step's batches."""
+    """Sum the gradients of a step's batches."""
     for number in range(passes):
         loss_of(model, make_batch(rank, step * passes + number)).backward()
 
 
 def expected_averaging(world_size, kind, optimizer, order, matrices, passes=1, every=1):
-    """Return each rank's parameters as the formulas of parameter averaging have them.
+    """Return each rank's parameters by the formulas of parameter averaging.
 
     Args:
         world_size: Number of ranks.
-        kind: Kind of the model.
-        optimizer: Kind of the optimizer.
+        kind: Name of the model.
+        optimizer: Name of the optimizer.
         order: ``"cta"``: ``x <- step(W x, g(x))``; ``"atc"``: ``x <- W step(x, g(x))``.
         matrices: Mixing matrix of each step; ``None`` for a step without a round.
         passes: Backward passes per step.
@@ -214,13 +214,13 @@ def expected_averaging(world_size, kind, optimizer, order, matrices, passes=1, e
 
 
 def expected_gradient_mean(world_size, kind, optimizer, steps, passes=1, scale=None):
-    """Return each rank's parameters when all step by the mean of their gradients.
+    """Return each rank's parameters if all step by the mean of their gradients.
 
     Args:
         world_size: Number of ranks.
-        kind: Kind of the model.
-        optimizer: Kind of the optimizer.
-        steps: How many.
+        kind: Name of the model.
+        optimizer: Name of the optimizer.
+        steps: Number of steps.
         passes: Backward passes per step, whose gradients add up.
         scale: Factor of the sum over ranks. Default: ``1 / world_size``.
     """
@@ -246,7 +246,7 @@ def share_gradients(models, scale):
                 parameter.grad = total.clone()
 
 
-# What most tests need: three ranks, whose default topology is complete.
+# Most tests use three ranks, whose default topology is complete.
 RANKS, STEPS = 3, 3
 UNIFORM = np.full((RANKS, RANKS), 1 / RANKS)
 ORDERS = ["cta", "atc"]
@@ -258,7 +258,7 @@ ALGORITHMS = {
 
 
 def wrap(model, optimizer, which, **options):
-    """Return a distributed optimizer of a kind, with an algorithm of a kind."""
+    """Return a distributed optimizer by the names of optimizer and algorithm."""
     return bf.DistributedOptimizer(
         OPTIMIZERS[optimizer](model.parameters()),
         model,
@@ -275,5 +275,5 @@ def train(model, optimizer, steps):
 
 
 def check(got, wanted, rtol=1e-9):
-    """Raise unless the ranks' vectors are the wanted ones, to rounding."""
+    """Raise unless the ranks' vectors are as expected, up to rounding."""
     np.testing.assert_allclose(torch.stack(got), wanted, rtol=rtol, atol=1e-12)
