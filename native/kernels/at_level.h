@@ -1,10 +1,11 @@
-// Compiles one loop for several instruction sets and calls the one asked for.
+// Compiles one loop for several instruction sets and runs it for the requested one.
 //
 //   at_level(level, [=] BLUECOMM_INLINE { for (...) dst[i] = a[i] + b[i]; });
 //
-// The lambda is inlined into one function per level, and there vectorised by the
-// compiler for that level. An explicit switch and not the compiler's target_clones:
-// their resolvers run before the sanitizers are ready, and tests need each level.
+// The lambda is inlined into one function per level, where the compiler vectorises it
+// for that level. This is an explicit switch rather than target_clones, because the
+// resolvers of target_clones run before the sanitizers are initialised, and because
+// tests must be able to choose a level.
 #pragma once
 
 #include <utility>
@@ -13,7 +14,8 @@
 
 #define BLUECOMM_INLINE __attribute__((always_inline))
 
-// Put before a loop whose iterations are independent, though pointers may be equal.
+// Precedes a loop whose iterations are independent even though its pointers may be
+// equal.
 #if defined(__clang__)
 #define BLUECOMM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else

@@ -1,14 +1,14 @@
 // Sums and other reductions of tensors, element by element, in one pass over memory.
 //
-// All functions: same bits on every rank. Terms are taken in the order given (callers
-// give ascending rank, the own value in its place), each product and each sum is
-// rounded on its own (no fused multiply-add), and the result does not depend on how the
-// caller cuts a tensor into chunks, on alignment, or on the vector instructions of the
-// CPU.
+// Every function gives the same bits on every rank. Terms are taken in the order given
+// (callers pass them in ascending order of rank, including their own), each product and
+// each sum is rounded separately (no fused multiply-add), and the result depends
+// neither on how the caller cuts a tensor into chunks, nor on alignment, nor on the
+// vector instructions of the CPU.
 //
-// All functions: `dst` may be exactly one of the terms; it may not overlap one in any
-// other way. Any alignment. Every term has dst.size() bytes, a multiple of the item
-// size.
+// `dst` may be exactly one of the terms; it must not overlap a term in any other way.
+// Memory may have any alignment. Every term has dst.size() bytes, a multiple of the
+// item size.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace bluecomm {
 
-// The values go over the wire: append, never renumber.
+// The values are sent to peers: append, never renumber.
 enum class ReduceOp : std::uint8_t {
   kSum = 0,
   kAverage = 1,  // a sum; the caller passes 1 / world size as post_scale
@@ -30,7 +30,7 @@ enum class ReduceOp : std::uint8_t {
   kAdasum = 5,  // a sum; the caller weighs the terms
 };
 
-// One input. Weights are for floating types; elsewhere they must be 1.
+// One input. The weight must be 1 unless the dtype is a floating type.
 struct Term {
   const std::byte* data;
   double weight = 1.0;
@@ -40,7 +40,7 @@ struct Term {
 //
 // float32 and float64 are computed in their own type, with the weights rounded to it.
 // float16 and bfloat16 are computed in float32 and rounded once, at the end. Integers
-// wrap around. The sum of bools is `or`. At least one term.
+// wrap around. The sum of bools is `or`. There must be at least one term.
 void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,
                       double post_scale, DType dtype,
                       CpuLevel level = cpu_level()) noexcept;
@@ -53,8 +53,8 @@ void combine_reduce(std::span<std::byte> dst, std::span<const Term> terms, Reduc
                     double post_scale, DType dtype,
                     CpuLevel level = cpu_level()) noexcept;
 
-// dst[k] = scale * src[k]; a plain copy where scale is 1. For integers and bools scale
-// is 1, or 0, which leaves zeros.
+// dst[k] = scale * src[k]; a plain copy if `scale` is 1. For integers and bools `scale`
+// must be 1 or 0.
 void copy_scaled(std::span<std::byte> dst, std::span<const std::byte> src, double scale,
                  DType dtype) noexcept;
 

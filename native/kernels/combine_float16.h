@@ -1,4 +1,4 @@
-// The weighted sum of float16 by the conversion instructions of F16C.
+// The weighted sum of float16 tensors with the conversion instructions of F16C.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace bluecomm {
 
 inline constexpr std::size_t kFusedFloat16 = 8;
 
-// As combine_weighted(), for 1 to kFusedFloat16 terms. Returns false, with nothing
-// done, where `level` has no F16C.
+// Does combine_weighted() for 1 to kFusedFloat16 terms of float16. Returns false
+// without doing anything if `level` does not include F16C.
 bool combine_float16(CpuLevel level, std::span<std::byte> dst,
                      std::span<const Term> terms, double post_scale) noexcept;
 

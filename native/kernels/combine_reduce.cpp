@@ -7,11 +7,11 @@
 namespace bluecomm {
 namespace {
 
-// These operations are rare: pairs of terms, over blocks, keep the code small.
+// These operations are rare, so two terms at a time are enough and keep the code small.
 constexpr std::size_t kFused = 2;
 
-// A NaN on either side is the result, as in torch.minimum: `a != a` finds it on the
-// left, and on the right no comparison holds, which selects b.
+// Returns NaN if either side is NaN, as torch.minimum does: `a != a` detects a NaN on
+// the left, and with a NaN on the right the comparison is false, which selects b.
 struct Min {
   template <typename T>
   BLUECOMM_INLINE static T apply(T a, T b) {
@@ -26,8 +26,8 @@ struct Max {
   }
 };
 
-// Integers wrap around: the product is taken in an unsigned type that is not narrower
-// than int, since smaller ones would be promoted to int and overflow.
+// Integers wrap around. The product is computed in an unsigned type at least as wide as
+// int, because narrower types would be promoted to int and could overflow.
 struct Multiply {
   template <typename T>
   BLUECOMM_INLINE static T apply(T a, T b) {

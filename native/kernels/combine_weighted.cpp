@@ -8,8 +8,8 @@
 namespace bluecomm {
 namespace {
 
-// How many terms are read side by side. float32 gains up to 8; the others are rarer,
-// and each number costs a loop per CPU level.
+// Number of terms that are read side by side. float32 becomes faster up to 8; other
+// types are rarer, and each additional number costs one loop per CPU level.
 constexpr std::size_t kFusedFloat32 = 8;
 constexpr std::size_t kFused = 4;
 
@@ -61,10 +61,10 @@ void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,
 void copy_scaled(std::span<std::byte> dst, std::span<const std::byte> src, double scale,
                  DType dtype) noexcept {
   if (scale == 1.0) {
-    std::copy(src.begin(), src.end(), dst.begin());  // also where dst is src
+    std::copy(src.begin(), src.end(), dst.begin());  // correct even if dst is src
     return;
   }
-  if (!is_floating(dtype)) {  // which the loops do not weight
+  if (!is_floating(dtype)) {  // the loops would ignore the scale, which is 0
     std::fill(dst.begin(), dst.end(), std::byte{0});
     return;
   }

@@ -4,7 +4,7 @@
 
 #include "kernels/at_level.h"
 #include "kernels/half.h"
-#include "kernels/loose.h"
+#include "kernels/unaligned.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,7 +18,7 @@ void widen_bfloat16(CpuLevel level, float* dst, const std::byte* src,
   at_level(level, [=]() BLUECOMM_INLINE {
     BLUECOMM_INDEPENDENT
     for (std::size_t i = 0; i < count; ++i) {
-      dst[i] = bfloat16_to_float32(loose<std::uint16_t>(src)[i].value);
+      dst[i] = bfloat16_to_float32(unaligned<std::uint16_t>(src)[i].value);
     }
   });
 }
@@ -28,26 +28,26 @@ void narrow_bfloat16(CpuLevel level, std::byte* dst, const float* src,
   at_level(level, [=]() BLUECOMM_INLINE {
     BLUECOMM_INDEPENDENT
     for (std::size_t i = 0; i < count; ++i) {
-      loose<std::uint16_t>(dst)[i].value = float32_to_bfloat16(src[i]);
+      unaligned<std::uint16_t>(dst)[i].value = float32_to_bfloat16(src[i]);
     }
   });
 }
 
 void widen_float16_baseline(float* dst, const std::byte* src, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
-    dst[i] = float16_to_float32(loose<std::uint16_t>(src)[i].value);
+    dst[i] = float16_to_float32(unaligned<std::uint16_t>(src)[i].value);
   }
 }
 
 void narrow_float16_baseline(std::byte* dst, const float* src, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
-    loose<std::uint16_t>(dst)[i].value = float32_to_float16(src[i]);
+    unaligned<std::uint16_t>(dst)[i].value = float32_to_float16(src[i]);
   }
 }
 
 #if defined(__x86_64__)
 
-// The compiler does not find F16C by itself. Eight lanes keep up with memory.
+// The compiler does not use F16C by itself. Eight lanes are as fast as memory.
 BLUECOMM_TARGET_AVX2 void widen_float16_f16c(float* dst, const std::byte* src,
                                              std::size_t count) {
   std::size_t i = 0;

@@ -1,4 +1,4 @@
-// Arrays of 16-bit floats to float32 and back.
+// Conversion of arrays of 16-bit floats to float32 and back.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace bluecomm {
 void widen(std::span<float> dst, std::span<const std::byte> src, DType half,
            CpuLevel level = cpu_level()) noexcept;
 
-// dst[k] = half(src[k]), rounded to nearest, ties to even. The reverse of widen().
+// dst[k] = half(src[k]), rounded to nearest, ties to even. Reverses widen().
 void narrow(std::span<std::byte> dst, std::span<const float> src, DType half,
             CpuLevel level = cpu_level()) noexcept;
 

@@ -1,4 +1,4 @@
-// Which vector instructions a kernel may use, chosen at run time.
+// Levels of vector instructions, from which kernels are chosen at run time.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 namespace bluecomm {
 
 enum class CpuLevel : std::uint8_t {
-  kBaseline = 0,  // what every CPU of the architecture has (SSE2, NEON)
+  kBaseline = 0,  // every CPU of the architecture (SSE2, NEON)
   kAvx2 = 1,      // AVX2 and F16C
   kAvx512 = 2,    // AVX-512 F, BW, DQ, VL and F16C
 };
 
-// The best level of this machine. Found once.
+// Returns the best level of this machine, which is determined once.
 CpuLevel cpu_level() noexcept;
 
 }  // namespace bluecomm

@@ -1,10 +1,10 @@
 // The loops behind combine.h: a left fold over terms, for any format and operation.
 //
-// Few terms are read side by side in one loop. Many are folded block by block: a block
-// of partial results stays in the first-level cache while the next group of terms is
-// folded in, so that each term and the result cross the memory bus once. Partial
-// results have the type of the computation, so neither groups nor blocks show in the
-// bits.
+// A few terms are read side by side in one loop. More terms are folded block by block:
+// a block of partial results stays in the first-level cache while the next group of
+// terms is folded in, so that each term and the result cross the memory bus once.
+// Partial results have the type of the computation, so grouping and blocking do not
+// change the bits of the result.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,11 @@
 #include "kernels/combine.h"
 #include "kernels/convert.h"
 #include "kernels/half.h"
-#include "kernels/loose.h"
+#include "kernels/unaligned.h"
 
 namespace bluecomm {
 
-// A format says how an item lies in memory and in which type it is computed.
+// A format defines how an item is stored and in which type it is computed.
 template <typename T>
 struct Plain {
   using Item = T;
@@ -39,29 +39,30 @@ struct Bfloat16 {
   BLUECOMM_INLINE static Item narrow(float value) { return float32_to_bfloat16(value); }
 };
 
-// Only for fold_many(), which widens whole blocks.
+// Only for fold_many(), which widens whole blocks at once.
 struct Float16 {
   using Item = std::uint16_t;
   using Value = float;
   static constexpr DType kDType = DType::kFloat16;
 };
 
-// Folds exactly kTerms terms of `count` items. Weights and post_scale are for floating
-// types; there, a factor of 1 changes no bit and costs no time beside the loads.
+// Folds exactly kTerms terms of `count` items. Integers ignore the weights and
+// post_scale. For floating types, a factor of 1 changes no bit and is free, because the
+// loop is bound by its loads.
 template <typename Format, typename Op, std::size_t kTerms>
 void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, double post_scale,
                std::size_t count) {
   using Item = typename Format::Item;
   using Value = typename Format::Value;
   constexpr bool kScaled = std::is_floating_point_v<Value>;
-  std::array<const Loose<Item>*, kTerms> in;
+  std::array<const Unaligned<Item>*, kTerms> in;
   std::array<Value, kTerms> weight;
   for (std::size_t t = 0; t < kTerms; ++t) {
-    in[t] = loose<Item>(terms[t].data);
+    in[t] = unaligned<Item>(terms[t].data);
     weight[t] = static_cast<Value>(terms[t].weight);
   }
   const Value scale = static_cast<Value>(post_scale);
-  Loose<Item>* const out = loose<Item>(dst);
+  Unaligned<Item>* const out = unaligned<Item>(dst);
   at_level(level, [=]() BLUECOMM_INLINE {
     BLUECOMM_INDEPENDENT
     for (std::size_t i = 0; i < count; ++i) {
@@ -82,7 +83,7 @@ void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, double post_sc
 template <typename Format, typename Op, std::size_t kFused>
 void fold_few(CpuLevel level, std::byte* dst, std::span<const Term> terms,
               double post_scale, std::size_t count) {
-  // Of the loops for 1 to kFused terms, the one of that size runs.
+  // Runs the one loop of those for 1 to kFused terms that has the right size.
   const auto try_size = [&]<std::size_t kIndex>() {
     if (terms.size() != kIndex + 1) return;
     fold_loop<Format, Op, kIndex + 1>(level, dst, terms.data(), post_scale, count);
@@ -98,14 +99,14 @@ template <typename Format>
 inline constexpr bool kIsHalf =
     !std::is_same_v<typename Format::Item, typename Format::Value>;
 
-// Folds any number of terms over one block, `offset` and `count` in items. Partial
-// results are kept out of `dst`, which may be a term that comes later.
+// Folds any number of terms over one block; `offset` and `count` are in items. Partial
+// results are not stored in `dst`, because `dst` may be a term that is read later.
 template <typename Format, typename Op, std::size_t kFused>
 void fold_block(CpuLevel level, std::byte* dst, std::span<const Term> terms,
                 double post_scale, std::size_t offset, std::size_t count) {
   using Value = typename Format::Value;
   constexpr std::size_t kItem = sizeof(typename Format::Item);
-  // Of half formats, float32 copies of the terms of a group.
+  // float32 copies of a group's terms, for half formats only.
   alignas(64) std::array<std::array<Value, kFoldBlock>, kIsHalf<Format> ? kFused : 1>
       wide;
   const auto partial = std::as_writable_bytes(std::span(wide[0].data(), count));

@@ -1,7 +1,7 @@
-// One 16-bit float to float32 and back, by integer arithmetic alone.
+// Conversion of single 16-bit floats to float32 and back, without F16C.
 //
-// The functions have no branches once compiled, so loops over them vectorise; and they
-// give the bits that F16C gives.
+// The compiled functions have no branches, so loops over them vectorise. They produce
+// the same bits as F16C.
 #pragma once
 
 #include <bit>

@@ -6,18 +6,18 @@
 
 #include "kernels/at_level.h"
 #include "kernels/convert.h"
-#include "kernels/loose.h"
+#include "kernels/unaligned.h"
 
 namespace bluecomm {
 namespace {
 
-// All rows' blocks are in the cache while their products are taken.
+// The blocks of all rows are in the cache while their products are computed.
 constexpr std::size_t kBlock = 256;  // items
 constexpr std::size_t kLanes = 8;    // partial sums, added at the end of a block
 
 template <typename Item>
 void widen_plain(CpuLevel level, double* dst, const std::byte* src, std::size_t count) {
-  const Loose<Item>* const items = loose<Item>(src);
+  const Unaligned<Item>* const items = unaligned<Item>(src);
   at_level(level, [=]() BLUECOMM_INLINE {
     for (std::size_t i = 0; i < count; ++i) {
       dst[i] = static_cast<double>(items[i].value);
@@ -25,7 +25,8 @@ void widen_plain(CpuLevel level, double* dst, const std::byte* src, std::size_t 
   });
 }
 
-// dst[0 .. kBlock) = the `count` items at `src`, and zeros behind them.
+// Converts the `count` items at `src` to double, and fills `dst` up to kBlock with
+// zeros.
 void load_block(CpuLevel level, double* dst, const std::byte* src, std::size_t count,
                 DType dtype) {
   std::fill(dst + count, dst + kBlock, 0.0);

@@ -5,9 +5,9 @@
 
 namespace bluecomm {
 
-// Copies what is far larger than the caches past them: dst is not read first, and what
-// lies in the caches stays there. The two do not overlap. What was written is seen by
-// other processors before anything that is written after it.
+// Copies `src` to `dst` past the caches, for data far larger than the caches: `dst` is
+// not read first, and the contents of the caches stay. The two must not overlap. Other
+// processors see the copy before anything that is written after the call.
 void stream_copy(std::span<std::byte> dst, std::span<const std::byte> src) noexcept;
 
 }  // namespace bluecomm
