@@ -19,7 +19,7 @@ int whole_cores(double quota, double period) {
   return cores >= kNoLimit ? kNoLimit : static_cast<int>(cores);
 }
 
-// Version 2: "max 100000" or "150000 100000".
+// Reads a quota of version 2: "max 100000" or "150000 100000".
 int limit_v2(const std::string& group) {
   std::ifstream file(group + "/cpu.max");
   double quota = 0;
@@ -27,7 +27,7 @@ int limit_v2(const std::string& group) {
   return file >> quota >> period ? whole_cores(quota, period) : kNoLimit;
 }
 
-// Version 1: a quota of -1 is none.
+// Reads a quota of version 1, where -1 means that there is none.
 int limit_v1(const std::string& group) {
   std::ifstream quota_file(group + "/cpu.cfs_quota_us");
   std::ifstream period_file(group + "/cpu.cfs_period_us");
@@ -37,8 +37,9 @@ int limit_v1(const std::string& group) {
   return both ? whole_cores(quota, period) : kNoLimit;
 }
 
-// The least of the limits of the group `path` and of those around it. In a container
-// the path may be that of another view of the tree; what of it exists counts.
+// Returns the lowest limit of the group `path` and of the groups above it. In a
+// container the path may belong to another view of the tree; groups that do not exist
+// are skipped.
 template <typename Limit>
 int least_limit(const std::string& mount, std::string path, Limit limit) {
   int least = kNoLimit;
@@ -50,7 +51,7 @@ int least_limit(const std::string& mount, std::string path, Limit limit) {
   }
 }
 
-// "cpu,cpuacct" holds "cpu".
+// Returns whether a list such as "cpu,cpuacct" contains `wanted`.
 bool lists(std::string_view controllers, std::string_view wanted) {
   while (!controllers.empty()) {
     const std::size_t comma = std::min(controllers.find(','), controllers.size());
@@ -61,7 +62,7 @@ bool lists(std::string_view controllers, std::string_view wanted) {
 }
 
 int cores_by_affinity() {
-  // The kernel refuses a set that is too small for its processors.
+  // The kernel rejects a set that is smaller than its number of processors.
   for (int processors = 1024; processors <= 1 << 20; processors *= 4) {
     const std::size_t nbytes = CPU_ALLOC_SIZE(processors);
     std::vector<cpu_set_t> set(nbytes / sizeof(cpu_set_t) + 1);
@@ -78,7 +79,8 @@ int cores_by_quota(const std::string& root) {
   const std::string mounts = root + "/sys/fs/cgroup";
   std::ifstream file(root + "/proc/self/cgroup");
   int least = kNoLimit;
-  // Lines are `number:controllers:path`; version 2 has no controllers.
+  // Lines have the form `number:controllers:path`; in version 2 the controllers are
+  // empty.
   for (std::string line; std::getline(file, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);

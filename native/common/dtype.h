@@ -1,4 +1,4 @@
-// The element types that tensors may have, in code order shared with Python.
+// The element types that tensors may have.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace bluecomm {
 
-// The values go over the wire: append, never renumber.
+// The values are sent to peers: append, never renumber.
 enum class DType : std::uint8_t {
   kUInt8 = 0,
   kInt8 = 1,
@@ -24,19 +24,21 @@ enum class DType : std::uint8_t {
 
 inline constexpr int kDTypeCount = 10;
 
-// Bytes of one element.
+// Returns the number of bytes of one element.
 std::size_t item_size(DType dtype) noexcept;
 
-// PyTorch's name without its module, such as "float32".
+// Returns PyTorch's name without its module, such as "float32".
 std::string_view dtype_name(DType dtype) noexcept;
 
-// The dtype of that name, or nothing.
+// Returns the dtype called `name`, or nothing if there is none.
 std::optional<DType> dtype_from_name(std::string_view name) noexcept;
 
-// The dtype with that value, or nothing; for values that come from a peer.
+// Returns the dtype with this value, or nothing if there is none. For values that come
+// from a peer.
 std::optional<DType> dtype_from_value(std::uint8_t value) noexcept;
 
-// True for the four floating-point types, the only ones that weights and averages suit.
+// Returns whether the dtype is one of the four floating-point types, which alone can be
+// weighted and averaged.
 bool is_floating(DType dtype) noexcept;
 
 }  // namespace bluecomm

@@ -6,7 +6,7 @@
 
 namespace bluecomm {
 
-// Owns a file descriptor; -1 owns none.
+// Owns a file descriptor, or none if it is -1.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -21,10 +21,10 @@ class UniqueFd {
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
 
-  // Gives the descriptor up without closing it.
+  // Returns the descriptor without closing it, and owns it no longer.
   [[nodiscard]] int release() { return std::exchange(fd_, -1); }
 
-  // Async-signal-safe.
+  // Closes the descriptor and takes ownership of `fd`. Async-signal-safe.
   void reset(int fd = -1) {
     const int old = std::exchange(fd_, fd);
     if (old >= 0) ::close(old);

@@ -31,7 +31,7 @@ Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> da
 bool equal_in_constant_time(std::span<const std::byte> a,
                             std::span<const std::byte> b) {
   if (a.size() != b.size()) return false;
-  // volatile: the compiler must not leave the loop early.
+  // volatile, so that the compiler does not leave the loop early.
   volatile unsigned char difference = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     difference = difference | std::to_integer<unsigned char>(a[i] ^ b[i]);

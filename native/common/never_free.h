@@ -7,7 +7,7 @@
 
 namespace bluecomm {
 
-// Keeps `value` until the process ends. Thread-safe.
+// Keeps `value` alive until the process ends. Thread-safe.
 template <typename T>
 void never_free(T value) {
   static Mutex mutex;

@@ -8,7 +8,8 @@
 
 namespace bluecomm {
 
-// Starts a thread that no signal is delivered to: they are for the program's own.
+// Starts a thread with all signals blocked, so that they are delivered to the program's
+// own threads.
 template <typename Body>
 std::thread start_quiet_thread(Body&& body) {
   sigset_t all;

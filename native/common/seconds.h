@@ -6,7 +6,7 @@
 
 namespace bluecomm {
 
-// "2.5 s", for errors.
+// Returns a text such as "2.5 s", for error messages.
 inline std::string seconds_text(std::chrono::milliseconds duration) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s",

@@ -9,13 +9,13 @@ namespace bluecomm {
 
 using Digest = std::array<std::byte, 32>;
 
-// SHA-256 of the bytes given to update(), in pieces of any size.
+// Computes the SHA-256 of the bytes given to update(), in pieces of any size.
 // Source: FIPS 180-4, sections 5 and 6.2.
 class Sha256 {
  public:
   void update(std::span<const std::byte> data);
 
-  // The digest of all bytes so far. The object is used up.
+  // Returns the digest of all bytes so far. The object must not be used afterwards.
   Digest finish();
 
  private:

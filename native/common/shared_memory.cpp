@@ -1,3 +1,7 @@
+// The allocator behind SharedMemory. The engine allocates results in it through the
+// Python binding, and transports look up memory in it, both on any thread. One mutex
+// guards all free ranges. Segments are sealed memfds, so a peer that maps one cannot be
+// killed by SIGBUS when this process frees memory.
 #include "common/shared_memory.h"
 
 #include <fcntl.h>
@@ -45,13 +49,14 @@ Segment::Segment(std::uint64_t id, std::size_t nbytes) : id_(id) {
       mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (address == MAP_FAILED) fail("mmap", nbytes);
   bytes_ = {static_cast<std::byte*>(address), nbytes};
-  // Only a wish; most systems give small pages.
+  // A hint only; most systems use small pages anyway.
   madvise(address, nbytes, MADV_HUGEPAGE);
 }
 
 Segment::~Segment() { munmap(bytes_.data(), bytes_.size()); }
 
-// The allocator's state, which outlives the allocator as long as there are blocks.
+// The state of the allocator. Blocks share it, so it outlives the allocator while any
+// block exists.
 struct SharedBlock::Owner {
   struct Used {
     std::shared_ptr<Segment> segment;
@@ -60,7 +65,7 @@ struct SharedBlock::Owner {
   };
   using Address = std::byte*;
 
-  explicit Owner(const SharedMemory::Options& options) : options(options) {}
+  explicit Owner(const SharedMemory::Sizes& sizes) : sizes(sizes) {}
 
   std::span<std::byte> allocate(std::size_t nbytes) {
     const bool small = nbytes <= kSmallBlock;
@@ -113,7 +118,7 @@ struct SharedBlock::Owner {
     return SharedMemory::Location{found->second.segment, offset};
   }
 
-  const SharedMemory::Options options;
+  const SharedMemory::Sizes sizes;
   const pid_t pid = getpid();
 
  private:
@@ -124,7 +129,7 @@ struct SharedBlock::Owner {
   }
 
   BySize::iterator add_segment(std::size_t nbytes, bool small) REQUIRES(mutex) {
-    const std::size_t usual = small ? kSmallSegment : options.segment_bytes;
+    const std::size_t usual = small ? kSmallSegment : sizes.segment_bytes;
     auto segment = std::make_shared<Segment>(++last_id, std::max(usual, nbytes));
     const std::span<std::byte> bytes = segment->bytes();
     segments[bytes.data()] = {std::move(segment), small, 0};
@@ -144,10 +149,10 @@ struct SharedBlock::Owner {
     free_ranges.erase(range);
   }
 
-  // The segment has no block in use.
+  // Unmaps the segment `whole`, which has no block in use, if too many are unused.
   void retire(std::span<std::byte> whole) REQUIRES(mutex) {
     nbytes_idle += whole.size();
-    if (nbytes_idle <= options.keep_free_bytes) return;
+    if (nbytes_idle <= sizes.keep_free_bytes) return;
     nbytes_idle -= whole.size();
     take(whole.data());
     segments.erase(whole.data());
@@ -174,17 +179,17 @@ SharedBlock& SharedBlock::operator=(SharedBlock&& other) noexcept {
 }
 
 SharedBlock::~SharedBlock() {
-  // A forked child's copy frees nothing: its parent has the memory, and another thread
-  // of the parent may have held the lock when it forked.
+  // The copy in a forked child frees nothing: the memory belongs to the parent, and
+  // another thread of the parent may have held the lock during the fork.
   if (!owner_ || getpid() != owner_->pid) return;
   const std::size_t nbytes = round_up(std::max<std::size_t>(bytes_.size(), 1), kPage);
   owner_->free({bytes_.data(), nbytes});
 }
 
-SharedMemory::SharedMemory() : SharedMemory(Options{}) {}
+SharedMemory::SharedMemory() : SharedMemory(Sizes{}) {}
 
-SharedMemory::SharedMemory(const Options& options)
-    : owner_(std::make_shared<SharedBlock::Owner>(options)) {}
+SharedMemory::SharedMemory(const Sizes& sizes)
+    : owner_(std::make_shared<SharedBlock::Owner>(sizes)) {}
 
 SharedMemory::~SharedMemory() = default;
 

@@ -10,8 +10,8 @@
 
 namespace bluecomm {
 
-// A memfd that is mapped whole and can never shrink, so that whoever maps it may touch
-// all of it.
+// A memfd that is mapped whole. It is sealed against shrinking, so that every process
+// that maps it may access all of it.
 class Segment {
  public:
   // Throws std::system_error.
@@ -30,8 +30,8 @@ class Segment {
   std::span<std::byte> bytes_;
 };
 
-// Memory in a segment; goes back to its allocator when destroyed, but for the copies of
-// it that forked children have. Keeps the segment alive.
+// Owns a block of memory in a segment, and keeps the segment alive. The destructor
+// returns the block to its allocator, except in a forked child.
 class SharedBlock {
  public:
   SharedBlock() = default;
@@ -39,7 +39,7 @@ class SharedBlock {
   SharedBlock& operator=(SharedBlock&& other) noexcept;
   ~SharedBlock();
 
-  // Aligned to 4 KiB; contents are undefined at first.
+  // Aligned to 4 KiB. The initial contents are undefined.
   std::span<std::byte> bytes() const { return bytes_; }
 
  private:
@@ -51,37 +51,37 @@ class SharedBlock {
   std::span<std::byte> bytes_;
 };
 
-// Allocator of memory that peers on this machine can map. Thread-safe.
+// Allocates memory that peers on this machine can map. Thread-safe.
 //
-// Freed memory is kept and used again, because a fresh page costs more than copying it
-// does. Blocks are cut from the smallest free range that fits and freed ranges join
-// their neighbors, so a block wastes less than 4 KiB. Small blocks have segments of
-// their own, so that a long-lived one does not take the place of a large block. Pages
-// never touched cost nothing.
+// Freed memory is kept and reused, because touching a fresh page costs more than
+// copying it. Blocks are cut from the smallest free range that fits, and adjacent free
+// ranges are merged, so a block wastes less than 4 KiB. Small blocks have segments of
+// their own, so that a long-lived small block does not split the space of a large one.
+// Pages that are never touched cost nothing.
 class SharedMemory {
  public:
-  struct Options {
-    // Of segments; larger blocks get one of their own size.
+  struct Sizes {
+    // Size of a segment. A larger block gets a segment of its own size.
     std::size_t segment_bytes = std::size_t{64} << 20;
-    // Segments without a block in use are unmapped beyond this.
+    // Unused segments are unmapped when they exceed this many bytes in total.
     std::size_t keep_free_bytes = std::size_t{256} << 20;
   };
 
-  // Where memory lies for a peer that maps the segment.
+  // Tells a peer where to find memory in a segment that it maps.
   struct Location {
     std::shared_ptr<const Segment> segment;
     std::size_t offset;
   };
 
   SharedMemory();
-  explicit SharedMemory(const Options& options);
+  explicit SharedMemory(const Sizes& sizes);
   ~SharedMemory();
 
-  // Throws std::system_error when the system refuses memory, and std::logic_error in a
-  // forked child, whose parent uses the same free ranges.
+  // Throws std::system_error if the system has no memory, and std::logic_error in a
+  // forked child, because its parent uses the same free ranges.
   SharedBlock allocate(std::size_t nbytes);
 
-  // Nothing when `bytes` does not lie within one segment.
+  // Returns the location of `bytes`, or nothing if they do not lie within one segment.
   std::optional<Location> find(std::span<const std::byte> bytes) const;
 
  private:

@@ -5,11 +5,11 @@
 
 namespace bluecomm {
 
-// What a caller can do differently about a failure; the binding maps each code to one
+// Kinds of failures that callers handle differently. The binding maps each code to one
 // Python exception class.
 enum class Code : int {
   kOk = 0,
-  kInvalid = 1,   // the call itself is wrong            -> ValueError
+  kInvalid = 1,   // the call itself is invalid          -> ValueError
   kMismatch = 2,  // ranks disagree about an operation   -> MismatchError
   kPeerLost = 3,  // a rank exited or its link broke     -> PeerLostError
   kTimedOut = 4,  // a deadline passed                   -> CommunicationTimeout
@@ -17,8 +17,8 @@ enum class Code : int {
   kInternal = 6,  // a defect of bluecomm or the system  -> BluecommError
 };
 
-// Outcome of an operation. `text` is the whole message for the user; `rank` is the rank
-// to blame, or -1.
+// The outcome of an operation. `text` is the complete message for the user; `rank` is
+// the rank that caused the failure, or -1.
 struct Status {
   Code code = Code::kOk;
   std::string text;

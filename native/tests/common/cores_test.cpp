@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kNoLimit = std::numeric_limits<int>::max();
 
-// A file system that holds nothing but control groups.
+// A file system root that contains nothing but control groups.
 class Root {
  public:
   void write(const std::string& path, const std::string& text) {
@@ -59,8 +59,8 @@ TEST(cores, reads_quotas_of_version_1_wherever_they_are_mounted) {
   CHECK_EQ(root.cores(), 2);
 }
 
-TEST(cores, counts_those_that_the_affinity_allows) {
-  // Of a thread of its own, so that no other test is bound.
+TEST(cores, respects_the_affinity_mask) {
+  // In a thread of its own, so that no other test is pinned.
   std::thread([] {
     cpu_set_t all;
     CPU_ZERO(&all);

@@ -16,7 +16,7 @@
 namespace bluecomm {
 namespace {
 
-TEST(shared_memory, blocks_are_aligned_apart_and_found) {
+TEST(shared_memory, blocks_are_aligned_separate_and_found) {
   SharedMemory memory;
   std::vector<SharedBlock> blocks;
   for (const std::size_t nbytes :
@@ -24,9 +24,9 @@ TEST(shared_memory, blocks_are_aligned_apart_and_found) {
     SharedBlock block = memory.allocate(nbytes);
     CHECK_EQ(block.bytes().size(), nbytes);
     CHECK_EQ(reinterpret_cast<std::uintptr_t>(block.bytes().data()) % 4096, 0u);
-    const auto place = memory.find(block.bytes());
-    REQUIRE(place.has_value());
-    CHECK(place->segment->bytes().data() + place->offset == block.bytes().data());
+    const auto location = memory.find(block.bytes());
+    REQUIRE(location.has_value());
+    CHECK(location->segment->bytes().data() + location->offset == block.bytes().data());
     blocks.push_back(std::move(block));
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -41,7 +41,7 @@ TEST(shared_memory, blocks_are_aligned_apart_and_found) {
   }
 }
 
-TEST(shared_memory, memory_of_others_is_not_found) {
+TEST(shared_memory, foreign_memory_is_not_found) {
   SharedMemory memory;
   const SharedBlock block = memory.allocate(100 << 20);
   std::vector<std::byte> heap(10);
@@ -51,7 +51,7 @@ TEST(shared_memory, memory_of_others_is_not_found) {
   CHECK(!SharedMemory().find(block.bytes()));
 }
 
-TEST(shared_memory, freed_memory_is_used_again) {
+TEST(shared_memory, freed_memory_is_reused) {
   SharedMemory memory;
   const SharedBlock stays = memory.allocate(2 << 20);
   std::byte* first = nullptr;
@@ -60,7 +60,7 @@ TEST(shared_memory, freed_memory_is_used_again) {
     if (i == 0) first = block.bytes().data();
     CHECK(block.bytes().data() == first);
   }
-  // A small block does not take the place of the large one.
+  // A small block does not use the space of the large one.
   const SharedBlock small = memory.allocate(100);
   CHECK(memory.allocate(8 << 20).bytes().data() == first);
 }
@@ -69,15 +69,15 @@ TEST(shared_memory, segment_is_sealed_and_maps_the_same_bytes) {
   SharedMemory memory;
   const SharedBlock block = memory.allocate(5000);
   block.bytes()[4999] = std::byte{42};
-  const auto place = memory.find(block.bytes());
-  REQUIRE(place.has_value());
-  const int fd = place->segment->fd();
+  const auto location = memory.find(block.bytes());
+  REQUIRE(location.has_value());
+  const int fd = location->segment->fd();
   CHECK(ftruncate(fd, 4096) != 0);
   CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
-  const std::size_t nbytes = place->segment->bytes().size();
+  const std::size_t nbytes = location->segment->bytes().size();
   void* other = mmap(nullptr, nbytes, PROT_READ, MAP_SHARED, fd, 0);
   REQUIRE(other != MAP_FAILED);
-  CHECK(static_cast<std::byte*>(other)[place->offset + 4999] == std::byte{42});
+  CHECK(static_cast<std::byte*>(other)[location->offset + 4999] == std::byte{42});
   munmap(other, nbytes);
 }
 
@@ -105,8 +105,8 @@ TEST(shared_memory, blocks_outlive_the_allocator) {
   std::memset(block.bytes().data(), 1, block.bytes().size());
 }
 
-// All is given back whole, in any order of freeing.
-TEST(shared_memory, free_ranges_join) {
+// Freed ranges merge into one, in any order of freeing.
+TEST(shared_memory, free_ranges_merge) {
   SharedMemory memory({.segment_bytes = 32 << 20, .keep_free_bytes = 64 << 20});
   std::mt19937 random(1);
   const Segment* segment = nullptr;
@@ -118,10 +118,10 @@ TEST(shared_memory, free_ranges_join) {
     std::shuffle(blocks.begin(), blocks.end(), random);
     blocks.clear();
     const SharedBlock whole = memory.allocate(32 << 20);
-    const auto place = memory.find(whole.bytes());
-    REQUIRE(place.has_value());
-    if (round == 0) segment = place->segment.get();
-    CHECK(place->segment.get() == segment);
+    const auto location = memory.find(whole.bytes());
+    REQUIRE(location.has_value());
+    if (round == 0) segment = location->segment.get();
+    CHECK(location->segment.get() == segment);
   }
 }
 
@@ -146,7 +146,7 @@ TEST(shared_memory, threads_share_an_allocator) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Runs `body` in a forked child; whether it returned true there.
+// Runs `body` in a forked child and returns whether it returned true there.
 template <typename Body>
 bool holds_in_a_fork(Body&& body) {
   const pid_t child = fork();
@@ -167,7 +167,7 @@ TEST(shared_memory, a_forked_child_may_not_allocate) {
   }));
 }
 
-// The lock may be held for ever there, by a thread that only the parent has.
+// In the child the lock may stay locked forever, by a thread that only the parent has.
 TEST(shared_memory, a_forked_child_frees_nothing) {
   SharedMemory memory({.segment_bytes = 4 << 20, .keep_free_bytes = 0});
   SharedBlock block = memory.allocate(4 << 20);

@@ -1,4 +1,5 @@
-// Speed of combining against memcpy, in bytes that must cross the memory bus.
+// Compares the speed of combining with memcpy, by the bytes that must cross the memory
+// bus.
 //
 //   make build/native/kernels/combine_bench && build/native/kernels/combine_bench [MiB]
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace bluecomm {
 namespace {
 
-// Best of several runs, in seconds.
+// Returns the best time of several runs, in seconds.
 template <typename Body>
 double best_time(Body&& body) {
   double best = 1e9;

@@ -16,7 +16,8 @@ namespace {
 constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin,
                                 ReduceOp::kMax, ReduceOp::kProduct};
 
-// Inputs of one case: `count` items for each term, `misaligned` bytes off a boundary.
+// The inputs of one case: `count` items for each term, `misaligned` bytes past a
+// boundary.
 struct Inputs {
   Inputs(std::size_t term_count, std::size_t count, DType dtype, bool weighted,
          std::size_t misaligned)
@@ -110,8 +111,8 @@ TEST(combine, handles_any_alignment) {
   }
 }
 
-TEST(combine, may_write_over_any_one_term) {
-  constexpr std::size_t kCount = 523;  // a block and a bit
+TEST(combine, may_overwrite_any_one_term) {
+  constexpr std::size_t kCount = 523;  // a little more than a block
   for (const DType dtype : test::kAllDTypes) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin}) {
       for (const std::size_t term_count : {1, 2, 3, 8, 12}) {
@@ -173,8 +174,8 @@ TEST(combine, nan_wins_in_minimum_and_maximum_on_either_side) {
   }
 }
 
-// Both products are 1 + 2^-11 + 2^-24 and round to 1 + 2^-11. A fused multiply-add, of
-// whichever product, would keep its last bit.
+// Both products are 1 + 2^-11 + 2^-24 and are rounded to 1 + 2^-11. A fused
+// multiply-add would keep the last bit of one of them.
 TEST(combine, rounds_each_product_before_adding) {
   const std::vector<float> x(64, 1.0f + 0x1p-12f);
   const auto data = std::as_bytes(std::span(x)).data();
@@ -188,7 +189,7 @@ TEST(combine, rounds_each_product_before_adding) {
 }
 
 TEST(combine, half_types_round_once_at_the_end) {
-  // 2048 + 1 + 1 in float16: rounding after each sum would stay at 2048.
+  // 2048 + 1 + 1 in float16 would stay at 2048 if each sum were rounded.
   const std::vector<std::uint16_t> big(20, float32_to_float16(2048.0f));
   const std::vector<std::uint16_t> one(20, float32_to_float16(1.0f));
   const auto big_data = std::as_bytes(std::span(big)).data();

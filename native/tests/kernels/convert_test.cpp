@@ -29,7 +29,7 @@ std::vector<float> widen_all(DType half, CpuLevel level) {
   return wide;
 }
 
-// float16 by its definition.
+// Returns the value of a float16 by its definition.
 double float16_value(std::uint32_t bits) {
   const double sign = (bits & 0x8000u) != 0 ? -1.0 : 1.0;
   const int exponent = static_cast<int>((bits >> 10) & 31u);
@@ -38,7 +38,8 @@ double float16_value(std::uint32_t bits) {
   return sign * std::ldexp(1024.0 + mantissa, exponent - 25);
 }
 
-// Floats over the whole range, with dense samples where float16 and bfloat16 round.
+// Returns floats over the whole range, with dense samples where float16 and bfloat16
+// are rounded.
 std::vector<float> sample_floats() {
   std::vector<float> floats;
   for (std::uint64_t bits = 0; bits < (1ull << 32); bits += 12289) {
@@ -103,7 +104,7 @@ TEST(convert, every_level_narrows_to_the_same_bits) {
   }
 }
 
-TEST(convert, narrowing_what_was_widened_changes_nothing) {
+TEST(convert, narrowing_reverses_widening) {
   const std::vector<std::uint16_t> halves = all_halves();
   for (const DType half : {DType::kFloat16, DType::kBfloat16}) {
     const std::vector<float> wide = widen_all(half, cpu_level());
@@ -114,7 +115,7 @@ TEST(convert, narrowing_what_was_widened_changes_nothing) {
   }
 }
 
-// The result is at least as near as both of its neighbors, and even where it ties.
+// The result is at least as close as both of its neighbors, and even in a tie.
 TEST(convert, float16_rounds_to_nearest_even) {
   const std::vector<float> floats = sample_floats();
   const std::vector<std::uint16_t> halves =

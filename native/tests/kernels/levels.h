@@ -1,4 +1,4 @@
-// The CPU levels that this machine can run, for tests that compare them.
+// The CPU levels that this machine supports, for tests that compare them.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// What combine.h promises, item by item, in the plainest form; and inputs for it.
+// A plain reference implementation of combine.h, item by item, and inputs for it.
 #pragma once
 
 #include <bit>
@@ -159,8 +159,9 @@ inline std::vector<std::byte> expected_result(std::span<const Term> terms, Reduc
   return out;
 }
 
-// Random items: any bits for integers; for floating types ordinary numbers with
-// subnormals, zeros of both signs and infinities (of one sign only: no NaN comes up).
+// Fills `data` with random items: any bits for integers; for floating types ordinary
+// numbers, subnormals, zeros of both signs and infinities of one sign, so that no NaN
+// arises.
 inline void fill_random(std::span<std::byte> data, DType dtype,
                         std::mt19937_64& random) {
   const std::size_t count = data.size() / item_size(dtype);

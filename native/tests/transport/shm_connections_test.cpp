@@ -184,7 +184,7 @@ std::size_t count_mappings() {
 TEST(shm_connections, segments_that_are_gone_are_unmapped_by_the_peer) {
   TemporaryDirectory directory;
   const auto memory = std::make_shared<SharedMemory>(
-      SharedMemory::Options{.segment_bytes = 4 << 20, .keep_free_bytes = 0});
+      SharedMemory::Sizes{.segment_bytes = 4 << 20, .keep_free_bytes = 0});
   Findings findings;
   Ranks ranks(scheme_with(directory.path(),
                           [&](ShmOptions& options) { options.memory = memory; }),
