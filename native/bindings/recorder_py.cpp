@@ -19,7 +19,7 @@ namespace {
 std::shared_ptr<Recorder> make_recorder(const std::string& path, std::size_t nbytes,
                                         int rank, int size) {
   try {
-    return std::make_shared<Recorder>(path, nbytes, Recorder::Place{rank, size});
+    return std::make_shared<Recorder>(path, nbytes, rank, size);
   } catch (const std::system_error& error) {
     PyErr_SetString(PyExc_OSError, error.what());
     throw py::error_already_set();

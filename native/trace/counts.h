@@ -4,8 +4,8 @@
 
 namespace bluecomm {
 
-// What the operations of one kind have exchanged with one peer, and how long they could
-// not go on without it. `late_s` is the part of `wait_s` in which the peer had not
+// Totals of one kind of operation with one peer: the traffic, and how long operations
+// waited for the peer. `late_s` is the part of `wait_s` in which the peer had not
 // called the operation yet.
 struct EdgeStats {
   std::uint64_t messages_sent = 0;
@@ -18,12 +18,12 @@ struct EdgeStats {
   bool operator==(const EdgeStats&) const = default;
 };
 
-// The operations of one kind.
+// Totals of one kind of operation.
 struct KindStats {
-  std::uint64_t calls = 0;  // that have ended, the failed ones included
+  std::uint64_t calls = 0;  // finished, including failed ones
   std::uint64_t failures = 0;
-  double duration_s = 0;  // from call to end, added up
-  double blocked_s = 0;   // in which the program waited for their end
+  double duration_s = 0;  // sum of the times from call to end
+  double blocked_s = 0;   // time that the program spent waiting for their end
 };
 
 }  // namespace bluecomm

@@ -27,15 +27,18 @@ constexpr std::uint64_t kOperationsPerEngine = std::uint64_t{1} << 40;
   throw std::system_error(error, std::generic_category(), what);
 }
 
-// Takes the room now: a full disk later would end the process with SIGBUS.
+// Creates the file and allocates its disk space now, because a full disk would
+// otherwise kill the process with SIGBUS later.
 UniqueFd make_file(const std::string& path, std::size_t nbytes) {
   const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
   UniqueFd fd(::open(path.c_str(), flags, 0600));
-  if (!fd) fail("cannot make the trace file " + path, errno);
+  if (!fd) fail("cannot create the trace file " + path, errno);
   const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(nbytes));
   if (error != 0) {
     ::unlink(path.c_str());
-    fail("no room for " + std::to_string(nbytes) + " bytes of trace in " + path, error);
+    fail("cannot allocate " + std::to_string(nbytes) + " bytes for the trace file " +
+             path,
+         error);
   }
   return fd;
 }
@@ -48,7 +51,7 @@ std::int64_t clock_ns(clockid_t clock) {
 
 }  // namespace
 
-Recorder::Recorder(const std::string& path, std::size_t nbytes, Place place) {
+Recorder::Recorder(const std::string& path, std::size_t nbytes, int rank, int size) {
   const std::size_t capacity = std::max<std::size_t>(1, nbytes / sizeof(Event));
   nbytes_ = kHeaderBytes + kNamesBytes + capacity * sizeof(Event);
   const UniqueFd fd = make_file(path, nbytes_);
@@ -70,8 +73,8 @@ Recorder::Recorder(const std::string& path, std::size_t nbytes, Place place) {
   header_->names_capacity = kNamesBytes;
   header_->started_ns = clock_ns(CLOCK_MONOTONIC);
   header_->started_unix_ns = clock_ns(CLOCK_REALTIME);
-  header_->rank = place.rank;
-  header_->size = place.size;
+  header_->rank = rank;
+  header_->size = size;
   header_->pid = ::getpid();
   header_->main_thread = static_cast<std::uint32_t>(::getpid());
   append("");
@@ -82,7 +85,7 @@ Recorder::Recorder(const std::string& path, std::size_t nbytes, Place place) {
 Recorder::~Recorder() { ::munmap(memory_, nbytes_); }
 
 std::uint32_t Recorder::name(std::string_view text) {
-  if (text.empty()) return 0;  // the first in the table
+  if (text.empty()) return 0;  // the first entry of the table
   text = text.substr(0, kMaxName);
   const LockGuard lock(mutex_);
   const auto known = names_.find(text);
@@ -98,22 +101,22 @@ std::uint32_t Recorder::append(std::string_view text) {
   const auto length = static_cast<std::uint16_t>(text.size());
   std::memcpy(at, &length, sizeof length);
   std::memcpy(at + sizeof length, text.data(), text.size());
-  // A reader of a file whose process was killed finds whole names only.
+  // So a reader sees whole names only, even if this process is killed here.
   std::atomic_ref(header_->names_bytes)
       .store(used + sizeof length + text.size(), std::memory_order_release);
   names_.emplace(text, static_cast<std::uint32_t>(used));
   return static_cast<std::uint32_t>(used);
 }
 
-// A slot that is being written says so by its type, which is set last. Two threads
-// could meet in one slot only if one of them stood still while the others filled the
-// whole ring; the slot would then hold parts of both.
+// The type of a slot is kNone while the slot is being written, and is set last. Two
+// threads can write to the same slot only if one of them is suspended while the others
+// fill the whole ring; the slot then holds parts of both events.
 void Recorder::add(Event event) noexcept {
   const std::uint64_t number =
       std::atomic_ref(header_->written).fetch_add(1, std::memory_order_relaxed);
   Event& slot = events_[number % header_->capacity];
   const EventType type = std::exchange(event.type, EventType::kNone);
-  // Acquire: nothing below is written before it.
+  // Acquire, so that no write below is moved before it.
   std::atomic_ref(slot.type).exchange(EventType::kNone, std::memory_order_acquire);
   std::memcpy(static_cast<void*>(&slot), &event, offsetof(Event, type));
   std::atomic_ref(slot.type).store(type, std::memory_order_release);

@@ -15,38 +15,34 @@
 
 namespace bluecomm {
 
-// Writes what one rank does into a trace file.
+// Writes the events of one rank into a trace file.
 //
-// The file is mapped, so an event costs no system call, and what has been written
-// survives the process, however it ends. Memory is fixed: the newest events take the
-// place of the oldest. All methods are thread-safe; add() takes no lock.
+// The file is mapped, so that recording an event needs no system call, and recorded
+// events survive a crash of the process. The size is fixed: the newest events overwrite
+// the oldest. All methods are thread-safe; add() takes no lock.
 class Recorder {
  public:
-  struct Place {
-    int rank = 0;
-    int size = 1;
-  };
-
-  // Makes the file `path`, which must not exist, with room for about `nbytes` of events
-  // (one at least). Throws std::system_error.
-  Recorder(const std::string& path, std::size_t nbytes, Place place);
+  // Creates the file `path`, which must not exist, with room for about `nbytes` of
+  // events (at least one). Throws std::system_error.
+  Recorder(const std::string& path, std::size_t nbytes, int rank, int size);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  // The number that stands for `text` in events. All texts that no longer fit into the
-  // table share that of a text that says so.
+  // Returns the number that stands for `text` in events. When the table of names is
+  // full, every new text gets the number of a text that says so.
   std::uint32_t name(std::string_view text);
 
   void add(Event event) noexcept;
 
-  // Operations of one engine are numbered from here on; each engine has its own range.
+  // Returns the first number for the operations of a new engine; each engine of the
+  // process has its own range.
   std::uint64_t operations_from();
 
   std::uint64_t capacity() const { return header_->capacity; }
   pid_t owner() const { return header_->pid; }
 
-  // The calling thread, as events name it.
+  // Returns the number of the calling thread in events.
   static std::uint32_t thread();
 
  private:
@@ -70,7 +66,7 @@ class Recorder {
   std::uint64_t engines_ GUARDED_BY(mutex_) = 0;
 };
 
-// A point in time as events have it.
+// Converts a point in time to the unit of events.
 inline std::int64_t to_ns(std::chrono::steady_clock::time_point time) {
   return std::chrono::nanoseconds(time.time_since_epoch()).count();
 }

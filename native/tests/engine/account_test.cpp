@@ -121,7 +121,7 @@ TEST(account, records_the_life_of_an_operation) {
                                .string();
   EngineWorld world(2, {}, [&](int rank) -> std::shared_ptr<Recorder> {
     if (rank != 0) return nullptr;
-    return std::make_shared<Recorder>(path, 1 << 16, Recorder::Place{0, 2});
+    return std::make_shared<Recorder>(path, 1 << 16, 0, 2);
   });
   world.run([&](int rank, Engine& engine) {
     if (rank == 1) await_waiting(world.engine(0), 1);

@@ -19,7 +19,7 @@
 namespace bluecomm::test {
 namespace {
 
-// A file that a test writes, and what it holds.
+// A trace file of a test, and access to its contents.
 class TraceFile {
  public:
   TraceFile()
@@ -74,9 +74,9 @@ Event event_at(std::int64_t begin_ns) {
   return event;
 }
 
-TEST(recorder, writes_what_it_is_told) {
+TEST(recorder, writes_events_and_the_header) {
   const TraceFile file;
-  Recorder recorder(file.path(), 10 * sizeof(Event), {3, 8});
+  Recorder recorder(file.path(), 10 * sizeof(Event), 3, 8);
   CHECK_EQ(recorder.capacity(), 10U);
   Event event = event_at(5);
   event.name = recorder.name("weight");
@@ -99,9 +99,9 @@ TEST(recorder, writes_what_it_is_told) {
   CHECK(file.slots()[1].type == EventType::kNone);
 }
 
-TEST(recorder, keeps_the_newest) {
+TEST(recorder, keeps_the_newest_events) {
   const TraceFile file;
-  Recorder recorder(file.path(), 4 * sizeof(Event), {});
+  Recorder recorder(file.path(), 4 * sizeof(Event), 0, 1);
   for (int i = 0; i < 10; ++i) recorder.add(event_at(i));
   CHECK_EQ(file.header().written, 10U);
   std::vector<std::int64_t> begins;
@@ -109,9 +109,9 @@ TEST(recorder, keeps_the_newest) {
   CHECK(begins == std::vector<std::int64_t>({8, 9, 6, 7}));
 }
 
-TEST(recorder, gives_a_text_one_number) {
+TEST(recorder, gives_each_text_one_number) {
   const TraceFile file;
-  Recorder recorder(file.path(), 64, {});
+  Recorder recorder(file.path(), 64, 0, 1);
   CHECK_EQ(recorder.name(""), 0U);
   const std::uint32_t weight = recorder.name("weight");
   CHECK_EQ(recorder.name("bias") == weight, false);
@@ -121,7 +121,7 @@ TEST(recorder, gives_a_text_one_number) {
 
 TEST(recorder, says_when_there_is_no_room_for_a_name) {
   const TraceFile file;
-  Recorder recorder(file.path(), 64, {});
+  Recorder recorder(file.path(), 64, 0, 1);
   for (int i = 0; i < 3000; ++i) {
     recorder.name(std::to_string(i) + std::string(500, 'x'));
   }
@@ -132,11 +132,11 @@ TEST(recorder, says_when_there_is_no_room_for_a_name) {
   CHECK_EQ(file.name(recorder.name(early)), early);
 }
 
-TEST(recorder, loses_nothing_of_several_threads) {
+TEST(recorder, keeps_all_events_of_several_threads) {
   constexpr int kThreads = 4;
   constexpr int kEach = 1000;
   const TraceFile file;
-  Recorder recorder(file.path(), kThreads * kEach * sizeof(Event), {});
+  Recorder recorder(file.path(), kThreads * kEach * sizeof(Event), 0, 1);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
@@ -158,11 +158,11 @@ TEST(recorder, loses_nothing_of_several_threads) {
   for (const int count : seen) CHECK_EQ(count, 1);
 }
 
-TEST(recorder, leaves_its_events_when_the_process_is_killed) {
+TEST(recorder, events_survive_a_killed_process) {
   const TraceFile file;
   const pid_t child = ::fork();
   if (child == 0) {
-    Recorder recorder(file.path(), 640, {});
+    Recorder recorder(file.path(), 640, 0, 1);
     recorder.add(event_at(1));
     ::kill(::getpid(), SIGKILL);
   }
@@ -173,17 +173,17 @@ TEST(recorder, leaves_its_events_when_the_process_is_killed) {
   CHECK_EQ(file.slots()[0].begin_ns, 1);
 }
 
-TEST(recorder, numbers_the_operations_of_each_engine_apart) {
+TEST(recorder, numbers_operations_of_each_engine_separately) {
   const TraceFile file;
-  Recorder recorder(file.path(), 64, {});
+  Recorder recorder(file.path(), 64, 0, 1);
   CHECK_EQ(recorder.operations_from(), 0U);
   CHECK(recorder.operations_from() > 1'000'000'000U);
 }
 
-TEST(recorder, refuses_a_file_that_exists) {
+TEST(recorder, rejects_an_existing_file) {
   const TraceFile file;
-  const Recorder recorder(file.path(), 64, {});
-  CHECK_THROWS(Recorder(file.path(), 64, {}), std::system_error, "cannot make");
+  const Recorder recorder(file.path(), 64, 0, 1);
+  CHECK_THROWS(Recorder(file.path(), 64, 0, 1), std::system_error, "cannot create");
 }
 
 }  // namespace
