@@ -21,7 +21,7 @@ void relax() {
 #endif
 }
 
-// Sleeps while `word` is `value`, at most until the deadline.
+// Sleeps while `word` equals `value`, at most until the deadline.
 void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t value,
               Clock::time_point deadline) {
   using std::chrono::nanoseconds;
@@ -39,7 +39,8 @@ int FutexBarrier::wait(int world_size, int spins, Clock::time_point deadline) {
   if (arrived_.fetch_add(1) + 1 == static_cast<std::uint32_t>(world_size)) {
     arrived_.store(0, std::memory_order_relaxed);
     round_.store(round + 1);
-    // A sleeper that is not counted yet finds that the round has changed.
+    // A waiter that is not yet counted as a sleeper will see that the round has
+    // changed.
     if (sleepers_.load() > 0) {
       syscall(SYS_futex, &round_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
     }

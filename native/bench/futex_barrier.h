@@ -6,14 +6,15 @@
 
 namespace bluecomm {
 
-// A barrier of processes, in zeroed memory that they share. Reusable at once.
+// A barrier for processes, in zeroed memory that they share. It can be reused
+// immediately.
 //
-// A waiter spins for `spins` looks before it sleeps; with more ranks than cores that
-// only keeps the others from arriving.
+// A waiter checks `spins` times before it sleeps. Pass 0 if there are more ranks than
+// cores, because a spinning waiter then keeps the others from arriving.
 class FutexBarrier {
  public:
-  // Returns the number of missing ranks: 0, or more once the deadline has passed, and
-  // then the barrier is of no more use.
+  // Returns the number of missing ranks: 0, or more if the deadline has passed. In that
+  // case the barrier must not be used again.
   int wait(int world_size, int spins, std::chrono::steady_clock::time_point deadline);
 
  private:

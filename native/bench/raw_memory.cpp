@@ -1,3 +1,6 @@
+// The lower bounds that `python -m bluecomm.bench` compares the engine with, on one
+// machine. bluecomm/bench/limit.py calls them on the program's thread, on all ranks at
+// once; ranks meet in a futex barrier in the shared file.
 #include "bench/raw_memory.h"
 
 #include <sys/mman.h>
@@ -15,8 +18,8 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-// Up to which size reading from slots is faster, measured on 2 cores. An allreduce in
-// place gains from them for longer, up to kSlotBytes.
+// Sizes up to which reading from slots is faster, measured on 2 cores. An allreduce in
+// place is faster with slots up to kSlotBytes.
 constexpr std::size_t kSmallPassSpinning = 1 << 10;
 constexpr std::size_t kSmallPassSleeping = 16 << 10;
 
@@ -24,7 +27,8 @@ std::size_t whole_pages(std::size_t nbytes) {
   return (nbytes + kPage - 1) / kPage * kPage;
 }
 
-// About 50 us.
+// Returns the number of spins before a waiter sleeps (about 50 us), or 0 if there are
+// more ranks than cores.
 int spins_of(int world_size) {
   return static_cast<unsigned>(world_size) <= std::thread::hardware_concurrency() ? 1000
                                                                                   : 0;
@@ -88,7 +92,7 @@ void RawMemory::allreduce(std::size_t nbytes, DType dtype, Deadline deadline) {
 
 void RawMemory::allreduce_slices(std::size_t nbytes, DType dtype, Deadline deadline) {
   const std::size_t item = item_size(dtype);
-  // In whole cache lines, so that no two ranks write to one.
+  // Slices are whole cache lines, so that no two ranks write to the same line.
   const auto start_of = [&](int slice) {
     const std::size_t lines = nbytes / 64;
     const auto ranks = static_cast<std::size_t>(world_size_);
@@ -125,11 +129,11 @@ void RawMemory::combine(std::span<std::byte> output,
   retract(deadline);
 }
 
-void RawMemory::gather(std::span<std::byte> output, std::span<const Piece> pieces,
+void RawMemory::gather(std::span<std::byte> output, std::span<const ArrayRange> pieces,
                        std::size_t published, std::size_t largest, Deadline deadline) {
   require_fit(largest);
   std::size_t total = 0;
-  for (const Piece& piece : pieces) {
+  for (const ArrayRange& piece : pieces) {
     require_rank(piece.rank);
     require_fit(piece.offset + piece.nbytes);
     total += piece.nbytes;
@@ -142,7 +146,7 @@ void RawMemory::gather(std::span<std::byte> output, std::span<const Piece> piece
   }
   publish(published, largest <= small_pass_, deadline);
   std::byte* next = output.data();
-  for (const Piece& piece : pieces) {
+  for (const ArrayRange& piece : pieces) {
     std::memcpy(next, readable(piece.rank) + piece.offset, piece.nbytes);
     next += piece.nbytes;
   }
@@ -152,7 +156,7 @@ void RawMemory::gather(std::span<std::byte> output, std::span<const Piece> piece
 void RawMemory::publish(std::size_t published, bool in_slots, Deadline deadline) {
   in_slots_ = in_slots;
   if (in_slots_) {
-    // The set's last readers have passed the barrier of the operation in between.
+    // The last readers of this set have passed the barrier of the previous operation.
     slot_set_ = 1 - slot_set_;
     std::memcpy(slot_of(rank_).data(), array().data(), published);
   }
@@ -185,7 +189,7 @@ void RawMemory::barrier(Deadline deadline) {
   throw std::runtime_error("raw memory on rank " + std::to_string(rank_) + ": " +
                            std::to_string(missing) + " of " +
                            std::to_string(world_size_) +
-                           " ranks did not come to the barrier in time");
+                           " ranks did not reach the barrier in time");
 }
 
 void RawMemory::require_rank(int rank) const {

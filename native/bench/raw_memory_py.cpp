@@ -67,7 +67,7 @@ double gather(RawMemory& memory, std::uintptr_t output, std::size_t nbytes,
               const std::vector<std::tuple<int, std::size_t, std::size_t>>& pieces,
               std::size_t published, std::size_t largest, int repeats,
               double timeout_s) {
-  std::vector<RawMemory::Piece> list;
+  std::vector<RawMemory::ArrayRange> list;
   for (const auto& [rank, offset, size] : pieces) list.push_back({rank, offset, size});
   return seconds_each(repeats, timeout_s, [&](auto deadline) {
     memory.gather(memory_at(output, nbytes), list, published, largest, deadline);

@@ -27,7 +27,7 @@ RawMemory::Deadline soon() {
   return std::chrono::steady_clock::now() + test::kDeadline;
 }
 
-// Ranks as threads, each with a mapping of its own.
+// Runs `body` for each rank in a thread of its own, each with its own mapping.
 void on_ranks(int world_size, std::size_t array_bytes,
               const std::function<void(int rank, RawMemory&)>& body) {
   const UniqueFd fd = make_file(RawMemory::file_bytes(world_size, array_bytes));
@@ -49,7 +49,7 @@ void on_ranks(int world_size, std::size_t array_bytes,
   for (std::thread& rank : ranks) rank.join();
 }
 
-// Small whole numbers, so that sums are exact; another at every place of every rank.
+// Small whole numbers, so that sums are exact; they differ between ranks and elements.
 float value(int rank, std::size_t i) {
   return static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101);
 }
@@ -62,7 +62,8 @@ void fill(RawMemory& memory, int rank, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) floats(memory.array())[i] = value(rank, i);
 }
 
-// In slots and in place; one item, uneven slices, fewer cache lines than ranks.
+// Sizes that use slots and sizes that are read in place: one item, uneven slices, fewer
+// cache lines than ranks.
 const std::vector<std::size_t> kCounts = {1,    19,    256,   257,    4096,
                                           4097, 16384, 16385, 100'003};
 
@@ -109,13 +110,13 @@ TEST(raw_memory, combine_is_the_weighted_sum_of_the_sources) {
   }
 }
 
-TEST(raw_memory, gather_puts_the_pieces_one_after_the_other) {
+TEST(raw_memory, gather_concatenates_the_pieces) {
   for (const std::size_t count : kCounts) {
     on_ranks(3, count * 4, [&](int rank, RawMemory& memory) {
       fill(memory, rank, count);
-      // Rank 1 is read by nobody.
-      const std::vector<RawMemory::Piece> pieces = {{2, 0, count * 4},
-                                                    {0, (count - 1) * 4, 4}};
+      // No rank reads rank 1.
+      const std::vector<RawMemory::ArrayRange> pieces = {{2, 0, count * 4},
+                                                         {0, (count - 1) * 4, 4}};
       std::vector<float> output(count + 1);
       memory.gather(std::as_writable_bytes(std::span(output)), pieces,
                     rank == 1 ? 0 : count * 4, count * 4, soon());
@@ -130,16 +131,16 @@ TEST(raw_memory, gather_puts_the_pieces_one_after_the_other) {
   }
 }
 
-TEST(raw_memory, a_rank_that_does_not_come_ends_the_wait) {
+TEST(raw_memory, a_missing_rank_ends_the_wait) {
   const UniqueFd fd = make_file(RawMemory::file_bytes(3, 400));
   RawMemory memory(fd.get(), 1, 3, 400);
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
   CHECK_THROWS(memory.allreduce(400, DType::kFloat32, deadline), std::runtime_error,
-               "on rank 1: 2 of 3 ranks did not come to the barrier in time");
+               "on rank 1: 2 of 3 ranks did not reach the barrier in time");
 }
 
-TEST(raw_memory, refuses_what_does_not_fit) {
+TEST(raw_memory, rejects_ranges_that_do_not_fit) {
   using Error = std::invalid_argument;
   const UniqueFd fd = make_file(RawMemory::file_bytes(2, 400));
   CHECK_THROWS(RawMemory(fd.get(), 0, 2, 1 << 20), Error, "expected a file of");
@@ -148,7 +149,7 @@ TEST(raw_memory, refuses_what_does_not_fit) {
   RawMemory memory(fd.get(), 0, 2, 400);
   std::vector<std::byte> output(400);
   const std::vector<RawMemory::WeightedRank> stranger = {{2, 1.0}};
-  const std::vector<RawMemory::Piece> few = {{0, 0, 396}}, beyond = {{0, 4, 400}};
+  const std::vector<RawMemory::ArrayRange> few = {{0, 0, 396}}, beyond = {{0, 4, 400}};
   CHECK_THROWS(memory.allreduce(404, DType::kFloat32, soon()), Error,
                "404 bytes do not fit an array of 400");
   CHECK_THROWS(memory.combine(output, stranger, DType::kFloat32, soon()), Error,
