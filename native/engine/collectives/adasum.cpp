@@ -1,3 +1,6 @@
+// The plan of an adasum allreduce, which plan_allreduce() adds on the thread that
+// submits the operation. The two functions that run between the phases are called later
+// by the executor, under the progress lock.
 #include "engine/collectives/adasum.h"
 
 #include <algorithm>
@@ -14,14 +17,14 @@
 namespace bluecomm {
 namespace {
 
-// What this member's slice holds of one tensor.
-struct Part {
+// The part of one tensor that lies in this member's slice.
+struct TensorPart {
   Range range;  // in the slice
-  // Members whose slices hold some of it: first .. last.
+  // The members whose slices hold parts of the tensor are first .. last.
   int first = 0;
   int last = 0;
-  std::span<double> products{};  // of each of them in order
-  bool is_summed = false;        // belongs to no tensor
+  std::span<double> products{};  // of each of these members, in order
+  bool is_summed = false;        // elements after the last tensor
 };
 
 std::vector<Range> tensors_of(const Request& request) {
@@ -46,13 +49,13 @@ Range within(Range slice, Range range) {
   return {begin - slice.offset, std::min(slice.end(), range.end()) - begin};
 }
 
-std::vector<Part> parts_of(const std::vector<Range>& tensors,
-                           const std::vector<Range>& slices, int me) {
+std::vector<TensorPart> parts_of(const std::vector<Range>& tensors,
+                                 const std::vector<Range>& slices, int me) {
   const Range mine = slices[me];
-  std::vector<Part> parts;
+  std::vector<TensorPart> parts;
   for (const Range tensor : tensors) {
     if (!overlap(tensor, mine)) continue;
-    Part part{.range = within(mine, tensor), .first = me, .last = me};
+    TensorPart part{.range = within(mine, tensor), .first = me, .last = me};
     const int n = static_cast<int>(slices.size());
     while (part.first > 0 && overlap(tensor, slices[part.first - 1])) --part.first;
     while (part.last + 1 < n && overlap(tensor, slices[part.last + 1])) ++part.last;
@@ -66,11 +69,11 @@ std::vector<Part> parts_of(const std::vector<Range>& tensors,
   return parts;
 }
 
-// What happens to a slice between the phases. Refers to memory of the request and of
-// the plan.
+// The computations on this member's slice between the phases. Refers to memory of the
+// request and of the plan, which must outlive it.
 class Slice {
  public:
-  Slice(std::vector<const std::byte*> inputs, std::vector<Part> parts,
+  Slice(std::vector<const std::byte*> inputs, std::vector<TensorPart> parts,
         std::span<std::byte> output, const Request& request, int me)
       : inputs_(std::move(inputs)),
         parts_(std::move(parts)),
@@ -79,8 +82,9 @@ class Slice {
         factor_(request.prescale * request.postscale),
         me_(me) {}
 
+  // Computes this member's part of the inner products.
   void multiply() const {
-    for (const Part& part : parts_) {
+    for (const TensorPart& part : parts_) {
       if (part.is_summed) continue;
       const std::size_t count = pair_count(inputs_.size());
       const std::span<double> mine = part.products.subspan(
@@ -90,8 +94,9 @@ class Slice {
     }
   }
 
+  // Writes the weighted sum of the inputs to the output.
   void combine() const {
-    for (const Part& part : parts_) {
+    for (const TensorPart& part : parts_) {
       const std::vector<double> weights = weights_of(part);
       std::vector<Term> terms;
       for (const std::byte* input : inputs_at(part)) {
@@ -102,16 +107,16 @@ class Slice {
   }
 
  private:
-  std::vector<const std::byte*> inputs_at(const Part& part) const {
+  std::vector<const std::byte*> inputs_at(const TensorPart& part) const {
     std::vector<const std::byte*> inputs = inputs_;
     for (const std::byte*& input : inputs) input += part.range.offset;
     return inputs;
   }
 
-  std::vector<double> weights_of(const Part& part) const {
+  std::vector<double> weights_of(const TensorPart& part) const {
     const std::size_t n = inputs_.size();
     if (part.is_summed) return std::vector<double>(n, 1.0);
-    // In the order of the members, so all of them get the same bits.
+    // Summed in the order of the members, so that all of them get the same bits.
     std::vector<double> total(pair_count(n), 0.0);
     for (std::size_t k = 0; k < part.products.size(); ++k) {
       total[k % total.size()] += part.products[k];
@@ -119,18 +124,19 @@ class Slice {
     return adasum_weights(total, n);
   }
 
-  const std::vector<const std::byte*> inputs_;  // of each member, my slice
-  const std::vector<Part> parts_;
+  const std::vector<const std::byte*> inputs_;  // each member's data of this slice
+  const std::vector<TensorPart> parts_;
   const std::span<std::byte> output_;
   const DType dtype_;
   const double factor_;
   const int me_;
 };
 
-// Gives each part its place in the plan's memory, from `offset` on.
-void place_products(std::vector<Part>& parts, const Plan& plan, std::size_t count) {
+// Gives each part memory for its products, from the start of the plan's scratch memory.
+void place_products(std::vector<TensorPart>& parts, const Plan& plan,
+                    std::size_t count) {
   auto* next = reinterpret_cast<double*>(plan.scratch.get());
-  for (Part& part : parts) {
+  for (TensorPart& part : parts) {
     if (part.is_summed) continue;
     const auto members = static_cast<std::size_t>(part.last - part.first + 1);
     part.products = {next, members * count};
@@ -138,18 +144,19 @@ void place_products(std::vector<Part>& parts, const Plan& plan, std::size_t coun
   }
 }
 
-std::size_t products_nbytes(const std::vector<Part>& parts, std::size_t count) {
+std::size_t products_nbytes(const std::vector<TensorPart>& parts, std::size_t count) {
   std::size_t numbers = 0;
-  for (const Part& part : parts) {
+  for (const TensorPart& part : parts) {
     if (!part.is_summed) numbers += (part.last - part.first + 1) * count;
   }
   return numbers * sizeof(double);
 }
 
-// Two slices share one tensor at most, so a pair has one message.
-void exchange_products(Phase& phase, const Team& team, const std::vector<Part>& parts,
-                       std::size_t count) {
-  for (const Part& part : parts) {
+// Sends at most one message to each member, because two slices share at most one
+// tensor.
+void exchange_products(Phase& phase, const Team& team,
+                       const std::vector<TensorPart>& parts, std::size_t count) {
+  for (const TensorPart& part : parts) {
     if (part.is_summed) continue;
     const auto of = [&](int member) {
       return std::as_writable_bytes(
@@ -183,7 +190,7 @@ void add_adasum_allreduce(Plan& plan, const Team& team, const Request& request) 
   const std::vector<Range> slices = cut(request.input.size(), team.size());
   const Range mine = slices[team.me];
   const std::size_t count = pair_count(static_cast<std::size_t>(team.size()));
-  std::vector<Part> parts = parts_of(tensors_of(request), slices, team.me);
+  std::vector<TensorPart> parts = parts_of(tensors_of(request), slices, team.me);
   const std::size_t for_products = products_nbytes(parts, count);
   plan.scratch_nbytes =
       for_products + static_cast<std::size_t>(team.size() - 1) * mine.length;

@@ -8,7 +8,8 @@
 namespace bluecomm {
 namespace {
 
-// What is left of a sum that cancels out is rounding below this share of its terms.
+// A sum smaller than this share of its terms' magnitude is considered to be zero,
+// because it consists of rounding errors.
 constexpr double kRounding = 1e-13;
 
 struct Tensors {
@@ -16,9 +17,9 @@ struct Tensors {
   std::size_t end;
 };
 
-class Weights {
+class AdasumWeights {
  public:
-  Weights(std::span<const double> products, std::size_t n)
+  AdasumWeights(std::span<const double> products, std::size_t n)
       : products_(products), values_(n, 1.0) {}
 
   void reduce(Tensors all) {
@@ -44,7 +45,7 @@ class Weights {
     double magnitude = 0.0;  // sum of the absolute values of its terms
   };
 
-  // Inner product of two sums with the weights so far.
+  // Returns the inner product of two sums with the current weights.
   Product product(Tensors a, Tensors b) const {
     Product result;
     for (std::size_t i = a.begin; i < a.end; ++i) {
@@ -70,7 +71,7 @@ class Weights {
 }  // namespace
 
 std::vector<double> adasum_weights(std::span<const double> products, std::size_t n) {
-  Weights weights(products, n);
+  AdasumWeights weights(products, n);
   weights.reduce({0, n});
   return weights.take();
 }

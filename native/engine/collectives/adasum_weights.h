@@ -1,13 +1,14 @@
-// Adaptive summation, as weights.
+// Adaptive summation, expressed as weights.
 //
-// Of two tensors it is
+// The adaptive sum of two tensors is
 //
 //   adasum(a, b) = (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b,
 //
-// the sum where they are orthogonal, the mean where they are equal. Of more, it is
-// taken of the adasums of the first and of the last ones. Each adasum is a sum of the
-// tensors with weights, so all inner products that come up follow from those of the
-// tensors, and no tensor needs to be combined before all weights are known.
+// which is their sum if they are orthogonal and their mean if they are equal. The
+// adasum of more tensors is that of two adasums: of the first ones and of the last
+// ones. Each adasum is a weighted sum of the tensors, so every inner product follows
+// from the inner products of the tensors, and no tensor has to be combined before all
+// weights are known.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +17,12 @@
 
 namespace bluecomm {
 
-// Weights w with adasum(tensor 0 .. tensor n - 1) = sum over i of w[i] * tensor i.
+// Returns the weights w with adasum(tensor 0 .. tensor n - 1) = sum of w[i] * tensor i.
 //
-// `products` are those of add_products() of whole tensors. The tensors are halved at
-// the largest power of two below their number, so with six the pairs are (0, 1), (2,
-// 3), (4, 5), then the first two of these. A tensor of zeros changes nothing. NaNs
-// spread.
+// `products` are the results of add_products() for whole tensors. The tensors are split
+// at the largest power of two below their number: six tensors form the pairs (0, 1),
+// (2, 3) and (4, 5), and then the first two pairs are combined. A tensor of zeros does
+// not affect the others. NaNs spread to all weights.
 std::vector<double> adasum_weights(std::span<const double> products, std::size_t n);
 
 }  // namespace bluecomm

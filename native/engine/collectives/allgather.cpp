@@ -5,8 +5,8 @@
 
 namespace bluecomm {
 
-// One phase: each member sends its rows to all others, which learn from the headers how
-// many come from whom.
+// One phase: each member sends its rows to all others, which learn the numbers of rows
+// from the headers.
 Plan plan_allgather(const Request& request, const Tuning&) {
   check_stackable(request);
   check_input(request);
@@ -29,7 +29,8 @@ Plan plan_allgather(const Request& request, const Tuning&) {
   return plan;
 }
 
-// The same along the edges of a graph, with the results in the order of `sources`.
+// One phase: each member sends its rows to its destinations. Results are in the order
+// of `sources`.
 Plan plan_neighbor_allgather(const Request& request, const Tuning&) {
   const Group& group = *request.group;
   check_stackable(request);

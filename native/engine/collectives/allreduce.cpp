@@ -1,3 +1,6 @@
+// Chooses the algorithm of an allreduce and adds its phases. Called by make_plan() on
+// the thread that submits the operation. The choice depends only on values that all
+// ranks share, because they must all choose the same algorithm.
 #include "engine/collectives/allreduce.h"
 
 #include <algorithm>
@@ -26,7 +29,7 @@ Algorithm choose_allreduce(std::size_t nbytes, int members, Reach reach,
     return Algorithm::kFlat;
   }
   if (nbytes <= tuning.doubling_bytes) return Algorithm::kDoubling;
-  // Two members do the same either way.
+  // With two members, ring and direct do the same.
   const bool has_long_slices = reach == Reach::kNetwork && members > 2 &&
                                nbytes / members >= tuning.ring_slice_bytes;
   if (members > tuning.direct_members || has_long_slices) return Algorithm::kRing;
@@ -51,7 +54,7 @@ void add_allreduce(Algorithm algorithm, Plan& plan, std::size_t first, const Tea
     case Algorithm::kBlocks:
       break;
   }
-  throw std::logic_error("no allreduce among equals has this algorithm");
+  throw std::logic_error("this algorithm does not belong to add_allreduce()");
 }
 
 std::size_t allreduce_phases(Algorithm algorithm, int members) {
@@ -60,7 +63,7 @@ std::size_t allreduce_phases(Algorithm algorithm, int members) {
     case Algorithm::kFlat:
       return 1;
     case Algorithm::kDoubling:
-      // One for each bit, and two to fold and unfold.
+      // One phase for each bit, and two for folding and unfolding.
       return std::bit_width(n) - 1 + (std::has_single_bit(n) ? 0 : 2);
     case Algorithm::kDirect:
       return 2;
@@ -72,12 +75,12 @@ std::size_t allreduce_phases(Algorithm algorithm, int members) {
     case Algorithm::kBlocks:
       break;
   }
-  throw std::logic_error("no allreduce among equals has this algorithm");
+  throw std::logic_error("this algorithm does not belong to add_allreduce()");
 }
 
 namespace {
 
-// A world of one scales its value, and otherwise only copies it.
+// Adds what a team of one member has to do: scale its value or copy it, if needed.
 void add_own_result(Plan& plan, const Reduction& reduction, const Buffers& buffers) {
   const bool is_scaled = reduction.prescale != 1.0 || reduction.postscale != 1.0;
   if (buffers.in_place() && !is_scaled) return;

@@ -7,18 +7,20 @@
 
 namespace bluecomm {
 
-// What lies between the members of a team.
+// The medium through which the members of a team reach one another.
 enum class Reach { kMemory, kNetwork };
 
-// The algorithm for `nbytes` bytes and members that all reach one another alike.
+// Returns the algorithm for `nbytes` bytes among members that all reach one another
+// through the same medium.
 Algorithm choose_allreduce(std::size_t nbytes, int members, Reach reach,
                            const Tuning& tuning);
 
-// The phases of `algorithm` (flat, doubling, direct or ring), from number `first` on.
+// Adds the phases of `algorithm` (flat, doubling, direct or ring), starting at phase
+// `first`.
 void add_allreduce(Algorithm algorithm, Plan& plan, std::size_t first, const Team& team,
                    const Reduction& reduction, const Buffers& buffers);
 
-// How many phases that is, for input that needs no prescale.
+// Returns the number of phases that add_allreduce() adds if no prescale is needed.
 std::size_t allreduce_phases(Algorithm algorithm, int members);
 
 }  // namespace bluecomm

@@ -8,7 +8,7 @@
 namespace bluecomm {
 namespace {
 
-// Rows for each member, as given or in equal shares.
+// Returns the number of rows for each member: the given splits, or equal shares.
 std::vector<std::int64_t> splits_of(const Request& request) {
   const std::int64_t rows = request.shape.front();
   const int members = request.group->size();
@@ -43,7 +43,7 @@ std::vector<std::int64_t> splits_of(const Request& request) {
 
 }  // namespace
 
-// One phase: member j gets the j-th block of rows from everyone.
+// One phase: member j receives the j-th block of rows from each member.
 Plan plan_alltoall(const Request& request, const Tuning&) {
   check_stackable(request);
   check_input(request);

@@ -3,8 +3,9 @@
 
 namespace bluecomm {
 
-// Dissemination: in step k, member i tells member i + 2^k and hears from member i -
-// 2^k. After ceil(log2 n) steps it has heard, directly or through others, from all.
+// Dissemination: in step k, member i sends to member i + 2^k and receives from member i
+// - 2^k. After ceil(log2 n) steps it has heard from all members, directly or
+// indirectly.
 //
 // Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
 // Int. J. Parallel Programming 17(1), 1988.

@@ -9,8 +9,8 @@
 namespace bluecomm {
 namespace {
 
-// Member `number` of those that follow the root around the circle of members; the root
-// itself is number 0.
+// Returns the rank of the member that is `number` positions after the root around the
+// circle of members. The root has number 0.
 int rank_at(const Request& request, int number) {
   const Group& group = *request.group;
   return group.ranks[(request.root + number) % group.size()];
@@ -21,9 +21,9 @@ int my_number(const Request& request) {
   return (group.me - request.root + group.size()) % group.size();
 }
 
-// One link from parent to child. The child answers with an empty message: a rank that
-// takes itself for the root would otherwise never hear that the others do not, as short
-// messages leave it without waiting for anybody.
+// Sends to a child, which answers with an empty message. Without the answer, a rank
+// that wrongly believes to be the root would never notice, because short messages leave
+// it without waiting for a receiver.
 void give(Phase& phase, int child, std::span<const std::byte> bytes) {
   phase.sends.push_back({.peer = child, .slot = 0, .bytes = bytes});
   phase.gathers.push_back(copy_from(child, 0, {}));
@@ -34,7 +34,7 @@ void take(Phase& phase, int parent, std::span<std::byte> dst) {
   phase.sends.push_back({.peer = parent, .slot = 0, .bytes = {}});
 }
 
-// The root sends its tensor to all.
+// The root sends its tensor to all members.
 void add_flat(Plan& plan, const Request& request) {
   Phase& phase = phase_at(plan, 0);
   if (my_number(request) > 0) {
@@ -46,7 +46,7 @@ void add_flat(Plan& plan, const Request& request) {
   }
 }
 
-// Binomial tree: in step k, each number below 2^k sends to the number 2^k above it.
+// Binomial tree: in step k, each number i below 2^k sends to number i + 2^k.
 void add_tree(Plan& plan, const Request& request) {
   const int n = request.group->size();
   const int me = my_number(request);
@@ -62,8 +62,8 @@ void add_tree(Plan& plan, const Request& request) {
   }
 }
 
-// The root deals out slices to the others, which then gather the rest from one another:
-// each byte leaves the root once.
+// The root scatters slices to the other members, which then gather the remaining slices
+// from one another. Each byte leaves the root once.
 void add_scatter(Plan& plan, const Request& request, const Tuning& tuning) {
   Team others;
   for (int number = 1; number < request.group->size(); ++number) {

@@ -6,7 +6,7 @@
 namespace bluecomm {
 namespace {
 
-// Keeps the plans of huge tensors short.
+// Limits the length of the plans of huge tensors.
 constexpr std::size_t kMaxBlocks = 64;
 
 }  // namespace
@@ -28,7 +28,7 @@ void add_direct_reduce_scatter(Plan& plan, std::size_t number, const Team& team,
       sources.push_back(source_at(peer, team.slot, reduction.prescale));
     }
   }
-  // In place, this overwrites the one slice that is sent to nobody.
+  // In place, this overwrites the only slice that is not sent.
   phase.gathers.push_back(reduction.complete(own_slice, std::move(sources)));
 }
 
@@ -53,8 +53,8 @@ void add_direct_allreduce(Plan& plan, std::size_t first, const Team& team,
   add_direct_reduce_scatter(plan, first, team, reduction, buffers.input,
                             slices[team.me].of(buffers.output), slices);
   add_direct_allgather(plan, first + 1, team, buffers.output, slices);
-  // A member's reduced slice says by itself that it has read what it needed, so nobody
-  // waits for that in between.
+  // The arrival of a member's reduced slice shows that the member has read its inputs,
+  // so nobody waits for the release of these sends between the phases.
   for (Send& send : std::span(plan.phases[first].sends).subspan(sends_before)) {
     send.lingers = true;
   }
@@ -72,7 +72,7 @@ void add_block_allreduce(Plan& plan, const Team& team, const Reduction& reductio
   for (const Range& block : cut(buffers.output.size(), blocks)) {
     const std::size_t first = plan.phases.size();
     add_direct_allreduce(plan, first, team, reduction, buffers.part(block));
-    // Nothing writes to a reduced slice any more, so peers may read it until the end.
+    // A reduced slice is not modified any more, so peers may read it until the end.
     for (Send& send : plan.phases[first + 1].sends) send.lingers = true;
   }
 }

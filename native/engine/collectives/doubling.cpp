@@ -6,13 +6,15 @@
 namespace bluecomm {
 namespace {
 
-// Members 2k and 2k + 1 with k < extra are a pair; 2k goes on for both. So those who go
-// on are numbered 0 .. 2^m - 1, and member_at() is the way back.
+// Members 2k and 2k + 1 with k < extra form a pair, for which member 2k continues. The
+// members that continue are numbered 0 .. 2^m - 1; this returns the member with
+// `number`.
 int member_at(int number, int extra) {
   return number < extra ? 2 * number : number + extra;
 }
 
-// Combines own value with that of member `other`, the lower member's first.
+// Combines this member's value with that of member `other`, starting with the lower
+// member's.
 Gather combine_with(int other, const Team& team, std::span<const std::byte> value,
                     std::span<std::byte> output, const Reduction& reduction,
                     bool is_last) {

@@ -6,13 +6,13 @@
 
 namespace bluecomm {
 
-// Allreduce by recursive doubling: in step k, members whose numbers differ in bit k
-// exchange all they have, so log2(n) steps are enough. Where n is not a power of two,
-// as many pairs as there are members too many fold into one first, and the members that
-// were left out are told the result at the end.
+// Adds an allreduce by recursive doubling: in step k, members whose numbers differ in
+// bit k exchange their whole partial result, so log2(n) steps suffice. If n exceeds a
+// power of two by m, the first m pairs of members are folded first: one member of each
+// pair continues for both and sends the other one the result at the end.
 //
 // Both sides of an exchange reduce the same two values in the same order, so all
-// members hold the same bits. A prescale takes a phase of its own.
+// members get the same bits. A prescale takes a phase of its own.
 //
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
 // Operations in MPICH", Int. J. High Perform. Comput. Appl. 19(1), 2005, section 4.5.

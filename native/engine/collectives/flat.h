@@ -6,8 +6,8 @@
 
 namespace bluecomm {
 
-// Allreduce in one phase: everyone sends its whole tensor to everyone and reduces what
-// it gets, in ascending order.
+// Adds an allreduce in one phase: each member sends its whole tensor to all others and
+// reduces all tensors in ascending order.
 void add_flat_allreduce(Plan& plan, std::size_t first, const Team& team,
                         const Reduction& reduction, const Buffers& buffers);
 

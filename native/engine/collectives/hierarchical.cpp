@@ -13,7 +13,7 @@ void add_hierarchical_allreduce(Plan& plan, std::size_t first, const Group& grou
   const std::vector<Range> slices = cut(buffers.output.size(), local.size());
   const std::vector<Piece> pieces = cut_into_pieces(machines, buffers.output.size());
 
-  // A machine of one has nothing to reduce and goes on with its input.
+  // A machine with one member has nothing to reduce and continues with its input.
   Buffers between = buffers;
   if (local.size() > 1 || reduction.prescale != 1.0) {
     add_direct_reduce_scatter(plan, first, local,

@@ -10,8 +10,8 @@
 namespace bluecomm {
 namespace {
 
-// Phase 1: each owner of a piece exchanges it with its owners on the neighbor machines.
-// Own and received averages are summed in ascending machine order.
+// Adds phase 1: each owner of a piece exchanges it with the owners on the neighbor
+// machines. All averages are summed in ascending order of machines.
 void add_exchange(Plan& plan, const Request& request, const Machines& machines,
                   std::span<const std::byte> average) {
   const Group& group = *request.group;
@@ -48,9 +48,10 @@ void add_exchange(Plan& plan, const Request& request, const Machines& machines,
 
 }  // namespace
 
-// Average inside the machine, each member its slice; exchange between the machines, all
-// members at once; copy one another's slices. Three phases on all ranks, also where a
-// machine has one member and so only the second has anything to do.
+// Three phases: each member averages one slice inside the machine; all members exchange
+// their slices between the machines; the members of a machine copy one another's
+// slices. All ranks have three phases, even if a machine has one member and only the
+// second phase has messages.
 Plan plan_hierarchical_neighbor_allreduce(const Request& request, const Tuning&) {
   const Machines machines(*request.group);
   check_input(request);

@@ -8,8 +8,9 @@
 
 namespace bluecomm {
 
-// One phase: the tensor goes to each destination with its weight in the header; own and
-// received values are summed in ascending member order, the own one in its place.
+// One phase: each member sends its tensor to each destination, with the weight in the
+// header. The received values and the member's own are summed in ascending member
+// order.
 Plan plan_neighbor_allreduce(const Request& request, const Tuning&) {
   const Group& group = *request.group;
   check_input(request);
@@ -48,9 +49,10 @@ Plan plan_neighbor_allreduce(const Request& request, const Tuning&) {
 Plan plan_pair_gossip(const Request& request, const Tuning& tuning) {
   if (request.sources.size() != 1 || request.destinations.size() != 1 ||
       request.sources[0].first != request.destinations[0].first) {
-    refuse(request, "expected one member as only source and only destination, got " +
-                        std::to_string(request.sources.size()) + " sources and " +
-                        std::to_string(request.destinations.size()) + " destinations");
+    refuse(request,
+           "expected one member as the only source and the only destination, got " +
+               std::to_string(request.sources.size()) + " sources and " +
+               std::to_string(request.destinations.size()) + " destinations");
   }
   return plan_neighbor_allreduce(request, tuning);
 }

@@ -6,8 +6,8 @@
 
 namespace bluecomm {
 
-// One phase: each member reduces its rows straight from all members, which is also the
-// least that any algorithm can send.
+// One phase: each member reduces its rows directly from all members' inputs. No
+// algorithm sends less.
 Plan plan_reducescatter(const Request& request, const Tuning&) {
   if (request.shape.empty()) {
     refuse(request, "expected a tensor with at least one dimension, got one with none");

@@ -25,7 +25,7 @@ void add_reduce_scatter(Plan& plan, std::size_t first, const Team& team,
   for (int step = 0; step < n - 1; ++step) {
     const Buffers leaving = buffers.part(slices[(team.me - step - 1 + n) % n]);
     const Buffers coming = buffers.part(slices[(team.me - step - 2 + 2 * n) % n]);
-    // The slice leaves its first member as it is, later ones as a partial result.
+    // The first member sends its own values, later members send partial results.
     const bool is_first = step == 0;
     Phase& phase = phase_at(plan, first + step);
     phase.sends.push_back({.peer = next,

@@ -7,10 +7,10 @@
 
 namespace bluecomm {
 
-// Completes a phase whose gathers are rows to be stacked along dimension 0, in order,
-// and whose lengths only the senders know: its `bind` takes memory for all rows from
-// the request and cuts it up. `own_rows` is what each gather from this rank's own
-// memory brings (there is at most one).
+// Sets the `bind` of a phase whose gathers receive rows that are stacked along
+// dimension 0, in order, and whose lengths only the senders know: it allocates memory
+// for all rows through the request and divides it among the gathers. `own_rows` is the
+// number of rows of the gather from this rank's own memory, if there is one.
 void bind_stacked(Phase& phase, const Request& request, std::int64_t own_rows);
 
 }  // namespace bluecomm

@@ -1,3 +1,5 @@
+// The checks that the planners make before they plan, on the thread that submits the
+// operation. Their texts reach the user as ValueError.
 #include "engine/collectives/validate.h"
 
 #include <functional>
@@ -16,7 +18,7 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
-// Bytes of a tensor whose dimensions start with shape[first].
+// Returns the bytes of a tensor with the dimensions from shape[first] on.
 std::size_t nbytes_from(const Request& request, std::size_t first) {
   std::size_t nbytes = item_size(request.dtype);
   for (std::size_t i = first; i < request.shape.size(); ++i) {
@@ -26,7 +28,7 @@ std::size_t nbytes_from(const Request& request, std::size_t first) {
     }
     if (__builtin_mul_overflow(nbytes, static_cast<std::size_t>(request.shape[i]),
                                &nbytes)) {
-      refuse(request, "shape " + text_of(request.shape) + " exceeds all memory");
+      refuse(request, "shape " + text_of(request.shape) + " exceeds the address space");
     }
   }
   return nbytes;
@@ -83,8 +85,8 @@ void check_output(const Request& request, std::span<const std::byte> own) {
   }
   if (request.output.data() != own.data() && overlap(request.input, request.output)) {
     refuse(request,
-           "the output must be the input itself or apart from it, got memory "
-           "that overlaps in part");
+           "the output must be the input itself or must not overlap it, got memory "
+           "that overlaps it in part");
   }
 }
 
@@ -94,16 +96,18 @@ void check_stackable(const Request& request) {
            "expected a tensor with at least one dimension, got one with none; "
            "reshape it to [1]");
   }
-  if (!request.allocate) refuse(request, "expected a way to allocate the result");
+  if (!request.allocate)
+    refuse(request, "expected a function that allocates the result, got none");
   if (!request.output.empty()) {
-    refuse(request, "expected no output, since its length is not known before, got " +
-                        std::to_string(request.output.size()) + " bytes");
+    refuse(request,
+           "expected no output, because its length is not known in advance, got " +
+               std::to_string(request.output.size()) + " bytes");
   }
 }
 
 void check_reduction(const Request& request) {
   if (request.op == ReduceOp::kAdasum && request.kind != Kind::kAllreduce) {
-    refuse(request, "op adasum is for allreduce only; use op average or sum");
+    refuse(request, "only allreduce supports op adasum; use op average or sum");
   }
   if (is_floating(request.dtype)) return;
   const std::string dtype(dtype_name(request.dtype));
@@ -136,7 +140,7 @@ void check_neighbors(const Request& request, const std::vector<Weight>& neighbor
     if (neighbor == self) {
       refuse(request, "expected each " + role + " to be another " + unit +
                           " than this one, got " + std::to_string(neighbor) +
-                          "; its own weight is self_weight");
+                          "; pass its own weight as self_weight");
     }
     if (seen[neighbor]) {
       refuse(request, "expected each " + role + " once, got " + unit + " " +

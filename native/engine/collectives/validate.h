@@ -1,5 +1,5 @@
-// Checks of requests. Each throws std::invalid_argument whose text names the operation,
-// this rank, what is expected and what was given.
+// Checks of requests. Each throws std::invalid_argument with a text that names the
+// operation, this rank, the expected value and the given one.
 #pragma once
 
 #include <cstddef>
@@ -11,34 +11,36 @@
 
 namespace bluecomm {
 
+// Throws std::invalid_argument: the operation and this rank, then `why`.
 [[noreturn]] void refuse(const Request& request, const std::string& why);
 
-// The group is complete and this rank is in it.
+// The group is complete and contains this rank.
 void check_group(const Request& request);
 
-// `input` is as long as shape and dtype say.
+// `input` has the length that shape and dtype imply.
 void check_input(const Request& request);
 
-// `output` is as long as `own` (the input, or a part of it), and is that very memory or
-// apart from the input.
+// `output` is as long as `own` (the input or a part of it), and either is that very
+// memory or does not overlap the input.
 void check_output(const Request& request, std::span<const std::byte> own);
 
-// The rows can be stacked (at least one dimension), and there is memory for the result.
+// The input has rows to stack (at least one dimension), and the result can be
+// allocated.
 void check_stackable(const Request& request);
 
-// Operator and scales suit the dtype.
+// The operator and the scales suit the dtype.
 void check_reduction(const Request& request);
 
-// Each of `neighbors` is in [0, count), is not `self`, and stands there once. `role` is
-// the word for messages, such as "source"; `unit` is "member" or "machine".
+// Each of `neighbors` is in [0, count), differs from `self`, and occurs once. `role` is
+// the word for error texts, such as "source"; `unit` is "member" or "machine".
 void check_neighbors(const Request& request, const std::vector<Weight>& neighbors,
                      const std::string& role, const std::string& unit, int count,
                      int self);
 
-// Weights other than 1 belong to a floating dtype.
+// All weights are 1 unless the dtype is a floating type.
 void check_weights(const Request& request);
 
-// Bytes of one row: one entry of the first dimension.
+// Returns the bytes of one row, which is one entry of the first dimension.
 std::size_t row_nbytes(const Request& request);
 
 }  // namespace bluecomm

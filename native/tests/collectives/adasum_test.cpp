@@ -21,7 +21,7 @@ double product(const Values& a, const Values& b) {
   return sum;
 }
 
-// The definition, tensor by tensor.
+// Adasum by its definition, tensor by tensor.
 Values adasum(const std::vector<Values>& tensors) {
   if (tensors.size() == 1) return tensors.front();
   const auto middle = static_cast<std::ptrdiff_t>(std::bit_floor(tensors.size() - 1));
@@ -46,7 +46,8 @@ struct Case {
   double postscale = 1.0;
 };
 
-// What `member` shall get: adasum for each of the splits, a sum behind them.
+// Returns the expected result of `member`: adasum of each split, and the sum of the
+// rest.
 Values expected_of(const Case& test, const std::vector<Values>& inputs, int member) {
   std::vector<Values> taking_part;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -74,7 +75,7 @@ Values expected_of(const Case& test, const std::vector<Values>& inputs, int memb
 }
 
 void check_adasum(const Case& test, unsigned seed) {
-  World world(test.machine_of);
+  SimulatedWorld world(test.machine_of);
   std::mt19937 random(seed);
   std::vector<Values> inputs;
   for (int i = 0; i < world.size(); ++i) {
@@ -120,7 +121,7 @@ TEST(adasum, gives_all_members_the_same_bits_for_each_dtype) {
   for (int n : {1, 2, 3, 4, 5, 6, 8, 13}) {
     for (DType dtype : kEveryDType) {
       if (!is_floating(dtype)) continue;
-      // Few numbers may nearly cancel out, and are ill-conditioned then.
+      // Sums of only a few numbers may nearly cancel out and become ill-conditioned.
       for (std::int64_t count : {0, 40, 301, 3000}) {
         ++seed;
         check_adasum({.machine_of = one_machine(n),
@@ -134,7 +135,7 @@ TEST(adasum, gives_all_members_the_same_bits_for_each_dtype) {
   }
 }
 
-TEST(adasum, takes_each_tensor_by_itself_and_sums_the_rest) {
+TEST(adasum, treats_each_tensor_separately_and_sums_the_rest) {
   for (int n : {1, 2, 3, 4, 7}) {
     for (const auto& splits : std::vector<std::vector<std::int64_t>>{
              {301}, {300}, {0}, {16, 0, 3, 64, 100}, {1, 1, 1, 1}, {150, 151}}) {
@@ -143,7 +144,7 @@ TEST(adasum, takes_each_tensor_by_itself_and_sums_the_rest) {
   }
 }
 
-TEST(adasum, takes_scales_and_the_members_on_one_machine) {
+TEST(adasum, supports_scales_and_local_only) {
   check_adasum({.machine_of = machines_of({2, 3}),
                 .splits = {},
                 .local_only = true,
@@ -153,10 +154,10 @@ TEST(adasum, takes_scales_and_the_members_on_one_machine) {
   check_adasum({.machine_of = machines_of({2, 3}), .splits = {100}}, 2);
 }
 
-TEST(adasum, refuses_what_makes_no_sense) {
+TEST(adasum, rejects_invalid_requests) {
   const auto check_refused = [](Kind kind, DType dtype, std::int64_t split,
                                 const char* why) {
-    World world(one_machine(2));
+    SimulatedWorld world(one_machine(2));
     world.set_tensor(0, dtype, {4}, 4 * item_size(dtype));
     world[0].request.kind = kind;
     world[0].request.op = ReduceOp::kAdasum;
@@ -166,7 +167,7 @@ TEST(adasum, refuses_what_makes_no_sense) {
   check_refused(Kind::kAllreduce, DType::kInt32, 4,
                 "expected a floating dtype for op adasum, got int32");
   check_refused(Kind::kReducescatter, DType::kFloat32, 4,
-                "op adasum is for allreduce only");
+                "only allreduce supports op adasum");
   check_refused(Kind::kAllreduce, DType::kFloat32, 5, "got one of 5");
   check_refused(Kind::kAllreduce, DType::kFloat32, -1, "got one of -1");
 }
@@ -181,13 +182,13 @@ Values weights_of(const std::vector<Values>& tensors) {
   return adasum_weights(products, tensors.size());
 }
 
-TEST(adasum, sums_what_is_orthogonal_and_averages_what_is_equal) {
+TEST(adasum, sums_orthogonal_and_averages_equal_tensors) {
   CHECK(weights_of({{1, 0, 0}, {0, 2, 0}, {0, 0, 3}}) == (Values{1, 1, 1}));
   CHECK(weights_of({{1, 2}, {1, 2}, {1, 2}, {1, 2}}) ==
         (Values{0.25, 0.25, 0.25, 0.25}));
 }
 
-TEST(adasum, is_not_moved_by_zeros) {
+TEST(adasum, is_not_affected_by_zeros) {
   CHECK(weights_of({{0, 0}, {0, 0}}) == (Values{1, 1}));
   CHECK(weights_of({{0, 0}, {1, 2}}) == (Values{1, 1}));
   // The first two cancel out, up to rounding; the third is the result.
@@ -202,7 +203,7 @@ TEST(adasum, spreads_nan) {
   }
 }
 
-TEST(adasum, takes_the_same_products_with_all_vector_instructions) {
+TEST(adasum, products_do_not_depend_on_vector_instructions) {
   std::mt19937 random(3);
   for (DType dtype : kEveryDType) {
     if (!is_floating(dtype)) continue;

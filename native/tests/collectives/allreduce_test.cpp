@@ -15,7 +15,7 @@ constexpr Algorithm kAmongEquals[] = {Algorithm::kFlat, Algorithm::kDoubling,
                                       Algorithm::kDirect, Algorithm::kBlocks,
                                       Algorithm::kRing};
 
-// Thresholds that leave only `algorithm`, between machines too.
+// Returns thresholds under which only `algorithm` is chosen, also between machines.
 Tuning only(Algorithm algorithm) {
   constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
   Tuning tuning;
@@ -41,7 +41,7 @@ struct Case {
   bool local_only = false;
 };
 
-std::vector<Expected> expected_of(const Case& test, const World& world,
+std::vector<Expected> expected_of(const Case& test, const SimulatedWorld& world,
                                   const std::vector<std::vector<double>>& inputs,
                                   int member) {
   std::vector<Expected> expected;
@@ -58,7 +58,7 @@ std::vector<Expected> expected_of(const Case& test, const World& world,
 
 // Returns the algorithm that was used.
 Algorithm check_allreduce(const Case& test, const Tuning& tuning, unsigned seed = 1) {
-  World world(test.machine_of);
+  SimulatedWorld world(test.machine_of);
   std::mt19937 random(seed);
   std::vector<std::vector<double>> inputs;
   for (int i = 0; i < world.size(); ++i) {
@@ -113,7 +113,7 @@ TEST(allreduce, gives_all_members_the_same_bits_for_each_dtype_and_op) {
   }
 }
 
-TEST(allreduce, takes_any_length) {
+TEST(allreduce, supports_any_length) {
   for (Algorithm algorithm : kAmongEquals) {
     for (int n : {2, 5, 17}) {
       for (std::int64_t count : {0, 1, 15, 16, 17, 4096}) {
@@ -164,7 +164,7 @@ TEST(allreduce, chooses_by_size_and_members) {
 
 TEST(allreduce, direct_takes_exactly_two_phases) {
   for (int n : {2, 3, 16}) {
-    World world(one_machine(n));
+    SimulatedWorld world(one_machine(n));
     for (int i = 0; i < n; ++i) {
       world.set_tensor(i, DType::kFloat32, {1 << 16}, 0, /*in_place=*/true);
       world[i].request.kind = Kind::kAllreduce;
@@ -180,7 +180,7 @@ TEST(allreduce, takes_two_phases_for_each_block_up_to_64_blocks) {
   Tuning tuning = only(Algorithm::kBlocks);
   tuning.block_bytes = 1000;
   const auto phases = [&](std::int64_t count) {
-    World world(one_machine(3));
+    SimulatedWorld world(one_machine(3));
     for (int i = 0; i < 3; ++i) {
       world.set_tensor(i, DType::kFloat32, {count}, 0, /*in_place=*/true);
       world[i].request.kind = Kind::kAllreduce;
@@ -197,7 +197,7 @@ TEST(allreduce, copies_a_large_result_past_the_caches_unless_in_place) {
   Tuning tuning = only(Algorithm::kBlocks);
   tuning.past_caches_bytes = 4000;
   const auto copies_past = [&](std::int64_t count, bool in_place) {
-    World world(one_machine(3));
+    SimulatedWorld world(one_machine(3));
     for (int i = 0; i < 3; ++i) {
       const std::size_t nbytes = static_cast<std::size_t>(count) * sizeof(float);
       world.set_tensor(i, DType::kFloat32, {count}, nbytes, in_place);
@@ -221,7 +221,7 @@ TEST(allreduce, copies_a_large_result_past_the_caches_unless_in_place) {
   CHECK(copies_past(1536, false));
 }
 
-TEST(allreduce, goes_over_even_and_uneven_machines) {
+TEST(allreduce, supports_even_and_uneven_machines) {
   const std::vector<std::vector<int>> layouts{
       {2, 2}, {1, 3}, {4, 4, 4}, {3, 2, 1}, {5, 3}, {1, 1, 2}, {2, 1, 1, 1, 1}};
   unsigned seed = 0;
@@ -242,8 +242,8 @@ TEST(allreduce, goes_over_even_and_uneven_machines) {
   }
 }
 
-TEST(allreduce, doubles_between_many_machines) {
-  // 19 machines of 2: pieces are short enough for doubling, the tensor is not.
+TEST(allreduce, uses_doubling_between_many_machines) {
+  // 19 machines of 2: the pieces are short enough for doubling, but the tensor is not.
   Case test{.machine_of = machines_of(std::vector<int>(19, 2)), .count = 500};
   Tuning tuning;
   tuning.flat_members = 0;
@@ -251,8 +251,8 @@ TEST(allreduce, doubles_between_many_machines) {
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kHierarchical);
 }
 
-TEST(allreduce, takes_members_of_a_machine_in_any_order) {
-  // Round robin over three machines, one of them short.
+TEST(allreduce, supports_members_of_a_machine_in_any_order) {
+  // Round robin over three machines, one of which has fewer members.
   Case test{.machine_of = {0, 1, 2, 0, 1, 2, 0, 1}, .count = 1000};
   for (bool in_place : {false, true}) {
     test.in_place = in_place;

@@ -4,10 +4,10 @@
 namespace bluecomm::test {
 namespace {
 
-TEST(barrier, ends_for_nobody_before_all_have_started) {
+TEST(barrier, does_not_complete_before_all_have_started) {
   for (int n : {1, 2, 3, 5, 8, 17}) {
     for (int late = 0; late < n; ++late) {
-      World world(one_machine(n));
+      SimulatedWorld world(one_machine(n));
       for (int i = 0; i < n; ++i) world[i].request.kind = Kind::kBarrier;
       world.plan();
       bool waited = false;
@@ -21,7 +21,7 @@ TEST(barrier, ends_for_nobody_before_all_have_started) {
 }
 
 TEST(barrier, takes_a_logarithmic_number_of_steps) {
-  World world(one_machine(17));
+  SimulatedWorld world(one_machine(17));
   for (int i = 0; i < 17; ++i) world[i].request.kind = Kind::kBarrier;
   world.plan();
   for (int i = 0; i < 17; ++i) CHECK_EQ(world[i].plan.phases.size(), 5u);

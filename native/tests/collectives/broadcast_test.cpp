@@ -17,7 +17,7 @@ struct Case {
 
 // Returns the algorithm that was used.
 Algorithm check_broadcast(const Case& test, const Tuning& tuning, unsigned seed) {
-  World world(one_machine(test.members));
+  SimulatedWorld world(one_machine(test.members));
   std::mt19937 random(seed);
   for (int i = 0; i < test.members; ++i) {
     const std::size_t nbytes =
@@ -34,7 +34,7 @@ Algorithm check_broadcast(const Case& test, const Tuning& tuning, unsigned seed)
   return world[0].plan.algorithm;
 }
 
-// One for each algorithm, whatever size and members.
+// Thresholds that force each algorithm for any size and number of members.
 std::vector<Tuning> every_algorithm() {
   Tuning flat;
   flat.broadcast_flat_members = 100;
@@ -66,11 +66,12 @@ TEST(broadcast, copies_the_root_with_each_algorithm) {
   }
 }
 
-// The engine finds out by comparing headers; here it is enough that they meet.
-TEST(broadcast, ends_for_no_root_that_others_do_not_follow) {
+// The engine notices the mismatch by comparing headers; here it is enough that messages
+// of the two roots meet.
+TEST(broadcast, two_roots_notice_each_other) {
   for (const Tuning& tuning : every_algorithm()) {
     for (int n : {2, 3, 5, 8}) {
-      World world(one_machine(n));
+      SimulatedWorld world(one_machine(n));
       for (int i = 0; i < n; ++i) {
         world.set_tensor(i, DType::kUInt8, {10}, 10);
         world[i].request.kind = Kind::kBroadcast;
@@ -83,7 +84,7 @@ TEST(broadcast, ends_for_no_root_that_others_do_not_follow) {
   }
 }
 
-TEST(broadcast, takes_every_dtype) {
+TEST(broadcast, supports_every_dtype) {
   for (DType dtype : kEveryDType) {
     check_broadcast({.members = 5, .root = 2, .dtype = dtype}, {}, 1);
   }

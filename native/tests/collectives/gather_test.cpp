@@ -1,4 +1,5 @@
-// Operations whose results are stacked rows of a length that only the senders know.
+// Tests of operations whose results are stacked rows, of which only the senders know
+// the number.
 #include <algorithm>
 #include <random>
 #include <stdexcept>
@@ -12,14 +13,15 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Shape of a tensor of rows of `columns` elements; columns < 0: one dimension.
+// Returns the shape of a tensor with rows of `columns` elements, or of one dimension if
+// columns < 0.
 std::vector<std::int64_t> shape_of(std::int64_t rows, std::int64_t columns) {
   if (columns < 0) return {rows};
   return {rows, columns};
 }
 
 // Gives each member `rows[i]` rows of random elements. Returns the tensors.
-std::vector<Bytes> set_rows(World& world, Kind kind, DType dtype,
+std::vector<Bytes> set_rows(SimulatedWorld& world, Kind kind, DType dtype,
                             const std::vector<std::int64_t>& rows, std::int64_t columns,
                             unsigned seed) {
   std::mt19937 random(seed);
@@ -48,7 +50,7 @@ TEST(allgather, stacks_unequal_rows_in_member_order) {
         std::mt19937 random(++seed);
         std::vector<std::int64_t> rows = random_rows(n, random);
         rows.back() = 0;
-        World world(one_machine(n));
+        SimulatedWorld world(one_machine(n));
         const auto inputs =
             set_rows(world, Kind::kAllgather, dtype, rows, columns, seed);
         world.plan();
@@ -73,7 +75,7 @@ TEST(neighbor_allgather, stacks_in_the_order_of_the_sources) {
     for (std::int64_t columns : {-1, 0, 3}) {
       std::mt19937 random(++seed);
       const std::vector<std::int64_t> rows = random_rows(n, random);
-      World world(one_machine(n));
+      SimulatedWorld world(one_machine(n));
       const auto inputs = set_rows(world, Kind::kNeighborAllgather, DType::kFloat32,
                                    rows, columns, seed);
       for (int i = 0; i < n; ++i) {
@@ -101,7 +103,7 @@ TEST(neighbor_allgather, stacks_in_the_order_of_the_sources) {
   }
 }
 
-TEST(alltoall, deals_out_the_rows_as_split) {
+TEST(alltoall, distributes_the_rows_by_the_splits) {
   unsigned seed = 0;
   for (int n : {1, 2, 3, 5, 8, 17}) {
     for (std::int64_t columns : {-1, 0, 5}) {
@@ -114,7 +116,7 @@ TEST(alltoall, deals_out_the_rows_as_split) {
         rows.push_back(0);
         for (std::int64_t split : splits.back()) rows.back() += split;
       }
-      World world(one_machine(n));
+      SimulatedWorld world(one_machine(n));
       const auto inputs =
           set_rows(world, Kind::kAlltoall, DType::kInt32, rows, columns, seed);
       for (int i = 0; i < n; ++i) world[i].request.splits = splits[i];
@@ -142,7 +144,7 @@ TEST(alltoall, deals_out_the_rows_as_split) {
 }
 
 TEST(alltoall, without_splits_shares_equally) {
-  World world(one_machine(3));
+  SimulatedWorld world(one_machine(3));
   const auto inputs = set_rows(world, Kind::kAlltoall, DType::kUInt8, {6, 3, 0}, -1, 1);
   world.plan();
   world.run(1);
@@ -150,9 +152,9 @@ TEST(alltoall, without_splits_shares_equally) {
   CHECK(world[2].result == (Bytes{inputs[0][4], inputs[0][5], inputs[1][2]}));
 }
 
-// An announcement that makes no sense comes only from a defect or a forger.
-TEST(allgather, refuses_rows_of_another_length) {
-  World world(one_machine(2));
+// Only a defect or an attacker sends an invalid announcement.
+TEST(allgather, rejects_rows_of_another_length) {
+  SimulatedWorld world(one_machine(2));
   set_rows(world, Kind::kAllgather, DType::kFloat32, {2, 2}, 3, 1);
   world.plan();
   Phase& phase = world[0].plan.phases[0];

@@ -1,5 +1,5 @@
-// Oracle: the mixing matrix. W[i][j] is the weight that member i gives to the tensor of
-// member j, so the result is W @ X.
+// The oracle is the mixing matrix W: W[i][j] is the weight that member i gives to the
+// tensor of member j, so the result is W @ X.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -13,7 +13,7 @@ namespace {
 
 using Matrix = std::vector<std::vector<double>>;
 
-// Each edge there with probability 1/2; weights from -1 to 1.
+// Each edge exists with probability 1/2 and has a weight from -1 to 1.
 Matrix random_matrix(int n, std::mt19937& random) {
   std::uniform_real_distribution<double> weight(-1.0, 1.0);
   Matrix matrix(static_cast<std::size_t>(n), std::vector<double>(n, 0.0));
@@ -25,8 +25,8 @@ Matrix random_matrix(int n, std::mt19937& random) {
   return matrix;
 }
 
-// Fills in the weights for row and column `me`: each edge's weight is split between
-// sender and receiver.
+// Sets the weights of row and column `me` in the request: each edge's weight is split
+// between sender and receiver.
 void set_weights(Request& request, const Matrix& matrix, int me, std::mt19937& random) {
   const int n = static_cast<int>(matrix.size());
   const double at_sender = 0.5;
@@ -42,8 +42,9 @@ void set_weights(Request& request, const Matrix& matrix, int me, std::mt19937& r
   std::shuffle(request.destinations.begin(), request.destinations.end(), random);
 }
 
-// Runs the plans and compares with matrix @ inputs.
-void check_mixes(World& world, const Matrix& matrix, bool in_place, unsigned seed) {
+// Runs the plans and compares the results with matrix @ inputs.
+void check_mixes(SimulatedWorld& world, const Matrix& matrix, bool in_place,
+                 unsigned seed) {
   const DType dtype = world[0].request.dtype;
   std::mt19937 random(seed);
   std::vector<std::vector<double>> inputs;
@@ -71,7 +72,7 @@ void check_mixes(World& world, const Matrix& matrix, bool in_place, unsigned see
 
 void check_neighbor_allreduce(const Matrix& matrix, DType dtype, std::int64_t count,
                               bool in_place, unsigned seed) {
-  World world(one_machine(static_cast<int>(matrix.size())));
+  SimulatedWorld world(one_machine(static_cast<int>(matrix.size())));
   std::mt19937 random(seed);
   for (int i = 0; i < world.size(); ++i) {
     const std::size_t nbytes = static_cast<std::size_t>(count) * item_size(dtype);
@@ -109,7 +110,7 @@ TEST(neighbor_allreduce, without_in_neighbors_scales_a_copy) {
 TEST(neighbor_allreduce, sums_integers) {
   const Matrix ring{{1, 0, 1}, {1, 1, 0}, {0, 1, 1}};
   for (bool in_place : {false, true}) {
-    World world(one_machine(3));
+    SimulatedWorld world(one_machine(3));
     for (int i = 0; i < 3; ++i) {
       world.set_tensor(i, DType::kInt16, {100}, 200, in_place);
       world[i].request.kind = Kind::kNeighborAllreduce;
@@ -123,7 +124,7 @@ TEST(neighbor_allreduce, sums_integers) {
 TEST(pair_gossip, averages_two_members) {
   const Matrix matrix{{0.5, 0.0, 0.5}, {0.0, 1.0, 0.0}, {0.25, 0.0, 0.75}};
   for (bool in_place : {false, true}) {
-    World world(one_machine(3));
+    SimulatedWorld world(one_machine(3));
     for (int i = 0; i < 3; ++i) {
       Request& request = world[i].request;
       world.set_tensor(i, DType::kFloat32, {1000}, 4000, in_place);
@@ -137,7 +138,8 @@ TEST(pair_gossip, averages_two_members) {
   }
 }
 
-// W of members from W of machines: first the average within each machine.
+// Returns the W of members that belongs to a W of machines: the average within each
+// machine comes first.
 Matrix spread(const Matrix& machines, const std::vector<int>& sizes) {
   const std::vector<int> machine_of = machines_of(sizes);
   Matrix matrix;
@@ -154,7 +156,7 @@ void check_hierarchical(const std::vector<int>& sizes, DType dtype, std::int64_t
   std::mt19937 random(seed);
   const Matrix between = random_matrix(static_cast<int>(sizes.size()), random);
   const std::vector<int> machine_of = machines_of(sizes);
-  World world(machine_of);
+  SimulatedWorld world(machine_of);
   for (int i = 0; i < world.size(); ++i) {
     const std::size_t nbytes = static_cast<std::size_t>(count) * item_size(dtype);
     world.set_tensor(i, dtype, {count}, nbytes, in_place);

@@ -19,7 +19,7 @@ struct Case {
 };
 
 void check_reducescatter(const Case& test, unsigned seed) {
-  World world(one_machine(test.members));
+  SimulatedWorld world(one_machine(test.members));
   std::mt19937 random(seed);
   std::vector<std::vector<double>> inputs;
   const std::size_t row =
@@ -41,7 +41,7 @@ void check_reducescatter(const Case& test, unsigned seed) {
   world.plan();
   world.run(seed);
 
-  std::size_t k = 0;  // element of the whole
+  std::size_t k = 0;  // index in the whole tensor
   int wrong = 0;
   for (int i = 0; i < test.members; ++i) {
     CHECK_EQ(world[i].result.size(), static_cast<std::size_t>(rows_of(i)) * row);
@@ -71,7 +71,7 @@ TEST(reducescatter, gives_each_member_its_rows_of_the_reduction) {
   }
 }
 
-TEST(reducescatter, takes_every_op_and_scale) {
+TEST(reducescatter, supports_every_op_and_scale) {
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin,
                       ReduceOp::kMax, ReduceOp::kProduct}) {
     check_reducescatter({.members = 3,
@@ -85,7 +85,7 @@ TEST(reducescatter, takes_every_op_and_scale) {
 }
 
 TEST(reducescatter, may_write_over_its_own_rows) {
-  World world(one_machine(2));
+  SimulatedWorld world(one_machine(2));
   for (int i = 0; i < 2; ++i) {
     world.set_tensor(i, DType::kInt8, {200}, 0, /*in_place=*/true);
     for (std::byte& value : world[i].input) value = std::byte{3};

@@ -1,3 +1,5 @@
+// The simulator of plans; see simulator.h. It runs in the test's thread: one PlanRunner
+// per rank does one step at a time, in an order drawn from the seed.
 #include "tests/collectives/simulator.h"
 
 #include <algorithm>
@@ -13,41 +15,43 @@ namespace bluecomm::test {
 namespace {
 
 constexpr std::size_t kMaxEager = 4096;
-constexpr std::size_t kCut = 64;  // chunks are multiples of it, as in the transports
+constexpr std::size_t kCut = 64;  // chunks are multiples of this, as in the transports
 constexpr std::byte kPoison{0xff};
 
-using Bytes = std::span<const std::byte>;
+using ConstBytes = std::span<const std::byte>;
 
-bool overlap(Bytes a, Bytes b) {
+bool overlap(ConstBytes a, ConstBytes b) {
   return !a.empty() && !b.empty() && a.data() < b.data() + b.size() &&
          b.data() < a.data() + a.size();
 }
 
-bool holds(Bytes whole, Bytes part) {
+bool holds(ConstBytes whole, ConstBytes part) {
   return part.empty() || (part.data() >= whole.data() &&
                           part.data() + part.size() <= whole.data() + whole.size());
 }
 
-bool equal(Bytes a, Bytes b) { return a.data() == b.data() && a.size() == b.size(); }
+bool equal(ConstBytes a, ConstBytes b) {
+  return a.data() == b.data() && a.size() == b.size();
+}
 
-// From, to, phase, slot.
-using Key = std::tuple<int, int, std::size_t, std::uint32_t>;
+// Sender, receiver, phase, slot.
+using MessageKey = std::tuple<int, int, std::size_t, std::uint32_t>;
 
-struct Message {
-  Bytes payload;                 // the sender's memory, or `eager`
+struct InFlight {
+  ConstBytes payload;            // the sender's memory, or `eager`
   std::vector<std::byte> eager;  // a copy
-  std::size_t released = 0;      // the sender may overwrite this much
+  std::size_t released = 0;      // bytes that the sender may overwrite
   double scale = 1.0;
   std::int64_t first_dim = 0;
   bool is_received = false;
 };
 
-using Network = std::map<Key, Message>;
+using Network = std::map<MessageKey, InFlight>;
 
-// The executor's part for one rank.
-class Runner {
+// Executes the plan of one rank.
+class PlanRunner {
  public:
-  Runner(Call& call, DType dtype, Network& network, std::mt19937& random)
+  PlanRunner(MemberCall& call, DType dtype, Network& network, std::mt19937& random)
       : call_(call), dtype_(dtype), network_(network), random_(random) {
     const Group& group = *call.request.group;
     rank_ = group.ranks[group.me];
@@ -55,7 +59,7 @@ class Runner {
 
   bool done() const { return phase_ == call_.plan.phases.size(); }
 
-  // Does one thing that can be done now. False: nothing can.
+  // Does one thing that is possible now. Returns false if nothing is.
   bool step() {
     if (done()) return false;
     if (!is_started_) {
@@ -78,18 +82,18 @@ class Runner {
   }
 
  private:
-  // Of a gather in the phase that runs.
-  struct Progress {
-    std::vector<Message*> messages;  // of each source; null for own memory
+  // The state of a gather in the running phase.
+  struct GatherProgress {
+    std::vector<InFlight*> messages;  // one for each source; null for own memory
     bool is_accepted = false;
     std::size_t combined = 0;
-    std::size_t written = 0;         // less than combined: waits for releases
+    std::size_t written = 0;         // less than `combined` while waiting for releases
     std::vector<std::byte> scratch;  // with overwrites_sent
   };
 
   Phase& phase() { return call_.plan.phases[phase_]; }
 
-  Bytes scratch() const {
+  ConstBytes scratch() const {
     return {call_.plan.scratch.get(), call_.plan.scratch_nbytes};
   }
 
@@ -122,10 +126,10 @@ class Runner {
       broken("a send leaves the caller's memory");
     }
     if (send.peer == rank_) broken("a rank sends to itself");
-    const Key key{rank_, send.peer, phase_, send.slot};
+    const MessageKey key{rank_, send.peer, phase_, send.slot};
     const auto [place, is_new] = network_.try_emplace(key);
     if (!is_new) broken("two sends share peer, phase and slot");
-    Message& message = place->second;
+    InFlight& message = place->second;
     message.scale = send.scale;
     message.first_dim = send.first_dim;
     message.payload = send.bytes;
@@ -136,7 +140,7 @@ class Runner {
     }
   }
 
-  // True when every awaited header is there, and so the gathers have their memory.
+  // Returns whether every awaited header has arrived, and so the gathers have memory.
   bool bind() {
     std::vector<Arrival> arrivals;
     for (const Gather& gather : phase().gathers) {
@@ -144,7 +148,7 @@ class Runner {
         if (source.peer == kSelf) continue;
         const auto found = network_.find({source.peer, rank_, phase_, source.slot});
         if (found == network_.end()) return false;
-        const Message& message = found->second;
+        const InFlight& message = found->second;
         arrivals.push_back(
             {source.peer, source.slot, message.payload.size(), message.first_dim});
       }
@@ -155,7 +159,7 @@ class Runner {
     return true;
   }
 
-  // The rules for one rank's memory within a phase.
+  // Checks the rules for one rank's memory within a phase, and poisons destinations.
   void check_and_poison() {
     std::vector<Gather>& gathers = phase().gathers;
     for (std::size_t i = 0; i < gathers.size(); ++i) {
@@ -197,10 +201,10 @@ class Runner {
     }
   }
 
-  // True when the headers of all sources have arrived.
-  bool accept(const Gather& gather, Progress& progress) {
+  // Returns whether the headers of all sources have arrived.
+  bool accept(const Gather& gather, GatherProgress& progress) {
     if (progress.is_accepted) return true;
-    std::vector<Message*> messages;
+    std::vector<InFlight*> messages;
     for (const Source& source : gather.sources) {
       if (source.peer == kSelf) {
         messages.push_back(nullptr);
@@ -210,7 +214,7 @@ class Runner {
       if (found == network_.end()) return false;
       messages.push_back(&found->second);
     }
-    for (Message* message : messages) {
+    for (InFlight* message : messages) {
       if (message == nullptr) continue;
       if (message->payload.size() != gather.dst.size()) {
         broken("a message of " + std::to_string(message->payload.size()) +
@@ -228,7 +232,7 @@ class Runner {
 
   bool combine_chunk(std::size_t index) {
     const Gather& gather = phase().gathers[index];
-    Progress& progress = progress_[index];
+    GatherProgress& progress = progress_[index];
     if (!accept(gather, progress)) return false;
     const std::size_t start = progress.combined;
     if (start == gather.dst.size()) return false;
@@ -237,8 +241,8 @@ class Runner {
     std::vector<Term> terms;
     for (std::size_t s = 0; s < gather.sources.size(); ++s) {
       const Source& source = gather.sources[s];
-      const Message* message = progress.messages[s];
-      const Bytes bytes = message == nullptr ? source.own : message->payload;
+      const InFlight* message = progress.messages[s];
+      const ConstBytes bytes = message == nullptr ? source.own : message->payload;
       const double scale = message == nullptr ? 1.0 : message->scale;
       terms.push_back({bytes.data() + start, source.weight * scale});
     }
@@ -259,17 +263,17 @@ class Runner {
     }
     progress.combined += length;
     if (!gather.overwrites_sent) progress.written = progress.combined;
-    for (Message* message : progress.messages) {
+    for (InFlight* message : progress.messages) {
       if (message == nullptr) continue;
       message->released = std::max(message->released, progress.combined);
     }
     return true;
   }
 
-  // Moves out of scratch memory what no send needs any more.
+  // Copies bytes from scratch memory to where no send is read any more.
   bool write_back(std::size_t index) {
     const Gather& gather = phase().gathers[index];
-    Progress& progress = progress_[index];
+    GatherProgress& progress = progress_[index];
     if (progress.written == progress.combined) return false;
     const std::size_t length = chunk_length(progress.combined - progress.written);
     const std::span<std::byte> dst = gather.dst.subspan(progress.written, length);
@@ -294,7 +298,7 @@ class Runner {
 
   bool end_phase() {
     for (std::size_t i = 0; i < progress_.size(); ++i) {
-      const Progress& progress = progress_[i];
+      const GatherProgress& progress = progress_[i];
       if (!progress.is_accepted || progress.written < phase().gathers[i].dst.size()) {
         return false;
       }
@@ -312,7 +316,7 @@ class Runner {
     return true;
   }
 
-  Call& call_;
+  MemberCall& call_;
   DType dtype_;
   Network& network_;
   std::mt19937& random_;
@@ -320,11 +324,11 @@ class Runner {
   std::size_t phase_ = 0;
   bool is_started_ = false;
   bool is_bound_ = false;
-  std::vector<Progress> progress_;
+  std::vector<GatherProgress> progress_;
   std::vector<std::pair<std::size_t, const Send*>> unreleased_;  // with their phases
 };
 
-void finish(Call& call) {
+void finish(MemberCall& call) {
   call.input_after = call.input;
   call.result = !call.request.output.empty() ? std::vector(call.request.output.begin(),
                                                            call.request.output.end())
@@ -336,7 +340,7 @@ void finish(Call& call) {
 
 }  // namespace
 
-World::World(const std::vector<int>& machine_of)
+SimulatedWorld::SimulatedWorld(const std::vector<int>& machine_of)
     : calls_(machine_of.size()), done_(machine_of.size()) {
   Group group;
   group.id = 1;
@@ -348,9 +352,10 @@ World::World(const std::vector<int>& machine_of)
   }
 }
 
-void World::set_tensor(int member, DType dtype, std::vector<std::int64_t> shape,
-                       std::size_t output_nbytes, bool in_place) {
-  Call& call = calls_[member];
+void SimulatedWorld::set_tensor(int member, DType dtype,
+                                std::vector<std::int64_t> shape,
+                                std::size_t output_nbytes, bool in_place) {
+  MemberCall& call = calls_[member];
   std::size_t nbytes = item_size(dtype);
   for (std::int64_t dimension : shape) nbytes *= static_cast<std::size_t>(dimension);
   call.input.assign(nbytes, std::byte{0});
@@ -368,15 +373,16 @@ void World::set_tensor(int member, DType dtype, std::vector<std::int64_t> shape,
   };
 }
 
-void World::plan(const Tuning& tuning) {
-  for (Call& call : calls_) call.plan = make_plan(call.request, tuning);
+void SimulatedWorld::plan(const Tuning& tuning) {
+  for (MemberCall& call : calls_) call.plan = make_plan(call.request, tuning);
 }
 
-void World::run(unsigned seed, int late, const std::function<void()>& before_late) {
+void SimulatedWorld::run(unsigned seed, int late,
+                         const std::function<void()>& before_late) {
   std::mt19937 random(seed);
   Network network;
-  std::vector<Runner> runners;
-  for (Call& call : calls_)
+  std::vector<PlanRunner> runners;
+  for (MemberCall& call : calls_)
     runners.emplace_back(call, call.request.dtype, network, random);
   std::fill(done_.begin(), done_.end(), false);
 
@@ -389,7 +395,7 @@ void World::run(unsigned seed, int late, const std::function<void()>& before_lat
   std::vector<int> order(calls_.size());
   for (int i = 0; i < size(); ++i) order[i] = i;
   while (true) {
-    // Some rank, drawn anew each time, does one thing.
+    // One randomly chosen rank does one thing.
     std::shuffle(order.begin(), order.end(), random);
     const bool any = std::any_of(order.begin(), order.end(), [&](int member) {
       if (is_late && member == late) return false;

@@ -1,10 +1,10 @@
 // Runs the plans of all ranks against each other in memory, in random order, and checks
-// the rules of engine/plan.h while it does.
+// the rules of engine/plan.h at the same time.
 //
-// A rank's memory is treated as badly as the rules allow: a message is copied when it
-// is sent (eager), or else read where it lies, in chunks, as late as the receiver
-// pleases; a destination is poisoned when its phase starts; input and output are
-// scribbled over the moment the rank is done.
+// A rank's memory is treated as badly as the rules allow: a message is either copied
+// when it is sent (eager), or read from the sender's memory in chunks as late as
+// possible; a destination is poisoned when its phase starts; input and output are
+// overwritten as soon as the rank is done.
 #pragma once
 
 #include <cstddef>
@@ -20,60 +20,61 @@
 
 namespace bluecomm::test {
 
-// A broken rule: the text says which, and where.
+// Thrown when a plan breaks a rule. The text names the rule, the rank and the phase.
 struct RuleBroken : std::logic_error {
   using std::logic_error::logic_error;
 };
 
-// One member's call, with the memory it works on.
-struct Call {
+// One member's call and its memory.
+struct MemberCall {
   Request request;
   std::vector<std::byte> input;
   std::vector<std::byte> output;     // unused in place
   bool in_place = false;             // output is input
-  std::vector<std::byte> allocated;  // through Request::allocate
-  std::vector<std::int64_t> rows;    // as told to Request::allocate
+  std::vector<std::byte> allocated;  // by Request::allocate
+  std::vector<std::int64_t> rows;    // as passed to Request::allocate
   Plan plan;
 
-  // Copies made when the plan ended, before the memory was scribbled over.
+  // Copies made when the plan ended, before the memory was overwritten.
   std::vector<std::byte> result;
   std::vector<std::byte> input_after;
 };
 
-// The calls of all members of a group. Global ranks are not member indices, so that a
-// mix-up shows.
-class World {
+// The calls of all members of a group. Global ranks differ from member indices, so that
+// confusing them is noticed.
+class SimulatedWorld {
  public:
-  // `machine_of` of each member.
-  explicit World(const std::vector<int>& machine_of);
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
+  // Makes a group whose member i is on machine `machine_of[i]`.
+  explicit SimulatedWorld(const std::vector<int>& machine_of);
+  SimulatedWorld(const SimulatedWorld&) = delete;
+  SimulatedWorld& operator=(const SimulatedWorld&) = delete;
 
   int size() const { return static_cast<int>(calls_.size()); }
-  Call& operator[](int member) { return calls_[member]; }
+  MemberCall& operator[](int member) { return calls_[member]; }
 
-  // Gives a member its tensor: zeros; and memory for an output of `output_nbytes`
-  // unless `in_place`. Points the request to them.
+  // Gives a member a tensor of zeros, and memory for an output of `output_nbytes`
+  // unless `in_place`, and sets the request's spans to them.
   void set_tensor(int member, DType dtype, std::vector<std::int64_t> shape,
                   std::size_t output_nbytes, bool in_place = false);
 
   // Makes the plans of all members.
   void plan(const Tuning& tuning = {});
 
-  // Runs the plans made last. Throws RuleBroken. Member `late`, if any, starts when
-  // nobody else can go on; `before_late` is called just then.
+  // Runs the plans made last. Throws RuleBroken. If `late` is not -1, that member
+  // starts only when no other member can continue, right after `before_late` is called.
   void run(
       unsigned seed, int late = -1, const std::function<void()>& before_late = [] {});
 
-  // True once the member's plan has ended.
+  // Returns whether the member's plan has ended.
   bool done(int member) const { return done_[member]; }
 
  private:
-  std::vector<Call> calls_;
+  std::vector<MemberCall> calls_;
   std::vector<bool> done_;
 };
 
-// All members on one machine, each alone, or machine m with `sizes[m]` members.
+// Return `machine_of` for all members on one machine, for each member on a machine of
+// its own, and for machines with `sizes[m]` members.
 std::vector<int> one_machine(int members);
 std::vector<int> machines_of_one(int members);
 std::vector<int> machines_of(const std::vector<int>& sizes);

@@ -1,5 +1,4 @@
-// The simulator must notice what it is for: plans that break the rules of
-// engine/plan.h.
+// The simulator must notice plans that break the rules of engine/plan.h.
 #include "tests/collectives/simulator.h"
 
 #include <algorithm>
@@ -10,9 +9,10 @@
 namespace bluecomm::test {
 namespace {
 
-// Spoils a good ring allreduce of three members in place, which moves long messages.
-void check_broken(const std::function<void(World&)>& spoil, std::string_view rule) {
-  World world(one_machine(3));
+// Breaks a valid ring allreduce of three members in place, which sends long messages.
+void check_broken(const std::function<void(SimulatedWorld&)>& spoil,
+                  std::string_view rule) {
+  SimulatedWorld world(one_machine(3));
   for (int i = 0; i < 3; ++i) {
     world.set_tensor(i, DType::kFloat32, {30'000}, 0, /*in_place=*/true);
     world[i].request.kind = Kind::kAllreduce;
@@ -24,28 +24,31 @@ void check_broken(const std::function<void(World&)>& spoil, std::string_view rul
   CHECK_THROWS(world.run(1), RuleBroken, rule);
 }
 
-Phase& first_phase(World& world) { return world[0].plan.phases[0]; }
+Phase& first_phase(SimulatedWorld& world) { return world[0].plan.phases[0]; }
 
-TEST(simulator, notices_messages_that_do_not_fit_together) {
-  check_broken([](World& world) { first_phase(world).sends[0].slot = 5; }, "deadlock");
-  check_broken([](World& world) { first_phase(world).sends.clear(); }, "deadlock");
-  check_broken([](World& world) { world[0].plan.phases.pop_back(); }, "deadlock");
-  check_broken([](World& world) { first_phase(world).sends[0].peer = 106; },
+TEST(simulator, notices_messages_that_do_not_match) {
+  check_broken([](SimulatedWorld& world) { first_phase(world).sends[0].slot = 5; },
+               "deadlock");
+  check_broken([](SimulatedWorld& world) { first_phase(world).sends.clear(); },
+               "deadlock");
+  check_broken([](SimulatedWorld& world) { world[0].plan.phases.pop_back(); },
+               "deadlock");
+  check_broken([](SimulatedWorld& world) { first_phase(world).sends[0].peer = 106; },
                "deadlock");
   check_broken(
-      [](World& world) {
+      [](SimulatedWorld& world) {
         Send& send = first_phase(world).sends[0];
         send.bytes = send.bytes.first(send.bytes.size() - 64);
       },
       "bytes arrived for");
   check_broken(
-      [](World& world) {
+      [](SimulatedWorld& world) {
         Phase& phase = first_phase(world);
         phase.sends.push_back(phase.sends[0]);
       },
       "two sends share peer, phase and slot");
   check_broken(
-      [](World& world) {
+      [](SimulatedWorld& world) {
         Send empty = first_phase(world).sends[0];
         empty.slot = 7;
         empty.bytes = {};
@@ -56,7 +59,7 @@ TEST(simulator, notices_messages_that_do_not_fit_together) {
 
 TEST(simulator, notices_two_receivers_of_a_message) {
   check_broken(
-      [](World& world) {
+      [](SimulatedWorld& world) {
         Gather& gather = first_phase(world).gathers[0];
         gather.sources.push_back(gather.sources[0]);
       },
@@ -65,27 +68,28 @@ TEST(simulator, notices_two_receivers_of_a_message) {
 
 TEST(simulator, notices_memory_that_is_still_needed) {
   check_broken(
-      [](World& world) {
+      [](SimulatedWorld& world) {
         Gather& gather = first_phase(world).gathers[0];
         gather.dst = std::span(world[1].input).first(gather.dst.size());
       },
       "a destination leaves the caller's memory");
-  check_broken([](World& world) { first_phase(world).sends[0].bytes = world[1].input; },
-               "a send leaves the caller's memory");
   check_broken(
-      [](World& world) {
+      [](SimulatedWorld& world) { first_phase(world).sends[0].bytes = world[1].input; },
+      "a send leaves the caller's memory");
+  check_broken(
+      [](SimulatedWorld& world) {
         Phase& phase = first_phase(world);
         phase.sends[0].bytes = phase.gathers[0].dst;
       },
       "a destination overlaps a send of phase 0");
   check_broken(
-      [](World& world) {
+      [](SimulatedWorld& world) {
         Phase& phase = first_phase(world);
         phase.gathers.push_back(phase.gathers[0]);
       },
       "two destinations overlap");
   check_broken(
-      [](World& world) {
+      [](SimulatedWorld& world) {
         Gather& gather = first_phase(world).gathers[0];
         const std::span<const std::byte> input = world[0].input;
         const std::size_t start = gather.dst.data() - input.data();
@@ -93,7 +97,7 @@ TEST(simulator, notices_memory_that_is_still_needed) {
       },
       "an own source overlaps a destination in part");
   check_broken(
-      [](World& world) {
+      [](SimulatedWorld& world) {
         Gather& gather = first_phase(world).gathers[0];
         gather.dst = gather.dst.first(64);
       },
@@ -104,7 +108,7 @@ TEST(simulator, notices_memory_that_is_still_needed) {
 TEST(simulator, notices_a_lingering_send_that_is_overwritten) {
   int broken = 0;
   for (unsigned seed = 0; seed < 20; ++seed) {
-    World world(one_machine(3));
+    SimulatedWorld world(one_machine(3));
     for (int i = 0; i < 3; ++i) {
       world.set_tensor(i, DType::kFloat32, {30'000}, 0, /*in_place=*/true);
       world[i].request.kind = Kind::kAllreduce;
@@ -125,9 +129,9 @@ TEST(simulator, notices_a_lingering_send_that_is_overwritten) {
   CHECK(broken > 0);
 }
 
-// So a result that were read later than the rules allow would be wrong.
-TEST(simulator, scribbles_over_the_memory_of_who_is_done) {
-  World world(one_machine(2));
+// So a result that is read later than the rules allow is wrong.
+TEST(simulator, overwrites_the_memory_of_finished_members) {
+  SimulatedWorld world(one_machine(2));
   for (int i = 0; i < 2; ++i) {
     world.set_tensor(i, DType::kUInt8, {10'000}, 10'000);
     world[i].request.kind = Kind::kBroadcast;

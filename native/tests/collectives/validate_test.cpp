@@ -8,7 +8,7 @@
 namespace bluecomm::test {
 namespace {
 
-// A good request of member 0 of `n`, for a float32 tensor of four elements.
+// A valid request of member 0 of `n`, for a float32 tensor of four elements.
 class Good {
  public:
   explicit Good(Kind kind, int n = 2) : world_(one_machine(n)) {
@@ -28,7 +28,7 @@ class Good {
   }
 
  private:
-  World world_;
+  SimulatedWorld world_;
 };
 
 template <typename Spoil>
@@ -75,7 +75,7 @@ TEST(validate, compares_memory_with_the_shape) {
       "dimensions must be at least 0, got shape [2, -2]");
   check_refused(
       Kind::kAllreduce, [](Request& r) { r.shape = {1L << 40, 1L << 40}; },
-      "exceeds all memory");
+      "exceeds the address space");
   check_refused(
       Kind::kAllreduce, [](Request& r) { r.output = r.output.first(8); },
       "the output must have 16 bytes, got 8");
@@ -92,11 +92,11 @@ TEST(validate, refuses_an_output_that_overlaps_in_part) {
           r.input = std::span(memory).first(16);
           r.output = std::span(memory).last(16);
         },
-        "the output must be the input itself or apart from it");
+        "the output must be the input itself or must not overlap it");
   }
 }
 
-TEST(validate, needs_rows_and_a_way_to_allocate_them) {
+TEST(validate, needs_rows_and_an_allocator) {
   for (Kind kind : {Kind::kAllgather, Kind::kAlltoall, Kind::kNeighborAllgather}) {
     const auto make_scalar = [](Request& r) {
       r.shape = {};
@@ -105,18 +105,18 @@ TEST(validate, needs_rows_and_a_way_to_allocate_them) {
     check_refused(kind, make_scalar, "expected a tensor with at least one dimension");
     check_refused(
         kind, [](Request& r) { r.allocate = nullptr; },
-        "expected a way to allocate the result");
+        "expected a function that allocates the result");
     std::byte memory[16];
     check_refused(
         kind, [&](Request& r) { r.output = memory; },
-        "expected no output, since its length is not known before, got 16 bytes");
+        "expected no output, because its length is not known in advance, got 16 bytes");
   }
   check_refused(
       Kind::kReducescatter, [](Request& r) { r.shape = {}; },
       "expected a tensor with at least one dimension");
 }
 
-TEST(validate, averages_floating_dtypes_only) {
+TEST(validate, allows_averages_of_floating_dtypes_only) {
   const auto make_integer = [](Request& r) { r.dtype = DType::kInt32; };
   for (Kind kind : {Kind::kAllreduce, Kind::kHierarchicalNeighborAllreduce}) {
     check_refused(
@@ -177,11 +177,11 @@ TEST(validate, checks_each_neighbor) {
       "expected each source to be a machine from 0 to 0, got 1");
 }
 
-TEST(validate, pairs_one_member_with_one) {
+TEST(validate, pairs_exactly_two_members) {
   check_refused(
       Kind::kPairGossip, [](Request&) {},
-      "expected one member as only source and only destination, got 0 sources and 0 "
-      "destinations");
+      "expected one member as the only source and the only destination, got 0 sources "
+      "and 0 destinations");
   check_refused(
       Kind::kPairGossip,
       [](Request& r) {

@@ -128,7 +128,7 @@ Expected reduce(ReduceOp op, DType dtype, const std::vector<double>& values,
     switch (op) {
       case ReduceOp::kSum:
       case ReduceOp::kAverage:
-      case ReduceOp::kAdasum:  // whose weights are the caller's
+      case ReduceOp::kAdasum:  // the caller has applied the weights
         result += values[i];
         break;
       case ReduceOp::kMin:

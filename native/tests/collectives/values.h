@@ -1,4 +1,4 @@
-// Elements of tensors of any dtype, read and written as doubles.
+// Access to elements of tensors of any dtype as doubles.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,16 @@ void set_value(std::span<std::byte> tensor, DType dtype, std::size_t index,
                double value);
 std::vector<double> values_of(std::span<const std::byte> tensor, DType dtype);
 
-// Fills a tensor with values small enough that no `op` over 17 of them leaves the
+// Fills a tensor with values so small that `op` over 17 of them does not overflow the
 // dtype.
 void fill_random(std::span<std::byte> tensor, DType dtype, ReduceOp op,
                  std::mt19937& random);
 
-// Distance between 1 and the next value; 0 for types that are exact.
+// Returns the distance between 1 and the next value, or 0 for exact types.
 double epsilon(DType dtype);
 
-// `op` over one element of each tensor, and a bound of what rounding may change when
-// each of them takes part in `values.size()` roundings.
+// The result of `op` over one element of each tensor, and a bound on the rounding error
+// if each element takes part in `values.size()` roundings.
 struct Expected {
   double value;
   double tolerance;
