@@ -1,3 +1,5 @@
+// The texts of failures. The dispatcher calls these functions under the progress lock;
+// all are pure.
 #include "engine/describe.h"
 
 #include <algorithm>
@@ -44,7 +46,8 @@ std::string describe_factor(std::string_view name, double factor) {
   return std::string(", ").append(name) + value.data();
 }
 
-// What the callers must do, for the first thing in which the calls differ.
+// Returns what the callers must change, for the first property in which the calls
+// differ.
 std::string_view remedy(const Envelope& a, const Envelope& b) {
   if (a.kind != b.kind) return "All ranks must call the same operation under one name.";
   if (a.dtype != b.dtype || a.shape_hash != b.shape_hash) {
@@ -92,12 +95,13 @@ std::string describe_call(const Envelope& call) {
   return text;
 }
 
-std::string describe_mismatch(std::string_view name, const Caller& a, const Caller& b) {
-  const Caller& low = a.rank < b.rank ? a : b;
-  const Caller& high = a.rank < b.rank ? b : a;
+std::string describe_mismatch(std::string_view name, const MismatchedCall& a,
+                              const MismatchedCall& b) {
+  const MismatchedCall& low = a.rank < b.rank ? a : b;
+  const MismatchedCall& high = a.rank < b.rank ? b : a;
   std::string text = describe_operation(low.call, name);
-  text.append(": ").append(low.place).append(" called ");
-  text.append(describe_call(low.call)).append(", ").append(high.place);
+  text.append(": ").append(low.caller).append(" called ");
+  text.append(describe_call(low.call)).append(", ").append(high.caller);
   text.append(" called ").append(describe_call(high.call)).append(". ");
   return text.append(remedy(low.call, high.call));
 }

@@ -8,26 +8,28 @@
 
 #include "engine/envelope.h"
 
-// The texts of failures, in one place, so that all name the operation, the ranks, what
-// was expected and what was got.
+// The texts of failures, collected in one file so that all of them name the operation,
+// the ranks, the expected values and the actual ones.
 
 namespace bluecomm {
 
-// allreduce 'x'
+// Returns a text such as: allreduce 'x'
 std::string describe_operation(const Envelope& call, std::string_view name);
 
-// allreduce float32 [4, 4] average
+// Returns a text such as: allreduce float32 [4, 4] average
 std::string describe_call(const Envelope& call);
 
-// One side of a disagreement; `place` is its rank and host, as "rank 1 (hostB)".
-struct Caller {
+// One of two calls that do not match. `caller` is its rank and host: "rank 1 (hostB)".
+struct MismatchedCall {
   int rank;
-  std::string place;
+  std::string caller;
   const Envelope& call;
 };
-std::string describe_mismatch(std::string_view name, const Caller& a, const Caller& b);
+// Returns the text of a mismatch, which is the same on both ranks.
+std::string describe_mismatch(std::string_view name, const MismatchedCall& a,
+                              const MismatchedCall& b);
 
-// One message that is not complete.
+// A message that has not arrived completely.
 struct Missing {
   int peer;
   std::size_t received;
@@ -35,15 +37,16 @@ struct Missing {
   bool announced;  // its header has arrived, so `expected` is known
 };
 
+// Returns a text such as:
 // no data from ranks 5, 9 within 30.0 s (received 1.5 of 4.0 MiB from rank 5)
 std::string describe_missing(std::span<const Missing> missing,
                              std::span<const int> not_taken,
                              std::chrono::duration<double> waited);
 
-// rank 5 / ranks 5, 9
+// Returns "rank 5" or "ranks 5, 9".
 std::string describe_ranks(std::span<const int> ranks);
 
-// 1.5 of 4.0 MiB
+// Returns a text such as "1.5 of 4.0 MiB".
 std::string describe_part(std::size_t part, std::size_t whole);
 
 }  // namespace bluecomm

@@ -1,3 +1,7 @@
+// Writes and reads the envelopes of messages. The dispatcher calls these functions: for
+// its own calls on the thread that submits, for received headers under the progress
+// lock. Headers come from peers, so read_envelope() checks every field that is used as
+// an index or an enumerator.
 #include "engine/envelope.h"
 
 #include <algorithm>
@@ -32,7 +36,7 @@ std::uint64_t hash_group(const Request& request) {
   return hash;
 }
 
-// Cuts no UTF-8 character.
+// Returns the length to which a name is cut, without splitting a UTF-8 character.
 std::size_t shown_length(std::string_view name) {
   if (name.size() <= Envelope::kMaxName) return name.size();
   std::size_t length = Envelope::kMaxName;

@@ -13,15 +13,16 @@
 #include "engine/request.h"
 #include "transport/channel.h"
 
-// What the engine writes into the header of each message: which call the message
-// belongs to, and what that call was, so that ranks that disagree notice and can say
-// how.
+// The envelope, which the engine writes into the header of each message. It identifies
+// the call that the message belongs to and carries a fingerprint of its arguments, so
+// that ranks whose calls do not match notice it and can describe the difference.
 
 namespace bluecomm {
 
-// Names one call of an operation, alike on all ranks that take part in it. `sequence`
-// counts the calls of (group, name); those of pair_gossip are counted per pair, which
-// `name` covers then. Unnamed calls are counted per kind.
+// Identifies one call of an operation, equally on all ranks that take part. `sequence`
+// counts the calls with this (group, name). The hash `name` includes the kind if the
+// call has no name, and the pair of ranks for pair_gossip, so these are counted
+// separately.
 struct Key {
   std::uint64_t group = 0;
   std::uint64_t name = 0;
@@ -37,9 +38,12 @@ struct KeyHash {
 
 enum class MessageType : std::uint8_t {
   kData = 1,
-  kAbort = 2,  // the operation `key` has failed at the sender; the payload is the text
+  kAbort =
+      2,  // the operation `key` failed at the sender; the payload is the error text
 };
 
+// The contents of a message header. Fields marked as fingerprint must be equal on all
+// ranks; a field that does not matter for the kind is zero.
 struct Envelope {
   static constexpr std::size_t kMaxName = 76;
   static constexpr std::size_t kMaxDims = 6;
@@ -48,26 +52,25 @@ struct Envelope {
   Key key;
   MessageType type = MessageType::kData;
 
-  // The call, as far as all ranks must agree: its fingerprint. What does not matter for
-  // the kind is zero.
+  // Fingerprint.
   Kind kind = Kind::kBarrier;
   DType dtype = DType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
   Algorithm algorithm = Algorithm::kFlat;
   std::uint8_t local_only = 0;
 
-  // For texts only: `dims` holds the first of `ndim` dimensions.
+  // For error texts only: `dims` holds the first of `ndim` dimensions.
   std::uint8_t ndim = 0;
   std::uint8_t name_length = 0;
 
   std::int32_t root = 0;         // fingerprint
-  std::uint32_t phase = 0;       // of the message
+  std::uint32_t phase = 0;       // number of the message's phase
   std::uint64_t shape_hash = 0;  // fingerprint
   std::uint64_t group_hash = 0;  // fingerprint: ranks of the group
   double prescale = 1.0;         // fingerprint
   double postscale = 1.0;        // fingerprint
 
-  // The message.
+  // Per message.
   std::uint32_t slot = 0;
   std::int32_t code = 0;  // kAbort: a Code
   double scale = 1.0;
@@ -81,22 +84,24 @@ struct Envelope {
 };
 static_assert(sizeof(Envelope) <= sizeof(Header::envelope));
 
-// The envelope of all messages of `request`, less what belongs to one message.
+// Returns the envelope of all messages of `request`, without the fields of single
+// messages.
 Envelope make_envelope(const Request& request, Algorithm algorithm, std::uint64_t job,
                        std::uint32_t epoch, std::uint32_t sequence);
 
-// Key::name of `request`.
+// Returns Key::name for `request`.
 std::uint64_t name_hash(const Request& request);
 
-// True when both come from calls that fit together.
+// Returns whether the fingerprints of two calls match.
 bool agree(const Envelope& a, const Envelope& b);
 
 Header to_header(const Envelope& envelope, std::size_t nbytes);
 
-// Nothing when no engine of this version can have written it.
+// Returns the envelope in `header`, or nothing if an engine of this version cannot have
+// written it.
 std::optional<Envelope> read_envelope(const Header& header);
 
-// FNV-1a; stable, because hashes are compared between processes.
+// Returns the FNV-1a hash. It is stable, because hashes are compared between processes.
 std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed = 0);
 
 }  // namespace bluecomm

@@ -9,29 +9,33 @@
 
 #include "kernels/combine.h"
 
-// What an operation does, as data.
+// The plan of an operation: what it does, as data.
 //
-// A collective is a pure function from (who I am, what I was given) to a Plan: phases
-// that follow one another, each a set of messages to send and of destinations to fill.
-// The executor (engine/operation.h) runs any plan over any transport; a test runs all
-// ranks' plans against each other in memory. So a collective is one file that reads
-// like its textbook form and knows no transport, and there is one state machine to get
-// right.
+// A collective is a pure function from a rank's request to a Plan: a sequence of
+// phases, each with messages to send and destinations to fill. The executor
+// (engine/operation.h) runs any plan over any transport, and the simulator in the tests
+// runs all ranks' plans against each other in memory. So a collective is one file that
+// reads like a textbook and knows no transport, and only one state machine has to be
+// correct.
 //
 // Rules
 // - The message of phase p with slot s from rank a to rank b is Send{b, s} in phase p
 //   of a's plan and Source{a, s} in phase p of b's; both name the same length.
-// - A phase ends when its gathers are filled and its sends are released, except those
-//   that `linger`: they may be read until the operation ends. So a later phase may
-//   overwrite what an earlier one has sent, unless that lingers.
-// - A gather may overwrite memory that the same phase sends, or that lingers from an
-//   earlier one, only when `overwrites_sent` is set: then a chunk that is still read is
-//   combined into scratch memory and written back once the sends have released it.
-// - A gather may have a Source without peer: this rank's own memory. It may be the
-//   gather's `dst` exactly; it overlaps no `dst` of the phase in any other way.
+// - A phase ends when its gathers are filled and its sends are released. Sends that
+//   `linger` are an exception: they may be read until the operation ends. So a later
+//   phase may overwrite memory that an earlier phase has sent, unless that send
+//   lingers.
+// - A gather may overwrite memory that the same phase sends, or that a lingering send
+// of
+//   an earlier phase sends, only if `overwrites_sent` is set. A chunk that is still
+//   being read is then combined into scratch memory and written back after its release.
+// - A gather may have a Source without a peer: this rank's own memory. That memory may
+// be
+//   exactly the gather's `dst`; it must not overlap any `dst` of the phase otherwise.
 // - The `dst` of a phase do not overlap one another.
-// - A phase may be empty, and a message may have no bytes; it is sent all the same, so
-//   that a rank that called something else is noticed.
+// - A phase may be empty. A message may have no bytes; it is sent nevertheless, so that
+// a
+//   rank that called another operation is noticed.
 
 namespace bluecomm {
 
@@ -41,11 +45,11 @@ struct Send {
   int peer;  // global rank
   std::uint32_t slot;
   std::span<const std::byte> bytes;
-  double scale = 1.0;  // travels in the header; the receiver multiplies it in
-  // Rows that `bytes` holds; travels in the header to Arrival::first_dim. Only where
-  // the receiver's phase has a `bind`, else 0.
+  double scale = 1.0;  // sent in the header; the receiver multiplies it in
+  // Number of rows in `bytes`, sent in the header and passed on as Arrival::first_dim.
+  // 0 unless the receiver's phase has a `bind`.
   std::int64_t first_dim = 0;
-  // The phase ends without waiting for the reader.
+  // The phase ends without waiting until this has been read.
   bool lingers = false;
 };
 
@@ -69,12 +73,12 @@ struct Gather {
   ReduceOp op = ReduceOp::kSum;
   double post_scale = 1.0;
   bool overwrites_sent = false;
-  // A copy past the caches, as it would be driven out of them before it is read.
+  // Copy past the caches, because the data would be evicted before it is read.
   bool past_caches = false;
 };
 
-// Length and first dimension that a source announced. One for each source of the phase
-// that has a peer, in the order (gather, source).
+// The length and first dimension that a source has announced. There is one for each
+// source with a peer, in the order of gathers and their sources.
 struct Arrival {
   int peer;
   std::uint32_t slot;
@@ -83,37 +87,37 @@ struct Arrival {
 };
 
 struct Phase {
-  // Computes what this phase sends from what earlier ones have filled. Called once,
-  // when the phase begins.
+  // Computes the data that this phase sends from the results of earlier phases. Called
+  // once, when the phase begins.
   std::function<void()> prepare;
   std::vector<Send> sends;
   std::vector<Gather> gathers;
   // For results whose size only the senders know. Called exactly once, when all headers
-  // of the phase have arrived (at once if none is awaited) and before any payload is
-  // accepted; takes memory from Request::allocate and sets the gathers' `dst`. Throws
-  // std::invalid_argument for an announcement that makes no sense. While it is empty,
-  // the announced lengths must equal dst's.
+  // of the phase have arrived (immediately if none is awaited) and before any payload
+  // is accepted. Allocates memory with Request::allocate and sets the gathers' `dst`.
+  // Throws std::invalid_argument for an invalid announcement. If `bind` is empty, the
+  // announced lengths must equal those of `dst`.
   std::function<void(std::span<const Arrival> arrivals, std::vector<Gather>& gathers)>
       bind;
 };
 
-// How a collective was cut into phases. Part of the fingerprint in the envelope:
-// append, never renumber.
+// The algorithm by which a collective was divided into phases. Part of the fingerprint
+// in the envelope: append, never renumber.
 enum class Algorithm : std::uint8_t {
-  kFlat = 0,          // everyone to everyone it must reach, one phase
+  kFlat = 0,          // each member to all its receivers, in one phase
   kDoubling = 1,      // recursive doubling
   kDirect = 2,        // reduce-scatter and all-gather, one phase each
   kRing = 3,          // reduce-scatter and all-gather around a ring
   kHierarchical = 4,  // inside the machines, between them, inside again
   kTree = 5,          // binomial tree
   kScatter = 6,       // scatter and all-gather
-  kBlocks = 7,        // the phases of kDirect for one block after the other
+  kBlocks = 7,        // the phases of kDirect for one block after another
 };
 
 struct Plan {
   Algorithm algorithm = Algorithm::kFlat;
   std::vector<Phase> phases;
-  // Memory of the plan's own, which phases may use as the caller's.
+  // Memory owned by the plan, which phases may use like the caller's.
   std::shared_ptr<std::byte[]> scratch;
   std::size_t scratch_nbytes = 0;
 };

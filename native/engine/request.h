@@ -16,11 +16,10 @@
 
 namespace bluecomm {
 
-// A set of ranks that operate together. `ranks[i]` is the global rank of member i;
-// `machine_of[i]` the (possibly simulated) machine of member i, 0 .. machines-1,
-// members of a machine in ascending order.
+// A set of ranks that operate together. `ranks[i]` is the global rank of member i, and
+// `machine_of[i]` is its (possibly simulated) machine, from 0 to machines - 1.
 struct Group {
-  std::uint64_t id = 0;  // same on all members, different for different groups
+  std::uint64_t id = 0;  // the same on all members, and different for each group
   std::vector<int> ranks;
   std::vector<int> machine_of;
   int me = 0;  // this rank's index in `ranks`
@@ -28,10 +27,11 @@ struct Group {
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
-// Member (or machine) index and the weight given to it.
+// The index of a member (or machine) and its weight.
 using Weight = std::pair<int, double>;
 
-// One call of an operation on this rank. Memory belongs to the caller until completion.
+// One call of an operation on this rank. The caller owns the memory, which must stay
+// valid until the operation has completed.
 struct Request {
   Kind kind = Kind::kBarrier;
   std::string name;
@@ -39,29 +39,28 @@ struct Request {
   DType dtype = DType::kUInt8;
   std::vector<std::int64_t> shape;  // of the input
   std::span<const std::byte> input;
-  // As long as the result. May be equal to `input`, or apart from it. Unused (empty)
-  // where only the other ranks know the length: allgather, alltoall,
-  // neighbor_allgather.
+  // As long as the result. Either the same memory as `input` or not overlapping it.
+  // Empty for allgather, alltoall and neighbor_allgather, where only the other ranks
+  // know the length.
   std::span<std::byte> output;
-  // Memory for the result of those three. Called once, from Phase::bind, with the rows
-  // that came from each member (neighbor_allgather: from each of `sources`) in the
-  // order in which they are stacked. Returns exactly `nbytes` bytes that live as long
-  // as the operation, or throws.
+  // Allocates the result of those three operations. Called once, from Phase::bind, with
+  // the number of rows from each member (neighbor_allgather: from each of `sources`) in
+  // the order in which they are stacked. Returns exactly `nbytes` bytes that live as
+  // long as the operation, or throws.
   std::function<std::span<std::byte>(std::size_t nbytes,
                                      std::span<const std::int64_t> rows)>
       allocate;
 
   ReduceOp op = ReduceOp::kSum;  // allreduce, reducescatter
-  double prescale = 1.0;         // same: factor before ...
-  double postscale = 1.0;        // ... and after the reduction (average: not in it)
-  int root = 0;                  // broadcast: member index
-  // alltoall: rows for each member; empty: the same for all. Adasum: elements of each
-  // tensor; empty: all.
+  double prescale = 1.0;         // for these two: factor before ...
+  double postscale = 1.0;  // ... and after the reduction (without the 1/n of average)
+  int root = 0;            // broadcast: member index
+  // alltoall: the number of rows for each member, or empty for equal shares. Adasum:
+  // the number of elements of each tensor, or empty if the input is one tensor.
   std::vector<std::int64_t> splits;
   bool local_only = false;  // allreduce inside the machine
-  // Neighbor operations: member indices (hierarchical: machine indices). Each
-  // in-neighbor once; `sources` in the order in which results are stacked
-  // (neighbor_allgather).
+  // Neighbor operations: member indices (hierarchical: machine indices), each at most
+  // once. neighbor_allgather stacks results in the order of `sources`.
   double self_weight = 1.0;
   std::vector<Weight> sources;
   std::vector<Weight> destinations;

@@ -69,8 +69,8 @@ TEST(describe, mismatches_read_the_same_on_both_sides) {
   Envelope theirs = mine;
   theirs.dims = {4};
   theirs.shape_hash = 1;
-  const Caller a{0, "rank 0 (hostA)", mine};
-  const Caller b{1, "rank 1 (hostB)", theirs};
+  const MismatchedCall a{0, "rank 0 (hostA)", mine};
+  const MismatchedCall b{1, "rank 1 (hostB)", theirs};
   const std::string text =
       "allreduce 'x': rank 0 (hostA) called allreduce float32 [3] sum, rank 1 (hostB) "
       "called allreduce float32 [4] sum. All ranks must pass the same shape and dtype.";

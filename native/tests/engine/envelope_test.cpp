@@ -41,7 +41,7 @@ TEST(envelope, survives_the_wire) {
   CHECK_EQ(got->key.sequence, 9U);
 }
 
-TEST(envelope, refuses_what_no_engine_writes) {
+TEST(envelope, rejects_invalid_headers) {
   const Envelope good = make_envelope(make(Kind::kBarrier), Algorithm::kFlat, 1, 2, 3);
   CHECK(!read_envelope(Header{}).has_value());
   for (void (*spoil)(Envelope&) : {
@@ -59,7 +59,7 @@ TEST(envelope, refuses_what_no_engine_writes) {
   }
 }
 
-TEST(envelope, fingerprints_cover_what_must_agree) {
+TEST(envelope, fingerprints_include_what_must_agree) {
   const Request base = make(Kind::kAllreduce);
   CHECK(agrees(base, base));
   Request other = base;
@@ -81,7 +81,7 @@ TEST(envelope, fingerprints_cover_what_must_agree) {
                make_envelope(base, Algorithm::kFlat, 1, 2, 3)));
 }
 
-TEST(envelope, fingerprints_leave_out_what_may_differ) {
+TEST(envelope, fingerprints_omit_what_may_differ) {
   for (const Kind kind :
        {Kind::kAllgather, Kind::kAlltoall, Kind::kNeighborAllgather}) {
     Request other = make(kind);
@@ -101,7 +101,7 @@ TEST(envelope, fingerprints_leave_out_what_may_differ) {
   CHECK(agrees(make(Kind::kBarrier), barrier));
 }
 
-TEST(envelope, keys_of_unnamed_calls_and_of_pairs_are_apart) {
+TEST(envelope, unnamed_calls_and_pairs_have_keys_of_their_own) {
   Request a = make(Kind::kAllreduce);
   a.name = "";
   Request b = make(Kind::kBroadcast);
