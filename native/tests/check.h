@@ -1,9 +1,8 @@
 // A small test framework: registration, checks, one runner (main.cpp).
 //
 // How to add a test
-//   1. Make native/tests/<folder>/<file>_test.cpp, mirroring
-//   native/<folder>/<file>.cpp.
-//      The Makefile finds it; there is no list to edit.
+//   1. Create native/tests/<folder>/<file>_test.cpp for native/<folder>/<file>.cpp. The
+//      Makefile finds it; there is no list to edit.
 //   2. Include "tests/check.h" and write, at namespace scope:
 //
 //        TEST(combine, adds_in_the_order_given) {
@@ -17,10 +16,10 @@
 //
 //      The same with sanitizers: build/native-asan/tests, build/native-tsan/tests.
 //
-// CHECK, CHECK_EQ, CHECK_NEAR and CHECK_THROWS record a failure and go on; they may be
-// used in any thread that ends before its test does. REQUIRE ends the test, so it
-// belongs in the test's own thread. A test that runs longer than the limit of the
-// runner (300 s; --limit-s) fails the whole run, naming it.
+// CHECK, CHECK_EQ, CHECK_NEAR and CHECK_THROWS record a failure and continue; they may
+// be used in any thread that ends before its test. REQUIRE ends the test, so it must be
+// used in the test's own thread. A test that exceeds the limit of the runner (300 s;
+// --limit-s) fails the whole run, which prints its name.
 #pragma once
 
 #include <chrono>
@@ -37,17 +36,18 @@ namespace bluecomm::test {
 // What REQUIRE throws. Not a std::exception, so that no code under test catches it.
 struct TestAborted {};
 
-using Body = void (*)();
+using TestBody = void (*)();
 
 // Adds a test to the runner's list; used by TEST.
-bool add_test(std::string_view suite, std::string_view name, Body body);
+bool add_test(std::string_view suite, std::string_view name, TestBody body);
 
-// Nothing that happens takes so long, even where a process gets no time for seconds.
+// Limit for waits in tests. Longer than anything takes, even if a process does not run
+// for seconds.
 inline constexpr std::chrono::seconds kDeadline{60};
 
-// Counts and prints a failure of the test now running. Thread-safe.
+// Counts and prints a failure of the running test. Thread-safe.
 void record_failure(const char* file, int line, const std::string& text);
-// Of the test now running; for a process that it has forked.
+// Returns the number of failures of the running test, for processes that it forks.
 int failures_so_far();
 
 template <typename T>

@@ -19,11 +19,11 @@ namespace {
 
 struct Test {
   std::string name;
-  Body body;
+  TestBody body;
 };
 
-// Filled before main() by the registrations; a function-local static, since their
-// order across files is not defined.
+// Filled before main() by the registrations. A function-local static, because their
+// order across files is undefined.
 std::vector<Test>& all_tests() {
   static std::vector<Test> tests;
   return tests;
@@ -31,10 +31,10 @@ std::vector<Test>& all_tests() {
 
 std::atomic<int> failures_in_test{0};
 
-// Name of the test now running, for the alarm handler. Set only between alarms.
+// Name of the running test, for the alarm handler. Set only while no alarm is armed.
 char running_name[256] = "";
 
-struct Options {
+struct RunnerOptions {
   std::string filter;
   unsigned limit_s = 300;
   bool list = false;
@@ -47,8 +47,8 @@ struct Options {
   std::exit(2);
 }
 
-Options parse_options(int argc, char** argv) {
-  Options options;
+RunnerOptions parse_options(int argc, char** argv) {
+  RunnerOptions options;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--list") {
@@ -88,7 +88,8 @@ int run_test(const Test& test, unsigned limit_s) {
   } catch (const std::exception& error) {
     record_failure(test.name.c_str(), 0, std::string("threw: ") + error.what());
   } catch (...) {
-    record_failure(test.name.c_str(), 0, "threw something that is no std::exception");
+    record_failure(test.name.c_str(), 0,
+                   "threw an object that is not a std::exception");
   }
   alarm(0);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -99,7 +100,7 @@ int run_test(const Test& test, unsigned limit_s) {
   return failures;
 }
 
-int run(const Options& options) {
+int run(const RunnerOptions& options) {
   std::vector<Test> chosen;
   for (const Test& test : all_tests()) {
     if (test.name.find(options.filter) != std::string::npos) chosen.push_back(test);
@@ -126,7 +127,7 @@ int run(const Options& options) {
 
 }  // namespace
 
-bool add_test(std::string_view suite, std::string_view name, Body body) {
+bool add_test(std::string_view suite, std::string_view name, TestBody body) {
   all_tests().push_back({std::string(suite) + "." + std::string(name), body});
   return true;
 }
