@@ -1,7 +1,7 @@
 """The native engine: what the C++ extension offers to Python."""
 
 from collections.abc import Callable, Sequence
-from typing import TypedDict, TypeVar
+from typing import Protocol, TypedDict, TypeVar
 
 _Kept = TypeVar("_Kept")
 
@@ -51,6 +51,22 @@ class Parameters:
         sources: Sequence[tuple[int, float]] = ...,
         destinations: Sequence[tuple[int, float]] = ...,
     ) -> None: ...
+
+class _Call(Protocol):
+    """See ``bluecomm.runtime.call.Call``."""
+
+    kind: str
+    name: str | None
+    dtype: str
+    shape: Sequence[int]
+    source: tuple[int, int]  # address and bytes
+    destination: tuple[int, int]  # (0, 0): the engine allocates the result
+    parameters: Parameters | None
+    limit_s: float
+    group_id: int
+    blocking: bool
+
+_CallT = TypeVar("_CallT", bound=_Call)
 
 class Peer(TypedDict):
     rank: int
@@ -195,29 +211,13 @@ class Engine:
     def add_group(
         self, group_id: int, ranks: Sequence[int], machine_of: Sequence[int]
     ) -> None: ...
-    def submit(
-        self,
-        kind: str,
-        name: str,
-        group_id: int,
-        dtype: str,
-        shape: Sequence[int],
-        input_address: int,
-        input_nbytes: int,
-        output_address: int,
-        output_nbytes: int,  # 0 address: the engine allocates the result
-        parameters: Parameters = ...,
-        timeout_s: float = 600.0,
-        waits: bool = False,
-        kept: dict[int, _Kept] | None = None,
-        keep: _Kept | None = None,
-    ) -> int:
+    def submit(self, call: _CallT, kept: dict[int, _CallT] | None = None) -> int:
         """Start an operation and return its handle; memory stays the caller's.
 
-        With `waits`, wait for it, too: 0 means that it ended well and left no `output`.
-        Otherwise (a failure, a result to fetch, a signal, 100 ms have passed) the
-        handle is to be waited for and released. `kept[handle]` becomes `keep` before a
-        signal can raise an exception.
+        A blocking call is waited for here, too: 0 means that it succeeded and left no
+        `output`. Otherwise (a failure, a result to fetch, a signal, 100 ms have passed)
+        the handle is to be waited for and released. `kept[handle]` becomes `call`
+        before a signal handler can raise an exception.
         """
 
     def done(self, handle: int) -> bool: ...

@@ -1,5 +1,7 @@
 """Horovod's names: nonblocking operations, machines, and questions about the build."""
 
+from __future__ import annotations
+
 from bluecomm.basics import machine_rank, machine_size
 from bluecomm.compat.bluefog import mpi_threads_supported, nccl_built
 from bluecomm.ops.allgather import allgather_nonblocking

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from bluecomm.ops.forms import BLOCKING, Form, blocking, nonblocking
 from bluecomm.ops.start import start_gather
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.handle import MappedHandle
@@ -11,30 +12,15 @@ from bluecomm.runtime.handle import MappedHandle
 __all__ = ["allgather", "allgather_nonblocking"]
 
 
-def allgather_nonblocking(
+def _allgather(
+    form: Form,
+    /,
     tensor: torch.Tensor,
     name: str | None = None,
     *,
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
-    """Start ``allgather`` and return a handle at once.
-
-    ``tensor`` must not change before the handle has been waited for. Arguments, result
-    and errors are those of ``allgather``.
-    """
-    comm = current_communicator(process_set)
-    gathered = start_gather(comm, "allgather", tensor, name=name, timeout_s=timeout_s)
-    return MappedHandle(gathered, lambda result: result[0])
-
-
-def allgather(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    *,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> torch.Tensor:
     """Return all ranks' tensors stacked along dimension 0, in order of rank.
 
     Args:
@@ -57,9 +43,13 @@ def allgather(
     """
     comm = current_communicator(process_set)
     gathered = start_gather(
-        comm, "allgather", tensor, name=name, timeout_s=timeout_s, waits=True
+        comm, "allgather", tensor, form, name=name, timeout_s=timeout_s
     )
-    return gathered.wait()[0]
+    return MappedHandle(gathered, lambda result: result[0])
+
+
+allgather = blocking(_allgather)
+allgather_nonblocking = nonblocking(_allgather)
 
 
 def allgather_by_rank(
@@ -67,7 +57,7 @@ def allgather_by_rank(
 ) -> list[torch.Tensor]:
     """Return the members' tensors one by one; ``tensor`` has at least one dimension."""
     handle = start_gather(
-        comm, "allgather", tensor, name=name, timeout_s=timeout_s, waits=True
+        comm, "allgather", tensor, BLOCKING, name=name, timeout_s=timeout_s
     )
     stacked, rows = handle.wait()
     return list(torch.split(stacked, rows))

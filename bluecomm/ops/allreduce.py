@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from bluecomm.compression import Compression, Compressor, check_compressor
+from bluecomm.ops.forms import (
+    BLOCKING,
+    NONBLOCKING_IN_PLACE,
+    Form,
+    blocking_in_place,
+    nonblocking,
+    nonblocking_in_place,
+)
 from bluecomm.ops.reduce_op import Adasum, ReduceOp, choose
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
@@ -19,7 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["allreduce", "allreduce_", "allreduce_nonblocking", "allreduce_nonblocking_"]
 
 
-def allreduce_nonblocking(
+def _allreduce(
+    form: Form,
+    /,
     tensor: torch.Tensor,
     average: bool | None = None,
     is_hierarchical_local: bool = False,
@@ -31,54 +41,45 @@ def allreduce_nonblocking(
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
-    """Start ``allreduce`` and return a handle at once.
-
-    ``tensor`` must not change before the handle has been waited for. Arguments, result
-    and errors are those of ``allreduce``.
-    """
-    return _start(
+    comm = current_communicator(process_set)
+    if not isinstance(is_hierarchical_local, bool):
+        raise TypeError(
+            "allreduce: is_hierarchical_local must be True or False, got "
+            f"{is_hierarchical_local!r}; pass the name as name="
+        )
+    # start() rejects objects that are no tensors.
+    dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
+    reduction = choose("allreduce", average, op, dtype)
+    if not (prescale_factor == postscale_factor == 1.0 or dtype.is_floating_point):
+        raise ValueError(
+            f"allreduce: factors need a floating-point type, got {dtype}; "
+            "convert with .float() first"
+        )
+    return start(
+        comm,
+        "allreduce",
         tensor,
-        average,
-        is_hierarchical_local,
-        name,
-        op,
-        (prescale_factor, postscale_factor),
-        process_set,
-        timeout_s,
-        in_place=False,
+        form,
+        name=name,
+        timeout_s=timeout_s,
+        parameters=_parameters(
+            reduction,
+            float(prescale_factor),
+            float(postscale_factor),
+            is_hierarchical_local,
+        ),
     )
 
 
-def allreduce_nonblocking_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    is_hierarchical_local: bool = False,
-    name: str | None = None,
-    *,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> Handle[torch.Tensor]:
-    """Start ``allreduce_`` and return a handle at once.
-
-    ``tensor`` must not be used before the handle has been waited for. Arguments,
-    result and errors are those of ``allreduce``.
-    """
-    return _start(
-        tensor,
-        average,
-        is_hierarchical_local,
-        name,
-        op,
-        (prescale_factor, postscale_factor),
-        process_set,
-        timeout_s,
-        in_place=True,
-    )
+allreduce_nonblocking = nonblocking(_allreduce)
+allreduce_ = blocking_in_place(
+    _allreduce,
+    "Write the reduction of ``tensor`` over all ranks to ``tensor`` and return it.",
+)
+allreduce_nonblocking_ = nonblocking_in_place(_allreduce)
 
 
+# Written out, because this form alone compresses.
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -125,49 +126,19 @@ def allreduce(
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
     compressed, context = check_compressor(compression).compress(tensor)
-    result = _start(
+    result = _allreduce(
+        BLOCKING,
         compressed,
         average,
         is_hierarchical_local,
         name,
-        op,
-        (prescale_factor, postscale_factor),
-        process_set,
-        timeout_s,
-        in_place=False,
-        waits=True,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+        timeout_s=timeout_s,
     ).wait()
     return compression.decompress(result, context)
-
-
-def allreduce_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    is_hierarchical_local: bool = False,
-    name: str | None = None,
-    *,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> torch.Tensor:
-    """Write the reduction of ``tensor`` over all ranks to ``tensor`` and return it.
-
-    Arguments and errors are those of ``allreduce``.
-    """
-    return _start(
-        tensor,
-        average,
-        is_hierarchical_local,
-        name,
-        op,
-        (prescale_factor, postscale_factor),
-        process_set,
-        timeout_s,
-        in_place=True,
-        waits=True,
-    ).wait()
 
 
 def allreduce_parts_nonblocking_(
@@ -196,54 +167,13 @@ def allreduce_parts_nonblocking_(
         process_set,
         "allreduce",
         tensor,
+        NONBLOCKING_IN_PLACE,
         name=name,
         timeout_s=None,
-        in_place=True,
         parameters=parameters(
             op=choose("allreduce", None, op, tensor.dtype),
             splits=tuple(lengths) if op is Adasum else (),
         ),
-    )
-
-
-def _start(
-    tensor: torch.Tensor,
-    average: bool | None,
-    is_local: bool,
-    name: str | None,
-    op: ReduceOp | None,
-    factors: tuple[float, float],
-    process_set: Communicator | None,
-    timeout_s: float | None,
-    *,
-    in_place: bool,
-    waits: bool = False,
-) -> Handle[torch.Tensor]:
-    comm = current_communicator(process_set)
-    if not isinstance(is_local, bool):
-        raise TypeError(
-            "allreduce: is_hierarchical_local must be True or False, got "
-            f"{is_local!r}; pass the name as name="
-        )
-    # What is no tensor at all, start refuses.
-    dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
-    reduction = choose("allreduce", average, op, dtype)
-    if factors != (1.0, 1.0) and not dtype.is_floating_point:
-        raise ValueError(
-            f"allreduce: factors need a floating-point type, got {dtype}; "
-            "convert with .float() first"
-        )
-    return start(
-        comm,
-        "allreduce",
-        tensor,
-        name=name,
-        timeout_s=timeout_s,
-        in_place=in_place,
-        parameters=_parameters(
-            reduction, float(factors[0]), float(factors[1]), is_local
-        ),
-        waits=waits,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.start import start_gather
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
@@ -15,7 +16,9 @@ __all__ = ["alltoall", "alltoall_nonblocking"]
 Received = tuple[torch.Tensor, torch.Tensor]
 
 
-def alltoall_nonblocking(
+def _alltoall(
+    form: Form,
+    /,
     tensor: torch.Tensor,
     splits: Sequence[int] | torch.Tensor | None = None,
     name: str | None = None,
@@ -23,22 +26,6 @@ def alltoall_nonblocking(
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor | Received]:
-    """Start ``alltoall`` and return a handle at once.
-
-    ``tensor`` must not change before the handle has been waited for. Arguments, result
-    and errors are those of ``alltoall``.
-    """
-    return _start(tensor, splits, name, process_set, timeout_s)
-
-
-def alltoall(
-    tensor: torch.Tensor,
-    splits: Sequence[int] | torch.Tensor | None = None,
-    name: str | None = None,
-    *,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> torch.Tensor | Received:
     """Send rows of ``tensor`` to each rank and return the rows from all ranks.
 
     Args:
@@ -62,34 +49,26 @@ def alltoall(
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
-    return _start(tensor, splits, name, process_set, timeout_s, waits=True).wait()
-
-
-def _start(
-    tensor: torch.Tensor,
-    splits: Sequence[int] | torch.Tensor | None,
-    name: str | None,
-    process_set: Communicator | None,
-    timeout_s: float | None,
-    *,
-    waits: bool = False,
-) -> Handle[torch.Tensor | Received]:
     comm = current_communicator(process_set)
     rows = _rows_to_send(tensor, splits, comm.size)
     gathered = start_gather(
         comm,
         "alltoall",
         tensor,
+        form,
         name=name,
         timeout_s=timeout_s,
         parameters=parameters(splits=rows),
-        waits=waits,
     )
     if splits is None:
         return MappedHandle(gathered, lambda result: result[0])
     return MappedHandle(
         gathered, lambda result: (result[0], torch.tensor(result[1], dtype=torch.int32))
     )
+
+
+alltoall = blocking(_alltoall)
+alltoall_nonblocking = nonblocking(_alltoall)
 
 
 def _rows_to_send(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bluecomm.runtime import Communicator, current_communicator
+from bluecomm.runtime.call import NO_MEMORY, Call
 
 __all__ = ["barrier"]
 
@@ -21,14 +22,7 @@ def barrier(
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
     comm = current_communicator(process_set)
-    comm.start(
-        "barrier",
-        None,
-        "uint8",
-        (0,),
-        (0, 0, 0, 0),
-        keep=(),
-        finish=lambda _: None,
-        timeout_s=timeout_s,
-        waits=True,
-    ).wait()
+    call = Call("barrier", "uint8", (0,), NO_MEMORY, NO_MEMORY, (), lambda _: None)
+    call.timeout_s = timeout_s
+    call.blocking = True
+    comm.start(call).wait()

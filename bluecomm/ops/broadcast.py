@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import torch
 
+from bluecomm.ops.forms import (
+    Form,
+    blocking,
+    blocking_in_place,
+    nonblocking,
+    nonblocking_in_place,
+)
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
 __all__ = ["broadcast", "broadcast_", "broadcast_nonblocking", "broadcast_nonblocking_"]
 
 
-def broadcast_nonblocking(
+def _broadcast(
+    form: Form,
+    /,
     tensor: torch.Tensor,
     root_rank: int,
     name: str | None = None,
@@ -18,38 +27,6 @@ def broadcast_nonblocking(
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
-    """Start ``broadcast`` and return a handle at once.
-
-    ``tensor`` must not change before the handle has been waited for. Arguments, result
-    and errors are those of ``broadcast``.
-    """
-    return _start(tensor, root_rank, name, process_set, timeout_s, in_place=False)
-
-
-def broadcast_nonblocking_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    *,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> Handle[torch.Tensor]:
-    """Start ``broadcast_`` and return a handle at once.
-
-    ``tensor`` must not be used before the handle has been waited for. Arguments,
-    result and errors are those of ``broadcast``.
-    """
-    return _start(tensor, root_rank, name, process_set, timeout_s, in_place=True)
-
-
-def broadcast(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    *,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> torch.Tensor:
     """Return the root's ``tensor`` on every rank: ``x_i <- x_root``.
 
     Args:
@@ -70,38 +47,6 @@ def broadcast(
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
-    return _start(
-        tensor, root_rank, name, process_set, timeout_s, in_place=False, waits=True
-    ).wait()
-
-
-def broadcast_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    *,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> torch.Tensor:
-    """Write the root's ``tensor`` to ``tensor`` on every rank and return it.
-
-    Arguments and errors are those of ``broadcast``.
-    """
-    return _start(
-        tensor, root_rank, name, process_set, timeout_s, in_place=True, waits=True
-    ).wait()
-
-
-def _start(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None,
-    process_set: Communicator | None,
-    timeout_s: float | None,
-    *,
-    in_place: bool,
-    waits: bool = False,
-) -> Handle[torch.Tensor]:
     comm = current_communicator(process_set)
     if root_rank not in comm.ranks:
         raise ValueError(
@@ -112,9 +57,17 @@ def _start(
         comm,
         "broadcast",
         tensor,
+        form,
         name=name,
         timeout_s=timeout_s,
-        in_place=in_place,
         parameters=parameters(root=comm.ranks.index(root_rank)),
-        waits=waits,
     )
+
+
+broadcast = blocking(_broadcast)
+broadcast_nonblocking = nonblocking(_broadcast)
+broadcast_ = blocking_in_place(
+    _broadcast,
+    "Write the root's ``tensor`` to ``tensor`` on every rank and return it.",
+)
+broadcast_nonblocking_ = nonblocking_in_place(_broadcast)

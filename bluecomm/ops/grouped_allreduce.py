@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from bluecomm.ops.allreduce import allreduce_nonblocking
+from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.reduce_op import ReduceOp
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.handle import GroupHandle
@@ -12,7 +13,9 @@ from bluecomm.runtime.handle import GroupHandle
 __all__ = ["grouped_allreduce", "grouped_allreduce_nonblocking"]
 
 
-def grouped_allreduce_nonblocking(
+def _grouped_allreduce(
+    _: Form,
+    /,
     tensors: list[torch.Tensor],
     average: bool | None = None,
     name: str | None = None,
@@ -23,38 +26,6 @@ def grouped_allreduce_nonblocking(
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
 ) -> Handle[list[torch.Tensor]]:
-    """Start ``grouped_allreduce`` and return one handle for all at once.
-
-    The tensors must not change before the handle has been waited for. Arguments,
-    result and errors are those of ``grouped_allreduce``.
-    """
-    handles = [
-        allreduce_nonblocking(
-            tensor,
-            average,
-            name=None if name is None else f"{name}.{position}",
-            op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            process_set=process_set,
-            timeout_s=timeout_s,
-        )
-        for position, tensor in enumerate(tensors)
-    ]
-    return GroupHandle(handles)
-
-
-def grouped_allreduce(
-    tensors: list[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    *,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> list[torch.Tensor]:
     """Return the reductions of several tensors over all ranks.
 
     Args:
@@ -73,13 +44,21 @@ def grouped_allreduce(
     Raises:
         ValueError: As ``allreduce``, and so are the other errors.
     """
-    return grouped_allreduce_nonblocking(
-        tensors,
-        average,
-        name,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
-        timeout_s=timeout_s,
-    ).wait()
+    handles = [
+        allreduce_nonblocking(
+            tensor,
+            average,
+            name=None if name is None else f"{name}.{position}",
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            process_set=process_set,
+            timeout_s=timeout_s,
+        )
+        for position, tensor in enumerate(tensors)
+    ]
+    return GroupHandle(handles)
+
+
+grouped_allreduce = blocking(_grouped_allreduce)
+grouped_allreduce_nonblocking = nonblocking(_grouped_allreduce)

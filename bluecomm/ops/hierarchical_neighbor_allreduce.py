@@ -6,12 +6,14 @@ from typing import NoReturn
 
 import torch
 
+from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.neighbor_weights import (
     DstWeights,
     SrcWeights,
     Weights,
     unknown_argument,
 )
+from bluecomm.ops.topology_check import CHECK_NOTE
 from bluecomm.ops.weighted_average import MACHINES, start_weighted_average
 from bluecomm.runtime import Communicator, Handle
 
@@ -21,7 +23,9 @@ __all__ = [
 ]
 
 
-def hierarchical_neighbor_allreduce_nonblocking(
+def _hierarchical_neighbor_allreduce(
+    form: Form,
+    /,
     tensor: torch.Tensor,
     *,
     self_weight: float | None = None,
@@ -33,36 +37,6 @@ def hierarchical_neighbor_allreduce_nonblocking(
     timeout_s: float | None = None,
     **old: NoReturn,
 ) -> Handle[torch.Tensor]:
-    """Start ``hierarchical_neighbor_allreduce`` and return a handle at once.
-
-    ``tensor`` must not change before the handle has been waited for. Arguments, result
-    and errors are those of ``hierarchical_neighbor_allreduce``.
-    """
-    for argument in old:
-        raise unknown_argument("hierarchical_neighbor_allreduce", argument)
-    return start_weighted_average(
-        MACHINES,
-        tensor,
-        Weights(self_weight, src_machine_weights, dst_machine_weights),
-        enable_topo_check=enable_topo_check,
-        name=name,
-        process_set=process_set,
-        timeout_s=timeout_s,
-    )
-
-
-def hierarchical_neighbor_allreduce(
-    tensor: torch.Tensor,
-    *,
-    self_weight: float | None = None,
-    src_machine_weights: SrcWeights | None = None,
-    dst_machine_weights: DstWeights | None = None,
-    enable_topo_check: bool = False,
-    name: str | None = None,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-    **old: NoReturn,
-) -> torch.Tensor:
     """Return the weighted sum of this machine's and its in-neighbors' averages.
 
     With ``m_a`` the average of ``x`` over the ranks of machine ``a``, each rank of
@@ -106,9 +80,15 @@ def hierarchical_neighbor_allreduce(
         MACHINES,
         tensor,
         Weights(self_weight, src_machine_weights, dst_machine_weights),
+        form,
         enable_topo_check=enable_topo_check,
         name=name,
         process_set=process_set,
         timeout_s=timeout_s,
-        waits=True,
-    ).wait()
+    )
+
+
+hierarchical_neighbor_allreduce = blocking(_hierarchical_neighbor_allreduce)
+hierarchical_neighbor_allreduce_nonblocking = nonblocking(
+    _hierarchical_neighbor_allreduce, CHECK_NOTE
+)

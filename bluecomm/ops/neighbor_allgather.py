@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.neighbor_weights import STATIC, Weights, Wording, resolve
 from bluecomm.ops.start import start_gather
-from bluecomm.ops.topology_check import check_peers
+from bluecomm.ops.topology_check import CHECK_NOTE, check_peers
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
 
@@ -17,7 +18,9 @@ __all__ = ["neighbor_allgather", "neighbor_allgather_nonblocking"]
 _KIND = "neighbor_allgather"
 
 
-def neighbor_allgather_nonblocking(
+def _neighbor_allgather(
+    form: Form,
+    /,
     tensor: torch.Tensor,
     *,
     src_ranks: Sequence[int] | None = None,
@@ -27,27 +30,6 @@ def neighbor_allgather_nonblocking(
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
-    """Start ``neighbor_allgather`` and return a handle at once.
-
-    ``tensor`` must not change before the handle has been waited for. The check of a
-    dynamic topology, where it is on, is done before this returns. Arguments, result
-    and errors are those of ``neighbor_allgather``.
-    """
-    return _start(
-        tensor, src_ranks, dst_ranks, enable_topo_check, name, process_set, timeout_s
-    )
-
-
-def neighbor_allgather(
-    tensor: torch.Tensor,
-    *,
-    src_ranks: Sequence[int] | None = None,
-    dst_ranks: Sequence[int] | None = None,
-    enable_topo_check: bool = True,
-    name: str | None = None,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> torch.Tensor:
     """Return the in-neighbors' tensors stacked along dimension 0, without one's own.
 
     Args:
@@ -75,29 +57,6 @@ def neighbor_allgather(
         PeerLostError: A neighbor is gone.
         CommunicationTimeout: Some neighbors did not come in time; the text names them.
     """
-    return _start(
-        tensor,
-        src_ranks,
-        dst_ranks,
-        enable_topo_check,
-        name,
-        process_set,
-        timeout_s,
-        waits=True,
-    ).wait()
-
-
-def _start(
-    tensor: torch.Tensor,
-    src_ranks: Sequence[int] | None,
-    dst_ranks: Sequence[int] | None,
-    enable_topo_check: bool,
-    name: str | None,
-    process_set: Communicator | None,
-    timeout_s: float | None,
-    *,
-    waits: bool = False,
-) -> Handle[torch.Tensor]:
     comm = current_communicator(process_set)
     if (src_ranks is None) != (dst_ranks is None):
         raise ValueError(
@@ -127,12 +86,16 @@ def _start(
         comm,
         _KIND,
         tensor,
+        form,
         name=name,
         timeout_s=timeout_s,
         parameters=parameters(
             sources=tuple((rank, 1.0) for rank in sources),
             destinations=tuple(resolved.destinations),
         ),
-        waits=waits,
     )
     return MappedHandle(gathered, lambda result: result[0])
+
+
+neighbor_allgather = blocking(_neighbor_allgather)
+neighbor_allgather_nonblocking = nonblocking(_neighbor_allgather, CHECK_NOTE)

@@ -6,12 +6,20 @@ from typing import NoReturn
 
 import torch
 
+from bluecomm.ops.forms import (
+    Form,
+    blocking,
+    blocking_in_place,
+    nonblocking,
+    nonblocking_in_place,
+)
 from bluecomm.ops.neighbor_weights import (
     DstWeights,
     SrcWeights,
     Weights,
     unknown_argument,
 )
+from bluecomm.ops.topology_check import CHECK_NOTE
 from bluecomm.ops.weighted_average import RANKS, start_weighted_average
 from bluecomm.runtime import Communicator, Handle
 
@@ -23,7 +31,9 @@ __all__ = [
 ]
 
 
-def neighbor_allreduce_nonblocking(
+def _neighbor_allreduce(
+    form: Form,
+    /,
     tensor: torch.Tensor,
     *,
     self_weight: float | None = None,
@@ -35,68 +45,6 @@ def neighbor_allreduce_nonblocking(
     timeout_s: float | None = None,
     **old: NoReturn,
 ) -> Handle[torch.Tensor]:
-    """Start ``neighbor_allreduce`` and return a handle at once.
-
-    ``tensor`` must not change before the handle has been waited for. The check of a
-    dynamic topology, where it is on, is done before this returns. Arguments, result
-    and errors are those of ``neighbor_allreduce``.
-    """
-    for argument in old:
-        raise unknown_argument("neighbor_allreduce", argument)
-    return start_weighted_average(
-        RANKS,
-        tensor,
-        Weights(self_weight, src_weights, dst_weights),
-        enable_topo_check=enable_topo_check,
-        name=name,
-        process_set=process_set,
-        timeout_s=timeout_s,
-    )
-
-
-def neighbor_allreduce_nonblocking_(
-    tensor: torch.Tensor,
-    *,
-    self_weight: float | None = None,
-    src_weights: SrcWeights | None = None,
-    dst_weights: DstWeights | None = None,
-    enable_topo_check: bool = True,
-    name: str | None = None,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-    **old: NoReturn,
-) -> Handle[torch.Tensor]:
-    """Start ``neighbor_allreduce_`` and return a handle at once.
-
-    ``tensor`` must not be used before the handle has been waited for. Arguments,
-    result and errors are those of ``neighbor_allreduce``.
-    """
-    for argument in old:
-        raise unknown_argument("neighbor_allreduce", argument)
-    return start_weighted_average(
-        RANKS,
-        tensor,
-        Weights(self_weight, src_weights, dst_weights),
-        enable_topo_check=enable_topo_check,
-        name=name,
-        process_set=process_set,
-        timeout_s=timeout_s,
-        in_place=True,
-    )
-
-
-def neighbor_allreduce(
-    tensor: torch.Tensor,
-    *,
-    self_weight: float | None = None,
-    src_weights: SrcWeights | None = None,
-    dst_weights: DstWeights | None = None,
-    enable_topo_check: bool = True,
-    name: str | None = None,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-    **old: NoReturn,
-) -> torch.Tensor:
     """Return the weighted sum of ``tensor`` over this rank and its in-neighbors.
 
     Rank ``i`` gets ``self_weight * x_i + sum_j src_weights[j] * (d_j * x_j)``, where
@@ -137,40 +85,18 @@ def neighbor_allreduce(
         RANKS,
         tensor,
         Weights(self_weight, src_weights, dst_weights),
+        form,
         enable_topo_check=enable_topo_check,
         name=name,
         process_set=process_set,
         timeout_s=timeout_s,
-        waits=True,
-    ).wait()
+    )
 
 
-def neighbor_allreduce_(
-    tensor: torch.Tensor,
-    *,
-    self_weight: float | None = None,
-    src_weights: SrcWeights | None = None,
-    dst_weights: DstWeights | None = None,
-    enable_topo_check: bool = True,
-    name: str | None = None,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-    **old: NoReturn,
-) -> torch.Tensor:
-    """Write the weighted sum over the neighbors to ``tensor`` and return it.
-
-    Arguments and errors are those of ``neighbor_allreduce``.
-    """
-    for argument in old:
-        raise unknown_argument("neighbor_allreduce", argument)
-    return start_weighted_average(
-        RANKS,
-        tensor,
-        Weights(self_weight, src_weights, dst_weights),
-        enable_topo_check=enable_topo_check,
-        name=name,
-        process_set=process_set,
-        timeout_s=timeout_s,
-        in_place=True,
-        waits=True,
-    ).wait()
+neighbor_allreduce = blocking(_neighbor_allreduce)
+neighbor_allreduce_nonblocking = nonblocking(_neighbor_allreduce, CHECK_NOTE)
+neighbor_allreduce_ = blocking_in_place(
+    _neighbor_allreduce,
+    "Write the weighted sum over the neighbors to ``tensor`` and return it.",
+)
+neighbor_allreduce_nonblocking_ = nonblocking_in_place(_neighbor_allreduce, CHECK_NOTE)

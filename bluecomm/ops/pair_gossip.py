@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import require_floating_point
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
@@ -13,7 +14,9 @@ __all__ = ["pair_gossip", "pair_gossip_nonblocking"]
 _KIND = "pair_gossip"
 
 
-def pair_gossip_nonblocking(
+def _pair_gossip(
+    form: Form,
+    /,
     tensor: torch.Tensor,
     target_rank: int,
     self_weight: float | None = None,
@@ -23,26 +26,6 @@ def pair_gossip_nonblocking(
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
-    """Start ``pair_gossip`` and return a handle at once.
-
-    ``tensor`` must not change before the handle has been waited for. Arguments, result
-    and errors are those of ``pair_gossip``.
-    """
-    return _start(
-        tensor, target_rank, self_weight, pair_weight, name, process_set, timeout_s
-    )
-
-
-def pair_gossip(
-    tensor: torch.Tensor,
-    target_rank: int,
-    self_weight: float | None = None,
-    pair_weight: float | None = None,
-    name: str | None = None,
-    *,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> torch.Tensor:
     """Return ``self_weight * x + pair_weight * x_target``; both ranks call it.
 
     Args:
@@ -65,29 +48,6 @@ def pair_gossip(
         PeerLostError: The other rank is gone.
         CommunicationTimeout: The other rank did not come in time.
     """
-    return _start(
-        tensor,
-        target_rank,
-        self_weight,
-        pair_weight,
-        name,
-        process_set,
-        timeout_s,
-        waits=True,
-    ).wait()
-
-
-def _start(
-    tensor: torch.Tensor,
-    target_rank: int,
-    self_weight: float | None,
-    pair_weight: float | None,
-    name: str | None,
-    process_set: Communicator | None,
-    timeout_s: float | None,
-    *,
-    waits: bool = False,
-) -> Handle[torch.Tensor]:
     comm = current_communicator(process_set)
     require_floating_point(_KIND, tensor)
     if (self_weight is None) != (pair_weight is None):
@@ -106,13 +66,16 @@ def _start(
         comm,
         _KIND,
         tensor,
+        form,
         name=comm.pair_name_for(_KIND, name, member),
         timeout_s=timeout_s,
-        in_place=False,
         parameters=parameters(
             self_weight=0.5 if self_weight is None else float(self_weight),
             sources=((member, 0.5 if pair_weight is None else float(pair_weight)),),
             destinations=((member, 1.0),),
         ),
-        waits=waits,
     )
+
+
+pair_gossip = blocking(_pair_gossip)
+pair_gossip_nonblocking = nonblocking(_pair_gossip)

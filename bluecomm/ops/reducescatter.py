@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import torch
 
+from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.reduce_op import ReduceOp, choose
 from bluecomm.ops.tensor import as_input, new_output, span
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
+from bluecomm.runtime.call import Call
 
 __all__ = ["reducescatter", "reducescatter_nonblocking"]
 
 
-def reducescatter_nonblocking(
+def _reducescatter(
+    form: Form,
+    /,
     tensor: torch.Tensor,
     op: ReduceOp | None = None,
     name: str | None = None,
@@ -19,22 +23,6 @@ def reducescatter_nonblocking(
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
-    """Start ``reducescatter`` and return a handle at once.
-
-    ``tensor`` must not change before the handle has been waited for. Arguments, result
-    and errors are those of ``reducescatter``.
-    """
-    return _start(tensor, op, name, process_set, timeout_s)
-
-
-def reducescatter(
-    tensor: torch.Tensor,
-    op: ReduceOp | None = None,
-    name: str | None = None,
-    *,
-    process_set: Communicator | None = None,
-    timeout_s: float | None = None,
-) -> torch.Tensor:
     """Return this rank's rows of the reduction of ``tensor`` over all ranks.
 
     The rows (dimension 0) are dealt out in order of rank, as evenly as possible: with
@@ -59,18 +47,6 @@ def reducescatter(
         PeerLostError: A rank is gone.
         CommunicationTimeout: Some ranks did not come in time; the text names them.
     """
-    return _start(tensor, op, name, process_set, timeout_s, waits=True).wait()
-
-
-def _start(
-    tensor: torch.Tensor,
-    op: ReduceOp | None,
-    name: str | None,
-    process_set: Communicator | None,
-    timeout_s: float | None,
-    *,
-    waits: bool = False,
-) -> Handle[torch.Tensor]:
     kind = "reducescatter"
     comm = current_communicator(process_set)
     source, dtype = as_input(tensor, kind)
@@ -82,15 +58,21 @@ def _start(
     share, extra = divmod(source.shape[0], comm.size)
     rows = share + (1 if comm.rank < extra else 0)
     output = new_output(source[:rows])
-    return comm.start(
+    call = Call(
         kind,
-        name,
         dtype,
         source.shape,
-        (*span(source), *span(output)),
-        keep=(source, output),
-        finish=lambda _: output,
-        timeout_s=timeout_s,
-        parameters=parameters(op=reduction),
-        waits=waits,
+        span(source),
+        span(output),
+        (source, output),
+        lambda _: output,
     )
+    call.name = name
+    call.timeout_s = timeout_s
+    call.parameters = parameters(op=reduction)
+    call.blocking = form.blocking
+    return comm.start(call)
+
+
+reducescatter = blocking(_reducescatter)
+reducescatter_nonblocking = nonblocking(_reducescatter)

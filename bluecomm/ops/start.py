@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch.autograd.graph import increment_version
 
+from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.tensor import as_input, new_output, span
 from bluecomm.runtime import Communicator, Handle
+from bluecomm.runtime.call import NO_MEMORY, Call
 
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
@@ -19,51 +21,52 @@ def start(
     comm: Communicator,
     kind: str,
     tensor: torch.Tensor,
+    form: Form = NONBLOCKING,
     *,
     name: str | None,
     timeout_s: float | None,
-    in_place: bool,
     output: torch.Tensor | None = None,
     parameters: Parameters | None = None,
-    waits: bool = False,
 ) -> Handle[torch.Tensor]:
-    """Start an operation whose result is shaped as its input.
+    """Start an operation whose result has the shape of its input.
 
     In place, the result is written to ``tensor`` itself (a tensor that is not
-    contiguous is copied on the way in and out). Else it is written to ``output``, which
-    is contiguous, like ``tensor`` and apart from it; or to new memory without one.
-    ``waits``: the caller waits for the handle at once; see ``World.start``.
+    contiguous is copied on the way in and out). Otherwise it is written to ``output``,
+    which is contiguous, like ``tensor`` and apart from it, or to new memory if there is
+    no ``output``.
     """
     source, dtype = as_input(tensor, kind)
     here = span(source)
-    if in_place:
+    if form.in_place:
         output, there = source, here
     else:
         output = new_output(source) if output is None else output
         there = span(output)
-    return comm.start(
+    call = Call(
         kind,
-        name,
         dtype,
         source.shape,
-        (*here, *there),
-        keep=(source, output, tensor),
-        finish=_written_back(tensor, output) if in_place else lambda _: output,
-        timeout_s=timeout_s,
-        parameters=parameters,
-        waits=waits,
+        here,
+        there,
+        (source, output, tensor),
+        _written_back(tensor, output) if form.in_place else lambda _: output,
     )
+    call.name = name
+    call.timeout_s = timeout_s
+    call.parameters = parameters
+    call.blocking = form.blocking
+    return comm.start(call)
 
 
 def start_gather(
     comm: Communicator,
     kind: str,
     tensor: torch.Tensor,
+    form: Form = NONBLOCKING,
     *,
     name: str | None,
     timeout_s: float | None,
     parameters: Parameters | None = None,
-    waits: bool = False,
 ) -> Handle[tuple[torch.Tensor, list[int]]]:
     """Start an operation that stacks tensors of unknown lengths along dimension 0.
 
@@ -88,18 +91,12 @@ def start_gather(
         flat = torch.frombuffer(block, dtype=source.dtype, count=count)
         return flat.view(shape), rows
 
-    return comm.start(
-        kind,
-        name,
-        dtype,
-        source.shape,
-        (*span(source), 0, 0),
-        keep=(source,),
-        finish=finish,
-        timeout_s=timeout_s,
-        parameters=parameters,
-        waits=waits,
-    )
+    call = Call(kind, dtype, source.shape, span(source), NO_MEMORY, (source,), finish)
+    call.name = name
+    call.timeout_s = timeout_s
+    call.parameters = parameters
+    call.blocking = form.blocking
+    return comm.start(call)
 
 
 def _written_back(

@@ -9,6 +9,11 @@ import torch
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.runtime import Communicator
 
+# For the docstrings of nonblocking operations.
+CHECK_NOTE = (
+    "The check of a dynamic topology, if it is on, is done before this returns."
+)
+
 
 def check_peers(
     comm: Communicator,

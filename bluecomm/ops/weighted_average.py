@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.neighbor_weights import (
     ResolvedWeights,
     Weights,
@@ -73,20 +74,19 @@ def start_weighted_average(
     level: Level,
     tensor: torch.Tensor,
     weights: Weights,
+    form: Form = NONBLOCKING,
     *,
     enable_topo_check: bool,
     name: str | None,
     process_set: Communicator | None,
     timeout_s: float | None,
-    in_place: bool = False,
     output: torch.Tensor | None = None,
-    waits: bool = False,
 ) -> Handle[torch.Tensor]:
     """Start the operation of a level.
 
     The result is written to ``tensor`` itself (in place), to ``output``, or to new
-    memory without one. The check of a dynamic topology is done before this returns.
-    ``waits`` says that the caller waits for the handle at once.
+    memory if there is none. The check of a dynamic topology is done before this
+    returns.
 
     Raises:
         TypeError: ``tensor`` is no tensor, or of a type that is not supported.
@@ -110,12 +110,11 @@ def start_weighted_average(
         comm,
         kind,
         tensor,
+        form,
         name=name,
         timeout_s=timeout_s,
-        in_place=in_place,
         output=output,
         parameters=needs,
-        waits=waits,
     )
 
 

@@ -9,7 +9,8 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bluecomm.runtime.handle import Handle, Result
+from bluecomm.runtime.call import Call, Result
+from bluecomm.runtime.handle import Handle
 from bluecomm.runtime.layout import MachineLayout
 from bluecomm.runtime.parameters import parameters as make_parameters
 from bluecomm.topology.default import default_weights
@@ -158,47 +159,23 @@ class Communicator:
         pair = f"{kind}.{low}-{high}"
         return self.name_for(pair, None) if name is None else f"{name}.{low}-{high}"
 
-    def start(
-        self,
-        kind: str,
-        name: str | None,
-        dtype: str,
-        shape: Sequence[int],
-        memory: tuple[int, int, int, int],
-        *,
-        keep: tuple[object, ...],
-        finish: Callable[[int], Result],
-        timeout_s: float | None = None,
-        parameters: Parameters | None = None,
-        waits: bool = False,
-    ) -> Handle[Result]:
+    def start(self, call: Call[Result]) -> Handle[Result]:
         """Start an operation among the members; see ``World.start``.
 
         Raises:
-            TypeError: ``name`` is not a string, or ``timeout_s`` not a number.
-            ValueError: ``timeout_s`` is not above 0.
+            TypeError: The name is not a string, or the deadline not a number.
+            ValueError: The deadline is not above 0, or this process is not a member.
         """
         if self.rank < 0:
             self._me()
-        if name is None:
-            name = self.name_for(kind, None)
-        elif not isinstance(name, str):
-            raise TypeError(f"{kind}: name must be a string, got {name!r}")
-        if timeout_s is not None:
-            check_timeout(kind, timeout_s)
-        return self.world.start(
-            kind,
-            name,
-            self.group_id,
-            dtype,
-            shape,
-            memory,
-            keep=keep,
-            finish=finish,
-            timeout_s=timeout_s,
-            parameters=make_parameters() if parameters is None else parameters,
-            waits=waits,
-        )
+        if call.name is None:
+            call.name = self.name_for(call.kind, None)
+        elif not isinstance(call.name, str):
+            raise TypeError(f"{call.kind}: name must be a string, got {call.name!r}")
+        if call.timeout_s is not None:
+            check_timeout(call.kind, call.timeout_s)
+        call.group_id = self.group_id
+        return self.world.start(call)
 
     def _me(self) -> int:
         if self.rank < 0:

@@ -7,12 +7,13 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError, ShutdownError, SuspendedError
-from bluecomm.runtime.handle import Handle, OverHandle, Result
+from bluecomm.runtime.call import Call, Result
+from bluecomm.runtime.handle import Handle, OverHandle
 from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.monitor import Monitor
 from bluecomm.runtime.peers import PeerRecord, meet_peers
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         Completion,
         Engine,
         MpiSession,
-        Parameters,
         Recorder,
         SharedMemory,
     )
@@ -38,7 +38,7 @@ _REAP_AT = 256
 _CLOSE_TIMEOUT_S = 5.0
 
 # What a transport was left to read when its world ended, which it may do for good.
-_held: list[list[tuple[object, ...]]] = []
+_held: list[tuple[object, ...]] = []
 
 
 class World:
@@ -74,7 +74,7 @@ class World:
         self.rank = self.assignment.rank
         self.size = self.assignment.size
         self._lock = threading.Lock()  # over an operation's start and its place here
-        self._kept: dict[int, list[tuple[object, ...]]] = {}
+        self._kept: dict[int, Call[Any]] = {}
         self._reap_at = _REAP_AT
         self._dropped: collections.deque[int] = collections.deque()
         self._forgotten: set[int] = set()
@@ -194,76 +194,45 @@ class World:
         """Let the engine count from 0 again."""
         self._engine.reset_stats()
 
-    def start(
-        self,
-        kind: str,
-        name: str,
-        group_id: int,
-        dtype: str,
-        shape: Sequence[int],
-        memory: tuple[int, int, int, int],
-        *,
-        keep: tuple[object, ...],
-        finish: Callable[[int], Result],
-        timeout_s: float | None,
-        parameters: Parameters,
-        waits: bool,
-    ) -> Handle[Result]:
-        """Start an operation.
+    def start(self, call: Call[Result]) -> Handle[Result]:
+        """Start an operation whose name and group are known, and return its handle.
 
-        Args:
-            kind: The engine's word for it.
-            name: Name under which the ranks' calls find each other.
-            group_id: Group that takes part.
-            dtype: The engine's word for the element type.
-            shape: Shape of the input.
-            memory: Address and bytes of the input, and of the output (0, 0 when the
-                engine allocates it).
-            keep: What must live until the operation is over.
-            finish: Makes the result, from the engine's number of the operation.
-            timeout_s: Deadline; ``None``: the configured one, which is extended while
-                the ranks waited for are alive and busy.
-            parameters: What the kind needs besides.
-            waits: The caller waits for the handle at once. The operation runs here
-                then, and unless something comes between, it is over on return.
-
-        Returns:
-            Handle of the operation.
+        Raises:
+            ShutdownError: After ``shutdown``, or in a forked child.
+            SuspendedError: The world is suspended.
         """
+        name = call.name
+        assert name is not None
         self.check_usable()
         if self._is_suspended:
-            raise self._suspended(kind, name)
-        limit_s = self.config.operation_timeout_s if timeout_s is None else timeout_s
-        # The engine notes what is kept, before a signal's handler can run.
-        note = [keep]
+            raise self._suspended(call.kind, name)
+        timeout_s = call.timeout_s
+        call.limit_s = (
+            self.config.operation_timeout_s if timeout_s is None else timeout_s
+        )
+        # The engine stores the call in _kept before a signal handler can run.
         try:
-            if waits:
+            if call.blocking:
                 self._waiters.add(threading.get_ident())
-                number = self._engine.submit(
-                    *(kind, name, group_id, dtype, shape, *memory, parameters, limit_s),
-                    *(True, self._kept, note),
-                )
+                number = self._engine.submit(call, self._kept)
             else:
                 with self._lock:
-                    number = self._engine.submit(
-                        *(kind, name, group_id, dtype, shape, *memory, parameters),
-                        *(limit_s, False, self._kept, note),
-                    )
+                    number = self._engine.submit(call, self._kept)
         except BaseException:
-            self._forget_noted(note)
+            self._forget_call(call)
             raise
         if number == 0:
-            return OverHandle(self, number, kind, name, finish)
+            return OverHandle(self, number, call.kind, name, call.finish)
         if timeout_s is not None:
             self._hard_limits_s[number] = timeout_s
         if len(self._kept) >= self._reap_at:
             self.reap()
-        return Handle(self, number, kind, name, finish)
+        return Handle(self, number, call.kind, name, call.finish)
 
-    def _forget_noted(self, note: list[tuple[object, ...]]) -> None:
-        """Drop the operation that a handler of signals kept from getting its handle."""
-        for number, noted in list(self._kept.items()):
-            if noted is note:
+    def _forget_call(self, call: Call[Any]) -> None:
+        """Drop a call whose handle was lost to an exception from a signal handler."""
+        for number, kept in list(self._kept.items()):
+            if kept is call:
                 self.forget(number)
 
     def output(self, number: int) -> tuple[Any, list[int]]:
@@ -409,7 +378,7 @@ class World:
         self._monitor.close()
         yield
         self._closed = True
-        _held.extend(self._kept[n] for n in self._engine.held() if n in self._kept)
+        _held.extend(self._kept[n].keep for n in self._engine.held() if n in self._kept)
         self._kept.clear()
 
     def close(self, *, orderly: bool = True) -> None:

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/arguments.h"
+#include "bindings/call.h"
 #include "bindings/py_engine.h"
 #include "bindings/register.h"
 #include "bindings/release_gil.h"
@@ -83,64 +84,22 @@ void add_group(PyEngine& self, std::uint64_t group_id, std::vector<int> ranks,
   self.use().add_group(group_id, std::move(ranks), std::move(machine_of));
 }
 
-// What an operation needs besides its tensors; ops keep those that they use again.
-struct Parameters {
-  ReduceOp op = ReduceOp::kSum;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  int root = 0;
-  std::vector<std::int64_t> splits;
-  bool local_only = false;
-  double self_weight = 1.0;
-  std::vector<Weight> sources;
-  std::vector<Weight> destinations;
-};
-
-Parameters make_parameters(std::string_view op, double prescale, double postscale,
-                           int root, std::vector<std::int64_t> splits, bool local_only,
-                           double self_weight, std::vector<Weight> sources,
-                           std::vector<Weight> destinations) {
-  return {parse_op(op), prescale,           postscale,
-          root,         std::move(splits),  local_only,
-          self_weight,  std::move(sources), std::move(destinations)};
-}
-
-// Without keyword arguments, because pybind11 looks each of them up. Where the caller
-// `waits`, this goes on until the operation has ended; 0 when it ended well and has
-// left nothing to fetch, so that there is nothing to wait for or to release. Otherwise
-// kept[handle] is `keep`, before a handler of signals can raise.
-RequestId submit(PyEngine& self, std::string_view kind, std::string name,
-                 std::uint64_t group_id, std::string_view dtype,
-                 std::vector<std::int64_t> shape, std::uintptr_t input_address,
-                 std::size_t input_nbytes, std::uintptr_t output_address,
-                 std::size_t output_nbytes, const Parameters& parameters,
-                 double timeout_s, bool waits, const std::optional<py::dict>& kept,
-                 const py::object& keep) {
+// Starts the operation of a Call. A blocking one runs here until it has ended; returns
+// 0 if it succeeded and left no result to fetch, so that nothing is left to wait for or
+// to release. Otherwise returns the request's id, and has stored `call` as
+// kept[id] before a signal handler can raise.
+RequestId submit(PyEngine& self, const py::object& call,
+                 const std::optional<py::dict>& kept) {
   Engine& engine = self.use();
-  Request request;
-  request.kind = parse_kind(kind);
-  request.name = std::move(name);
-  request.dtype = parse_dtype(dtype);
-  request.shape = std::move(shape);
-  request.input = memory_at(input_address, input_nbytes);
-  request.output = memory_at(output_address, output_nbytes);
-  request.op = parameters.op;
-  request.prescale = parameters.prescale;
-  request.postscale = parameters.postscale;
-  request.root = parameters.root;
-  request.splits = parameters.splits;
-  request.local_only = parameters.local_only;
-  request.self_weight = parameters.self_weight;
-  request.sources = parameters.sources;
-  request.destinations = parameters.destinations;
-  request.deadline = deadline_after(timeout_s);
+  ParsedCall parsed = parse_call(call);
   RequestId id = 0;
   {
     const ReleaseGil unlocked;
-    request.group = engine.group(group_id);
-    id = waits ? engine.run(std::move(request)) : engine.submit(std::move(request));
+    parsed.request.group = engine.group(parsed.group_id);
+    id = parsed.blocking ? engine.run(std::move(parsed.request))
+                         : engine.submit(std::move(parsed.request));
   }
-  if (kept && id != 0) (*kept)[py::int_(id)] = keep;
+  if (kept && id != 0) (*kept)[py::int_(id)] = call;
   return id;
 }
 
@@ -226,13 +185,6 @@ void register_engine(py::module_& module) {
       .def_readonly("text", &Status::text)
       .def_readonly("rank", &Status::rank);
 
-  py::class_<Parameters>(module, "Parameters")
-      .def(py::init(&make_parameters), py::kw_only(), arg("op") = "sum",
-           arg("prescale") = 1.0, arg("postscale") = 1.0, arg("root") = 0,
-           arg("splits") = std::vector<std::int64_t>(), arg("local_only") = false,
-           arg("self_weight") = 1.0, arg("sources") = std::vector<Weight>(),
-           arg("destinations") = std::vector<Weight>());
-
   module.def("transport_names", &transport_names);
 
   py::class_<PyEngine>(module, "Engine")
@@ -245,11 +197,7 @@ void register_engine(py::module_& module) {
       .def("start", &start, arg("peers"))
       .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))
       .def("add_group", &add_group, arg("group_id"), arg("ranks"), arg("machine_of"))
-      .def("submit", &submit, arg("kind"), arg("name"), arg("group_id"), arg("dtype"),
-           arg("shape"), arg("input_address"), arg("input_nbytes"),
-           arg("output_address"), arg("output_nbytes"),
-           arg("parameters") = Parameters(), arg("timeout_s") = 600.0,
-           arg("waits") = false, arg("kept") = std::nullopt, arg("keep") = py::none())
+      .def("submit", &submit, arg("call"), arg("kept") = std::nullopt)
       .def("done", unlocked(&Engine::done), arg("handle"))
       .def("wait", &wait, arg("handle"), arg("timeout_s"))
       .def("output", &output, arg("handle"))

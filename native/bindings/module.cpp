@@ -7,6 +7,7 @@ PYBIND11_MODULE(_native, module) {
   bluecomm::bindings::register_shared_memory(module);
   bluecomm::bindings::register_recorder(module);
   bluecomm::bindings::register_mpi(module);
+  bluecomm::bindings::register_call(module);
   bluecomm::bindings::register_engine(module);
   bluecomm::bindings::register_window(module);
 }

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from bluecomm._native import Engine, SharedMemory
+from bluecomm.runtime.call import Call
 from tests.support.deadlines import DEADLINE_S
 from tests.support.launch import launched
 
@@ -170,9 +171,11 @@ def test_a_rank_of_another_key(transport, tmp_path):
         engine = impostor(peers, transport, tmp_path)
         block = SharedMemory().allocate(8)
         span = (block.address, block.nbytes)
-        handle = engine.submit(
-            "allreduce", "x", 7, "float32", [2], *span, *span, timeout_s=3.0
-        )
+        call = Call("allreduce", "float32", [2], span, span, (block,), lambda _: None)
+        call.name = "x"
+        call.group_id = 7
+        call.limit_s = 3.0
+        handle = engine.submit(call)
         completion = engine.wait(handle, DEADLINE_S)
         assert completion is not None
         assert completion.code != 0

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import torch
 
+from bluecomm.ops.forms import NONBLOCKING, NONBLOCKING_IN_PLACE
 from bluecomm.ops.neighbor_weights import STATIC, Weights
 from bluecomm.ops.start import start
 from bluecomm.ops.weighted_average import (
@@ -153,9 +154,9 @@ def start_average(
         comm,
         "allreduce",
         source,
+        NONBLOCKING_IN_PLACE if source is destination else NONBLOCKING,
         name=name,
         timeout_s=None,
-        in_place=source is destination,
         output=destination,
         parameters=parameters(op="average"),
     )

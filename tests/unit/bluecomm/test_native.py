@@ -21,6 +21,7 @@ from bluecomm._native import (
     transport_names,
 )
 from bluecomm.config import Config
+from bluecomm.runtime.call import NO_MEMORY, Call
 from tests.support.deadlines import DEADLINE_S
 
 WORLD = 1
@@ -68,13 +69,33 @@ def pair(tmp_path: Path) -> Iterator[list[Engine]]:
         engine.close(5.0)
 
 
-def submit(engine: Engine, tensor: "array.array[float]", **options: Any) -> int:
+def call_on(tensor: "array.array[float]", **changes: Any) -> Call[None]:
+    """Return an allreduce in place, with some of its attributes changed."""
     address, count = tensor.buffer_info()
-    memory = (address, 4 * count, address, 4 * count)
-    settings = {"timeout_s": DEADLINE_S, **options}
-    return engine.submit(
-        "allreduce", "x", WORLD, "float32", [count], *memory, **settings
+    memory = (address, 4 * count)
+    call: Call[None] = Call(
+        "allreduce",
+        "float32",
+        [count],
+        memory,
+        memory,
+        keep=(tensor,),
+        finish=lambda _: None,
     )
+    call.name = "x"
+    call.group_id = WORLD
+    call.limit_s = DEADLINE_S
+    for name, value in changes.items():
+        setattr(call, name, value)
+    return call
+
+
+def gather_of(tensor: "array.array[float]", **changes: Any) -> Call[None]:
+    return call_on(tensor, kind="allgather", name="g", destination=NO_MEMORY, **changes)
+
+
+def submit(engine: Engine, tensor: "array.array[float]", **changes: Any) -> int:
+    return engine.submit(call_on(tensor, **changes))
 
 
 def wait(engine: Engine, handle: int) -> str:
@@ -133,10 +154,7 @@ def test_a_world_of_one(tmp_path: Path) -> None:
     assert engine.done(handle)
     assert engine.finished() == [handle]
     assert wait(engine, handle) == ""
-    address, count = tensor.buffer_info()
-    gather = engine.submit(
-        "allgather", "g", WORLD, "float32", [count], address, 4, 0, 0
-    )
+    gather = engine.submit(gather_of(tensor))
     assert engine.wait(gather, DEADLINE_S) is not None
     block, rows = engine.output(gather)
     engine.release(gather)
@@ -163,58 +181,61 @@ def test_results_outlive_the_engine_and_its_memory(tmp_path: Path) -> None:
         ({"kind": "reduce"}, "kind must be one of allreduce .*; got 'reduce'"),
         ({"dtype": "complex64"}, "dtype must be one of uint8 .*; got 'complex64'"),
         ({"group_id": 9}, "there is no group 9"),
-        ({"timeout_s": float("nan")}, "a time must not be NaN"),
+        ({"limit_s": float("nan")}, "a time must not be NaN"),
     ],
 )
 def test_unknown_words_are_refused(
     pair: list[Engine], arguments: dict[str, Any], text: str
 ) -> None:
-    settings: dict[str, Any] = {
-        "kind": "barrier",
-        "name": "b",
-        "group_id": WORLD,
-        "dtype": "uint8",
-        "shape": [],
-        "input_address": 0,
-        "input_nbytes": 0,
-        "output_address": 0,
-        "output_nbytes": 0,
-        **arguments,
-    }
     with pytest.raises(ValueError, match=text):
-        pair[0].submit(**settings)
+        submit(pair[0], array.array("f", [1.0]), **arguments)
 
 
-class Kept:
-    """What an operation may still use."""
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"name": None}, RuntimeError),
+        ({"source": 5}, RuntimeError),
+        ({"shape": "wide"}, RuntimeError),
+        ({"parameters": "sum"}, RuntimeError),
+    ],
+)
+def test_attributes_of_other_types_are_refused(
+    pair: list[Engine], arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        submit(pair[0], array.array("f", [1.0]), **arguments)
 
 
-def test_a_call_that_waits_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_call_without_an_attribute_is_refused(pair: list[Engine]) -> None:
+    call = call_on(array.array("f", [1.0]))
+    del call.limit_s
+    with pytest.raises(AttributeError, match="limit_s"):
+        pair[0].submit(call)
+    assert pair[0].pending() == []
+
+
+def test_a_blocking_call_leaves_nothing_behind(tmp_path: Path) -> None:
     engine = make_engine(0, 1, tmp_path)
     start_all([engine])
-    kept: dict[int, Kept] = {}
-    rest = (Parameters(op="max"), 10.0, True, kept, Kept())
+    kept: dict[int, Call[None]] = {}
     tensor = array.array("f", [3.0])
-    address, count = tensor.buffer_info()
-    memory = (address, 4 * count)
-    assert not engine.submit(
-        "allreduce", "x", WORLD, "float32", [count], *memory, *memory, *rest
-    )
+    options = {"parameters": Parameters(op="max"), "blocking": True}
+    assert not engine.submit(call_on(tensor, **options), kept)
     assert kept == {}
     assert engine.finished() == []
-    # What it has to fetch, it waits for likewise.
-    handle = engine.submit(
-        "allgather", "g", WORLD, "float32", [count], *memory, 0, 0, *rest
-    )
+    # A gather is waited for, too, but its result is still to be fetched.
+    call = gather_of(tensor, **options)
+    handle = engine.submit(call, kept)
     assert engine.done(handle)
-    assert list(kept) == [handle]
+    assert kept == {handle: call}
     assert engine.output(handle)[1] == [1]
     assert engine.release(handle)
     engine.close(1.0)
     assert engine.held() == []
 
 
-def test_a_call_that_waits_comes_back_for_a_signal(pair: list[Engine]) -> None:
+def test_a_blocking_call_comes_back_for_a_signal(pair: list[Engine]) -> None:
     def caught(*_: object) -> None:
         raise InterruptedError
 
@@ -225,14 +246,11 @@ def test_a_call_that_waits_comes_back_for_a_signal(pair: list[Engine]) -> None:
 
     def call_again_and_again() -> None:
         while True:  # a call returns after 0.1 s without a signal
-            pair[0].submit(
-                *("allreduce", "", WORLD, "float32", [1], address, 4, address, 4),
-                *(Parameters(), 60.0, True, kept, tensor),
-            )
+            call = call_on(tensor, name="", limit_s=60.0, blocking=True)
+            pair[0].submit(call, kept)
 
     tensor = array.array("f", [0.0])
-    address, _ = tensor.buffer_info()
-    kept: dict[int, array.array[float]] = {}
+    kept: dict[int, Call[None]] = {}
     before = signal.signal(signal.SIGINT, caught)
     thread = threading.Thread(target=interrupt)
     thread.start()
@@ -245,6 +263,10 @@ def test_a_call_that_waits_comes_back_for_a_signal(pair: list[Engine]) -> None:
     # The operation goes on, and whoever started it can tell with which memory.
     pending = {one["handle"] for one in pair[0].pending()}
     assert pending == set(kept) != set()
+
+
+class Kept:
+    """Memory that a request still uses."""
 
 
 def test_what_a_put_reads_is_kept_with_its_ticket(tmp_path: Path) -> None:

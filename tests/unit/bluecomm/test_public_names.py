@@ -1,6 +1,7 @@
 """``bluecomm.__all__``, and the names with which scripts of the predecessors come."""
 
 import inspect
+import re
 import types
 
 import pytest
@@ -93,6 +94,17 @@ def test_the_predecessors_module_has_the_same_names():
 
 def test_inside_the_package_torch_is_pytorch():
     assert bluecomm.ops.tensor.torch is torch is not bluecomm.torch
+
+
+@pytest.mark.parametrize("name", bf.__all__)
+def test_docstrings_list_the_arguments(name):
+    function = getattr(bf, name)
+    if not inspect.isfunction(function):
+        return
+    listed = re.search(r"^Args:((?:\n    .*|\n)+)", inspect.getdoc(function), re.M)
+    if listed:
+        names = re.findall(r"^    \**(\w+):", listed[1], re.M)
+        assert names == list(inspect.signature(function).parameters)
 
 
 def test_two_names_for_one_thing():

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bluecomm.runtime import world as world_module
+from bluecomm.runtime.call import NO_MEMORY, Call
 from bluecomm.runtime.world import World
 
 
@@ -20,9 +21,8 @@ class Interrupted:
     def __init__(self):
         self.released = []
 
-    def submit(self, *arguments):
-        kept, keep = arguments[-2:]
-        kept[7] = keep
+    def submit(self, call, kept):
+        kept[7] = call
         raise KeyboardInterrupt
 
     def finished(self):
@@ -84,22 +84,24 @@ def make_world(engine, kept):
     return world
 
 
-def start(world, *, waits=False):
-    world.start(
-        *("barrier", "b", 1, "uint8", [], (0, 0, 0, 0)),
-        keep=(),
-        finish=lambda number: number,
-        timeout_s=None,
-        parameters=None,
-        waits=waits,
-    )
+def call_with(*keep):
+    """Return a barrier that keeps some objects."""
+    call = Call("barrier", "uint8", [], NO_MEMORY, NO_MEMORY, keep, lambda _: None)
+    call.name = "b"
+    return call
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_an_operation_whose_start_was_interrupted_is_dropped(waits):
-    world = make_world(Interrupted(), {3: [()]})
+def start(world, *, blocking=False):
+    call = call_with()
+    call.blocking = blocking
+    world.start(call)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_an_operation_whose_start_was_interrupted_is_dropped(blocking):
+    world = make_world(Interrupted(), {3: call_with()})
     with pytest.raises(KeyboardInterrupt):
-        start(world, waits=waits)
+        start(world, blocking=blocking)
     world.reap()
     assert world._engine.released == [7]
     assert list(world._kept) == [3]
@@ -107,8 +109,8 @@ def test_an_operation_whose_start_was_interrupted_is_dropped(waits):
 
 def test_a_released_operation_keeps_its_tensors_until_the_transport_lets_go():
     engine = Reading()
-    world = make_world(engine, {7: [(torch.ones(1),)]})
-    tensor = weakref.ref(world._kept[7][0][0])
+    world = make_world(engine, {7: call_with(torch.ones(1))})
+    tensor = weakref.ref(world._kept[7].keep[0])
     world.release(7)
     start(world)
     assert tensor() is not None
@@ -120,7 +122,7 @@ def test_a_released_operation_keeps_its_tensors_until_the_transport_lets_go():
 
 def test_a_forgotten_operation_keeps_its_tensors_until_the_transport_lets_go():
     engine = Reading()
-    world = make_world(engine, {7: [(torch.ones(1),)]})
+    world = make_world(engine, {7: call_with(torch.ones(1))})
     world.forget(7)
     world.reap()
     assert list(world._kept) == [7]
@@ -133,13 +135,13 @@ def test_what_is_read_beyond_the_end_is_never_freed(monkeypatch):
     held = []
     monkeypatch.setattr(world_module, "_held", held)
     engine = Reading()
-    world = make_world(engine, {7: [(torch.ones(1),)]})
-    tensor = weakref.ref(world._kept[7][0][0])
-    world._kept[8] = [(torch.ones(1),)]
-    other = weakref.ref(world._kept[8][0][0])
+    world = make_world(engine, {7: call_with(torch.ones(1))})
+    tensor = weakref.ref(world._kept[7].keep[0])
+    world._kept[8] = call_with(torch.ones(1))
+    other = weakref.ref(world._kept[8].keep[0])
     world.close(orderly=False)
     del world
     gc.collect()
     assert tensor() is not None
     assert other() is None
-    assert held == [[(tensor(),)]]
+    assert held == [(tensor(),)]

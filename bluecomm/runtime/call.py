@@ -1,0 +1,85 @@
+"""One call of an operation, as it travels from the operations to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from bluecomm._native import Parameters
+
+Result = TypeVar("Result")
+
+# Address and length in bytes.
+Span = tuple[int, int]
+NO_MEMORY: Span = (0, 0)
+
+
+class Call(Generic[Result]):
+    """What an operation asks of the engine.
+
+    An operation makes it once. ``Communicator.start`` fills in a missing name and the
+    group, ``World.start`` fills in the deadline, and the engine reads all of it, in
+    ``native/bindings/call.cpp``. The world keeps it until the operation has finished.
+
+    Args:
+        kind: The engine's word for the operation.
+        dtype: The engine's word for the element type.
+        shape: Shape of the input.
+        source: Memory of the input.
+        destination: Memory of the result; ``NO_MEMORY`` if the engine allocates it.
+        keep: Objects that must live until the operation has finished.
+        finish: Makes the result from the engine's number of the operation.
+
+    Attributes:
+        name: Name under which the ranks' calls find each other. ``None`` until
+            ``Communicator.start`` derives one from the order of calls.
+        timeout_s: Deadline that the caller gave. ``None``: the configured one, which is
+            extended while the awaited ranks are alive and busy.
+        parameters: What the kind needs besides its tensors. ``None``: the defaults.
+        blocking: Whether the caller waits for the operation at once. The engine then
+            runs it in the calling thread, and it has finished on return, unless it
+            failed, a signal came or its result must be fetched.
+        group_id: Group that takes part.
+        limit_s: Deadline in force.
+    """
+
+    __slots__ = (
+        "blocking",
+        "destination",
+        "dtype",
+        "finish",
+        "group_id",
+        "keep",
+        "kind",
+        "limit_s",
+        "name",
+        "parameters",
+        "shape",
+        "source",
+        "timeout_s",
+    )
+
+    def __init__(
+        self,
+        kind: str,
+        dtype: str,
+        shape: Sequence[int],
+        source: Span,
+        destination: Span,
+        keep: tuple[object, ...],
+        finish: Callable[[int], Result],
+    ) -> None:
+        self.kind = kind
+        self.dtype = dtype
+        self.shape = shape
+        self.source = source
+        self.destination = destination
+        self.keep = keep
+        self.finish = finish
+        self.name: str | None = None
+        self.timeout_s: float | None = None
+        self.parameters: Parameters | None = None
+        self.blocking = False
+        self.group_id = 0
+        self.limit_s = 0.0

@@ -1,0 +1,123 @@
+// Converts a Python Call into a Request, which Engine.submit passes to the engine. A
+// small operation takes microseconds, so attributes are read by interned name and the
+// parameters, which are the same from call to call, come as one native object.
+
+#include "bindings/call.h"
+
+#include <pybind11/stl.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bindings/arguments.h"
+#include "bindings/register.h"
+
+namespace py = pybind11;
+
+namespace bluecomm::bindings {
+namespace {
+
+// What an operation needs besides its tensors; ops keep those that they use again.
+struct Parameters {
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int root = 0;
+  std::vector<std::int64_t> splits;
+  bool local_only = false;
+  double self_weight = 1.0;
+  std::vector<Weight> sources;
+  std::vector<Weight> destinations;
+};
+
+Parameters make_parameters(std::string_view op, double prescale, double postscale,
+                           int root, std::vector<std::int64_t> splits, bool local_only,
+                           double self_weight, std::vector<Weight> sources,
+                           std::vector<Weight> destinations) {
+  return {parse_op(op), prescale,           postscale,
+          root,         std::move(splits),  local_only,
+          self_weight,  std::move(sources), std::move(destinations)};
+}
+
+// The name of an attribute of Call, interned once for the life of the process.
+class Attribute {
+ public:
+  explicit Attribute(const char* name) : name_(PyUnicode_InternFromString(name)) {}
+
+  py::object of(py::handle call) const {
+    PyObject* value = PyObject_GetAttr(call.ptr(), name_);
+    if (value == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(value);
+  }
+
+ private:
+  PyObject* name_;
+};
+
+struct Attributes {
+  Attribute kind{"kind"};
+  Attribute name{"name"};
+  Attribute dtype{"dtype"};
+  Attribute shape{"shape"};
+  Attribute source{"source"};
+  Attribute destination{"destination"};
+  Attribute parameters{"parameters"};
+  Attribute limit_s{"limit_s"};
+  Attribute group_id{"group_id"};
+  Attribute blocking{"blocking"};
+};
+
+std::span<std::byte> read_span(const py::object& span) {
+  const auto [address, nbytes] = span.cast<std::pair<std::uintptr_t, std::size_t>>();
+  return memory_at(address, nbytes);
+}
+
+}  // namespace
+
+ParsedCall parse_call(py::handle call) {
+  // Never freed, because it refers to Python objects.
+  static const Attributes& attributes = *new Attributes;
+  ParsedCall parsed;
+  Request& request = parsed.request;
+  const py::object kind = attributes.kind.of(call);
+  request.kind = parse_kind(kind.cast<std::string_view>());
+  request.name = attributes.name.of(call).cast<std::string>();
+  const py::object dtype = attributes.dtype.of(call);
+  request.dtype = parse_dtype(dtype.cast<std::string_view>());
+  request.shape = attributes.shape.of(call).cast<std::vector<std::int64_t>>();
+  request.input = read_span(attributes.source.of(call));
+  request.output = read_span(attributes.destination.of(call));
+  const py::object given = attributes.parameters.of(call);
+  if (!given.is_none()) {
+    const auto& parameters = given.cast<const Parameters&>();
+    request.op = parameters.op;
+    request.prescale = parameters.prescale;
+    request.postscale = parameters.postscale;
+    request.root = parameters.root;
+    request.splits = parameters.splits;
+    request.local_only = parameters.local_only;
+    request.self_weight = parameters.self_weight;
+    request.sources = parameters.sources;
+    request.destinations = parameters.destinations;
+  }
+  request.deadline = deadline_after(attributes.limit_s.of(call).cast<double>());
+  parsed.group_id = attributes.group_id.of(call).cast<std::uint64_t>();
+  parsed.blocking = attributes.blocking.of(call).cast<bool>();
+  return parsed;
+}
+
+void register_call(py::module_& module) {
+  using py::arg;
+  py::class_<Parameters>(module, "Parameters")
+      .def(py::init(&make_parameters), py::kw_only(), arg("op") = "sum",
+           arg("prescale") = 1.0, arg("postscale") = 1.0, arg("root") = 0,
+           arg("splits") = std::vector<std::int64_t>(), arg("local_only") = false,
+           arg("self_weight") = 1.0, arg("sources") = std::vector<Weight>(),
+           arg("destinations") = std::vector<Weight>());
+}
+
+}  // namespace bluecomm::bindings

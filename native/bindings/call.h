@@ -1,0 +1,23 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+#include "engine/request.h"
+
+namespace bluecomm::bindings {
+
+// A call of an operation as Python hands it over; see bluecomm/runtime/call.py.
+struct ParsedCall {
+  Request request;             // without its group
+  std::uint64_t group_id = 0;  // group that takes part
+  bool blocking = false;       // the caller waits for the operation at once
+};
+
+// Reads the attributes of a Python Call. Needs the GIL. Throws std::invalid_argument
+// for an unknown word or a deadline that is NaN, and pybind11's exceptions for an
+// attribute that is missing or has another type.
+ParsedCall parse_call(pybind11::handle call);
+
+}  // namespace bluecomm::bindings
