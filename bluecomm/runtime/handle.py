@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime.failure import OK, failure
 
 if TYPE_CHECKING:
-    from bluecomm.runtime.world import World
+    from bluecomm._native import Completion
 
 Result = TypeVar("Result")
+
+
+class RequestOwner(Protocol):
+    """What a handle needs of the world that runs its operation."""
+
+    rank: int
+
+    def is_done(self, number: int) -> bool:
+        """Return whether an operation has finished."""
+
+    def wait(self, number: int, timeout_s: float | None) -> Completion | None:
+        """Wait for an operation; return ``None`` if ``timeout_s`` passed."""
+
+    def limit_s(self, number: int) -> float:
+        """Return the deadline that an operation was started with, in seconds."""
+
+    def release(self, number: int) -> None:
+        """Drop an operation that has been waited for."""
+
+    def forget(self, number: int) -> None:
+        """Drop an operation that nobody will wait for, once it has finished."""
 
 
 class Handle(Generic[Result]):
@@ -34,7 +55,7 @@ class Handle(Generic[Result]):
 
     def __init__(
         self,
-        world: World,
+        world: RequestOwner,
         number: int,
         kind: str,
         name: str,

@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bfrun.frames import (
     Frame,
@@ -37,8 +37,10 @@ from bluecomm.runtime.rendezvous.agent_connection import AgentLost, News
 from bluecomm.runtime.stall import StallReport
 
 if TYPE_CHECKING:
-    from bluecomm._native import PendingOperation
-    from bluecomm.runtime.world import World
+    from bluecomm._native import Engine, PendingOperation
+    from bluecomm.config import Config
+    from bluecomm.runtime.peers import PeerRecord
+    from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 
 _log = logging.getLogger("bluecomm")
 
@@ -48,10 +50,35 @@ _WARN_AFTER_S = (10.0, 60.0, 300.0)
 _LAST_BYTES_S = 0.5
 
 
-class Monitor:
-    """Daemon thread of one world."""
+class WatchedWorld(Protocol):
+    """What the monitor needs of the world that it watches."""
 
-    def __init__(self, world: World) -> None:
+    rank: int
+    config: Config
+    rendezvous: Rendezvous
+    peers: list[PeerRecord]
+
+    @property
+    def engine(self) -> Engine:
+        """The native engine."""
+
+    def reap(self) -> None:
+        """Free the tensors of operations that have finished."""
+
+    def blocks_program(self, number: int) -> bool:
+        """Return whether the only thread that ever waited waits for an operation."""
+
+    def is_waited_for(self, number: int) -> bool:
+        """Return whether a thread of this process waits for an operation."""
+
+    def has_hard_deadline(self, number: int) -> bool:
+        """Return whether the caller gave an operation's deadline."""
+
+
+class Monitor:
+    """Daemon thread that watches the operations of one world."""
+
+    def __init__(self, world: WatchedWorld) -> None:
         self._world = world
         self._policy = DeadlinePolicy(world.config.operation_timeout_s)
         self._stop = threading.Event()

@@ -1,8 +1,9 @@
 """The layers of the Python packages: imports go down, never up.
 
-A row may import itself and the rows below it, and no module may need itself to start.
-A name is a module or package directly below ``bluecomm`` or ``bfrun``. A new one fails
-here until it has a place.
+A row may import itself and the rows below it, and no module may need itself, not even
+for its types. A name is a module or package directly below ``bluecomm`` or ``bfrun``;
+a new one fails here until it is put into a row. Some rows name packages that do not
+exist yet, so that they have a layer before they are built.
 """
 
 import ast
@@ -75,7 +76,12 @@ class Import(NamedTuple):
     importer: str
     imported: str
     line: int
-    at_start: bool
+    # "start": with the module; "types": for type checkers only; "call": in a function.
+    when: str
+
+    @property
+    def at_start(self):
+        return self.when == "start"
 
     def __str__(self):
         return f"{self.importer} (line {self.line}) imports {self.imported}"
@@ -105,7 +111,7 @@ def imports_in(source, module, *, is_package=False):
     """Return all imports of a module's text, also those inside functions."""
     found = []
 
-    def visit(node, at_start):
+    def visit(node, when):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -123,12 +129,15 @@ def imports_in(source, module, *, is_package=False):
             names = names[1:] if len(names) == len(node.names) + 1 else names
         else:
             names = []
-        found.extend(Import(module, name, node.lineno, at_start) for name in names)
-        deferred = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        found.extend(Import(module, name, node.lineno, when) for name in names)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            when = "call"
+        elif is_type_checking(node) and when == "start":
+            when = "types"
         for child in ast.iter_child_nodes(node):
-            visit(child, at_start and not deferred and not is_type_checking(node))
+            visit(child, when)
 
-    visit(ast.parse(source), True)
+    visit(ast.parse(source), "start")
     return found
 
 
@@ -181,10 +190,10 @@ def test_imports_go_down(package):
 
 
 @pytest.mark.parametrize("package", LAYERS)
-def test_no_module_needs_itself_to_start(package):
+def test_no_module_needs_itself(package):
     needs = {module: set() for module in MODULES[package]}
     for item in within(package):
-        if item.at_start and item.imported in needs:
+        if item.when != "call" and item.imported in needs:
             needs[item.importer].add(item.imported)
     # Take away the modules that need nothing more, until none are left.
     while free := {module for module, needed in needs.items() if not needed}:
@@ -279,16 +288,17 @@ def test_the_agent_needs_the_standard_library_only():
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("import torch.nn", [("torch.nn", True)]),
-        ("from bluecomm import errors", [("bluecomm.errors", True)]),
-        ("from bluecomm.errors import X", [("bluecomm.errors", True)]),
-        ("from .errors import X", [("bluecomm.errors", True)]),
-        ("from . import errors", [("bluecomm.errors", True)]),
-        ("def f():\n    import os", [("os", False)]),
-        ("if TYPE_CHECKING:\n    import os", [("os", False)]),
-        ("try:\n    import os\nexcept ImportError:\n    pass", [("os", True)]),
+        ("import torch.nn", [("torch.nn", "start")]),
+        ("from bluecomm import errors", [("bluecomm.errors", "start")]),
+        ("from bluecomm.errors import X", [("bluecomm.errors", "start")]),
+        ("from .errors import X", [("bluecomm.errors", "start")]),
+        ("from . import errors", [("bluecomm.errors", "start")]),
+        ("def f():\n    import os", [("os", "call")]),
+        ("if TYPE_CHECKING:\n    import os", [("os", "types")]),
+        ("def f():\n    if TYPE_CHECKING:\n        import os", [("os", "call")]),
+        ("try:\n    import os\nexcept ImportError:\n    pass", [("os", "start")]),
     ],
 )
 def test_the_walk_finds_imports(source, expected):
     found = imports_in(source, "bluecomm.config")
-    assert [(item.imported, item.at_start) for item in found] == expected
+    assert [(item.imported, item.when) for item in found] == expected
