@@ -86,7 +86,7 @@ class PendingOperation(TypedDict):
     received_bytes: int
     expected_bytes: int
 
-class EdgeStats(TypedDict):
+class EdgeCounters(TypedDict):
     messages_sent: int
     bytes_sent: int
     messages_received: int
@@ -94,33 +94,33 @@ class EdgeStats(TypedDict):
     wait_s: float
     late_s: float
 
-class StreamStats(TypedDict):
+class LinkStreamCounters(TypedDict):
     address: str
     bytes_sent: int
     chunks_sent: int
     bytes_received: int
     chunks_received: int
 
-class PeerStats(TypedDict):
+class PeerCounters(TypedDict):
     rank: int
     transport: str
     messages_sent: int
     bytes_sent: int
     messages_received: int
     bytes_received: int
-    operations: dict[str, EdgeStats]  # by kind
-    streams: list[StreamStats]  # of a TCP link, in the order of their opening
+    operations: dict[str, EdgeCounters]  # by kind
+    streams: list[LinkStreamCounters]  # of a TCP link, in the order of their opening
 
-class KindStats(TypedDict):
+class KindCounters(TypedDict):
     calls: int
     failures: int
     duration_s: float
     blocked_s: float
 
-class EngineStats(TypedDict):
+class EngineCounters(TypedDict):
     age_s: float
-    peers: list[PeerStats]
-    operations: dict[str, KindStats]
+    peers: list[PeerCounters]
+    operations: dict[str, KindCounters]
 
 class Recorder:
     """Writes what a rank does into a trace file; see native/trace/recorder.h."""
@@ -248,7 +248,7 @@ class Engine:
 
     def pending(self) -> list[PendingOperation]: ...
     def peer_lost(self, rank: int, text: str) -> None: ...
-    def stats(self) -> EngineStats: ...
+    def stats(self) -> EngineCounters: ...
     def reset_stats(self) -> None: ...
     def suspend(self) -> None:
         """Let nothing move until resume(); wait() returns None at once."""

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
-from bfrun.mpi.implementation import Implementation
+from bfrun.mpi.implementation import MpiImplementation
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class MpiCommand:
 def make_command(
     config: LaunchConfig,
     hosts: Sequence[tuple[Host, int]],
-    mpi: Implementation,
+    mpi: MpiImplementation,
     variables: Mapping[str, str],
     program: Sequence[str],
     *,
@@ -107,7 +107,7 @@ def _split(text: str) -> list[str]:
 
 def _open_mpi(
     config: LaunchConfig,
-    mpi: Implementation,
+    mpi: MpiImplementation,
     variables: Mapping[str, str],
     takes_turns: bool,
 ) -> list[str]:

@@ -17,7 +17,7 @@ _VERSION_LIMIT_S = 20.0
 
 
 @dataclass(frozen=True)
-class Implementation:
+class MpiImplementation:
     """An installed MPI.
 
     Attributes:
@@ -37,7 +37,7 @@ class Implementation:
 
 def find_implementation(
     prefix: str | None, environ: Mapping[str, str]
-) -> Implementation:
+) -> MpiImplementation:
     """Return the MPI to use: the site's on ``PATH``, else the interpreter's own.
 
     Args:
@@ -76,7 +76,7 @@ def _ask_version(mpirun: str) -> str:
     return done.stdout + done.stderr
 
 
-def parse_version(mpirun: str, said: str) -> Implementation:
+def parse_version(mpirun: str, said: str) -> MpiImplementation:
     """Return whose mpirun it is, from what ``mpirun --version`` says.
 
     Raises:
@@ -96,4 +96,4 @@ def parse_version(mpirun: str, said: str) -> Implementation:
             f"--launcher mpi: {mpirun} is Open MPI {'.'.join(map(str, version))}; 4 or "
             "newer is needed; name another MPI's folder with --prefix"
         )
-    return Implementation(mpirun, "openmpi" if open_mpi else "mpich", version)
+    return MpiImplementation(mpirun, "openmpi" if open_mpi else "mpich", version)

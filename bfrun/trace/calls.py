@@ -33,7 +33,7 @@ class Wait:
 
 
 @dataclasses.dataclass
-class Call:
+class TracedCall:
     """One call of an operation on one rank.
 
     Attributes:
@@ -65,12 +65,12 @@ def is_one_sided(kind: str) -> bool:
     return kind.startswith("win_")
 
 
-def collect_calls(events: Iterable[Event]) -> dict[int, Call]:
+def collect_calls(events: Iterable[Event]) -> dict[int, TracedCall]:
     """Return the calls by their number in the trace.
 
     Events of a call whose beginning and end are both missing are left out.
     """
-    calls: dict[int, Call] = {}
+    calls: dict[int, TracedCall] = {}
     details: list[Event] = []
     for event in events:
         if event.type in (spool.ENQUEUE, spool.OPERATION):
@@ -84,10 +84,10 @@ def collect_calls(events: Iterable[Event]) -> dict[int, Call]:
     return calls
 
 
-def _note(calls: dict[int, Call], event: Event) -> None:
+def _note(calls: dict[int, TracedCall], event: Event) -> None:
     call = calls.setdefault(
         event.operation,
-        Call(event.name, event.label, (event.a, event.c), event.begin_ns),
+        TracedCall(event.name, event.label, (event.a, event.c), event.begin_ns),
     )
     if event.type == spool.ENQUEUE:
         call.nbytes = event.b
@@ -95,7 +95,7 @@ def _note(calls: dict[int, Call], event: Event) -> None:
         call.end_ns, call.code = event.end_ns, event.b
 
 
-def _add(call: Call, event: Event) -> None:
+def _add(call: TracedCall, event: Event) -> None:
     if event.type == spool.HEADER:
         call.headers.setdefault(event.peer, event.begin_ns)
     elif event.type == spool.EDGE:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bfrun.errors import ProtocolError
-from bfrun.trace.calls import Call, is_one_sided
+from bfrun.trace.calls import TracedCall, is_one_sided
 from bfrun.trace.clock import ClockEstimate
 from bfrun.trace.slices import RankSlices, make_slices
 from bfrun.trace.spool import HEADER_NBYTES, Spool, parse_header
@@ -168,7 +168,11 @@ def _names(
 
 
 def _arrows(
-    trace: Spool, call: Call, track: int, begin_us: float, headers: dict[int, float]
+    trace: Spool,
+    call: TracedCall,
+    track: int,
+    begin_us: float,
+    headers: dict[int, float],
 ) -> Iterator[dict[str, Any]]:
     """Yield the ends, at this rank, of arrows from senders to receivers."""
     if is_one_sided(trace.name(call.kind)):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bfrun.trace import spool
-from bfrun.trace.calls import Call, Wait, collect_calls, is_one_sided
+from bfrun.trace.calls import TracedCall, Wait, collect_calls, is_one_sided
 from bfrun.trace.spool import Event, Spool
 
 # Numbers of tracks; those of threads are the threads' own.
@@ -44,7 +44,7 @@ class Slice:
     begin_ns: int
     end_ns: int
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    call: Call | None = None
+    call: TracedCall | None = None
 
 
 @dataclasses.dataclass
@@ -59,7 +59,7 @@ class RankSlices:
 
     slices: list[Slice]
     tracks: dict[int, str]
-    calls: list[Call]
+    calls: list[TracedCall]
 
 
 def make_slices(trace: Spool) -> RankSlices:
@@ -81,7 +81,7 @@ def make_slices(trace: Spool) -> RankSlices:
 
 
 def _thread_slices(
-    trace: Spool, events: Iterable[Event], calls: Mapping[int, Call]
+    trace: Spool, events: Iterable[Event], calls: Mapping[int, TracedCall]
 ) -> Iterable[Slice]:
     """Yield what threads did in the library: start, wait, combine."""
     for event in events:
@@ -147,7 +147,7 @@ def _activity(
     return Slice(track, name, category, event.begin_ns, last_ns, told)
 
 
-def _lanes(trace: Spool, calls: Iterable[Call], last_ns: int) -> Iterable[Slice]:
+def _lanes(trace: Spool, calls: Iterable[TracedCall], last_ns: int) -> Iterable[Slice]:
     """Yield the operations, each in the first row that is free then."""
     free = [0]
     busy: list[tuple[int, int]] = []
@@ -169,7 +169,7 @@ def _lanes(trace: Spool, calls: Iterable[Call], last_ns: int) -> Iterable[Slice]
             yield _wait_slice(track, wait, wait.begin_ns, wait.end_ns)
 
 
-def _describe(trace: Spool, call: Call) -> dict[str, Any]:
+def _describe(trace: Spool, call: TracedCall) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if not is_one_sided(trace.name(call.kind)):
         told = {"group": f"{call.key[0]:x}", "sequence": call.key[1]}

@@ -14,8 +14,8 @@ from bfrun.probe import interface_addresses
 from bluecomm import broadcast_object, rank, size
 from bluecomm.bench.operations import (
     Case,
-    Exchange,
     Layout,
+    Neighborhood,
     exchange_of,
     weighted_sum,
 )
@@ -106,7 +106,7 @@ class Gloo(PeerCalls):
         return tensor, call
 
     def _exchange(
-        self, tensor: torch.Tensor, exchange: Exchange, output: torch.Tensor
+        self, tensor: torch.Tensor, exchange: Neighborhood, output: torch.Tensor
     ) -> Call:
         received = [torch.empty_like(tensor).fill_(0) for _ in exchange.sources]
 
@@ -140,9 +140,9 @@ class Gloo(PeerCalls):
 
         return tensor, call
 
-    def _of_leaders(self, part: Exchange) -> Exchange:
+    def _of_leaders(self, part: Neighborhood) -> Neighborhood:
         """Return an exchange between machines as one between their first ranks."""
-        return Exchange(
+        return Neighborhood(
             part.self_weight,
             {self._leaders[machine]: w for machine, w in part.sources.items()},
             tuple(self._leaders[machine] for machine in part.destinations),

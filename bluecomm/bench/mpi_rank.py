@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from bluecomm.bench.operations import OPERATIONS, Case, Exchange, weighted_sum
+from bluecomm.bench.operations import OPERATIONS, Case, Neighborhood, weighted_sum
 from bluecomm.bench.peer_calls import PeerCalls, Prepared, zeros
 from bluecomm.bench.timing import Call
 
@@ -63,7 +63,7 @@ class MpiOperations(PeerCalls):
         return tensor, lambda: self._comm.Allreduce(own, output, op=self._mpi.SUM)
 
     def _exchange(
-        self, tensor: torch.Tensor, exchange: Exchange, output: torch.Tensor
+        self, tensor: torch.Tensor, exchange: Neighborhood, output: torch.Tensor
     ) -> Call:
         received = [torch.empty_like(tensor).fill_(0) for _ in exchange.sources]
         incoming = [self._bytes(memory) for memory in received]

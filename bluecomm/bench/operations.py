@@ -152,7 +152,7 @@ def case_of(
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange:
+class Neighborhood:
     """Whom a rank reads and is read by, with the weights of a sum over its sources."""
 
     self_weight: float
@@ -165,7 +165,7 @@ def exponential_hops(world_size: int) -> list[int]:
     return [1 << k for k in range((world_size - 1).bit_length())]
 
 
-def exchange_of(kind: str, rank: int, world_size: int) -> Exchange | None:
+def exchange_of(kind: str, rank: int, world_size: int) -> Neighborhood | None:
     """Return a rank's part in an operation with neighbors.
 
     Args:
@@ -188,18 +188,20 @@ def exchange_of(kind: str, rank: int, world_size: int) -> Exchange | None:
         partner = rank ^ 1
         if partner >= world_size:
             return None
-        return Exchange(0.5, {partner: 0.5}, (partner,))
+        return Neighborhood(0.5, {partner: 0.5}, (partner,))
     else:
         raise ValueError(f"no operation with neighbors: {kind!r}")
     weight = 1 / (len(hops) + 1)
     sources = {(rank - hop) % world_size: weight for hop in hops}
-    return Exchange(weight, sources, tuple((rank + hop) % world_size for hop in hops))
+    return Neighborhood(
+        weight, sources, tuple((rank + hop) % world_size for hop in hops)
+    )
 
 
 def weighted_sum(
     own: torch.Tensor,
     received: Sequence[torch.Tensor],
-    exchange: Exchange,
+    exchange: Neighborhood,
     output: torch.Tensor,
 ) -> None:
     """Write an exchange's weighted sum to ``output``, which may be ``own``.

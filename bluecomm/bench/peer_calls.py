@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from bluecomm.bench.operations import Case, Exchange, exchange_of
+from bluecomm.bench.operations import Case, Neighborhood, exchange_of
 from bluecomm.bench.timing import Call, after_writing
 
 Prepared = tuple[torch.Tensor, Call]
@@ -32,7 +32,7 @@ class PeerCalls(abc.ABC):
 
     @abc.abstractmethod
     def _exchange(
-        self, tensor: torch.Tensor, exchange: Exchange, output: torch.Tensor
+        self, tensor: torch.Tensor, exchange: Neighborhood, output: torch.Tensor
     ) -> Call:
         """Return the call that writes an exchange's weighted sum to ``output``."""
 

@@ -15,7 +15,7 @@ from bluecomm.bench.prediction.report import (
     print_predictions,
     write,
 )
-from bluecomm.bench.prediction.steps import PREDICTED, Job, predict
+from bluecomm.bench.prediction.steps import PREDICTED, TrainingJob, predict
 from bluecomm.bench.subcommand import Subparsers
 from bluecomm.bench.training.contenders import ALONE, Contender
 from bluecomm.bench.training.models import MODELS, equal_layers, layers_of
@@ -147,7 +147,7 @@ def _cluster(args: argparse.Namespace) -> Cluster:
     return cluster_from([results.load(path) for path in args.runs], given)
 
 
-def _job(args: argparse.Namespace) -> Job:
+def _job(args: argparse.Namespace) -> TrainingJob:
     if args.step_ms <= 0 or args.parameters_mb <= 0 or min(args.ranks) < 1:
         raise ValueError("step, parameters and ranks must be above 0")
     if args.model or args.layers:
@@ -158,13 +158,13 @@ def _job(args: argparse.Namespace) -> Job:
     else:
         nbytes = [int(1e6 * args.parameters_mb / _EQUAL_LAYERS)] * _EQUAL_LAYERS
         shares = [1 / _EQUAL_LAYERS] * _EQUAL_LAYERS
-    return Job(nbytes, shares, 1e-3 * args.step_ms)
+    return TrainingJob(nbytes, shares, 1e-3 * args.step_ms)
 
 
 def _compare(cluster: Cluster, report: TrainReport) -> None:
     """Print predictions beside what was measured."""
     step_ms = report.alone_ms if report.step_ms is None else report.step_ms
-    job = Job(report.layer_nbytes, report.layer_shares, 1e-3 * step_ms)
+    job = TrainingJob(report.layer_nbytes, report.layer_shares, 1e-3 * step_ms)
     pairs = [
         (predict(job, cluster, Contender.parse(time.contender), time.ranks), time)
         for time in report.times

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bluecomm._native import EngineStats, PeerStats
+    from bluecomm._native import EngineCounters, PeerCounters
 
 __all__ = ["EdgeStats", "NeighborStats", "OperationStats", "Stats", "StreamStats"]
 
@@ -144,7 +144,7 @@ class Stats:
         return max(self.neighbors, key=lambda each: each.wait_s).rank
 
 
-def to_stats(counted: EngineStats, hosts: Mapping[int, str]) -> Stats:
+def to_stats(counted: EngineCounters, hosts: Mapping[int, str]) -> Stats:
     """Return what the engine has counted, with the host of each rank."""
     operations = {
         kind: OperationStats(
@@ -165,7 +165,7 @@ def to_stats(counted: EngineStats, hosts: Mapping[int, str]) -> Stats:
     )
 
 
-def _to_neighbor(peer: PeerStats, host: str) -> NeighborStats:
+def _to_neighbor(peer: PeerCounters, host: str) -> NeighborStats:
     operations = {kind: EdgeStats(**edge) for kind, edge in peer["operations"].items()}
     return NeighborStats(
         rank=peer["rank"],

@@ -1,5 +1,6 @@
 """One name, one type: no two types of the project are called alike."""
 
+import ast
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-NATIVE = Path(__file__).parents[2] / "native"
+ROOT = Path(__file__).parents[2]
+NATIVE = ROOT / "native"
 
 # One role that several sibling transports have, each in its own namespace.
 SIBLINGS = {"stream", "transport/inproc", "transport/mpi", "transport/shm"}
@@ -178,3 +180,30 @@ def test_collisions_are_found():
     assert found("using A = int;", "namespace b { using A = long; }") == {"A"}
     assert found("using A = int;", "struct B { using A = int; };") == set()
     assert found("struct B { using A = int; };", "using A = B::A;") == set()
+
+
+# Public Python classes that may share a name, with the reason.
+SAME_PYTHON_NAMES: dict[str, str] = {}
+
+
+def public_classes():
+    """Return class name to files, for the public classes of both packages."""
+    files = defaultdict(list)
+    for package in ("bluecomm", "bfrun"):
+        for suffix in ("*.py", "*.pyi"):
+            for path in sorted((ROOT / package).rglob(suffix)):
+                for node in ast.parse(path.read_text()).body:
+                    if isinstance(node, ast.ClassDef) and node.name[0] != "_":
+                        files[node.name].append(str(path.relative_to(ROOT)))
+    return files
+
+
+def test_no_two_public_python_classes_share_a_name():
+    found = {name: files for name, files in public_classes().items() if len(files) > 1}
+    wrong = [
+        f"{name}: {', '.join(files)}"
+        for name, files in found.items()
+        if name not in SAME_PYTHON_NAMES
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert SAME_PYTHON_NAMES.keys() <= found.keys(), "an exception is not needed"

@@ -35,7 +35,7 @@ _PERIOD = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange:
+class BucketExchange:
     """One exchange of one bucket.
 
     Attributes:
@@ -56,7 +56,7 @@ class Exchange:
         return self.latency_s + self.busy_s
 
 
-Pattern = Callable[[Cluster, int, float], Exchange]
+Pattern = Callable[[Cluster, int, float], BucketExchange]
 """From the cluster, the number of ranks and the bytes to the cost."""
 
 
@@ -85,17 +85,17 @@ def symmetric_hops(size: int) -> list[int]:
     return sorted({*forth, *(size - hop for hop in forth)})
 
 
-def ring_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+def ring_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """A ring over all ranks in order, as gloo does it: one flow leaves a machine."""
     machines, _ = machines_of(cluster, ranks)
     share = (ranks - 1) / ranks
     if machines == 1:
         link = cluster.memory
-        return Exchange(
+        return BucketExchange(
             2 * (ranks - 1) * link.alpha_s + 3 * share * nbytes * link.beta_s,
             messages=2.0 * (ranks - 1),
         )
-    return Exchange(
+    return BucketExchange(
         2 * (ranks - 1) * cluster.network.alpha_s
         + share * nbytes * cluster.memory.beta_s,
         2 * share * nbytes * cluster.network.beta_s,
@@ -104,7 +104,7 @@ def ring_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
     )
 
 
-def allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+def allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """As the engine does it: inside of machines first, then pieces between them."""
     machines, local = machines_of(cluster, ranks)
     inside = _inside(cluster, local, nbytes)
@@ -118,7 +118,7 @@ def allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
     else:
         steps = 2 if _is_direct(machines, piece) else 2 * (machines - 1)
         sent, combined = 2 * share * piece, share * piece
-    return Exchange(
+    return BucketExchange(
         inside.latency_s + steps * alpha + combined * gamma,
         local * sent * cluster.network.beta_s,
         local * sent,
@@ -138,17 +138,17 @@ def _is_direct(machines: int, piece: float) -> bool:
     )
 
 
-def neighbor_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+def neighbor_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """All neighbors of the exponential-2 graph at once."""
     return _circulant(cluster, ranks, nbytes, hops(ranks))
 
 
-def symmetric_neighbors(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+def symmetric_neighbors(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """All neighbors of the graph that methods with a symmetric ``W`` begin with."""
     return _circulant(cluster, ranks, nbytes, symmetric_hops(ranks))
 
 
-def neighbor_get(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+def neighbor_get(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """All neighbors of the exponential-2 graph at once: a request, and an answer."""
     cost = neighbor_allreduce(cluster, ranks, nbytes)
     return dataclasses.replace(
@@ -156,16 +156,16 @@ def neighbor_get(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
     )
 
 
-def gossip_pga(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+def gossip_pga(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """Neighbors, but everyone in every eighth round: the mean over the rounds."""
     gossip = neighbor_allreduce(cluster, ranks, nbytes)
     return _mean([gossip] * (_PERIOD - 1) + [allreduce(cluster, ranks, nbytes)])
 
 
-def random_matching(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+def random_matching(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """One partner, drawn anew for each round: the mean over the rounds."""
     if ranks == 1:
-        return Exchange()
+        return BucketExchange()
     _, local = machines_of(cluster, ranks)
     # Of an odd number of ranks one has no partner.
     matched = 1 - ranks % 2 / ranks
@@ -173,14 +173,14 @@ def random_matching(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
     return _over_graph(cluster, nbytes, matched, local * matched * elsewhere)
 
 
-def nothing(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+def nothing(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """No exchange."""
-    return Exchange()
+    return BucketExchange()
 
 
 def _circulant(
     cluster: Cluster, ranks: int, nbytes: float, distances: Sequence[int]
-) -> Exchange:
+) -> BucketExchange:
     """Each rank sends to those at some distances, all at once."""
     _, local = machines_of(cluster, ranks)
     sends = [(one, (one + hop) % ranks) for one in range(local) for hop in distances]
@@ -189,10 +189,10 @@ def _circulant(
     return _over_graph(cluster, nbytes, len(distances), leaving)
 
 
-def one_peer(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+def one_peer(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """``topology="one_peer"`` where nobody has set a topology: the mean over rounds."""
     if ranks == 1:
-        return Exchange()
+        return BucketExchange()
     machines, local = machines_of(cluster, ranks)
     costs = [
         _over_graph(cluster, nbytes, 1, leaving)
@@ -201,12 +201,12 @@ def one_peer(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
     return _mean(costs)
 
 
-def _mean(costs: Sequence[Exchange]) -> Exchange:
+def _mean(costs: Sequence[BucketExchange]) -> BucketExchange:
     means = {
         field.name: statistics.mean(getattr(cost, field.name) for cost in costs)
-        for field in dataclasses.fields(Exchange)
+        for field in dataclasses.fields(BucketExchange)
     }
-    return Exchange(**means)
+    return BucketExchange(**means)
 
 
 @functools.cache
@@ -220,13 +220,15 @@ def _leaving_one_peer(machines: int, local: int) -> tuple[int, ...]:
     )
 
 
-def hierarchical(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+def hierarchical(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
     """All neighbors among machines: each rank sends its share of the machine's mean."""
     machines, _ = machines_of(cluster, ranks)
     return _between(cluster, ranks, nbytes, len(hops(machines)))
 
 
-def hierarchical_one_peer(cluster: Cluster, ranks: int, nbytes: float) -> Exchange:
+def hierarchical_one_peer(
+    cluster: Cluster, ranks: int, nbytes: float
+) -> BucketExchange:
     """One neighbor machine after the other."""
     machines, _ = machines_of(cluster, ranks)
     return _between(cluster, ranks, nbytes, min(1, machines - 1))
@@ -234,10 +236,10 @@ def hierarchical_one_peer(cluster: Cluster, ranks: int, nbytes: float) -> Exchan
 
 def _over_graph(
     cluster: Cluster, nbytes: float, degree: float, leaving: float
-) -> Exchange:
+) -> BucketExchange:
     """Each rank sends to some ranks; so many of a machine's messages leave it."""
     alpha = cluster.network.alpha_s if leaving else cluster.memory.alpha_s
-    return Exchange(
+    return BucketExchange(
         alpha * bool(degree) + degree * nbytes * cluster.memory.beta_s,
         leaving * nbytes * cluster.network.beta_s,
         leaving * nbytes,
@@ -245,11 +247,13 @@ def _over_graph(
     )
 
 
-def _between(cluster: Cluster, ranks: int, nbytes: float, degree: int) -> Exchange:
+def _between(
+    cluster: Cluster, ranks: int, nbytes: float, degree: int
+) -> BucketExchange:
     _, local = machines_of(cluster, ranks)
     inside = _inside(cluster, local, nbytes)
     share = nbytes / local
-    return Exchange(
+    return BucketExchange(
         inside.latency_s
         + cluster.network.alpha_s * bool(degree)
         + degree * share * cluster.memory.beta_s,
@@ -259,12 +263,12 @@ def _between(cluster: Cluster, ranks: int, nbytes: float, degree: int) -> Exchan
     )
 
 
-def _inside(cluster: Cluster, local: int, nbytes: float) -> Exchange:
+def _inside(cluster: Cluster, local: int, nbytes: float) -> BucketExchange:
     """Reduce-scatter and all-gather among the ranks of a machine, in memory."""
     if local == 1:
-        return Exchange()
+        return BucketExchange()
     passes = 2 * (local - 1) / local * nbytes
-    return Exchange(
+    return BucketExchange(
         2 * cluster.memory.alpha_s + passes * cluster.memory.beta_s,
         messages=2.0 * (local - 1),
     )

@@ -24,7 +24,7 @@ PREDICTED = tuple(dict.fromkeys(name for name, _ in BASIC))
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What is trained.
 
     Attributes:
@@ -101,7 +101,9 @@ class Prediction:
     memory_mb: float
 
 
-def predict(job: Job, cluster: Cluster, contender: Contender, ranks: int) -> Prediction:
+def predict(
+    job: TrainingJob, cluster: Cluster, contender: Contender, ranks: int
+) -> Prediction:
     """Return the predicted step of a contender.
 
     Gradients are sent as soon as a bucket is full; CTA sends from the start of the step

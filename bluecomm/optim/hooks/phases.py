@@ -16,7 +16,7 @@ from bluecomm.optim.hooks.backward import queue_callback
 FORWARD, BACKWARD, STEP = "FORWARD", "BACKWARD", "STEP"
 
 
-class Recorder(Protocol):
+class PhaseRecorder(Protocol):
     """Records events; the engine provides it."""
 
     def begin(self, activity: str) -> None:
@@ -41,7 +41,9 @@ class Phases:
         models: Models whose passes are recorded once ``turn_on`` has been called.
     """
 
-    def __init__(self, recorder: Recorder | None, models: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, recorder: PhaseRecorder | None, models: Sequence[nn.Module]
+    ) -> None:
         self._recorder = recorder
         self._models = tuple(models)
         self._is_on = False

@@ -10,13 +10,17 @@ from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.mpi.command import make_command
-from bfrun.mpi.implementation import Implementation, find_implementation, parse_version
+from bfrun.mpi.implementation import (
+    MpiImplementation,
+    find_implementation,
+    parse_version,
+)
 from bfrun.mpi.job import run_mpi
 from bfrun.mpi.plan import plan_mpi
 
-OPEN_MPI_4 = Implementation("/a/mpirun", "openmpi", (4, 1, 4))
-OPEN_MPI_5 = Implementation("/a/mpirun", "openmpi", (5, 0, 11))
-MPICH = Implementation("/a/mpirun", "mpich", (5, 0, 2))
+OPEN_MPI_4 = MpiImplementation("/a/mpirun", "openmpi", (4, 1, 4))
+OPEN_MPI_5 = MpiImplementation("/a/mpirun", "openmpi", (5, 0, 11))
+MPICH = MpiImplementation("/a/mpirun", "mpich", (5, 0, 2))
 HOSTS = [(Host("a", 2), 2), (Host("b", 1), 1)]
 CONFIG = LaunchConfig(("prog",), hosts=(Host("a", 2), Host("b", 1)), launcher="mpi")
 
@@ -148,7 +152,7 @@ def test_addresses_with_colons_are_refused(mpi):
     ],
 )
 def test_versions(said, kind, version):
-    assert parse_version("m", said) == Implementation("m", kind, version)
+    assert parse_version("m", said) == MpiImplementation("m", kind, version)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from bluecomm.bench.__main__ import main
 from bluecomm.bench.prediction import exchanges
 from bluecomm.bench.prediction.links import Cluster, Link, cluster_from, fit_link
 from bluecomm.bench.prediction.methods import METHODS
-from bluecomm.bench.prediction.steps import PREDICTED, Job, predict
+from bluecomm.bench.prediction.steps import PREDICTED, TrainingJob, predict
 from bluecomm.bench.training.contenders import Contender
 from bluecomm.bench.training.measuring import StepTime
 from bluecomm.bench.training.report import TrainReport
@@ -112,7 +112,7 @@ def test_hierarchical_sends_the_tensor_once_per_card(machines):
 @pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in METHODS))
 @pytest.mark.parametrize("per_machine", [1, 8])
 def test_steps_take_longer_with_more_ranks_and_slower_links(name, per_machine):
-    job = Job([1 << 20] * 20, [0.05] * 20, 0.2)
+    job = TrainingJob([1 << 20] * 20, [0.05] * 20, 0.2)
     contender = Contender.parse(name)
     cluster = dataclasses.replace(CLUSTER, ranks_per_machine=per_machine)
     steps = [
@@ -127,7 +127,7 @@ def test_steps_take_longer_with_more_ranks_and_slower_links(name, per_machine):
 
 
 def test_communication_is_hidden_where_it_can_be():
-    job = Job([1 << 20] * 20, [0.05] * 20, 0.2)
+    job = TrainingJob([1 << 20] * 20, [0.05] * 20, 0.2)
     step_ms = {
         label: predict(job, CLUSTER, Contender.parse(label), 8).step_ms
         for label in ("ddp", "ddp:bucket=4M", "neighbor_allreduce:atc", "allreduce")
@@ -173,7 +173,7 @@ METHODS_COST = {
 
 @pytest.mark.parametrize("label", METHODS_COST)
 def test_what_a_method_sends_and_keeps(label):
-    job = Job([S], [1.0], 0.2)
+    job = TrainingJob([S], [1.0], 0.2)
     found = predict(job, CLUSTER, Contender.parse(label), 8)
     sent, messages, connections, copies = METHODS_COST[label]
     assert found.card_mb == pytest.approx(sent * S / 1e6)
@@ -184,7 +184,7 @@ def test_what_a_method_sends_and_keeps(label):
 
 
 def test_when_a_method_sends():
-    job = Job([S], [1.0], 10.0)
+    job = TrainingJob([S], [1.0], 10.0)
     step_ms = {
         label: predict(job, CLUSTER, Contender.parse(label), 8).step_ms
         for label in METHODS_COST
@@ -198,7 +198,7 @@ def test_when_a_method_sends():
     assert step_ms["gradient_tracking"] == pytest.approx(step_ms["decentlam"])
     both = step_ms["momentum_tracking"]
     assert both - 10_000 > 1.5 * (step_ms["decentlam"] - 10_000)
-    short = Job([S], [1.0], 1e-9)
+    short = TrainingJob([S], [1.0], 1e-9)
     found = [
         predict(short, CLUSTER, Contender.parse(name), 8).step_ms
         for name in ("gradient_tracking", "momentum_tracking")
@@ -225,7 +225,7 @@ def test_uneven_machines_are_refused():
 
 
 def test_an_algorithm_without_a_model_is_refused():
-    job = Job([4], [1.0], 0.1)
+    job = TrainingJob([4], [1.0], 0.1)
     with pytest.raises(ValueError, match="no cost model of 'none'"):
         predict(job, CLUSTER, Contender.parse("none"), 2)
 
