@@ -7,7 +7,7 @@
 namespace bluecomm::shm {
 namespace {
 
-// An Outgoing that was complete at once, or that never will be.
+// An Outgoing that was complete at once, or never will be.
 class SettledOutgoing final : public Outgoing {
  public:
   explicit SettledOutgoing(std::size_t released) : released_(released) {}
@@ -114,7 +114,7 @@ bool RingChannel::poll(Receiver& receiver) {
     connection_->forget_gone_segments(
         [this](const Frame& gone) { outbox_->control(gone); });
     if (!connection_->error().empty()) throw ConnectionError(connection_->error());
-    // What the peer has sent before its end comes first.
+    // Messages that the peer sent before its end come first.
     const bool is_end = connection_->ended() || forgotten_;
     if (!is_end || connection_->reader().available() > 0) return changed;
   } catch (const ConnectionError& error) {
@@ -134,7 +134,8 @@ bool RingChannel::poll(Receiver& receiver) {
 
 bool RingChannel::drain(Receiver& receiver) {
   std::size_t drained = 0;
-  // The peer may go on writing, so one pass takes no more than was there at its start.
+  // The peer may go on writing, so one call takes no more than what was there at its
+  // start.
   const std::size_t nbytes = connection_->reader().available();
   while (drained < nbytes && connection_) {
     Frame frame;
@@ -152,7 +153,7 @@ bool RingChannel::drain(Receiver& receiver) {
   return drained > 0;
 }
 
-// Takes the frame off the ring before anybody else is called.
+// Gives the frame back to the ring before it calls anybody else.
 void RingChannel::dispatch(const Frame& frame, Receiver& receiver) {
   std::unique_ptr<Incoming> message;
   bool is_goodbye = false;
@@ -243,7 +244,7 @@ void RingChannel::disconnect() {
     outbox_->detach();
     return;
   }
-  // Only when the peer can count no longer what it reads, memory may change.
+  // The peer must no longer count what it reads before memory may change.
   const std::unique_ptr<RingConnection> connection =
       std::exchange(connection_, nullptr);
   connection->revoke();

@@ -11,7 +11,8 @@
 
 namespace bluecomm::shm {
 
-// The channel to one peer, from its first message to its end.
+// The channel to one peer over shared memory, from the first message to the end of the
+// connection.
 class RingChannel final : public Channel {
  public:
   RingChannel(std::shared_ptr<SharedState> shared, int peer, std::string offer);
@@ -29,7 +30,7 @@ class RingChannel final : public Channel {
   bool shares_memory() const override { return true; }
   ChannelStats stats() const override;
 
-  // Has messages and no connection to carry them yet.
+  // Whether messages wait for a connection.
   bool wants_connection() const {
     return !connection_ && !finished_ && outbox_->has_queue();
   }
@@ -42,14 +43,17 @@ class RingChannel final : public Channel {
   void receive() { connection_->receive(); }
 
   bool poll(Receiver& receiver);
-  // poll() would do something now; else the peer will wake this rank when so.
+  // Whether poll() would do something now. If not, the peer will wake this rank when
+  // it would, with the exception of needs_retry().
   bool has_work();
-  // As above, except for one reason: poll() is to be tried again soon.
+  // poll() must be tried again soon, because the socket was full.
   bool needs_retry() const { return outbox_->needs_retry(); }
 
-  // The peer cannot be reached.
+  // Ends the channel and reports the loss to `receiver`. `text` is a phrase about the
+  // peer.
   void fail(Receiver& receiver, const std::string& text);
-  // Reports nothing more but messages that have come already.
+  // Ends the link without reporting it. Messages that have come already are still
+  // reported.
   void forget();
   void close();
   bool closed();
@@ -74,7 +78,7 @@ class RingChannel final : public Channel {
   bool said_goodbye_ = false;
   bool heard_goodbye_ = false;
   bool forgotten_ = false;
-  bool finished_ = false;  // lost, or the peer has gone
+  bool finished_ = false;  // the link is lost, dropped or closed by the peer
   ChannelStats stats_;
 };
 

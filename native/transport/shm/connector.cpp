@@ -14,7 +14,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Connections at a time that have not shown yet that they belong to the job.
+// At most this many accepted connections wait for their handshake; the oldest is
+// dropped.
 constexpr std::size_t kMaxHalfOpen = 64;
 constexpr auto kRetryBusy = 5ms;
 constexpr auto kRetryCrossed = 200ms;
@@ -125,9 +126,7 @@ void Connector::accept_all() {
   }
 }
 
-// --- A connection that has dialled this rank
-// ------------------------------------------
-
+// --- Connections that peers have dialled ---------------------------------------------
 Connector::Fate Connector::serve(HalfOpen& connection, Owner& owner) {
   Packet packet = receive_packet(connection.socket.get());
   if (packet.state == Packet::State::kNothing) return Fate::kWaiting;
@@ -142,7 +141,7 @@ Connector::Fate Connector::serve(HalfOpen& connection, Owner& owner) {
   return admit(connection, *hello, packet, owner);
 }
 
-// True when it is not to be.
+// Refuses the connection if it must not be established. Returns true in that case.
 bool Connector::refuse(HalfOpen& connection, const Hello& hello, Owner& owner) {
   Answer answer;
   if (const pid_t pid = owner.connected_process(hello.from); pid != 0) {
@@ -177,14 +176,12 @@ Connector::Fate Connector::admit(HalfOpen& connection, const Hello& hello,
     owner.on_connected(hello.from,
                        std::make_unique<RingConnection>(std::move(endpoints)));
   } catch (const ConnectionError&) {
-    // The dialer tries again, or gives up.
+    // The dialer tries again or gives up.
   }
   return Fate::kDone;
 }
 
-// --- A connection that this rank has dialled
-// ------------------------------------------
-
+// --- Connections that this rank has dialled ------------------------------------------
 void Connector::connect(int peer, Dial& dial, Owner& owner) {
   dial.socket = connect_to(dial.path);
   if (!dial.socket) {
@@ -212,7 +209,7 @@ Connector::Fate Connector::serve(int peer, Dial& dial, Owner& owner) {
   return retry(peer, dial, owner);
 }
 
-// Answers the challenge; kOver when that cannot be done.
+// Answers the challenge. Returns kDone if that is not possible.
 Connector::Fate Connector::greet(int peer, Dial& dial, const Packet& packet) {
   const auto challenge = parse<Challenge>(packet);
   if (!challenge || peer_credentials(dial.socket.get()).uid != geteuid())
@@ -273,7 +270,8 @@ Connector::Fate Connector::conclude(int peer, Dial& dial, Packet& packet,
   return Fate::kDone;
 }
 
-// The peer has dropped the connection: it may have been slow, or not want this rank.
+// Dials again later: the peer has dropped the connection, because it was slow or
+// because it does not want this rank.
 Connector::Fate Connector::retry(int peer, Dial& dial, Owner& owner) {
   const Clock::time_point now = Clock::now();
   dial.socket.reset();

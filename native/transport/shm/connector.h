@@ -18,51 +18,52 @@
 
 namespace bluecomm::shm {
 
-// Makes wires: dials peers, and accepts those that dial.
+// Establishes connections: dials peers, and accepts peers that dial.
 //
-// When both sides of a pair dial, the connection dialled by the lower rank wins: the
-// lower rank refuses the other's while its own is on the way, the higher rank gives its
-// own up for it.
+// If both ranks of a pair dial, the connection dialled by the lower rank wins: the
+// lower rank refuses the other one while its own is under way, and the higher rank
+// gives up its own.
 class Connector {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What becomes of connections.
+  // Receives the outcome of connection attempts.
   class Owner {
    public:
     virtual ~Owner() = default;
     virtual bool knows(int peer) const = 0;
-    // The process that `peer` is linked to, or was; 0 for none yet.
+    // The process id at the other end of the connection to `peer`, now or earlier; 0
+    // if there has been none.
     virtual pid_t connected_process(int peer) const = 0;
     virtual void on_connected(int peer, std::unique_ptr<RingConnection> connection) = 0;
-    // `peer` cannot be dialled.
+    // `peer` cannot be reached. `text` is a phrase about the peer.
     virtual void on_unreachable(int peer, const std::string& text) = 0;
   };
 
-  // Adds its sockets to `epoll`, with the descriptor as data; a connection's stays
-  // there.
+  // Adds its sockets to `epoll`, with the descriptor as data. The socket of an
+  // established connection stays there.
   Connector(const ShmOptions& options, const Doorbell& doorbell, int epoll);
 
   const std::string& path() const { return listener_.path(); }
 
-  // Starts to dial, or goes on with it.
+  // Starts to dial, or continues.
   void dial(int peer, const std::string& path);
   void give_up(int peer) { dials_.erase(peer); }
   bool is_dialling(int peer) const { return dials_.contains(peer); }
 
-  // Whether `fd` is one of the connector's.
+  // Whether `fd` is a socket of the connector.
   bool owns(int fd) const;
   void on_readable(int fd, Owner& owner);
-  // Acts on what is due.
+  // Drops connections whose deadline has passed, and dials again where a retry is due.
   void on_time(Clock::time_point now, Owner& owner);
   Clock::time_point next_timer() const;
-  // Connections are on the way.
+  // Whether any connection is being established.
   bool is_busy() const { return !dials_.empty() || !half_open_.empty(); }
 
   void abandon_after_fork() noexcept;
 
  private:
-  // A connection that has dialled this rank.
+  // A connection that a peer has dialled, until its Hello has come.
   struct HalfOpen {
     UniqueFd socket;
     Challenge challenge;
@@ -71,8 +72,8 @@ class Connector {
 
   struct Dial {
     std::string path;
-    UniqueFd socket;       // none: waits for retry_at
-    UniqueFd memory_file;  // of the link, once a Hello was sent
+    UniqueFd socket;       // empty while it waits for retry_at
+    UniqueFd memory_file;  // of the rings, after the Hello has been sent
     Challenge challenge;
     Hello hello;
     Clock::time_point retry_at = Clock::time_point::min();

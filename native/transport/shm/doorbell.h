@@ -10,18 +10,18 @@
 
 namespace bluecomm::shm {
 
-// How a rank that sleeps is woken: an eventfd and a word in shared memory, both given
-// to each peer, so that a peer makes no system call while the rank is awake.
+// Wakes a rank that sleeps, through an eventfd and a word in shared memory. Each peer
+// has both, so a peer makes no system call while the rank is awake.
 //
-// The word is odd while the rank sleeps. A peer that finds it odd writes the eventfd
-// and then makes it even, in this order: were it the other way round, a peer that is
-// stopped in between would keep all others from ringing. Values of different sleeps
-// differ, so a late peer cannot undo a later sleep.
+// The word is odd while the rank sleeps. A peer that finds it odd first writes to the
+// eventfd and then makes the word even. In the opposite order, a peer that is stopped
+// between the two steps would keep all others from ringing. Each sleep uses a new
+// value, so a late peer cannot undo a later sleep.
 struct DoorbellState {
   std::atomic<std::uint32_t> word;
 };
 
-// This rank's own.
+// The doorbell of this rank.
 class Doorbell {
  public:
   Doorbell();
@@ -29,7 +29,8 @@ class Doorbell {
   int event_fd() const { return event_.get(); }
   int state_fd() const { return state_file_.get(); }
 
-  // From now on peers ring. To be called again by whoever polls while others sleep.
+  // Makes peers ring from now on. If one thread polls while another one sleeps, the
+  // polling thread must call it again.
   void arm() {
     if ((word().load() & 1) != 0) return;
     armed_ += 2;
@@ -53,7 +54,7 @@ class Doorbell {
   std::uint32_t armed_ = 1;  // odd
 };
 
-// A peer's.
+// The doorbell of a peer.
 class PeerDoorbell {
  public:
   PeerDoorbell() = default;
@@ -62,7 +63,7 @@ class PeerDoorbell {
       : event_(std::move(event)),
         state_(state_file.get(), sizeof(DoorbellState), Access::kReadWrite) {}
 
-  // After what the peer shall see has been stored.
+  // Wakes the peer if it sleeps. To be called after storing what the peer is to see.
   void ring() const {
     auto& word = reinterpret_cast<DoorbellState*>(state_.bytes().data())->word;
     std::uint32_t value = word.load();

@@ -7,15 +7,18 @@
 
 #include "common/hmac.h"
 
-// How the two ends of a new connection show each other that they belong together.
+// The handshake in which both ends of a new connection prove that they belong to the
+// same job.
 //
 //   acceptor -> dialer   Challenge: a nonce
-//   dialer -> acceptor   Hello: who I am, whom I want, a nonce; keyed. With the link's
-//                        memory and the dialer's doorbell
-//   acceptor -> dialer   Answer: keyed. With the acceptor's doorbell, unless it refuses
+//   dialer -> acceptor   Hello: both ranks, a nonce, keyed. Passes the shared memory of
+//                        the connection and the dialer's doorbell
+//   acceptor -> dialer   Answer: keyed. Passes the acceptor's doorbell unless the
+//                        acceptor refuses the connection
 //
-// Keyed = HMAC-SHA256 with the job's secret over both nonces and all the rest. A
-// stranger gets no answer. The user id is checked before, by the socket.
+// "Keyed" means an HMAC-SHA256 with the job's secret over both nonces and the rest of
+// the message. A stranger gets no answer. The connector checks the user id of the
+// socket's other end before the handshake.
 
 namespace bluecomm::shm {
 
@@ -33,27 +36,27 @@ struct Hello {
   std::int32_t from = 0;  // ranks
   std::int32_t to = 0;
   std::uint64_t epoch = 0;
-  Digest job{};  // of the job's id
+  Digest job{};  // SHA-256 of the job's id
   Nonce nonce{};
   Digest mac{};
 };
 
 enum class Verdict : std::uint32_t {
   kAccepted,
-  kCrossed,           // the acceptor dials itself, and its connection counts
-  kAlreadyConnected,  // the dialer's rank has a link to another process already
+  kCrossed,  // both ranks have dialled, and the acceptor's own connection is kept
+  kAlreadyConnected,  // another process already has a connection as the dialer's rank
 };
 
 struct Answer {
   std::array<char, 8> magic = kMagic;
   Verdict verdict = Verdict::kAccepted;
-  std::int32_t pid = 0;  // kAlreadyConnected: that process
+  std::int32_t pid = 0;  // of kAlreadyConnected: that process
   Digest mac{};
 };
 
 Nonce make_nonce();
 
-// Of `hello` without its own mac.
+// Returns the MAC of `hello`, computed as if its own `mac` were zero.
 Digest hello_mac(std::span<const std::byte> secret, const Challenge& challenge,
                  const Hello& hello);
 Digest answer_mac(std::span<const std::byte> secret, const Challenge& challenge,

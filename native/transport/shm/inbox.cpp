@@ -11,13 +11,13 @@
 namespace bluecomm::shm {
 namespace {
 
-// Consumption below this is told at the next poll, together with what follows it.
+// The inbox reports smaller amounts at the next poll, together with what follows.
 constexpr std::size_t kReportAtOnce = 64 << 10;
 constexpr std::size_t kCreditStep = kEagerCredit / 4;
 
 }  // namespace
 
-// Owns its payload.
+// An eager message, which owns its payload.
 class EagerIncoming final : public Incoming {
  public:
   EagerIncoming(std::shared_ptr<Inbox> inbox, const Header& header,
@@ -60,13 +60,13 @@ class EagerIncoming final : public Incoming {
   std::unique_ptr<std::byte[]> many_;
 };
 
-// Shows its payload where the sender has put it.
+// A large message. It shows its payload where the sender has put it.
 class LargeIncoming final : public Incoming {
  public:
   struct Chunk {
     std::shared_ptr<const Mapping> mapping;
     std::span<const std::byte> bytes;
-    std::size_t end;  // payload offset
+    std::size_t end;  // offset in the payload
   };
 
   LargeIncoming(std::shared_ptr<Inbox> inbox, std::uint64_t id, const Header& header)
@@ -86,8 +86,8 @@ class LargeIncoming final : public Incoming {
     if (!in_place_) inbox_->answer(FrameKind::kGrant, id_);
   }
 
-  // Also of a cancelled message: what was shown stays in its place, though the bytes
-  // may change. They are never counted as consumed.
+  // Works for a cancelled message, too: the bytes stay where they were shown, though
+  // they may change, and consume() never counts them.
   std::span<const std::byte> readable() const override {
     if (!accepted_ || chunks_.empty()) return {};
     const Chunk& chunk = chunks_.front();
@@ -154,8 +154,8 @@ class LargeIncoming final : public Incoming {
   const Header header_;
   bool accepted_ = false;
   bool in_place_ = false;
-  bool cancelled_ = false;  // cancelled
-  bool unflushed_ = false;  // in inbox_->unflushed_
+  bool cancelled_ = false;
+  bool unflushed_ = false;  // is in inbox_->unflushed_
   std::uint64_t live_ = 0;
   std::size_t received_ = 0;
   std::size_t consumed_ = 0;
@@ -165,7 +165,7 @@ class LargeIncoming final : public Incoming {
 
 namespace {
 
-// `length` bytes at `offset` of what the peer has made known.
+// Returns `length` bytes at the offset that the frame names in a segment of the peer.
 std::span<const std::byte> checked_bytes(const Mapping& mapping, const Frame& frame,
                                          std::uint64_t length) {
   const std::span<const std::byte> all = mapping.bytes();
@@ -258,7 +258,7 @@ void Inbox::on_frame(const Frame& frame) {
                           " of " + std::to_string(last_id_));
   }
   const auto found = large_.find(frame.id);
-  if (found == large_.end()) return;  // consumed or discarded meanwhile
+  if (found == large_.end()) return;  // it has been consumed or discarded since
   if (frame.kind == FrameKind::kChunk) {
     on_chunk(*found->second, frame);
   } else {

@@ -15,23 +15,24 @@ namespace bluecomm::shm {
 
 class LargeIncoming;
 
-// The half of a link that receives.
+// Receives the messages of a channel.
 class Inbox : public std::enable_shared_from_this<Inbox> {
  public:
-  // `sender` carries the answers.
+  // `outbox` carries the answers.
   explicit Inbox(Outbox& outbox) : outbox_(&outbox) {}
 
   void attach(RingConnection& connection);
-  // Messages that have arrived stay readable.
+  // Messages that have arrived stay readable afterwards.
   void detach();
 
-  // The message that `frame`, at the reader's position, starts. Throws ConnectionError
-  // when it makes no sense.
+  // Returns the message that `frame`, at the reader's position, starts. Throws
+  // ConnectionError if the frame makes no sense.
   std::unique_ptr<Incoming> take_message(const Frame& frame);
-  // Another frame about a message of this side; likewise.
+  // Handles any other frame about a message of this inbox. Throws like take_message().
   void on_frame(const Frame& frame);
 
-  // Tells the sender what was consumed since. True when anything was.
+  // Tells the sender what has been consumed since the last call. Returns true if
+  // anything was.
   bool flush();
   bool has_unflushed() const { return !unflushed_.empty(); }
 
@@ -47,20 +48,20 @@ class Inbox : public std::enable_shared_from_this<Inbox> {
   void on_chunk(LargeIncoming& message, const Frame& frame);
   void on_cancel(LargeIncoming& message);
 
-  // For the messages.
+  // Called by the messages.
   void answer(FrameKind kind, std::uint64_t id, std::uint64_t length = 0);
   void give_credit(std::uint64_t nbytes);
-  // False when the sender may have changed the payload since it was shown.
+  // False if the sender may have changed the payload since it was shown.
   bool still_valid(const LargeIncoming& message) const;
 
   Outbox* outbox_;
   RingConnection* connection_ = nullptr;
-  std::shared_ptr<Mapping> memory_;  // of the connection, for still_valid()
-  Direction* inbound_ = nullptr;     // there
+  std::shared_ptr<Mapping> memory_;  // of the connection; still_valid() reads it
+  Direction* inbound_ = nullptr;     // in memory_
   std::uint64_t last_id_ = 0;
-  std::unordered_map<std::uint64_t, LargeIncoming*> large_;  // not consumed yet
+  std::unordered_map<std::uint64_t, LargeIncoming*> large_;  // not consumed completely
   std::vector<std::uint64_t> unflushed_;
-  std::uint64_t credit_ = 0;  // not given back yet
+  std::uint64_t credit_ = 0;  // not yet returned to the sender
   std::uint64_t messages_ = 0;
   std::uint64_t nbytes_ = 0;
 };

@@ -10,12 +10,13 @@ namespace bluecomm::shm {
 
 enum class Access { kRead, kReadWrite };
 
-// A whole memfd mapped into this process. The file can be closed afterwards.
+// A whole memfd, mapped into this process. The file descriptor may be closed
+// afterwards.
 class Mapping {
  public:
   Mapping() = default;
-  // Throws ConnectionError unless `fd` is sealed against shrinking, so that touching it
-  // is safe whatever the peer does, and has at least `min_nbytes`.
+  // Throws ConnectionError unless `fd` has at least `min_nbytes` and is sealed against
+  // shrinking, so that it is safe to touch whatever the peer does.
   Mapping(int fd, std::size_t min_nbytes, Access access);
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;
@@ -27,8 +28,9 @@ class Mapping {
   std::span<std::byte> bytes_;
 };
 
-// A part of a mapping for reading that can be written as well while this lives. Whole
-// pages are: the part begins with one, and what follows it on its last one is unused.
+// Makes a part of a read-only mapping writable during its own lifetime. The part
+// begins at a page boundary; the rest of its last page becomes writable, too, and must
+// be unused.
 class WritablePart {
  public:
   WritablePart(std::shared_ptr<const Mapping> mapping, std::span<const std::byte> part);
@@ -36,7 +38,7 @@ class WritablePart {
   WritablePart& operator=(const WritablePart&) = delete;
   ~WritablePart();
 
-  // False where the system refused.
+  // False if the system refused to make it writable.
   bool is_writable() const { return is_writable_; }
   std::span<std::byte> bytes() const { return bytes_; }
 
@@ -46,7 +48,7 @@ class WritablePart {
   const bool is_writable_;
 };
 
-// A memfd of zeros, closed on exec and sealed against shrinking. Throws
+// Makes a memfd of zeros that is sealed against shrinking and closed on exec. Throws
 // std::system_error.
 UniqueFd make_memfd(const char* name, std::size_t nbytes);
 

@@ -7,7 +7,8 @@
 namespace bluecomm::shm {
 namespace {
 
-// Chunks that one pump copies at most, so that it does not keep others waiting.
+// At most this many chunks are copied by one pump(), so that others are not kept
+// waiting.
 constexpr int kChunksPerPump = 4;
 
 }  // namespace
@@ -103,8 +104,8 @@ bool Outbox::announce(const std::shared_ptr<SentMessage>& message) {
   return true;
 }
 
-// StagedCopies before it is asked to, so that a receiver that is ready need not wait
-// for that. Half of the memory is left for messages that have been accepted.
+// Copies the first chunks before the receiver asks, so that a receiver that is ready
+// need not wait for the copy. Leaves half of the staging memory to accepted messages.
 void Outbox::stage_ahead(SentMessage& message) {
   const std::size_t limit = shared_->options.staging_bytes / 2;
   while (message.copied < message.payload.size() &&
@@ -113,7 +114,7 @@ void Outbox::stage_ahead(SentMessage& message) {
   }
 }
 
-// Offers the payload to be read in place, if it lies in shared memory.
+// Offers the payload to be read in place if it lies in shared memory.
 void Outbox::offer_in_place(SentMessage& message, Frame& frame) {
   const auto location = shared_->options.memory->find(message.payload);
   if (!location || free_live_.empty() || !connection_->share(location->segment)) return;
@@ -139,7 +140,7 @@ bool Outbox::flush_queue() {
 bool Outbox::can_pump() {
   if (!connection_) return false;
   if (!queue_.empty()) {
-    // Whatever is first, this much is room enough to look again.
+    // No frame needs more room than this, whichever is first.
     connection_->wait_for_space();
     return connection_->fits(kMaxFrame);
   }
@@ -155,7 +156,7 @@ bool Outbox::pump() {
   int left = kChunksPerPump;
   for (bool copied = true; copied && left > 0;) {
     copied = false;
-    // One chunk of each in turn.
+    // Takes one chunk of each message in turn.
     for (std::size_t i = 0; i < streaming_.size() && left > 0; ++i) {
       if (!can_copy_chunk(*streaming_[i]) || !copy_chunk(*streaming_[i])) continue;
       copied = true;
@@ -171,13 +172,15 @@ bool Outbox::pump() {
 
 bool Outbox::can_copy_chunk(const SentMessage& message) const {
   if (message.finished || message.copied == message.payload.size()) return false;
-  // The first chunk is beyond all limits: waiting for each other would have no end.
+  // The first chunk ignores all limits: otherwise messages could wait for each other
+  // forever.
   return message.chunks.empty() ||
          (message.chunks.size() < kChunksPerMessage &&
           shared_->staged_bytes + kChunkBytes <= shared_->options.staging_bytes);
 }
 
-// The next chunk: another peer's, or a new copy.
+// Returns the next chunk: a copy made for another peer, or a new one. Returns nullptr
+// if the segment cannot be made known to the peer now.
 std::shared_ptr<const StagedChunk> Outbox::next_chunk(SentMessage& message) {
   const std::size_t index = message.copied / kChunkBytes;
   if (message.copies) {
@@ -192,7 +195,8 @@ std::shared_ptr<const StagedChunk> Outbox::next_chunk(SentMessage& message) {
   return chunk;
 }
 
-// Adds the next chunk to the message. False when it cannot be made known to the peer.
+// Adds the next chunk to the message. Returns false if it cannot be made known to the
+// peer now.
 bool Outbox::stage(SentMessage& message) {
   std::shared_ptr<const StagedChunk> chunk = next_chunk(message);
   if (!chunk || !connection_->share(chunk->location().segment)) {
@@ -231,7 +235,7 @@ void Outbox::on_frame(const Frame& frame) {
                           " of " + std::to_string(last_id_));
   }
   const auto found = sent_.find(frame.id);
-  if (found == sent_.end()) return;  // crossed the end of the message
+  if (found == sent_.end()) return;  // the message has ended since
   const std::shared_ptr<SentMessage> message = found->second;
   if (frame.kind == FrameKind::kGrant) {
     on_grant(message);
@@ -241,7 +245,7 @@ void Outbox::on_frame(const Frame& frame) {
     on_consumed(*message, frame.length);
     if (frame.length < message->header.nbytes) return;
   }
-  // Consumed or discarded.
+  // The message has been consumed or discarded.
   if (!message->finished) message->released = message->header.nbytes;
   message->finished = true;
   release_live(*message);

@@ -16,13 +16,14 @@
 
 namespace bluecomm::shm {
 
-// What the links of a transport have in common. Handles keep it alive too.
+// State shared by all channels of a transport. Outgoing and Incoming messages keep it
+// alive, too.
 struct SharedState {
   ShmOptions options;
-  std::size_t staged_bytes = 0;  // in chunks that peers have not consumed yet
+  std::size_t staged_bytes = 0;  // of chunks that peers have not consumed yet
 };
 
-// A part of a payload in staging memory, which may be read by several peers.
+// A part of a payload in staging memory. Several peers may read it.
 class StagedChunk {
  public:
   StagedChunk(std::shared_ptr<SharedState> shared, std::size_t nbytes);
@@ -39,16 +40,17 @@ class StagedChunk {
   const SharedMemory::Location location_;
 };
 
-// What has been staged of a payload that goes to several peers: chunk k starts at k
-// times kChunkBytes. Whoever comes while another peer still reads a chunk shares it.
+// The staged chunks of a payload that goes to several peers: chunk k starts at offset
+// k * kChunkBytes. A send that comes while another peer still reads a chunk shares
+// that chunk.
 struct StagedCopies {
   std::vector<std::weak_ptr<const StagedChunk>> chunks;
 };
 
-// A message on its way out.
+// A message that is being sent.
 struct SentMessage {
   struct Chunk {
-    std::size_t end;  // payload offset
+    std::size_t end;  // offset in the payload
     std::shared_ptr<const StagedChunk> memory;
   };
 
@@ -56,56 +58,57 @@ struct SentMessage {
   std::span<const std::byte> payload;
   std::vector<std::byte> posted;  // owns the payload of a post
   bool is_post = false;
-  std::uint64_t id = 0;  // 0 until the peer has been told of the message
+  std::uint64_t id = 0;  // 0 until the message is announced
   std::size_t released = 0;
-  std::optional<std::size_t> live;  // is read in place; index in Direction::live
-  std::size_t copied = 0;           // to chunks
+  std::optional<std::size_t> live;  // if read in place: index in Direction::live
+  std::size_t copied = 0;           // [0, copied) of the payload is in chunks
   std::shared_ptr<StagedCopies> copies;
   std::vector<Chunk> chunks;
   bool accepted = false;
   bool finished = false;  // cancelled or discarded
 };
 
-// The half of a link that sends: messages, and the frames of both halves, in order.
+// Sends the messages of a channel, and the frames of its inbox, in order.
 class Outbox {
  public:
   explicit Outbox(std::shared_ptr<SharedState> shared);
   ~Outbox();
 
-  // Messages wait until the connection is there; nothing is sent after it was taken
-  // away.
+  // Messages wait until attach(). After detach() nothing is sent any more.
   void attach(RingConnection& connection) { connection_ = &connection; }
   void detach();
-  // In a forked child: frees nothing, since a lock may be held for ever.
+  // In a forked child: frees nothing, because a lock may be held forever.
   void abandon_after_fork() noexcept { connection_ = nullptr; }
 
-  // Sends at once if that completes the message, that is, if it is eager and there is
-  // room.
+  // Sends the message at once if it is eager and there is room. Returns false
+  // otherwise.
   bool send_now(const Header& header, std::span<const std::byte> payload, bool is_post);
   void enqueue(std::shared_ptr<SentMessage> message);
   void cancel(SentMessage& message);
 
-  // Sends a frame of the receiving half.
+  // Sends a frame of the inbox.
   void control(const Frame& frame);
 
-  // A frame about a message of this side. Throws ConnectionError when it makes no
-  // sense.
+  // Handles a peer's frame about a message of this outbox. Throws ConnectionError if
+  // the frame makes no sense.
   void on_frame(const Frame& frame);
 
-  // Moves what waits. True when anything did.
+  // Moves what waits. Returns true if anything moved.
   bool pump();
   bool has_queue() const { return !queue_.empty(); }
-  // Something would move now; else the peer has been asked to wake this rank when so.
+  // Whether pump() would move anything now. If not, the peer has been asked to wake
+  // this rank when it would.
   bool can_pump();
-  // Could not make a segment known, as the socket is full: try again soon.
+  // A segment could not be made known because the socket is full: pump() must be tried
+  // again soon.
   bool needs_retry() const { return needs_retry_; }
-  // All that was sent has been delivered.
+  // Whether everything that was sent has been delivered.
   bool idle() const { return queue_.empty() && sent_.empty(); }
 
  private:
   struct QueuedFrame {
     Frame frame;
-    std::shared_ptr<SentMessage> message;  // instead of the frame
+    std::shared_ptr<SentMessage> message;  // if not null, instead of the frame
   };
 
   bool start(const std::shared_ptr<SentMessage>& message);
@@ -132,9 +135,9 @@ class Outbox {
   std::size_t credit_ = kEagerCredit;
   std::deque<QueuedFrame> queue_;
   std::unordered_map<std::uint64_t, std::shared_ptr<SentMessage>>
-      sent_;  // large, by id
+      sent_;  // large messages, by id
   std::vector<std::shared_ptr<SentMessage>>
-      streaming_;  // accepted, to be copied in chunks
+      streaming_;  // accepted messages that are copied in chunks
   std::vector<std::size_t> free_live_;
   bool needs_retry_ = false;
 };

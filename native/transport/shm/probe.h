@@ -4,9 +4,9 @@
 
 namespace bluecomm {
 
-// Whether ranks that share `socket_dir` can hand each other shared memory: a memfd goes
-// through a Unix socket made there and is mapped at the other end, where a nonce
-// written before is read back. Returns what did not work, or nothing.
+// Tests whether ranks that share `socket_dir` can pass each other shared memory. Sends
+// a memfd through a Unix socket in that directory, maps it at the other end, and reads
+// back a nonce. Returns what did not work, or an empty string.
 std::string probe_shm(const std::string& socket_dir, int rank);
 
 }  // namespace bluecomm

@@ -11,14 +11,14 @@
 
 // A byte ring in memory that two processes share: one writes, the other reads.
 //
-// Neither side trusts the other: each keeps its own position in private memory and
-// checks what it reads of the other's, so a peer that dies or writes nonsense at any
-// moment costs the link and nothing else. Bytes become visible all at once by
-// publish(), so a writer killed in the middle of a frame has written nothing.
+// Neither side trusts the other. Each keeps its own position in private memory and
+// checks the position that it reads from the other. So a peer that dies, or writes
+// nonsense, costs this rank only the connection. Bytes become visible together at
+// publish(), so a writer that is killed in the middle of a frame has written nothing.
 
 namespace bluecomm::shm {
 
-// The link is unusable; what() says why.
+// The connection can no longer be used; what() says why, as a phrase about the peer.
 class ConnectionError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -26,32 +26,34 @@ class ConnectionError : public std::runtime_error {
 
 inline constexpr std::size_t kRingBytes = 64 << 10;
 
-// All zero at first.
+// Initially zero.
 struct RingState {
   alignas(64) std::atomic<std::uint64_t> head;  // bytes published by the writer
-  alignas(64) std::atomic<std::uint64_t> tail;  // bytes given back by the reader
-  alignas(64) std::atomic<std::uint32_t> writer_waits;  // 1: ring it when tail moves
+  alignas(64) std::atomic<std::uint64_t> tail;  // bytes that the reader has given back
+  alignas(64) std::atomic<std::uint32_t> writer_waits;  // 1: ring the writer's doorbell
+                                                        // when tail moves
   alignas(64) std::byte data[kRingBytes];
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// Orders of memory: a side that is about to sleep stores `sleeping` (or writer_waits)
-// and then looks at the ring; the other side moves the ring and then looks at that
-// flag. All four accesses are sequentially consistent, so at least one of them sees the
-// other.
+// Memory order: a side that is about to sleep stores `sleeping` (or writer_waits) and
+// then looks at the ring. The other side moves the ring and then looks at that flag.
+// All four accesses are sequentially consistent, so at least one side sees the other's
+// store.
 
 class RingWriter {
  public:
   explicit RingWriter(RingState& state) : state_(state) {}
 
-  // True when `nbytes` more can be appended.
+  // Whether `nbytes` more can be appended. Throws ConnectionError.
   bool fits(std::size_t nbytes) {
     if (head_ + nbytes - tail_ <= kRingBytes) return true;
     tail_ = checked_tail();
     return head_ + nbytes - tail_ <= kRingBytes;
   }
 
-  // After fits(). Seen by the reader at the next publish().
+  // Appends bytes, after fits() has returned true. The reader sees them at the next
+  // publish().
   void append(std::span<const std::byte> bytes) {
     const std::size_t at = head_ % kRingBytes;
     const std::size_t first = std::min(bytes.size(), kRingBytes - at);
@@ -64,8 +66,8 @@ class RingWriter {
   void skip(std::size_t nbytes) { head_ += nbytes; }
   void publish() { state_.head.store(head_); }
 
-  // Asks to be rung when the reader gives bytes back; look at fits() or empty() after
-  // it.
+  // Asks the reader to ring this rank's doorbell when it gives bytes back. The caller
+  // looks at fits() or empty() afterwards.
   void wait() { state_.writer_waits.store(1); }
   bool empty() { return (tail_ = checked_tail()) == head_; }
 
@@ -82,14 +84,14 @@ class RingWriter {
 
   RingState& state_;
   std::uint64_t head_ = 0;
-  std::uint64_t tail_ = 0;  // as last seen
+  std::uint64_t tail_ = 0;  // as last read
 };
 
 class RingReader {
  public:
   explicit RingReader(RingState& state) : state_(state) {}
 
-  // Bytes that can be copied.
+  // The number of bytes that can be copied. Throws ConnectionError.
   std::size_t available() {
     const std::uint64_t head = state_.head.load();
     if (head < tail_ || head - tail_ > kRingBytes) {
@@ -100,7 +102,8 @@ class RingReader {
     return head - tail_;
   }
 
-  // StagedCopies what starts `offset` bytes further on. All of it must be available.
+  // Copies bytes that start `offset` bytes after the current position. All of them
+  // must be available.
   void copy(std::size_t offset, std::span<std::byte> to) const {
     const std::size_t at = (tail_ + offset) % kRingBytes;
     const std::size_t first = std::min(to.size(), kRingBytes - at);
@@ -108,7 +111,7 @@ class RingReader {
     std::copy_n(state_.data, to.size() - first, to.data() + first);
   }
 
-  // Gives bytes back. True when the writer waits for that and must be rung.
+  // Gives bytes back. Returns true if the writer waits for that and must be woken.
   bool advance(std::size_t nbytes) {
     tail_ += nbytes;
     state_.tail.store(tail_);

@@ -9,7 +9,8 @@
 namespace bluecomm::shm {
 namespace {
 
-// The one packet on the socket of an established link; the segment's file comes along.
+// The only kind of packet on the socket of an established connection. It comes with
+// the segment's file descriptor.
 struct SegmentPacket {
   std::array<char, 8> magic{'b', 'l', 'u', 'e', 's', 'e', 'g', '1'};
   std::uint64_t id = 0;
@@ -78,7 +79,7 @@ bool RingConnection::share(const std::shared_ptr<const Segment>& segment) {
 std::shared_ptr<const Mapping> RingConnection::segment(std::uint64_t id) {
   auto found = segments_.find(id);
   if (found == segments_.end()) {
-    // It was sent before the frame that names it.
+    // The packet was sent before the frame that names the segment.
     receive();
     found = segments_.find(id);
   }
@@ -103,12 +104,13 @@ void RingConnection::receive() {
                " bytes that is no segment";
       return;
     }
-    if (packet.files.size() != 1) continue;  // no descriptors left in this process
+    if (packet.files.size() != 1)
+      continue;  // this process has no file descriptors left
     try {
       segments_[announced.id] =
           std::make_shared<const Mapping>(packet.files[0].get(), 1, Access::kRead);
     } catch (const ConnectionError&) {
-      // A payload there is asked for in chunks instead.
+      // The inbox then asks for payloads in this segment in chunks.
     }
   }
 }

@@ -16,15 +16,16 @@
 
 namespace bluecomm::shm {
 
-// An established connection: two rings, the peer's doorbell, and a socket over which
-// files of memory are passed and by whose end the peer's end is noticed.
+// An established connection to one peer: two rings, the peer's doorbell, and a socket.
+// The socket passes file descriptors of shared memory, and its end tells that the
+// peer's process has ended.
 class RingConnection {
  public:
   struct Endpoints {
     UniqueFd socket;
     std::shared_ptr<Mapping> memory;  // a RingPair
     PeerDoorbell doorbell;
-    bool dialled = false;  // by this rank
+    bool dialled = false;  // by this rank, not by the peer
   };
 
   explicit RingConnection(Endpoints endpoints);
@@ -35,11 +36,11 @@ class RingConnection {
   Direction& outbound() const { return directions_[outbound_]; }
   Direction& inbound() const { return directions_[1 - outbound_]; }
 
-  // Appends a frame and what follows it. False when the ring is full or broken.
+  // Appends a frame and what follows it. Returns false if the ring is full or broken.
   bool push(Frame frame, std::span<const std::byte> header = {},
             std::span<const std::byte> payload = {});
-  // Asks to be woken when the peer has read more; then fits() and drained() are looked
-  // at.
+  // Asks the peer to wake this rank when it has read more. The caller looks at fits()
+  // and drained() only afterwards.
   void wait_for_space() { writer_.wait(); }
   bool fits(std::size_t nbytes);
   bool drained();
@@ -47,9 +48,9 @@ class RingConnection {
   RingReader& reader() { return reader_; }
   void ring() const { endpoints_.doorbell.ring(); }
 
-  // Makes the segment known to the peer, once. False when that cannot be done now.
+  // Makes the segment known to the peer, once. Returns false if the socket is full.
   bool share(const std::shared_ptr<const Segment>& segment);
-  // Tells the peer which segments have gone, as frames for it.
+  // Calls `tell` with a frame for the peer for each segment that has been freed.
   template <typename Tell>
   void forget_gone_segments(Tell tell) {
     std::erase_if(shared_, [&](const auto& entry) {
@@ -59,19 +60,20 @@ class RingConnection {
     });
   }
 
-  // The peer's segment, or nullptr if it has not been made known or cannot be mapped.
+  // Returns the peer's segment, or nullptr if the peer has not made it known or it
+  // cannot be mapped.
   std::shared_ptr<const Mapping> segment(std::uint64_t id);
   void drop_segment(std::uint64_t id) { segments_.erase(id); }
 
   // Reads the socket. Afterwards ended() tells whether the peer has closed it.
   void receive();
   bool ended() const { return ended_; }
-  // Why the connection is unusable; empty while it is not.
+  // Why the connection can no longer be used; empty while it can.
   const std::string& error() const { return error_; }
 
-  // The peer does not count any more what it reads from now on.
+  // From now on the peer does not count what it reads of this rank's payloads.
   void revoke();
-  // In a forked child: closes all files. The peer notices nothing.
+  // In a forked child: closes all file descriptors. The peer notices nothing.
   void abandon_after_fork() noexcept;
 
  private:

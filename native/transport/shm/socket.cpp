@@ -20,7 +20,8 @@ namespace {
 constexpr std::size_t kMaxFiles = 4;
 constexpr std::size_t kMaxPath = 100;  // sockaddr_un has room for a little more
 
-// The address of a path. A long one goes through its directory, held open meanwhile.
+// The socket address of a path. A long path goes through /proc/self/fd and its
+// directory, which stays open meanwhile.
 class UnixAddress {
  public:
   explicit UnixAddress(const std::string& path) {
@@ -42,7 +43,7 @@ class UnixAddress {
     valid_ = true;
   }
 
-  // False with errno set.
+  // False, with errno set, if the path cannot be used.
   bool valid() const { return valid_; }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
 
@@ -74,7 +75,8 @@ Listener::Listener(const std::string& directory, int rank)
   const UnixAddress address(path_);
   const bool bound = fd_ && address.valid() &&
                      bind(fd_.get(), address.get(), sizeof(sockaddr_un)) == 0;
-  // Only peers with the same user id are served; the mode says so to the others.
+  // The connector serves only peers with the same user id; the mode tells so to
+  // others.
   if (bound && chmod(path_.c_str(), S_IRUSR | S_IWUSR) == 0 &&
       listen(fd_.get(), SOMAXCONN) == 0) {
     return;

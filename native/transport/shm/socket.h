@@ -12,15 +12,15 @@
 
 #include "common/fd.h"
 
-// Unix sockets of the sequenced packet kind: a packet arrives whole, with the files
-// that were sent along. Nothing here blocks.
+// Unix sockets of type SOCK_SEQPACKET: a packet arrives whole, together with the file
+// descriptors that were sent with it. No function blocks.
 
 namespace bluecomm::shm {
 
 // A socket that listens at a path of its own.
 class Listener {
  public:
-  // Makes `directory`/rank-<rank>-<random>. Throws std::system_error.
+  // Creates `directory`/rank-<rank>-<random>. Throws std::system_error.
   Listener(const std::string& directory, int rank);
   ~Listener();
   Listener(const Listener&) = delete;
@@ -28,9 +28,9 @@ class Listener {
 
   int fd() const { return fd_.get(); }
   const std::string& path() const { return path_; }
-  // The next connection; empty when there is none.
+  // Returns the next connection, or an empty descriptor if there is none.
   UniqueFd accept();
-  // Closes the socket and leaves the path to the process that made it.
+  // In a forked child: closes the socket, and leaves the path to the parent.
   void abandon_after_fork() noexcept;
 
  private:
@@ -38,7 +38,8 @@ class Listener {
   UniqueFd fd_;
 };
 
-// Empty, with errno set, when it fails; EAGAIN: the listener is busy, try again.
+// Returns an empty descriptor, with errno set, on failure. EAGAIN means that the
+// listener is busy and the caller should try again.
 UniqueFd connect_to(const std::string& path);
 
 struct PeerCredentials {
@@ -56,12 +57,12 @@ struct Packet {
   std::array<std::byte, kMaxPacket> bytes;
   std::size_t nbytes = 0;
   std::vector<UniqueFd> files;
-  bool files_lost = false;  // this process has no descriptors left
+  bool files_lost = false;  // because this process has no descriptors left
 };
 
 Packet receive_packet(int socket);
 
-// False, with errno set, when it could not be sent now or ever.
+// Returns false, with errno set, if the packet could not be sent.
 bool send_packet(int socket, std::span<const std::byte> bytes,
                  std::initializer_list<int> files = {});
 

@@ -54,7 +54,7 @@ class ShmTransport final : public Transport, private Connector::Owner {
       : shared_(checked(options)),
         epoll_(make_epoll()),
         connector_(shared_->options, doorbell_, epoll_.get()) {
-    // Edge-triggered, so that nothing needs to be read from it.
+    // Edge-triggered, so that the eventfd need not be read.
     epoll_event event{};
     event.events = EPOLLIN | EPOLLET;
     event.data.fd = doorbell_.event_fd();
@@ -192,7 +192,7 @@ class ShmTransport final : public Transport, private Connector::Owner {
   Doorbell doorbell_;
   Connector connector_;
   std::map<int, std::unique_ptr<RingChannel>> channels_;
-  Receiver* receiver_ = nullptr;  // of the poll that is running
+  Receiver* receiver_ = nullptr;  // of the running poll()
   int sleepers_ = 0;
   bool woken_ = false;
   bool closing_ = false;

@@ -5,18 +5,18 @@
 #include "transport/channel.h"
 #include "transport/shm/options.h"
 
-// Transport between processes of one machine, over shared memory.
+// The transport between processes of one machine, over shared memory.
 //
-// Small messages go through a ring that two ranks share. A large payload in
-// SharedMemory is read by the peer where it lies; any other is copied by the sender
-// into shared memory, chunk by chunk, when the peer wants it. A Unix socket brings two
-// ranks together, passes the files of memory, and tells by its end that a peer has
-// gone. While both ranks are awake nothing makes a system call.
+// Small messages go through a ring that two ranks share. A peer reads a large payload
+// in SharedMemory where it lies; the sender copies any other large payload into shared
+// memory, chunk by chunk, when the peer wants it. A Unix socket connects two ranks,
+// passes file descriptors of shared memory, and tells by its end that a peer's process
+// has ended. While both ranks are awake, no message needs a system call.
 
 namespace bluecomm {
 
-// Throws std::system_error when the system refuses a resource, and
-// std::invalid_argument for options that cannot be.
+// Throws std::system_error if the system refuses a resource, and std::invalid_argument
+// for invalid options.
 std::unique_ptr<Transport> make_shm_transport(const ShmOptions& options);
 
 }  // namespace bluecomm
