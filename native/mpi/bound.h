@@ -190,8 +190,9 @@ class BoundLibrary final : public Library {
     int subversion = 0;
     mpi_.check("MPI_Get_version", mpi_->get_version(&version, &subversion));
     if (version < 3) {
-      throw std::runtime_error("it has MPI " + std::to_string(version) + "." +
-                               std::to_string(subversion) + ", at least 3.0 is needed");
+      throw std::runtime_error("it implements MPI " + std::to_string(version) + "." +
+                               std::to_string(subversion) +
+                               ", but at least 3.0 is needed");
     }
   }
 

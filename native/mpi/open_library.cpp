@@ -51,8 +51,9 @@ std::shared_ptr<Library> bind(void* library) {
   for (const char* kin : {"MPICH", "Intel(R) MPI", "MVAPICH"}) {
     if (version.find(kin) != std::string::npos) return mpich;
   }
-  throw std::runtime_error("it calls itself '" + version +
-                           "', which is none of Open MPI, MPICH and their kin");
+  throw std::runtime_error(
+      "it calls itself '" + version +
+      "', which is neither Open MPI nor MPICH nor derived from MPICH");
 }
 
 }  // namespace

@@ -31,10 +31,10 @@ struct RootReply {
   int missing[16] = {};  // the first of them
 };
 
-std::invalid_argument too_long(const std::string& whose, std::size_t nbytes) {
-  return std::invalid_argument("a rank's record" + whose + " has at most " +
-                               std::to_string(kMaxRecord) + " bytes, got " +
-                               std::to_string(nbytes));
+std::invalid_argument too_long(int rank, std::size_t nbytes) {
+  return std::invalid_argument("the record of rank " + std::to_string(rank) + " has " +
+                               std::to_string(nbytes) + " bytes, but at most " +
+                               std::to_string(kMaxRecord) + " are allowed");
 }
 
 // One meeting, on one rank. Requests that are left when it fails keep their memory for
@@ -51,7 +51,7 @@ class RecordExchange {
         size_(communicator.size()) {}
 
   ExchangedRecords run(const std::string& mine) {
-    if (mine.size() > kMaxRecord) throw too_long("", mine.size());
+    if (mine.size() > kMaxRecord) throw too_long(rank_, mine.size());
     return rank_ == 0 ? lead(mine) : follow(mine);
   }
 
@@ -135,7 +135,7 @@ class RecordExchange {
       return true;
     }
     if (peer.nbytes > kMaxRecord) {
-      throw too_long(" of rank " + std::to_string(from), peer.nbytes);
+      throw too_long(from, peer.nbytes);
     }
     peer.has_length = true;
     peer.record.resize(peer.nbytes);

@@ -47,7 +47,7 @@ int Session::take_port() {
   if (ports_used_ == kPorts) {
     throw std::runtime_error(
         "bluecomm was started over MPI " + std::to_string(kPorts - 1) +
-        " times in this process without having ended in order; start the program anew");
+        " times in this process without a clean shutdown; restart the program");
   }
   return ports_used_++;
 }

@@ -126,7 +126,7 @@ void frames_to_an_earlier_transport_are_dropped() {
 }
 
 void refuses_what_cannot_work() {
-  CHECK_THROWS(MpiTransport(MpiOptions{}), std::invalid_argument, "needs a session");
+  CHECK_THROWS(MpiTransport(MpiOptions{}), std::invalid_argument, "expected a session");
   const Keep keep;
   MpiTransport transport(MpiOptions{0, keep.session, kEager});
   for (const char* offer : {"", "nowhere", "0.1", "0.0.5", "0.99.5", "7000000.1.5"}) {

@@ -61,7 +61,7 @@ void expect_refusal(const std::function<void(ShmOptions& options)>& change,
 }
 
 TEST(shm_connections, another_key_job_or_epoch_is_refused) {
-  const std::string text = "did not take this rank's connections";
+  const std::string text = "it refuses this rank's connections";
   expect_refusal([](ShmOptions& options) { options.secret[0] = std::byte{8}; }, text);
   expect_refusal([](ShmOptions& options) { options.secret.clear(); }, text);
   expect_refusal([](ShmOptions& options) { options.job = "other"; }, text);
@@ -89,8 +89,8 @@ TEST(shm_connections, a_rank_that_is_linked_already_is_refused) {
     return impostor.lost.contains(0);
   });
   const std::string pid = std::to_string(getpid());
-  CHECK(impostor.lost[0].text.find("linked to process " + pid + " as rank 1 already") !=
-        std::string::npos);
+  CHECK(impostor.lost[0].text.find("already connected to process " + pid +
+                                   " as rank 1") != std::string::npos);
   exchange(ranks, 0, 1, 3);
   CHECK(findings.empty());
 }

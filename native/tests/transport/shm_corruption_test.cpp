@@ -60,11 +60,11 @@ TEST(shm_corruption, malformed_records_are_a_loss) {
 }
 
 TEST(shm_corruption, answers_that_make_no_sense_are_a_loss) {
-  expect_loss("too much credit",
+  expect_loss("more credit than was used",
               [](Fixture& f) { f.write({.kind = FrameKind::kCredit, .length = 1}); });
   for (const auto kind :
        {FrameKind::kGrant, FrameKind::kConsumed, FrameKind::kDiscard}) {
-    expect_loss("it answered to message 9 of 0",
+    expect_loss("it answered message 9 of 0",
                 [&](Fixture& f) { f.write({.kind = kind, .id = 9}); });
   }
   expect_loss("accepted message 1 twice", [](Fixture& f) {

@@ -9,8 +9,8 @@
 
 namespace bluecomm::mpi {
 
-// Keeps pieces of memory of one length for reuse: their pages are there, and known to
-// the network.
+// Keeps buffers of one length for reuse, so that their pages are already mapped and
+// known to the network.
 class BufferPool {
  public:
   explicit BufferPool(std::size_t nbytes) : nbytes_(nbytes) {}

@@ -42,13 +42,13 @@ void MpiChannel::take(const Frame& frame, std::span<const std::byte> rest) {
   used_ = true;
   switch (frame.kind) {
     case FrameKind::kMessage:
-      if (!inbox_.take(frame, rest)) lose("it sent a frame that makes no sense");
+      if (!inbox_.take(frame, rest)) lose("it sent a malformed message frame");
       return;
     case FrameKind::kGrant:
       outbox_.grant(frame);
       return;
     case FrameKind::kSeal:
-      if (!inbox_.take_seal(frame, rest)) lose("it sent a seal that makes no sense");
+      if (!inbox_.take_seal(frame, rest)) lose("it sent a malformed seal frame");
       return;
     case FrameKind::kTags:
       outbox_.lend_tags(frame);
@@ -125,7 +125,7 @@ void MpiChannel::lose(std::string text) {
 void MpiChannel::forget() {
   reported_ = true;
   announce_drop(DropReason::kDropped);
-  lose("it was dropped here");
+  lose("this rank dropped it");
 }
 
 void MpiChannel::release_backend() {

@@ -12,10 +12,11 @@
 
 namespace bluecomm::mpi {
 
-// One peer. MPI connects by itself, so a link is there from the first frame on.
+// The channel to one peer over MPI. MPI connects by itself, so the link exists from
+// the first frame on.
 class MpiChannel final : public Channel {
  public:
-  // `rank`: this one's. `port` outlives the channel.
+  // `rank` is this rank. `port` must outlive the channel.
   MpiChannel(Port& port, int rank, int peer, const PortAddress& address,
              std::size_t eager_bytes)
       : peer_(peer),
@@ -33,27 +34,31 @@ class MpiChannel final : public Channel {
   ChannelStats stats() const override;
 
   void take(const Frame& frame, std::span<const std::byte> rest);
-  // Moves what can be moved now. True if anything changed.
+  // Moves what can be moved now. Returns true if anything changed.
   bool advance();
-  // Hands what has come to the receiver, then the end of the link. True if anything.
+  // Reports the messages that have arrived, then the end of the link. Returns true if
+  // it reported anything.
   bool report(Receiver& receiver);
-  // advance() or report() would do something now, if `has_room` for chunks.
+  // Whether advance() or report() would do something now. `has_room` tells whether the
+  // port has room for chunks.
   bool busy(bool has_room) const;
 
   void forget();
-  // The program calls MPI_Finalize, which has begun.
+  // MPI_Finalize has begun: tells the peer, and drops the link.
   void release_backend();
-  // It has called it.
+  // MPI_Finalize has been called: drops the link without calling MPI.
   void on_finalized();
   void close();
   bool closed() const;
-  // Tells the peer, if it has ever heard of this rank, that nothing more will come.
+  // Tells the peer, if any frame has gone to or from it, that this rank drops the
+  // link.
   void announce_drop(DropReason why);
 
  private:
   bool can_send() const { return !closing_ && !dropped_ && !peer_finished_; }
-  // Also to a peer that has never heard of this rank: what it sends from now on would
-  // reach nobody, and MPI would not tell. Such a one need not answer.
+  // A goodbye goes also to a peer that no frame has gone to or come from: what it
+  // sends from now on would reach nobody, and MPI would not tell it. Such a peer need
+  // not answer.
   bool owes_goodbye() const {
     return closing_ && !goodbye_sent_ && !dropped_ && outbox_.idle();
   }
@@ -64,13 +69,13 @@ class MpiChannel final : public Channel {
   const int peer_;
   Outbox outbox_;
   Inbox inbox_;
-  bool used_ = false;  // frames went to and fro
+  bool used_ = false;  // a frame has been sent or received
   bool closing_ = false;
   bool goodbye_sent_ = false;
   bool goodbye_seen_ = false;
-  bool peer_finished_ = false;  // it has said goodbye
-  bool dropped_ = false;        // the link is dropped, here or there
-  bool reported_ = false;       // the receiver knows how the link ended
+  bool peer_finished_ = false;  // the peer has said goodbye
+  bool dropped_ = false;        // by this rank or by the peer
+  bool reported_ = false;       // the receiver has been told how the link ended
   std::optional<std::string> lost_;
 };
 

@@ -7,8 +7,7 @@
 
 namespace bluecomm::mpi {
 
-// --- A message -----------------------------------------------------------------------
-
+// --- Messages -----------------------------------------------------------------------
 MpiIncoming::MpiIncoming(Inbox& inbox, const Frame& frame, const Header& header,
                          std::span<const std::byte> eager)
     : inbox_(&inbox),
@@ -34,7 +33,7 @@ MpiIncoming::~MpiIncoming() {
   try {
     inbox_->remove(*this);
   } catch (const std::exception&) {
-    // MPI has failed, which the next poll tells.
+    // MPI has failed. The next poll reports that.
   }
 }
 
@@ -73,15 +72,14 @@ void MpiIncoming::consume(std::size_t nbytes) {
   inbox_->extend_grant(*this);
 }
 
-// --- All of them ---------------------------------------------------------------------
-
+// --- Inbox --------------------------------------------------------------------------
 Inbox::~Inbox() {
   if (has_lent_tags_ && !is_complete_) port_.taint();
   for (MpiIncoming* incoming : known_) {
     try {
       abandon_receives(*incoming);
     } catch (const std::exception&) {
-      // MPI has failed: it will not write to memory any more.
+      // MPI has failed and will not write to memory any more.
     }
     incoming->inbox_ = nullptr;
   }
@@ -268,7 +266,8 @@ void Inbox::abandon_receives(MpiIncoming& incoming) {
   incoming.tag_ = -1;
 }
 
-// Starts the receives of early chunks that nobody has asked for, so that they end.
+// Starts the receives of early chunks that nobody has asked for, so that their sends
+// complete.
 void Inbox::abandon_early_chunks(MpiIncoming& incoming) {
   const std::size_t begin = incoming.granted_;
   const std::size_t end = std::exchange(incoming.early_, 0);

@@ -17,18 +17,19 @@ namespace bluecomm::mpi {
 
 class Inbox;
 
-// A received message. It owns what has arrived of its payload, so it stays readable
-// when the link is gone.
+// A received message. It owns what has arrived of its payload, so that stays readable
+// when the link is lost.
 class MpiIncoming final : public Incoming {
  public:
-  // `eager`: the payload that came along, if any, in the port's frame of the moment.
+  // `eager` is the payload that came along, if any, in the frame that the port shows
+  // now.
   MpiIncoming(Inbox& inbox, const Frame& frame, const Header& header,
               std::span<const std::byte> eager);
   ~MpiIncoming() override;
 
   const Header& header() const override { return header_; }
-  // Chunks arrive in memory of MPI's own liking: a receive into the caller's memory
-  // could not be taken back when the message is dropped.
+  // Chunks arrive in memory of the transport: a receive into the caller's memory could
+  // not be taken back when the message is dropped.
   void accept(std::span<std::byte> into) override;
   std::span<const std::byte> readable() const override;
   void consume(std::size_t nbytes) override;
@@ -37,8 +38,8 @@ class MpiIncoming final : public Incoming {
  private:
   friend class Inbox;
 
-  // An eager payload so long stays in the frame that it came in, which is kMaxFrame
-  // long whatever it holds.
+  // An eager payload of at least this size stays in the frame in which it came. Frames
+  // are kMaxFrame long whatever they hold.
   static constexpr std::size_t kKeptEager = kMaxEager / 4;
 
   std::size_t nbytes() const { return header_.nbytes; }
@@ -49,35 +50,35 @@ class MpiIncoming final : public Incoming {
     return arrived_ == in_chunks_ && in_chunks_ + seal_.size() == nbytes();
   }
 
-  Inbox* inbox_;  // null once the transport is gone
+  Inbox* inbox_;  // null once the transport has been destroyed
   const std::uint64_t message_;
   const std::size_t charged_;
   Header header_;
   const bool is_eager_;
-  const std::size_t in_chunks_;  // bytes of the payload
+  const std::size_t in_chunks_;  // the number of bytes of the payload in chunks
   const int early_tag_;
-  std::size_t early_;                 // the first of these, which come under that tag
-  std::vector<std::byte> seal_;       // the others, when they have come
+  std::size_t early_;                 // bytes that come early, under early_tag_
+  std::vector<std::byte> seal_;       // the bytes after in_chunks_, once they have come
   const std::byte* eager_ = nullptr;  // in frame_ or copy_
   Buffer frame_;
   std::vector<std::byte> copy_;
   bool accepted_ = false;
-  bool is_cancelled_ = false;  // the sender has dropped it
+  bool is_cancelled_ = false;  // by the sender
   int tag_ = -1;
   std::size_t consumed_ = 0;
-  std::size_t granted_ = 0;  // receives were started for [0, granted_)
+  std::size_t granted_ = 0;  // receives have been started for [0, granted_)
   std::size_t arrived_ = 0;
-  std::deque<PostedReceive> posted_;  // those of [arrived_, granted_)
-  std::deque<Buffer> chunks_;         // arrived, from the one that holds consumed_ on
+  std::deque<PostedReceive> posted_;  // the receives of [arrived_, granted_)
+  std::deque<Buffer> chunks_;  // arrived, beginning with the one that holds consumed_
 };
 
-// Messages from one peer, and how much of each it may send.
+// Receives messages from one peer, and grants how much of each the peer may send.
 //
-// Memory for one peer: kEagerCredit of eager messages (up to four times that, as they
-// keep whole frames), a head for each larger one that
-// is not accepted yet, and kWindow for each that is being read while kBudget lasts, but
-// at least one chunk, so that every accepted message gets through whatever the others
-// do.
+// The memory for one peer is kEagerCredit of eager messages (up to four times that,
+// because they may keep whole frames), a header for each larger message that is not
+// accepted yet, and kWindow for each message that is being read while kBudget lasts.
+// Each accepted message gets at least one chunk, so that it arrives whatever the
+// others do.
 class Inbox {
  public:
   Inbox(Port& port, Outbox& outbox, const PortAddress& peer)
@@ -86,27 +87,28 @@ class Inbox {
   Inbox& operator=(const Inbox&) = delete;
   ~Inbox();
 
-  // A frame of kind kMessage, whole. False: it makes no sense.
+  // Handles a whole frame of kind kMessage. Returns false if it is malformed.
   bool take(const Frame& frame, std::span<const std::byte> rest);
 
-  // A frame of kind kSeal, likewise.
+  // Handles a whole frame of kind kSeal. Returns false if it is malformed.
   bool take_seal(const Frame& frame, std::span<const std::byte> rest);
 
-  // The peer has dropped a message, whose early chunks are to be received all the same.
+  // Handles kCancel: the peer has cancelled a message, whose early chunks must be
+  // received all the same.
   void cancel(const Frame& frame);
 
   // The peer sends no more messages.
   void complete() { is_complete_ = true; }
 
   bool has_arrived() const { return !arrived_.empty(); }
-  // The next message in the order of the peer's sends; null if none.
+  // Returns the next message in the order of the peer's sends, or null.
   std::unique_ptr<Incoming> take_arrived();
 
-  // Looks at the receives under way. True if anything came.
+  // Looks at the receives under way. Returns true if anything arrived.
   bool progress();
-  // The link is gone: messages get what is on its way, and ask for no more.
+  // The link is lost: messages get what is on its way, and ask for no more.
   void lose() { is_lost_ = true; }
-  // Nor do they get that: MPI is about to end.
+  // MPI is about to end: messages do not get what is on its way, either.
   void release_backend();
 
   const ChannelStats& stats() const { return stats_; }
@@ -116,7 +118,7 @@ class Inbox {
 
   static constexpr std::size_t kWindow = 4 * kChunkBytes;
   static constexpr std::size_t kBudget = 32 * kChunkBytes;
-  // Credit is returned in steps, for a frame costs something too.
+  // Credit is returned in steps, because a frame has a cost, too.
   static constexpr std::size_t kCreditStep = kEagerCredit / 4;
 
   void extend_grant(MpiIncoming& incoming);
@@ -135,12 +137,12 @@ class Inbox {
   bool is_complete_ = false;
   bool has_lent_tags_ = false;
   std::deque<std::unique_ptr<MpiIncoming>> arrived_;
-  std::set<MpiIncoming*> known_;  // all that exist
+  std::set<MpiIncoming*> known_;  // all messages that exist
   std::unordered_map<std::uint64_t, MpiIncoming*> unsealed_;
-  std::set<MpiIncoming*> receiving_;  // those with receives under way ...
-  std::set<MpiIncoming*> starved_;    // ... and those without a tag
-  std::size_t held_ = 0;              // bytes granted and not consumed
-  std::size_t freed_credit_ = 0;      // not yet returned
+  std::set<MpiIncoming*> receiving_;  // messages with receives under way
+  std::set<MpiIncoming*> starved_;    // messages that wait for a free tag
+  std::size_t held_ = 0;              // bytes granted and not yet consumed
+  std::size_t freed_credit_ = 0;      // credit not yet returned
   ChannelStats stats_;
 };
 

@@ -9,7 +9,7 @@ namespace bluecomm {
 
 struct MpiOptions {
   int rank = 0;                           // in the engine's world
-  std::shared_ptr<mpi::Session> session;  // its thread level is serialized or more
+  std::shared_ptr<mpi::Session> session;  // with thread level serialized or higher
   std::size_t eager_bytes = 4096;
 };
 

@@ -17,7 +17,7 @@ MpiOutgoing::~MpiOutgoing() {
   try {
     outbox.control(frame);
   } catch (const std::exception&) {
-    // MPI has failed, which the next poll tells.
+    // MPI has failed. The next poll reports that.
   }
 }
 
@@ -33,7 +33,7 @@ struct Outbox::EarlyTag {
 
   const std::shared_ptr<std::vector<int>> origin;
   const int tag;
-  const std::shared_ptr<const void> lease;  // of what is sent under it
+  const std::shared_ptr<const void> lease;  // of the payload that is sent under the tag
 };
 
 std::unique_ptr<Outgoing> Outbox::send(const Header& header,
@@ -141,7 +141,7 @@ bool Outbox::progress() {
     send_chunk(chunks_.front());
     chunks_.pop_front();
   }
-  // MPI may be through with them already.
+  // MPI may have read these chunks already.
   return poll_zero_copy() || sent > 0;
 }
 
@@ -187,8 +187,8 @@ bool Outbox::poll_zero_copy() {
   return any;
 }
 
-// What MPI has read. The message ends with that if all are through, or nobody wants
-// the others. True if anything was.
+// Takes back the chunks that MPI has read, in order. The message ends if all of them
+// have been read, or if nobody wants the others. Returns true if MPI has read any.
 bool Outbox::reclaim(MpiOutgoing& outgoing) {
   bool any = false;
   std::deque<ZeroCopySend>& sends = outgoing.zero_copy_sends_;
@@ -213,7 +213,7 @@ void Outbox::seal(MpiOutgoing& outgoing) {
   stats_.bytes_sent += rest.size();
 }
 
-// What MPI still reads it goes on to read.
+// MPI goes on reading the chunks that it has been given.
 void Outbox::forget(MpiOutgoing& outgoing) {
   waiting_.erase(outgoing.message_);
   reading_.erase(&outgoing);

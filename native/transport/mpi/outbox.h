@@ -19,9 +19,9 @@ class Outbox;
 
 class MpiOutgoing final : public Outgoing {
  public:
-  // A message that needs nothing more: `released` bytes are through.
+  // A message that needs nothing more: `released` bytes have been released.
   explicit MpiOutgoing(std::size_t released) : released_(released) {}
-  // With `lease` it is a zero-copy send: MPI reads the payload itself.
+  // With a `lease` this is a zero-copy send: MPI reads the payload itself.
   MpiOutgoing(Outbox& outbox, std::uint64_t message, std::span<const std::byte> payload,
               std::shared_ptr<const void> lease)
       : outbox_(&outbox),
@@ -36,23 +36,26 @@ class MpiOutgoing final : public Outgoing {
  private:
   friend class Outbox;
 
-  Outbox* outbox_ = nullptr;  // null once it is over, or the link is lost
+  Outbox* outbox_ = nullptr;  // null once the message has ended or the link is lost
   std::uint64_t message_ = 0;
   std::span<const std::byte> payload_;
   std::shared_ptr<const void> lease_;
-  std::size_t in_chunks_ = 0;  // of the payload; the others are the seal
-  std::size_t early_ = 0;      // bytes that were sent early
+  std::size_t in_chunks_ =
+      0;                   // bytes of the payload in chunks; the others are the seal
+  std::size_t early_ = 0;  // bytes that were sent early
   std::deque<ZeroCopySend>
-      zero_copy_sends_;    // chunks that MPI reads from the payload, in their order
+      zero_copy_sends_;    // chunks that MPI reads from the payload, in order
   bool unwanted_ = false;  // the peer has discarded it
   std::size_t released_ = 0;
 };
 
-// Messages to one peer. MPI cannot take back what it was given, but a message can be
-// dropped at any moment. So a chunk is copied before MPI has it, from memory that the
-// combining has just written or will read anyway; or, if it is one of a large payload
-// whose memory is lent, it is left to the port together with the lease. The latter are
-// sent early while the peer's tags last.
+// Sends messages to one peer.
+//
+// MPI cannot take back a buffer that it was given, but a message may be cancelled at
+// any moment. So the outbox copies a chunk before MPI gets it; the combining has just
+// written that memory, or will read it anyway. A chunk of a large payload whose memory
+// is lent is not copied, but given to the port together with the lease. Such chunks
+// are sent early while the peer's lent tags last.
 class Outbox {
  public:
   Outbox(Port& port, int rank, const PortAddress& peer, std::size_t eager_bytes)
@@ -61,26 +64,26 @@ class Outbox {
   Outbox& operator=(const Outbox&) = delete;
   ~Outbox() { lose(); }
 
-  // Without `lease` no memory of the payload is lent.
+  // If `lease` is null, the payload's memory is not lent and must be copied.
   std::unique_ptr<Outgoing> send(const Header& header,
                                  std::span<const std::byte> payload, Lease* lease);
   void post(const Header& header, std::span<const std::byte> payload);
-  // A frame without more.
+  // Sends a frame without a payload.
   void control(Frame frame);
 
-  // What the peer says.
+  // Each handles a frame of the peer.
   void grant(const Frame& frame);
   void discard(const Frame& frame);
   void credit(const Frame& frame);
   void lend_tags(const Frame& frame);
 
-  // Sends the chunks that were asked for, while there is room, and the seals of those
-  // that are through. True if any.
+  // Sends granted chunks while there is room, and the seals of payloads that MPI has
+  // read. Returns true if it sent anything.
   bool progress();
   bool has_chunks() const { return !chunks_.empty(); }
-  // No message waits for anything.
+  // Whether no message waits for anything.
   bool idle() const { return waiting_.empty() && chunks_.empty(); }
-  // The link is gone: forgets all messages.
+  // The link is lost: forgets all messages.
   void lose();
 
   const ChannelStats& stats() const { return stats_; }
@@ -97,7 +100,7 @@ class Outbox {
     std::size_t end;
   };
 
-  // A tag that the peer has lent, while its user lives.
+  // A tag that the peer has lent, in use as long as this object lives.
   struct EarlyTag;
 
   void announce(const Header& header, std::span<const std::byte> payload,
@@ -121,12 +124,13 @@ class Outbox {
   const PortAddress peer_;
   const std::size_t eager_bytes_;
   std::uint64_t next_message_ = 0;
-  std::size_t charged_ = 0;  // bytes of eager messages at the peer
+  std::size_t charged_ =
+      0;  // bytes of eager messages whose credit the peer has not returned
   std::unordered_map<std::uint64_t, MpiOutgoing*> waiting_;
-  std::set<MpiOutgoing*> reading_;  // those of them that MPI reads
-  std::deque<Chunk> chunks_;        // asked for, in this order
+  std::set<MpiOutgoing*> reading_;  // of these, the ones whose payload MPI reads
+  std::deque<Chunk> chunks_;        // granted, in this order
   const std::shared_ptr<std::vector<int>> early_tags_ =
-      std::make_shared<std::vector<int>>();  // that are free
+      std::make_shared<std::vector<int>>();  // lent tags that are free
   const std::shared_ptr<bool> is_lost_ = std::make_shared<bool>(false);
   ChannelStats stats_;
 };

@@ -14,10 +14,10 @@
 namespace bluecomm::mpi {
 namespace {
 
-// How long the end waits for MPI to take over what is under way.
+// How long the end of a port waits for MPI to complete what is under way.
 constexpr std::chrono::milliseconds kLastMoves{100};
 
-// MPI has taken messages of this length when it has started to send them, mostly.
+// Sends of at most this length mostly complete at once.
 constexpr std::size_t kShort = 4096;
 
 std::uint64_t draw() {
@@ -73,8 +73,8 @@ Port::Port(std::shared_ptr<Session> session)
 }
 
 Port::~Port() {
-  // In a forked child MPI's memory is the parent's; the child has a copy that nothing
-  // writes to.
+  // In a forked child, MPI's memory belongs to the parent. The child has a copy that
+  // nothing writes to.
   if (forked_) return;
   try {
     if (check_finalized()) {
@@ -85,7 +85,7 @@ Port::~Port() {
     abandon_all();
     if (!is_dirty_) session_->give_port(address_.port);
   } catch (const std::exception&) {
-    // MPI has failed: there is nothing to hand over to it. It may still read.
+    // MPI has failed: nothing can be handed over to it, but it may still read.
     for (AbandonedSends& abandoned : abandoned_sends_)
       never_free(std::move(abandoned.lease));
   }
@@ -108,7 +108,7 @@ void Port::wait_for(Condition done) {
   }
 }
 
-// Leaves to the session what is under way.
+// Hands everything under way to the session.
 void Port::abandon_all() {
   for (AbandonedReceives& abandoned : abandoned_receives_)
     cancel_receives(std::move(abandoned.posted), abandoned.tag);
@@ -182,12 +182,12 @@ std::span<const std::byte> Port::next_frame() {
         return {next.memory.get(), done->nbytes};
       }
     }
-    // To an earlier transport of this port.
+    // It was sent to an earlier transport of this port.
     receive_next_frame();
   }
 }
 
-// In the place of the one that was read.
+// Restarts the receive of the frame that has been read.
 void Port::receive_next_frame() {
   FrameReceive& read = receives_[next_receive_];
   read.request = receive_frame(read.memory.get());
@@ -275,7 +275,7 @@ void Port::cancel_receives(std::deque<PostedReceive> posted, int tag) {
     if (tag >= 0) give_tag(tag);
     return;
   }
-  // Its messages may still come: the tag is not used again.
+  // Messages may still come under the tag, so it is not used again.
   for (PostedReceive& one : posted) {
     if (check_finalized()) {
       never_free(std::move(one.memory));  // see leak_memory()
@@ -297,7 +297,7 @@ bool Port::check_finalized() {
   return finalized_;
 }
 
-// MPI, which is ending on another thread, may still use it.
+// Leaks all memory that MPI, which another thread is finalizing, may still use.
 void Port::leak_memory() {
   for (AbandonedReceives& abandoned : abandoned_receives_)
     cancel_receives(std::move(abandoned.posted), abandoned.tag);

@@ -19,107 +19,113 @@
 
 namespace bluecomm::mpi {
 
-// Where a transport is reached: "3.1.5eed" is rank 3 of the session, port 1. The number
-// at the end is drawn for each transport, so that frames to an earlier one of the same
-// port are known.
+// The address of a transport: "3.1.5eed" is port 1 of rank 3 of the session. The last
+// number is drawn at random for each transport, so that frames to an earlier transport
+// of the same port are recognised.
 struct PortAddress {
   int rank = 0;
   int port = 0;
   std::uint64_t transport = 0;
 
   std::string text() const;
-  // Throws std::invalid_argument.
+  // Throws std::invalid_argument if `text` is not an address.
   static PortAddress parse(std::string_view text, int ranks);
 };
 
-// A receive under way, with its memory. It has no id if MPI had ended before.
+// A receive under way, and its memory. It has no id if MPI had been finalized before.
 struct PostedReceive {
   std::optional<RequestSet::Id> id;
   Buffer memory;
   std::size_t nbytes = 0;
 };
 
-// A send under way from memory that is not the port's.
+// A send under way from memory that does not belong to the port.
 struct ZeroCopySend {
   RequestSet::Id id = 0;
-  std::size_t end = 0;  // of the bytes in their payload
+  std::size_t end = 0;  // of the bytes, as an offset in their payload
 };
 
-// The MPI side of a transport: what is under way there, and the memory of it.
+// Owns what a transport has under way in MPI: requests, their memory, and tags.
 class Port {
  public:
   explicit Port(std::shared_ptr<Session> session);
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
-  // Leaves to the session what MPI has not ended.
+  // Hands requests that have not completed to the session.
   ~Port();
 
   const PortAddress& address() const { return address_; }
   int ranks() { return session_->communicator().size(); }
-  // Memory of chunks, and of whole frames.
+  // Buffers for chunks and for whole frames.
   BufferPool& chunks() { return chunk_pool_; }
   BufferPool& frames() { return frame_pool_; }
 
   void send_frame(const PortAddress& to, Frame frame, std::span<const std::byte> header,
                   std::span<const std::byte> payload);
-  // The next frame that came, until the next call. Empty: none.
+  // Returns the next frame that has come, or nothing. It stays readable until the next
+  // call.
   std::span<const std::byte> next_frame();
-  // The memory of that frame, which then stays beyond the next call; from frames().
+  // Returns the memory of that frame, which then stays readable beyond the next call.
+  // It comes from frames().
   Buffer keep_frame();
 
-  // Whether one more chunk may be under way.
+  // Whether one more chunk may be sent.
   bool has_room() const { return sends_.size() < kMaxSends; }
-  // Sends what `chunk` begins with; `nbytes` may be 0.
+  // Sends the first `nbytes` of `chunk`; may be 0.
   void send_chunk(const PortAddress& to, int tag, Buffer chunk, std::size_t nbytes);
 
-  // Sends from `bytes`, which stay as they are until has_completed(). Nothing once MPI
-  // has ended.
+  // Sends `bytes` without a copy. The caller keeps them alive until has_completed().
+  // Returns nothing if MPI has been finalized.
   std::optional<RequestSet::Id> send_zero_copy(const PortAddress& to, int tag,
                                                std::span<const std::byte> bytes);
-  // Likewise, before anybody has asked for them: it ends when the peer has started the
-  // receive.
+  // As send_zero_copy(), but before the peer has asked for the bytes: completes when
+  // the peer has started the receive.
   std::optional<RequestSet::Id> send_early(const PortAddress& to, int tag,
                                            std::span<const std::byte> bytes);
-  // The id is no more then.
+  // If true, the id is no longer valid.
   bool has_completed(RequestSet::Id id);
-  // Nobody waits for these any more, which read memory that `lease` keeps. They may
-  // never end if the peer `is_lost`, which changes later.
+  // Takes over sends that nobody waits for, and keeps `lease` until they have
+  // completed. They may never complete once the peer is lost, which `is_lost` tells.
   void abandon_sends(std::deque<ZeroCopySend> sends, std::shared_ptr<const void> lease,
                      std::shared_ptr<const bool> is_lost);
 
-  // A tag for one message; nothing while all are in use.
+  // Returns a tag for one message, or nothing while all are in use.
   std::optional<int> take_tag();
   void give_tag(int tag) { free_tags_.push_back(tag); }
-  // The first of `count` successive tags, for good. Nothing when they are needed for
-  // messages.
+  // Returns the first of `count` successive tags, which are never given back. Returns
+  // nothing if messages need the tags.
   std::optional<int> take_tags(int count);
-  // `may_be_there`: perhaps it has come already, so it is looked at.
+  // Starts the receive of a chunk. `may_be_there` tells that the chunk may have come
+  // already, so the request is tested at once.
   PostedReceive receive_chunk(const PortAddress& from, int tag, std::size_t nbytes,
                               bool may_be_there);
   std::optional<Completion> test(PostedReceive& posted);
-  // Nobody wants these any more, and their sender will answer them all. `tag`, if it is
-  // not negative, is free then.
+  // Takes over receives that nobody wants, and that their sender will all answer.
+  // Frees `tag` afterwards, unless it is negative.
   void drain_later(std::deque<PostedReceive> posted, int tag);
-  // Nobody wants these any more, and their sender is gone.
+  // Cancels receives that nobody wants, and whose sender is lost. Frees `tag` if
+  // nothing can come under it, unless it is negative.
   void cancel_receives(std::deque<PostedReceive> posted, int tag);
 
-  // Looks at all that is under way, but frames. True if anything ended.
+  // Tests all requests except those of received frames. Returns true if any completed.
   bool poll_requests() { return !finalized_ && requests_.poll(); }
-  // Takes note of what look() has found. True if anything ended.
+  // Handles the requests that poll_requests() found complete. Returns true if there
+  // were any.
   bool progress();
   // Whether the program has called MPI_Finalize, after which any other call of MPI
-  // would end it. From then on nothing is sent and nothing comes.
+  // would abort the process. From then on the port sends and receives nothing.
   bool check_finalized();
-  // MPI_Finalize has begun: takes everything back from MPI.
+  // MPI_Finalize has begun: gives MPI a tenth of a second to complete what is under
+  // way, then takes everything back.
   void release_backend();
-  // Nothing of what was sent is under way.
+  // Whether nothing that was sent is under way.
   bool idle() const;
 
-  // In a forked child: MPI is the parent's, and called no more.
+  // In a forked child: MPI belongs to the parent and is not called any more.
   void abandon_after_fork() noexcept { forked_ = finalized_ = true; }
   bool forked() const { return forked_; }
 
-  // Messages may come that nobody will take.
+  // Messages may still come that nobody will receive, so the port is not used again.
   void taint() { is_dirty_ = true; }
 
  private:
@@ -165,19 +171,20 @@ class Port {
   RequestSet requests_{mpi_};
   BufferPool chunk_pool_{kChunkBytes};
   BufferPool frame_pool_{kMaxFrame};
-  std::deque<BufferedSend> sends_;   // of chunks
-  std::deque<BufferedSend> frames_;  // on their way out
+  std::deque<BufferedSend> sends_;   // of copied chunks
+  std::deque<BufferedSend> frames_;  // being sent
   std::vector<AbandonedSends> abandoned_sends_;
   std::vector<int> free_tags_;
-  int tags_used_ = 1;  // the first is that of frames
+  int tags_used_ = 1;  // the first tag is that of frames
   std::list<AbandonedReceives> abandoned_receives_;
-  // Receives of frames, in a ring: MPI fills them in the order of their start.
+  // Receives of frames, used in turn: MPI fills them in the order in which they were
+  // started.
   std::array<FrameReceive, kFrameReceives> receives_;
   std::size_t next_receive_ = 0;
-  bool holds_frame_ = false;  // the one at next_receive_ is being read
+  bool holds_frame_ = false;  // next_frame() has returned the one at next_receive_
   bool is_dirty_ = false;     // see taint()
   bool forked_ = false;
-  bool finalized_ = false;  // MPI
+  bool finalized_ = false;  // see check_finalized()
 };
 
 }  // namespace bluecomm::mpi

@@ -8,8 +8,8 @@
 
 namespace bluecomm::mpi {
 
-// Operations that MPI has under way, which one call looks at. Each call that finds
-// nothing may cost a turn of the core: MPI yields it if it is told to.
+// The MPI requests under way, tested together by one call. Each call that finds
+// nothing may cost a time slice of the core, because MPI yields it when told to.
 class RequestSet {
  public:
   using Id = std::size_t;
@@ -17,19 +17,21 @@ class RequestSet {
   explicit RequestSet(Communicator& mpi) : mpi_(mpi) {}
 
   Id add(RequestHandle request);
-  // One that is over already.
+  // Adds a request that has completed already.
   Id add_completed(const Completion& done);
-  // How it ended, and the id is free. Nothing while it goes on.
+  // Returns how the request completed, and frees the id. Returns nothing while the
+  // request is under way.
   std::optional<Completion> take(Id id);
-  // Looks after it no longer. Nothing if it has ended.
+  // Removes the request and frees the id. Returns nothing if the request has
+  // completed.
   std::optional<RequestHandle> release(Id id);
 
-  // True if any has ended.
+  // Tests all requests. Returns true if any has completed.
   bool poll();
 
  private:
   struct Slot {
-    std::size_t at = 0;  // in under_way_, until it is done
+    std::size_t at = 0;  // index in under_way_, until it is done
     std::optional<Completion> done;
   };
 
@@ -40,7 +42,7 @@ class RequestSet {
   std::vector<Slot> slots_;
   std::vector<Id> free_;
   std::vector<RequestHandle> under_way_;
-  std::vector<std::optional<Id>> owners_;  // of those
+  std::vector<std::optional<Id>> owners_;  // of the requests in under_way_
   std::vector<IndexedCompletion> ended_;
 };
 

@@ -8,12 +8,12 @@
 namespace bluecomm {
 namespace {
 
-// Others have a turn after so many frames.
+// poll() looks at other requests after this many frames.
 constexpr int kFramesInTurn = 64;
 
 MpiOptions checked(MpiOptions options) {
   if (!options.session) {
-    throw std::invalid_argument("the mpi transport needs a session with MPI");
+    throw std::invalid_argument("mpi: expected a session with MPI, got none");
   }
   options.eager_bytes = std::min(options.eager_bytes, mpi::kMaxEager);
   return options;
@@ -33,7 +33,7 @@ MpiTransport::~MpiTransport() {
     for (const auto& [peer, channel] : channels_)
       channel->announce_drop(mpi::DropReason::kDropped);
   } catch (const std::exception&) {
-    // MPI has failed: it will not tell the peers either.
+    // MPI has failed and will not tell the peers, either.
   }
 }
 
@@ -58,9 +58,9 @@ bool MpiTransport::take_frame() {
   return true;
 }
 
-// One frame at a time is what is looked for first, and reported before MPI is asked for
-// more: a question to which it has no answer may cost a turn of the core. So the news
-// that a link has ended also come before those of what the end has brought about.
+// Takes one frame, and reports it before MPI is asked for more: a call to which MPI
+// has no answer may cost a time slice of the core. So the news that a link has ended
+// also comes before that of its consequences.
 bool MpiTransport::poll_mpi() {
   const bool has_frame = take_frame();
   if (has_frame && ++frames_ < kFramesInTurn) return true;
@@ -69,7 +69,7 @@ bool MpiTransport::poll_mpi() {
 }
 
 bool MpiTransport::poll(Receiver& receiver) {
-  if (channels_.empty()) return false;  // all ranks are reached otherwise
+  if (channels_.empty()) return false;  // all ranks are reached over other transports
   bool changed = false;
   if (port_.check_finalized()) {
     for (const auto& [peer, channel] : channels_) channel->on_finalized();
@@ -78,7 +78,8 @@ bool MpiTransport::poll(Receiver& receiver) {
     changed |= port_.progress();
     for (const auto& [peer, channel] : channels_) changed |= channel->advance();
   }
-  // After all of them, as the receiver may do anything with any channel.
+  // Reports only after all channels have advanced, because the receiver may call any
+  // function of any channel.
   for (const auto& [peer, channel] : channels_) changed |= channel->report(receiver);
   last_poll_ = Clock::now();
   if (changed) last_change_ = last_poll_;

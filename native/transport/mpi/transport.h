@@ -13,12 +13,13 @@
 
 namespace bluecomm {
 
-// Transport over the point-to-point messages of an MPI, on a communicator of its own.
+// The transport over the point-to-point messages of MPI, on a communicator of its own.
 //
-// MPI has nothing to sleep on and moves messages only while it is called. So a rank
-// that waits polls for kAwake, which is about what a nap costs, and naps from then on:
-// for a quarter of the time for which nothing has happened, up to kLongestNap. So a
-// long wait takes a quarter longer at most, and hardly any processor time.
+// MPI has no descriptor to sleep on, and moves messages only while it is called. So a
+// rank that waits polls for kAwake, which is about the cost of a short sleep, and then
+// sleeps between polls: for a quarter of the time for which nothing has happened, up
+// to kLongestNap. So a long wait takes at most a quarter longer, and hardly any
+// processor time.
 class MpiTransport final : public Transport {
  public:
   // Throws std::invalid_argument if an option is wrong.
@@ -27,7 +28,7 @@ class MpiTransport final : public Transport {
 
   std::string_view name() const override { return "mpi"; }
   std::string offer() const override { return port_.address().text(); }
-  // Throws std::invalid_argument if `offer` is none.
+  // Throws std::invalid_argument if `offer` is not the offer of an mpi transport.
   Channel& channel(int peer, std::string_view offer) override;
 
   bool poll(Receiver& receiver) override;
@@ -54,7 +55,7 @@ class MpiTransport final : public Transport {
   const MpiOptions options_;
   mpi::Port port_;
   std::map<int, std::unique_ptr<mpi::MpiChannel>> channels_;
-  int frames_ = 0;  // since anything else was looked for
+  int frames_ = 0;  // taken since poll_requests() was last called
   Clock::time_point last_poll_;
   Clock::time_point last_change_;
 };

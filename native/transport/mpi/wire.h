@@ -6,54 +6,57 @@
 
 #include "transport/channel.h"
 
-// What two ranks say to each other over MPI.
+// The frames that two ranks exchange over MPI, and the rules for chunks.
 //
-// Frames go under the transport's first tag: MPI keeps the order of messages of one tag
-// and pair. Payloads that are not eager travel in chunks, cut at multiples of
-// kChunkBytes. The receiver asks for them: it starts the receive of each chunk, under a
-// tag that it has chosen for the message, and then sends a grant. So chunks meet
-// receives that wait for them, and MPI never has to keep one.
+// Frames use the transport's first tag, because MPI keeps the order of messages of one
+// tag and pair. Payloads that are not eager travel in chunks, cut at multiples of
+// kChunkBytes. The receiver asks for chunks: it starts the receive of each chunk,
+// under a tag that it has chosen for the message, and then sends a grant. So chunks
+// meet receives that wait for them, and MPI never has to buffer one.
 //
-// For each chunk that was granted exactly one message travels under the tag. A sender
-// that has dropped the message, or was told that nobody wants it, sends an empty one.
-// Hence every receive ends, and the tag may be used again, without MPI_Cancel.
+// For each granted chunk, exactly one MPI message travels under the tag. A sender that
+// has cancelled the message, or was told that nobody wants it, sends an empty one.
+// Hence every receive completes, and the tag can be used again, without MPI_Cancel.
 //
-// Chunks are sent early, right behind the head of their message, where the receiver has
-// lent the sender a tag for that. Then MPI tells the receiver of them, and keeps them
-// with the sender until their receives are started: when the message is accepted, or
-// when it is dropped, by either. So for each early chunk there is exactly one receive,
-// too. They are sent in MPI's synchronous mode, whose end tells the sender of the
-// receives' start; from then on the tag is free.
+// A sender sends early chunks right behind the head of their message, if the receiver
+// has lent it a tag for that. MPI tells the receiver of these chunks and keeps them at
+// the sender until the receiver starts their receives: when it accepts the message, or
+// when either side drops it. So for each early chunk there is exactly one receive,
+// too. Early chunks use MPI's synchronous mode, so their completion tells the sender
+// that the receives have started; from then on the tag is free.
 //
-// A payload that is sent straight from its memory is sealed: its last bytes travel in a
-// frame, once MPI has taken all others. They do not come if the sender has dropped the
-// message meanwhile, whose memory may have changed before MPI read it.
+// A zero-copy payload, which MPI reads from the caller's memory, is sealed: its last
+// bytes travel in a frame, after MPI has read all others. The seal is not sent if the
+// sender has cancelled the message meanwhile, because the memory may have changed
+// before MPI read it.
 
 namespace bluecomm::mpi {
 
 inline constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
 
-// What is sent early of a payload, at most, and how many of a peer's messages.
+// At most this much of a payload is sent early, and of at most this many messages per
+// peer.
 inline constexpr std::size_t kEarlyBytes = 4 * kChunkBytes;
 inline constexpr int kEarlyTags = 8;
 
-// Eager payloads that a peer has not yet given back are at most so many bytes.
+// At most this many bytes of eager messages may be at a peer that has not returned
+// their credit.
 inline constexpr std::size_t kEagerCredit = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxEager = std::size_t{64} << 10;
 
 enum class FrameKind : std::uint32_t {
-  kMessage,      // then the Header and, if `end` is not 0, the eager payload;
+  kMessage,      // the Header follows and, if `end` is not 0, the eager payload;
                  // otherwise `begin` bytes come in chunks, the others as the seal;
-                 // with `tag` the first kEarlyBytes of them are under way under it
+                 // if `tag` is not 0, the first kEarlyBytes are under way under it
   kGrant,        // chunks of `message` in [begin, end), under `tag`
-  kSeal,         // then the bytes of `message` that come in no chunk
-  kTags,         // the receiver of this may send early under [`tag`, `tag` + `end`)
-  kDiscard,      // nobody wants the rest of `message`
-  kCancel,       // its early chunks are the last that come of `message`
+  kSeal,         // the last bytes of `message`, which come in no chunk, follow
+  kTags,         // the receiver may send early under [`tag`, `tag` + `end`)
+  kDiscard,      // the receiver does not want the rest of `message`
+  kCancel,       // the sender cancels `message`: only its early chunks still come
   kCredit,       // `end` bytes of eager messages were taken
-  kGoodbye,      // nothing more comes
-  kGoodbyeSeen,  // answer to that
-  kDropped,      // with a DropReason as `end`: this rank has dropped the link
+  kGoodbye,      // the sender sends no more messages
+  kGoodbyeSeen,  // answers kGoodbye
+  kDropped,      // this rank has dropped the link; `end` is a DropReason
 };
 
 // Why a rank dropped a link.
@@ -63,24 +66,24 @@ struct Frame {
   FrameKind kind = FrameKind::kMessage;
   std::int32_t from = 0;  // rank
   std::int32_t tag = 0;
-  std::uint32_t charged = 0;  // an eager message whose bytes are to be given back
-  std::uint64_t to = 0;       // the receiver's transport, as its address says
-  std::uint64_t message = 0;  // number, counted by the sender for each peer
+  std::uint32_t charged = 0;  // 1: eager message whose credit must be returned
+  std::uint64_t to = 0;       // the receiver's transport: PortAddress::transport
+  std::uint64_t message = 0;  // number of the message, counted per sender and peer
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 };
 static_assert(sizeof(Frame) == 48);
 
-// Payloads so long are sent straight from their memory, where it is lent. A copy of
-// shorter ones costs less than the seal, which waits for MPI.
+// Payloads of at least this size are sent without a copy if their memory is lent. A
+// copy of a shorter one costs less than the seal, which waits for MPI.
 inline constexpr std::size_t kMinZeroCopy = std::size_t{128} << 10;
 
-// How many bytes of a straight payload come in chunks.
+// The number of bytes of a zero-copy payload that travel in chunks.
 constexpr std::size_t before_seal(std::size_t nbytes) {
   return (nbytes - 1) / kChunkAlignment * kChunkAlignment;
 }
 
-// How many bytes of those in chunks are sent early, under `tag` if there is one.
+// The number of bytes in chunks that are sent early under `tag`; 0 if there is no tag.
 constexpr std::size_t early_part(int tag, std::size_t in_chunks) {
   return tag == 0 ? 0 : std::min(in_chunks, kEarlyBytes);
 }

@@ -144,8 +144,8 @@ bool RingChannel::drain(Receiver& receiver) {
     if (frame.nbytes < sizeof frame || frame.nbytes % 16 != 0 ||
         frame.nbytes > nbytes - drained) {
       throw ConnectionError("it sent a frame of " + std::to_string(frame.nbytes) +
-                            " bytes where " + std::to_string(nbytes - drained) +
-                            " were");
+                            " bytes with " + std::to_string(nbytes - drained) +
+                            " available");
     }
     drained += frame.nbytes;
     dispatch(frame, receiver);

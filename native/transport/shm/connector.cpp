@@ -126,7 +126,7 @@ void Connector::accept_all() {
   }
 }
 
-// --- Connections that peers have dialled ---------------------------------------------
+// --- Connections that peers have dialled --------------------------------------------
 Connector::Fate Connector::serve(HalfOpen& connection, Owner& owner) {
   Packet packet = receive_packet(connection.socket.get());
   if (packet.state == Packet::State::kNothing) return Fate::kWaiting;
@@ -181,7 +181,7 @@ Connector::Fate Connector::admit(HalfOpen& connection, const Hello& hello,
   return Fate::kDone;
 }
 
-// --- Connections that this rank has dialled ------------------------------------------
+// --- Connections that this rank has dialled -----------------------------------------
 void Connector::connect(int peer, Dial& dial, Owner& owner) {
   dial.socket = connect_to(dial.path);
   if (!dial.socket) {
@@ -246,9 +246,9 @@ Connector::Fate Connector::conclude(int peer, Dial& dial, Packet& packet,
       return Fate::kWaiting;
     case Verdict::kAlreadyConnected:
       owner.on_unreachable(
-          peer, "it is linked to process " + std::to_string(answer->pid) + " as rank " +
-                    std::to_string(options_.rank) + " already, and this is process " +
-                    std::to_string(getpid()) +
+          peer, "it is already connected to process " + std::to_string(answer->pid) +
+                    " as rank " + std::to_string(options_.rank) +
+                    ", and this is process " + std::to_string(getpid()) +
                     "; does the program start processes of its own without "
                     "`if __name__ == \"__main__\":`?");
       return Fate::kDone;
@@ -279,9 +279,9 @@ Connector::Fate Connector::retry(int peer, Dial& dial, Owner& owner) {
   dial.retry_at = now + kRetryBusy;
   dial.refused_since = std::min(dial.refused_since, now);
   if (now < dial.refused_since + options_.refused_timeout) return Fate::kWaiting;
-  owner.on_unreachable(peer, "it did not take this rank's connections at " + dial.path +
-                                 "; is it of another job or epoch, or is its key "
-                                 "another?");
+  owner.on_unreachable(peer, "it refuses this rank's connections at " + dial.path +
+                                 "; does it belong to another job or epoch, or "
+                                 "use another key?");
   return Fate::kDone;
 }
 

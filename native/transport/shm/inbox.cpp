@@ -240,7 +240,7 @@ std::unique_ptr<Incoming> Inbox::take_eager(const Frame& frame, const Header& he
 std::unique_ptr<Incoming> Inbox::take_large(const Frame& frame, const Header& header) {
   if (header.nbytes == 0 || frame.live >= kLiveMessages) {
     throw ConnectionError("it announced " + std::to_string(header.nbytes) +
-                          " bytes, alive at " + std::to_string(frame.live));
+                          " bytes with live slot " + std::to_string(frame.live));
   }
   auto message = std::make_unique<LargeIncoming>(shared_from_this(), frame.id, header);
   auto mapping = frame.segment != 0 ? connection_->segment(frame.segment) : nullptr;
@@ -278,7 +278,7 @@ void Inbox::on_chunk(LargeIncoming& message, const Frame& frame) {
   if (!mapping) {
     throw ConnectionError(
         "its segment " + std::to_string(frame.segment) +
-        " cannot be mapped; is a limit of open files or of memory reached?");
+        " cannot be mapped; has a limit on open files or memory been reached?");
   }
   const auto bytes = checked_bytes(*mapping, frame, frame.length);
   message.add_chunk(std::move(mapping), bytes);

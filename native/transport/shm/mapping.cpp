@@ -17,7 +17,7 @@ namespace bluecomm::shm {
 Mapping::Mapping(int fd, std::size_t min_nbytes, Access access) {
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    throw ConnectionError("it sent a file that is no sealed shared memory");
+    throw ConnectionError("it sent a file descriptor that is not sealed shared memory");
   }
   struct stat status{};
   if (fstat(fd, &status) != 0 || status.st_size <= 0 ||
@@ -63,7 +63,7 @@ UniqueFd make_memfd(const char* name, std::size_t nbytes) {
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0 ||
       fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
     throw std::system_error(errno, std::generic_category(),
-                            "cannot make shared memory for a link");
+                            "cannot create shared memory");
   }
   return fd;
 }

@@ -226,13 +226,13 @@ bool Outbox::copy_chunk(SentMessage& message) {
 void Outbox::on_frame(const Frame& frame) {
   if (frame.kind == FrameKind::kCredit) {
     if (frame.length > kEagerCredit - credit_)
-      throw ConnectionError("it gave too much credit");
+      throw ConnectionError("it returned more credit than was used");
     credit_ += frame.length;
     return;
   }
   if (frame.id == 0 || frame.id > last_id_) {
-    throw ConnectionError("it answered to message " + std::to_string(frame.id) +
-                          " of " + std::to_string(last_id_));
+    throw ConnectionError("it answered message " + std::to_string(frame.id) + " of " +
+                          std::to_string(last_id_));
   }
   const auto found = sent_.find(frame.id);
   if (found == sent_.end()) return;  // the message has ended since

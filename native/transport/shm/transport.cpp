@@ -35,13 +35,13 @@ UniqueFd make_epoll() {
 
 std::shared_ptr<SharedState> checked(const ShmOptions& options) {
   if (options.eager_bytes > kMaxShmEager) {
-    throw std::invalid_argument("eager_bytes of the shm transport is at most " +
+    throw std::invalid_argument("shm: expected eager_bytes of at most " +
                                 std::to_string(kMaxShmEager) + ", got " +
                                 std::to_string(options.eager_bytes));
   }
   if (!options.memory) {
     throw std::invalid_argument(
-        "the shm transport needs an allocator of shared memory");
+        "shm: expected an allocator of shared memory, got none");
   }
   auto shared = std::make_shared<SharedState>();
   shared->options = options;
