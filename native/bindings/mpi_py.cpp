@@ -2,9 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -15,6 +13,7 @@
 #include "bindings/arguments.h"
 #include "bindings/register.h"
 #include "bindings/release_gil.h"
+#include "common/mutex.h"
 #include "mpi/session.h"
 
 namespace py = pybind11;
@@ -48,30 +47,38 @@ auto unlocked(Body&& body) {
   return body();
 }
 
-// Calls a function of Python when something takes longer than its limit, while it goes
-// on: MPI_Init and MPI_Finalize wait for all ranks and know no deadline. A thread of
-// Python would not do: none can be started once the interpreter is ending.
-class Patience {
+// Calls the Python function `late` if the object lives longer than `limit_s`, while the
+// guarded call goes on: MPI_Init and MPI_Finalize wait for all ranks and have no
+// deadline. Uses a native thread, because Python starts none once the interpreter is
+// shutting down.
+class LateCallTimer {
  public:
-  Patience(double limit_s, const py::function& late)
+  LateCallTimer(double limit_s, const py::function& late)
       : thread_([this, deadline = deadline_after(limit_s), &late] {
-          std::unique_lock lock(mutex_);
-          if (!over_.wait_until(lock, deadline, [this] { return is_over_; }))
-            call(late);
+          if (!wait_until(deadline)) call(late);
         }) {}
-  // Without the GIL.
-  ~Patience() {
+  // To be called without the GIL.
+  ~LateCallTimer() {
     {
-      const std::lock_guard lock(mutex_);
-      is_over_ = true;
+      const LockGuard lock(mutex_);
+      is_done_ = true;
     }
-    over_.notify_one();
+    done_.notify_one();
     thread_.join();
   }
-  Patience(const Patience&) = delete;
-  Patience& operator=(const Patience&) = delete;
+  LateCallTimer(const LateCallTimer&) = delete;
+  LateCallTimer& operator=(const LateCallTimer&) = delete;
 
  private:
+  // Returns true if the guarded call has ended by `deadline`.
+  bool wait_until(std::chrono::steady_clock::time_point deadline) {
+    UniqueLock lock(mutex_);
+    while (!is_done_) {
+      if (done_.wait_until(lock, deadline) == std::cv_status::timeout) break;
+    }
+    return is_done_;
+  }
+
   static void call(const py::function& late) {
     const py::gil_scoped_acquire acquired;
     try {
@@ -81,16 +88,16 @@ class Patience {
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable over_;
-  bool is_over_ = false;
-  std::thread thread_;  // after what it uses
+  Mutex mutex_;
+  ConditionVariable done_;
+  bool is_done_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // declared after everything that it uses
 };
 
 template <typename Body>
 auto watched(double limit_s, const py::function& late, Body&& body) {
   const ReleaseGil released;
-  const Patience patience(limit_s, late);
+  const LateCallTimer timer(limit_s, late);
   return body();
 }
 

@@ -4,8 +4,8 @@
 
 namespace bluecomm::mpi {
 
-// MPICH since 3.1 and those that keep its ABI (Intel MPI, MVAPICH, Cray MPICH): handles
-// are integers, Fortran's the same ones.
+// The ABI of MPICH since 3.1 and of the implementations that keep it (Intel MPI,
+// MVAPICH, Cray MPICH). Handles are integers, the same as Fortran's.
 class MpichAbi {
  public:
   static constexpr std::string_view kName = "MPICH";

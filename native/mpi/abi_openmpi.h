@@ -7,7 +7,7 @@
 
 namespace bluecomm::mpi {
 
-// Open MPI 3 to 5: handles are pointers to objects inside the library.
+// The ABI of Open MPI 3 to 5. Handles are pointers to objects inside the library.
 class OpenMpiAbi {
  public:
   static constexpr std::string_view kName = "Open MPI";

@@ -8,8 +8,8 @@
 
 namespace bluecomm::mpi {
 
-// The ABI of MPI 5.0, which libmpi_abi.so of any implementation has: handles are
-// pointers, those that are predefined have small numbers.
+// The standard ABI of MPI 5.0, which the libmpi_abi.so of any implementation has.
+// Handles are pointers; the predefined ones have small numbers.
 class StandardAbi {
  public:
   static constexpr std::string_view kName = "MPI standard ABI";

@@ -20,12 +20,12 @@
 #include "mpi/library.h"
 #include "mpi/symbols.h"
 
-// Library and Communicator for one ABI, whose constants, handles and types go no
-// further than this.
+// Library and Communicator for one ABI. The ABI's constants, handles and types are not
+// visible outside this file.
 
 namespace bluecomm::mpi {
 
-// The functions of a loaded library, its constants, and how they are called.
+// The functions and constants of a loaded library, and how they are called.
 template <typename Abi>
 class Calls {
  public:
@@ -38,7 +38,7 @@ class Calls {
 
   const MpiFunctions<Abi>* operator->() const { return &functions_; }
 
-  // Throws unless `code`, which `name` returned, is success.
+  // Throws unless `code`, which the function `name` returned, is success.
   void check(const char* name, int code) const {
     if (code == Abi::kSuccess) return;
     std::array<char, Abi::kErrorStringBytes + 1> text{};
@@ -128,7 +128,7 @@ class BoundCommunicator final : public Communicator {
 
   void test_some(std::span<RequestHandle> requests,
                  std::vector<IndexedCompletion>& ended) override {
-    // To be used again; not a member's, as threads share a communicator.
+    // Reused between calls. Not members, because threads share a communicator.
     static thread_local std::vector<typename Abi::Request> own;
     static thread_local std::vector<int> indices;
     static thread_local std::vector<typename Abi::Status> statuses;
@@ -228,7 +228,7 @@ class BoundLibrary final : public Library {
   }
   void finalize() override { mpi_.check("MPI_Finalize", mpi_->finalize()); }
 
-  // MPI_Finalize deletes the attributes of MPI_COMM_SELF before all else.
+  // MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else.
   void before_finalize(std::function<void()> body) override {
     int key = 0;
     mpi_.check("MPI_Comm_create_keyval",
@@ -252,7 +252,7 @@ class BoundLibrary final : public Library {
   }
 
  private:
-  // Called by MPI, through which no exception may go.
+  // MPI calls these, so no exception may leave them.
   static int copy_nothing(typename Abi::Comm, int, void*, void*, void*,
                           int* is_copied) noexcept {
     *is_copied = 0;
@@ -264,7 +264,7 @@ class BoundLibrary final : public Library {
     try {
       (*body)();
     } catch (const std::exception&) {
-      // MPI ends whatever happens here.
+      // MPI is finalized whatever happens here.
     }
     return Abi::kSuccess;
   }

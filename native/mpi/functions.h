@@ -1,8 +1,9 @@
 #pragma once
 
-// The functions of MPI 3 that are used, for one ABI: member, function.
+// The functions of MPI 3 that bluecomm uses, as (member, function).
 //
-// tests/mpi/ compares this list and the ABIs' declarations with the real headers.
+// tests/mpi/ compares this list and the declarations of the ABIs with the real
+// headers.
 
 namespace bluecomm::mpi {
 

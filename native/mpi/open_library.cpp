@@ -14,7 +14,8 @@
 namespace bluecomm::mpi {
 namespace {
 
-// Follows links: libmpi.so may be any of them.
+// Returns the name of the library's file. Follows symbolic links, because libmpi.so
+// may point to any implementation.
 std::string file_name(void* library) {
   const link_map* map = nullptr;
   if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return "";
@@ -22,7 +23,7 @@ std::string file_name(void* library) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// With or without the numbers of a version.
+// With or without version numbers.
 bool is_libmpi(std::string_view path) {
   const std::size_t slash = path.rfind('/');
   if (slash == std::string_view::npos) return false;
@@ -37,15 +38,16 @@ bool is_libmpi(std::string_view path) {
 }
 
 std::shared_ptr<Library> bind(void* library) {
-  // By name first: a standard library may be built on top of the implementation's own.
+  // Tests the name first: a standard library may be built on top of the
+  // implementation's own.
   if (file_name(library).starts_with("libmpi_abi")) {
     return std::make_shared<BoundLibrary<StandardAbi>>(library);
   }
   if (dlsym(library, OpenMpiAbi::kCommWorld) != nullptr) {
     return std::make_shared<BoundLibrary<OpenMpiAbi>>(library);
   }
-  // Those of MPICH's kin say so in their version. It is asked for by the functions
-  // alone, which have no handles in them.
+  // MPICH and its derivatives name themselves in their version text, which can be
+  // asked for without using a handle.
   auto mpich = std::make_shared<BoundLibrary<MpichAbi>>(library);
   const std::string version = mpich->version();
   for (const char* kin : {"MPICH", "Intel(R) MPI", "MVAPICH"}) {
@@ -59,7 +61,7 @@ std::shared_ptr<Library> bind(void* library) {
 }  // namespace
 
 std::shared_ptr<Library> open_library(const std::string& path) {
-  // Global, as the plugins that Open MPI loads look for its symbols there.
+  // Global, because plugins that Open MPI loads look up its symbols there.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) throw std::runtime_error(dlerror());
   try {

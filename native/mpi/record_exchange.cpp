@@ -1,3 +1,7 @@
+// Exchanges one record per rank over MPI with a deadline, which MPI_Allgather does not
+// have: rank 0 receives a record from each rank, broadcasts all of them, or tells who
+// is missing. Called on the thread that initializes bluecomm, which blocks and sleeps
+// between tests of its requests.
 #include "mpi/record_exchange.h"
 
 #include <algorithm>
@@ -16,19 +20,19 @@ using Clock = std::chrono::steady_clock;
 
 // A record is longer than this only if a host has hundreds of addresses.
 constexpr std::size_t kMaxRecord = 1 << 18;
-// The others wait for the reply of rank 0 for longer than rank 0 waits for them.
+// The other ranks wait this much longer for rank 0's reply than rank 0 waits for them.
 constexpr std::chrono::seconds kReplyTime{5};
 constexpr std::chrono::microseconds kShortestNap{50};
 constexpr std::chrono::microseconds kLongestNap{2000};
 
 using Bytes = std::vector<std::byte>;
 
-// What rank 0 says in the end: how many ranks are missing, which, or how many bytes the
-// broadcast of the records has.
+// Rank 0's reply at the end: how many ranks are missing and which, or how many bytes
+// the broadcast of the records has.
 struct RootReply {
   std::uint64_t nbytes = 0;
   std::uint64_t missing_count = 0;
-  int missing[16] = {};  // the first of them
+  int missing[16] = {};  // the first of the missing ranks
 };
 
 std::invalid_argument too_long(int rank, std::size_t nbytes) {
@@ -37,8 +41,8 @@ std::invalid_argument too_long(int rank, std::size_t nbytes) {
                                std::to_string(kMaxRecord) + " are allowed");
 }
 
-// One meeting, on one rank. Requests that are left when it fails keep their memory for
-// the rest of the process: MPI may still use it.
+// One exchange, on one rank. If it fails, the memory of requests that have not
+// completed is leaked, because MPI may still use it.
 class RecordExchange {
  public:
   RecordExchange(Communicator& communicator, int tag, Clock::time_point deadline,
@@ -56,7 +60,8 @@ class RecordExchange {
   }
 
  private:
-  // Nothing when the time is up, or the program was interrupted.
+  // Waits for a request. Returns nothing when the time is up or the program was
+  // interrupted.
   std::optional<Completion> wait(RequestHandle& request) {
     std::chrono::microseconds length = kShortestNap;
     do {
@@ -65,7 +70,8 @@ class RecordExchange {
     return std::nullopt;
   }
 
-  // Sleeps, twice as long the next time. False, at once, when there is no time left.
+  // Sleeps, and doubles `length` for the next time. Returns false, without sleeping,
+  // when the time is up or the program was interrupted.
   bool nap(std::chrono::microseconds& length) {
     if (stopped_ || Clock::now() >= deadline_) return false;
     std::this_thread::sleep_for(length);
@@ -80,7 +86,7 @@ class RecordExchange {
         [this](RequestHandle& request) { return wait(request).has_value(); });
   }
 
-  // A rank's record on its way to rank 0: its length, then itself.
+  // A rank's record on its way to rank 0, preceded by its length.
   struct PendingRecord {
     RequestHandle request{};
     std::uint64_t nbytes = 0;
@@ -89,8 +95,9 @@ class RecordExchange {
     std::string record;
   };
 
-  // From each rank by name: with MPICH 5.0 over UCX a receive from any source may never
-  // end, when one rank of this machine and one of another send at the same time.
+  // Collects the records on rank 0. Receives from each rank by name: with MPICH 5.0
+  // over UCX, a receive from any source may never complete if a rank of this machine
+  // and one of another machine send at the same time.
   ExchangedRecords lead(const std::string& mine) {
     auto pending = std::make_unique<std::vector<PendingRecord>>(size_);
     for (int rank = 1; rank < size_; ++rank) {
@@ -127,7 +134,7 @@ class RecordExchange {
     return conclude(std::move(records), std::move(missing));
   }
 
-  // True if something of it has come.
+  // Receives the next part of a record. Returns true if it has come.
   bool receive(PendingRecord& peer, int from) {
     if (!communicator_.test(peer.request)) return false;
     if (peer.has_length) {

@@ -9,15 +9,17 @@
 
 namespace bluecomm::mpi {
 
-// What came of a meeting: the records by rank, or else the ranks that did not come.
+// The outcome of an exchange: the records by rank, or else the ranks whose record is
+// missing.
 struct ExchangedRecords {
   std::vector<std::string> records;
   std::vector<int> missing;
 };
 
-// Brings the records of all ranks to all. Collective. Rank 0 collects them until
-// `deadline`, under `tag`, so that it can say who is missing, and broadcasts. Ends
-// early, with nobody missing and no records, when `interrupted` says so.
+// Sends the records of all ranks to all ranks. Collective. Rank 0 collects the records
+// until `deadline`, under `tag`, so that it can say which ranks are missing, and
+// broadcasts them. Returns early, with neither records nor missing ranks, when
+// `interrupted` returns true.
 ExchangedRecords exchange_records(Communicator& communicator, int tag,
                                   const std::string& mine,
                                   std::chrono::steady_clock::time_point deadline,

@@ -13,7 +13,7 @@ std::shared_ptr<Session> Session::open(std::shared_ptr<Library> library,
                                        std::chrono::steady_clock::time_point deadline,
                                        const std::function<bool()>& interrupted,
                                        std::vector<int>& missing) {
-  // The last tag is the least likely to be one of the program's own.
+  // The last tag is the least likely to be used by the program.
   ExchangedRecords all =
       exchange_records(*communicator, kMaxTag, "", deadline, interrupted);
   missing = std::move(all.missing);
@@ -28,7 +28,7 @@ Session::Session(std::shared_ptr<Library> library, std::shared_ptr<Communicator>
 }
 
 Session::~Session() {
-  // MPI may still use it.
+  // MPI may still use the memory.
   for (AbandonedRequest& one : abandoned_) never_free(std::move(one.memory));
 }
 

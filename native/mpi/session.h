@@ -16,27 +16,27 @@ namespace bluecomm::mpi {
 
 using Buffer = std::unique_ptr<std::byte[]>;
 
-// What a process has of MPI for bluecomm alone: a communicator of its own, made once
-// from the program's, its tags, and the memory of operations that outlived their use.
-// One thread at a time.
+// The part of MPI that belongs to bluecomm in a process: a communicator, duplicated
+// once from the program's, that communicator's tags, and the memory of requests that
+// outlived their use. One thread at a time may call it.
 class Session {
  public:
-  // The tags of one transport are `port * kTags` and those that follow; port 0 belongs
-  // to meetings.
+  // The tags of one transport are `port * kTags` and those that follow. Port 0 belongs
+  // to exchanges of records.
   static constexpr int kTags = 4096;
   static constexpr int kPorts = (kMaxTag + 1) / kTags;
 
-  // Made by open().
+  // Called by open().
   Session(std::shared_ptr<Library> library, std::shared_ptr<Communicator> own);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  // The communicator stays until MPI ends. Messages may be left in it that nobody took
-  // (to a transport that had ended), and an MPI that gives the number of a communicator
-  // again may give the next one these messages, or crash (Open MPI 4.1).
+  // Leaves the communicator to MPI. It may hold messages that nobody received (to a
+  // transport that had ended); an MPI that reuses the number of a communicator could
+  // give the next one these messages, or crash (Open MPI 4.1).
   ~Session();
 
-  // Waits for all ranks of `communicator`, then duplicates it. Null, with `missing` set
-  // (or not, when interrupted), if they did not all come.
+  // Waits for all ranks of `communicator`, then duplicates it. Returns null if they
+  // did not all come, with `missing` set unless the wait was interrupted.
   static std::shared_ptr<Session> open(std::shared_ptr<Library> library,
                                        std::shared_ptr<Communicator> communicator,
                                        std::chrono::steady_clock::time_point deadline,
@@ -46,7 +46,7 @@ class Session {
   Library& library() { return *library_; }
   Communicator& communicator() { return *communicator_; }
 
-  // What the program's MPI_Finalize waits for.
+  // Functions that the program's MPI_Finalize runs first.
   FinalizeHooks& finalize_hooks() { return *finalize_hooks_; }
 
   // See exchange_records().
@@ -54,14 +54,16 @@ class Session {
                             std::chrono::steady_clock::time_point deadline,
                             const std::function<bool()>& interrupted);
 
-  // One for each transport. Throws std::runtime_error when none is left: a port whose
-  // messages may still come is not given back.
+  // Returns a port, one for each transport. Throws std::runtime_error when none is
+  // left: a port to which messages may still come is not given back.
   int take_port();
   void give_port(int port) { free_ports_.push_back(port); }
 
-  // Keeps `memory` until `request`, which nobody waits for, has ended.
+  // Takes over a request that nobody waits for, and keeps `memory` until it has
+  // completed.
   void abandon(RequestHandle request, std::shared_ptr<const void> memory);
-  // Frees what has ended. True if nothing is left.
+  // Frees the memory of abandoned requests that have completed. Returns true if none
+  // is left.
   bool poll_abandoned();
 
  private:

@@ -7,7 +7,8 @@
 
 namespace bluecomm::mpi {
 
-// The address of `name` in a loaded library. Throws std::runtime_error if it has none.
+// Returns the address of `name` in a loaded library. Throws std::runtime_error if the
+// library lacks it.
 inline void* symbol(void* library, const char* name) {
   void* const found = dlsym(library, name);
   if (found == nullptr) throw std::runtime_error(std::string("it lacks ") + name);

@@ -1,3 +1,6 @@
+// The inproc transport: takes the events of its rank from the hub, and passes them to
+// the channels. Each rank's engine calls its own transport under its own progress
+// lock; what the ranks share is guarded by the hub's mutex.
 #include "transport/inproc/transport.h"
 
 #include <sys/eventfd.h>

@@ -22,8 +22,8 @@ class InprocHub {
   // one is polled.
   std::unique_ptr<Transport> make_transport(int rank);
 
-  // Breaks the link between two ranks. What was sent still arrives, then both ranks are
-  // told of the loss.
+  // Breaks the link between two ranks. Messages already sent still arrive, then both
+  // ranks are told of the loss.
   void cut(int rank, int other);
 
  private:

@@ -19,10 +19,10 @@
 #include "transport/channel.h"
 #include "transport/inproc/options.h"
 
-// What the ranks of one process share: the messages in flight, one queue of events per
-// rank, and the state of each link. One mutex guards all of it. Payloads are copied
-// under the mutex, too, so that a sender that has cancelled a message knows that its
-// memory is no longer read.
+// The state that the ranks of one process share: the messages in flight, one queue of
+// events per rank, and the state of each link. One mutex guards all of it. Payloads
+// are copied under the mutex, too, so that a sender that has cancelled a message knows
+// that its memory is no longer read.
 
 namespace bluecomm::inproc {
 

@@ -1,3 +1,7 @@
+// The receiving half of an MpiChannel. It starts the receives of chunks, grants them
+// to the sender, and shows them in the order of the payload. Receives of messages that
+// nobody wants are left to the port, which completes or cancels them. Called by the
+// channel and by the messages, under the progress lock.
 #include "transport/mpi/inbox.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// The sending half of an MpiChannel. A message is eager, copied chunk by chunk as the
+// peer grants them, or a zero-copy send that MPI reads from the caller's memory under
+// a lease. Sends that MPI still reads when their message ends are left to the port.
+// Called by the channel and by the messages, under the progress lock.
 #include "transport/mpi/outbox.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// The only file of the transport that calls MPI. It sends and receives frames and
+// chunks, owns their memory until MPI has completed the requests, and hands over to
+// the session what MPI has not completed when the transport ends. Called under the
+// progress lock. No call of MPI may follow MPI_Finalize, which another thread may call
+// at any time: a function that starts a request calls check_finalized() first, and
+// requests are no longer tested once that has returned true.
 #include "transport/mpi/port.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// The mpi transport: polls the port for frames and completed requests, and passes them
+// to the channels. The leader of the engine calls it under the progress lock. It has
+// no descriptor to sleep on, so next_timer() tells when to poll again.
 #include "transport/mpi/transport.h"
 
 #include <algorithm>

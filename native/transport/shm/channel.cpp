@@ -1,3 +1,8 @@
+// A RingChannel: sends through its outbox, takes frames off the inbound ring and hands
+// them to outbox and inbox, and notices the end of the connection. The shm transport
+// calls poll() from its own poll(), under the progress lock. A peer may write anything
+// into the shared memory: a malformed frame throws ConnectionError, and poll() turns
+// that into the loss of this one peer.
 #include "transport/shm/channel.h"
 
 #include <algorithm>

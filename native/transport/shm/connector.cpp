@@ -1,3 +1,7 @@
+// Establishes connections between the ranks of a machine. The shm transport calls it
+// from poll(), under the progress lock: on_readable() when one of its sockets is
+// readable, on_time() about once a millisecond. Each connection goes through the
+// handshake of handshake.h; whatever fails it is closed without an answer.
 #include "transport/shm/connector.h"
 
 #include <sys/epoll.h>

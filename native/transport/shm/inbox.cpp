@@ -1,3 +1,7 @@
+// The receiving half of a RingChannel. An eager message is copied out of the ring at
+// once. A large message shows memory of the sender: the payload itself, or chunks of
+// staging memory. The channel calls the inbox from poll(), the engine calls the
+// messages; both hold the progress lock.
 #include "transport/shm/inbox.h"
 
 #include <algorithm>

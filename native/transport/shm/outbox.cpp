@@ -1,3 +1,8 @@
+// The sending half of a RingChannel. Eager messages go into the ring with their
+// payload. Large ones are announced; the peer reads them in place if they lie in
+// shared memory, and otherwise from chunks that pump() copies into staging memory.
+// Frames wait in a queue while the ring is full. Called by the channel and by the
+// messages, under the progress lock.
 #include "transport/shm/outbox.h"
 
 #include <algorithm>

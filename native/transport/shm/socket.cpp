@@ -1,3 +1,6 @@
+// Unix sockets of type SOCK_SEQPACKET, which pass packets and file descriptors between
+// the ranks of a machine. The connector and the connections call these functions from
+// poll(); none of them blocks.
 #include "transport/shm/socket.h"
 
 #include <fcntl.h>

@@ -1,3 +1,7 @@
+// The shm transport: owns the channels, the connector, this rank's doorbell, and the
+// epoll descriptor on which a leader sleeps. poll() looks at the sockets only once a
+// millisecond or after a sleep; messages are found in the rings, without a system
+// call.
 #include "transport/shm/transport.h"
 
 #include <sys/epoll.h>

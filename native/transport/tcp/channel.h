@@ -10,11 +10,11 @@
 
 namespace bluecomm::tcp {
 
-// The link to one peer: gives the messages of a Connection the form that a Channel's
-// have.
+// The channel to one peer over TCP: adapts the messages of a stream::Connection to
+// Channel.
 class TcpChannel final : public Channel {
  public:
-  // As Connection.
+  // Takes the arguments of stream::Connection.
   TcpChannel(stream::Poller& poller, const stream::Options& options,
              const stream::Hello& hello, std::vector<stream::Address> addresses,
              std::shared_ptr<stream::SegmentPool> pool)
@@ -30,7 +30,8 @@ class TcpChannel final : public Channel {
   stream::Connection& connection() { return connection_; }
   const stream::Connection& connection() const { return connection_; }
 
-  // Hands what has come to the receiver, then the end of the link. True if anything.
+  // Reports the messages that have arrived, then the end of the link. Returns true if
+  // it reported anything.
   bool report(Receiver& receiver);
 
  private:

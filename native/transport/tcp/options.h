@@ -4,8 +4,8 @@
 
 namespace bluecomm {
 
-// The tcp transport is the stream library with a transport's interface: it has the same
-// options.
+// The options of the tcp transport are those of native/stream, which implements its
+// protocol.
 using TcpOptions = stream::Options;
 
 }  // namespace bluecomm

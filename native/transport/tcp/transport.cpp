@@ -12,7 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often a transport without channels looks for strangers while it does not sleep.
+// A transport without channels that does not sleep looks for strangers' connections
+// this often.
 constexpr std::chrono::milliseconds kLookEvery{1};
 
 TcpOptions checked(TcpOptions options) {
@@ -63,7 +64,8 @@ Channel& TcpTransport::channel(int peer, std::string_view offer) {
 
 bool TcpTransport::poll(Receiver& receiver) {
   const Clock::time_point now = Clock::now();
-  // Where no peer is reached so, strangers may knock: no reason to ask at each turn.
+  // If no peer is reached over tcp, only strangers may connect, and there is no reason
+  // to look at every poll.
   const bool was_woken = std::exchange(woken_, false);
   if (channels_.empty() && !was_woken && now < next_look_) return false;
   next_look_ = now + kLookEvery;
@@ -72,7 +74,8 @@ bool TcpTransport::poll(Receiver& receiver) {
   check_silence(now);
   for (const auto& [peer, channel] : channels_)
     changed |= channel->connection().advance(now);
-  // After all of them, as the receiver may do anything with any channel.
+  // Reports only after all channels have advanced, because the receiver may call any
+  // function of any channel.
   for (const auto& [peer, channel] : channels_) {
     if (!channel->report(receiver)) continue;
     changed = true;

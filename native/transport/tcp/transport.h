@@ -17,20 +17,21 @@
 
 namespace bluecomm {
 
-// Transport between machines: one TCP stream per peer, or several where they pay, each
-// opened by a keyed handshake.
-// No thread; everything happens in poll().
+// The transport between machines: one TCP stream per peer, or several if they are
+// faster, each opened by a keyed handshake. It has no thread: everything happens in
+// poll(). The protocol is that of native/stream, whose Connection contains the outbox,
+// the inbox and the frames of a channel.
 class TcpTransport final : public Transport {
  public:
   // Opens the listening sockets. Throws std::invalid_argument if an option is wrong,
-  // std::runtime_error if it can listen nowhere.
+  // and std::runtime_error if it cannot listen on any address.
   explicit TcpTransport(TcpOptions options);
   ~TcpTransport() override;
 
   std::string_view name() const override { return "tcp"; }
-  // "10.0.0.2:4711,[2001:db8::1]:4711".
+  // Its listening addresses, such as "10.0.0.2:4711,[2001:db8::1]:4711".
   std::string offer() const override;
-  // Throws std::invalid_argument if `offer` is none.
+  // Throws std::invalid_argument if `offer` is not the offer of a tcp transport.
   Channel& channel(int peer, std::string_view offer) override;
 
   bool poll(Receiver& receiver) override;
@@ -44,7 +45,7 @@ class TcpTransport final : public Transport {
   bool closed() const override;
   void abandon_after_fork() noexcept override;
 
-  // Connections that did not belong here and were put out.
+  // The number of connections that were closed because they did not belong here.
   std::uint64_t rejected() const { return listener_.rejected() + unwanted_; }
 
  private:
