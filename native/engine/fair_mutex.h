@@ -4,8 +4,8 @@
 
 namespace bluecomm {
 
-// A mutex whose holder cannot take it again past a thread that waits: a rank that moves
-// megabytes in short steps lets others in between them.
+// A mutex whose holder cannot lock it again before a waiting thread has had it. So a
+// leader that moves megabytes in short steps lets other threads in between the steps.
 class FairMutex {
  public:
   std::unique_lock<std::mutex> enter() {
@@ -13,7 +13,7 @@ class FairMutex {
     return std::unique_lock(mutex_);
   }
 
-  // Lets in who waits, and enters again after them.
+  // Releases the lock, and takes it again after the threads that are waiting for it.
   void let_others(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     lock = enter();

@@ -11,7 +11,7 @@ namespace {
   throw std::invalid_argument(
       "expected the machines of a group to be numbered from 0 without a gap, got "
       "number " +
-      std::to_string(got) + " where another has no member");
+      std::to_string(got) + " although a lower number has no member");
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ std::vector<Range> cut(std::size_t nbytes, int parts) {
   std::vector<Range> slices;
   std::size_t offset = 0;
   for (std::int64_t share : share_rows(static_cast<std::int64_t>(blocks), parts)) {
-    // The last block may be a part of one.
+    // The last block may be incomplete.
     const std::size_t length =
         std::min(static_cast<std::size_t>(share) * kSliceAlignment, nbytes - offset);
     slices.push_back({offset, length});
@@ -40,7 +40,8 @@ std::vector<Range> cut(std::size_t nbytes, int parts) {
 Machines::Machines(const Group& group) {
   for (int member = 0; member < group.size(); ++member) {
     const auto machine = static_cast<std::size_t>(group.machine_of[member]);
-    // There are no more machines than members; a negative number has become a huge one.
+    // There are at most as many machines as members, and the cast makes a negative
+    // number huge.
     if (machine >= group.ranks.size()) refuse_machines(group.machine_of[member]);
     if (machine >= members.size()) members.resize(machine + 1);
     if (member == group.me) {

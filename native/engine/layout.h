@@ -1,4 +1,5 @@
-// How a tensor is cut among the members of a group, and which members share a machine.
+// The division of tensors among the members of a group, and the members of each
+// machine.
 #pragma once
 
 #include <cstddef>
@@ -27,40 +28,43 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// `nbytes` bytes cut into `parts` adjoining slices, as even as the alignment allows;
-// the last ones are empty where there are more parts than aligned blocks.
+// Divides `nbytes` bytes into `parts` adjacent slices, as evenly as the alignment
+// allows. The last slices are empty if there are more parts than aligned blocks.
 std::vector<Range> cut(std::size_t nbytes, int parts);
 
-// `rows` rows cut into `parts` shares, as even as possible: the first rows % parts get
-// one more.
+// Divides `rows` rows into `parts` shares, as evenly as possible: the first rows %
+// parts shares get one additional row.
 std::vector<std::int64_t> share_rows(std::int64_t rows, int parts);
 
 // The members of a group, machine by machine.
 struct Machines {
-  // Throws std::invalid_argument where the numbers of machines leave a gap.
+  // Throws std::invalid_argument if the numbers of machines have a gap.
   explicit Machines(const Group& group);
 
-  std::vector<std::vector<int>> members;  // of each machine: member indices, ascending
+  std::vector<std::vector<int>> members;  // member indices of each machine, ascending
   int mine = 0;                           // this rank's machine
-  int local = 0;                          // its place in members[mine]
+  int local = 0;                          // this rank's index in members[mine]
 
   int size() const { return static_cast<int>(members.size()); }
-  // Members on this rank's machine.
+  // Returns the members on this rank's machine.
   const std::vector<int>& local_members() const { return members[mine]; }
-  // True when machines exist that hold several members, and several machines.
+  // Returns whether there are several machines, at least one of them with several
+  // members.
   bool is_hierarchy() const;
 };
 
-// A byte range that one member of each machine owns whole. Machines with different
-// numbers of members cut a tensor differently; pieces are what all those cuts leave in
-// one piece, so members exchange pieces with whoever owns them elsewhere.
+// A byte range that lies within one slice on every machine. Machines with different
+// numbers of members divide a tensor into different slices; pieces are bounded by the
+// borders of all these slices, so on each machine exactly one member owns a piece and
+// exchanges it with its owners on the other machines.
 struct Piece {
   Range range;
-  std::vector<int> owners;  // of each machine: a member index
+  std::vector<int> owners;  // the owner on each machine, as a member index
 };
 
-// All pieces in order, the same on all ranks. Never none: an empty tensor is one empty
-// piece. Where all machines hold the same number of members, a piece is a slice.
+// Returns all pieces in order, the same on all ranks. There is at least one: an empty
+// tensor is one empty piece. If all machines have the same number of members, the
+// pieces are the slices.
 std::vector<Piece> cut_into_pieces(const Machines& machines, std::size_t nbytes);
 
 }  // namespace bluecomm

@@ -13,7 +13,7 @@ std::uint32_t Matching::next_sequence(std::uint64_t group, std::uint64_t name) c
 bool Matching::add(std::shared_ptr<Operation> operation) {
   Line& line = lines_[line_key(operation->key())];
   ++line.next;
-  // Unnamed calls match by their order and need no line.
+  // Unnamed calls are matched by their order and do not wait for each other.
   const bool must_wait = !line.unfinished.empty() && !operation->request().name.empty();
   line.unfinished.push_back(std::move(operation));
   return must_wait;

@@ -14,51 +14,53 @@
 
 namespace bluecomm {
 
-// A message that arrived before the call it belongs to.
+// A message that arrived before its call was made on this rank.
 struct Unmatched {
   int peer;
   Envelope envelope;
   std::unique_ptr<Incoming> message;
 };
 
-// Finds the call that a message belongs to, in whatever order calls and messages come:
-// by key only, never by order. Messages that nobody wants yet wait here; transports
-// bound the memory they take.
+// Finds the call that a message belongs to, by its key, so that calls and messages may
+// come in any order. Messages whose call has not been made yet are kept here;
+// transports bound their memory. Not thread-safe; the dispatcher calls it under the
+// progress lock.
 class Matching {
  public:
-  // Where the call of a key stands on this rank.
+  // Whether this rank has not made, has not finished, or has finished the call of a
+  // key.
   enum class Standing { kFuture, kUnfinished, kPast };
 
-  // Number of the next call of (group, name).
+  // Returns the number of the next call of (group, name).
   std::uint32_t next_sequence(std::uint64_t group, std::uint64_t name) const;
 
-  // Registers the next call. True: it must wait, because an earlier call of the same
-  // name has not ended.
+  // Registers the next call. Returns whether it must wait because an earlier call of
+  // the same name has not finished.
   bool add(std::shared_ptr<Operation> operation);
-  // Forgets a call that has ended; returns the queued call that may start now, if any.
+  // Removes a finished call. Returns the queued call that may start now, if any.
   std::shared_ptr<Operation> remove(const Operation& operation);
 
   Operation* find(const Key& key) const;
-  // The unfinished call of the same name that comes first, if it comes before `key`.
-  // Not for unnamed calls, which do not wait for each other.
+  // Returns the first unfinished call of the same name if it precedes `key`, or null.
+  // Unnamed calls do not wait for each other, so for them it returns null.
   Operation* find_earlier(const Key& key) const;
   Standing standing(const Key& key) const;
 
   void keep(Unmatched message);
   std::vector<Unmatched> take(const Key& key);
-  // Calls that `peer` has made and this rank has not, for texts.
+  // Returns calls that `peer` has made and this rank has not, for error texts.
   std::vector<Envelope> announced_by(int peer, std::size_t limit) const;
 
-  // Failures that peers reported before the call was made here.
+  // Keep and return failures that peers reported before the call was made on this rank.
   void keep_abort(const Key& key, Status status);
   std::optional<Status> abort_of(const Key& key) const;
 
-  // Calls that failed here: what still comes for them is no news.
+  // Remember calls that failed on this rank, whose late messages are ignored.
   void remember_failure(const Key& key);
   bool has_failed(const Key& key) const { return failed_.contains(key); }
 
  private:
-  // All calls of one (group, name). `unfinished` in the order of the calls.
+  // All calls of one (group, name); `unfinished` is in the order of the calls.
   struct Line {
     std::uint32_t next = 0;
     std::vector<std::shared_ptr<Operation>> unfinished;

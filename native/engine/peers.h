@@ -12,53 +12,56 @@
 
 namespace bluecomm {
 
-// Who the other ranks are, how they are reached, and which of them are gone.
+// The other ranks: their hosts, the channels to them, and which of them are gone. Not
+// thread-safe; the dispatcher calls it under the progress lock.
 class Peers {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // How long a broken link waits for the control plane, which knows why: its word goes
-  // through three processes, each of which may have to wait for a processor.
+  // How long operations wait, after a link broke, for the control plane to report the
+  // reason. The report passes through three processes, each of which may wait for a
+  // core.
   static constexpr std::chrono::seconds kGrace{5};
-  // How long after a goodbye. The peer's process ends some time after that.
+  // The same after a goodbye, because the peer's process ends some time after it.
   static constexpr std::chrono::seconds kFarewell{3};
 
   Peers(int rank, int size, std::string machine);
 
   // Opens a channel to each peer, over the first of `transports` that reaches it.
-  // Throws std::invalid_argument for a peer that none of them reaches.
+  // Throws std::invalid_argument if no transport reaches a peer.
   void connect(std::vector<Peer> peers,
                std::span<const std::unique_ptr<Transport>> transports);
 
-  // Forgets the channels, which their transports are about to free.
+  // Drops the pointers to the channels, before the transports free them.
   void disconnect();
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(entries_.size()); }
   bool is_peer(int rank) const;
-  // Indexed by rank; null for this rank.
+  // Returns the channels by rank; null for this rank.
   std::span<Channel* const> channels() const { return channels_; }
   std::string_view transport_of(int rank) const;
-  // This rank and its peers on one machine.
+  // Returns the number of ranks on this machine, including this one.
   int ranks_here() const;
 
-  // rank 1 (hostB)
+  // Returns a text such as "rank 1 (hostB)".
   std::string describe_rank(int rank) const;
-  // rank 1 on hostB (pid 4711)
+  // Returns a text such as "rank 1 on hostB (pid 4711)".
   std::string describe_process(int rank) const;
 
   enum class State { kAlive, kLost, kFinished };
   State state(int rank) const { return entry(rank).state; }
   bool alive(int rank) const { return state(rank) == State::kAlive; }
 
-  // The link broke, or the peer said goodbye: why, as a sentence about the peer. True
-  // when that is news.
+  // Record that the link broke because of `text`, or that the peer said goodbye. Return
+  // whether the peer was alive before.
   bool lose(int rank, std::string text);
   bool finish(int rank);
-  // The control plane's sentence: takes the place of what the link told.
+  // Records the reason that the control plane reports, which replaces the link's
+  // reason.
   void explain(int rank, std::string text);
 
-  // When operations that need a peer that is gone give up, and why.
+  // Return when operations that need this peer fail, if it is gone, and why.
   Clock::time_point grace_until(int rank) const { return entry(rank).grace_until; }
   const std::string& reason(int rank) const { return entry(rank).reason; }
   std::span<const int> gone() const { return gone_; }

@@ -1,3 +1,7 @@
+// Decides which thread drives the engine; see progress.h. Callers enter through
+// drive_until() on threads of the program, and run_thread() is the progress thread. All
+// functions run under the progress lock, which is released while a thread sleeps or
+// checks for signals.
 #include "engine/progress.h"
 
 #include <poll.h>
@@ -17,15 +21,15 @@
 namespace bluecomm {
 namespace {
 
-// The progress thread takes the lead when no caller has had it for so long.
+// The progress thread takes the lead when no caller has led for this long.
 constexpr std::chrono::milliseconds kNap{1};
 constexpr std::chrono::hours kForever{1};
-// Who has slept so long for a transport that wakes nobody waits for something that
-// takes longer than a poll.
+// After a sleep of this length, the awaited event takes longer than a few polls, so the
+// leader goes back to sleep without yielding.
 constexpr std::chrono::microseconds kLongNap{500};
-// Who yields the core gets it back after the others' turns, which are long where they
-// compute. A sleeper that is woken has it sooner, so for some time there is no
-// yielding.
+// A thread that yields the core gets it back after the other threads' turns, which are
+// long if they compute. A sleeping thread that is woken gets the core sooner, so after
+// a turn longer than kLongTurn the leader does not yield for kCrowded.
 constexpr std::chrono::milliseconds kLongTurn{1};
 constexpr std::chrono::milliseconds kCrowded{100};
 
@@ -41,9 +45,9 @@ void drain(int fd) {
   }
 }
 
-// While it lives, if it is wanted, sleeps of the calling thread end on time: by the
-// kernel's default they may be 50 us late, which is more than a whole nap of a
-// transport that has to nap.
+// Makes sleeps of the calling thread end on time during its lifetime, if `is_wanted`.
+// By default the kernel may end them 50 us late, which is longer than the whole sleep
+// of a leader whose transport has to be polled.
 class PunctualSleep {
  public:
   explicit PunctualSleep(bool is_wanted)
@@ -85,7 +89,7 @@ void Progress::start_thread() {
   if (thread_.joinable()) return;
   stopping_ = false;
   thread_state_ = ThreadState::kRuns;
-  // Signals are for the program's own threads.
+  // Signals are delivered to the program's own threads.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -186,20 +190,20 @@ bool Progress::check_interrupt(Lock& lock, const std::function<bool()>& interrup
 }
 
 void Progress::take_lead() {
-  retract();  // of the progress thread
+  retract();  // the announcement of the progress thread
   leader_ = Leader::kCaller;
   napped_ = false;
   ++tenures_;
 }
 
-// Leaves the lead, and sees to it that somebody takes it if there is work.
+// Leaves the lead, and wakes a thread that takes it if there is work.
 void Progress::step_down() {
   leader_ = Leader::kNone;
   if (followers_ > 0) followers_wake_.notify_all();
   switch (thread_state_) {
     case ThreadState::kSleeps:
-      kick(Leader::kThread);  // it sleeps without announcement since a caller took the
-                              // lead
+      // The caller that took the lead has withdrawn the thread's announcement.
+      kick(Leader::kThread);
       return;
     case ThreadState::kParks:
       thread_wakes_.notify_one();
@@ -245,7 +249,7 @@ void Progress::kick(Leader sleeper) {
   }
 }
 
-// Polls for a while; true when that changed anything.
+// Polls for a while. Returns whether anything changed.
 bool Progress::spin() {
   if (spin_.count() == 0) return false;
   const Clock::time_point end = Clock::now() + spin_;
@@ -255,9 +259,9 @@ bool Progress::spin() {
   return false;
 }
 
-// Polls for a while, and lets others have the core in between: a rank of this machine
-// that shares it comes to the point where it sends what is awaited, and no sleep and
-// wake-up is paid for. True when that changed anything.
+// Polls for a while and yields the core between polls, so that another rank on the same
+// core can send the awaited data, which saves a sleep and a wake-up. Returns whether
+// anything changed.
 bool Progress::yield(Lock& lock) {
   Clock::time_point now = Clock::now();
   if (now < crowded_until_) return false;
@@ -269,20 +273,20 @@ bool Progress::yield(Lock& lock) {
     lock = mutex_.enter();
     const Clock::time_point before = std::exchange(now, Clock::now());
     if (now - before > kLongTurn) crowded_until_ = now + kCrowded;
-    // Who came in meanwhile may have ended what is waited for, and nothing else would
-    // end the sleep.
+    // Another thread may have completed the awaited operation meanwhile, and nothing
+    // else would end the sleep.
     if (work_.poll() || work_.completions() != completions) return true;
   }
   return false;
 }
 
-// Sleeps as the leader. False when a signal interrupted it.
+// Sleeps as the leader. Returns false if a signal interrupted the sleep.
 bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
   wakes_at_ = std::min(until, work_.next_timer());
   const Clock::duration time = wakes_at_ - Clock::now();
   if (time <= Clock::duration::zero()) {
-    // A transport that nothing wakes up for wants to be polled again, or a deadline is
-    // over. Whom this rank waits for may need the core.
+    // A transport that cannot wake a sleeper must be polled again, or a deadline has
+    // passed. The rank that this one waits for may need the core.
     lock.unlock();
     sched_yield();
     lock = mutex_.enter();
@@ -309,7 +313,7 @@ bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
   lock = mutex_.enter();
   if (is_thread) thread_state_ = ThreadState::kRuns;
   if (polled[0].revents != 0) drain(doorbell);
-  if (leader_ == role) {  // else a caller took the lead meanwhile
+  if (leader_ == role) {  // otherwise a caller has taken the lead meanwhile
     retract();
     napped_ = napped;
   }
@@ -350,13 +354,13 @@ void Progress::lead_as_thread(Lock& lock) {
   if (leader_ == Leader::kThread) leader_ = Leader::kNone;
 }
 
-// Lets callers drive. Naps while they come and go; parks, to be woken, while one of
-// them stays.
+// Lets callers drive. Naps while callers come and go; parks until it is woken while one
+// caller stays in the lead.
 void Progress::rest(Lock& lock) {
   if (leader_ == Leader::kCaller && tenures_ == tenures_seen_) {
     thread_state_ = ThreadState::kParks;
     thread_wakes_.wait(lock);
-    tenures_seen_ = 0;  // a nap comes next, unless work is left
+    tenures_seen_ = 0;  // the next rest is a nap, unless work is left
   } else {
     tenures_seen_ = tenures_;
     thread_state_ = ThreadState::kNaps;

@@ -15,41 +15,41 @@
 
 namespace bluecomm {
 
-// What Progress moves on. Called under the progress lock only.
+// The work that Progress drives. Its methods are called under the progress lock only.
 class Work {
  public:
   virtual ~Work() = default;
 
-  // Does what can be done now; true when anything changed.
+  // Does everything that is possible now. Returns whether anything changed.
   virtual bool poll() = 0;
-  // Something is left to do when no caller drives.
+  // Returns whether work would be left to do if no caller drove.
   virtual bool outstanding() const = 0;
-  // Grows whenever a caller that waits may find what it waits for.
+  // Returns a counter that grows whenever a waiting caller may be done.
   virtual std::uint64_t completions() const = 0;
   virtual std::chrono::steady_clock::time_point next_timer() const = 0;
-  // At most kMaxWaitFds, the same ones always.
+  // Returns the descriptors that end a sleep: at most kMaxWaitFds, and always the same.
   static constexpr std::size_t kMaxWaitFds = 6;
   virtual std::span<const int> wait_fds() const = 0;
-  // As Transport's, for all transports: false, with nothing prepared, when there is
-  // work already.
+  // Prepare and end a sleep for all transports, as the methods of Transport do.
+  // prepare_sleep() returns false without preparing anything if there is work already.
   virtual bool prepare_sleep() = 0;
   virtual void finish_sleep() = 0;
 };
 
 // Decides which thread drives the engine.
 //
-// At most one thread, the leader, polls and sleeps on the transports. A caller that
-// waits takes the lead, also from the progress thread while that sleeps, so that a
-// blocking call is served by the thread that wants its result. Callers that find
-// another caller in the lead sleep until it has completed something or leaves. The
-// progress thread leads when no caller does: at once if work is outstanding, else once
-// no caller has driven for about a millisecond, so that frequent blocking calls wake no
-// second thread. See docs/data-plane.md for the states.
+// At most one thread, the leader, polls and sleeps on the transports. A waiting caller
+// takes the lead, even from the progress thread while that thread sleeps, so that a
+// blocking call is served by the thread that wants its result. If another caller leads,
+// the caller sleeps until the leader has completed something or leaves. The progress
+// thread leads when no caller does: immediately if work is outstanding, otherwise after
+// no caller has driven for about a millisecond, so that frequent blocking calls do not
+// wake a second thread. docs/data-plane.md describes the states.
 class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // How often a waiting caller looks whether it was interrupted.
+  // How often a waiting caller checks whether it was interrupted.
   static constexpr std::chrono::milliseconds kInterruptCheck{100};
 
   // A leader polls for `spin` before it sleeps.
@@ -61,12 +61,13 @@ class Progress {
   void start_thread();
   void stop_thread();
   void set_spin(std::chrono::microseconds spin) { spin_ = spin; }
-  // A caller that leads polls for so long before it sleeps, and yields the core
-  // between.
+  // Sets how long a leading caller polls before it sleeps, yielding the core between
+  // polls.
   void set_yield(std::chrono::microseconds yield) { yield_ = yield; }
 
-  // Runs `body`, which may leave something to do behind, under the progress lock. Wakes
-  // nobody for that: the caller waits next, and else the progress thread looks soon.
+  // Runs `body` under the progress lock. `body` may leave work behind, but no thread is
+  // woken for it: the caller is about to wait and will do it; otherwise the progress
+  // thread polls soon.
   template <typename Body>
   auto run(Body&& body) {
     const Lock lock = mutex_.enter();
@@ -74,8 +75,8 @@ class Progress {
     return std::forward<Body>(body)();
   }
 
-  // Runs `body` likewise; the caller goes on with something else, so the progress
-  // thread is woken for what is left to do, if nobody drives.
+  // Runs `body` likewise, for a caller that continues with something else: the progress
+  // thread is woken for the work that is left, if no caller drives.
   template <typename Body>
   auto submit(Body&& body) {
     const Lock lock = mutex_.enter();
@@ -85,27 +86,28 @@ class Progress {
     return result;
   }
 
-  // Runs `body`, which leaves nothing to do behind, under the progress lock.
+  // Runs `body`, which must not leave work behind, under the progress lock.
   template <typename Body>
   auto with_lock(Body&& body) {
     const Lock lock = mutex_.enter();
     return std::forward<Body>(body)();
   }
 
-  // Drives until `done` (called under the lock) is true; false at `deadline`, when
-  // `interrupted` (called without the lock, at least every kInterruptCheck) is true, or
-  // while suspended.
+  // Drives until `done`, which is called under the lock, returns true. Returns false at
+  // `deadline`, when `interrupted` returns true, or while suspended. `interrupted` is
+  // called without the lock, at least every kInterruptCheck.
   bool drive_until(const std::function<bool()>& done, Clock::time_point deadline,
                    const std::function<bool()>& interrupted);
 
-  // From suspend() to resume() nobody drives: callers that wait give up, and the thread
-  // sleeps until it is woken.
+  // Between suspend() and resume() no thread drives: waiting callers give up, and the
+  // progress thread sleeps.
   void suspend();
   void resume();
 
-  // Keeps everyone out, across a fork.
+  // Returns the progress lock, to keep all other threads out during a fork.
   std::unique_lock<std::mutex> hold() { return mutex_.enter(); }
-  // In the forked child, which has no progress thread.
+  // Closes the doorbells in a forked child, which has no progress thread. The lock must
+  // be held.
   void abandon_after_fork() noexcept;
 
  private:
@@ -145,18 +147,19 @@ class Progress {
   std::chrono::microseconds spin_;
   std::chrono::microseconds yield_{0};
   FairMutex mutex_;
-  UniqueFd caller_doorbell_;  // wakes a caller that leads and sleeps
-  UniqueFd thread_doorbell_;  // wakes the progress thread, in the lead or not
+  UniqueFd caller_doorbell_;  // wakes a sleeping leader that is a caller
+  UniqueFd thread_doorbell_;  // wakes the sleeping progress thread, leader or not
 
-  // All below: under mutex_.
+  // All members below are guarded by mutex_.
   Leader leader_ = Leader::kNone;
   ThreadState thread_state_ = ThreadState::kEnded;
-  bool announced_ = false;  // the sleeping leader is woken by the transports
+  bool announced_ = false;  // transports wake the sleeping leader
   Clock::time_point wakes_at_{};
-  bool napped_ = false;                // the leader's last sleep was long, for nothing
-  Clock::time_point crowded_until_{};  // others compute on this core: do not yield
-  std::uint64_t tenures_ = 0;          // of callers
-  std::uint64_t tenures_seen_ = 0;     // by the thread; 0: none
+  bool napped_ = false;  // the leader's last sleep was long and in vain
+  Clock::time_point
+      crowded_until_{};             // other threads compute on this core: do not yield
+  std::uint64_t tenures_ = 0;       // number of times that a caller took the lead
+  std::uint64_t tenures_seen_ = 0;  // by the progress thread; 0: none
   std::uint64_t completions_seen_ = 0;
   int followers_ = 0;
   bool stopping_ = false;

@@ -7,14 +7,14 @@
 
 namespace bluecomm {
 
-// A map that forgets its oldest entries beyond `limit`, so that what peers make this
-// rank remember stays bounded.
+// A map that drops its oldest entries beyond `limit`, so that peers cannot make this
+// rank use unbounded memory.
 template <typename Key, typename Value, typename Hash>
 class RecentMap {
  public:
   explicit RecentMap(std::size_t limit) : limit_(limit) {}
 
-  // Keeps the value that is there.
+  // Inserts an entry, unless the key exists already.
   void insert(const Key& key, Value value) {
     if (!map_.try_emplace(key, std::move(value)).second) return;
     order_.push_back(key);

@@ -17,7 +17,7 @@ Group group_on(std::vector<int> machine_of) {
   return group;
 }
 
-TEST(layout, shares_rows_evenly_the_first_get_one_more) {
+TEST(layout, shares_rows_evenly) {
   CHECK(share_rows(11, 4) == (std::vector<std::int64_t>{3, 3, 3, 2}));
   CHECK(share_rows(2, 3) == (std::vector<std::int64_t>{1, 1, 0}));
   CHECK(share_rows(0, 2) == (std::vector<std::int64_t>{0, 0}));
@@ -55,16 +55,16 @@ TEST(layout, lists_the_members_of_each_machine) {
   CHECK(!Machines(group_on({0, 1})).is_hierarchy());
 }
 
-TEST(layout, refuses_a_gap_between_machines) {
-  CHECK_THROWS(
-      Machines(group_on({0, 2, 2})), std::invalid_argument,
-      "numbered from 0 without a gap, got number 2 where another has no member");
+TEST(layout, rejects_a_gap_between_machines) {
+  CHECK_THROWS(Machines(group_on({0, 2, 2})), std::invalid_argument,
+               "numbered from 0 without a gap, got number 2 although a lower number "
+               "has no member");
   CHECK_THROWS(Machines(group_on({1})), std::invalid_argument, "got number 1");
   CHECK_THROWS(Machines(group_on({0, -1})), std::invalid_argument, "got number -1");
 }
 
 TEST(layout, cuts_pieces_that_one_member_of_each_machine_owns) {
-  // Machine 0 cuts 6 blocks in 2 x 3, machine 1 in 3 x 2, machine 2 not at all.
+  // Machine 0 cuts 6 blocks into 2 slices, machine 1 into 3, and machine 2 into 1.
   const Machines machines(group_on({0, 0, 1, 1, 1, 2}));
   const std::vector<Piece> pieces = cut_into_pieces(machines, 6 * 64);
   CHECK_EQ(pieces.size(), 4u);

@@ -47,7 +47,7 @@ TEST(matching, unnamed_calls_run_at_once) {
   CHECK(!matching.add(make(matching, 2, "")));
 }
 
-TEST(matching, keeps_what_comes_early) {
+TEST(matching, keeps_early_messages_and_failures) {
   Matching matching;
   Envelope envelope = make(matching, 1, "x")->call();
   matching.keep({3, envelope, nullptr});
@@ -65,7 +65,7 @@ TEST(matching, keeps_what_comes_early) {
   CHECK(matching.has_failed(envelope.key));
 }
 
-TEST(matching, a_recent_map_forgets_the_oldest) {
+TEST(matching, a_recent_map_drops_the_oldest) {
   RecentMap<int, int, std::hash<int>> map(2);
   map.insert(1, 10);
   map.insert(1, 11);

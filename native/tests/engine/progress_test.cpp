@@ -7,7 +7,7 @@
 namespace bluecomm::test {
 namespace {
 
-// Nothing ever comes from its transports; what ends is ended by visitors.
+// Work whose polls never change anything; other threads end it.
 class QuietWork final : public Work {
  public:
   bool poll() override {
@@ -28,7 +28,7 @@ class QuietWork final : public Work {
   bool ended = false;
 };
 
-TEST(progress, what_a_visitor_ends_between_two_polls_ends_the_wait) {
+TEST(progress, a_completion_by_another_thread_ends_the_wait) {
   QuietWork work;
   Progress progress(work, std::chrono::microseconds{0});
   progress.set_yield(std::chrono::seconds{1});
@@ -40,7 +40,7 @@ TEST(progress, what_a_visitor_ends_between_two_polls_ends_the_wait) {
   CHECK(progress.drive_until([&] { return work.ended; },
                              Progress::Clock::now() + kDeadline, {}));
   visitor.join();
-  // The one after which it was seen.
+  // At most the poll after which the end was noticed.
   CHECK(work.polls_after_end <= 1);
 }
 

@@ -1,4 +1,4 @@
-// Many operations at once, in differing orders, over each transport.
+// Many concurrent operations, in different orders, over each transport.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -23,7 +23,7 @@ struct Step {
   Kind kind;
   std::uint64_t group;
   std::size_t count;
-  int hop;  // neighbor operations: receive from this far to the left
+  int hop;  // neighbor operations: receive from the rank this far to the left
   bool in_place;
 };
 
@@ -48,8 +48,9 @@ std::vector<Step> make_script(std::size_t steps, int groups, std::uint64_t seed)
   return script;
 }
 
-// One rank's part in a script. Its tensors lie in shared memory, so that over shm peers
-// read large ones in place, and the scribbling below shows who reads for too long.
+// Plays one rank's part in a script. Its tensors are in shared memory, so that peers
+// read large ones in place over shm, and a peer that reads for too long sees the
+// overwritten values below.
 class Player {
  public:
   Player(int rank, int size, Engine& engine, const std::vector<Step>& script,
@@ -85,7 +86,7 @@ class Player {
                std::to_string(expected(s, i)));
       break;
     }
-    // Nobody may read this memory any more.
+    // No peer may read this memory any more.
     std::fill(inputs_[s].begin(), inputs_[s].end(), -1e9F);
     std::fill(output.begin(), output.end(), -1e9F);
   }
@@ -193,8 +194,8 @@ TEST(stress, shuffled_operations_over_shm) {
   }
 }
 
-// All that the second rank needs is there when it calls, so nothing wakes it up.
-TEST(stress, what_one_turn_leaves_is_done_though_nobody_waits) {
+// All data that the second rank needs has arrived when it calls, so nothing wakes it.
+TEST(stress, remaining_work_is_done_although_no_caller_waits) {
   constexpr std::size_t kCount = 4 << 20;
   const TemporaryDirectory directory;
   const Memories memories = make_memories(2);
@@ -253,7 +254,7 @@ TEST(stress, threads_of_one_rank_call_at_once) {
   });
 }
 
-TEST(stress, the_progress_thread_serves_whoever_only_looks) {
+TEST(stress, the_progress_thread_serves_callers_that_only_poll) {
   EngineWorld world(2);
   world.run([&](int rank, Engine& engine) {
     for (int round = 0; round < 30; ++round) {
@@ -286,7 +287,7 @@ TEST(stress, ranks_that_die_at_any_time_leave_no_operation_hanging) {
         world.kill(2);
         for (const int other : {0, 1}) {
           engine.peer_lost(other, "gone");
-          // Sometimes nobody explains.
+          // With one seed, the control plane reports no reason.
           if (seed > 1) world.engine(other).peer_lost(2, "rank 2 was killed");
         }
       }
