@@ -1,3 +1,6 @@
+// Combines arriving messages into the destination of a gather; see gather_state.h. The
+// executor calls it under the progress lock. This is the engine's hot path: it moves
+// every received byte.
 #include "engine/gather_state.h"
 
 #include <algorithm>
@@ -8,7 +11,7 @@
 namespace bluecomm {
 namespace {
 
-// Sources are given back, and the ring is written back, in steps of this.
+// Sources are released, and the ring is written back, in steps of this size.
 constexpr std::size_t kChunk = 256 << 10;
 constexpr std::size_t kRingChunks = 4;
 
@@ -51,9 +54,9 @@ std::optional<std::size_t> GatherState::open(const PendingSends& sends) {
 bool GatherState::accept(std::size_t index, const PendingSends& sends) {
   Incoming& message = *inputs_[index].message;
   if (message.header().nbytes != gather_.dst.size()) return false;
-  const bool straight = gather_.combine == Combine::kCopy &&
-                        (!gather_.overwrites_sent || sends.released(gather_.dst));
-  message.accept(straight ? gather_.dst : std::span<std::byte>{});
+  const bool direct = gather_.combine == Combine::kCopy &&
+                      (!gather_.overwrites_sent || sends.released(gather_.dst));
+  message.accept(direct ? gather_.dst : std::span<std::byte>{});
   return true;
 }
 
@@ -72,7 +75,8 @@ const std::byte* GatherState::data(std::size_t index) const {
   return message.readable().data() + (combined_ - message.consumed());
 }
 
-// Ends at a chunk's end at most, so that a block lies in one chunk of the ring.
+// Returns the length of the next block, or 0 if none can be combined. A block does not
+// cross the end of a chunk, so that it lies in one chunk of the ring.
 std::size_t GatherState::next_block(std::size_t budget) const {
   const std::size_t left = gather_.dst.size() - combined_;
   std::size_t nbytes = std::min(left, kChunk - combined_ % kChunk);
@@ -83,8 +87,8 @@ std::size_t GatherState::next_block(std::size_t budget) const {
   return nbytes == left ? nbytes : nbytes - nbytes % kChunkAlignment;
 }
 
-// Where the next block may be computed, or null while the ring is full.
-std::byte* GatherState::place(std::size_t nbytes, const PendingSends& sends) {
+// Returns where the next block may be combined, or null while the ring is full.
+std::byte* GatherState::target(std::size_t nbytes, const PendingSends& sends) {
   std::byte* const dst = gather_.dst.data() + combined_;
   if (!gather_.overwrites_sent) return dst;
   if (written_ == combined_ && sends.released({dst, nbytes})) return dst;
@@ -116,8 +120,9 @@ void GatherState::combine(std::byte* out, std::size_t nbytes) {
   }
 }
 
-// In steps of kChunk, at the end, and whenever a source has nothing left to show.
-void GatherState::give_back() {
+// Releases consumed bytes of the sources: in steps of kChunk, at the end, and when a
+// source has no more bytes available.
+void GatherState::release_consumed() {
   const std::size_t whole = gather_.dst.size();
   for (Input& input : inputs_) {
     if (!input.message) continue;
@@ -152,13 +157,13 @@ bool GatherState::advance(std::size_t& budget, const PendingSends& sends) {
   while (budget > 0 && combined_ < gather_.dst.size()) {
     const std::size_t nbytes = next_block(budget);
     if (nbytes == 0) break;
-    std::byte* const out = place(nbytes, sends);
+    std::byte* const out = target(nbytes, sends);
     if (out == nullptr) break;
     combine(out, nbytes);
     combined_ += nbytes;
     if (out == gather_.dst.data() + written_) written_ = combined_;
     budget -= std::min(budget, nbytes);
-    give_back();
+    release_consumed();
     write_back(sends);
     changed = true;
   }
@@ -173,9 +178,9 @@ bool GatherState::advance(std::size_t& budget, const PendingSends& sends) {
 bool GatherState::is_complete() const {
   if (combined_ < gather_.dst.size() || written_ < combined_) return false;
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    if (!has(i)) return false;  // a message of no bytes has not come yet
-    // A sender that cancels while its memory is read in place makes consume() fail:
-    // what was read may be torn, so the operation waits for the reason to arrive.
+    if (!has(i)) return false;  // a message without bytes has not arrived yet
+    // consume() fails if the sender cancels while its memory is read in place. The data
+    // may then be torn, so the operation waits until the reason arrives.
     const Incoming* message = inputs_[i].message.get();
     if (message != nullptr && message->consumed() < message->header().nbytes) {
       return false;

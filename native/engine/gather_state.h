@@ -17,36 +17,38 @@ namespace bluecomm {
 
 // Fills the destination of one gather while the bytes of its sources arrive.
 //
-// Repeatedly the longest stretch that all sources can show is combined in one pass, in
-// the order of the sources, so that the result does not depend on who was first. With
-// `overwrites_sent` a chunk whose old contents a peer still reads goes to a ring of
-// scratch chunks first and is written back once it is released. Every rank consumes
-// what it can into its ring, so ranks that exchange in place never wait for each other
-// in a circle.
+// It repeatedly combines the longest range that has arrived from all sources, in one
+// pass and in the order of the sources, so that the result does not depend on the order
+// of arrival. With `overwrites_sent`, a chunk whose old contents a peer still reads is
+// first combined into a ring of scratch chunks, and written back once it is released.
+// Every rank consumes as much as fits into its ring, so ranks that exchange in place
+// cannot deadlock.
 class GatherState {
  public:
-  // `gather` outlives this object; its `dst` may still be unknown.
+  // `gather` must outlive this object; its `dst` may still be unknown.
   GatherState(const Gather& gather, DType dtype);
 
-  // Hands over the message of source `index`. False: it announced another length than
-  // the destination has.
+  // Takes the message of source `index`. Returns false if its length differs from that
+  // of the destination.
   [[nodiscard]] bool put(std::size_t index, std::unique_ptr<Incoming> message,
                          double scale, const PendingSends& sends);
-  // The header of source `index` has arrived, or the source is this rank.
+  // Returns whether the header of source `index` has arrived, or the source is this
+  // rank.
   bool has(std::size_t index) const;
   const Header& header(std::size_t index) const;
 
-  // From here on the destination is known, and payloads are asked for. Returns the
-  // source that announced another length, if any.
+  // Called once the destination is known: requests the payloads. Returns the source
+  // that announced another length than that of the destination, if any.
   std::optional<std::size_t> open(const PendingSends& sends);
 
-  // Moves up to about `budget` bytes and takes them off; true when anything changed.
+  // Combines up to about `budget` bytes and subtracts them from `budget`. Returns
+  // whether anything changed.
   bool advance(std::size_t& budget, const PendingSends& sends);
   bool done() const { return done_; }
 
-  // Sources that have not shown all of their bytes.
+  // Appends the sources whose bytes have not all arrived.
   void collect_missing(std::vector<Missing>& missing) const;
-  // Sources without which nothing can be done right now.
+  // Appends the sources without which nothing can be done at present.
   void collect_blockers(std::vector<int>& peers) const;
 
  private:
@@ -59,9 +61,9 @@ class GatherState {
   std::size_t available(std::size_t index) const;
   const std::byte* data(std::size_t index) const;
   std::size_t next_block(std::size_t budget) const;
-  std::byte* place(std::size_t nbytes, const PendingSends& sends);
+  std::byte* target(std::size_t nbytes, const PendingSends& sends);
   void combine(std::byte* out, std::size_t nbytes);
-  void give_back();
+  void release_consumed();
   bool write_back(const PendingSends& sends);
   bool is_complete() const;
 
@@ -71,7 +73,7 @@ class GatherState {
   std::vector<Term> terms_;  // reused by combine()
   std::unique_ptr<std::byte[]> ring_;
   std::size_t combined_ = 0;  // bytes of dst computed
-  std::size_t written_ = 0;   // bytes of dst in place; less only while in the ring
+  std::size_t written_ = 0;   // bytes stored in dst; the others are in the ring
   bool open_ = false;
   bool done_ = false;
 };

@@ -10,7 +10,7 @@ void PendingSends::start(std::span<const Send> sends, Envelope call,
                          Lease& lease) {
   messages_.reserve(messages_.size() + sends.size());
   call.phase = phase;
-  std::shared_ptr<void> copies;  // of the payload that the last sends have in common
+  std::shared_ptr<void> copies;  // copies of the payload shared by the latest sends
   std::span<const std::byte> last;
   for (const Send& send : sends) {
     if (send.bytes.data() != last.data() || send.bytes.size() != last.size()) {

@@ -11,25 +11,26 @@
 
 namespace bluecomm {
 
-// The messages that the running phase of an operation sends, and those that linger from
-// earlier ones. Destroying it cancels those not taken yet.
+// The messages that the running phase of an operation sends, and lingering messages of
+// earlier phases. The destructor cancels messages that peers have not taken yet.
 class PendingSends {
  public:
-  // Starts all of `sends`, which outlives this object. `call` is their envelope but for
-  // the parts of each message, `lease` that of the memory they are in.
+  // Starts all `sends`, which must outlive this object. `call` is their envelope
+  // without the fields of single messages; `lease` is the lease of the memory that they
+  // read.
   void start(std::span<const Send> sends, Envelope call, std::uint32_t phase,
              std::span<Channel* const> channels, Lease& lease);
 
-  // No peer reads any of the memory any more.
+  // Returns whether peers have finished reading all messages.
   bool released();
 
-  // The same, but for what lingers.
+  // Returns whether peers have finished reading all messages except lingering ones.
   bool phase_released();
 
-  // No peer reads `range` any more.
+  // Returns whether peers have finished reading `range`.
   bool released(std::span<const std::byte> range) const;
 
-  // Peers that still read.
+  // Appends the peers that are still reading.
   void collect_readers(std::vector<int>& peers) const;
 
  private:
@@ -41,7 +42,7 @@ class PendingSends {
 
   void forget_released();
 
-  std::vector<Message> messages_;  // that were not released when last looked at
+  std::vector<Message> messages_;  // not released at the last check
 };
 
 }  // namespace bluecomm
