@@ -58,7 +58,7 @@ DType parse_dtype(std::string_view word) {
 
 Clock::duration to_duration(double seconds) {
   if (std::isnan(seconds)) throw std::invalid_argument("a time must not be NaN");
-  // A hundred years stand for ever, and cannot overflow.
+  // A hundred years stand for infinity and cannot overflow.
   constexpr double kForever = 3e9;
   const double bounded = std::clamp(seconds, 0.0, kForever);
   return std::chrono::duration_cast<Clock::duration>(

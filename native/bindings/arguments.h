@@ -13,16 +13,18 @@
 #include "engine/peers.h"
 #include "engine/request.h"
 
-// From Python's words to the engine's types.
+// Conversions from Python values to the engine's types.
 
 namespace bluecomm::bindings {
 
-// Throw std::invalid_argument that lists the known words.
+// Parse the name of a kind, reduction or dtype. Throw std::invalid_argument that lists
+// the known names.
 Kind parse_kind(std::string_view word);
 ReduceOp parse_op(std::string_view word);
 DType parse_dtype(std::string_view word);
 
-// That many seconds from now; never, for infinity.
+// Return a time and a duration of `seconds`, at most a hundred years. Throw
+// std::invalid_argument for NaN.
 std::chrono::steady_clock::time_point deadline_after(double seconds);
 std::chrono::steady_clock::duration to_duration(double seconds);
 

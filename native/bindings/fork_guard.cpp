@@ -12,12 +12,13 @@ namespace {
 
 struct Registry {
   std::mutex mutex;
-  std::vector<Engine*> engines;                     // under mutex
-  std::vector<std::unique_lock<std::mutex>> holds;  // during a fork
+  std::vector<Engine*> engines;  // guarded by mutex
+  std::vector<std::unique_lock<std::mutex>>
+      holds;  // progress locks, held during a fork
 };
 
 Registry& registry() {
-  // Never freed: a fork may come at any time.
+  // Never freed, because the process may fork at any time.
   static Registry* const only = new Registry;
   return *only;
 }

@@ -6,10 +6,10 @@
 
 namespace bluecomm::bindings {
 
-// Keeps an engine from living on in forked children, such as the workers of a
-// DataLoader, where its open sockets would hide the death of the rank.
+// Frees the copy of an engine in forked children, such as the workers of a DataLoader.
+// Otherwise the sockets that stay open there would hide the death of the rank.
 //
-// The one place with process-wide state: fork handlers have no argument.
+// All guards share process-wide state, because fork handlers have no argument.
 class ForkGuard {
  public:
   explicit ForkGuard(Engine& engine);
@@ -17,7 +17,7 @@ class ForkGuard {
   ForkGuard(const ForkGuard&) = delete;
   ForkGuard& operator=(const ForkGuard&) = delete;
 
-  // True in a child of the process that made this object.
+  // Returns whether this is a forked child of the process that made this object.
   bool in_child() const;
   pid_t owner() const { return owner_; }
 

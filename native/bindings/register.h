@@ -2,8 +2,8 @@
 
 #include <pybind11/pybind11.h>
 
-// What each file of this folder adds to the module; bluecomm/_native.pyi is the same in
-// Python's words.
+// Registers the classes of each file in this folder with the Python module. Their
+// Python signatures are in bluecomm/_native.pyi.
 
 namespace bluecomm::bindings {
 

@@ -8,10 +8,10 @@ namespace bluecomm::bindings {
 
 // Releases the GIL for its scope.
 //
-// Unlike pybind11's guard it does not end the process when the interpreter ends while a
-// daemon thread is in here: until 3.14 Python lets such a thread exit as it asks for
-// the GIL, by unwinding its stack, and a destructor must not be unwound. It is parked
-// instead, as Python 3.14 does, and goes with the process.
+// Unlike pybind11's guard, it does not terminate the process if the interpreter shuts
+// down while a daemon thread is inside this scope. Before version 3.14, Python makes
+// such a thread exit when it requests the GIL, by unwinding its stack, which is fatal
+// inside a destructor. This class parks the thread instead, as Python 3.14 does.
 class ReleaseGil {
  public:
   ReleaseGil() : state_(PyEval_SaveThread()) {}
@@ -19,7 +19,8 @@ class ReleaseGil {
   ReleaseGil(const ReleaseGil&) = delete;
   ReleaseGil& operator=(const ReleaseGil&) = delete;
 
-  // Takes the GIL for a moment to run Python's signal handlers. True if one has raised.
+  // Takes the GIL briefly to run Python's signal handlers. Returns whether one has
+  // raised.
   bool check_signals() {
     take();
     const bool raised = PyErr_CheckSignals() != 0;

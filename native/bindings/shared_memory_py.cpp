@@ -30,7 +30,7 @@ py::buffer_info buffer_of(SharedBlock& block) {
 }  // namespace
 
 void register_shared_memory(py::module_& module) {
-  // A block holds on to its allocator by itself.
+  // A block keeps its allocator alive by itself.
   py::class_<SharedBlock, std::shared_ptr<SharedBlock>>(module, "SharedBlock",
                                                         py::buffer_protocol())
       .def_property_readonly("address", &address_of)

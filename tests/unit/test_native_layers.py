@@ -1,4 +1,4 @@
-"""The layers of the native code: includes go down, and to no framework."""
+"""The layers of the native code: includes point downward, and to no framework."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).parents[2] / "native"
-# A layer may include itself and these.
+# The layers that each layer may include, besides itself.
 BELOW = {
     "bindings": {"engine", "window", "transport", "device", "mpi", "trace", "common"},
     # An extension of its own: nothing of the product includes it.
@@ -24,7 +24,7 @@ BELOW = {
 }
 # Named in docs/architecture.md before they are built.
 PLANNED = {"device"}
-# A transport knows nothing of another one.
+# A transport includes nothing of another one.
 TRANSPORTS = {path.name for path in (NATIVE / "transport").iterdir() if path.is_dir()}
 FILES = sorted(
     path
@@ -38,13 +38,13 @@ def includes_of(path):
     return re.findall(r'^\s*#\s*include\s+[<"]([^>"]+)', path.read_text(), re.MULTILINE)
 
 
-def test_each_folder_has_a_place():
+def test_each_folder_is_a_layer():
     folders = {path.name for path in NATIVE.iterdir() if any(path.rglob("*.cpp"))}
     assert folders | PLANNED == {*BELOW, "tests", "fuzz"}
 
 
 @pytest.mark.parametrize("layer", BELOW)
-def test_includes_go_down(layer):
+def test_includes_point_downward(layer):
     known = {*BELOW, "tests", "fuzz"}
     files = [path for path in FILES if path.relative_to(NATIVE).parts[0] == layer]
     wrong = [
@@ -58,7 +58,7 @@ def test_includes_go_down(layer):
 
 
 @pytest.mark.parametrize("transport", sorted(TRANSPORTS))
-def test_transports_do_not_know_each_other(transport):
+def test_transports_do_not_include_each_other(transport):
     others = tuple(f"transport/{name}/" for name in TRANSPORTS - {transport})
     folder = NATIVE / "transport" / transport
     wrong = [
@@ -71,7 +71,7 @@ def test_transports_do_not_know_each_other(transport):
     assert not wrong, "\n".join(wrong)
 
 
-def test_python_lives_in_the_bindings_and_frameworks_nowhere():
+def test_python_is_included_in_bindings_only_and_no_framework():
     framework = re.compile(r"^(torch|ATen|c10|cuda|nccl)\b|^(cuda|nccl|mpi)\w*\.h$")
     python = re.compile(r"^(Python\.h|pybind11/)")
     with_python = [
@@ -88,7 +88,7 @@ def test_python_lives_in_the_bindings_and_frameworks_nowhere():
 
 
 def test_the_environment_is_read_by_the_plugin_only():
-    """Settings come as values from ``bluecomm.config``; in the plugin is no Python."""
+    """``bluecomm.config`` passes settings as values, except to the NCCL plugin."""
     readers = {
         str(path.relative_to(NATIVE))
         for path in FILES
