@@ -199,6 +199,8 @@ format: $(VENV)/.dev
 
 check: lint $(VENV)/.extension
 	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest bluecomm._native bluecomm.bench._raw_memory \
+	    --allowlist tests/typing/stubtest_allowlist.txt --ignore-unused-allowlist
 	$(BIN)/python -m tests.tools.commit_messages
 	$(MAKE) --no-print-directory -j$(JOBS) clang-check
 

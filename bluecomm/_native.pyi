@@ -1,11 +1,21 @@
 """The native engine: what the C++ extension offers to Python."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypedDict, TypeVar
+from typing import Protocol, TypedDict, TypeVar, type_check_only
+
+from typing_extensions import Never
 
 _Kept = TypeVar("_Kept")
 
-class SharedMemory:
+class _PybindType(type):
+    """The metaclass of all classes that pybind11 makes."""
+
+class _MadeByEngine(metaclass=_PybindType):
+    """A class whose constructor raises TypeError: only the extension makes objects."""
+
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...
+
+class SharedMemory(metaclass=_PybindType):
     """Allocator of shared memory (memfd segments) that peers on this machine map.
 
     Freed blocks are kept for reuse; everything is unmapped when the last block and the
@@ -16,7 +26,7 @@ class SharedMemory:
     def allocate(self, nbytes: int) -> SharedBlock: ...
     def contains(self, address: int, nbytes: int) -> bool: ...
 
-class SharedBlock:
+class SharedBlock(_MadeByEngine):
     """Writable buffer in shared memory; returned to its allocator when freed."""
 
     @property
@@ -25,7 +35,7 @@ class SharedBlock:
     def nbytes(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-class Completion:
+class Completion(_MadeByEngine):
     """Outcome of a wait: `code` as `Code` of the native engine, 0 is success."""
 
     @property
@@ -35,7 +45,7 @@ class Completion:
     @property
     def rank(self) -> int: ...
 
-class Parameters:
+class Parameters(metaclass=_PybindType):
     """What an operation needs besides its tensors."""
 
     def __init__(
@@ -68,6 +78,7 @@ class _Call(Protocol):
 
 _CallT = TypeVar("_CallT", bound=_Call)
 
+@type_check_only
 class Peer(TypedDict):
     rank: int
     host: str
@@ -75,6 +86,7 @@ class Peer(TypedDict):
     pid: int
     offers: dict[str, str]  # transport name to offer, as Engine.offers() gave it there
 
+@type_check_only
 class PendingOperation(TypedDict):
     handle: int
     is_window_call: bool  # its deadline cannot be put off
@@ -86,6 +98,7 @@ class PendingOperation(TypedDict):
     received_bytes: int
     expected_bytes: int
 
+@type_check_only
 class EdgeCounters(TypedDict):
     messages_sent: int
     bytes_sent: int
@@ -94,6 +107,7 @@ class EdgeCounters(TypedDict):
     wait_s: float
     late_s: float
 
+@type_check_only
 class LinkStreamCounters(TypedDict):
     address: str
     bytes_sent: int
@@ -101,6 +115,7 @@ class LinkStreamCounters(TypedDict):
     bytes_received: int
     chunks_received: int
 
+@type_check_only
 class PeerCounters(TypedDict):
     rank: int
     transport: str
@@ -111,18 +126,20 @@ class PeerCounters(TypedDict):
     operations: dict[str, EdgeCounters]  # by kind
     streams: list[LinkStreamCounters]  # of a TCP link, in the order of their opening
 
+@type_check_only
 class KindCounters(TypedDict):
     calls: int
     failures: int
     duration_s: float
     blocked_s: float
 
+@type_check_only
 class EngineCounters(TypedDict):
     age_s: float
     peers: list[PeerCounters]
     operations: dict[str, KindCounters]
 
-class Recorder:
+class Recorder(metaclass=_PybindType):
     """Writes what a rank does into a trace file; see native/trace/recorder.h."""
 
     def __init__(self, *, path: str, nbytes: int, rank: int, size: int) -> None: ...
@@ -135,7 +152,7 @@ def transport_names() -> list[str]:
 def loaded_mpi_libraries() -> list[str]:
     """Paths of the MPI libraries that this process has loaded."""
 
-class MpiLibrary:
+class MpiLibrary(metaclass=_PybindType):
     """A libmpi, bound when the program runs; see native/mpi/library.h."""
 
     def __init__(self, path: str) -> None: ...
@@ -169,7 +186,7 @@ class MpiLibrary:
         Returns the ranks that did not come in time, if any.
         """
 
-class MpiSession:
+class MpiSession(_MadeByEngine):
     """A communicator of bluecomm's own; see native/mpi/session.h."""
 
     @property
@@ -181,7 +198,7 @@ class MpiSession:
     ) -> tuple[list[bytes], list[int]]:
         """Return the records by rank, or none and the ranks that did not come."""
 
-class Engine:
+class Engine(metaclass=_PybindType):
     """One rank's data plane. Starts its progress thread in `start`."""
 
     def __init__(
@@ -257,10 +274,10 @@ class Engine:
     def close(self, timeout_s: float) -> None:
         """Say goodbye to all peers, drain, stop the thread; later calls fail."""
 
-class WindowTicket:
+class WindowTicket(_MadeByEngine):
     """A request to other ranks about a window."""
 
-class Window:
+class Window(metaclass=_PybindType):
     """This rank's part of a window; see native/window/window.h and service.h."""
 
     def __init__(

@@ -5,7 +5,10 @@ For benchmarks to compare the engine with; no part of the engine.
 
 from collections.abc import Sequence
 
-class RawMemory:
+class _PybindType(type):
+    """The metaclass of all classes that pybind11 makes."""
+
+class RawMemory(metaclass=_PybindType):
     """Operations on one array per rank, in a mapping that all ranks of a machine share.
 
     All ranks map one zeroed file of `file_nbytes` and call the same operation at the
