@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import the launcher only when it is used: ranks import this package too."""
+    """Import the launcher on first use only, because ranks import this package too."""
     if name == "run":
         from bfrun.function import run
 

@@ -1,4 +1,4 @@
-"""Which addresses of a host carry data between ranks of different hosts."""
+"""Chooses the addresses of a host that carry data between hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from bfrun.errors import LaunchError
 
-# Interfaces of containers and virtual machines: the same address on many hosts.
+# Interfaces of containers and virtual machines, with the same address on many hosts.
 _VIRTUAL = ("docker*", "br-*", "virbr*", "cni*", "flannel*", "cali*", "lxc*", "podman*")
 
 
@@ -31,19 +31,19 @@ def choose_interfaces(
     """Return the addresses that ``--network-interface`` allows, best first.
 
     Args:
-        addresses: All addresses of a host but loopback and link-local ones.
-        pattern: Interface names, globs or CIDR networks, separated by commas; an
-            entry with ``^`` before it excludes, and ``^`` before the first entry
-            makes all of them exclude. None: all, those of containers last.
+        addresses: All addresses of a host, without loopback and link-local ones.
+        pattern: Interface names, globs or CIDR networks, separated by commas. An
+            entry with ``^`` in front excludes; if the first entry has it, all do.
+            None allows all addresses, those of containers last.
 
     Raises:
-        LaunchError: An entry is neither a name, a glob nor a network.
+        LaunchError: An entry is not a name, a glob or a network.
     """
     if pattern is None:
         return tuple(sorted(addresses, key=_is_virtual))
     words = [word.strip() for word in pattern.split(",") if word.strip()]
     if not words:
-        raise LaunchError(f"--network-interface '{pattern}': names no interface")
+        raise LaunchError(f"--network-interface '{pattern}' names no interface")
     all_exclude = words[0].startswith("^")
     exclude = [word.lstrip("^") for word in words if all_exclude or word[0] == "^"]
     include = [] if all_exclude else [word for word in words if word[0] != "^"]
@@ -56,10 +56,10 @@ def choose_interfaces(
 
 
 def source_address(host: str) -> str | None:
-    """Return the own address of the route to ``host``; sends nothing to it.
+    """Return this machine's address on the route to ``host``. Sends nothing.
 
     Returns:
-        None where the name is not known here, or there is no route.
+        The address, or None if the name cannot be resolved or there is no route.
     """
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
@@ -81,7 +81,7 @@ def _matches(word: str, address: Address) -> bool:
             network = ipaddress.ip_network(word, strict=False)
         except ValueError as error:
             raise LaunchError(
-                f"--network-interface: '{word}' is no network: {error}"
+                f"--network-interface: '{word}' is not a network: {error}"
             ) from error
         return ipaddress.ip_address(address.ip) in network
     return fnmatchcase(address.interface, word)
@@ -95,7 +95,7 @@ def _is_ip(word: str) -> bool:
     return True
 
 
-# For each host and address: the hosts that did not reach it, and why.
+# For each address, the hosts that did not reach it, and why.
 Unreached = Mapping[Address, Mapping[str, str]]
 
 
@@ -105,26 +105,27 @@ def reachable_addresses(
     """Return the addresses of ``host`` that every other host has reached.
 
     Args:
-        host: Name of the host, for the message.
-        candidates: Its addresses that may be used, best first.
-        unreached: Per address, the hosts that did not reach it with their reasons.
+        host: Name of the host, for errors.
+        candidates: Its allowed addresses, best first.
+        unreached: For each address, the hosts that did not reach it, and why.
 
     Raises:
-        LaunchError: There is none; says for each address who failed and why.
+        LaunchError: There is no such address. The text names, for each address, the
+            hosts that failed to reach it, and why.
     """
     good = tuple(address.ip for address in candidates if not unreached.get(address))
     if good:
         return good
     tried = "; ".join(
-        f"{address} not reached from {_who(unreached[address])}"
+        f"{address} not reached from {_describe_hosts(unreached[address])}"
         for address in candidates
     )
     raise LaunchError(
-        f"host '{host}': no address that every other host can reach: "
-        f"{tried or 'it has none that --network-interface allows'}; open the firewall "
-        "between the hosts, or choose with --network-interface"
+        f"host '{host}' has no address that every other host can reach: "
+        f"{tried or '--network-interface allows none of its addresses'}; open the "
+        "firewall between the hosts, or choose interfaces with --network-interface"
     )
 
 
-def _who(reasons: Mapping[str, str]) -> str:
+def _describe_hosts(reasons: Mapping[str, str]) -> str:
     return ", ".join(f"{host} ({reason})" for host, reason in reasons.items())

@@ -1,4 +1,4 @@
-"""What a Slurm allocation says of its hosts, tasks and cores (``SLURM_*``)."""
+"""Reads the hosts, tasks and cores of a Slurm allocation (``SLURM_*``)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST_HOSTS = 100_000
 
 @dataclass(frozen=True)
 class Allocation:
-    """Hosts that Slurm has given to this job.
+    """The hosts that Slurm has allocated to a job.
 
     Attributes:
-        job: Its number.
-        hosts: Its hosts in Slurm's order; slots are the tasks asked for per host
-            (``-n``, ``--ntasks-per-node``), None where no number was asked for.
+        job: Number of the job.
+        hosts: Hosts in Slurm's order. Their slots are the tasks that were requested
+            per host (``-n``, ``--ntasks-per-node``); None if no number was.
         cpus: Cores that the job has on each host.
     """
 
@@ -31,7 +31,7 @@ class Allocation:
 
 
 def is_in_allocation(environ: Mapping[str, str]) -> bool:
-    """Say whether this process belongs to a Slurm job."""
+    """Return whether this process belongs to a Slurm job."""
     return "SLURM_JOB_ID" in environ and "SLURM_JOB_NODELIST" in environ
 
 
@@ -39,8 +39,8 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
     """Return the allocation that this process is in.
 
     Raises:
-        LaunchError: There is none, this process is one of several tasks of ``srun``,
-            or a variable cannot be understood.
+        LaunchError: There is no allocation, this process is one of several tasks of
+            ``srun``, or a variable cannot be parsed.
     """
     if not is_in_allocation(environ):
         raise LaunchError(
@@ -51,13 +51,13 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
     if "SLURM_STEP_ID" in environ and environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         raise LaunchError(
             f"bfrun is one of {environ['SLURM_STEP_NUM_TASKS']} tasks of srun (job "
-            f"{job}): each would start a whole job; run bfrun once, without srun, or "
-            "srun --mpi=pmix without bfrun"
+            f"{job}), and each would start a whole job; run bfrun once, without srun, "
+            "or run srun --mpi=pmix without bfrun"
         )
     if "SLURM_HET_SIZE" in environ:
         raise LaunchError(
-            f"Slurm job {job} is heterogeneous, which bfrun does not know; name the "
-            "hosts with -H"
+            f"Slurm job {job} is heterogeneous, which bfrun does not support; name "
+            "the hosts with -H"
         )
     names = expand_hostlist(environ["SLURM_JOB_NODELIST"])
     asked = "SLURM_NTASKS" in environ or "SLURM_NTASKS_PER_NODE" in environ
@@ -70,7 +70,7 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
 
 
 def _counts(environ: Mapping[str, str], name: str, expected: int) -> list[int]:
-    """Return the numbers of a text such as ``4(x2),1``, one for each host."""
+    """Return the numbers in text such as ``4(x2),1``, one for each host."""
     counts: list[int] = []
     for part in environ.get(name, "").split(","):
         found = _COUNT.match(part)
@@ -78,14 +78,14 @@ def _counts(environ: Mapping[str, str], name: str, expected: int) -> list[int]:
             counts += [int(found[1])] * min(int(found[2] or 1), expected + 1)
     if len(counts) != expected or min(counts) < 1:
         raise LaunchError(
-            f"{name} '{environ.get(name, '')}' does not tell a number for each of the "
-            f"{expected} hosts in SLURM_JOB_NODELIST; name them with -H"
+            f"{name} '{environ.get(name, '')}' does not have a number for each of the "
+            f"{expected} hosts in SLURM_JOB_NODELIST; name the hosts with -H"
         )
     return counts
 
 
 def expand_hostlist(text: str) -> list[str]:
-    """Return the hosts of a list as Slurm writes it, such as ``a[1-3,07],b``.
+    """Return the hosts in a list as Slurm writes it, such as ``a[1-3,07],b``.
 
     Raises:
         LaunchError: The text has another form, or more than 100000 hosts.
@@ -101,7 +101,7 @@ def expand_hostlist(text: str) -> list[str]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Cut at the commas that are outside of brackets."""
+    """Split ``text`` at the commas outside of brackets."""
     start = depth = 0
     for position, letter in enumerate(f"{text},"):
         depth += {"[": 1, "]": -1}.get(letter, 0)
@@ -130,7 +130,7 @@ def _expand(part: str, text: str) -> list[str]:
         values = range(int(first), int(last or first) + 1)
         if not 0 < len(values) * len(tails) <= _MOST_HOSTS:
             raise _bad(text)
-        # Zeros in front belong to the name.
+        # Leading zeros belong to the name.
         names += [
             f"{before}{value:0{len(first)}d}{tail}"
             for value in values
@@ -141,6 +141,6 @@ def _expand(part: str, text: str) -> list[str]:
 
 def _bad(text: str) -> LaunchError:
     return LaunchError(
-        f"SLURM_JOB_NODELIST '{text[:80]}' is no list of hosts that bfrun knows; name "
-        "them with -H"
+        f"SLURM_JOB_NODELIST '{text[:80]}' is not a list of hosts that bfrun can "
+        "parse; name the hosts with -H"
     )

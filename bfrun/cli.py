@@ -1,4 +1,4 @@
-"""The command line ``bfrun``: text to a :class:`LaunchConfig`, then to a job."""
+"""The command line ``bfrun``: parses a :class:`LaunchConfig` and starts the job."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name. Default: those of this process.
 
     Returns:
-        0 when every rank ended well, the exit code of the first rank that failed
-        (128 + signal), 1 when the job could not start, 2 for a wrong command line,
-        130 for Ctrl-C before that.
+        0 if every rank ended well, the exit code of the first rank that failed (128 +
+        signal), 1 if the job could not start, 2 for a wrong command line, or 130 for
+        Ctrl-C before the ranks run.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
@@ -42,14 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bfrun: error: {error}", file=sys.stderr)
         return 2
     if not config.command and not config.check:
-        parser.error("no command given; for example: bfrun -np 4 python train.py")
+        parser.error("no command was given; for example: bfrun -np 4 python train.py")
     try:
         return start(config)
     except LaunchError as error:
         print(f"bfrun: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        # While ranks run the driver handles Ctrl-C; this is before or after.
+        # The driver handles Ctrl-C while ranks run, so no rank runs here.
         print("bfrun: interrupted; no rank is running", file=sys.stderr)
         return 128 + signal.SIGINT
 
@@ -60,11 +60,11 @@ def config_of(
     """Return the settings of one launch.
 
     Args:
-        arguments: What the options of the groups below gave, and ``command``.
-        environ: Where ``-x NAME`` finds its value.
+        arguments: Parsed options of the groups below, and ``command``.
+        environ: Environment in which ``-x NAME`` finds its value.
 
     Raises:
-        LaunchError: Hosts, a host file or variables are not as they should be.
+        LaunchError: Hosts, a hostfile or variables are invalid.
     """
     given = vars(arguments).copy()
     command = given.pop("command")
@@ -89,26 +89,28 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bfrun",
         usage="bfrun -np N [-H host:slots,... | --hostfile F] [options] command...",
-        description="Start a command as N ranks on this machine or on many hosts.",
+        description="Run a command as N ranks, on this machine or on many hosts.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"bfrun {__version__}")
     parser.add_argument(
-        "command", nargs=argparse.REMAINDER, help="program that every rank runs"
+        "command",
+        nargs=argparse.REMAINDER,
+        help="program that every rank runs, and its arguments",
     )
-    add_placement(parser.add_argument_group("who runs where"))
+    add_placement(parser.add_argument_group("ranks and hosts"))
     add_environment(parser.add_argument_group("environment of the ranks"))
     add_connections(parser.add_argument_group("connections"))
     _add_mpi(parser.add_argument_group("with --launcher mpi"))
     _add_output(parser.add_argument_group("input and output"))
-    _add_modes(parser.add_argument_group("look before starting"))
+    _add_modes(parser.add_argument_group("check without starting"))
     return parser
 
 
 def add_placement(group: argparse._ArgumentGroup) -> None:
-    """Add the options that say who runs where."""
+    """Add the options for ranks, hosts and launchers."""
     group.add_argument(
         "-np",
         "--num-proc",
@@ -122,81 +124,83 @@ def add_placement(group: argparse._ArgumentGroup) -> None:
         "-H",
         "--hosts",
         metavar="HOST:SLOTS,...",
-        help="hosts, as name, name:slots, user@name:slots or [IPv6]:slots; without "
-        "slots: its GPU count, else its core count (default: this machine)",
+        help="hosts as name, name:slots, user@name:slots or [IPv6]:slots; a host "
+        "without slots takes one rank per GPU, or per core if it has no GPU "
+        "(default: this machine)",
     )
     which.add_argument(
         "--hostfile",
         "-hostfile",
         metavar="F",
-        help="file with one host a line: 'name slots=4' or 'name:4'; # begins a "
+        help="file with one host per line, as 'name slots=4' or 'name:4'; # begins a "
         "comment",
     )
     group.add_argument(
         "--oversubscribe",
         action="store_true",
-        help="allow more ranks than slots (default: an error)",
+        help="allow more ranks than slots (default: that is an error)",
     )
     group.add_argument(
         "--ranks-per-machine",
         type=_positive,
-        # A text, so that it is checked as one given on the command line.
+        # Text, so that argparse checks it like an argument.
         default=os.environ.get("BLUECOMM_RANKS_PER_MACHINE"),
         metavar="K",
-        help="cut each host into simulated machines of K ranks (default: the variable "
-        "BLUECOMM_RANKS_PER_MACHINE, else a host is one machine)",
+        help="split each host into simulated machines of K ranks (default: "
+        "$BLUECOMM_RANKS_PER_MACHINE, else each host is one machine)",
     )
     group.add_argument(
         "--launcher",
         choices=("auto", "local", "ssh", "slurm", "mpi"),
         default="auto",
-        help="how agents start; auto: inside a Slurm job by srun on all its hosts, "
-        "else this machine directly and others over SSH; mpi: mpirun starts the ranks "
-        "(default: %(default)s)",
+        help="how to reach the hosts. local: this machine only; ssh: every host over "
+        "SSH; slurm: srun, in a Slurm job; mpi: mpirun starts the ranks; auto: srun in "
+        "a Slurm job unless hosts are given, else SSH for other machines (default: "
+        "%(default)s)",
     )
     group.add_argument(
         "--gpus-per-rank",
         type=_positive,
         metavar="G",
-        help="GPUs that each rank sees, by CUDA_VISIBLE_DEVICES (default: all)",
+        help="GPUs that each rank sees, set by CUDA_VISIBLE_DEVICES (default: all)",
     )
     group.add_argument(
         "--bind-to",
         choices=("core", "numa", "none"),
         default="none",
-        help="CPUs of a rank: its share of the cores, one NUMA domain, or all "
-        "(default: %(default)s)",
+        help="CPUs that a rank may use. core: its share of the cores; numa: one NUMA "
+        "domain; none: all (default: %(default)s)",
     )
 
 
 def add_environment(group: argparse._ArgumentGroup) -> None:
-    """Add the options for variables and interpreter."""
+    """Add the options for environment variables and the interpreter."""
     group.add_argument(
         "-x",
         "--env",
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="set or forward a variable; may be repeated (always forwarded: PATH, "
-        "LD_LIBRARY_PATH, PYTHON*, OMP_*, NCCL_*, TORCH_*, BLUECOMM_*)",
+        help="set a variable, or forward its value from here; may be repeated. Always "
+        "forwarded: PATH, LD_LIBRARY_PATH, PYTHON*, OMP_*, NCCL_*, TORCH_*, BLUECOMM_*",
     )
     group.add_argument(
         "--env-file",
         action="append",
         default=[],
         metavar="F",
-        help="file with one NAME=VALUE a line; -x overrides it",
+        help="file with one NAME=VALUE per line; -x overrides it",
     )
     group.add_argument(
         "--python",
         metavar="PATH",
-        help="interpreter that runs bfrun's agent on other hosts, 3.8 or newer "
-        "(default: this one's path, else python3)",
+        help="interpreter that runs bfrun's agent on each host, Python 3.8 or newer "
+        "(default: the path of this one, else python3)",
     )
 
 
 def add_connections(group: argparse._ArgumentGroup) -> None:
-    """Add the options that say how hosts are reached, and how long that may take."""
+    """Add the options for SSH, networks and start-up timeouts."""
     group.add_argument(
         "-p",
         "--ssh-port",
@@ -208,7 +212,7 @@ def add_connections(group: argparse._ArgumentGroup) -> None:
         "-i",
         "--ssh-identity-file",
         metavar="F",
-        help="private key (default: from the SSH settings, agent, ~/.ssh)",
+        help="private key (default: from the SSH settings, the SSH agent, or ~/.ssh)",
     )
     group.add_argument(
         "--ssh-config",
@@ -218,14 +222,15 @@ def add_connections(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--network-interface",
         metavar="WHICH",
-        help="interfaces that carry data: name, glob, ^exclude or CIDR, separated by "
-        "commas (default: an address that every other host can reach)",
+        help="interfaces that carry data, as names, globs, ^names to exclude, or CIDR "
+        "networks, separated by commas (default: any address that every other host can "
+        "reach)",
     )
     group.add_argument(
         "--enable-net",
         action="store_true",
-        help="let NCCL in the ranks use bluecomm's network plugin "
-        "(docs/nccl-plugin.md; default: what NCCL chooses)",
+        help="let NCCL in the ranks use bluecomm's network plugin, see "
+        "docs/nccl-plugin.md (default: NCCL chooses)",
     )
     group.add_argument(
         "--start-timeout",
@@ -233,8 +238,8 @@ def add_connections(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         default=os.environ.get("BLUECOMM_START_TIMEOUT_S", "300"),
         metavar="S",
-        help="seconds until every rank must have reached init (default: the variable "
-        "BLUECOMM_START_TIMEOUT_S, else 300)",
+        help="seconds within which every rank must call init (default: "
+        "$BLUECOMM_START_TIMEOUT_S, else 300)",
     )
     group.add_argument(
         "--failure-timeout",
@@ -242,7 +247,7 @@ def add_connections(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         default=120.0,
         metavar="S",
-        help="seconds that a rank may be frozen before the job ends (default: "
+        help="seconds that a rank may stay stopped before the job fails (default: "
         "%(default)g)",
     )
 
@@ -251,19 +256,19 @@ def _add_mpi(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--use-infiniband",
         action="store_true",
-        help="carry data over InfiniBand, by UCX (default: what the MPI chooses)",
+        help="carry data over InfiniBand, through UCX (default: the MPI chooses)",
     )
     group.add_argument(
         "--extra-mpi-flags",
         default="",
         metavar="FLAGS",
-        help="more options for mpirun, in one word: --extra-mpi-flags='--mca a 1'",
+        help="more options for mpirun, as one argument: --extra-mpi-flags='--mca a 1'",
     )
     group.add_argument(
         "--prefix",
         metavar="DIR",
-        help="folder of the MPI whose bin/mpirun is used (default: the first on PATH, "
-        "else the one beside this interpreter)",
+        help="folder of the MPI, which has bin/mpirun (default: the first mpirun on "
+        "PATH, else the one beside this interpreter)",
     )
 
 
@@ -271,23 +276,23 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--stdin",
         action="store_true",
-        help="give standard input to rank 0 (default: ranks read nothing)",
+        help="pass standard input to rank 0 (default: ranks have no input)",
     )
     group.add_argument(
         "--output-dir",
         metavar="DIR",
-        help="also write a file per rank and stream there (default: none)",
+        help="also write the output of each rank and stream to a file in DIR",
     )
     group.add_argument(
         "--timeline-filename",
         metavar="F",
-        help="write one timeline of all ranks to F, in the JSON that ui.perfetto.dev "
-        "and chrome://tracing open (default: none)",
+        help="write one timeline of all ranks to F, as JSON for ui.perfetto.dev and "
+        "chrome://tracing",
     )
     group.add_argument(
         "--prefix-timestamp",
         action="store_true",
-        help="put the time before each line (default: only the rank)",
+        help="put the time before the rank in each line (default: the rank only)",
     )
     group.add_argument(
         "--only-rank",
@@ -300,7 +305,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="say what is decided: plan, addresses, agents, links between ranks",
+        help="print the plan, addresses, agents, and connections between ranks",
     )
 
 
@@ -311,8 +316,8 @@ def _add_modes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--check",
         action="store_true",
-        help="check all hosts (reachability, versions, addresses, cores) and start "
-        "nothing",
+        help="check that all hosts can be reached and fit together (versions, "
+        "addresses, cores), and start nothing",
     )
 
 

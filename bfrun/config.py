@@ -1,4 +1,4 @@
-"""The settings of one launch, parsed once by the command line or ``bfrun.run``."""
+"""The settings of one launch, from the command line or ``bfrun.run``."""
 
 from __future__ import annotations
 
@@ -14,43 +14,45 @@ BindTo = Literal["core", "numa", "none"]
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """What the user asked for; nothing in it is looked up again later.
+    """Everything that the user asked for, parsed once.
 
     Attributes:
         command: Program and arguments that every rank runs.
-        world_size: Number of ranks (``-np``); None: all slots of the hosts.
-        hosts: Machines in rank order; empty: this machine takes every rank.
+        world_size: Number of ranks (``-np``); None means all slots of the hosts.
+        hosts: Machines in rank order; if empty, this machine runs every rank.
         oversubscribe: Allow more ranks than slots.
-        ranks_per_machine: Cut each host into simulated machines of this many ranks.
-        launcher: How agents start: ``local``, ``ssh``, ``slurm`` (srun), or ``auto``
-            (srun on all hosts of the Slurm job that this process is in, unless hosts
-            are given; else local for this machine, SSH for others). ``mpi``: there are
-            no agents, mpirun starts the ranks.
-        gpus_per_rank: GPUs that each rank sees through ``CUDA_VISIBLE_DEVICES``.
+        ranks_per_machine: Split each host into simulated machines of this many ranks.
+        launcher: How agents start: ``local``, ``ssh``, ``slurm`` (srun), or ``auto``,
+            which uses srun on all hosts of the Slurm job that this process belongs to,
+            unless hosts are given, and otherwise starts agents directly on this
+            machine and over SSH on others. With ``mpi`` there are no agents, and
+            mpirun starts the ranks.
+        gpus_per_rank: Number of GPUs that each rank sees (``CUDA_VISIBLE_DEVICES``).
         bind_to: CPUs that a rank may run on.
         cwd: Working directory of every rank.
         environment: Variables from ``-x`` and ``--env-file``, in order.
-        python: Interpreter of agents on other hosts; None: this one's path, else
+        python: Interpreter of the agents; None means the path of this one, else
             ``python3``.
-        ssh_port: Port for every host; None: from ``~/.ssh/config``, else 22.
-        ssh_identity_file: Private key; None: SSH settings, agent and default keys.
-        ssh_config: SSH settings file; None: ``~/.ssh/config``.
-        network_interface: Which interfaces carry data (name, glob, ``^exclude``, CIDR,
-            separated by commas); None: what every other host can reach.
-        enable_net: NCCL in the ranks uses bluecomm's network plugin.
-        use_infiniband: With ``mpi``: carry data over InfiniBand (UCX).
-        extra_mpi_flags: With ``mpi``: more options for mpirun, quoted as for a shell.
-        prefix: With ``mpi``: folder of the MPI whose ``bin/mpirun`` is used.
-        stdin: Give this process's standard input to rank 0.
-        output_dir: Folder for a file per rank and stream.
-        timeline_filename: Where the timeline of all ranks goes; None: none is made.
-        prefix_timestamp: Put the time before each line of output.
-        only_rank: Ranks whose output is shown; empty: all.
-        verbose: Say what is decided (plan, addresses, agents, links).
+        ssh_port: Port of every host; None means that of ``~/.ssh/config``, else 22.
+        ssh_identity_file: Private key; None means those of the SSH settings, the SSH
+            agent and the default files.
+        ssh_config: SSH settings file; None means ``~/.ssh/config``.
+        network_interface: Interfaces that carry data (name, glob, ``^exclude``, CIDR,
+            separated by commas); None means those that every other host can reach.
+        enable_net: Let NCCL in the ranks use bluecomm's network plugin.
+        use_infiniband: With ``mpi``, carry data over InfiniBand (UCX).
+        extra_mpi_flags: With ``mpi``, more options for mpirun, quoted as for a shell.
+        prefix: With ``mpi``, the folder of the MPI, which has ``bin/mpirun``.
+        stdin: Pass this process's standard input to rank 0.
+        output_dir: Folder for one file per rank and stream.
+        timeline_filename: File for the timeline of all ranks; None for no timeline.
+        prefix_timestamp: Begin each line of output with the time.
+        only_rank: Ranks whose output is shown; if empty, all.
+        verbose: Print the plan, addresses, agents and connections.
         dry_run: Print the plan and start nothing.
-        check: Run the pre-flight of all hosts and start nothing.
-        start_timeout_s: Limit for all ranks to reach ``init``.
-        failure_timeout_s: How long a rank may be frozen before the job ends.
+        check: Check all hosts and start nothing.
+        start_timeout_s: Seconds within which every rank must call ``init``.
+        failure_timeout_s: Seconds that a rank may stay stopped before the job fails.
     """
 
     command: tuple[str, ...]

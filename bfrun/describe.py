@@ -1,4 +1,4 @@
-"""A plan as text, for ``--dry-run`` and ``--verbose``."""
+"""Formats a plan as text, for ``--dry-run`` and ``--verbose``."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from collections.abc import Sequence
 
 from bfrun.nccl_net import describe_nccl_net
 from bfrun.plan import LaunchPlan
+from bfrun.wording import count
 
 
 def describe_plan(plan: LaunchPlan) -> str:
-    """Return a table with one line per rank, and what all ranks have in common."""
+    """Return a table with one line per rank, below their common settings."""
     first = plan.processes[0]
     machines = first.placement.machine_world_size
     rows = [("rank", "host", "local rank", "machine rank", "threads", "cpus", "gpus")]
     for host in plan.hosts:
         for spec in host.processes:
-            place = spec.placement
+            placement = spec.placement
             rows.append(
                 (
-                    str(place.rank),
+                    str(placement.rank),
                     host.host.name,
-                    f"{place.local_rank} of {place.local_world_size}",
-                    f"{place.machine_rank} of {place.machine_world_size}",
+                    f"{placement.local_rank} of {placement.local_world_size}",
+                    f"{placement.machine_rank} of {placement.machine_world_size}",
                     spec.environment.get("OMP_NUM_THREADS", "?"),
                     _ranges(spec.cpus) or "any",
                     spec.environment.get("CUDA_VISIBLE_DEVICES") or "any",
                 )
             )
     heading = (
-        f"{_count(plan.world_size, 'rank')} on {_count(len(plan.hosts), 'host')}, "
-        f"{_count(machines, 'machine')}"
+        f"{count(plan.world_size, 'rank')} on {count(len(plan.hosts), 'host')}, "
+        f"{count(machines, 'machine')}"
     )
     common = [f"command: {shlex.join(first.command)}", f"directory: {first.cwd}"]
     if (net := describe_nccl_net(first.environment)) is not None:
@@ -48,17 +49,13 @@ def describe_addresses(plan: LaunchPlan) -> str:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines with the cells of ``rows`` below each other."""
+    """Return the rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers in short form: ``0-3,8``."""
+    """Return ascending numbers in short form, such as ``0-3,8``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

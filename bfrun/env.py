@@ -1,4 +1,4 @@
-"""The environment of a rank: what is set, what is forwarded, what is removed."""
+"""The environment of a rank: variables that are set, forwarded or removed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 
-# Other launchers' variables would make a rank believe that it belongs to their job.
+# Removed, because a rank with another launcher's variables would join that job.
 FOREIGN_PREFIXES = ("OMPI_", "PMI", "SLURM_", "TORCHELASTIC_")
 
-# Forwarded to every host without being asked for: where programs and libraries are,
-# language, and the settings of the libraries that a training script uses.
+# Forwarded to every host without -x: paths of programs and libraries, language, and
+# settings of the libraries that training scripts use.
 FORWARDED_NAMES = frozenset(
     (
         "PATH",
@@ -41,7 +41,7 @@ FORWARDED_PREFIXES = (
     "TORCH_",
 )
 
-# Set by bfrun for each rank, so neither forwarded nor accepted from the user.
+# Set by bfrun for each rank, so neither forwarded nor taken from the user.
 LAUNCH_NAMES = frozenset(
     (
         "BLUECOMM_RANK",
@@ -65,7 +65,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one rank stands in the world, on its machine, and its machine among all."""
+    """A rank's number in the world and on its machine, and its machine's number."""
 
     rank: int
     world_size: int
@@ -76,13 +76,13 @@ class Placement:
 
 
 def is_foreign(name: str) -> bool:
-    """Say whether another launcher's variable ``name`` must not reach a rank."""
+    """Return whether ``name`` is another launcher's, which no rank may see."""
     return name.startswith(FOREIGN_PREFIXES)
 
 
 def forwarded_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of ``environ`` that every host gets without ``-x``."""
-    # torchrun's own rendezvous address is no choice of the user.
+    # The user did not choose torchrun's own rendezvous address.
     skipped = set(LAUNCH_NAMES)
     if "TORCHELASTIC_RUN_ID" in environ:
         skipped |= {"MASTER_ADDR", "MASTER_PORT"}
@@ -97,9 +97,9 @@ def forwarded_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def chosen_environment(
     config: LaunchConfig, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what the ranks get from the user: forwarded, then ``-x``.
+    """Return the user's variables for the ranks: those forwarded, then ``-x``.
 
-    With ``--verbose`` they say, too, what they decide: who started them, their links.
+    With ``--verbose``, the ranks log their launcher and their connections, too.
     """
     result = {**forwarded_environment(environ), **dict(config.environment)}
     if config.verbose:
@@ -110,11 +110,11 @@ def chosen_environment(
 def rank_environment(
     config: LaunchConfig, placement: Placement, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of one rank: forwarded, then ``-x``, then the launch's own.
+    """Return the variables of one rank: forwarded, then ``-x``, then bfrun's own.
 
     Args:
-        config: Its ``environment`` holds what ``-x`` and ``--env-file`` gave.
-        placement: Ranks and sizes.
+        config: The settings; ``environment`` has those of ``-x`` and ``--env-file``.
+        placement: The rank's numbers and the sizes.
         environ: The environment to forward from.
     """
     result = chosen_environment(config, environ)
@@ -139,11 +139,11 @@ def rank_environment(
 def parse_assignments(
     texts: Iterable[str], environ: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Return what ``-x NAME`` or ``-x NAME=VALUE`` options set.
+    """Return the variables that ``-x NAME`` or ``-x NAME=VALUE`` options set.
 
     Raises:
-        LaunchError: A name is no variable name, belongs to bfrun, or is given without
-            value and not set here.
+        LaunchError: A name is not a variable name, belongs to bfrun, or has no value
+            here or in the option.
     """
     pairs = []
     for text in texts:
@@ -152,7 +152,7 @@ def parse_assignments(
         if not given:
             if name not in environ:
                 raise LaunchError(
-                    f"-x {name}: not set in this environment; write -x {name}=VALUE"
+                    f"-x {name}: {name} is not set here; write -x {name}=VALUE"
                 )
             value = environ[name]
         pairs.append((name, value))
@@ -160,18 +160,18 @@ def parse_assignments(
 
 
 def read_env_file(path: str | Path) -> list[tuple[str, str]]:
-    """Return the variables of a file with one ``NAME=VALUE`` a line.
+    """Return the variables of a file with one ``NAME=VALUE`` per line.
 
-    Empty lines and lines that begin with ``#`` are skipped; ``export`` before the name
-    and one pair of quotes around the value are allowed.
+    Skips empty lines and lines that begin with ``#``. A line may have ``export`` before
+    the name and one pair of quotes around the value.
 
     Raises:
-        LaunchError: The file cannot be read or a line has another form.
+        LaunchError: The file cannot be read, or a line has another form.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise LaunchError(f"--env-file '{path}': cannot be read: {error}") from error
+        raise LaunchError(f"--env-file '{path}' cannot be read: {error}") from error
     pairs = []
     for number, line in enumerate(lines, start=1):
         text = line.strip()
@@ -189,9 +189,9 @@ def read_env_file(path: str | Path) -> list[tuple[str, str]]:
 
 def _check_name(name: str, where: str) -> None:
     if not _NAME.match(name):
-        raise LaunchError(f"{where}: '{name}' is no name of a variable")
+        raise LaunchError(f"{where}: '{name}' is not the name of a variable")
     if name in LAUNCH_NAMES:
-        raise LaunchError(f"{where}: {name} is set by bfrun for each rank")
+        raise LaunchError(f"{where}: bfrun sets {name} for each rank; leave it out")
 
 
 def _unquote(value: str) -> str:

@@ -6,12 +6,12 @@ from __future__ import annotations
 class LaunchError(RuntimeError):
     """The job, or a part of it, could not be started.
 
-    The text names the host or rank, what was expected, what was got, and the remedy.
+    The text names the host or rank, the expected and the actual value, and a remedy.
     """
 
 
 class ProtocolError(RuntimeError):
-    """Bytes on a control channel that are no valid frame."""
+    """Data on a control connection or in a trace that is not valid."""
 
 
 class JobFailed(RuntimeError):
@@ -19,7 +19,7 @@ class JobFailed(RuntimeError):
 
     Attributes:
         exit_code: Exit code of the first rank that failed, 128 + signal for a signal.
-        report: The final report as printed.
+        report: The final report, as bfrun would print it.
     """
 
     def __init__(self, exit_code: int, report: str) -> None:

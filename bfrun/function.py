@@ -1,4 +1,4 @@
-"""``bfrun.run``: call a Python function on every rank of a fresh job."""
+"""``bfrun.run``: calls a Python function on every rank of a new job."""
 
 from __future__ import annotations
 
@@ -37,25 +37,26 @@ def run(
 ) -> list[Any]:
     """Call ``fn(*args, **kwargs)`` on ``np`` ranks and return their results.
 
-    Function, arguments and results are pickled with cloudpickle, so closures and
-    functions of a notebook work. What the ranks print is shown as by ``bfrun``.
+    The function, its arguments and its results are pickled with cloudpickle, so
+    closures and functions of a notebook work. The ranks' output is shown as by
+    ``bfrun``.
 
     Args:
-        fn: Called once on each rank; call ``bluecomm.init`` in it.
+        fn: Function to call once on each rank. It must call ``bluecomm.init`` itself.
         args: Positional arguments, the same on all ranks.
         kwargs: Keyword arguments, the same on all ranks.
         np: Number of ranks.
-        hosts: As ``-H`` takes them, or parsed; default: this machine.
-        **settings: Further fields of ``bfrun.config.LaunchConfig``, such as
+        hosts: Hosts as for ``-H``, or parsed. Default: this machine.
+        **settings: More fields of ``bfrun.config.LaunchConfig``, such as
             ``ranks_per_machine=2`` or ``failure_timeout_s=30``.
 
     Returns:
         The results in rank order.
 
     Raises:
-        JobFailed: A rank failed; carries exit code and report.
+        JobFailed: A rank failed. The error has the exit code and the report.
         LaunchError: The job could not start.
-        TypeError: ``fn`` or ``np`` is of another type, a setting is unknown, or the
+        TypeError: ``fn`` or ``np`` has the wrong type, a setting is unknown, or the
             call cannot be pickled.
         ValueError: ``np`` is less than 1.
     """
@@ -69,7 +70,9 @@ def run(
     unknown = sorted(set(settings) - known)
     if unknown:
         names = ", ".join(sorted(known))
-        raise TypeError(f"bfrun.run: unknown settings {unknown}; there are: {names}")
+        raise TypeError(
+            f"bfrun.run: unknown settings {unknown}; the settings are: {names}"
+        )
     config = LaunchConfig(
         command=(sys.executable, "-c", _PROGRAM),
         world_size=np,
@@ -101,7 +104,7 @@ def _pickle_call(
             f"bfrun.run: the call of {getattr(fn, '__name__', fn)} cannot be pickled: "
             f"{error}"
         ) from error
-    # The ranks must find the caller's modules before they unpickle the call.
+    # The ranks need the caller's path before they unpickle the call.
     return pickle.dumps((list(sys.path), call))
 
 

@@ -1,4 +1,4 @@
-"""Hosts as users write them: ``-H host1:4,[::1]:2`` and hostfiles."""
+"""Parses hosts as users write them: ``-H host1:4,[::1]:2`` and hostfiles."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FORM = "host, host:slots, user@host:slots or [IPv6 address]:slots"
 
 @dataclass(frozen=True)
 class Host:
-    """One machine that a job runs on.
+    """One host of a job.
 
     Attributes:
-        name: Name or address as the user gave it, without IPv6 brackets; a name from
-            ``~/.ssh/config`` works.
-        slots: How many ranks it takes; None: its GPU count, else its core count.
-        user: Login name given as ``user@host``; None: decided by the SSH settings.
+        name: Name or address as the user gave it, without IPv6 brackets. It may be a
+            name of ``~/.ssh/config``.
+        slots: How many ranks it takes; None means its GPU count, else its core count.
+        user: Login name of ``user@host``; None means that of the SSH settings.
     """
 
     name: str
@@ -52,7 +52,9 @@ def parse_host(text: str) -> Host:
     """
     user, at, rest = text.strip().rpartition("@")
     if at and not _USER.match(user):
-        raise LaunchError(f"host '{text}': '{user}' is no login name; expected {_FORM}")
+        raise LaunchError(
+            f"host '{text}': '{user}' is not a login name; expected {_FORM}"
+        )
     name, slots = _split_slots(text, rest)
     return Host(name, slots, user or None)
 
@@ -61,7 +63,7 @@ def _split_slots(text: str, rest: str) -> tuple[str, int | None]:
     if rest.startswith("["):
         name, bracket, tail = rest[1:].partition("]")
         if not bracket or not _is_ipv6(name):
-            raise LaunchError(f"host '{text}': no IPv6 address in the brackets")
+            raise LaunchError(f"host '{text}': the brackets hold no IPv6 address")
     else:
         name, colon, digits = rest.partition(":")
         tail = colon + digits
@@ -96,33 +98,33 @@ def _parse_slots(text: str, digits: str) -> int:
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Return the hosts of a comma-separated list, as ``-H`` takes it.
+    """Return the hosts of a comma-separated list, as given to ``-H``.
 
-    A host that is named more than once appears once, with its slots added up.
+    A host that is named several times appears once, with the sum of its slots.
 
     Raises:
         LaunchError: The list is empty or one entry has a wrong form.
     """
     entries = [entry for entry in text.split(",") if entry.strip()]
     if not entries:
-        raise LaunchError(f"-H '{text}': no host given; expected {_FORM}")
+        raise LaunchError(f"-H '{text}' names no host; expected {_FORM}")
     return merge_hosts(parse_host(entry) for entry in entries)
 
 
 def parse_hostfile(path: str | Path) -> tuple[Host, ...]:
-    """Return the hosts of a file: one a line, ``host slots=4`` or ``host:4``.
+    """Return the hosts of a file with one ``host slots=4`` or ``host:4`` per line.
 
-    Empty lines and what follows a ``#`` are skipped. A host on several lines without
-    slots (as batch systems write them) has one slot per line.
+    Skips empty lines and comments, which begin with ``#``. A host on several lines
+    without slots (as batch systems write them) has one slot per line.
 
     Raises:
-        LaunchError: The file cannot be read, holds no host, or a line has a wrong
-            form; the message names file and line.
+        LaunchError: The file cannot be read, names no host, or a line has a wrong
+            form. The message names file and line.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise LaunchError(f"hostfile '{path}': cannot be read: {error}") from error
+        raise LaunchError(f"hostfile '{path}' cannot be read: {error}") from error
     hosts = []
     for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()
@@ -133,7 +135,7 @@ def parse_hostfile(path: str | Path) -> tuple[Host, ...]:
         except LaunchError as error:
             raise LaunchError(f"hostfile '{path}', line {number}: {error}") from None
     if not hosts:
-        raise LaunchError(f"hostfile '{path}': holds no host")
+        raise LaunchError(f"hostfile '{path}' names no host")
     return merge_hosts(hosts)
 
 
@@ -144,13 +146,13 @@ def _parse_line(words: list[str]) -> Host:
         if key != "slots":
             raise LaunchError(f"unknown word '{word}'; expected 'host slots=N'")
         if host.slots is not None:
-            raise LaunchError(f"host '{host.name}': slots given twice")
+            raise LaunchError(f"host '{host.name}': slots are given twice")
         host = replace(host, slots=_parse_slots(host.name, value))
     return host
 
 
 def merge_hosts(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """Return the hosts in order of first mention, slots of equal ones added up."""
+    """Return the hosts in order of first mention, with slots of equal ones summed."""
     merged: dict[tuple[str | None, str], Host] = {}
     for host in hosts:
         key = (host.user, host.name)
@@ -162,10 +164,10 @@ def merge_hosts(hosts: Iterable[Host]) -> tuple[Host, ...]:
 
 
 def is_local(host: Host, own_addresses: Iterable[str]) -> bool:
-    """Say whether ``host`` is this machine, so that no SSH is needed.
+    """Return whether ``host`` is this machine, so that no SSH is needed.
 
     Args:
-        host: The host; one with another login name is never local.
+        host: The host; it is never local if it has a login name.
         own_addresses: Addresses of this machine's interfaces.
     """
     if host.user is not None:

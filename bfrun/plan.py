@@ -1,4 +1,4 @@
-"""Who runs where: a pure function from settings and hosts to process specs."""
+"""Decides which ranks run on which host: a pure function of settings and hosts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from bfrun.config import LaunchConfig
 from bfrun.env import Placement, rank_environment
 from bfrun.errors import LaunchError
 from bfrun.hosts import LOCALHOST, Host
+from bfrun.wording import count
 
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What a machine said of itself.
+    """Cores and GPUs of a machine, as it reports them.
 
     Attributes:
-        cpus: Numbers of the CPUs that ranks may use there.
+        cpus: Numbers of the CPUs that ranks may use.
         numa: The same CPUs, grouped by NUMA domain.
         gpus: Identifiers of the visible GPUs, as ``CUDA_VISIBLE_DEVICES`` takes them.
     """
@@ -28,19 +29,18 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One rank: what to run, where, with which variables.
+    """The command of one rank, and its host, variables and CPUs.
 
     Attributes:
-        placement: Its rank, local and machine ranks, and the sizes.
+        placement: Its rank, local rank and machine rank, and the sizes.
         host_index: Position of its host in ``LaunchPlan.hosts``.
         command: Program and arguments.
         cwd: Working directory.
-        environment: Variables to set over those of the agent, after the agent has
-            removed foreign launch variables (``env.is_foreign``). Without
-            ``MASTER_ADDR``, ``MASTER_PORT`` (unless the user gave them),
-            ``BLUECOMM_AGENT_SOCKET`` and ``BLUECOMM_JOB``, which are known only when
-            agents run.
-        cpus: CPUs that it is bound to; empty: not bound.
+        environment: Variables to add to those of the agent, from which the agent
+            removes those of other launchers (``env.is_foreign``). It lacks
+            ``BLUECOMM_AGENT_SOCKET`` and ``BLUECOMM_JOB``, and ``MASTER_ADDR`` and
+            ``MASTER_PORT`` unless the user gave them: they are known when agents run.
+        cpus: CPUs that it is bound to; if empty, it is not bound.
     """
 
     placement: Placement
@@ -52,7 +52,7 @@ class ProcessSpec:
 
     @property
     def rank(self) -> int:
-        """Global rank."""
+        """Its rank in the world."""
         return self.placement.rank
 
 
@@ -64,8 +64,8 @@ class HostPlan:
         index: Position in ``LaunchPlan.hosts``.
         host: The host.
         processes: Its ranks in order, at least one.
-        addresses: Where ranks of other hosts reach its ranks, best first; empty in a
-            job on one machine, which needs none beyond loopback.
+        addresses: Addresses at which other hosts reach its ranks, best first; empty
+            if the job runs on one machine, which needs loopback only.
     """
 
     index: int
@@ -79,7 +79,7 @@ class LaunchPlan:
     """Every process of a job.
 
     Attributes:
-        hosts: Hosts that take at least one rank; ranks ascend over them.
+        hosts: Hosts with at least one rank, in the order of their ranks.
         notes: Remarks for the user, such as more ranks than cores.
     """
 
@@ -109,20 +109,20 @@ def make_plan(
     facts: Mapping[Host, HostFacts],
     environ: Mapping[str, str],
 ) -> LaunchPlan:
-    """Return which host runs which ranks, with which environment and CPUs.
+    """Return the ranks of each host, with their environment and CPUs.
 
-    Ranks fill the slots of the first host, then of the second, and so on; with
-    ``--oversubscribe`` the ranks beyond all slots are dealt one per host in turn.
+    Ranks fill the slots of the first host, then of the second, and so on. With
+    ``--oversubscribe``, ranks beyond all slots go to one host after another in turn.
 
     Args:
-        config: What the user asked for.
-        facts: What hosts said of themselves; needed where slots are not given, and
-            for ``OMP_NUM_THREADS``, ``--bind-to`` and ``--gpus-per-rank``.
+        config: The user's settings.
+        facts: Cores and GPUs of hosts; needed if slots are not given, and for
+            ``OMP_NUM_THREADS``, ``--bind-to`` and ``--gpus-per-rank``.
         environ: The environment to forward from, usually ``os.environ``.
 
     Raises:
-        LaunchError: No ranks, more ranks than slots, more GPUs than there are, or
-            ``--only-rank`` beyond the last.
+        LaunchError: The number of ranks is not known, there are too few slots or
+            GPUs, or ``--only-rank`` names a rank that does not exist.
     """
     notes: list[str] = []
     hosts = config.hosts or (LOCALHOST,)
@@ -130,13 +130,13 @@ def make_plan(
         counts = _fill(config, hosts, [_slots(host, facts) for host in hosts])
     else:
         counts = [_ranks_here(config, facts, notes)]
-    used = [(host, count) for host, count in zip(hosts, counts, strict=True) if count]
+    used = [(host, ranks) for host, ranks in zip(hosts, counts, strict=True) if ranks]
     _check_only_rank(config.only_rank, sum(counts))
-    machines = _machine_sizes([count for _, count in used], config.ranks_per_machine)
+    machines = _machine_sizes([ranks for _, ranks in used], config.ranks_per_machine)
     placements = _placements(machines)
     plans = []
-    for index, (host, count) in enumerate(used):
-        mine, placements = placements[:count], placements[count:]
+    for index, (host, ranks) in enumerate(used):
+        mine, placements = placements[:ranks], placements[ranks:]
         plans.append(_plan_host(config, index, host, mine, facts.get(host), environ))
     return LaunchPlan(tuple(plans), tuple(notes))
 
@@ -152,26 +152,27 @@ def with_addresses(
 def _ranks_here(
     config: LaunchConfig, facts: Mapping[Host, HostFacts], notes: list[str]
 ) -> int:
-    count = config.world_size
-    if count is None:
+    wanted = config.world_size
+    if wanted is None:
         raise LaunchError(
-            "number of ranks unknown: give -np N, or hosts with -H host:slots,... or "
-            "--hostfile F"
+            "the number of ranks is not known; give -np N, or hosts with -H "
+            "host:slots,... or --hostfile F"
         )
     known = facts.get(LOCALHOST)
-    if known is not None and count > len(known.cpus):
+    if known is not None and wanted > len(known.cpus):
         notes.append(
-            f"{count} ranks share {len(known.cpus)} cores of this machine: they will "
-            "take turns"
+            f"{wanted} ranks share {count(len(known.cpus), 'core')} of this machine, "
+            "so they take turns"
         )
-    return count
+    return wanted
 
 
 def _check_only_rank(ranks: Sequence[int], world_size: int) -> None:
     beyond = [rank for rank in ranks if rank >= world_size]
     if beyond:
         raise LaunchError(
-            f"--only-rank {beyond[0]}: the job has ranks 0 to {world_size - 1}"
+            f"--only-rank {beyond[0]}: the job has {count(world_size, 'rank')}, "
+            "numbered from 0"
         )
 
 
@@ -181,8 +182,8 @@ def _slots(host: Host, facts: Mapping[Host, HostFacts]) -> int:
     known = facts.get(host)
     if known is None:
         raise LaunchError(
-            f"host '{host}': slots are not given, and it was not asked for its GPUs "
-            f"and cores; write {host}:SLOTS"
+            f"host '{host}' is given without slots, and its GPUs and cores are not "
+            f"known; write {host}:SLOTS"
         )
     return len(known.gpus) or len(known.cpus)
 
@@ -193,10 +194,11 @@ def _fill(
     wanted = sum(slots) if config.world_size is None else config.world_size
     if wanted > sum(slots) and not config.oversubscribe:
         pairs = zip(hosts, slots, strict=True)
-        table = ", ".join(f"{host.name}: {count}" for host, count in pairs)
+        table = ", ".join(f"{host.name}: {each}" for host, each in pairs)
         raise LaunchError(
-            f"-np {wanted}: the hosts have {sum(slots)} slots ({table}); lower -np, "
-            "give more slots, or allow more ranks than slots with --oversubscribe"
+            f"-np {wanted}: the hosts have {count(sum(slots), 'slot')} ({table}); "
+            "lower -np, give more slots, or allow more ranks than slots with "
+            "--oversubscribe"
         )
     counts = []
     left = wanted
@@ -209,11 +211,11 @@ def _fill(
 
 
 def _machine_sizes(counts: Sequence[int], cut: int | None) -> list[int]:
-    """Cut each host's rank count into machines of at most ``cut`` ranks."""
+    """Split each host's rank count into machines of at most ``cut`` ranks."""
     sizes = []
-    for count in counts:
-        step = cut or count
-        sizes += [min(step, count - first) for first in range(0, count, step)]
+    for ranks in counts:
+        step = cut or ranks
+        sizes += [min(step, ranks - first) for first in range(0, ranks, step)]
     return sizes
 
 
@@ -271,8 +273,8 @@ def _gpus(
     have = facts.gpus if facts is not None else ()
     if each * ranks > len(have):
         raise LaunchError(
-            f"--gpus-per-rank {each}: {ranks} ranks on host '{host.name}' need "
-            f"{each * ranks} GPUs, it has {len(have)} visible"
+            f"--gpus-per-rank {each}: {count(ranks, 'rank')} on host '{host.name}' "
+            f"need {count(each * ranks, 'GPU')}, but it has {len(have)}"
         )
     return have[position * each : (position + 1) * each]
 

@@ -6,10 +6,10 @@ import time
 
 
 class SilenceTimer:
-    """Counts seconds without a sign of life, as seen by a watcher that looks often.
+    """Counts the seconds without a sign of life from a peer. Check it often.
 
-    A watcher that did not run itself for a while (a frozen container, a machine that
-    slept) must not blame the other side, so one look adds at most a second.
+    A watcher that did not run for a while (a frozen container, a suspended machine)
+    must not blame its peer, so each check adds at most one second.
     """
 
     MAX_STEP_S = 1.0
@@ -22,21 +22,21 @@ class SilenceTimer:
 
     @property
     def paused(self) -> bool:
-        """Whether the other side has announced a pause."""
+        """Whether the peer has announced a pause."""
         return self._paused
 
     def heard(self) -> None:
-        """Note a sign of life."""
+        """Start again after a sign of life."""
         self._silent_s = 0.0
         self._looked = time.monotonic()
 
     def pause(self, paused: bool) -> None:
-        """Stop or start counting: the other side said that it stops."""
+        """Stop counting because the peer announced a pause, or start again."""
         self._paused = paused
         self.heard()
 
     def expired(self) -> bool:
-        """Look at the clock, and say whether the limit has passed."""
+        """Check the clock and return whether the limit has passed."""
         now = time.monotonic()
         if not self._paused:
             self._silent_s += min(now - self._looked, self.MAX_STEP_S)

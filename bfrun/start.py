@@ -1,4 +1,4 @@
-"""From settings to a running job: pre-flight, plan, launcher, driver."""
+"""Turns settings into a running job: pre-flight, plan, launcher, driver."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ RunJob = Callable[[LaunchPlan, Launcher, LaunchConfig], int]
 def start(config: LaunchConfig, run: RunJob = run_job) -> int:
     """Plan the job of ``config``, run it and return its exit code.
 
-    With ``config.check`` or ``config.dry_run`` nothing is started.
+    With ``config.check`` or ``config.dry_run`` it starts nothing.
 
     Args:
-        config: What the user asked for.
-        run: What runs the plan.
+        config: The user's settings.
+        run: Function that runs the plan.
 
     Raises:
-        LaunchError: The plan is impossible, a host did not pass the pre-flight, or
-            the job could not start. Nothing is left running.
+        LaunchError: The plan is impossible, a host failed the pre-flight, or the job
+            could not start. No process of the job is left running.
     """
     config = with_nccl_net(config)
     if config.launcher == "mpi":
@@ -65,7 +65,7 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
 def _start_mpi(config: LaunchConfig, run: RunJob) -> int:
     if run is not run_job:
         raise LaunchError(
-            "launcher mpi: there are no agents, which bfrun.run and ibfrun need: use "
+            "--launcher mpi starts no agents, which bfrun.run and ibfrun need; use "
             "another launcher, or start a script"
         )
     from bfrun.mpi.job import run_mpi
@@ -76,7 +76,7 @@ def _start_mpi(config: LaunchConfig, run: RunJob) -> int:
 def _needs_preflight(config: LaunchConfig, remote: frozenset[Host]) -> bool:
     if config.check or not config.dry_run:
         return config.check or bool(remote)
-    # A dry run connects only where the plan depends on what a host says of itself.
+    # A dry run connects only to hosts whose cores or GPUs the plan depends on.
     depends = config.bind_to != "none" or config.gpus_per_rank is not None
     return any(depends or host.slots is None for host in remote)
 
@@ -93,7 +93,7 @@ def _plan(
         facts = {report.host: report.facts for report in reports}
     else:
         facts = {host: local_facts() for host in hosts if host not in choice.remote}
-    # A batch system need not confine a job to the cores that it has given to it.
+    # A batch system may let a job see more cores than it has allocated to the job.
     facts = {
         host: replace(known, cpus=known.cpus[: choice.cores.get(host)])
         for host, known in facts.items()

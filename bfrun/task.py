@@ -1,8 +1,8 @@
-"""A function instead of a program: how it reaches the ranks, and its results come back.
+"""Carries the call of ``bfrun.run`` to the ranks, and their results back.
 
-The pickled call travels over the control plane and is kept by each agent; a rank
-fetches it over the agent's socket and sends its result the same way, so no file and
-no port is involved. ``main`` is the program that ranks run.
+The driver sends the pickled call to each agent, which keeps it. A rank fetches it over
+the agent's socket and sends its result the same way, without files or ports. ``main``
+is the program that the ranks run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Task:
         self._complete: set[int] = set()
 
     def frames(self) -> Iterator[TaskPart]:
-        """Return the frames that bring the call to an agent."""
+        """Yield the frames that carry the call to an agent."""
         for part in _parts(self.payload):
             yield TaskPart(data=part)
 
@@ -64,18 +64,18 @@ class Task:
             self._complete.add(rank)
 
     def result(self, rank: int) -> bytes | None:
-        """Return the pickled result of a rank, None if it sent none."""
+        """Return the pickled result of a rank, or None if it sent none."""
         return b"".join(self._parts[rank]) if rank in self._complete else None
 
 
 def _parts(data: bytes) -> Iterator[str]:
-    """Cut ``data`` into texts that fit into frames; one at least."""
+    """Cut ``data`` into base64 texts that fit into frames, at least one."""
     for start in range(0, max(1, len(data)), _PART_NBYTES):
         yield base64.b64encode(data[start : start + _PART_NBYTES]).decode("ascii")
 
 
 def main() -> None:
-    """Fetch the call, make it, send its result. Runs in the ranks."""
+    """Fetch the call, make it, and send its result. Runs in the ranks."""
     rank = int(os.environ["BLUECOMM_RANK"])
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
         agent.connect(os.environ["BLUECOMM_AGENT_SOCKET"])
@@ -103,7 +103,7 @@ def _dumps(result: Any, rank: int) -> bytes:
 
 
 def _fetch(agent: socket.socket) -> bytes:
-    """Return the payload that the agent keeps."""
+    """Return the pickled call from the agent."""
     parser = MessageParser()
     expected: int | None = None
     parts: list[bytes] = []

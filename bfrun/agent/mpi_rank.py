@@ -1,8 +1,8 @@
-"""Stands between mpirun and one rank, so that bfrun knows how the rank ended.
+"""Runs between mpirun and one rank, so that bfrun learns how the rank ended.
 
-mpirun starts this instead of the rank's command. It starts the command, passes its
-standard error on and keeps the end of it, and when the command has ended writes a
-report as a line of its own standard error, where bfrun, which runs mpirun, finds it.
+mpirun starts this program in place of the rank's command. It starts the command, passes
+its standard error on and keeps the end of it. When the command has ended, it writes a
+report as one line of standard error, where bfrun, which runs mpirun, finds it.
 
 Standard library only, Python 3.8.
 """
@@ -24,14 +24,14 @@ from bfrun.agent import kernel
 from bfrun.agent.procs import kill_descendants
 from bfrun.probe import visible_gpus
 
-# A report fits into one write to a pipe, which the kernel does not tear apart.
+# A report fits into one write to a pipe, which the kernel does not split.
 _TAIL_NBYTES = 1500
 _KILL_LIMIT_S = 1.5
 _LOOK_MS = 50
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-# Rank, local rank, world size and local world size, as Open MPI and as MPICH say them.
-_PLACES = (
+# Rank, local rank, world size and local world size in Open MPI and in MPICH.
+_SOURCES = (
     ("OMPI_COMM_WORLD_RANK", "PMI_RANK"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
     ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
@@ -41,17 +41,17 @@ _NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 def encode_report(marker: str, report: Dict[str, Any]) -> bytes:  # noqa: UP006
-    """Return the line that tells of a rank's end."""
+    """Return the line that reports the end of a rank."""
     data = zlib.compress(json.dumps(report).encode("ascii"))
     word = base64.b64encode(data).decode("ascii")
     return f"{marker}{word}\n".encode("ascii")
 
 
 def decode_report(word: bytes) -> Dict[str, Any]:  # noqa: UP006
-    """Return what follows the marker in such a line.
+    """Return the report in ``word``, the part of its line after the marker.
 
     Raises:
-        ValueError: The line was torn apart on its way.
+        ValueError: mpirun has split the line.
     """
     try:
         data = zlib.decompress(base64.b64decode(word, validate=True))
@@ -63,9 +63,9 @@ def decode_report(word: bytes) -> Dict[str, Any]:  # noqa: UP006
 
 
 def rank_environment(environ: Dict[str, str]) -> Dict[str, str]:  # noqa: UP006
-    """Return the variables of a rank, with those that torch's own scripts read."""
+    """Return the variables of a rank, including those that torch's scripts read."""
     result = dict(environ)
-    for name, sources in zip(_NAMES, _PLACES):  # noqa: B905 (Python 3.8)
+    for name, sources in zip(_NAMES, _SOURCES):  # noqa: B905 (Python 3.8)
         for source in sources:
             if source in environ:
                 result[name] = environ[source]
@@ -84,18 +84,18 @@ def choose_gpus(
     """Return the GPUs of one rank, as ``CUDA_VISIBLE_DEVICES`` takes them.
 
     Raises:
-        ValueError: The ranks of this host need more than it has.
+        ValueError: The ranks of this host need more GPUs than it has.
     """
     if each * local_size > len(gpus):
         raise ValueError(
-            f"--gpus-per-rank {each}: {local_size} ranks on this host need "
-            f"{each * local_size} GPUs, it has {len(gpus)} visible"
+            f"--gpus-per-rank {each}: this host would need {each * local_size} GPUs "
+            f"for its ranks, but {len(gpus)} are visible there"
         )
     return ",".join(gpus[local_rank * each : (local_rank + 1) * each])
 
 
 class MpiRank:
-    """The command of one rank and the end of its standard error."""
+    """The command of one rank, and the last lines of its standard error."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class MpiRank:
         self._told = 0
 
     def run(self) -> int:
-        """Run the command to its end and report; return the exit code for mpirun."""
+        """Run the command, report its end, and return the exit code for mpirun."""
         kernel.set_parent_death_signal(signal.SIGTERM)
         kernel.become_subreaper()
         kernel.set_name("bfrun-mpi-rank")
@@ -126,7 +126,7 @@ class MpiRank:
                 self._command,
                 env=self._environ,
                 stderr=write_fd,
-                # mpirun's own descriptors are how the rank reaches it.
+                # The rank talks to mpirun over descriptors that it inherits.
                 close_fds=False,
                 preexec_fn=lambda: kernel.set_parent_death_signal(signal.SIGKILL),
             )
@@ -144,7 +144,7 @@ class MpiRank:
         return 128 - status if status < 0 else status
 
     def _take_gpus(self) -> None:
-        """Show this rank its GPUs only; 0 for each shows it all."""
+        """Show this rank its own GPUs only, unless it may see all (0)."""
         if self._gpus_per_rank:
             self._environ["CUDA_VISIBLE_DEVICES"] = choose_gpus(
                 visible_gpus(self._environ),
@@ -159,13 +159,13 @@ class MpiRank:
             os.kill(child.pid, signum)
 
     def _copy(self, fd: int, child: subprocess.Popen[bytes]) -> None:
-        """Pass standard error on until the command ends, or nobody has it open."""
+        """Pass standard error on until the command ends or the pipe is closed."""
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         ended = False
         while not ended or poll.poll(0):
             if not ended and not poll.poll(_LOOK_MS):
-                # Its children may hold it open after its end.
+                # The command's children may keep the pipe open.
                 ended = child.poll() is not None
                 continue
             data = os.read(fd, 65536)
@@ -191,5 +191,5 @@ class MpiRank:
 
 
 def main(marker: str, gpus_per_rank: int, command: List[str]) -> None:  # noqa: UP006
-    """Be the parent of one rank. Does not return."""
+    """Run one rank as a child process. Does not return."""
     os._exit(MpiRank(marker, gpus_per_rank, command).run())

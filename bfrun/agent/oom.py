@@ -1,4 +1,4 @@
-"""Evidence that the kernel's out-of-memory killer was at work.
+"""Looks for evidence of the kernel's out-of-memory killer.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -12,9 +12,9 @@ _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 class OomWatch:
-    """Compares the kill counter of this process's memory cgroup with its start.
+    """Watches the kill counter of this process's memory cgroup.
 
-    The ranks of an agent live in the agent's cgroup, so its counter is theirs.
+    The ranks of an agent are in the agent's cgroup, so the counter includes them.
     """
 
     def __init__(self, proc: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup"):
@@ -26,9 +26,11 @@ class OomWatch:
         now = self._read()
         if self._before is None or now is None or now <= self._before:
             return None
+        number = now - self._before
+        killed = "a process" if number == 1 else f"{number} processes"
         return (
-            "the kernel's out-of-memory killer ended "
-            f"{now - self._before} process(es) of this job's cgroup ({self._path})"
+            f"the kernel's out-of-memory killer ended {killed} of this job's cgroup "
+            f"({self._path})"
         )
 
     def _read(self) -> int | None:
@@ -50,9 +52,9 @@ def _find_counter(proc: str, root: str) -> str | None:
     except OSError:
         return None
     for _, controllers, path in (line for line in lines if len(line) == 3):
-        for base, name in _places(controllers, root):
-            # Inside a container the path may be that of the host: go up until a
-            # folder exists here.
+        for base, name in _counters(controllers, root):
+            # In a container, the path may be that on the host, so go up until a folder
+            # exists here.
             folder = path
             while True:
                 candidate = os.path.join(base, folder.lstrip("/"), name)
@@ -64,7 +66,7 @@ def _find_counter(proc: str, root: str) -> str | None:
     return None
 
 
-def _places(controllers: str, root: str) -> tuple[tuple[str, str], ...]:
+def _counters(controllers: str, root: str) -> tuple[tuple[str, str], ...]:
     if not controllers:
         unified = os.path.join(root, "unified")
         return ((root, "memory.events"), (unified, "memory.events"))

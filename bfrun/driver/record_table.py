@@ -1,4 +1,4 @@
-"""The meeting of all ranks: each publishes a record, all get the table. Pure state."""
+"""Collects a record of every rank and gives all records to all ranks. Pure state."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from bfrun.channel import MAX_FRAME_NBYTES
 from bfrun.frames import Frame, RecordList, RecordsMissing
 
-# All records travel in one frame.
+# All records travel in one frame, which holds more than the records.
 MAX_TABLE_NBYTES = MAX_FRAME_NBYTES - (1 << 20)
-# Which ranks get which frame.
+# The frames to send, each with the ranks that get it.
 Answers = list[tuple[list[int], Frame]]
 
 
@@ -37,7 +37,7 @@ class RecordTable:
         self._gone: dict[int, str] = {}
 
     def publish(self, rank: int, number: int, record: Any, now: float) -> Answers:
-        """Take a record; answer all ranks when it was the last one of its round."""
+        """Take a record. If it is the last one of its round, answer all ranks."""
         current = self._rounds.setdefault(
             number, _Round(deadline=now + self._timeout_s)
         )
@@ -53,12 +53,12 @@ class RecordTable:
         return self._close_hopeless()
 
     def rank_ended(self, rank: int, why: str) -> Answers:
-        """Note that a rank has ended: rounds that still need it will never be full."""
+        """Note that a rank has ended, and close the rounds that still need it."""
         self._gone[rank] = why
         return self._close_hopeless()
 
     def expire(self, now: float) -> Answers:
-        """Answer the rounds whose time is up."""
+        """Close the rounds whose time is up."""
         answers: Answers = []
         for number, current in tuple(self._rounds.items()):
             if now >= current.deadline:
@@ -82,7 +82,7 @@ class RecordTable:
     def _absent(self, current: _Round, why: str) -> str:
         return (
             f"init: {_ranks(self._missing(current))} did not call bluecomm.init {why} "
-            f"(have come: {_ranks(sorted(current.records))}). Every rank must call it; "
+            f"({_ranks(sorted(current.records))} did). Every rank must call it; "
             "--start-timeout sets the limit"
         )
 
@@ -94,7 +94,7 @@ class RecordTable:
 
 def _too_large(nbytes: int) -> str:
     return (
-        f"init: the records of the ranks have {nbytes} bytes together, at most "
+        f"init: the records of the ranks have {nbytes} bytes together, but at most "
         f"{MAX_TABLE_NBYTES} are allowed"
     )
 

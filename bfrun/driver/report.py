@@ -1,4 +1,4 @@
-"""The last thing on the terminal: who failed first, why, and what is left."""
+"""The final report: the first failure, its cause, and processes that are left."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 from bfrun.driver.membership import Failure, first_failure
 from bfrun.output.ranges import format_ranks
+from bfrun.wording import count
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What agents counted at the end.
+    """The processes of a job that are left at its end, as its agents count them.
 
     Attributes:
         hosts: Number of hosts of the job.
-        left: Host name to number of processes that could not be ended.
-        silent: Hosts that could not be asked.
+        left: Number of processes that could not be ended, by host name.
+        silent: Hosts that cannot be reached.
     """
 
     hosts: int
@@ -25,17 +26,16 @@ class Leftovers:
 
     def __str__(self) -> str:
         if not self.hosts:
-            return "no host has told what is left there"
+            return "no host reported whether processes are left"
         total = sum(self.left.values())
         asked = self.hosts - len(self.silent)
-        text = f"{total} {_plural(total, 'process', 'es')} left on {asked} "
-        text += _plural(asked, "host")
-        bad = [f"{host}: {count}" for host, count in self.left.items() if count]
+        text = f"{count(total, 'process', 'processes')} left on {count(asked, 'host')}"
+        bad = [f"{host}: {left}" for host, left in self.left.items() if left]
         if bad:
             text += f" ({', '.join(bad)})"
         if self.silent:
             text += (
-                f"; {', '.join(self.silent)} cannot be asked, the guard there ends "
+                f"; {', '.join(self.silent)} cannot be reached, the guard there ends "
                 "its processes within 6 s"
             )
         return text
@@ -46,9 +46,9 @@ class Verdict:
     """How a job ended.
 
     Attributes:
-        exit_code: 0, or that of the first failure, or 128 + signal of the user's.
-        report: Lines for the terminal; empty when there is nothing to say.
-        unread: The user ended the job while nobody took its output.
+        exit_code: 0, the code of the first failure, or 128 + the user's signal.
+        report: Lines for the terminal; empty if there is nothing to report.
+        unread: Whether the user ended the job while nobody read its output.
     """
 
     exit_code: int
@@ -66,16 +66,16 @@ def make_verdict(
     log_paths: Mapping[int, str],
     verbose: bool = False,
 ) -> Verdict:
-    """Return exit code and final report.
+    """Return the exit code and the final report.
 
     Args:
-        failures: In order of arrival.
-        leftovers: What is left on the hosts.
-        interrupted_by: What the user did to end the job, such as ``Ctrl-C``.
+        failures: Failures in order of arrival.
+        leftovers: Processes that are left on the hosts.
+        interrupted_by: Name of the signal with which the user ended the job.
         interrupted_code: Exit code in that case.
         tails: Last lines of each rank's stderr.
-        log_paths: Path of each rank's full stderr, where there is one.
-        verbose: Say what is left even if it is nothing.
+        log_paths: Path of each rank's full stderr, if it is logged.
+        verbose: Report leftovers even if there are none.
     """
     first = first_failure(failures, tails)
     if first is None:
@@ -104,15 +104,10 @@ def make_verdict(
 
 
 def _fold(failures: Sequence[Failure]) -> str:
-    """Return failures on one line, those of equal cause together."""
+    """Return failures as one line, grouped by cause."""
     ranks: dict[str, list[int]] = {}
     for failure in failures:
         ranks.setdefault(failure.cause, []).append(failure.rank)
     return "; ".join(
-        f"{_plural(len(who), 'rank')} {format_ranks(who)}: {cause}"
-        for cause, who in ranks.items()
+        f"{format_ranks(who, noun=True)}: {cause}" for cause, who in ranks.items()
     )
-
-
-def _plural(count: int, word: str, ending: str = "s") -> str:
-    return word if count == 1 else word + ending

@@ -1,4 +1,4 @@
-"""Gathers what the ranks have recorded, compares clocks, and writes the timeline."""
+"""Collects the traces of the ranks, compares clocks, and writes the timeline."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from bfrun.frames import ClockReading, ReadClock, TracePiece
 from bfrun.output.ranges import format_ranks
 from bfrun.trace.clock import ClockEstimate
 from bfrun.trace.merge import Source, merge_file
+from bfrun.wording import count
 
-# Clocks are compared often at first, so that a short job has a good estimate, and then
-# now and then, since they drift.
+# Clocks are compared often at first, so that a short job has a good estimate, and less
+# often later, because they drift.
 _QUICK_S = 0.2
 _QUICK_COUNT = 20
 _SLOW_S = 2.0
 
-# Nobody configures more; what comes beyond it is no trace.
+# Far more than anybody configures: the rest of the data is dropped.
 _MAX_RANK_NBYTES = 1 << 30
 
 
 class TraceCollector:
-    """One job's timeline.
+    """The timeline of one job.
 
     Args:
-        filename: Where it goes.
+        filename: File to write it to.
         hosts: Host name of each rank.
-        host_count: Number of agents; one alone has the only clock.
+        host_count: Number of agents. With one, there is only one clock.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class TraceCollector:
         self._compares = host_count > 1
         self._asked = 0
         self._ask_at = 0.0
-        # Without a name, so that nothing is left of it whatever happens.
+        # It has no name, so nothing is left of it even if the driver is killed.
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._received: dict[int, int] = {}
         self._pieces: dict[tuple[int, str], list[tuple[int, int]]] = {}
@@ -65,7 +66,7 @@ class TraceCollector:
         )
 
     def take(self, frame: TracePiece) -> None:
-        """Take a piece of what a rank has recorded."""
+        """Store a piece of the trace of a rank."""
         self.heard_at = time.monotonic()
         rank = frame.rank
         room = _MAX_RANK_NBYTES - self._received.get(rank, 0)
@@ -78,7 +79,7 @@ class TraceCollector:
         pieces.append((start, len(data)))
 
     def finish(self) -> str:
-        """Write the timeline, and return a remark about it."""
+        """Write the timeline, and return a remark for the user."""
         sources = [
             Source(
                 name=f"trace of rank {rank}",
@@ -90,28 +91,28 @@ class TraceCollector:
         ]
         if not sources:
             return (
-                "no timeline: no rank has recorded anything (none has called "
-                "bluecomm.init)"
+                "no timeline was written: no rank has recorded anything (none has "
+                "called bluecomm.init)"
             )
         try:
             merged = merge_file(sources, self._target)
         except OSError as error:
-            return f"no timeline: '{self._target}' cannot be written: {error}"
-        remarks = [f"timeline of ranks {_ranks(merged.ranks)} in {self._target}"]
+            return f"no timeline was written to '{self._target}': {error}"
+        remarks = [f"timeline of {_ranks(merged.ranks)} in {self._target}"]
         missing = sorted(set(self._hosts) - set(merged.ranks))
         if missing:
-            remarks.append(f"nothing of ranks {_ranks(missing)}")
+            remarks.append(f"it lacks {_ranks(missing)}")
         if merged.dropped:
             remarks.append(
-                f"the oldest {merged.dropped} events did not fit (more: "
-                "BLUECOMM_TIMELINE_BYTES)"
+                f"the oldest {count(merged.dropped, 'event')} did not fit "
+                "(BLUECOMM_TIMELINE_BYTES sets the size)"
             )
         if merged.error_ns:
             remarks.append(f"clocks agree within {merged.error_ns / 1e6:.2f} ms")
         return "; ".join([*remarks, *merged.broken])
 
     def close(self) -> None:
-        """Remove what was gathered."""
+        """Delete the collected traces."""
         self._file.close()
 
     def _read(self, pieces: Sequence[tuple[int, int]], nbytes: int) -> bytes:
@@ -124,4 +125,4 @@ class TraceCollector:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return format_ranks(sorted(set(ranks)))
+    return format_ranks(sorted(set(ranks)), noun=True)

@@ -1,4 +1,4 @@
-"""The command line ``ibfrun``: engines for a notebook, started and ended."""
+"""The command line ``ibfrun``: starts and ends engines for notebooks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from bfrun.notebook.background import FOREGROUND, start_in_background, stop_back
 from bfrun.notebook.driver import serve
 from bfrun.notebook.interrupt import interrupt_hanged_processes
 from bfrun.notebook.profile import Profile
+from bfrun.output.ranges import format_ranks
+from bfrun.wording import count
 
 _EXAMPLES = """examples:
   ibfrun start -np 4
@@ -36,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name. Default: those of this process.
 
     Returns:
-        0 when it was done, 1 when it could not be, 2 for a wrong command line, 130
-        for Ctrl-C; in the foreground that of the job, as of ``bfrun``.
+        0 if the action was done, 1 if not, 2 for a wrong command line, 130 for Ctrl-C;
+        in the foreground the exit code of the job, as ``bfrun`` returns it.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     arguments = vars(_parser().parse_args(argv))
@@ -45,12 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         profile = Profile(name)
         if action == "stop":
-            count = stop_background(profile)
-            print(f"ibfrun: {count} engines of profile '{name}' have ended")
+            engines = count(stop_background(profile), "engine")
+            print(f"ibfrun: {engines} of profile '{name}' ended")
             return 0
         if action == "interrupt":
             busy = interrupt_hanged_processes(name)
-            print(f"ibfrun: interrupted: {busy}" if busy else "ibfrun: none is busy")
+            said = f"interrupted {format_ranks(busy, noun=True)}" if busy else ""
+            print(f"ibfrun: {said or 'no engine is busy'}")
             return 0
         return _start(arguments, argv, profile)
     except LaunchError as error:
@@ -72,9 +75,10 @@ def _start(arguments: dict[str, object], argv: Sequence[str], profile: Profile) 
         return 2
     if foreground:
         return serve(config, profile)
-    count = start_in_background(argv, profile, config.start_timeout_s)
+    number = start_in_background(argv, profile, config.start_timeout_s)
+    are = "is" if number == 1 else "are"
     print(
-        f"ibfrun: {count} engines are ready\n"
+        f"ibfrun: {count(number, 'engine')} {are} ready\n"
         f'connect: import ipyparallel; ipyparallel.Client(profile="{profile.name}")\n'
         f"log:     {profile.log}\n"
         f"end:     ibfrun stop --ipython-profile {profile.name}"
@@ -94,13 +98,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     start = actions.add_parser(
-        "start", help="start a controller, and an engine per rank", allow_abbrev=False
+        "start", help="start a controller, and one engine per rank", allow_abbrev=False
     )
-    add_placement(start.add_argument_group("who runs where"))
+    add_placement(start.add_argument_group("ranks and hosts"))
     add_environment(start.add_argument_group("environment of the engines"))
     add_connections(start.add_argument_group("connections"))
     start.add_argument(
-        "-v", "--verbose", action="store_true", help="write what is decided to the log"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="write the plan, addresses and agents to the log",
     )
     start.add_argument(
         FOREGROUND,
@@ -110,15 +117,17 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--enable-heartbeat",
         action="store_true",
-        help="accepted for BlueFog's command lines: engines always have one",
+        help="no effect, because engines always have one (for BlueFog's command lines)",
     )
-    interrupt = actions.add_parser("interrupt", help="interrupt the engines that hang")
-    stop = actions.add_parser("stop", help="end engines and controller")
+    interrupt = actions.add_parser(
+        "interrupt", help="interrupt the engines that are busy"
+    )
+    stop = actions.add_parser("stop", help="end the engines and the controller")
     for each in (start, interrupt, stop):
         each.add_argument(
             "--ipython-profile",
             default="bluefog",
             metavar="NAME",
-            help="profile of IPython that the job belongs to (default: %(default)s)",
+            help="IPython profile of the job (default: %(default)s)",
         )
     return parser

@@ -126,7 +126,7 @@ def test_ranks_that_do_not_communicate_have_no_timeline(tmp_path: Path) -> None:
         tmp_path, "-np", "1", "--timeline-filename", "t.json", *python("print(1)")
     )
     assert job.process.returncode == 0
-    assert "no timeline: no rank has recorded anything" in job.err
+    assert "no timeline was written: no rank has recorded anything" in job.err
     assert not (tmp_path / "t.json").exists()
 
 

@@ -53,7 +53,7 @@ BFRUN = [
     {"silence", "task", "probe"},
     {"nccl_net"},
     {"env", "config", "hosts", "channel", "frames", "trace"},
-    {"structure"},
+    {"structure", "wording"},
     {"errors"},
 ]
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}

@@ -60,7 +60,7 @@ def test_excluding_is_the_complement_of_including(names):
 
 @pytest.mark.parametrize(
     ("pattern", "match"),
-    [("10.0.0.0/99", "'10.0.0.0/99' is no network"), (" , ", "names no interface")],
+    [("10.0.0.0/99", "'10.0.0.0/99' is not a network"), (" , ", "names no interface")],
 )
 def test_wrong_pattern(pattern, match):
     with pytest.raises(LaunchError, match=match):
@@ -77,7 +77,7 @@ def test_without_any_the_error_says_who_failed_and_why():
     unreached = {ETH0: {"b": "timed out", "c": "No route to host"}}
     with pytest.raises(
         LaunchError,
-        match=r"host 'a': no address that every other host can reach: "
+        match=r"host 'a' has no address that every other host can reach: "
         r"10\.0\.0\.1 \(eth0\) not reached from b \(timed out\), c \(No route to "
         r"host\); open the firewall .* --network-interface",
     ):
@@ -85,7 +85,7 @@ def test_without_any_the_error_says_who_failed_and_why():
 
 
 def test_host_whose_addresses_were_all_excluded():
-    with pytest.raises(LaunchError, match="none that --network-interface allows"):
+    with pytest.raises(LaunchError, match="--network-interface allows none of its"):
         reachable_addresses("a", (), {})
 
 

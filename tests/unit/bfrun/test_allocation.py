@@ -38,7 +38,7 @@ def test_hostlists_are_expanded(text, names):
     ["", "a,", "a[1", "a1]", "a[]", "a[x]", "a[3-1]", "a[1-99999999]", "a b", "[[1]]"],
 )
 def test_no_hostlist(text):
-    with pytest.raises(LaunchError, match="no list of hosts"):
+    with pytest.raises(LaunchError, match="not a list of hosts"):
         expand_hostlist(text)
 
 

@@ -95,7 +95,7 @@ def test_an_empty_list_of_hosts_is_an_error(capsys):
     for option in ("-H", "--hostfile"):
         assert bfrun.cli.main([option, "", "cmd"]) != 0
     err = capsys.readouterr().err
-    assert "-H '': no host given" in err
+    assert "-H '' names no host" in err
     assert "hostfile '': cannot be read" in err
 
 
@@ -131,8 +131,8 @@ def test_assignments_override_the_env_file(parse, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ([], "no command given"),
-        (["-np", "2"], "no command given"),
+        ([], "no command was given"),
+        (["-np", "2"], "no command was given"),
         (["-np", "0", "x"], "at least 1, got '0'"),
         (["-np", "two", "x"], "at least 1, got 'two'"),
         (["-p", "70000", "x"], "1 to 65535, got '70000'"),
@@ -141,8 +141,8 @@ def test_assignments_override_the_env_file(parse, tmp_path, monkeypatch):
         (["--only-rank", "a", "x"], "ranks such as 0 or 0,4-7, got 'a'"),
         (["--bind-to", "socket", "x"], "invalid choice: 'socket'"),
         (["-H", "a", "--hostfile", "f", "x"], "not allowed with argument"),
-        (["--nonsense", "x"], "unrecognized arguments|no command given"),
-        (["--over", "x"], "unrecognized arguments|no command given"),
+        (["--nonsense", "x"], "unrecognized arguments|no command was given"),
+        (["--over", "x"], "unrecognized arguments|no command was given"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments, match, capsys):
@@ -232,7 +232,8 @@ def test_help_states_units_and_defaults(capsys):
         bfrun.cli.main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert (
-        "seconds that a rank may be frozen before the job ends (default: 120)" in text
+        "seconds that a rank may stay stopped before the job fails (default: 120)"
+        in text
     )
     assert "(default: none)" in text
 
@@ -263,4 +264,6 @@ def test_interrupt_before_the_start_is_no_traceback(monkeypatch, capsys):
 
 def test_only_rank_beyond_the_last(capsys):
     assert bfrun.cli.main(["-np", "2", "--only-rank", "1,5", "--dry-run", "x"]) == 1
-    assert "--only-rank 5: the job has ranks 0 to 1" in capsys.readouterr().err
+    assert (
+        "--only-rank 5: the job has 2 ranks, numbered from 0" in capsys.readouterr().err
+    )

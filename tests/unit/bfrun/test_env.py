@@ -116,10 +116,10 @@ def test_assignments():
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("MISSING", "-x MISSING: not set in this environment; write -x MISSING=VALUE"),
-        ("1A=2", "'1A' is no name of a variable"),
-        ("=2", "'' is no name of a variable"),
-        ("RANK=3", "RANK is set by bfrun for each rank"),
+        ("MISSING", "-x MISSING: MISSING is not set here; write -x MISSING=VALUE"),
+        ("1A=2", "'1A' is not the name of a variable"),
+        ("=2", "'' is not the name of a variable"),
+        ("RANK=3", "bfrun sets RANK for each rank"),
     ],
 )
 def test_says_what_is_wrong_with_an_assignment(text, match):
@@ -145,8 +145,8 @@ def test_env_file(tmp_path):
     ("content", "match"),
     [
         ("A=1\nB\n", "line 2: expected NAME=VALUE, got 'B'"),
-        ("A-B=1\n", "line 1: 'A-B' is no name"),
-        ("LOCAL_RANK=1\n", "line 1: LOCAL_RANK is set by bfrun"),
+        ("A-B=1\n", "line 1: 'A-B' is not the name"),
+        ("LOCAL_RANK=1\n", "line 1: bfrun sets LOCAL_RANK"),
     ],
 )
 def test_env_file_errors_name_the_line(tmp_path, content, match):

@@ -68,13 +68,13 @@ def test_any_text_is_a_host_or_an_error_that_quotes_it(text):
         ("host:-1", "got '-1'"),
         ("host:four", "got 'four'"),
         ("host:", "got ''"),
-        ("[::1", "no IPv6 address in the brackets"),
-        ("[10.0.0.1]:2", "no IPv6 address in the brackets"),
+        ("[::1", "the brackets hold no IPv6 address"),
+        ("[10.0.0.1]:2", "the brackets hold no IPv6 address"),
         ("[::1]4", "expected host, host:slots"),
         ("-oProxyCommand=x:1", "expected host, host:slots"),
         ("a b:1", "expected host, host:slots"),
         ("", "expected host, host:slots"),
-        ("-l@host", "no login name"),
+        ("-l@host", "not a login name"),
     ],
 )
 def test_says_what_is_wrong_with_a_host(text, match):
@@ -87,7 +87,7 @@ def test_list_keeps_order_and_adds_up_a_host_named_twice():
 
 
 def test_empty_list_is_an_error():
-    with pytest.raises(LaunchError, match="no host given"):
+    with pytest.raises(LaunchError, match="names no host"):
         parse_hosts(" , ")
 
 
@@ -122,11 +122,11 @@ def test_hostfile_line_per_slot(tmp_path):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        ("", "holds no host"),
-        ("# nothing\n", "holds no host"),
+        ("", "names no host"),
+        ("# nothing\n", "names no host"),
         ("a\nb slots=x\n", "line 2: .*got 'x'"),
         ("a gpus=3\n", "line 1: unknown word 'gpus=3'; expected 'host slots=N'"),
-        ("a:3 slots=4\n", "line 1: host 'a': slots given twice"),
+        ("a:3 slots=4\n", "line 1: host 'a': slots are given twice"),
     ],
 )
 def test_hostfile_errors_name_the_line(tmp_path, content, match):

@@ -41,7 +41,7 @@ def test_one_note_when_ranks_exceed_the_cores_of_this_machine():
 
 
 def test_this_machine_needs_a_number_of_ranks():
-    with pytest.raises(LaunchError, match="number of ranks unknown: give -np N"):
+    with pytest.raises(LaunchError, match="number of ranks is not known; give -np N"):
         plan()
 
 
@@ -75,7 +75,7 @@ def test_host_without_slots_takes_its_gpus_else_its_cores():
 
 
 def test_host_without_slots_and_not_asked_is_an_error():
-    with pytest.raises(LaunchError, match=r"slots are not given.*write a:SLOTS"):
+    with pytest.raises(LaunchError, match=r"is given without slots.*write a:SLOTS"):
         plan(Host("a"), facts={})
 
 
@@ -115,7 +115,9 @@ def test_gpus_per_rank():
 
 
 def test_too_few_gpus():
-    with pytest.raises(LaunchError, match="2 ranks on host 'a' need 2 GPUs, it has 0"):
+    with pytest.raises(
+        LaunchError, match="2 ranks on host 'a' need 2 GPUs, but it has 0"
+    ):
         plan(Host("a", 2), gpus_per_rank=1)
 
 

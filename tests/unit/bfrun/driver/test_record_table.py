@@ -35,7 +35,7 @@ def test_after_the_limit_those_who_came_hear_who_has_not():
     assert isinstance(frame, RecordsMissing)
     assert frame.ranks == [1, 3]
     assert "ranks 1, 3 did not call bluecomm.init within 10 s" in frame.text
-    assert "have come: ranks 0, 2" in frame.text
+    assert "(ranks 0, 2 did)" in frame.text
 
 
 def test_a_round_that_needs_the_dead_is_closed_at_once():

@@ -32,11 +32,11 @@ def test_leftovers_are_always_reported():
 
 def test_silent_hosts_are_named():
     text = str(Leftovers(2, {"a": 0}, ["b"]))
-    assert text.startswith("0 processes left on 1 host; b cannot be asked")
+    assert text.startswith("0 processes left on 1 host; b cannot be reached")
 
 
 def test_nobody_who_could_tell_what_is_left():
-    assert str(Leftovers(0, {})) == "no host has told what is left there"
+    assert str(Leftovers(0, {})) == "no host reported whether processes are left"
 
 
 def test_a_failure_alone_is_one_line():

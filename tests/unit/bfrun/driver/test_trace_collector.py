@@ -62,13 +62,13 @@ def test_pieces_of_ranks_may_come_in_turns(collector, tmp_path):
 
 def test_it_tells_of_ranks_that_are_missing(collector, tmp_path):
     collector.take(piece(1, trace_of(1)))
-    assert collector.finish().endswith("; nothing of ranks 0, 2")
+    assert collector.finish().endswith("; it lacks ranks 0, 2")
 
 
 def test_it_tells_of_events_that_are_missing(collector):
     for rank in HOSTS:
         collector.take(piece(rank, trace_of(rank, events=10)))
-    assert "the oldest 30 events did not fit (more: BLUECOMM" in collector.finish()
+    assert "the oldest 30 events did not fit (BLUECOMM" in collector.finish()
 
 
 def test_it_tells_of_a_trace_that_is_broken(collector):
@@ -80,14 +80,16 @@ def test_it_tells_of_a_trace_that_is_broken(collector):
 
 
 def test_without_a_trace_there_is_no_file(collector, tmp_path):
-    assert collector.finish().startswith("no timeline: no rank has recorded anything")
+    assert collector.finish().startswith(
+        "no timeline was written: no rank has recorded anything"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_target_that_cannot_be_written_is_named(tmp_path):
     collector = TraceCollector(str(tmp_path / "gone" / "t.json"), HOSTS, host_count=1)
     collector.take(piece(0, trace_of(0)))
-    assert "gone/t.json' cannot be written: [Errno 2]" in collector.finish()
+    assert "gone/t.json': [Errno 2]" in collector.finish()
     collector.close()
 
 
