@@ -21,7 +21,7 @@
 //
 // The reader never writes a slot, so the writer may read what it has published even
 // while it is taken. A reader or writer that dies in the middle leaves the word, and
-// what was published last, as they were. See docs/windows.md.
+// what was published last, as they were. See docs/notes/windows.md.
 
 namespace bluecomm {
 
