@@ -61,7 +61,7 @@ bool GatherState::accept(std::size_t index, const PendingSends& sends) {
 }
 
 std::size_t GatherState::available(std::size_t index) const {
-  const Input& input = inputs_[index];
+  const SourceState& input = inputs_[index];
   if (gather_.sources[index].peer == kSelf) return gather_.dst.size() - combined_;
   if (!input.message) return 0;
   return input.message->consumed() + input.message->readable().size() - combined_;
@@ -124,7 +124,7 @@ void GatherState::combine(std::byte* out, std::size_t nbytes) {
 // source has no more bytes available.
 void GatherState::release_consumed() {
   const std::size_t whole = gather_.dst.size();
-  for (Input& input : inputs_) {
+  for (SourceState& input : inputs_) {
     if (!input.message) continue;
     const std::size_t used = combined_ - input.message->consumed();
     if (used == 0) continue;
@@ -168,7 +168,7 @@ bool GatherState::advance(std::size_t& budget, const PendingSends& sends) {
     changed = true;
   }
   if (is_complete()) {
-    for (Input& input : inputs_) input.message.reset();
+    for (SourceState& input : inputs_) input.message.reset();
     done_ = true;
     changed = true;
   }

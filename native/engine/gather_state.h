@@ -52,7 +52,7 @@ class GatherState {
   void collect_blockers(std::vector<int>& peers) const;
 
  private:
-  struct Input {
+  struct SourceState {
     std::unique_ptr<Incoming> message;
     double weight = 1.0;
   };
@@ -69,7 +69,7 @@ class GatherState {
 
   const Gather& gather_;
   const DType dtype_;
-  std::vector<Input> inputs_;
+  std::vector<SourceState> inputs_;
   std::vector<Term> terms_;  // reused by combine()
   std::unique_ptr<std::byte[]> ring_;
   std::size_t combined_ = 0;  // bytes of dst computed

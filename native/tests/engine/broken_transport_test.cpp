@@ -1,4 +1,4 @@
-// A transport whose functions throw, as one over a library that has failed.
+// A transport whose functions throw, as they do when the library below it has failed.
 #include <atomic>
 #include <memory>
 #include <stdexcept>
@@ -14,12 +14,13 @@ namespace {
 
 enum class Breaks { kNothing, kSends, kAll };
 
-// Shared with the test, which breaks it.
-using State = std::atomic<Breaks>;
+// Shared with the test, which sets what breaks.
+using BreakState = std::atomic<Breaks>;
 
 class BreakableChannel final : public Channel {
  public:
-  BreakableChannel(Channel& inner, const State& state) : inner_(inner), state_(state) {}
+  BreakableChannel(Channel& inner, const BreakState& state)
+      : inner_(inner), state_(state) {}
 
   int peer() const override { return inner_.peer(); }
   std::unique_ptr<Outgoing> send(const Header& header,
@@ -39,12 +40,12 @@ class BreakableChannel final : public Channel {
   }
 
   Channel& inner_;
-  const State& state_;
+  const BreakState& state_;
 };
 
 class BreakableTransport final : public Transport {
  public:
-  BreakableTransport(std::unique_ptr<Transport> inner, const State& state)
+  BreakableTransport(std::unique_ptr<Transport> inner, const BreakState& state)
       : inner_(std::move(inner)), state_(state) {}
 
   std::string_view name() const override { return inner_->name(); }
@@ -79,13 +80,13 @@ class BreakableTransport final : public Transport {
   }
 
   const std::unique_ptr<Transport> inner_;
-  const State& state_;
+  const BreakState& state_;
   std::vector<std::unique_ptr<Channel>> channels_;
 };
 
-// Two ranks, of which the first has a transport that breaks when it is told to.
+// Two ranks. The transport of the first one breaks when the test sets `state`.
 struct BreakableWorld {
-  State state = Breaks::kNothing;
+  BreakState state = Breaks::kNothing;
   InprocHub hub{2};
   EngineWorld world{2, [this](int rank) -> std::unique_ptr<Transport> {
                       auto inner = hub.make_transport(rank);
@@ -128,7 +129,7 @@ TEST(broken_transport, all_operations_fail_and_the_engine_can_be_closed) {
   engine.close(kDeadline);
 }
 
-TEST(broken_transport, a_close_that_finds_it_broken_ends_what_runs) {
+TEST(broken_transport, closing_ends_the_running_operations) {
   BreakableWorld broken;
   Engine& engine = broken.world.engine(0);
   std::vector<float> tensor(4, 1.0F);

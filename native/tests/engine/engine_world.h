@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 #include "transport/inproc/transport.h"
 
-// Engines of several ranks in one process, over any transport.
+// The engines of several ranks in one process, over any transport.
 
 namespace bluecomm::test {
 
@@ -23,19 +23,19 @@ using namespace std::chrono_literals;
 inline constexpr std::uint64_t kWorld = 1;  // id of the group of all ranks
 
 using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
-// May be empty, and may return null.
+// May be empty, and may return null for no recorder.
 using MakeRecorder = std::function<std::shared_ptr<Recorder>(int rank)>;
 
 class EngineWorld {
  public:
-  // Over inproc.
+  // Makes engines over the inproc transport.
   explicit EngineWorld(int size, const InprocOptions& options = {},
                        const MakeRecorder& make_recorder = {});
   EngineWorld(int size, const MakeTransport& make_transport);
 
   int size() const { return static_cast<int>(engines_.size()); }
   Engine& engine(int rank) { return *engines_[static_cast<std::size_t>(rank)]; }
-  // Cuts all links of a rank; over inproc only.
+  // Cuts all links of a rank. Only for inproc.
   void kill(int rank);
 
   // Runs `body` for each rank in a thread of its own and waits for all.
@@ -49,18 +49,18 @@ class EngineWorld {
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 
-// Looks again and again until `done`; records a failure when it never is.
+// Polls until `done` returns true. Records a failure if it does not within kDeadline.
 void await(const std::function<bool()>& done);
 
-// A request on `group` whose memory is `input` and `output`.
+// Returns a request on `group` whose memory is `input` and `output`.
 Request make_request(Engine& engine, Kind kind, std::string name,
                      std::span<const float> input, std::span<float> output,
                      std::uint64_t group = kWorld);
 
-// Submits and waits.
+// Submits a request and waits for it.
 Status call(Engine& engine, Request request);
 
-// Starts all of `requests`, then waits for them in that order; the first failure.
+// Submits all requests, then waits for them in that order. Returns the first failure.
 Status call_all(Engine& engine, std::vector<Request> requests);
 
 }  // namespace bluecomm::test

@@ -1,4 +1,5 @@
-// How operations fail: who is blamed, in which words, and that all ranks hear of it.
+// How operations fail: which rank and text the errors name, and that all ranks get
+// them.
 #include <latch>
 #include <string>
 #include <thread>
@@ -11,7 +12,7 @@
 namespace bluecomm::test {
 namespace {
 
-// Text and code of one rank's call.
+// Checks the code and the text of a failed call.
 void check_failure(const Status& status, Code code, const std::string& part) {
   CHECK_EQ(static_cast<int>(status.code), static_cast<int>(code));
   if (status.text.find(part) == std::string::npos) CHECK_EQ(status.text, part);
@@ -26,7 +27,7 @@ Request neighbor_request(Engine& engine, std::span<float> tensor,
   return request;
 }
 
-TEST(failures, shapes_that_differ_are_told_to_all) {
+TEST(failures, different_shapes_fail_on_all_ranks) {
   for (const std::size_t count : {3UL, 30000UL, 3000000UL}) {
     EngineWorld world(3);
     world.run([&](int rank, Engine& engine) {
@@ -84,20 +85,20 @@ TEST(failures, each_difference_has_its_remedy) {
   }
 }
 
-TEST(failures, roots_that_differ) {
+TEST(failures, different_roots_fail_on_all_ranks) {
   EngineWorld world(3);
   world.run([&](int rank, Engine& engine) {
     std::vector<float> tensor(1 << 20);
     Request request = make_request(engine, Kind::kBroadcast, "x", tensor, tensor);
     request.root = rank == 2 ? 2 : 0;
     const Status status = call(engine, std::move(request));
-    // Rank 1 may get all it wants from rank 0 before it hears of rank 2.
+    // Rank 1 may receive everything from rank 0 before it learns of rank 2.
     if (rank == 1 && status.ok()) return;
     check_failure(status, Code::kMismatch, "All ranks must pass the same root rank.");
   });
 }
 
-TEST(failures, a_destination_that_does_not_expect_it) {
+TEST(failures, an_unexpected_source_fails_on_both_sides) {
   EngineWorld world(2);
   world.run([&](int rank, Engine& engine) {
     std::vector<float> tensor(1 << 20);
@@ -112,7 +113,7 @@ TEST(failures, a_destination_that_does_not_expect_it) {
         "neighbor_allreduce 'n': rank 0 (host0) called neighbor_allreduce float32 "
         "[1048576], where it sends to rank 1 (host1), but rank 1 (host1) does not "
         "receive from rank 0 (host0) in its call.";
-    // A call that ended before it heard of the failure leaves it to the next one.
+    // If the call ended before the failure arrived, the next call raises it.
     Status status =
         call(engine, rank == 0 ? neighbor_request(engine, tensor, {}, {{1, 1.0}})
                                : neighbor_request(engine, tensor, {}, {}));
@@ -159,7 +160,7 @@ TEST(failures, a_late_failure_is_raised_by_the_next_call) {
   CHECK_EQ(call(receiver, neighbor_request(receiver, tensor, {}, {})).text, "");
   Engine& sender = world.engine(0);
   CHECK_EQ(call(sender, neighbor_request(sender, tensor, {}, {{1, 1.0}})).text, "");
-  // The receiver has noticed, and has told the sender.
+  // The receiver has noticed and has sent an ABORT to the sender.
   await([&] { return sender.stats().peers[0].channel.messages_received == 1; });
   world.run([&](int, Engine& engine) {
     check_failure(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})),
@@ -176,7 +177,7 @@ TEST(failures, a_timeout_names_the_silent_ranks) {
   world.run([&](int rank, Engine& engine) {
     if (rank == 2) return;
     std::vector<float> tensor(4);
-    // Rank 0 gives up first and tells the others.
+    // Rank 0 times out first and sends an ABORT to the others.
     if (rank == 0) others.wait();
     Request request = make_request(engine, Kind::kAllreduce, "x", tensor, tensor);
     if (rank == 0) request.deadline = Clock::now() + 300ms;
@@ -187,7 +188,7 @@ TEST(failures, a_timeout_names_the_silent_ranks) {
                   "allreduce 'x' on rank 0: no data from rank 2 within 0.3 s");
     CHECK_EQ(status.rank, 2);
   });
-  // Rank 2 comes late and hears the same, if not in its call then in one after it.
+  // Rank 2 calls late and gets the same error, in this call or in a later one.
   Engine& engine = world.engine(2);
   std::vector<float> tensor(4);
   Status status =
@@ -201,7 +202,7 @@ TEST(failures, a_timeout_names_the_silent_ranks) {
                 "allreduce 'x' on rank 0: no data from rank 2 within 0.3 s");
 }
 
-TEST(failures, a_timeout_tells_what_the_silent_rank_does_instead) {
+TEST(failures, a_timeout_tells_what_the_silent_rank_called_instead) {
   for (const int silent : {0, 1}) {
     EngineWorld world(2);
     std::vector<float> a(4);
@@ -218,7 +219,7 @@ TEST(failures, a_timeout_tells_what_the_silent_rank_does_instead) {
   }
 }
 
-TEST(failures, all_deadlines_can_be_put_off) {
+TEST(failures, all_deadlines_can_be_extended) {
   InprocHub hub(2);
   EngineConfig config;
   config.size = 2;
@@ -273,13 +274,13 @@ TEST(failures, the_caller_may_fail_an_operation_for_all) {
   });
 }
 
-TEST(failures, a_lost_peer_is_named_in_the_words_of_the_control_plane) {
+TEST(failures, a_lost_peer_is_reported_with_the_control_planes_reason) {
   EngineWorld world(3);
   world.run([&](int rank, Engine& engine) {
     std::vector<float> tensor(1 << 20);
     if (rank == 2) return;
     if (rank == 1) {
-      // Rank 0 sees the link break, but waits for an explanation.
+      // Rank 0 notices the broken link but waits for the control plane's reason.
       std::this_thread::sleep_for(50ms);
       world.kill(2);
       engine.peer_lost(2, "rank 2 on host2 (pid 1002) was killed by SIGKILL");
@@ -290,7 +291,7 @@ TEST(failures, a_lost_peer_is_named_in_the_words_of_the_control_plane) {
                   "allreduce 'x' on rank 1: rank 2 on host2 (pid 1002) was killed by "
                   "SIGKILL");
     CHECK_EQ(status.rank, 2);
-    // Whoever needs the rank after that hears it, the others go on.
+    // Later calls that need the rank fail, and the others continue.
     check_failure(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})),
                   Code::kPeerLost, "rank 2 on host2 (pid 1002)");
     CHECK_EQ(call(engine, neighbor_request(engine, tensor, {{1 - rank, 1.0}},
@@ -300,7 +301,7 @@ TEST(failures, a_lost_peer_is_named_in_the_words_of_the_control_plane) {
   });
 }
 
-TEST(failures, a_broken_link_is_told_without_the_control_plane_too) {
+TEST(failures, a_broken_link_is_reported_without_the_control_plane) {
   EngineWorld world(2);
   world.run([&](int rank, Engine& engine) {
     if (rank == 1) {
@@ -315,7 +316,7 @@ TEST(failures, a_broken_link_is_told_without_the_control_plane_too) {
   });
 }
 
-TEST(failures, what_a_peer_sent_before_it_finished_stays_good) {
+TEST(failures, data_sent_before_a_goodbye_stays_valid) {
   EngineWorld world(2);
   world.run([&](int rank, Engine& engine) {
     std::vector<float> tensor(100, rank == 0 ? 5.0F : 0.0F);
@@ -339,7 +340,7 @@ TEST(failures, what_a_peer_sent_before_it_finished_stays_good) {
   });
 }
 
-TEST(failures, closing_ends_what_runs_on_all_ranks) {
+TEST(failures, closing_ends_operations_on_all_ranks) {
   EngineWorld world(3);
   std::latch started(2);
   world.run([&](int rank, Engine& engine) {

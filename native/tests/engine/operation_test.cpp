@@ -1,4 +1,4 @@
-// The executor, on plans written by hand.
+// Tests of the executor with plans written by hand.
 #include "engine/operation.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// One rank that runs one operation.
+// One rank, which runs one operation.
 class Runner final : public Receiver {
  public:
   Runner(InprocHub& hub, int rank)
@@ -128,7 +128,7 @@ Gather sum_with(std::vector<float>& tensor, int peer) {
 }
 
 TEST(operation, exchanges_in_place_more_than_its_ring_holds) {
-  // 256 KiB is a chunk of the ring, 1 MiB all of it.
+  // A chunk of the ring has 256 KiB, the whole ring 1 MiB.
   for (const std::size_t count :
        {0UL, 1UL, 17UL, 65536UL, 65537UL, 300001UL, 700000UL}) {
     for (const std::size_t budget : {1UL, 4096UL, 1UL << 20}) {
@@ -181,7 +181,7 @@ TEST(operation, copies_past_the_caches_at_any_alignment) {
 }
 
 TEST(operation, a_send_that_starts_inside_the_destination_is_respected) {
-  // Rank 0 sends the second half of the memory that it overwrites.
+  // Rank 0 sends the second half of the memory that its gather overwrites.
   World world(2);
   const std::size_t half = 200000;
   std::vector<float> tensor = ramp(2 * half, 0.0F);
@@ -240,7 +240,7 @@ TEST(operation, holds_messages_of_later_phases) {
   for (int p = 0; p < 3; ++p) CHECK(parts[p] == sent[p]);
 }
 
-TEST(operation, binds_when_all_headers_are_there) {
+TEST(operation, binds_when_all_headers_have_arrived) {
   World world(3);
   std::vector<float> result;
   std::vector<std::int64_t> announced;
@@ -300,7 +300,7 @@ Plan give_to(int peer, const std::vector<float>& from) {
   return plan;
 }
 
-TEST(operation, refuses_another_length) {
+TEST(operation, rejects_another_length) {
   World world(2);
   std::vector<float> into(4);
   const std::vector<float> from(3);
@@ -314,7 +314,7 @@ TEST(operation, refuses_another_length) {
   CHECK_EQ(world[0].operation().error()->rank, 1);
 }
 
-TEST(operation, tells_why_bind_failed) {
+TEST(operation, reports_why_bind_failed) {
   World world(1);
   Plan plan;
   plan.phases.resize(1);
@@ -325,7 +325,7 @@ TEST(operation, tells_why_bind_failed) {
            "allreduce 'x' on rank 0: no memory for the result: std::bad_alloc");
 }
 
-TEST(operation, knows_what_it_lacks) {
+TEST(operation, reports_what_is_unfinished) {
   World world(3);
   std::vector<float> into(4);
   std::vector<float> big(1 << 20);
@@ -365,7 +365,7 @@ TEST(operation, takes_each_message_once) {
   Plan twice = give_to(0, from);
   twice.phases[0].sends.push_back(twice.phases[0].sends[0]);
   world[1].set_plan(std::move(twice));
-  // Before it starts ...
+  // Delivered before the operation starts.
   world[1].start();
   world[0].transport().poll(world[0]);
   CHECK_EQ(world[0].unexpected(), 1);

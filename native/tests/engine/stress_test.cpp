@@ -19,7 +19,7 @@ namespace {
 
 // One operation of a script that all ranks share: enough to make each rank's request
 // and to know its result.
-struct Step {
+struct ScriptStep {
   Kind kind;
   std::uint64_t group;
   std::size_t count;
@@ -31,12 +31,12 @@ float value(int rank, std::size_t step, std::size_t i) {
   return static_cast<float>((static_cast<std::size_t>(rank) * 31 + step * 7 + i) % 64);
 }
 
-std::vector<Step> make_script(std::size_t steps, int groups, std::uint64_t seed) {
+std::vector<ScriptStep> make_script(std::size_t steps, int groups, std::uint64_t seed) {
   constexpr std::size_t kCounts[] = {0, 1, 100, 1025, 20000, 200000};
   std::mt19937_64 random(seed);
-  std::vector<Step> script;
+  std::vector<ScriptStep> script;
   for (std::size_t i = 0; i < steps; ++i) {
-    Step step{};
+    ScriptStep step{};
     step.kind = random() % 2 == 0 ? Kind::kAllreduce : Kind::kNeighborAllreduce;
     step.group = kWorld + random() % static_cast<std::uint64_t>(groups);
     // Mostly small ones.
@@ -53,7 +53,7 @@ std::vector<Step> make_script(std::size_t steps, int groups, std::uint64_t seed)
 // overwritten values below.
 class Player {
  public:
-  Player(int rank, int size, Engine& engine, const std::vector<Step>& script,
+  Player(int rank, int size, Engine& engine, const std::vector<ScriptStep>& script,
          SharedMemory& memory)
       : rank_(rank), size_(size), engine_(engine), script_(script) {
     for (std::size_t s = 0; s < script.size(); ++s) {
@@ -65,7 +65,7 @@ class Player {
   }
 
   RequestId submit(std::size_t s) {
-    const Step& step = script_[s];
+    const ScriptStep& step = script_[s];
     Request request = make_request(engine_, step.kind, "step" + std::to_string(s),
                                    inputs_[s], outputs_[s], step.group);
     if (step.kind == Kind::kNeighborAllreduce) {
@@ -98,7 +98,7 @@ class Player {
   }
 
   float expected(std::size_t s, std::size_t i) const {
-    const Step& step = script_[s];
+    const ScriptStep& step = script_[s];
     if (step.kind == Kind::kAllreduce) {
       float sum = 0;
       for (int rank = 0; rank < size_; ++rank) sum += value(rank, s, i);
@@ -112,7 +112,7 @@ class Player {
   const int rank_;
   const int size_;
   Engine& engine_;
-  const std::vector<Step>& script_;
+  const std::vector<ScriptStep>& script_;
   std::vector<SharedBlock> blocks_;
   std::vector<std::span<float>> inputs_;
   std::vector<std::span<float>> outputs_;
@@ -131,7 +131,7 @@ void play(EngineWorld& world, std::size_t steps, std::uint64_t seed,
       world.engine(rank).add_group(kWorld + g, ranks, std::vector<int>(ranks.size()));
     }
   }
-  const std::vector<Step> script = make_script(steps, kGroups, seed);
+  const std::vector<ScriptStep> script = make_script(steps, kGroups, seed);
   world.run([&](int rank, Engine& engine) {
     Player player(rank, size, engine, script,
                   *memories[static_cast<std::size_t>(rank)]);
