@@ -14,12 +14,12 @@
 #include "mpi/abi_standard.h"
 #include "mpi/functions.h"
 
-using bluecomm::mpi::Functions;
+using bluecomm::mpi::MpiFunctions;
 using bluecomm::mpi::MpichAbi;
 using bluecomm::mpi::OpenMpiAbi;
 using bluecomm::mpi::StandardAbi;
 
-// Passed in the same way: both pointers, or both integers of one size.
+// Whether a call passes both types alike: both pointers, or both integers of one size.
 template <typename Ours, typename Theirs>
 constexpr bool kSame = sizeof(Ours) == sizeof(Theirs) &&
                        std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
@@ -33,8 +33,8 @@ template <typename R, typename... Ours, typename... Theirs>
 struct SameCall<R (*)(Ours...), R (*)(Theirs...)>
     : std::bool_constant<(kSame<Ours, Theirs> && ...)> {};
 
-#define CHECK_FUNCTION(member, name)                                                \
-  static_assert(SameCall<decltype(Functions<ABI>::member), decltype(&name)>::value, \
+#define CHECK_FUNCTION(member, name) \
+  static_assert(SameCall<decltype(MpiFunctions<ABI>::member), decltype(&name)>::value, \
                 #name);
 EACH_MPI_FUNCTION(CHECK_FUNCTION)
 
@@ -57,7 +57,7 @@ static_assert(ABI::kMultiple == MPI_THREAD_MULTIPLE);
 static_assert(ABI::kErrorStringBytes >= MPI_MAX_ERROR_STRING);
 static_assert(ABI::kVersionStringBytes >= MPI_MAX_LIBRARY_VERSION_STRING);
 
-// Handles: numbers, or objects by name.
+// Whether the header defines the predefined handles by the same numbers or names.
 template <typename Abi>
 constexpr bool handles_agree(std::string_view world, std::string_view self,
                              std::string_view null, std::string_view byte,

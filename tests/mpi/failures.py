@@ -1,7 +1,8 @@
-"""One launch in which one thing after the other goes wrong, each in its own world.
+"""Fails in several ways in one launch, each time in a world of its own.
 
-mpi4py has started MPI, so a failed ``init`` leaves it usable. Of three ranks the one in
-the middle is to blame. Each rank prints what it was told, as a line for each case.
+mpi4py has started MPI, so MPI stays usable after a failed ``init``. There are three
+ranks, and rank 1 is to blame. Each rank prints the error that it got in each case, as
+one line.
 """
 
 from mpi4py import MPI  # isort: skip (it starts MPI, before bluecomm)
@@ -17,7 +18,7 @@ world = MPI.COMM_WORLD
 to_blame = world.rank == 1
 
 
-def told(case: str, comm: MPI.Comm) -> None:
+def report_failure(case: str, comm: MPI.Comm) -> None:
     try:
         bf.init(comm=comm)
     except bf.BluecommError as error:
@@ -28,13 +29,13 @@ def told(case: str, comm: MPI.Comm) -> None:
 own_version = _version.__version__
 if to_blame:
     _version.__version__ = "9.9.9"
-told("version", world.Dup())
+report_failure("version", world.Dup())
 _version.__version__ = own_version
 
 os.environ["BLUECOMM_START_TIMEOUT_S"] = "1"
 silent = world.Dup()
 if not to_blame:
-    told("silent", silent)
+    report_failure("silent", silent)
 del os.environ["BLUECOMM_START_TIMEOUT_S"]
 
 bf.init(comm=world.Dup())

@@ -1,9 +1,10 @@
-"""What one launch under MPI's mpirun runs: all cases, one world after the other.
+"""Runs all cases under MPI's mpirun, in one launch, each in a world of its own.
 
-Each rank writes ``RANK.json`` into the folder that it is given: the case's name, and
-what went wrong in it, if anything. The ranks are told that each two share a machine.
+Each rank writes ``RANK.json`` into the given folder. The file maps the name of each
+case to the traceback of its failure, or to an empty string. The ranks act as if every
+two of them shared a machine.
 
-With ``mpi4py`` as second argument mpi4py starts MPI, before bluecomm.
+With ``mpi4py`` as the second argument, mpi4py initializes MPI before bluecomm does.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def mixes_by_the_matrix() -> None:
 
 
 def large_tensors() -> None:
-    """More than all windows hold, in both directions at once."""
+    """More bytes than the buffers hold travel in both directions at once."""
     n, me = bf.size(), bf.rank()
     x = torch.arange(3_000_001, dtype=torch.float32) % 1000 + me
     handles = [bf.allreduce_nonblocking(x + i, name=f"large {i}") for i in range(4)]
@@ -70,7 +71,7 @@ def large_tensors() -> None:
 
 
 def trains() -> None:
-    """The ranks agree after a step by averaged gradients."""
+    """All ranks have the same weights after steps by averaged gradients."""
     torch.manual_seed(bf.rank())
     model = torch.nn.Linear(50, 30)
     bf.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -132,7 +133,7 @@ def push_sum_reaches_the_exact_value() -> None:
 
 
 def windows_over_mpi() -> None:
-    """Puts and gets are messages; nobody's program answers them."""
+    """Puts and gets are messages, which the peer's engine answers by itself."""
     assert {*transports()} == {"self", "mpi"}
     for case in (
         update_multiplies_by_the_mixing_matrix,
@@ -148,7 +149,7 @@ def windows_over_mpi() -> None:
 
 
 def windows_over_shm_and_mpi() -> None:
-    """A put goes to one neighbor as a copy, to the other as a message."""
+    """A put to one neighbor is a copy, and to the other one a message."""
     assert {*transports()} == {"self", "shm", "mpi"}
     for case in (several_puts_are_outstanding, push_sum_finds_the_mean):
         case()
@@ -164,8 +165,8 @@ def all_over_mpi() -> None:
     large_tensors()
 
 
-def waiting_takes_no_core() -> None:
-    """However many ranks wait for one on how few cores."""
+def waiting_leaves_the_cores_free() -> None:
+    """A rank that waits uses little processor time, even if ranks share cores."""
     bf.barrier()
     wall_s, cpu_s = time.monotonic(), time.process_time()
     if bf.rank() == 0:
@@ -181,7 +182,7 @@ def all_over_tcp() -> None:
 
 
 def shares_mpi_with_mpi4py() -> None:
-    """Whichever of the two came later finds MPI running."""
+    """bluecomm and mpi4py use the same MPI, whichever of them initialized it."""
     from mpi4py import MPI
 
     assert MPI.Is_initialized()
@@ -198,12 +199,12 @@ def shares_mpi_with_mpi4py() -> None:
 
 
 def worlds_of_communicators() -> None:
-    """Two worlds beside each other, and a rank that is in neither."""
+    """Two worlds exist side by side, and one rank belongs to neither."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
     color = MPI.UNDEFINED if world.rank == 1 else min(world.rank, 1)
-    # In descending order: rank 0 of each is the last one of the world.
+    # In descending order: rank 0 of each part is its last rank in the world.
     part = world.Split(color, key=-world.rank)
     if part == MPI.COMM_NULL:
         with pytest.raises(ValueError, match="MPI_COMM_NULL"):
@@ -231,14 +232,14 @@ CASES: list[tuple[str, Callable[[], None]]] = [
     ("mpi", optimizers_follow_their_formulas_over_mpi),
     ("mpi", methods_follow_their_papers),
     ("mpi", push_sum_reaches_the_exact_value),
-    ("mpi", waiting_takes_no_core),
+    ("mpi", waiting_leaves_the_cores_free),
     ("tcp", all_over_tcp),
     ("mpi", shares_mpi_with_mpi4py),
 ]
 
 
 def attempt(case: Callable[[], None]) -> str:
-    """Return what went wrong in a case."""
+    """Return the traceback of a case that fails, otherwise an empty string."""
     try:
         case()
     except Exception:
@@ -261,7 +262,7 @@ def main(folder: Path, comes_first: str = "bluecomm") -> None:
         failures[case.__name__] = attempt(case)
         bf.shutdown()
     if comes_first == "mpi4py":
-        # As a new process: MPI goes on.
+        # Starts again like a new process, while MPI goes on.
         current_process().leave()
         failures[worlds_of_communicators.__name__] = attempt(worlds_of_communicators)
         assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.size

@@ -1,7 +1,7 @@
-"""The transports' conformance suite, over each MPI's own libraries.
+"""Runs the transports' conformance suite over the libraries of each MPI.
 
-As optimized, and with AddressSanitizer, which sees what MPI does to our memory where it
-calls the C library for it.
+Some runs use AddressSanitizer, which checks MPI's accesses to bluecomm's memory as far
+as MPI makes them through the C library.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_transport_passes_the_suite(name: str, library: str, build: str) -> None
     mpi = find_mpi(name)
     variables = environment(
         TEST_MPI_LIBRARY=str(mpi.library.parent / library),
-        # MPI itself leaves memory behind.
+        # MPI itself leaks memory.
         ASAN_OPTIONS="detect_leaks=0",
     )
     done = run(mpi.command(1, str(tests), "--filter", "mpi."), variables, limit_s=100)

@@ -1,4 +1,4 @@
-"""Our declarations of MPI against the headers of the implementations."""
+"""Compares bluecomm's declarations of MPI with the headers of the implementations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADERS = {
 
 
 def compile_check(header: Path, abi: str) -> str:
-    """Return what the compiler finds wrong."""
+    """Return the compiler's errors."""
     done = subprocess.run(
         [
             *os.environ.get("CXX", "g++").split(),
@@ -45,7 +45,7 @@ def compile_check(header: Path, abi: str) -> str:
 
 
 @pytest.mark.parametrize("which", HEADERS)
-def test_declarations_are_those_of_the_header(which: str) -> None:
+def test_declarations_match_the_header(which: str) -> None:
     unpack, package, header, abi = HEADERS[which]
     assert compile_check(unpack(package) / header, abi) == ""
 

@@ -1,4 +1,4 @@
-"""What goes wrong with MPI is said, in time, and ends the job."""
+"""Failures of MPI are reported in time and end the job."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_two_libraries_in_one_process() -> None:
     ],
 )
 def test_rank_that_mpirun_has_not_started(name: str, variables: dict[str, str]) -> None:
-    """It has only copied the variables of those that were."""
+    """The process has the environment of a launched rank, but was not launched."""
     library = str(find_mpi(name).library)
     code, text = alone(INIT, BLUECOMM_MPI_LIB=library, **variables)
     assert code != 0
@@ -75,7 +75,7 @@ def test_rank_that_mpirun_has_not_started(name: str, variables: dict[str, str]) 
     assert "was this one started without the launcher, with its variables?" in text
 
 
-def test_what_goes_wrong_on_one_rank_is_told_by_the_others() -> None:
+def test_the_other_ranks_report_a_failure_of_one_rank() -> None:
     mpi = find_mpi("openmpi")
     command = mpi.command(3, sys.executable, "-m", "tests.mpi.failures")
     variables = environment(BLUECOMM_TRANSPORT="mpi", MPI4PY_LIBMPI=str(mpi.library))
@@ -93,14 +93,14 @@ def test_what_goes_wrong_on_one_rank_is_told_by_the_others() -> None:
             "communicator did not call bluecomm.init within 1 s" in text
         )
     assert "KeyError: 'mine'" in done.stderr
-    # mpi4py ends MPI, which waits for all ranks.
+    # mpi4py finalizes MPI, which waits for all ranks.
     assert "PeerLostError: allreduce 'never'" in done.stderr
     assert "has ended its communication" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["openmpi", "mpich", "debian-openmpi"])
 def test_rank_that_never_starts_mpi(name: str) -> None:
-    """MPI_Init waits for it, for ever."""
+    """MPI_Init waits forever for that rank."""
     program = f"""
 import os, signal
 if (os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]) == "1":
@@ -126,7 +126,7 @@ else:
     hear(folder, "it fails")
 {INIT}
 """
-    # MPICH's launcher does not mind a rank that ends before it starts MPI.
+    # MPICH's launcher ignores a rank that exits before it initializes MPI.
     code, text = launch(name, 2, program, BLUECOMM_START_TIMEOUT_S="2")
     assert code != 0
     assert "ModuleNotFoundError" in text
@@ -161,8 +161,8 @@ print("went on", flush=True)
 
 
 @pytest.mark.parametrize("name", ["openmpi", "mpich", "debian-openmpi"])
-def test_program_that_ends_mpi_first(name: str) -> None:
-    """MPI ends the process that calls it after that; bluecomm does not."""
+def test_program_that_finalizes_mpi_first(name: str) -> None:
+    """bluecomm does not call MPI after MPI_Finalize, which would abort the process."""
     program = """
 from mpi4py import MPI
 import torch
@@ -185,8 +185,8 @@ except bf.BluecommError as error:
 
 
 @pytest.mark.parametrize("name", ["openmpi", "mpich", "debian-openmpi"])
-def test_program_that_ends_mpi_while_it_carries_messages(name: str) -> None:
-    """The transport leaves MPI before that ends, and the peers are told."""
+def test_program_that_finalizes_mpi_during_operations(name: str) -> None:
+    """The transport releases MPI before MPI is finalized, and tells the peers."""
     program = """
 from mpi4py import MPI
 import torch

@@ -1,4 +1,4 @@
-"""Operations and optimizers under each MPI's own launcher, started once for all."""
+"""Runs operations and optimizers under each MPI's launcher, in one launch per MPI."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.mpi import environment, find_mpi, run
 
 pytestmark = pytest.mark.mpi
 
-# And which of the two starts MPI.
+# Which library initializes MPI under each launcher.
 FIRST = {"openmpi": "bluecomm", "mpich": "mpi4py", "debian-openmpi": "mpi4py"}
 RANKS = 4
 
 
 def outcome(name: str) -> list[dict[str, str]]:
-    """Return each rank's failures by case."""
+    """Return the failures of each rank, by case."""
     failures, text = launch(name)
     assert not text, text
     return failures
@@ -29,7 +29,11 @@ def outcome(name: str) -> list[dict[str, str]]:
 
 @functools.cache
 def launch(name: str) -> tuple[list[dict[str, str]], str]:
-    """Run the program under a launcher, once; return also how that failed."""
+    """Run the program once under a launcher.
+
+    Returns:
+        The failures of each rank by case, and the text of a failure of the launch.
+    """
     mpi = find_mpi(name)
     program = (sys.executable, "-m", "tests.mpi.program")
     variables = environment()

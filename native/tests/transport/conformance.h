@@ -1,12 +1,12 @@
-// The suite that every transport passes, as functions of a scheme.
+// The suite that every transport must pass, as functions of a scheme.
 //
-// How to test a transport: write a function that makes a Scheme, then, at namespace
-// scope,
+// To test a transport, write a function that returns a Scheme, and at namespace scope
 //
-//   const bool registered = register_conformance<&my_scheme>("my_transport");
+//    const bool registered = register_conformance<&my_scheme>("my_transport");
 //
-// It registers each check as a test, and tests that the suite notices deliberate faults
-// (faulty_transport.h) in this transport. Cases of one transport only are added beside.
+// This registers each check as a test, and further tests that the suite notices
+// deliberate faults (faulty_transport.h) in this transport. inproc_test.cpp is the
+// shortest example. Tests of one transport alone are added to the same file.
 #pragma once
 
 #include <array>
@@ -26,13 +26,14 @@
 
 namespace bluecomm::test {
 
-// Transports of one kind that know each other. Members are freed from the last to the
-// first.
+// Transports of one kind that know each other. Members are destroyed from the last to
+// the first.
 struct World {
   std::shared_ptr<void> keep;  // whatever the transports need
-  // Memory for payloads of `rank`, which lives as long as the world. Empty: the heap.
+  // Allocates memory for payloads of `rank`, which lives as long as the world. If
+  // empty, payloads come from the heap.
   std::function<std::span<std::byte>(int rank, std::size_t nbytes)> allocate;
-  // The memory of payloads is lent: see Lease.
+  // Whether payloads are sent with a Lease.
   bool lends = false;
   std::vector<std::unique_ptr<Transport>> transports;
   std::vector<std::vector<Channel*>> channels;  // [from][to], nullptr to itself
@@ -49,13 +50,14 @@ void connect(World& world);
 struct Scheme {
   std::function<World(int size)> make_world;
   std::size_t eager_bytes;
-  std::chrono::milliseconds limit = kDeadline;  // of each wait of a check
-  // A goodbye also reaches ranks that have exchanged nothing with the one that closes.
+  std::chrono::milliseconds limit = kDeadline;  // for each wait of a check
+  // Whether a goodbye also reaches ranks that have exchanged nothing with the rank
+  // that closes.
   bool tells_idle_ranks = false;
 };
 
-// What a check found wrong; empty means passed. Checks do not use CHECK themselves, so
-// that the tests of faults can run them and expect findings.
+// The faults that a check has found; empty if it passed. Checks do not use CHECK
+// themselves, so that the tests of faults can run them and expect findings.
 using Findings = std::vector<std::string>;
 
 void check_payload_sizes(const Scheme& scheme, Findings& findings);
@@ -96,13 +98,13 @@ inline constexpr std::array kChecks = {
     Check{"close_drains_and_says_goodbye", check_close},
     Check{"loss_is_reported_once", check_lost},
     Check{"forgotten_peer_is_silent", check_forget},
-    Check{"handles_may_outlive_the_transport", check_outlives},
+    Check{"messages_may_outlive_the_transport", check_outlives},
 };
 
-// Runs a check; what it throws is a finding.
+// Runs a check. An exception counts as a finding.
 Findings run_check(const Check& check, const Scheme& scheme);
 
-// The same ranks with transports that commit `fault`.
+// Returns the same scheme, with transports that commit `fault`.
 Scheme with_fault(const Scheme& scheme, Fault fault);
 
 template <Scheme (*make_scheme)(), std::size_t index>

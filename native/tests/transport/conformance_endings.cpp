@@ -1,4 +1,5 @@
-// Checks of messages that are cancelled and of ranks that go.
+// Checks of messages that are cancelled, and of ranks that close, fail or are
+// forgotten.
 #include <algorithm>
 
 #include "tests/transport/conformance.h"
@@ -9,7 +10,7 @@ namespace {
 
 constexpr std::size_t kLarge = 4 << 20;
 
-// The link still works.
+// Checks that the link still works in both directions.
 void exchange(Ranks& ranks, std::uint64_t tag) {
   for (const int from : {0, 1}) {
     const Sending sending = ranks[from].send(1 - from, tag, kLarge / 2);
@@ -41,14 +42,15 @@ void check_sender_cancels(const Scheme& scheme, Findings& findings) {
       const auto shown = reader->message().readable();
       sending.message.reset();
       std::fill(sending.payload.begin(), sending.payload.end(), std::byte{0});
-      // The receiver has heard of it before it reads on, or has not.
+      // With 1, the receiver has heard of the cancellation before it reads on;
+      // otherwise it may not have.
       if (read_before == 1) ranks.drive_for(2ms);
       const auto shown_still = reader->message().readable();
       expect(shown.empty() || (shown_still.data() == shown.data() &&
                                shown_still.size() >= shown.size()),
              "bytes already shown moved when the sender cancelled", findings);
       if (!accept) reader->accept(Reader::Mode::kViews);
-      // Also what was readable before must not complete the message now.
+      // Bytes that were readable before must not complete the message now, either.
       for (int i = 0; i < 20; ++i) {
         while (reader->read(kLarge / 4, findings)) {
         }
@@ -58,7 +60,7 @@ void check_sender_cancels(const Scheme& scheme, Findings& findings) {
       exchange(ranks, 1000 + tag);
     }
   }
-  // A message that nobody has seen yet.
+  // Cancels a message that nobody has seen yet.
   ranks[0].send(1, 1, kLarge);
   exchange(ranks, 2);
 }
@@ -159,7 +161,7 @@ void check_forget(const Scheme& scheme, Findings& findings) {
   if (Reader* reader = ranks[1].find(2)) ranks.read_all(*reader);
 }
 
-// Handles are freed in any order.
+// Outgoing and Incoming messages may be destroyed after their transport.
 void check_outlives(const Scheme& scheme, Findings& findings) {
   Ranks ranks(scheme, 2, findings);
   std::vector<Sending> sendings;

@@ -1,4 +1,4 @@
-// Checks of messages between ranks that stay.
+// Checks of messages between ranks that stay connected.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -18,7 +18,7 @@ std::vector<std::size_t> sizes_to_try(const Scheme& scheme) {
   return sizes;
 }
 
-// A mix with few large ones.
+// Returns a random size; few are large.
 std::size_t random_size(std::mt19937_64& random) {
   const std::size_t limits[] = {0, 8, 64, 1000, 5000, 5000, 70'000, 600'000};
   const std::size_t limit = limits[random() % std::size(limits)];
@@ -63,7 +63,7 @@ void check_steps(const Scheme& scheme, Findings& findings) {
     Reader* reader = ranks.await(1, 5);
     if (!reader) return;
     reader->accept(mode);
-    // One step between two polls and, now and then, many.
+    // Takes one step between two polls and, now and then, many.
     ranks.spin("odd steps", [&] {
       for (std::size_t left = random() % 64; left > 0; --left) {
         if (!reader->read(1 + random() % 9000, findings)) break;
@@ -119,7 +119,8 @@ void check_many_in_flight(const Scheme& scheme, Findings& findings) {
   }
 }
 
-// More than any buffer holds stays unaccepted, and a later message still passes.
+// Leaves more messages unaccepted than any buffer holds; a later message must still
+// pass.
 void check_unaccepted(const Scheme& scheme, Findings& findings) {
   Ranks ranks(scheme, 2, findings);
   std::vector<Sending> sendings;
@@ -159,7 +160,7 @@ void check_unconsumed(const Scheme& scheme, Findings& findings) {
   ranks.drive("release of all", [&] { return all_done(sendings); });
 }
 
-// A writer that scribbles over memory the moment that released() covers it.
+// The sender overwrites its memory as soon as released() covers it.
 void check_released(const Scheme& scheme, Findings& findings) {
   std::mt19937_64 random(11);
   Ranks ranks(scheme, 2, findings);
@@ -240,7 +241,7 @@ void check_both_dial(const Scheme& scheme, Findings& findings) {
           const auto tag = static_cast<std::uint64_t>(from * 10 + to) * 10 + i;
           sendings.push_back(ranks[from].send(to, tag, i * 50'000));
         }
-        // The ranks are at different stages when the next one dials.
+        // The ranks are at different stages when the next one connects.
         for (int polls = round % 5; polls > 0; --polls) ranks[from].poll();
       }
     }

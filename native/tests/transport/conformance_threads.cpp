@@ -1,4 +1,5 @@
-// Ranks that live in threads of their own: sleeping, waking, random delays.
+// Checks ranks that run in threads of their own, with sleeping, waking and random
+// delays.
 #include <poll.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace bluecomm::test {
 namespace {
 
 constexpr int kRanks = 4;
-constexpr std::uint64_t kMessages = 60;  // from each rank to each other one
+constexpr std::uint64_t kMessages = 60;  // from each rank to each other rank
 
 class Worker {
  public:

@@ -1,3 +1,5 @@
+// A fake MPI of one process: sends and receives are matched by tag, in order, whenever
+// a request is tested.
 #include "tests/transport/fake_mpi.h"
 
 #include <algorithm>

@@ -15,10 +15,10 @@
 
 namespace bluecomm::test {
 
-// An MPI of one process, whose long messages move when the test says so.
+// A fake MPI of one process, whose long messages move when the test allows it.
 //
-// As with a real one, a message is read from the sender's memory only when it moves,
-// and what has been started is not taken back. Thread-safe.
+// As with a real MPI, a message is read from the sender's memory only when it moves,
+// and a send that has been started cannot be taken back. Thread-safe.
 class FakeMpi final : public mpi::Communicator, public mpi::Library {
  public:
   static std::shared_ptr<mpi::Session> make_session(
@@ -26,15 +26,16 @@ class FakeMpi final : public mpi::Communicator, public mpi::Library {
     return std::make_shared<mpi::Session>(fake, fake);
   }
 
-  // From now on messages longer than 64 KiB and some stay where they are, but for
-  // `allowed` of them.
+  // From now on, messages longer than a frame (64 KiB and some) are held back, except
+  // for the next `allowed` ones.
   void hold(std::size_t allowed = 0);
   void let_through() { hold(SIZE_MAX); }
-  // The memory of long messages that have not moved.
+  // Returns the memory of long messages that have not moved.
   std::vector<std::span<const std::byte>> held();
-  // As if the program had called MPI_Finalize: every other call throws.
+  // Behaves as if the program had called MPI_Finalize: every later call but
+  // finalized() throws.
   void end() { ended_ = true; }
-  // How often it was called after that.
+  // The number of calls since end() or finalize().
   int late_calls() const { return late_calls_; }
 
   int rank() override { return 0; }
@@ -82,7 +83,7 @@ class FakeMpi final : public mpi::Communicator, public mpi::Library {
   std::atomic<bool> ended_ = false;
   std::atomic<int> late_calls_ = 0;
   std::vector<std::function<void()>> before_end_;
-  std::size_t allowed_ = SIZE_MAX;  // long messages
+  std::size_t allowed_ = SIZE_MAX;  // long messages that may still move
   std::uint64_t last_request_ = 0;
   std::list<Message> sends_;
   std::list<Message> receives_;

@@ -1,3 +1,5 @@
+// A transport that wraps another one and commits one fault, to prove that the
+// conformance suite notices it.
 #include "tests/transport/faulty_transport.h"
 
 #include <algorithm>
@@ -55,7 +57,8 @@ class FaultyIncoming final : public Incoming {
   const Fault fault_;
   bool committed_ = false;
   std::size_t consumed_ = 0;
-  mutable std::vector<std::byte> copy_;  // the bytes first shown, swapped
+  mutable std::vector<std::byte>
+      copy_;  // the first readable() bytes, with two chunks swapped
 };
 
 class FaultyChannel final : public Channel {

@@ -13,8 +13,8 @@ enum class Fault {
   kEarlyRelease,   // released() covers the payload as soon as it is sent
 };
 
-// A transport that works like `transport`, but for `fault` in each payload of more than
-// 128 bytes.
+// Returns a transport that works like `transport`, except that it commits `fault` in
+// each payload of more than 128 bytes.
 std::unique_ptr<Transport> make_faulty(std::unique_ptr<Transport> transport,
                                        Fault fault);
 

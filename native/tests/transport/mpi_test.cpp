@@ -1,6 +1,7 @@
-// The mpi transport with all its ranks in this process, which is one rank of MPI: their
-// transports differ in port only. tests/mpi/ runs it under each launcher, and names the
-// libmpi in TEST_MPI_LIBRARY; without that these tests do not exist.
+// The mpi transport over a real MPI, with all ranks in this process, which is one rank
+// of MPI: the transports differ only in their port. tests/mpi/ runs this file under
+// each launcher and names the libmpi in TEST_MPI_LIBRARY. Without that variable these
+// tests are not registered.
 #include <algorithm>
 #include <cstdlib>
 #include <initializer_list>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr std::size_t kEager = 4096;
 
-// MPI can be started and ended only once in a process.
+// MPI can be initialized and finalized only once per process.
 class Mpi {
  public:
   explicit Mpi(const std::string& path) : library_(mpi::open_library(path)) {
@@ -31,7 +32,7 @@ class Mpi {
   }
   ~Mpi() { library_->finalize(); }
 
-  // As many processes as one world after the other has ranks in its world.
+  // Each session duplicates the communicator, as when bluecomm is started again.
   std::shared_ptr<mpi::Session> make_session() {
     return std::make_shared<mpi::Session>(library_, library_->world()->duplicate());
   }
@@ -81,7 +82,7 @@ void run_checks(std::initializer_list<decltype(Check::run)> chosen,
   }
 }
 
-// They stay in the memory that MPI has received them in.
+// Long eager payloads stay in the frame that MPI has received them in.
 void long_payloads_may_be_eager() {
   run_checks({check_payload_sizes, check_outlives}, scheme_with(mpi::kMaxEager, true));
 }
@@ -93,7 +94,7 @@ void payloads_that_are_not_lent_are_copied() {
       scheme_with(kEager, false));
 }
 
-// Transports of one session, one after the other.
+// Makes and destroys transports of one session, one after the other.
 void ports_are_used_again() {
   const Keep keep;
   for (int i = 0; i < 3 * mpi::Session::kPorts; ++i) {
@@ -110,7 +111,7 @@ void frames_to_an_earlier_transport_are_dropped() {
   Channel& channel = sender.channel(1, old_offer);
   earlier.reset();
   channel.post(make_header(1, 0), {});
-  // Ports are given in turn: this one gets that of the earlier transport.
+  // Ports are used in turn: one of these gets that of the earlier transport.
   std::vector<std::unique_ptr<MpiTransport>> later;
   for (int i = 0; i < mpi::Session::kPorts - 2; ++i) {
     later.push_back(
@@ -125,7 +126,7 @@ void frames_to_an_earlier_transport_are_dropped() {
   for (const auto& transport : later) transport->poll(silence);
 }
 
-void refuses_what_cannot_work() {
+void refuses_invalid_options() {
   CHECK_THROWS(MpiTransport(MpiOptions{}), std::invalid_argument, "expected a session");
   const Keep keep;
   MpiTransport transport(MpiOptions{0, keep.session, kEager});
@@ -149,11 +150,11 @@ const bool registered =
     add_test("mpi", "ports_are_used_again", &ports_are_used_again) &&
     add_test("mpi", "frames_to_an_earlier_transport_are_dropped",
              &frames_to_an_earlier_transport_are_dropped) &&
-    add_test("mpi", "refuses_what_cannot_work", &refuses_what_cannot_work);
+    add_test("mpi", "refuses_invalid_options", &refuses_invalid_options);
 
 }  // namespace
 
-TEST(mpi_library, says_what_is_wrong_with_a_library) {
+TEST(mpi_library, tells_what_is_wrong_with_a_library) {
   CHECK_THROWS(mpi::open_library("/nowhere/libmpi.so"), std::runtime_error,
                "/nowhere/libmpi.so: cannot open shared object file");
   CHECK_THROWS(mpi::open_library("libc.so.6"), std::runtime_error,

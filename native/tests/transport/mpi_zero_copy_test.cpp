@@ -1,4 +1,5 @@
-// Payloads that MPI reads from where they are, over an MPI that the test holds up.
+// Zero-copy sends, whose payload MPI reads from the caller's memory, over a fake MPI
+// that the test holds up.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -41,7 +42,7 @@ struct Two {
     for (const std::string& finding : findings) record_failure("ranks", 0, finding);
   }
 
-  // From rank 0 to rank 1.
+  // Sends kLarge bytes from rank 0 to rank 1.
   std::unique_ptr<Outgoing> send(std::uint64_t tag) {
     std::shared_ptr<void> copies;
     fill(payload, tag);
@@ -49,7 +50,8 @@ struct Two {
                                             lease);
   }
 
-  // A message that is sent after all others has come, so they have.
+  // Waits until all messages have come: until one that is sent after all others has
+  // come.
   void settle() {
     for (const int from : {0, 1}) {
       const Sending sending = ranks[from].send(1 - from, 8, 10);
@@ -65,7 +67,7 @@ struct Two {
   Lease lease;
 };
 
-// Rank 1 has asked for all, and MPI moves nothing yet.
+// Rank 1 has asked for the whole payload, and MPI moves nothing yet.
 struct Fixture : Two {
   Fixture() {
     fake->hold();
@@ -81,7 +83,7 @@ struct Fixture : Two {
   Reader* reader = nullptr;
 };
 
-// Rank 1 has asked for nothing, and MPI tells of chunks but moves none.
+// Rank 1 has asked for nothing. MPI tells it of early chunks but moves none.
 struct EarlyFixture : Two {
   EarlyFixture() {
     exchange(6);
@@ -101,7 +103,8 @@ struct EarlyFixture : Two {
   std::unique_ptr<Outgoing> outgoing;
 };
 
-// Those that concern memory and endings, where no MPI is installed, too.
+// Runs the checks of the suite that concern memory and endings, without any MPI
+// installed.
 TEST(mpi_zero_copy, passes_checks_of_the_suite) {
   const Scheme scheme = scheme_over(std::make_shared<FakeMpi>());
   for (const auto check : {check_payload_sizes, check_steps, check_released,
@@ -133,7 +136,7 @@ TEST(mpi_zero_copy, sends_from_the_payload_and_seals_it_when_mpi_has_read_it) {
   CHECK(!at.lease.has_tenants());
 }
 
-TEST(mpi_zero_copy, a_dropped_payload_may_change_and_does_not_count) {
+TEST(mpi_zero_copy, a_cancelled_payload_may_change_and_never_completes) {
   Fixture at;
   at.outgoing.reset();
   CHECK(at.lease.has_tenants());
@@ -149,7 +152,8 @@ TEST(mpi_zero_copy, a_dropped_payload_may_change_and_does_not_count) {
   CHECK(!at.reader->done());
 }
 
-// The receiver does; the payload is released once MPI has read it, not before.
+// The receiver discards the message. The payload is released when MPI has read it, not
+// before.
 void discard(Two& at, const Outgoing& outgoing) {
   at.ranks[1].arrived.clear();
   at.settle();
@@ -182,7 +186,7 @@ TEST(mpi_zero_copy, the_session_keeps_what_a_transport_leaves) {
   CHECK(at.lease.has_tenants());
 }
 
-TEST(mpi_zero_copy, nothing_is_called_and_nothing_freed_when_mpi_has_ended) {
+TEST(mpi_zero_copy, nothing_is_called_or_freed_after_mpi_is_finalized) {
   Fixture at;
   at.fake->end();
   at.ranks.drive("the loss", [&] { return at.ranks[0].lost.contains(1); });
@@ -191,7 +195,7 @@ TEST(mpi_zero_copy, nothing_is_called_and_nothing_freed_when_mpi_has_ended) {
   CHECK(at.lease.has_tenants());
 }
 
-TEST(mpi_zero_copy, a_transport_leaves_mpi_before_that_ends_and_tells_the_peer) {
+TEST(mpi_zero_copy, a_transport_releases_mpi_before_it_is_finalized) {
   Fixture at;
   at.fake->before_finalize([&at] {
     at.ranks[0].transport().release_backend();
@@ -220,7 +224,7 @@ TEST(mpi_zero_copy, early_chunks_arrive_when_they_are_asked_for) {
   CHECK(!at.lease.has_tenants());
 }
 
-TEST(mpi_zero_copy, only_so_many_messages_are_early) {
+TEST(mpi_zero_copy, the_number_of_early_messages_is_limited) {
   EarlyFixture at;
   std::vector<std::unique_ptr<Outgoing>> more;
   for (int i = 0; i < mpi::kEarlyTags; ++i) more.push_back(at.send(8));
@@ -235,13 +239,13 @@ TEST(mpi_zero_copy, only_so_many_messages_are_early) {
     return more.back()->released() == kLarge;
   });
   CHECK(!at.lease.has_tenants());
-  // Their tags are free again.
+  // The tags of these messages are free again.
   at.fake->hold();
   const std::unique_ptr<Outgoing> last = at.send(9);
   CHECK_EQ(at.fake->held().size(), kChunks);
 }
 
-TEST(mpi_zero_copy, early_chunks_of_a_dropped_payload_are_taken) {
+TEST(mpi_zero_copy, early_chunks_of_a_cancelled_payload_are_received) {
   EarlyFixture at;
   Reader* const reader = at.ranks.await(1, 7);
   at.outgoing.reset();
@@ -254,14 +258,14 @@ TEST(mpi_zero_copy, early_chunks_of_a_dropped_payload_are_taken) {
   at.exchange(8);
 }
 
-TEST(mpi_zero_copy, early_chunks_of_a_discarded_payload_are_taken) {
+TEST(mpi_zero_copy, early_chunks_of_a_discarded_payload_are_received) {
   EarlyFixture at;
   at.ranks.await(1, 7);
   discard(at, *at.outgoing);
   at.exchange(8);
 }
 
-TEST(mpi_zero_copy, early_chunks_are_taken_when_their_receiver_ends) {
+TEST(mpi_zero_copy, early_chunks_are_received_when_the_receiver_ends) {
   EarlyFixture at;
   at.ranks.await(1, 7);
   at.fake->let_through();
@@ -270,7 +274,7 @@ TEST(mpi_zero_copy, early_chunks_are_taken_when_their_receiver_ends) {
   at.ranks.drive("the end of the lease", [&] { return !at.lease.has_tenants(); });
 }
 
-// Nobody starts receives of what came after it.
+// Nobody starts the receives of chunks that come after the loss.
 TEST(mpi_zero_copy, a_lost_peer_holds_up_no_shutdown) {
   EarlyFixture at;
   at.ranks[1].transport().forget(0);
@@ -321,14 +325,14 @@ TEST(mpi_zero_copy, a_failed_operation_is_finished_when_mpi_has_read_its_memory)
   CHECK(other.release(at.theirs));
 }
 
-TEST(mpi_zero_copy, an_engine_that_ends_tells_what_mpi_still_reads) {
+TEST(mpi_zero_copy, a_closed_engine_tells_what_mpi_still_reads) {
   FailedOperation at;
   Engine& engine = at.world.engine(0);
   engine.close(0s);
   CHECK(engine.held() == std::vector<RequestId>({at.id}));
 }
 
-TEST(mpi_zero_copy, an_engine_leaves_mpi_before_that_ends) {
+TEST(mpi_zero_copy, an_engine_releases_mpi_before_it_is_finalized) {
   FailedOperation at;
   Engine& engine = at.world.engine(0);
   const auto hook =

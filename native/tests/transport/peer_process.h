@@ -10,8 +10,8 @@
 
 namespace bluecomm::test {
 
-// Rank 1 in a process of its own, for tests that kill or stop it. Made while this
-// process has one thread; killed by the destructor.
+// Rank 1 in a process of its own, for tests that kill or stop it. To be made while
+// this process has one thread; the destructor kills the child.
 class PeerProcess {
  public:
   // The child makes a transport, waits for begin(), and runs `body` as rank 1 with a
@@ -24,10 +24,10 @@ class PeerProcess {
 
   const std::string& offer() const { return offer_; }
   int pid() const { return pid_; }
-  // `offer` is that of rank 0.
+  // `offer` is the offer of rank 0.
   void begin(const std::string& offer);
   void signal(int number) const;
-  // Ends the child and forgets it.
+  // Kills the child and waits for it.
   void kill();
 
  private:
@@ -36,7 +36,7 @@ class PeerProcess {
   std::string offer_;
 };
 
-// Polls, or sleeps as an engine does.
+// Polls, or sleeps like an engine if there is nothing to do.
 void poll_or_sleep(Rank& rank);
 
 }  // namespace bluecomm::test

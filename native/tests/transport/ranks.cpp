@@ -1,3 +1,6 @@
+// Drives the ranks of a world in one thread: polls them, and lets them sleep as an
+// engine would when none has anything to do. A rank that has news but is woken only by
+// the limit of its sleep is a finding: a lost wake-up.
 #include "tests/transport/ranks.h"
 
 #include <poll.h>
@@ -13,8 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Ranks that sleep so long although there is news were not called. Far more than the
-// kernel of a busy machine takes for its part.
+// If ranks that have news sleep this long, nothing has woken them. It is far more than
+// the kernel of a busy machine needs.
 constexpr std::chrono::seconds kOversleep{2};
 
 std::uint64_t mix(std::uint64_t x) {
@@ -80,7 +83,7 @@ bool Reader::read(std::size_t step, Findings& findings) {
     const std::size_t before = consumed();
     std::copy_n(bytes.begin(), n, data_.begin() + static_cast<long>(before));
     message_->consume(n);
-    // What the sender has cancelled does not count.
+    // Bytes of a message that the sender has cancelled are not counted.
     if (consumed() == before) return changed;
     changed = true;
     if (step != SIZE_MAX) return true;

@@ -14,14 +14,14 @@
 
 #include "tests/transport/conformance.h"
 
-// Drives the ranks of a World: what the checks of the conformance suite are written
-// with.
+// Drives the ranks of a World. The checks of the conformance suite are written with
+// these classes.
 
 namespace bluecomm::test {
 
 using namespace std::chrono_literals;
 
-// Pseudo-random bytes that depend on `seed` and on their offset.
+// Fills `bytes` with pseudo-random bytes that depend on `seed` and on their offset.
 void fill(std::span<std::byte> bytes, std::uint64_t seed);
 bool matches(std::span<const std::byte> bytes, std::uint64_t seed);
 
@@ -43,10 +43,11 @@ class Reader {
 
   void accept(Mode mode);
   bool accepted() const { return accepted_; }
-  // Consumes what is readable, in steps of at most `step` bytes. True when it did.
+  // Consumes the readable bytes in steps of at most `step` bytes. Returns true if it
+  // consumed any.
   bool read(std::size_t step, Findings& findings);
   bool done() const { return accepted_ && consumed() == data_.size(); }
-  // Adds a finding unless the payload is what `fill(_, tag)` makes.
+  // Adds a finding unless the payload equals what `fill(_, tag)` makes.
   void verify(Findings& findings) const;
 
  private:
@@ -57,7 +58,7 @@ class Reader {
   std::vector<std::byte> data_;
 };
 
-// A message that is being sent, with its memory.
+// A message that is being sent, and its memory.
 struct Sending {
   std::span<std::byte> payload;
   std::unique_ptr<Outgoing> message;
@@ -65,7 +66,8 @@ struct Sending {
   bool done() const { return message->released() == payload.size(); }
 };
 
-// One rank: its transport, what arrived, and who ended.
+// One rank: its transport, the messages that have arrived, and the peers that are lost
+// or have said goodbye.
 class Rank final : public Receiver {
  public:
   Rank(World& world, int rank);
@@ -79,11 +81,11 @@ class Rank final : public Receiver {
   Channel& channel(int to) { return world_.channel(rank_, to); }
   // Sends `nbytes` made by fill(_, tag).
   Sending send(int to, std::uint64_t tag, std::size_t nbytes);
-  // The message with this tag, or nullptr.
+  // Returns the message with this tag, or nullptr.
   Reader* find(std::uint64_t tag);
   bool poll() { return transport().poll(*this); }
 
-  std::vector<std::unique_ptr<Reader>> arrived;  // in order
+  std::vector<std::unique_ptr<Reader>> arrived;  // in order of arrival
   std::map<int, Status> lost;
   std::set<int> goodbyes;
   std::size_t endings = 0;  // calls of on_lost and on_goodbye
@@ -98,7 +100,7 @@ class Rank final : public Receiver {
   std::size_t index_;
   using Heap = std::vector<std::vector<std::byte>>;
   Heap heap_;
-  Lease lease_;  // of it
+  Lease lease_;  // of heap_
 };
 
 // All ranks of a world, driven by one thread.
@@ -110,21 +112,23 @@ class Ranks {
   Rank& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
   Findings& findings() { return findings_; }
 
-  // Polls and sleeps until `done`; false, with a finding naming `what`, after the
-  // scheme's limit. `done` leaves nothing to do by itself, else the ranks oversleep.
+  // Polls and sleeps until `done` returns true. Returns false, with a finding that
+  // names `what`, after the scheme's limit. `done` must not leave anything to do by
+  // itself, or the ranks oversleep.
   bool drive(std::string_view what, const std::function<bool()>& done);
-  // Like drive() without sleep: `done` works a little each time.
+  // Like drive(), but never sleeps, so `done` may do some work each time.
   bool spin(std::string_view what, const std::function<bool()>& done);
   // Polls and sleeps for about `time`.
   void drive_for(std::chrono::milliseconds time);
-  // Waits for message `tag` at `rank`; nullptr, with a finding, if it does not come.
+  // Waits for message `tag` at `rank`. Returns nullptr, with a finding, if it does not
+  // come.
   Reader* await(int rank, std::uint64_t tag);
   // Reads the whole message and verifies it.
   void read_all(Reader& reader, std::size_t step = SIZE_MAX);
 
  private:
   bool poll_once();
-  // Until a transport calls, `limit` at most.
+  // Sleeps until a transport has news, at most until `limit`.
   void sleep(std::chrono::steady_clock::time_point limit);
 
   bool drive(std::string_view what, const std::function<bool()>& done, bool may_sleep);
@@ -133,7 +137,7 @@ class Ranks {
   const std::chrono::milliseconds limit_;
   World world_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  bool overslept_ = false;  // the last sleep ended by its limit alone
+  bool overslept_ = false;  // nothing but the limit ended the last sleep
 };
 
 }  // namespace bluecomm::test

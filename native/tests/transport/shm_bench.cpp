@@ -1,6 +1,6 @@
-// Speed of the shm transport between two processes. Not a test:
+// Measures the shm transport between two processes. Not a test:
 //
-//   make build/native/transport/shm_bench && build/native/transport/shm_bench
+//    make build/native/transport/shm_bench && build/native/transport/shm_bench
 //
 // Prints one line per case. Needs two idle cores.
 #include <poll.h>
@@ -34,7 +34,7 @@ double seconds_since(Clock::time_point start) {
 
 enum class Wait { kSpin, kSleep };
 
-// One of two ranks. A rank that is lost ends the program.
+// One of two ranks. The loss of the other rank ends the program.
 class Rank final : public Receiver {
  public:
   Rank(int rank, const std::string& directory)
@@ -47,7 +47,7 @@ class Rank final : public Receiver {
     channel_ = &transport_->channel(1 - options_.rank, offer);
   }
 
-  // Exchanges 4 bytes for a while; returns the microseconds of a round trip.
+  // Exchanges 4 bytes for a while. Returns the microseconds of a round trip.
   double ping(Wait how) {
     const auto start = Clock::now();
     int rounds = 0;
@@ -140,7 +140,7 @@ class Rank final : public Receiver {
   std::unique_ptr<Incoming> arrived_;
 };
 
-// The offer of a rank has the same length in both processes.
+// The offers of both ranks have the same length.
 void exchange_offers(Rank& rank, int in, int out) {
   std::string offer = rank.offer();
   bool done = write(out, offer.data(), offer.size()) > 0;

@@ -1,4 +1,4 @@
-// How links of the shm transport come to be, and who is kept out.
+// How connections of the shm transport are established, and which ones are refused.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ void exchange(Ranks& ranks, int from, int to, std::uint64_t tag) {
   if (Reader* reader = ranks.await(to, tag)) ranks.read_all(*reader);
 }
 
-// Rank 1 dials rank 0, which must not take it.
+// Rank 1 dials rank 0, which must refuse it.
 void expect_refusal(const std::function<void(ShmOptions& options)>& change,
                     const std::string& text) {
   TemporaryDirectory directory;
@@ -70,12 +70,12 @@ TEST(shm_connections, another_key_job_or_epoch_is_refused) {
   expect_refusal([](ShmOptions& options) { options.rank = 0; }, text);
 }
 
-TEST(shm_connections, a_rank_that_is_linked_already_is_refused) {
+TEST(shm_connections, a_rank_that_is_already_connected_is_refused) {
   TemporaryDirectory directory;
   Findings findings;
   Ranks ranks(scheme_with(directory.path()), 2, findings);
   exchange(ranks, 1, 0, 1);
-  // A second process as rank 1; here it is the same one.
+  // Stands for a second process as rank 1, though it is the same process.
   auto second = make_shm_transport(shm_options(1, directory.path()));
   World world;
   world.transports.resize(1);
@@ -118,7 +118,7 @@ TEST(shm_connections, strangers_disturb_nobody) {
     if (!fd) continue;
     std::vector<std::byte> garbage(random() % 300);
     for (std::byte& b : garbage) b = static_cast<std::byte>(random());
-    // Some say nothing; some send files.
+    // Some strangers say nothing, some send garbage, and some send file descriptors.
     if (i % 3 == 1 && !garbage.empty()) shm::send_packet(fd.get(), garbage);
     if (i % 3 == 2) shm::send_packet(fd.get(), garbage, {0, 1, 2});
     strangers.push_back(std::move(fd));
@@ -161,7 +161,7 @@ TEST(shm_connections, long_directories_work_and_are_left_empty) {
   CHECK(std::filesystem::is_empty(path));
 }
 
-TEST(shm_connections, options_that_cannot_be_are_errors) {
+TEST(shm_connections, invalid_options_are_errors) {
   TemporaryDirectory directory;
   ShmOptions options = shm_options(0, directory.path());
   options.eager_bytes = 1 << 20;
@@ -181,7 +181,7 @@ std::size_t count_mappings() {
   return count;
 }
 
-TEST(shm_connections, segments_that_are_gone_are_unmapped_by_the_peer) {
+TEST(shm_connections, freed_segments_are_unmapped_by_the_peer) {
   TemporaryDirectory directory;
   const auto memory = std::make_shared<SharedMemory>(
       SharedMemory::Sizes{.segment_bytes = 4 << 20, .keep_free_bytes = 0});

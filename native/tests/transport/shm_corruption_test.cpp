@@ -1,4 +1,4 @@
-// A link whose peer writes nonsense into the shared memory.
+// A channel whose peer writes nonsense into the shared memory.
 #include <functional>
 #include <memory>
 #include <random>
@@ -36,7 +36,7 @@ TEST(shm_corruption, impossible_positions_of_a_ring_are_a_loss) {
   });
 }
 
-TEST(shm_corruption, malformed_records_are_a_loss) {
+TEST(shm_corruption, malformed_frames_are_a_loss) {
   expect_loss("half a frame", [](Fixture& f) { f.ring().head = 16; });
   for (const std::uint32_t nbytes : {0, 16, 49, 4096}) {
     expect_loss("a frame of " + std::to_string(nbytes) + " bytes", [&](Fixture& f) {
@@ -59,7 +59,7 @@ TEST(shm_corruption, malformed_records_are_a_loss) {
               [](Fixture& f) { f.start_message(1, FrameKind::kLarge, 0); });
 }
 
-TEST(shm_corruption, answers_that_make_no_sense_are_a_loss) {
+TEST(shm_corruption, malformed_answers_are_a_loss) {
   expect_loss("more credit than was used",
               [](Fixture& f) { f.write({.kind = FrameKind::kCredit, .length = 1}); });
   for (const auto kind :
@@ -81,7 +81,7 @@ TEST(shm_corruption, answers_that_make_no_sense_are_a_loss) {
   });
 }
 
-TEST(shm_corruption, chunks_that_make_no_sense_are_a_loss) {
+TEST(shm_corruption, malformed_chunks_are_a_loss) {
   for (const std::uint64_t length : {0ul, 10ul, 1001ul, ~0ul}) {
     expect_loss("it sent a chunk of " + std::to_string(length), [&](Fixture& f) {
       f.start_message(1, FrameKind::kLarge, 1000);
@@ -110,7 +110,8 @@ TEST(shm_corruption, a_payload_that_cannot_be_mapped_is_asked_for_in_chunks) {
   CHECK(fixture.last_answer() == FrameKind::kGrant);
 }
 
-// Bit flips and plain noise: a loss or a message, never a crash or a hang.
+// Flips bits and writes noise. The result must be a loss or a message, never a crash
+// or a hang.
 TEST(shm_corruption, noise_is_survived) {
   std::mt19937_64 random(13);
   for (int round = 0; round < 300; ++round) {

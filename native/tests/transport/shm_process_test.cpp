@@ -1,4 +1,4 @@
-// The shm transport between processes that are killed, stopped and forked.
+// The shm transport between processes that are killed, stopped or forked.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Ranks 0 and 2 in this process; rank 1 is the peer's.
+// Ranks 0 and 2 live in this process, and rank 1 in the peer's.
 World make_world(const std::string& directory, PeerProcess& peer) {
   World world;
   for (const int rank : {0, 1, 2}) {
@@ -34,7 +34,7 @@ World make_world(const std::string& directory, PeerProcess& peer) {
   return world;
 }
 
-// Sends messages of all kinds for ever, from the heap and from shared memory.
+// Sends messages of all kinds forever, from the heap and from shared memory.
 void flood(Rank& self, SharedMemory& memory) {
   const SharedBlock block = memory.allocate(1 << 20);
   const std::vector<std::byte> heap(1 << 20, std::byte{1});
@@ -53,7 +53,7 @@ TEST(shm_process, a_peer_killed_at_any_moment_is_lost) {
   std::mt19937 random(4);
   for (int round = 0; round < 12; ++round) {
     TemporaryDirectory directory;
-    std::shared_ptr<SharedMemory> memory;  // in the child
+    std::shared_ptr<SharedMemory> memory;  // used in the child only
     PeerProcess peer(
         [&] {
           memory = std::make_shared<SharedMemory>();
@@ -88,7 +88,7 @@ TEST(shm_process, a_peer_killed_at_any_moment_is_lost) {
   }
 }
 
-// Accepts and reads all, and confirms the last with a message of its own.
+// Accepts and reads all messages. Confirms message `last` with a message of its own.
 void read_all(Rank& self, std::uint64_t last) {
   Findings findings;
   bool confirmed = false;
@@ -178,7 +178,7 @@ TEST(shm_process, a_forked_child_keeps_no_link_open) {
   close(freed[0]);
   close(freed[1]);
   CHECK_EQ(access(offer.c_str(), F_OK), 0);
-  // What the child freed is still good here.
+  // What the child has freed is still valid here.
   Findings findings;
   Reader& reader = *rank1.find(1);
   reader.accept(Reader::Mode::kViews);

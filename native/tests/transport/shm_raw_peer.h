@@ -13,7 +13,7 @@
 #include "tests/transport/shm_support.h"
 #include "transport/shm/channel.h"
 
-// One link of the shm transport, whose other end a test writes and reads by hand.
+// A channel of the shm transport, whose other end a test writes and reads by hand.
 
 namespace bluecomm::test {
 
@@ -25,7 +25,7 @@ inline std::shared_ptr<SharedState> make_shared_state() {
   return shared;
 }
 
-// Takes and reads all that comes.
+// Accepts and reads all messages.
 class Sink final : public Receiver {
  public:
   void on_message(int, std::unique_ptr<Incoming> message) override {
@@ -43,7 +43,7 @@ class Sink final : public Receiver {
   std::vector<std::string> lost;
 };
 
-// A link, and the raw other end of it.
+// A channel, and the raw memory of its other end.
 class Fixture {
  public:
   explicit Fixture(std::shared_ptr<SharedState> shared = make_shared_state()) {
@@ -66,7 +66,7 @@ class Fixture {
   }
 
   RingPair& memory() { return *reinterpret_cast<RingPair*>(memory_.bytes().data()); }
-  // Where the peer writes.
+  // The ring that the peer writes.
   RingState& ring() { return memory().directions[1].ring; }
 
   void write(const Frame& frame, std::span<const std::byte> more = {}) {
@@ -78,7 +78,7 @@ class Fixture {
     ring().head = written_;
   }
 
-  // A well-formed start of a message.
+  // Writes a well-formed start of a message.
   void start_message(std::uint64_t id, FrameKind kind, std::uint64_t nbytes) {
     Header header;
     header.nbytes = nbytes;
@@ -86,7 +86,7 @@ class Fixture {
           std::as_bytes(std::span(&header, 1)));
   }
 
-  // The type of the frame that the link has written last.
+  // The kind of the frame that the channel has written last.
   FrameKind last_answer() {
     Frame frame;
     RingState& out = memory().directions[0].ring;

@@ -1,4 +1,4 @@
-// How payloads outside shared memory are copied for the peers.
+// How payloads that do not lie in shared memory are copied for the peers.
 #include <memory>
 #include <vector>
 
@@ -68,7 +68,7 @@ TEST(shm_staging, copies_once_for_several_readers) {
   CHECK_EQ(shared->staged_bytes, 0u);
 }
 
-TEST(shm_staging, shares_no_copies_between_sends_apart) {
+TEST(shm_staging, separate_sends_share_no_copies) {
   const auto shared = make_shared_state();
   Fixture first(shared);
   Fixture second(shared);

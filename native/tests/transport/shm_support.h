@@ -11,7 +11,7 @@
 
 namespace bluecomm::test {
 
-// A directory of its own below /tmp, removed with all that is in it.
+// A directory below /tmp that is removed with all its contents.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

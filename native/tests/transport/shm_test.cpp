@@ -29,7 +29,7 @@ World make_world(int size, bool in_shared_memory) {
     world.transports.push_back(make_shm_transport(options));
   }
   if (in_shared_memory) {
-    // Not at the start of a block.
+    // Payloads do not begin at the start of a block.
     world.allocate = [keep = keep.get()](int rank, std::size_t nbytes) {
       SharedMemory& memory = *keep->memories[static_cast<std::size_t>(rank)];
       return keep->blocks.emplace_back(memory.allocate(nbytes + 8)).bytes().subspan(8);

@@ -1,10 +1,11 @@
-// Goodput of the tcp transport beside that of a plain socket, in one run.
+// Measures the goodput of the tcp transport and of a plain socket in one run.
 //
-//   tcp_bench [--streams 0] [--seconds 3] [--warm-up 1] [--flow-cap MB/S]
-//             [--address 127.0.0.1[,MORE]] [--peer-address 127.0.0.1[,MORE]]
-//             [--peer-netns /run/netns/NAME]
+//    tcp_bench [--streams 0] [--seconds 3] [--warm-up 1] [--flow-cap MB/S]
+//              [--address 127.0.0.1[,MORE]] [--peer-address 127.0.0.1[,MORE]]
+//              [--peer-netns /run/netns/NAME]
 //
-// Prints one line of JSON. --flow-cap limits each connection of the sender.
+// Prints one line of JSON. --flow-cap limits the rate of each of the sender's
+// connections.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -33,8 +34,8 @@ using Clock = std::chrono::steady_clock;
 struct Settings {
   int streams = 0;
   double seconds = 3;
-  double warm_up = 1;   // in which the link may grow
-  double flow_cap = 0;  // MB/s; 0: none
+  double warm_up = 1;   // time for the link to open more streams
+  double flow_cap = 0;  // MB/s; 0 for no limit
   std::string address = "127.0.0.1";
   std::string peer_address = "127.0.0.1";
   std::string peer_netns;
@@ -42,7 +43,7 @@ struct Settings {
 
 constexpr std::size_t kMessage = 16 << 20;
 constexpr std::size_t kInFlight = 4;
-constexpr std::size_t kPiece = 1 << 20;  // of one call, for the plain socket
+constexpr std::size_t kPiece = 1 << 20;  // per call on the plain socket
 
 [[noreturn]] void fail(const char* what) {
   std::perror(what);
@@ -53,7 +54,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Caps every TCP connection that this process has by now.
+// Caps the rate of every TCP connection that this process has now.
 void cap_flows(double megabytes_per_s) {
   if (megabytes_per_s == 0) return;
   const auto rate = static_cast<std::uint64_t>(megabytes_per_s * 1e6);
@@ -187,7 +188,7 @@ void write_line(int fd, const std::string& text) {
   if (write(fd, line.data(), line.size()) < 0) fail("write");
 }
 
-// Plays rank 1: reads what comes, answers pings, until rank 0 says goodbye.
+// Plays rank 1: reads messages and answers pings until rank 0 says goodbye.
 void receiver(const Settings& settings, int in, int out) {
   if (!settings.peer_netns.empty()) {
     const UniqueFd netns(open(settings.peer_netns.c_str(), O_RDONLY));

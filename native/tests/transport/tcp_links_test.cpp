@@ -1,4 +1,4 @@
-// How links come about.
+// How links are established, and how they get more streams.
 #include <dirent.h>
 #include <sys/socket.h>
 
@@ -22,7 +22,8 @@ std::size_t count_fds() {
   return count;
 }
 
-// An address whose kernel drops what comes: a listener with a full queue.
+// An address that never answers: a listener with a full queue, so that the kernel
+// drops what comes.
 class BlackHole {
  public:
   BlackHole() : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -40,7 +41,7 @@ class BlackHole {
   std::array<UniqueFd, 4> fillers_;
 };
 
-// An address that is taken, and where nobody listens.
+// An address on which nobody listens, and which stays taken.
 class ClosedPort {
  public:
   ClosedPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -53,7 +54,7 @@ class ClosedPort {
   UniqueFd fd_;
 };
 
-TEST(tcp_links, one_link_stays_when_both_dial) {
+TEST(tcp_links, one_link_remains_when_both_ranks_dial) {
   for (int round = 0; round < 30; ++round) {
     Findings findings;
     Ranks ranks(tcp_scheme([&](TcpOptions& options) { options.streams = 3; }), 2,
@@ -71,12 +72,12 @@ TEST(tcp_links, one_link_stays_when_both_dial) {
   }
 }
 
-// Streams of the link from rank 0 to rank 1, as rank 0 counts them.
+// Returns the streams of the link from rank 0 to rank 1, as rank 0 counts them.
 std::vector<StreamCounters> streams_of(Ranks& ranks) {
   return ranks[0].channel(1).stats().streams;
 }
 
-// Sends megabytes from rank 0 to rank 1 until `done`.
+// Sends megabytes from rank 0 to rank 1 until `done` returns true.
 void send_until(Ranks& ranks, const std::function<bool()>& done) {
   std::uint64_t tag = 1;
   while (!done() && tag < 200 && ranks.findings().empty()) {
@@ -96,7 +97,8 @@ TEST(tcp_links, a_link_within_a_machine_stays_at_one_stream) {
   CHECK_EQ(findings.size(), 0u);
 }
 
-// Caps each TCP connection of this process, so that it is the network that is slow.
+// Caps the rate of each TCP connection of this process, so that the network is slow
+// and not the ranks.
 void slow_down() {
   const std::uint64_t bytes_per_s = 20'000'000;
   for (int fd = 3; fd < 100; ++fd) {
@@ -105,7 +107,7 @@ void slow_down() {
   }
 }
 
-// Whoever is reached at another address than one's own is on another machine.
+// A peer that is reached at an address other than one's own is on another machine.
 void check_growth(int dialer) {
   Findings findings;
   Ranks ranks(tcp_scheme([](TcpOptions& options) {
@@ -171,7 +173,7 @@ TEST(tcp_links, unreachable_addresses_are_passed_over) {
   Scheme scheme = tcp_alone(
       [](TcpOptions& options) {
         options.streams = 2;
-        // Who waits for one of these fails.
+        // Waiting for one of these addresses would fail the test.
         options.connect_timeout = options.handshake_timeout = 10 * kDeadline;
       },
       hole.offer() + "," + closed.offer() + "," + other.offer());
@@ -194,7 +196,7 @@ TEST(tcp_links, unreachable_addresses_are_passed_over) {
   });
 }
 
-TEST(tcp_links, a_black_hole_is_given_up) {
+TEST(tcp_links, an_address_that_never_answers_is_given_up) {
   const BlackHole hole;
   LoneRank world(tcp_alone([](TcpOptions& options) { options.connect_timeout = 400ms; },
                            hole.offer()));

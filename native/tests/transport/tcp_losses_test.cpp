@@ -1,4 +1,4 @@
-// How links end, other than by a goodbye.
+// How links end other than by a goodbye.
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -37,7 +37,7 @@ TEST(tcp_losses, a_stream_cut_in_mid_chunk_loses_the_channel) {
   const std::string& text = world.await_loss();
   expect_part(text, "lost the connection to rank 1: stream 3 of 3 to 127.0.0.1:");
   expect_part(text, "closed by the peer without a goodbye");
-  // What came before is good, and that is all that ever comes.
+  // The bytes that came before are valid, and no others ever come.
   CHECK_EQ(reader->message().readable().size(), 65536u);
 }
 
@@ -73,7 +73,7 @@ TEST(tcp_losses, a_peer_that_breaks_the_protocol_loses_the_channel) {
   }
 }
 
-TEST(tcp_losses, a_chunk_is_written_once_and_within_what_was_asked_for) {
+TEST(tcp_losses, a_chunk_is_accepted_once_and_within_the_grant) {
   for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{1} << 21}) {
     LoneRank world(tcp_alone());
     HandMadePeer peer(world.offer(), 1);
@@ -91,7 +91,7 @@ TEST(tcp_losses, a_chunk_is_written_once_and_within_what_was_asked_for) {
   }
 }
 
-// Runs `body` in a child process that ends when it is killed.
+// Runs `body` in a child process, which then waits to be killed.
 pid_t fork_rank(const std::function<void()>& body) {
   const pid_t child = fork();
   if (child != 0) return child;
@@ -169,7 +169,7 @@ TEST(tcp_losses, a_stopped_peer_is_not_lost) {
   REQUIRE(reader != nullptr);
   reader->accept(Reader::Mode::kInto);
   ranks.spin("bytes", [&] { return reader->message().readable().size() > 0; });
-  // Rank 1 is not polled any more: its window closes, its kernel answers probes.
+  // Rank 1 is no longer polled: its window closes, but its kernel answers probes.
   const auto end = std::chrono::steady_clock::now() + 3s;
   while (std::chrono::steady_clock::now() < end) {
     ranks[0].poll();
@@ -189,8 +189,8 @@ bool set_loopback(bool up) {
   return ioctl(fd.get(), SIOCSIFFLAGS, &request) == 0;
 }
 
-// In a network of its own, whose only link goes down while data is on its way. Returns
-// what is wrong, or nothing.
+// Loses the only network interface, in a network namespace of its own, while data is
+// on its way. Returns what went wrong, or nothing.
 std::string lose_the_network() {
   const bool alone =
       unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
@@ -211,7 +211,7 @@ std::string lose_the_network() {
   return right ? "" : text;
 }
 
-TEST(tcp_losses, a_network_that_falls_silent_is_noticed) {
+TEST(tcp_losses, a_silent_network_is_noticed) {
   int result[2];
   REQUIRE(pipe(result) == 0);
   const pid_t child = fork_rank([&] {

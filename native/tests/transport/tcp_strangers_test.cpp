@@ -1,4 +1,4 @@
-// Whoever does not belong to the job disturbs nobody and learns nothing.
+// Strangers that do not belong to the job disturb nobody and learn nothing.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 namespace bluecomm::test {
 namespace {
 
-// Two ranks at work, while strangers come.
+// Ranks that exchange messages while strangers connect.
 struct Job {
   explicit Job(const Adjust& adjust = {}) : ranks(tcp_scheme(adjust), 3, findings) {}
   ~Job() {
@@ -29,7 +29,8 @@ struct Job {
     if (Reader* reader = ranks.await(1, tag)) ranks.read_all(*reader);
   }
 
-  // The stranger is put out, having heard nothing but `said` bytes.
+  // Checks that the stranger's connection is closed after it has received `said`
+  // bytes.
   void expect_silence(int fd, std::size_t said = 0) {
     std::string heard;
     ranks.drive("end of a stranger's connection", [&] {
@@ -47,7 +48,7 @@ struct Job {
 
 void quick(TcpOptions& options) { options.handshake_timeout = 1000ms; }
 
-TEST(tcp_strangers, garbage_is_put_out_at_once) {
+TEST(tcp_strangers, garbage_is_disconnected_at_once) {
   Job job;
   job.work();
   for (const std::string& text :
@@ -61,7 +62,7 @@ TEST(tcp_strangers, garbage_is_put_out_at_once) {
   job.work();
 }
 
-TEST(tcp_strangers, port_scanners_are_nothing) {
+TEST(tcp_strangers, port_scanners_do_no_harm) {
   Job job;
   job.work();
   for (int i = 0; i < 200; ++i) {
@@ -78,7 +79,7 @@ TEST(tcp_strangers, half_handshakes_end_by_the_deadline) {
   const UniqueFd silent = connect_to(job.offer());
   const UniqueFd started = connect_to(job.offer());
   write_all(started.get(), hello);
-  // One that knows the key, and then stops.
+  // A peer that knows the key, but stops after its first message.
   HandMadePeer half(job.offer(), 1);
   half.greet();
   job.expect_silence(silent.get());
@@ -108,7 +109,7 @@ TEST(tcp_strangers, a_wrong_hello_gets_no_reply) {
   job.work();
 }
 
-TEST(tcp_strangers, ranks_that_do_not_exist_or_are_connected_are_put_out) {
+TEST(tcp_strangers, unknown_and_connected_ranks_are_disconnected) {
   Job job;
   job.work();
   for (const int from : {1, 77}) {
@@ -122,7 +123,8 @@ TEST(tcp_strangers, ranks_that_do_not_exist_or_are_connected_are_put_out) {
 
 TEST(tcp_strangers, further_streams_join_the_link_of_their_pair_only) {
   const std::vector<HandMadePeer::Spoil> spoilers{
-      // Another link's, another rank's, and one with another key.
+      // The hello of another link, of another rank, with another key, and of another
+      // epoch.
       [](stream::Hello& hello, TcpOptions&) { hello.group[0] ^= std::byte{1}; },
       [](stream::Hello& hello, TcpOptions&) { hello.from = 2; },
       [](stream::Hello&, TcpOptions& options) { options.key.assign(32, std::byte{8}); },
@@ -141,7 +143,7 @@ TEST(tcp_strangers, further_streams_join_the_link_of_their_pair_only) {
       if (!has_ended(peer.fd(1), heard)) peer.greet();
       return has_ended(peer.fd(1), heard);
     });
-    // The link does not mind.
+    // The link still works.
     peer.announce(0, 5, 10);
     CHECK(world.ranks.await(0, 5) != nullptr);
     CHECK(world.ranks[0].lost.empty());
@@ -161,7 +163,7 @@ TEST(tcp_strangers, a_half_handshake_of_a_further_stream_ends_by_the_deadline) {
   CHECK(world.ranks[0].lost.empty());
 }
 
-TEST(tcp_strangers, a_link_has_so_many_streams_and_no_more) {
+TEST(tcp_strangers, a_link_has_at_most_sixteen_streams) {
   LoneRank world(tcp_alone());
   HandMadePeer peer(world.offer(), 17, [](stream::Hello& hello, TcpOptions&) {
     hello.stream = std::min(hello.stream, 15u);
@@ -175,13 +177,13 @@ TEST(tcp_strangers, a_link_has_so_many_streams_and_no_more) {
   CHECK(world.ranks[0].lost.empty());
 }
 
-TEST(tcp_strangers, many_half_open_ones_keep_nobody_out) {
+TEST(tcp_strangers, half_open_connections_keep_nobody_out) {
   Job job([](TcpOptions& options) { options.max_half_open = 50; });
   job.work();
   std::vector<UniqueFd> crowd;
   for (int i = 0; i < 120; ++i) crowd.push_back(connect_to(job.offer()));
   job.work();
-  // Rank 2 has not been connected to rank 0 so far; it queues behind the crowd.
+  // Rank 2 has not connected to rank 0 yet; it waits behind all the others.
   const Sending sending = job.ranks[2].send(0, 1000, 10);
   if (Reader* reader = job.ranks.await(0, 1000)) job.ranks.read_all(*reader);
   CHECK(job.rejected() >= 1);

@@ -70,7 +70,7 @@ UniqueFd connect_to(std::string_view offer) {
 void write_all(int fd, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (n < 0 && errno != EAGAIN) return;  // put out meanwhile
+    if (n < 0 && errno != EAGAIN) return;  // the peer has closed the connection
     if (n > 0) bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
 }

@@ -13,7 +13,7 @@
 #include "tests/transport/ranks.h"
 #include "transport/tcp/transport.h"
 
-// What the tests of the tcp transport share.
+// Fixtures for the tests of the tcp transport.
 
 namespace bluecomm::test {
 
@@ -22,10 +22,10 @@ using Adjust = std::function<void(TcpOptions& options)>;
 TcpOptions tcp_options(int rank);
 Scheme tcp_scheme(const Adjust& adjust = {});
 
-// Rank 0 alone; whatever it takes for rank 1 is reached at `offer`.
+// Rank 0 alone, with a channel to a rank 1 at `offer`.
 Scheme tcp_alone(const Adjust& adjust = {}, const std::string& offer = "127.0.0.1:1");
 
-// Rank 0 of tcp_alone(). What the rank driver finds wrong fails the test.
+// Rank 0 of tcp_alone(). Findings of its driver fail the test.
 struct LoneRank {
   explicit LoneRank(const Scheme& scheme) : ranks(scheme, 1, findings) {}
   ~LoneRank() {
@@ -41,30 +41,31 @@ struct LoneRank {
   Ranks ranks;
 };
 
-// Records a failure unless `text` has `part` in it.
+// Records a failure unless `text` contains `part`.
 void expect_part(const std::string& text, std::string_view part);
 
-// A connected, non-blocking socket.
+// Returns a connected, non-blocking socket.
 UniqueFd connect_to(std::string_view offer);
 void write_all(int fd, std::span<const std::byte> bytes);
 inline void write_all(int fd, std::string_view text) {
   write_all(fd, std::as_bytes(std::span(text)));
 }
-// The other end has closed. What it said before is appended to `said`.
+// Whether the other end has closed the connection. Appends what it said before to
+// `said`.
 bool has_ended(int fd, std::string& said);
 
-// Plays rank 1 towards a transport of rank 0, stream by stream, by hand.
+// Plays rank 1 towards a transport of rank 0, stream by stream.
 class HandMadePeer {
  public:
   using Spoil = std::function<void(stream::Hello&, TcpOptions&)>;
 
-  // Dials `offer`. Each hello and the key may be spoilt first.
+  // Dials `offer`. `spoil` may first change each hello and the key.
   HandMadePeer(std::string offer, std::uint32_t streams, Spoil spoil = {});
 
   std::size_t dialled() const { return streams_.size(); }
   int fd(std::size_t stream = 0) const { return streams_[stream].fd.get(); }
-  // Goes on with the handshakes, one stream after the other; true when all are done,
-  // and in use if there are several.
+  // Continues the handshakes, one stream after the other. Returns true when all of
+  // them are done and, if there are several streams, in use.
   bool greet();
   void send(const stream::Frame& frame, std::size_t payload_sent,
             std::size_t stream = 0);
@@ -75,7 +76,7 @@ class HandMadePeer {
   struct Stream {
     UniqueFd fd;
     stream::Handshake handshake;
-    std::size_t opened = 0;  // bytes of the kOpen that have come
+    std::size_t opened = 0;  // bytes received of the kOpen frame
   };
 
   void dial();

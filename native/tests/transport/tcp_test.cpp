@@ -27,7 +27,7 @@ TcpTransport make(const Adjust& adjust) {
 
 }  // namespace
 
-TEST(tcp_options, refuses_what_cannot_work) {
+TEST(tcp_options, refuses_invalid_options) {
   CHECK_THROWS(make([](TcpOptions& options) { options.key.clear(); }),
                std::invalid_argument, "expected the job's key, got an empty one");
   CHECK_THROWS(make([](TcpOptions& options) { options.streams = 17; }),
