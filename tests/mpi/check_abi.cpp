@@ -14,8 +14,8 @@
 #include "mpi/abi_standard.h"
 #include "mpi/functions.h"
 
-using bluecomm::mpi::MpiFunctions;
 using bluecomm::mpi::MpichAbi;
+using bluecomm::mpi::MpiFunctions;
 using bluecomm::mpi::OpenMpiAbi;
 using bluecomm::mpi::StandardAbi;
 
@@ -33,7 +33,7 @@ template <typename R, typename... Ours, typename... Theirs>
 struct SameCall<R (*)(Ours...), R (*)(Theirs...)>
     : std::bool_constant<(kSame<Ours, Theirs> && ...)> {};
 
-#define CHECK_FUNCTION(member, name) \
+#define CHECK_FUNCTION(member, name)                                                   \
   static_assert(SameCall<decltype(MpiFunctions<ABI>::member), decltype(&name)>::value, \
                 #name);
 EACH_MPI_FUNCTION(CHECK_FUNCTION)
@@ -67,7 +67,8 @@ constexpr bool handles_agree(std::string_view world, std::string_view self,
   };
   if constexpr (std::is_same_v<Abi, OpenMpiAbi>) {
     return names(world, Abi::kCommWorld) && names(self, Abi::kCommSelf) &&
-           names(null, Abi::kCommNull) && names(byte, Abi::kByte) && names(errors, Abi::kErrorsReturn);
+           names(null, Abi::kCommNull) && names(byte, Abi::kByte) &&
+           names(errors, Abi::kErrorsReturn);
   } else if constexpr (std::is_same_v<Abi, MpichAbi>) {
     return names(world, "0x44000000") && Abi::comm_world() == 0x44000000 &&
            names(self, "0x44000001") && Abi::comm_self() == 0x44000001 &&
@@ -85,5 +86,5 @@ constexpr bool handles_agree(std::string_view world, std::string_view self,
 #define TEXT_OF(macro) TEXT(macro)
 #define TEXT(...) #__VA_ARGS__
 static_assert(handles_agree<ABI>(TEXT_OF(MPI_COMM_WORLD), TEXT_OF(MPI_COMM_SELF),
-                                 TEXT_OF(MPI_COMM_NULL),
-                                 TEXT_OF(MPI_BYTE), TEXT_OF(MPI_ERRORS_RETURN)));
+                                 TEXT_OF(MPI_COMM_NULL), TEXT_OF(MPI_BYTE),
+                                 TEXT_OF(MPI_ERRORS_RETURN)));
