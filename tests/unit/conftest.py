@@ -2,7 +2,7 @@
 
 from hypothesis import HealthCheck, settings
 
-# No timing is asserted in a test: a busy machine must not fail one.
+# No test asserts a duration, so a busy machine must not fail one.
 settings.register_profile(
     "unit", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -1,4 +1,4 @@
-"""Each public name of bluecomm says in one line what it is or does."""
+"""Each public name of bluecomm has a docstring that begins with one line."""
 
 import ast
 from pathlib import Path

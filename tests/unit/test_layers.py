@@ -24,7 +24,7 @@ BLUECOMM = [
     {"torch_backend", "lightning", "elastic", "data"},
     {"optim"},
     {"compat"},
-    # What users call on the module and no operation does.
+    # Functions of the root module that no operation calls.
     {"basics", "active_topology", "timeline"},
     {"window"},
     {"ops"},
@@ -32,7 +32,7 @@ BLUECOMM = [
     {"runtime"},
     {"observe"},
     {"topology"},
-    # Nothing of the rest: it is for programs that do not know bluecomm.
+    # Independent of the rest, for programs that do not use bluecomm.
     {"net"},
     {"nccl_net"},
     {"errors", "config", "_native", "_version"},
@@ -44,12 +44,12 @@ BFRUN = [
     {"preflight", "mpi"},
     {"driver"},
     {"output"},
-    # What the driver plans, and how it starts an agent.
+    # The driver's plan, and the ways to start an agent.
     {"addresses", "plan", "describe", "launch"},
     {"allocation"},
     # The standard library only.
     {"agent"},
-    # What both sides know.
+    # Shared by driver and agent.
     {"silence", "task", "probe"},
     {"nccl_net"},
     {"env", "config", "hosts", "channel", "frames", "trace"},
@@ -66,7 +66,7 @@ BFRUN_FROM_BLUECOMM = {
     *("bfrun.addresses", "bfrun.channel", "bfrun.errors", "bfrun.frames"),
     *("bfrun.probe", "bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
 }
-# Sent to hosts that have nothing but Python.
+# Sent to hosts that may have only Python.
 AGENT_ROOTS = {"bfrun.agent.agent", "bfrun.launch.bootstrap", "bfrun.agent.guard"}
 
 
@@ -152,7 +152,7 @@ IMPORTS = [
 
 
 def unit(module):
-    """Return the name that a module is placed under: the part below the package."""
+    """Return the part of a module's name that a row lists, just below the package."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
 
@@ -180,10 +180,10 @@ def test_imports_go_down(package):
     wrong = [
         str(item)
         for item in within(package)
-        # A module without a place is the business of the test above.
+        # The test above reports modules without a row.
         if {unit(item.importer), unit(item.imported)} <= row_of.keys()
         and row_of[unit(item.importer)] > row_of[unit(item.imported)]
-        # What the package itself states, such as its version, is below everything.
+        # Attributes of the package itself, such as its version, are below everything.
         and item.imported != package
     ]
     assert not wrong, "\n".join(wrong)
@@ -195,7 +195,7 @@ def test_no_module_needs_itself(package):
     for item in within(package):
         if item.when != "call" and item.imported in needs:
             needs[item.importer].add(item.imported)
-    # Take away the modules that need nothing more, until none are left.
+    # Remove modules without needs until none is left.
     while free := {module for module, needed in needs.items() if not needed}:
         needs = {
             module: needed - free

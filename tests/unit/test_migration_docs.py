@@ -1,4 +1,4 @@
-"""The pages for those who come from BlueFog and Horovod: names and tests that exist."""
+"""The migration pages for BlueFog and Horovod name only what exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.bluecomm.test_public_names import BLUEFOG, HOROVOD
 ROOT = Path(__file__).parents[2]
 PAGES = ["from-bluefog.md", "from-horovod.md"]
 DEFECTS = "notes/bluefog-defects.md"
-# Names of arguments, and of what takes them.
+# Names of arguments, and of their functions.
 ARGUMENTS = {
     "src_weights": bf.neighbor_allreduce,
     "dst_weights": bf.neighbor_allreduce,
@@ -39,12 +39,12 @@ def rows_of(page: str) -> Iterator[tuple[str, str]]:
 
 
 def names_in(cell: str) -> list[str]:
-    """Return the names of a cell that are Python's: no options, no variables."""
+    """Return the Python names of a cell, without options and variables."""
     return re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", cell)
 
 
 def promised(page: str) -> list[tuple[str, bool]]:
-    """Return what must exist, and whether it is an attribute of optimizers."""
+    """Return the name that must exist, and whether optimizers must have it."""
     found = []
     for theirs, ours in rows_of(page):
         cell = theirs if ours == "same" else ours

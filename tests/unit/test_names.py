@@ -1,4 +1,4 @@
-"""One name, one type: no two types of the project are called alike."""
+"""One name, one type: no two types of the project share a name."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "native"
 
-# One role that several sibling transports have, each in its own namespace.
+# Roles of sibling transports, each in its own namespace.
 SIBLINGS = {"stream", "transport/inproc", "transport/mpi", "transport/shm"}
 SIBLING_ROLES = {
     *("Chunk", "Connector", "Frame", "FrameKind", "Hello", "Inbox", "Listener"),

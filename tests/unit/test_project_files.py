@@ -1,4 +1,4 @@
-"""What files outside of the packages say: names of settings, links, other files."""
+"""Files outside of the packages name only existing settings, links and files."""
 
 import dataclasses
 import re
@@ -11,7 +11,7 @@ from bluecomm.config import Config, variable_name
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 BUILD_FILES = [ROOT / name for name in ("Makefile", "setup.py", ".ci/run")]
-# Pages name files from the folder that they are about.
+# Pages name files relative to the folder that they describe.
 FOLDERS = [
     *("", "docs", "examples", "bfrun", "bluecomm", "bluecomm/optim"),
     *("native", "native/nccl_net", "native/engine", "native/engine/collectives"),
@@ -57,7 +57,7 @@ def files_in(text):
 
 @pytest.mark.parametrize("path", [*PAGES, *BUILD_FILES], ids=name_of)
 def test_each_variable_is_a_setting(path):
-    """Any other one makes ``init`` fail, so it must not be in the environment."""
+    """An unknown variable in the environment makes ``init`` fail."""
     settings = {variable_name(field) for field in dataclasses.fields(Config)}
     assert variables_in(path.read_text()) <= settings | plugin_variables()
 

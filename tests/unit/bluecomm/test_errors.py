@@ -1,4 +1,4 @@
-"""The tree of errors, their text, and the facts they carry."""
+"""The hierarchy of errors, their texts, and their attributes."""
 
 import pickle
 

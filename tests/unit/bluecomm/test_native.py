@@ -1,4 +1,4 @@
-"""The extension module by itself: words, ownership, forks. One process."""
+"""The extension module by itself, in one process: names, ownership, forks."""
 
 import array
 import os
@@ -224,7 +224,7 @@ def test_a_blocking_call_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not engine.submit(call_on(tensor, **options), kept)
     assert kept == {}
     assert engine.finished() == []
-    # A gather is waited for, too, but its result is still to be fetched.
+    # The blocking call also waits for a gather, but its result must still be fetched.
     call = gather_of(tensor, **options)
     handle = engine.submit(call, kept)
     assert engine.done(handle)
@@ -260,7 +260,7 @@ def test_a_blocking_call_comes_back_for_a_signal(pair: list[Engine]) -> None:
     finally:
         thread.join()
         signal.signal(signal.SIGINT, before)
-    # The operation goes on, and whoever started it can tell with which memory.
+    # The operation goes on, and its caller still knows which memory it uses.
     pending = {one["handle"] for one in pair[0].pending()}
     assert pending == set(kept) != set()
 
@@ -338,7 +338,7 @@ def test_peers_that_no_transport_reaches(tmp_path: Path) -> None:
 
 
 def test_pending_names_who_is_awaited(pair: list[Engine]) -> None:
-    # Too long to travel with its header, or rank 1 might end well before it hears.
+    # Too long for an eager message, so rank 1 learns of the failure before it finishes.
     tensors = [array.array("f", [0.0] * 4096) for _ in pair]
     handle = submit(pair[0], tensors[0])
     (pending,) = pair[0].pending()

@@ -1,4 +1,4 @@
-"""The stubs of the extensions: stubtest sees names only, this test sees arguments.
+"""The stubs of the extensions: stubtest compares names, this test arguments.
 
 pybind11 writes the arguments of a function into the first line of its docstring.
 """
@@ -22,7 +22,7 @@ class Argument(NamedTuple):
 
 
 def split(text: str) -> list[str]:
-    """Split at the commas that no bracket encloses."""
+    """Split at the commas outside of brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
@@ -34,7 +34,7 @@ def split(text: str) -> list[str]:
 
 
 def documented(docstring: str) -> list[Argument]:
-    """Return the arguments that pybind11 tells of."""
+    """Return the arguments in the docstring that pybind11 has written."""
     first = docstring.splitlines()[0]
     inside = first.partition("(")[2].rpartition(") ->")[0]
     found, keyword_only = [], False
@@ -62,7 +62,7 @@ def stubbed(function: ast.FunctionDef) -> list[Argument]:
 
 
 def functions_of(module):
-    """Yield (name, stub, function) for what the extension documents."""
+    """Yield (name, stub, function) for each documented function of the extension."""
     path = ROOT / (module.__name__.replace(".", "/") + ".pyi")
     for node in ast.parse(path.read_text()).body:
         made = getattr(module, getattr(node, "name", ""), None)
@@ -72,7 +72,7 @@ def functions_of(module):
             for child in node.body:
                 function = vars(made).get(getattr(child, "name", ""))
                 if function is not None and not isinstance(function, property):
-                    # From the class, because vars() holds static methods as such.
+                    # From the class, because vars() returns unbound static methods.
                     function = getattr(made, child.name)
                     yield f"{node.name}.{child.name}", child, function
 

@@ -1,4 +1,4 @@
-"""``bluecomm.__all__``, and the names with which scripts of the predecessors come."""
+"""``bluecomm.__all__``, and the names that scripts of the predecessors use."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""A rank's connection to its agent, against an agent of a few lines."""
+"""A rank's connection to its agent, tested against a minimal agent."""
 
 import os
 import socket
@@ -65,7 +65,7 @@ def start(tmp_path):
 
 
 def collected(link):
-    """Let a list listen, and return it with a way to wait for its n-th frame."""
+    """Subscribe a list; return it and a function that waits for its n-th frame."""
     frames, came = [], threading.Condition()
 
     def listen(frame):

@@ -1,4 +1,4 @@
-"""Lengths of time that follow from the deadline of operations."""
+"""Durations that are derived from the deadline of operations."""
 
 import pytest
 

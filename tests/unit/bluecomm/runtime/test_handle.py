@@ -1,4 +1,4 @@
-"""Handles: what an outcome becomes, and when the operation is let go."""
+"""Handles: how an outcome becomes a result or an error, and when they release."""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Which member lives on which machine."""
+"""The machines of a group's members."""
 
 from bluecomm.runtime.layout import layout_of
 

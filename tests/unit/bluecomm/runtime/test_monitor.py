@@ -1,4 +1,4 @@
-"""When the monitor warns, asks, puts off a deadline, and ends an operation."""
+"""When the monitor warns, asks, extends a deadline, and fails an operation."""
 
 import logging
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ class FakeAgentConnection:
 
 
 class Bench:
-    """A monitor whose thread rests, and what it acts on."""
+    """A monitor whose thread does not run, and fakes of what it acts on."""
 
     def __init__(self, monkeypatch, *, with_agent=True):
         monkeypatch.setattr(Monitor, "_run", lambda self: None)
@@ -81,7 +81,7 @@ class Bench:
         )
 
     def look(self, seconds=0.0):
-        """Let time pass, and the monitor look; return the names it asks about."""
+        """Advance the clock and run the monitor; return the names it asks about."""
         self.now += seconds
         for operation in self.engine.operations:
             operation["age_s"] += seconds
@@ -90,7 +90,7 @@ class Bench:
         return [frame.op for frame in self.agent.sent[before:]] if self.agent else []
 
     def report(self, *, idle_s=99.0, ops=()):
-        """Give the monitor a report in which rank 1 has been idle for so long."""
+        """Give the monitor a report in which rank 1 has been idle for ``idle_s``."""
         entry = RankSnapshot(
             host="h", pid=7, state="running", cpu_s=0.0, idle_s=0.0, ops=[]
         )

@@ -1,4 +1,4 @@
-"""Which libmpi is taken, and what is said when none fits."""
+"""The choice of libmpi, and the error if none fits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MPICH = {"PMI_SIZE": "3", "PMI_RANK": "0"}
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """A machine whose libraries are those that a test names as usable."""
+    """A machine with only those libraries that a test declares usable."""
     here = types.SimpleNamespace(loaded=[], usable=set(), asked=[], prefix=tmp_path)
 
     def open_library(path):
@@ -62,7 +62,7 @@ def test_the_loaded_library_comes_first(machine):
     machine.loaded = ["/opt/libmpi.so.12"]
     machine.usable = {"/opt/libmpi.so.12", "libmpi.so.40"}
     assert open_mpi(None, OPEN_MPI).path == "/opt/libmpi.so.12"
-    # What comes to this process later must use it, too.
+    # Libraries that this process loads later must use it, too.
     assert os.environ["MPI4PY_LIBMPI"] == "/opt/libmpi.so.12"
     assert open_mpi("libmpi.so.12", {}).path == "/opt/libmpi.so.12"
     with pytest.raises(bf.BluecommError, match=r"BLUECOMM_MPI_LIB is libmpi\.so\.40"):

@@ -1,4 +1,4 @@
-"""Starting and ending MPI, with a library that only pretends."""
+"""Starting and ending MPI, with a fake library."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ INIT = b"cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n"
 
 
 class Server:
-    """Answers PMI-2 commands of one client as told."""
+    """Answers the PMI-2 commands of one client with prepared replies."""
 
     def __init__(self, answers=None):
         self.near, self.far = socket.socketpair()

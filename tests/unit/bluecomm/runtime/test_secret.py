@@ -1,4 +1,4 @@
-"""Who may read the secret of a job, and who is told what."""
+"""Access to the secret of a job, and the errors of those who have none."""
 
 import logging
 import os

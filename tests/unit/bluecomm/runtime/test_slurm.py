@@ -11,7 +11,7 @@ from bluecomm.runtime.rendezvous.process_manager import ProcessManager
 
 
 class Memory(ProcessManager):
-    """What the tasks of one process share."""
+    """The key-value store that the tasks of a test share."""
 
     name = "memory"
     remedy = "none"
@@ -36,7 +36,7 @@ class Memory(ProcessManager):
 
 @pytest.fixture
 def meet(monkeypatch, tmp_path):
-    """Have tasks meet, each with its idea of their number; return what came of it."""
+    """Let tasks meet, each with its own number of tasks; return the outcomes."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def one(rank, size, outcomes):

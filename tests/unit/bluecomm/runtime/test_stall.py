@@ -15,7 +15,7 @@ def waits(name, *ranks, age_s=20.0, blocking=True):
 
 
 def report(rank, name, table, *, age_s=20.0, others=0, wish="", **changes):
-    """Return what ``rank`` sees of its operation ``name``.
+    """Return the report of ``rank`` on its operation ``name``.
 
     ``table`` has the operations of each rank; ``changes`` the fields of single ranks,
     such as ``rank1={"state": "stopped"}``.
@@ -92,7 +92,7 @@ def test_a_circle_of_three_is_found_by_those_who_lead_to_it():
         "goes on itself",
     ],
 )
-def test_what_time_may_mend_is_no_cycle(table):
+def test_a_wait_that_may_still_end_is_not_a_cycle(table):
     assert report(0, "x", table).find_cycle() is None
 
 
@@ -122,7 +122,7 @@ def test_states_of_an_earlier_call_say_nothing_of_this_one():
     ],
     ids=["idle", "busy", "stopped", "one of two", "for a busy one", "circle", "absent"],
 )
-def test_who_is_busy_excuses_those_who_wait(table, changes, excused):
+def test_a_busy_rank_excuses_the_ranks_that_wait_for_it(table, changes, excused):
     assert report(0, "x", table, **changes).excuses_all(30.0) is excused
 
 

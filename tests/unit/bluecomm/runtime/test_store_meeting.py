@@ -1,4 +1,4 @@
-"""How ranks of one start find each other in a store, and never those of an earlier."""
+"""How the ranks of one start meet in a store, and ignore those of earlier starts."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ SECRET = bytes(range(32))
 
 @pytest.fixture(autouse=True)
 def threads_are_ranks(monkeypatch):
-    """Let the ranks of a test be threads of one process."""
+    """Run the ranks of a test as threads of one process."""
     monkeypatch.setattr(StoreMeeting, "_claim", lambda self: None)
 
 
@@ -30,7 +30,7 @@ def secret_file(tmp_path):
 
 
 def meet(store, size, secret_file, *, sizes=None, ranks=None, timeout_s=5.0):
-    """Return for each rank its meeting, or the error it got."""
+    """Return the meeting, or the error, of each rank."""
     outcomes = {}
 
     def body(rank):
@@ -81,7 +81,7 @@ def test_records_are_exchanged_by_rank_and_round(secret_file):
 def test_a_restarted_rank_does_not_meet_an_earlier_start(secret_file):
     store = HashStore()
     earlier = meet(store, 3, secret_file)
-    # The others come while the store still holds everything of the earlier start.
+    # The others arrive while the store still holds the records of the earlier start.
     outcomes = {}
     late = threading.Thread(
         target=lambda: outcomes.update(meet(store, 2, secret_file, ranks=[1]))
@@ -132,7 +132,7 @@ def test_a_second_process_that_claims_a_rank_is_refused(secret_file, monkeypatch
     store = HashStore()
     handover = SecretHandover(secret_file, "", one_machine=True, channel="a store")
     StoreMeeting(store, "p", 0, 1, handover, 1.0)
-    # This process as it was, and another one that still runs.
+    # An earlier process with this id, and a process that still runs.
     StoreMeeting(store, "p", 0, 1, handover, 1.0)
     claim = {
         "machine": store_meeting.machine_identity(),

@@ -1,4 +1,4 @@
-"""What torchrun tells a rank, and a rank's own host."""
+"""The variables of torchrun, and the addresses of a rank's own host."""
 
 import socket
 import threading

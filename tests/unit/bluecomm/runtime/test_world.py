@@ -1,4 +1,4 @@
-"""What a world notes of its operations, and how long it keeps their tensors."""
+"""A world's records of its operations, and how long it keeps their tensors."""
 
 import collections
 import gc
@@ -16,7 +16,7 @@ from bluecomm.runtime.world import World
 
 
 class Interrupted:
-    """An engine in whose call a signal comes: its handler raises on return."""
+    """An engine whose call is interrupted: the signal handler raises on return."""
 
     def __init__(self):
         self.released = []
@@ -64,7 +64,7 @@ class Reading:
 
 
 def make_world(engine, kept):
-    """Return a world of this engine that has met nobody and keeps these tensors."""
+    """Return a world without peers that uses this engine and keeps these tensors."""
     world = World.__new__(World)
     vars(world).update(
         pid=os.getpid(),

@@ -1,4 +1,4 @@
-"""Waiting for requests to other ranks."""
+"""Waiting for window requests to other ranks."""
 
 from types import SimpleNamespace
 

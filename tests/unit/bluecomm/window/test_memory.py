@@ -1,4 +1,4 @@
-"""Memory that others read or write is kept as long as they may."""
+"""Memory that other ranks may read or write is kept alive."""
 
 from types import SimpleNamespace
 

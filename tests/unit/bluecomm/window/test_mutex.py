@@ -1,4 +1,4 @@
-"""Mutexes, where a signal comes at a bad time."""
+"""Mutexes of windows, interrupted by signals."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ def test_a_mutex_is_given_back_when_a_signal_ends_the_call(monkeypatch):
 
     def lock(owner, limit_s, kept, keep):
         kept["ticket"] = keep
-        raise KeyboardInterrupt  # as its handler does on return
+        raise KeyboardInterrupt  # as the signal handler does on return
 
     native = SimpleNamespace(lock=lock, unlock=lambda *what: given_back.append(what))
     window = LiveWindow("x", SimpleNamespace(rank=0), torch.zeros(1), native)

@@ -1,4 +1,4 @@
-"""The names of windows, and what they are called with: promised to BlueFog's users."""
+"""The names and signatures of the window functions, as BlueFog's users expect."""
 
 import inspect
 
