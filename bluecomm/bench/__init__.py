@@ -1,4 +1,4 @@
-"""Measures bluecomm on the machines at hand, beside its peers in the same run.
+"""Measures bluecomm on your machines, beside its peers in the same run.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Command line of the benchmark: one subcommand per question, a module each."""
+"""Command line of the benchmark: one subcommand and module per question."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from bluecomm.bench import launch, ops, simulate, train
 
-# Each has `add_parser(subparsers)`, which sets the parser's default `run` to a function
-# from the parsed arguments to the exit code.
+# Each module has `add_parser(subparsers)`, which sets the parser's default `run` to a
+# function that takes the parsed arguments and returns the exit code.
 SUBCOMMANDS = (ops, launch, train, simulate)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the subcommand that the command line names, ``ops`` if it names none.
+    """Run the subcommand of the command line, ``ops`` by default.
 
     Returns:
         The exit code.
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         prog="python -m bluecomm.bench",
-        description="Measure bluecomm on the machines at hand.",
+        description="Measure bluecomm on your machines.",
     )
     subparsers = parser.add_subparsers(metavar="SUBCOMMAND", required=True)
     for module in SUBCOMMANDS:

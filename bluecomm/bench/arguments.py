@@ -1,4 +1,4 @@
-"""Arguments that several subcommands have: numbers, and files for results."""
+"""Arguments of several subcommands: numbers, and files for results."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def add_outputs(
 
 
 def why_not_written(results: Path | None, *pictures: Path | None) -> str:
-    """Return why a file could not be written here in the end; empty if all could.
+    """Return why a file cannot be written here; empty if all can.
 
-    Asked before anything is measured.
+    Call it before the measurements.
     """
     drawn = [path for path in pictures if path is not None]
     if drawn and importlib.util.find_spec("matplotlib") is None:
@@ -71,7 +71,7 @@ def why_not_written(results: Path | None, *pictures: Path | None) -> str:
             return f"{path} is a folder, not a file"
         existing = path if path.exists() else path.absolute().parent
         if not existing.exists():
-            return f"{path}: there is no folder {existing}"
+            return f"{path}: the folder {existing} does not exist"
         if not os.access(existing, os.W_OK):
             return f"{existing} cannot be written to"
     return ""

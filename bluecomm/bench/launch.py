@@ -1,4 +1,4 @@
-"""``launch``: how long a job takes to start, beside as many imports by hand."""
+"""``launch``: times the start of a job, beside as many imports by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMAT = "bluecomm.bench.launch/1"
 _DEFAULT_RANKS = (1, 2, 4, 8, 16, 32, 64)
 _LIMIT_S = 600.0
 
-# What each rank runs: a script as users write it, that says when it got how far.
+# The script of each rank: an ordinary program that records when each step ended.
 _SCRIPT = """
 import json, sys, time
 times = [time.monotonic()]
@@ -43,11 +43,11 @@ _BY_HAND = "import bluecomm"
 class Launch:
     """Seconds to start a job of some ranks, medians over the rounds.
 
-    ``first_collective_s`` runs from the start of ``bfrun`` until the last rank is
-    through its first barrier, ``whole_s`` until ``bfrun`` has ended, ``by_hand_s`` from
-    the start to the end of as many ``python -c 'import bluecomm'``, all at once. The
-    parts are those of the median rank: until its interpreter ran, import, ``init``
-    (which waits for all ranks), the barrier.
+    ``first_collective_s`` is the time from the start of ``bfrun`` until the last rank
+    has passed its first barrier, ``whole_s`` the time until ``bfrun`` has ended, and
+    ``by_hand_s`` the time of as many ``python -c 'import bluecomm'``, all at once. The
+    parts are those of the median rank: start of the interpreter, import, ``init``
+    (which waits for all ranks), barrier.
     """
 
     ranks: int
@@ -62,7 +62,7 @@ class Launch:
 
     @property
     def overhead(self) -> float:
-        """How much longer the job takes than the imports by hand; 0.1 is 10 %."""
+        """Extra time of the job, relative to the imports by hand; 0.1 is 10 %."""
         return self.whole_s / self.by_hand_s - 1
 
 
@@ -86,7 +86,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--rounds",
         type=count,
         default=3,
-        help="times that each job starts, in turns with the imports (default: 3)",
+        help="how often each job starts, in turns with the imports (default: 3)",
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the results to FILE"
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure what the command line asks for and print a table."""
     refusal = why_not_written(args.json)
     if "BLUECOMM_AGENT_SOCKET" in os.environ:
-        refusal = "launch starts jobs of its own; start it without bfrun"
+        refusal = "launch starts its own jobs; start it without bfrun"
     if refusal:
         print(f"launch: {refusal}", file=sys.stderr)
         return 2
@@ -118,10 +118,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(ranks: int, rounds: int) -> Launch:
-    """Return how long a job of that size takes to start.
+    """Measure how long a job of that size takes to start.
 
     Raises:
-        RuntimeError: A job or an import failed; the text has what it said.
+        RuntimeError: A job or an import failed; the text has its output.
     """
     jobs, by_hand = [], []
     for _ in range(rounds):
@@ -138,7 +138,7 @@ def measure(ranks: int, rounds: int) -> Launch:
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """One start; see ``Launch``."""
+    """The times of one start; see ``Launch``."""
 
     first_collective_s: float
     whole_s: float
@@ -174,10 +174,10 @@ def _import_by_hand(ranks: int) -> float:
 
 
 def run_all(commands: Sequence[Sequence[str]]) -> None:
-    """Run commands side by side to their ends.
+    """Run commands side by side until all have ended.
 
     Raises:
-        RuntimeError: One of them failed; the text has what it said.
+        RuntimeError: A command failed; the text has its output.
     """
     deadline = time.monotonic() + _LIMIT_S
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The limit: the least that an operation costs on these machines, without an engine.
+"""The limit: the least cost of an operation on these machines, without an engine.
 
 On one machine: loops over shared memory (``native/bench``). Between machines: one plain
 TCP stream from each rank to the next.
@@ -29,15 +29,15 @@ _STREAM_LIMIT_S = 120.0
 
 
 class MemoryLimit:
-    """Operations as bare loops over the ranks' arrays, which all of them map.
+    """Runs operations as bare loops over arrays that all ranks map.
 
-    Only for ranks of one machine.
+    Works on one machine only.
 
     Args:
-        nbytes: The most that a case will have.
+        nbytes: Size of the largest case.
 
     Raises:
-        OSError: A rank cannot map the others' memory; on all ranks.
+        OSError: A rank cannot map the others' memory; raised on all ranks.
     """
 
     name = LIMIT
@@ -48,7 +48,7 @@ class MemoryLimit:
         self._nbytes = nbytes
 
     def array(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return this rank's array, which others read: for tests. It lives here."""
+        """Return this rank's array, which others read; for tests. Does not own it."""
         pointer = ctypes.c_byte * self._nbytes
         memory = pointer.from_address(self._memory.array_address)
         return torch.frombuffer(memory, dtype=dtype)
@@ -77,9 +77,9 @@ class MemoryLimit:
         return turn
 
     def _combine(self, case: Case) -> Turn:
-        """Return one pass: read the sources' arrays and the own, write the result."""
+        """Return the turn of one pass that reads all arrays and writes the result."""
         exchange = exchange_of(case.operation.kind, rank(), size())
-        # A last rank without a partner takes part in the barriers, and copies.
+        # A last rank without a partner copies, and takes part in the barriers.
         sources = [(rank(), 1.0)]
         if exchange is not None:
             sources = sorted(
@@ -125,7 +125,7 @@ class MemoryLimit:
 
 @contextlib.contextmanager
 def _common_file(nbytes: int) -> Iterator[int]:
-    """Open a file in memory that rank 0 makes and the others find through ``/proc``."""
+    """Open rank 0's file in memory, which the others find through ``/proc``."""
     fd, found = -1, ""
     if rank() == 0:
         fd = os.memfd_create("bluecomm-bench", os.MFD_CLOEXEC)
@@ -143,17 +143,17 @@ def _common_file(nbytes: int) -> Iterator[int]:
         if failures:
             raise OSError(f"cannot map the memory of rank 0: {failures[0]}")
         yield fd
-        barrier()  # all have it open until all have mapped it
+        barrier()  # keeps the file open until all ranks have mapped it
     finally:
         if fd >= 0:
             os.close(fd)
 
 
 class StreamLimit:
-    """One plain TCP stream from each rank to the next, all at once.
+    """Sends on one plain TCP stream from each rank to the next, all at once.
 
-    An operation's time is that of the bytes which must pass a rank's link (see
-    ``bus_bandwidth``). For one rank per machine.
+    The time of an operation is that of the bytes that must pass a rank's link (see
+    ``bus_bandwidth``). Needs one rank per machine.
     """
 
     name = LIMIT
@@ -175,11 +175,11 @@ class StreamLimit:
         return timed(lambda: self._shift(outgoing, incoming))
 
     def _shift(self, outgoing: memoryview, incoming: memoryview) -> None:
-        """Send to the next rank while receiving as much from the previous one.
+        """Send to the next rank while receiving the same amount from the previous one.
 
         Raises:
             ConnectionError: The previous rank has closed its connection.
-            TimeoutError: Nothing moved for too long.
+            TimeoutError: No byte moved before the deadline.
         """
         deadline = time.monotonic() + _STREAM_LIMIT_S
         sent = received = 0
@@ -214,9 +214,9 @@ def _connect_ring() -> tuple[socket.socket, socket.socket]:
         listener.bind((address, 0))
         listener.listen(1)
         listener.settimeout(_CONNECT_LIMIT_S)
-        places = allgather_object((address, listener.getsockname()[1]))
+        ends = allgather_object((address, listener.getsockname()[1]))
         following = socket.create_connection(
-            places[(rank() + 1) % size()], timeout=_CONNECT_LIMIT_S
+            ends[(rank() + 1) % size()], timeout=_CONNECT_LIMIT_S
         )
         previous, _ = listener.accept()
     for connection in (following, previous):

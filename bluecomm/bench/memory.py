@@ -1,4 +1,4 @@
-"""How much memory may still be taken."""
+"""Finds the memory that is still available."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-# Names of a control group's limit and use, version 2 and 1.
+# Files with a control group's limit and use, in version 2 and 1.
 _NAMES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -16,14 +16,13 @@ _NAMES = (
 def free_memory(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 ) -> int:
-    """Return the bytes that are free on this machine, and for this process.
+    """Return the bytes of memory that this process can still allocate.
 
-    What a container may take is limited by its control group, of which
-    ``/proc/meminfo`` does not tell.
+    Respects the control groups of a container, which ``/proc/meminfo`` does not show.
 
     Args:
-        proc: Where ``meminfo`` and ``self/cgroup`` are.
-        cgroups: Where the control groups are.
+        proc: Folder of ``meminfo`` and ``self/cgroup``.
+        cgroups: Folder of the control groups.
     """
     lines = (proc / "meminfo").read_text().splitlines()
     numbers = dict(line.split(":", 1) for line in lines)
@@ -32,13 +31,13 @@ def free_memory(
 
 
 def _left_to_groups(groups: Path, root: Path) -> Iterator[int]:
-    """Yield what the limit of each group leaves, from the process's own upwards."""
+    """Yield the bytes left in each control group, from the process's own upwards."""
     for line in groups.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         base = root / "memory" if controllers else root
-        # In a container the path may be the host's, of which only the root is here.
+        # In a container the path may be that of the host, whose root alone is mounted.
         own = base / path.lstrip("/")
         for folder in (own, *own.parents):
             if folder.is_relative_to(base):
@@ -53,6 +52,6 @@ def _left(folder: Path, limit: str, use: str, cache: str) -> Iterator[int]:
     numbers = dict(
         line.split() for line in (folder / "memory.stat").read_text().splitlines()
     )
-    # The cache of files gives way.
+    # The kernel drops cached files when memory is needed.
     taken = int((folder / use).read_text()) - int(numbers.get(cache, 0))
     yield max(0, int(most) - taken)

@@ -1,9 +1,9 @@
-"""MPI beside bluecomm: a world of its own that takes turns with the ranks'.
+"""MPI as a peer: an MPI job that takes turns with the ranks of bluecomm.
 
-The ranks of a bfrun job are no MPI processes, and processes that join each other later
-(``MPI_Comm_connect``) talk over TCP in some MPIs. So rank 0 starts an ordinary MPI job
-of as many processes through ``mpirun`` on this machine. Its processes sleep in a read
-from a socket while others have their turns.
+The ranks of a bfrun job are not MPI processes, and some MPIs use TCP between processes
+that connect later (``MPI_Comm_connect``). So rank 0 starts an ordinary MPI job of the
+same size through ``mpirun`` on this machine. Its processes sleep in a read from a
+socket while others have their turns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bluecomm.bench.results import MPI
 from bluecomm.bench.timing import Turn
 from bluecomm.runtime.rendezvous.mpi_library import launcher_family
 
-# A rank that finds them takes itself for one of the job that the benchmark runs in.
+# With these variables an MPI process would join the job of the benchmark itself.
 _LAUNCHERS_OWN = ("BLUECOMM_", "PMI_", "PMIX_", "MPI_LOCAL", "HYDI_", "SLURM_")
 
 _START_LIMIT_S = 120.0
@@ -39,11 +39,11 @@ _END_LIMIT_S = 10.0
 
 
 def why_not_here() -> str:
-    """Return why there is no MPI to measure on this machine, or an empty text."""
+    """Return why MPI cannot be measured on this machine; empty if it can."""
     if importlib.util.find_spec("mpi4py") is None:
         return "mpi4py is not installed"
     if find_mpirun() is None:
-        return "there is no mpirun beside this Python or in PATH"
+        return "no mpirun exists beside this Python or in PATH"
     return ""
 
 
@@ -56,8 +56,8 @@ def find_mpirun() -> str | None:
 def mpirun_command(mpirun: str, version: str, world_size: int) -> list[str]:
     """Return the start of the command line for an MPI of that version.
 
-    Open MPI wants to be told that there may be more ranks than cores, and then must
-    not spin: a rank that does takes the core that its peer needs.
+    Open MPI needs an option to start more ranks than cores, and another so that they
+    do not spin: a spinning rank takes the core that its peer needs.
     """
     command = [mpirun, "-np", str(world_size)]
     if "Open MPI" in version or "open-mpi" in version:
@@ -68,10 +68,10 @@ def mpirun_command(mpirun: str, version: str, world_size: int) -> list[str]:
 
 
 def mpi_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for ``mpirun``: no launcher's, and root may start it."""
+    """Return the environment of ``mpirun``, without variables of other launchers."""
     foreign: tuple[str, ...] = _LAUNCHERS_OWN
     if launcher_family(environ) is not None:
-        foreign += ("MPI4PY_LIBMPI",)  # that job's own library, set by init
+        foreign += ("MPI4PY_LIBMPI",)  # set by init for that job
     own = {k: v for k, v in environ.items() if not k.startswith(foreign)}
     if os.geteuid() == 0:
         own.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -79,10 +79,10 @@ def mpi_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class MpiWorld:
-    """The MPI job, as rank 0 sees it.
+    """Rank 0's control of the MPI job.
 
     Raises:
-        RuntimeError: It did not start; the text has what ``mpirun`` said.
+        RuntimeError: The job did not start; the text has the output of ``mpirun``.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -107,7 +107,7 @@ class MpiWorld:
             if told[0]["size"] != world_size:
                 raise RuntimeError(
                     f"{mpirun} started {told[0]['size']} ranks, expected {world_size}; "
-                    "is it of the MPI that mpi4py uses?"
+                    "does it belong to the MPI that mpi4py uses?"
                 )
             self.version = _short(told[0]["version"])
             self._stack = stack.pop_all()
@@ -117,10 +117,10 @@ class MpiWorld:
         self._stack.close()
 
     def ask(self, command: dict[str, Any]) -> list[Any]:
-        """Give all its ranks a command and return their answers.
+        """Send a command to all ranks of the job and return their answers.
 
         Raises:
-            RuntimeError: One of them has ended.
+            RuntimeError: A rank has ended.
         """
         for lines in self._ranks:
             lines.write(json.dumps(command) + "\n")
@@ -143,7 +143,7 @@ class MpiWorld:
         raise RuntimeError(f"mpirun did not start the MPI world: {said}")
 
     def _end(self) -> None:
-        """Wait for mpirun, whose ranks end as their sockets have been closed."""
+        """Wait for mpirun; its ranks end because their sockets have been closed."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 self._process.wait(_END_LIMIT_S)
@@ -172,16 +172,16 @@ def _start(
 
 
 def _short(version: str) -> str:
-    """Return ``Open MPI v5.0.11`` of an MPI's page of text about itself."""
+    """Shorten an MPI's version text to, for example, ``Open MPI v5.0.11``."""
     words = version.split("\n")[0].split(",")[0].replace("Version:", " ").split()
     return " ".join(words)
 
 
 class Mpi:
-    """MPI through mpi4py on ordinary tensors; collective in the ranks of bluecomm.
+    """Measures MPI through mpi4py; all methods are collective in bluecomm's ranks.
 
     Raises:
-        RuntimeError: The MPI world did not start; on all ranks.
+        RuntimeError: The MPI world did not start; raised on all ranks.
     """
 
     name = MPI
@@ -224,6 +224,6 @@ class Mpi:
         seconds = 0.0
         if self._world is not None:
             seconds = max(self._world.ask({"repeats": repeats}))
-        # The others sleep here until the MPI world's turn is over.
+        # The other ranks sleep here until the MPI world has had its turn.
         barrier()
         return seconds

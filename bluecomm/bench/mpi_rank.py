@@ -1,7 +1,7 @@
 """One rank of the MPI world that ``ops`` measures; ``mpirun`` starts it.
 
-It is told over a Unix socket what to measure, and waits there, asleep, while others
-have their turns.
+It receives commands over a Unix socket, and sleeps in a read from it while others have
+their turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bluecomm.bench.operations import OPERATIONS, Case, Neighborhood, weighted_s
 from bluecomm.bench.peer_calls import PeerCalls, Prepared, zeros
 from bluecomm.bench.timing import Call
 
-# MPI has no arithmetic on the half formats; messages of them are bytes.
+# MPI has no arithmetic on half-precision types; it sends them as bytes.
 _REDUCIBLE = {
     torch.uint8: "UINT8_T",
     torch.int8: "INT8_T",
@@ -31,7 +31,7 @@ _REDUCIBLE = {
 
 
 def can_measure(case: Case) -> bool:
-    """Return whether MPI has the operation for this type."""
+    """Return whether MPI has the operation for the case's type."""
     kind = case.operation.kind
     if case.operation.is_one_sided:
         return False
@@ -41,7 +41,7 @@ def can_measure(case: Case) -> bool:
 
 
 class MpiOperations(PeerCalls):
-    """Makes the calls, with mpi4py on ordinary tensors."""
+    """Builds the calls with mpi4py, on ordinary tensors."""
 
     def __init__(self, mpi: Any) -> None:
         self._mpi = mpi
@@ -97,7 +97,7 @@ class MpiOperations(PeerCalls):
 
 
 def main(path: str) -> None:
-    """Serve the commands that come through the socket ``path`` until it is closed."""
+    """Execute the commands from the socket at ``path`` until it is closed."""
     from mpi4py import MPI
 
     torch.set_num_threads(1)

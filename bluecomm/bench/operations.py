@@ -1,4 +1,4 @@
-"""What can be measured: operations, whom a rank exchanges with, bus bandwidth."""
+"""The cases of the benchmark: operations, partners of a rank, bus bandwidth."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 import torch
 
 Layout = Sequence[int]
-"""Machine of each rank, numbered from 0."""
+"""The machine of each rank, numbered from 0."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """An operation and how its bandwidth is counted.
+    """An operation and the rule for its bandwidth.
 
-    ``bus_factor`` gives, from the layout, the bytes that must pass between ranks, per
-    rank and byte of size; see ``bus_bandwidth``. ``is_divided`` says that each rank
-    handles a block per rank, and ``is_weighted`` that it needs floating-point numbers.
+    ``bus_factor`` returns for a layout the bytes that must pass between ranks, per rank
+    and byte of size; see ``bus_bandwidth``. With ``is_divided`` each rank handles a
+    block per rank, and with ``is_weighted`` the elements must be floating-point.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Operation:
 
     @property
     def kind(self) -> str:
-        """The operation without regard to where its result goes."""
+        """The operation's name without the suffix of the in-place form."""
         return self.name.rstrip("_")
 
 
@@ -107,8 +107,8 @@ class Case:
     """One operation on tensors of one type and size.
 
     ``count`` is the number of elements of the larger of a rank's input and output; the
-    input of an allgather is one block of it. ``is_written`` says that every rank
-    writes its input before each call, and that the time of that counts.
+    input of an allgather is one block of it. With ``is_written`` every rank writes its
+    input before each call, and the time of the writing counts.
     """
 
     operation: Operation
@@ -127,12 +127,12 @@ class Case:
         return str(self.dtype).removeprefix("torch.")
 
     def why_not_on(self, layout: Layout) -> str:
-        """Return why it is impossible among such ranks; empty if it is possible."""
+        """Return why these ranks cannot run the case; empty if they can."""
         operation = self.operation
         if operation.is_weighted and not self.dtype.is_floating_point:
             return (
                 f"{operation.name} with {self.dtype_name}: "
-                "a weighted average of integers is no integer"
+                "a weighted average of integers is not an integer"
             )
         if operation.kind.startswith("hierarchical") and max(layout) == 0:
             return (
@@ -145,7 +145,7 @@ class Case:
 def case_of(
     operation: Operation, dtype: torch.dtype, nbytes: int, world_size: int
 ) -> Case:
-    """Return the case nearest to a size: whole elements, and as many for each rank."""
+    """Return the case nearest to a size, with equal whole elements for each rank."""
     blocks = world_size if operation.is_divided else 1
     count = max(1, round(nbytes / dtype.itemsize / blocks)) * blocks
     return Case(operation, dtype, count)
@@ -153,7 +153,7 @@ def case_of(
 
 @dataclasses.dataclass(frozen=True)
 class Neighborhood:
-    """Whom a rank reads and is read by, with the weights of a sum over its sources."""
+    """A rank's sources with their weights, and its destinations."""
 
     self_weight: float
     sources: dict[int, float]
@@ -161,12 +161,12 @@ class Neighborhood:
 
 
 def exponential_hops(world_size: int) -> list[int]:
-    """Return 1, 2, 4, ... below the number of ranks: the exponential-2 graph's hops."""
+    """Return the hops of the exponential-2 graph: 1, 2, 4, ... below its size."""
     return [1 << k for k in range((world_size - 1).bit_length())]
 
 
 def exchange_of(kind: str, rank: int, world_size: int) -> Neighborhood | None:
-    """Return a rank's part in an operation with neighbors.
+    """Return a rank's exchange in an operation with neighbors.
 
     Args:
         kind: ``neighbor_allreduce`` (exponential-2), ``one_peer`` (rank ``i`` reads
@@ -175,10 +175,10 @@ def exchange_of(kind: str, rank: int, world_size: int) -> Neighborhood | None:
         world_size: Number of ranks, at least 2.
 
     Returns:
-        Its part; ``None`` for a last rank without a partner.
+        The exchange; ``None`` for a last rank without a partner.
 
     Raises:
-        ValueError: There is no such kind.
+        ValueError: The kind has no neighbors.
     """
     if kind == "neighbor_allreduce":
         hops = exponential_hops(world_size)
@@ -206,7 +206,8 @@ def weighted_sum(
 ) -> None:
     """Write an exchange's weighted sum to ``output``, which may be ``own``.
 
-    In as few passes over memory as torch offers: for peers without such a sum.
+    Peers without such a sum use this; it takes as few passes over memory as torch
+    allows.
     """
     weights = list(exchange.sources.values())
     if len(received) == 1 and exchange.self_weight + weights[0] == 1:
@@ -218,7 +219,7 @@ def weighted_sum(
 
 
 def bus_bytes(operation: Operation, nbytes: int, layout: Layout) -> float:
-    """Return how many bytes must pass a rank's link, for ``nbytes`` of size."""
+    """Return the bytes that must pass a rank's link for ``nbytes`` of size."""
     return operation.bus_factor(layout) * nbytes
 
 
@@ -227,10 +228,10 @@ def bus_bandwidth(
 ) -> float:
     """Return the bus bandwidth of an operation in 10^9 bytes per second.
 
-    ``factor * nbytes / time``, where ``factor * nbytes`` is what has to pass a rank's
-    link. It does not depend on the number of ranks where the links are the limit, and
-    can be compared with their speed. For n ranks ``factor`` is 2 (n - 1) / n for
-    allreduce, (n - 1) / n for allgather and alltoall and 1 for broadcast; an operation
+    It is ``factor * nbytes / time``, where ``factor * nbytes`` bytes must pass a rank's
+    link. If the links are the limit, it does not depend on the number of ranks and can
+    be compared with the speed of the links. For n ranks ``factor`` is 2 (n - 1) / n for
+    allreduce, (n - 1) / n for allgather and alltoall, and 1 for broadcast; an operation
     with neighbors receives ``nbytes`` from each.
 
     Args:

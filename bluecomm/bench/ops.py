@@ -1,4 +1,4 @@
-"""``ops``: how long one operation takes, by size, beside its peers."""
+"""``ops``: times each operation by size, beside the peers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "ops",
         help="time of each operation by size, beside gloo, MPI and the machine's limit",
-        description="Time operations, interleaved with its peers in the same "
+        description="Time operations, interleaved with those of peers in the same "
         "run. Start it with bfrun -np N.",
     )
     what = parser.add_argument_group("what is measured")
@@ -71,7 +71,7 @@ def add_parser(subparsers: Subparsers) -> None:
         choices=["all", *OPERATIONS],
         default=list(_DEFAULT_OPERATIONS),
         metavar="NAME",
-        help=f"all, or some of {' '.join(OPERATIONS)}; a _ at the end: in place "
+        help=f"all, or some of {' '.join(OPERATIONS)}; a trailing _ means in place "
         f"(default: {' '.join(_DEFAULT_OPERATIONS)})",
     )
     what.add_argument(
@@ -80,7 +80,7 @@ def add_parser(subparsers: Subparsers) -> None:
         type=_sizes,
         default=[parse_sizes(text) for text in _DEFAULT_SIZES],
         metavar="BYTES",
-        help="such as 4 64K 64M, or 4..256M for every fourth power of two between "
+        help="such as 4 64K 0.5M, or 4..256M for sizes that grow by a factor of 4 "
         f"(default: {' '.join(_DEFAULT_SIZES)})",
     )
     what.add_argument(
@@ -96,13 +96,13 @@ def add_parser(subparsers: Subparsers) -> None:
         nargs="*",
         choices=_PEERS,
         metavar="NAME",
-        help="beside bluecomm, some of gloo mpi limit (default: those that are there)",
+        help="the peers, some of gloo mpi limit (default: those that are available)",
     )
     what.add_argument(
         "--write-inputs",
         action="store_true",
-        help="write each input before each call, as training does, and time that too; "
-        "without the limit",
+        help="write each input before each call, as training does, and count that "
+        "time; not with limit",
     )
     _add_effort(parser.add_argument_group("how long"))
     _add_outputs(parser.add_argument_group("results"))
@@ -121,13 +121,13 @@ def _add_effort(group: argparse._ArgumentGroup) -> None:
         "--rounds",
         type=count,
         default=9,
-        help="rounds, in each of which every peer has its turn (default: 9)",
+        help="number of rounds; every peer has a turn in each (default: 9)",
     )
     group.add_argument(
         "--round-s",
         type=positive,
         default=0.1,
-        help="seconds per turn; at least one call (default: 0.1)",
+        help="seconds per turn, which has at least one call (default: 0.1)",
     )
 
 
@@ -142,7 +142,7 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure what the command line asks for and show it on rank 0."""
+    """Run the measurements of the command line and show them on rank 0."""
     torch.set_num_threads(1)
     init()
     if size() == 1:
@@ -178,7 +178,7 @@ def _give_up(why: str) -> int:
 def _refuse(
     args: argparse.Namespace, cases: Sequence[Case], notes: Sequence[str]
 ) -> str:
-    """Return why the command line cannot be followed here; empty if it can."""
+    """Return why the command line cannot be executed here; empty if it can."""
     if not cases:
         return f"nothing to measure: {'; '.join(notes)}"
     return why_not_written(args.json, args.plot, args.plot_bandwidth)
@@ -187,7 +187,7 @@ def _refuse(
 def _cases(
     args: argparse.Namespace, layout: Sequence[int]
 ) -> tuple[list[Case], list[str]]:
-    """Return what can be measured, and why something cannot."""
+    """Return the cases that can be measured, and notes on those that cannot."""
     names = OPERATIONS if "all" in args.operations else args.operations
     sizes = sorted({nbytes for part in args.sizes for nbytes in part})
     cases = [
@@ -229,7 +229,7 @@ def _measure_all(
 
 
 def fits(case: Case, implementations: int) -> bool:
-    """Return whether the memory that is free on each machine suffices; collective."""
+    """Return whether the free memory of each machine suffices; collective."""
     wanted = local_size() * implementations * _TENSORS_PER_IMPLEMENTATION * case.nbytes
     fits = torch.tensor(int(wanted < _MEMORY_PART * free_memory()))
     return bool(allreduce(fits, op=Min, name="bench.fits"))

@@ -1,4 +1,4 @@
-"""The operations of bluecomm, as a benchmark calls them."""
+"""bluecomm's own operations, as the benchmark calls them."""
 
 from __future__ import annotations
 
@@ -33,25 +33,24 @@ _NAME = "bench"
 
 
 class Bluecomm:
-    """Operations on ordinary tensors, or on those of ``shared_empty``."""
+    """Runs operations on ordinary tensors, or on tensors of ``shared_empty``."""
 
     def __init__(self, *, shared: bool) -> None:
         self._shared = shared
 
     @property
     def name(self) -> str:
-        """As results call it."""
+        """The name in the results."""
         return "bluecomm, shared" if self._shared else "bluecomm"
 
     def prepare(self, case: Case) -> Turn | None:
         """Return the turn that measures a case; see ``Implementation``."""
         kind = case.operation.kind
         if case.operation.is_one_sided and self._shared:
-            return None  # a window has memory of its own
+            return None  # a window has its own memory
         blocks = size() if kind == "allgather" else 1
         make = shared_empty if self._shared else torch.empty
-        # Zeros stay zeros however often they are summed; written, so that the pages
-        # are there.
+        # Zeros stay zeros under repeated sums. Writing them allocates the pages.
         tensor = make(case.count // blocks, dtype=case.dtype).fill_(0)
         call = _CALLS[kind](tensor, case.operation.in_place)
         return timed(after_writing(tensor, call) if case.is_written else call)
@@ -108,7 +107,7 @@ def _pair_gossip(tensor: torch.Tensor, in_place: bool) -> Call:
 
 
 def _window(tensor: torch.Tensor, name: str) -> None:
-    """Make a window in place of that of the case before; collective."""
+    """Replace the window of the previous case by a new one; collective."""
     if name in get_current_created_window_names():
         win_free(name)
     win_create(tensor, name)

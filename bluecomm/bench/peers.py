@@ -82,12 +82,12 @@ def _start_limit(
 ) -> Implementation:
     machines = _machines()
     if any(case.is_written for case in cases):
-        raise RuntimeError("its loops write no inputs")
+        raise RuntimeError("the limit does not write inputs")
     if len(set(machines)) == 1:
         versions[LIMIT] = "loops over shared memory"
         return MemoryLimit(max(case.nbytes for case in cases))
     if len(set(machines)) < len(machines):
-        raise RuntimeError("between machines it is known for one rank on each")
+        raise RuntimeError("between machines the limit needs one rank per machine")
     streams = StreamLimit()
     stack.callback(streams.close)
     versions[LIMIT] = "one plain TCP stream to the next rank"

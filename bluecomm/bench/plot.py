@@ -1,4 +1,4 @@
-"""Draws the results of ``ops``: a panel per operation, a line per library."""
+"""Draws the results of ``ops``: a panel per operation, a line per peer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _COLUMNS = 3
 _TICKS = 6
 _GRID, _INK = "#dddddd", "#333333"
-# Colors that remain apart for the color-blind (Okabe and Ito), drawn in this order.
+# Colors that the color-blind can distinguish (Okabe and Ito), drawn in this order.
 _STYLES: dict[str, dict[str, Any]] = {
     LIMIT: {"color": "#555555", "linestyle": (0, (4, 2)), "linewidth": 1.5},
     GLOO: {"color": "#E69F00", "marker": "s"},
@@ -30,7 +30,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Quantity:
-    """What the vertical axis shows; its quartiles are a band around the line."""
+    """The quantity of the vertical axis; a band around the line shows its quartiles."""
 
     label: str
     value: Callable[[Measurement], float]
@@ -68,7 +68,7 @@ def draw(results: Results, quantity: Quantity) -> Figure:
     """Return the figure; ``savefig`` writes it.
 
     Raises:
-        ValueError: Nothing was measured.
+        ValueError: The results have no measurements.
     """
     from matplotlib.figure import Figure
 
@@ -82,11 +82,11 @@ def draw(results: Results, quantity: Quantity) -> Figure:
     figure = Figure(
         figsize=(4.3 * columns, 3.3 * rows + 0.9), dpi=130, layout="constrained"
     )
-    places = list(figure.subplots(rows, columns, squeeze=False).flat)
+    panes = list(figure.subplots(rows, columns, squeeze=False).flat)
     lines: dict[str, Any] = {}
-    for axes, measured in zip(places, panels.values(), strict=False):
+    for axes, measured in zip(panes, panels.values(), strict=False):
         lines.update(_draw_panel(axes, measured, quantity))
-    for axes in places[len(panels) :]:
+    for axes in panes[len(panels) :]:
         axes.remove()
     figure.supylabel(quantity.label, fontsize=10, color=_INK)
     labels = [_label(library, results) for library in lines]
@@ -110,7 +110,7 @@ def _label(library: str, results: Results) -> str:
 def _draw_panel(
     axes: Axes, measured: Sequence[Measurement], quantity: Quantity
 ) -> dict[str, Any]:
-    """Draw one operation; return its line for each library."""
+    """Draw one operation; return the line of each peer."""
     lines = {}
     for library, style in _STYLES.items():
         line = [m for m in measured if m.library == library]
@@ -133,7 +133,7 @@ def _draw_panel(
 
 
 def _dress(axes: Axes, sizes: list[int], readable: Callable[[float], str]) -> None:
-    """Give a panel its scales, ticks at a few of the sizes, and a quiet grid."""
+    """Set a panel's scales, its ticks at a few of the sizes, and its grid."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axes.set_xscale("log", base=2)

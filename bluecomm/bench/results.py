@@ -1,4 +1,4 @@
-"""Results of ``ops``: what was measured, and its form as JSON."""
+"""Results of ``ops``, and their form as JSON."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from bluecomm.bench.stored import stored
 
 FORMAT = "bluecomm.bench.ops/1"
 
-# Ratios are taken against these.
+# Names of the peers; ratios compare with them.
 GLOO, MPI, LIMIT = "gloo", "mpi", "limit"
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """Time of one blocking call, the slowest rank's in each round, in microseconds.
+    """Microseconds of one blocking call on the slowest rank, over the rounds.
 
-    ``nbytes`` is the larger of a rank's input and output, ``q1_us`` and ``q3_us`` the
-    quartiles over the rounds, ``bus_gb_per_s`` the bus bandwidth in 10^9 bytes per
-    second that the median makes.
+    ``library`` names bluecomm or a peer, and ``nbytes`` is the larger of a rank's input
+    and output. ``q1_us`` and ``q3_us`` are the quartiles, ``bus_gb_per_s`` is the bus
+    bandwidth of the median in 10^9 bytes per second.
     """
 
     operation: str
@@ -40,16 +40,16 @@ class Measurement:
 
     @property
     def case(self) -> tuple[str, str, int]:
-        """What measurements that can be compared have in common."""
+        """Operation, type and size; measurements of equal cases can be compared."""
         return self.operation, self.dtype, self.nbytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """A run of ``ops``.
+    """Results of a run of ``ops``.
 
-    ``layout`` is the machine of each rank. ``about`` has what else is to be known to
-    repeat the run: date, cores, versions, arguments. ``notes`` say what was left out.
+    ``layout`` has the machine of each rank, and ``about`` the date, cores, versions and
+    arguments that are needed to repeat the run. ``notes`` say what was left out.
     """
 
     layout: list[int]
@@ -58,14 +58,14 @@ class Results:
     notes: list[str]
 
     def by_case(self) -> dict[tuple[str, str, int], dict[str, Measurement]]:
-        """Return library to measurement, for each case in the order of measuring."""
+        """Map each case to its measurements by name, in the order of measuring."""
         cases: dict[tuple[str, str, int], dict[str, Measurement]] = {}
         for measurement in self.measurements:
             cases.setdefault(measurement.case, {})[measurement.library] = measurement
         return cases
 
     def where(self) -> str:
-        """Return on what it was measured, in words."""
+        """Describe the machines of the run in words."""
         machines = max(self.layout) + 1
         written = ", inputs written before each call" * self.about.get(
             "inputs_written", False
@@ -82,11 +82,11 @@ class Results:
 
 
 def load(path: Path) -> Results:
-    """Read the results that ``Results.save`` wrote.
+    """Read results that ``Results.save`` has written.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: Not such a file, or one of another version.
+        OSError: The file cannot be read.
+        ValueError: The file has other content, or another version of the format.
     """
     with stored(path, FORMAT) as content:
         measurements = [Measurement(**row) for row in content.pop("measurements")]
@@ -94,7 +94,7 @@ def load(path: Path) -> Results:
 
 
 def spread(times_us: Sequence[float]) -> dict[str, float]:
-    """Return median, extremes and quartiles, under the names of ``Measurement``."""
+    """Return median, extremes and quartiles, by the field names of ``Measurement``."""
     q1, _, q3 = (
         statistics.quantiles(times_us, n=4, method="inclusive")
         if len(times_us) > 1

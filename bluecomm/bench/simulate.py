@@ -1,4 +1,4 @@
-"""``simulate``: predicts training steps on clusters that are not there."""
+"""``simulate``: predicts training steps on clusters that you do not have."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def add_parser(subparsers: Subparsers) -> None:
         type=Path,
         default=[],
         metavar="OPS.JSON",
-        help="results of ops: on ranks of one machine, on one rank per machine",
+        help="results of ops on one machine, and on one rank per machine",
     )
     for flag, default, meaning in (
         ("--alpha-us", 50.0, "latency of a message between machines"),
         ("--gbit-s", 10.0, "bandwidth of a network card"),
-        ("--memory-alpha-us", 20.0, "latency of a message inside of a machine"),
-        ("--memory-gb-s", 5.0, "bandwidth of a rank's exchange inside of a machine"),
+        ("--memory-alpha-us", 20.0, "latency of a message within a machine"),
+        ("--memory-gb-s", 5.0, "bandwidth of a rank's exchange within a machine"),
     ):
         help_text = f"{meaning} (default: {default:g})"
         links.add_argument(flag, type=float, default=default, help=help_text)
@@ -73,7 +73,7 @@ def add_parser(subparsers: Subparsers) -> None:
         nargs="+",
         default=list(PREDICTED),
         metavar="NAME[:OPTION]",
-        help="as of train, with the same options, but none "
+        help="algorithms of train with their options, except none "
         f"(default: {' '.join(PREDICTED)})",
     )
     parser.add_argument(
@@ -82,14 +82,14 @@ def add_parser(subparsers: Subparsers) -> None:
         type=int,
         default=list(_RANKS),
         metavar="N",
-        help="numbers of ranks; those that do not fill their machines are left out "
+        help="numbers of ranks; numbers that do not fill the machines are skipped "
         "(default: 1, 2, 4, ... 8192, 10000)",
     )
     parser.add_argument(
         "--check",
         type=Path,
         metavar="TRAIN.JSON",
-        help="compare with what train has measured",
+        help="compare with results of train",
     )
     add_outputs(parser, "efficiency by number of ranks")
     parser.set_defaults(run=run)
@@ -162,7 +162,7 @@ def _job(args: argparse.Namespace) -> TrainingJob:
 
 
 def _compare(cluster: Cluster, report: TrainReport) -> None:
-    """Print predictions beside what was measured."""
+    """Print predictions beside measurements."""
     step_ms = report.alone_ms if report.step_ms is None else report.step_ms
     job = TrainingJob(report.layer_nbytes, report.layer_shares, 1e-3 * step_ms)
     pairs = [

@@ -1,4 +1,4 @@
-"""Results as files: JSON with the name of their format."""
+"""Reads files of results: JSON with the name of a format."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def stored(path: Path, expected: str) -> Iterator[dict[str, Any]]:
     """Yield the content of a file of results, without its format.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: It is something else, has another format, or lacks what was looked
-            for in it.
+        OSError: The file cannot be read.
+        ValueError: The file is not JSON, has another format, or lacks a key that the
+            caller has looked up.
     """
     try:
         content = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path}: no JSON: {error}") from None
+        raise ValueError(f"{path} is not JSON: {error}") from None
     found = content.pop("format", None) if isinstance(content, dict) else None
     if found != expected:
         raise ValueError(

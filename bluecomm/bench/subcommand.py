@@ -1,4 +1,4 @@
-"""What a subcommand of the benchmark is given to add itself to."""
+"""The type to which a subcommand of the benchmark adds itself."""
 
 from __future__ import annotations
 

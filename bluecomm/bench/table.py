@@ -8,17 +8,17 @@ from bluecomm.bench.operations import OPERATIONS
 from bluecomm.bench.results import GLOO, LIMIT, MPI, Measurement, Results
 from bluecomm.bench.sizes import readable_size
 
-# Numbers are right-aligned. The last three compare with others of the same case.
+# Numbers are right-aligned. The last three columns compare with peers.
 _TEXTS = ("operation", "size", "library")
 _NUMBERS = ("median us", "quartiles us", "min us", "bus GB/s")
 _RATIOS = ("x gloo", "x MPI", "of limit")
 
 
 def ratios(own: Measurement, peers: Mapping[str, Measurement]) -> list[str]:
-    """Return how often faster than gloo and MPI, and the part of the limit's speed.
+    """Return how many times faster than gloo and MPI, and the share of the limit.
 
-    All three are the other's median time over the own one; an empty text where the
-    other is missing or is itself.
+    Each is the peer's median time divided by this one's. The text is empty if the peer
+    is missing, or is this one.
     """
     texts = []
     for name in (GLOO, MPI, LIMIT):
@@ -67,7 +67,7 @@ def print_table(results: Results) -> None:
 
 
 def number(value: float) -> str:
-    """Return three digits that count, and all before the point."""
+    """Format with three significant digits, and all digits before the point."""
     if value >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

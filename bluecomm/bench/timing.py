@@ -1,4 +1,4 @@
-"""Times calls on all ranks, in interleaved rounds, so that drift hits all alike."""
+"""Times calls on all ranks in interleaved rounds, so drift affects all equally."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bluecomm.bench.operations import Case
 
 Call = Callable[[], object]
 Turn = Callable[[int], float]
-"""So many calls on all ranks, one after the other; seconds per call on this rank."""
+"""Makes a number of calls in a row, on all ranks; returns seconds per call here."""
 
 
 class Implementation(Protocol):
@@ -31,9 +31,9 @@ class Implementation(Protocol):
 
 
 def after_writing(tensor: torch.Tensor, call: Call) -> Call:
-    """Return the call, before which its input is written, as a training step does.
+    """Return a call that writes its input first, as a training step does.
 
-    What another core has written is not in the caches of those that read it.
+    Data written by another core is not in the caches of its readers.
     """
 
     def write_and_call() -> object:
@@ -44,7 +44,7 @@ def after_writing(tensor: torch.Tensor, call: Call) -> Call:
 
 
 def timed(call: Call) -> Turn:
-    """Return the turn that makes a call again and again."""
+    """Return the turn that repeats a call."""
 
     def turn(repeats: int) -> float:
         barrier()
@@ -60,19 +60,19 @@ def measure(turns: Sequence[Turn], rounds: int, round_s: float) -> list[list[flo
     """Return the microseconds of each turn in each round; collective.
 
     Args:
-        turns: What to measure, one after the other in each round.
-        rounds: Rounds, after a first one that warms up.
-        round_s: Seconds that one turn takes, roughly; at least one call.
+        turns: The turns, one after the other in each round.
+        rounds: Number of rounds, after a first one that warms up.
+        round_s: Approximate seconds of one turn; a turn makes at least one call.
 
     Returns:
-        For each turn its time per call in each round, that of the slowest rank. All
-        ranks get the same.
+        For each turn the time per call on the slowest rank, for each round. All ranks
+        get the same.
     """
     repeats = [_repeats(turn, round_s) for turn in turns]
     times = torch.empty(rounds, len(turns), dtype=torch.float64)
     for number in range(rounds):
         for position, turn in enumerate(turns):
-            turn(1)  # not counted: it finds the caches full of the others' tensors
+            turn(1)  # not counted: the caches hold tensors of other turns
             times[number, position] = turn(repeats[position])
     slowest = allreduce(times, op=Max, name="bench.times")
     rows: list[list[float]] = (1e6 * slowest).T.tolist()
@@ -80,14 +80,14 @@ def measure(turns: Sequence[Turn], rounds: int, round_s: float) -> list[list[flo
 
 
 def _repeats(turn: Turn, round_s: float) -> int:
-    """Return how many calls fill a round; the same on all ranks."""
+    """Return how many calls fill a turn; the same on all ranks."""
     turn(1)
     calls = 1
     while True:
         seconds = torch.tensor(turn(calls), dtype=torch.float64)
         slowest = float(allreduce(seconds, op=Max, name="bench.repeats"))
         wanted = max(1, min(10_000, int(round_s / max(slowest, 1e-7))))
-        # The first call after others is slow; a few say more about small operations.
+        # The first call after other turns is slow, so small operations need several.
         if wanted <= 4 * calls:
             return wanted
         calls = min(wanted, 8 * calls)

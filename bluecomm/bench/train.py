@@ -1,4 +1,4 @@
-"""``train``: time per step, and what of it is communication that nothing hides."""
+"""``train``: measures the time per step, and how much of it is communication."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure what the command line asks for and print a table on rank 0."""
+    """Run the measurements of the command line and print a table on rank 0."""
     torch.set_num_threads(1)
     init()
     refusal = broadcast_object(why_refused(args, size()) if rank() == 0 else "")
@@ -111,7 +111,7 @@ def _measure(
 def _show_overhead(
     args: argparse.Namespace, layers: list[Layer], contenders: list[Contender]
 ) -> int:
-    """Print what each contender costs in a world of one."""
+    """Print the overhead of each contender in a world of one."""
     trainer = _trainer(args, layers, current_communicator(), None)
     for contender in contenders:
         if contender.name in (ALONE, DDP):
@@ -125,7 +125,7 @@ def _show_overhead(
 
 
 def _show_paces(args: argparse.Namespace, layers: list[Layer]) -> int:
-    """Print how fast the others train beside a slow rank."""
+    """Print how fast the other ranks train beside a slow rank."""
     slow_rank, factor = args.slow_rank
     contenders = [Contender.parse(label) for label in args.algorithms if label != DDP]
     comm = current_communicator()

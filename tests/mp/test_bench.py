@@ -74,8 +74,8 @@ def test_measures_each_operation_and_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--json", "no/such/x.json"), "there is no folder"),
-        (("--write-inputs", "--libraries", "limit"), "loops write no inputs"),
+        (("--json", "no/such/x.json"), "does not exist"),
+        (("--write-inputs", "--libraries", "limit"), "limit does not write inputs"),
         (("--dtypes", "int32", "--operations", "one_peer"), "average of integers"),
         (
             ("--operations", "hierarchical_neighbor_allreduce"),
@@ -274,7 +274,7 @@ def ask_for(name: str) -> str:
         ("mpi", [0, 1], "--libraries mpi: MPI is measured on one machine only"),
         (
             *("limit", [0, 0, 1]),
-            "--libraries limit: between machines it is known for one rank on each",
+            "--libraries limit: between machines the limit needs one rank per machine",
         ),
         ("limit", [0, 1], ""),
     ],

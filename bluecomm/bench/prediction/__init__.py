@@ -1,1 +1,1 @@
-"""What ``simulate`` is made of: costs of exchanges, and when they are hidden."""
+"""Cost models of ``simulate``: what exchanges cost, and what hides them."""

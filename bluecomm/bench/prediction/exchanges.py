@@ -1,4 +1,4 @@
-"""What one exchange of a bucket costs, by algorithm and number of ranks.
+"""Costs of one exchange of a bucket, by algorithm and number of ranks.
 
 With ``S`` bytes, ``n`` ranks, ``p`` of them on each of ``m`` machines, latency
 ``alpha`` and ``beta`` seconds per byte of a network card, ``gamma`` of memory:
@@ -26,21 +26,21 @@ from bluecomm.topology import default_schedule
 from bluecomm.topology.exponential import powers_below
 from bluecomm.topology.traffic import messages_leaving, sends_in
 
-# As the engine chooses, between machines (native/engine/collectives/tuning.h).
+# Thresholds of the engine between machines (native/engine/collectives/tuning.h).
 _DOUBLING_NBYTES = 32 << 10
 _DIRECT_MEMBERS = 16
 _RING_SLICE_NBYTES = 64 << 10
-# Rounds from one global average of gossip_pga to the next, as it is by default.
+# Default number of rounds from one global average of gossip_pga to the next.
 _PERIOD = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class BucketExchange:
-    """One exchange of one bucket.
+    """Cost of one exchange of one bucket.
 
     Attributes:
-        latency_s: Seconds in which the network card is free for other buckets.
-        busy_s: Seconds in which it is not.
+        latency_s: Seconds during which the network card is free for other buckets.
+        busy_s: Seconds during which the card is busy.
         card_nbytes: Bytes that each network card sends.
         messages: Messages that a rank sends.
     """
@@ -52,19 +52,19 @@ class BucketExchange:
 
     @property
     def total_s(self) -> float:
-        """Seconds of the exchange alone."""
+        """Duration of the exchange by itself, in seconds."""
         return self.latency_s + self.busy_s
 
 
 Pattern = Callable[[Cluster, int, float], BucketExchange]
-"""From the cluster, the number of ranks and the bytes to the cost."""
+"""Maps the cluster, the number of ranks and the bytes to the cost."""
 
 
 def machines_of(cluster: Cluster, ranks: int) -> tuple[int, int]:
     """Return the number of machines and the ranks on each.
 
     Raises:
-        ValueError: The last machine would not be full.
+        ValueError: The ranks do not fill the last machine.
     """
     local = min(cluster.ranks_per_machine, ranks)
     if ranks % local:
@@ -86,7 +86,7 @@ def symmetric_hops(size: int) -> list[int]:
 
 
 def ring_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
-    """A ring over all ranks in order, as gloo does it: one flow leaves a machine."""
+    """Return the cost of gloo's ring over all ranks: one flow leaves each machine."""
     machines, _ = machines_of(cluster, ranks)
     share = (ranks - 1) / ranks
     if machines == 1:
@@ -105,7 +105,7 @@ def ring_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchang
 
 
 def allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
-    """As the engine does it: inside of machines first, then pieces between them."""
+    """Return the cost of the engine's allreduce: within machines, then between them."""
     machines, local = machines_of(cluster, ranks)
     inside = _inside(cluster, local, nbytes)
     if machines == 1:
@@ -127,7 +127,7 @@ def allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
 
 
 def allreduce_peers(machines: int, piece: float) -> int:
-    """Return with how many machines each exchanges a long piece."""
+    """Return the number of machines with which each machine exchanges a long piece."""
     return machines - 1 if _is_direct(machines, piece) else 2
 
 
@@ -139,17 +139,17 @@ def _is_direct(machines: int, piece: float) -> bool:
 
 
 def neighbor_allreduce(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
-    """All neighbors of the exponential-2 graph at once."""
+    """Return the cost of all neighbors of the exponential-2 graph at once."""
     return _circulant(cluster, ranks, nbytes, hops(ranks))
 
 
 def symmetric_neighbors(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
-    """All neighbors of the graph that methods with a symmetric ``W`` begin with."""
+    """Return the cost of all neighbors of the default graph for a symmetric ``W``."""
     return _circulant(cluster, ranks, nbytes, symmetric_hops(ranks))
 
 
 def neighbor_get(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
-    """All neighbors of the exponential-2 graph at once: a request, and an answer."""
+    """Return the cost of requests to all exponential-2 neighbors, and their answers."""
     cost = neighbor_allreduce(cluster, ranks, nbytes)
     return dataclasses.replace(
         cost, latency_s=2 * cost.latency_s, messages=2 * cost.messages
@@ -157,31 +157,31 @@ def neighbor_get(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
 
 
 def gossip_pga(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
-    """Neighbors, but everyone in every eighth round: the mean over the rounds."""
+    """Return the mean cost of neighbors, and of all ranks in every eighth round."""
     gossip = neighbor_allreduce(cluster, ranks, nbytes)
     return _mean([gossip] * (_PERIOD - 1) + [allreduce(cluster, ranks, nbytes)])
 
 
 def random_matching(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
-    """One partner, drawn anew for each round: the mean over the rounds."""
+    """Return the mean cost of a new random partner in each round."""
     if ranks == 1:
         return BucketExchange()
     _, local = machines_of(cluster, ranks)
-    # Of an odd number of ranks one has no partner.
+    # With an odd number of ranks, one has no partner.
     matched = 1 - ranks % 2 / ranks
     elsewhere = (ranks - local) / (ranks - 1)
     return _over_graph(cluster, nbytes, matched, local * matched * elsewhere)
 
 
 def nothing(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
-    """No exchange."""
+    """Return the cost of no exchange."""
     return BucketExchange()
 
 
 def _circulant(
     cluster: Cluster, ranks: int, nbytes: float, distances: Sequence[int]
 ) -> BucketExchange:
-    """Each rank sends to those at some distances, all at once."""
+    """Return the cost of sends from each rank to all given distances at once."""
     _, local = machines_of(cluster, ranks)
     sends = [(one, (one + hop) % ranks) for one in range(local) for hop in distances]
     machine_of = [rank // local for rank in range(ranks)]
@@ -190,7 +190,7 @@ def _circulant(
 
 
 def one_peer(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
-    """``topology="one_peer"`` where nobody has set a topology: the mean over rounds."""
+    """Return the mean cost of ``topology="one_peer"`` without a set topology."""
     if ranks == 1:
         return BucketExchange()
     machines, local = machines_of(cluster, ranks)
@@ -211,7 +211,7 @@ def _mean(costs: Sequence[BucketExchange]) -> BucketExchange:
 
 @functools.cache
 def _leaving_one_peer(machines: int, local: int) -> tuple[int, ...]:
-    """Return the messages that leave a machine, the first, in each round."""
+    """Return the number of messages that leave the first machine, for each round."""
     machine_of = [rank // local for rank in range(machines * local)]
     schedule = default_schedule(machine_of)
     return tuple(
@@ -221,7 +221,7 @@ def _leaving_one_peer(machines: int, local: int) -> tuple[int, ...]:
 
 
 def hierarchical(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
-    """All neighbors among machines: each rank sends its share of the machine's mean."""
+    """Return the cost of all neighbor machines; each rank sends its share."""
     machines, _ = machines_of(cluster, ranks)
     return _between(cluster, ranks, nbytes, len(hops(machines)))
 
@@ -229,7 +229,7 @@ def hierarchical(cluster: Cluster, ranks: int, nbytes: float) -> BucketExchange:
 def hierarchical_one_peer(
     cluster: Cluster, ranks: int, nbytes: float
 ) -> BucketExchange:
-    """One neighbor machine after the other."""
+    """Return the cost of one neighbor machine per round."""
     machines, _ = machines_of(cluster, ranks)
     return _between(cluster, ranks, nbytes, min(1, machines - 1))
 
@@ -237,7 +237,7 @@ def hierarchical_one_peer(
 def _over_graph(
     cluster: Cluster, nbytes: float, degree: float, leaving: float
 ) -> BucketExchange:
-    """Each rank sends to some ranks; so many of a machine's messages leave it."""
+    """Return the cost of sends, given how many of a machine's messages leave it."""
     alpha = cluster.network.alpha_s if leaving else cluster.memory.alpha_s
     return BucketExchange(
         alpha * bool(degree) + degree * nbytes * cluster.memory.beta_s,
@@ -264,7 +264,7 @@ def _between(
 
 
 def _inside(cluster: Cluster, local: int, nbytes: float) -> BucketExchange:
-    """Reduce-scatter and all-gather among the ranks of a machine, in memory."""
+    """Return the cost of reduce-scatter and all-gather within a machine, in memory."""
     if local == 1:
         return BucketExchange()
     passes = 2 * (local - 1) / local * nbytes

@@ -1,4 +1,4 @@
-"""The links of a cluster as two numbers each: latency and time per byte.
+"""Models each link of a cluster by two numbers: latency and time per byte.
 
 Source:
     Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2",
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from bluecomm.bench.results import Measurement, Results
 
-# What is fitted: an exchange that sends its tensor once, and receives one.
+# The links are fitted to exchanges that send one tensor and receive one.
 _FITTED = ("one_peer_", "one_peer")
 
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """Time to exchange ``s`` bytes: ``alpha_s + beta_s * s`` seconds."""
+    """A link that exchanges ``s`` bytes in ``alpha_s + beta_s * s`` seconds."""
 
     alpha_s: float
     beta_s: float
@@ -29,10 +29,10 @@ class Cluster:
     """Machines of equal size.
 
     Attributes:
-        network: What one network card does: latency of a message between machines, and
-            seconds per byte that it sends.
+        network: One network card: latency of a message between machines, and seconds
+            per byte sent.
         memory: The same between ranks of a machine, per rank; its seconds per byte are
-            also what combining costs (``gamma``).
+            also the cost of combining (``gamma``).
         ranks_per_machine: Ranks that share a network card.
     """
 
@@ -42,13 +42,13 @@ class Cluster:
 
 
 def fit_link(results: Results) -> Link:
-    """Return the link that explains measured one-peer exchanges best.
+    """Fit a link to measured one-peer exchanges.
 
-    Minimizes ``sum(((alpha + beta * s - t) / t)**2)``, so that each size counts alike,
-    with neither below 0.
+    Minimizes ``sum(((alpha + beta * s - t) / t)**2)``, so that all sizes have equal
+    weight; both numbers are at least 0.
 
     Args:
-        results: Of ``ops``, on ranks of one machine or on one rank per machine.
+        results: Results of ``ops`` on one machine, or on one rank per machine.
 
     Raises:
         ValueError: There are fewer than two sizes of ``one_peer``.
@@ -75,7 +75,7 @@ def fit_link(results: Results) -> Link:
 
 
 def _points(results: Results) -> list[tuple[int, float]]:
-    """Return bytes and seconds of bluecomm's best one-peer exchange of each size."""
+    """Return bytes and seconds of bluecomm's fastest one-peer exchange per size."""
     best: dict[int, Measurement] = {}
     for one in results.measurements:
         if one.operation in _FITTED and one.library.startswith("bluecomm"):
@@ -86,11 +86,12 @@ def _points(results: Results) -> list[tuple[int, float]]:
 
 
 def cluster_from(runs: Sequence[Results], start: Cluster) -> Cluster:
-    """Return a cluster with the links that runs of ``ops`` were made on.
+    """Return a cluster whose links are fitted to runs of ``ops``.
 
     Args:
-        runs: On one machine: gives its memory. On several: gives the network.
-        start: For what no run gives.
+        runs: A run on one machine determines the memory, one on several machines the
+            network.
+        start: The cluster whose numbers are used where no run determines them.
     """
     for run in runs:
         link = fit_link(run)

@@ -1,4 +1,4 @@
-"""How each algorithm communicates: what is exchanged, when, and what it keeps."""
+"""How each algorithm communicates: exchanges, their timing, and its memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bluecomm.optim.algorithms.one_sided import OneSided
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
 from bluecomm.optim.registry import get_algorithm
 
-# What the engine has for a link (four chunks of 256 KiB), and to stage tensors in.
+# The engine's memory for a link (four chunks of 256 KiB), and for staging.
 _LINK_NBYTES = 1 << 20
 _ENGINE_NBYTES = 8 << 20
 
 Peers = Callable[[Cluster, int, float], int]
-"""From the cluster, the number of ranks and the bytes to a rank's connections."""
+"""Maps the cluster, the number of ranks and the bytes to a rank's connections."""
 
 
 class When(enum.Enum):
@@ -40,12 +40,12 @@ class Method:
     """How an algorithm communicates.
 
     Attributes:
-        pattern: What one exchange costs, as the mean over rounds.
-        peers: The connections of a rank to other machines.
-        when: When it runs; ``None``: as the contender's order says.
-        tensors: How many are exchanged in a round, each of the size of the model.
-        deferred: How many of them, the last, are not used before the next step's
-            update; of methods that exchange after the step.
+        pattern: The cost of one exchange, as the mean over rounds.
+        peers: The number of a rank's connections to other machines.
+        when: When the exchange runs; ``None``: by the contender's order.
+        tensors: The number of tensors per round, each of the model's size.
+        deferred: The number of these tensors, counted from the last, that are not used
+            before the next step's update; for methods that exchange after the step.
     """
 
     pattern: Pattern
@@ -55,24 +55,24 @@ class Method:
     deferred: int = 0
 
     def runs(self, contender: Contender) -> When:
-        """Return when the exchanges of a contender run."""
+        """Return when a contender's exchanges run."""
         if self.when is not None:
             return self.when
         return When.HIDDEN if contender.order == "cta" else When.AFTER
 
 
 def _everyone(cluster: Cluster, ranks: int, nbytes: float) -> int:
-    """Connect with every rank of other machines."""
+    """Return the connections to every rank of other machines."""
     return ranks - machines_of(cluster, ranks)[1]
 
 
 def _all(cluster: Cluster, ranks: int, nbytes: float) -> int:
-    """Connect as gloo does: everyone with everyone."""
+    """Return gloo's connections: each rank with all others."""
     return ranks - 1
 
 
 def _machines(cluster: Cluster, ranks: int, nbytes: float) -> int:
-    """Connect with those that an allreduce exchanges pieces with."""
+    """Return the connections over which an allreduce exchanges pieces."""
     machines, local = machines_of(cluster, ranks)
     return exchanges.allreduce_peers(machines, nbytes / local)
 
@@ -91,7 +91,7 @@ def _symmetric(cluster: Cluster, ranks: int, nbytes: float) -> int:
 
 
 def _neighbors_and_machines(cluster: Cluster, ranks: int, nbytes: float) -> int:
-    # Those of an allreduce are among the neighbors, or little more.
+    # An allreduce adds few connections to those of the neighbors.
     return max(_neighbors(cluster, ranks, nbytes), _machines(cluster, ranks, nbytes))
 
 
@@ -100,7 +100,7 @@ def _nobody(cluster: Cluster, ranks: int, nbytes: float) -> int:
 
 
 def _elsewhere(cluster: Cluster, ranks: int, distances: Sequence[int]) -> int:
-    # Rank 0 has the others of its machine as 1, 2, ...
+    # Ranks 1, 2, ... share the machine of rank 0.
     _, local = machines_of(cluster, ranks)
     return len({peer for peer in _both_ways(distances, ranks) if peer >= local})
 
@@ -110,7 +110,7 @@ def _both_ways(distances: Sequence[int], size: int) -> set[int]:
 
 
 _STATIC = Method(exchanges.neighbor_allreduce, _neighbors, When.AFTER)
-# Parameters, and what is tracked, which is for the next update.
+# Parameters, and the tracked tensor, which the next update uses.
 _TRACKING = dataclasses.replace(_STATIC, tensors=2, deferred=1)
 _EXACT = Method(exchanges.symmetric_neighbors, _symmetric, When.AFTER)
 _MEAN = Method(exchanges.allreduce, _machines, When.AFTER)
@@ -129,7 +129,7 @@ BASIC: dict[tuple[str, bool], Method] = {
         exchanges.hierarchical, _one_peer
     ),
 }
-# On the topologies that they take while nobody has set one.
+# On their default topologies.
 METHODS: dict[tuple[str, bool], Method] = {
     **BASIC,
     ("exact_diffusion", False): _EXACT,
@@ -158,7 +158,7 @@ def method_of(contender: Contender) -> Method:
     """Return how a contender communicates.
 
     Raises:
-        ValueError: There is no model of it.
+        ValueError: No model of the algorithm exists.
     """
     method = METHODS.get((contender.name, contender.is_static))
     if method is None:
@@ -172,22 +172,22 @@ def method_of(contender: Contender) -> Method:
 def memory_nbytes(
     contender: Contender, ranks: int, nbytes: int, connections: int
 ) -> int:
-    """Return bytes of a rank: values, gradients, and what communication adds."""
+    """Return the bytes of a rank: values, gradients, and memory for communication."""
     if contender.name == DDP:
-        return 3 * nbytes  # its buckets; what gloo has for its links is not known
+        return 3 * nbytes  # its buckets; gloo's memory for its links is not known
     copies = _copies(contender.name, ranks)
     return copies * nbytes + _ENGINE_NBYTES + connections * _LINK_NBYTES
 
 
 def _copies(name: str, ranks: int) -> int:
-    """Return how often a rank has memory of the size of the model."""
+    """Return a rank's memory in multiples of the model's size."""
     algorithm = get_algorithm(name)
     if issubclass(algorithm, OneSided):
-        # Three slots for what each in-neighbor leaves; the own value as it is shown, in
-        # two slots more than out-neighbors; push_sum's x beside the parameters.
+        # Each in-neighbor's mailbox has three slots. The published value has two slots
+        # more than there are out-neighbors. push_sum keeps x beside the parameters.
         window = 4 * len(hops(ranks)) + 2 if ranks > 1 else 0
         return 2 + window + (name == "push_sum" and ranks > 1)
-    # Gradients lie in buckets; averaging has a second half for the next values.
+    # Gradients are in buckets; averaging has a second half for the next values.
     copies = 3 if algorithm.flat_parameters else 2
     if issubclass(algorithm, StatefulAveraging):
         copies += len(algorithm.keeps) + len(algorithm.scratch)

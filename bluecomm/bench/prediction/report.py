@@ -1,4 +1,4 @@
-"""Shows predictions: as a table, as JSON, as a picture, beside measurements."""
+"""Shows predictions as a table, as JSON, as a plot, and beside measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMAT = "bluecomm.bench.simulate/1"
 
 
 def describe(cluster: Cluster) -> str:
-    """Return the numbers of a cluster in words."""
+    """Describe a cluster in words."""
     network, memory = cluster.network, cluster.memory
     return (
         f"network {1e6 * network.alpha_s:.0f} us + {_gbit(network.beta_s):.3g} Gbit/s, "
@@ -92,7 +92,7 @@ def write(file: Path, cluster: Cluster, predictions: Sequence[Prediction]) -> No
 
 
 def plot(file: Path, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
-    """Draw efficiency over the number of ranks, a line per algorithm."""
+    """Draw efficiency over the number of ranks, one line per algorithm."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
 
@@ -102,7 +102,7 @@ def plot(file: Path, cluster: Cluster, predictions: Sequence[Prediction]) -> Non
     for position, label in enumerate(labels):
         own = [one for one in predictions if one.contender == label]
         share = [100 * one.efficiency for one in own]
-        # Thinner and thinner, so that lines upon each other can be told apart.
+        # Each line is thinner than the one before, so that equal lines stay visible.
         width = 0.8 * (len(labels) - position)
         axes.plot([one.ranks for one in own], share, label=label, linewidth=width)
     axes.set_xscale("log", base=2)

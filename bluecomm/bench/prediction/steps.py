@@ -1,4 +1,4 @@
-"""How long a step takes, from what its exchanges cost and when they may run."""
+"""Predicts the time of a step from the costs and the timing of its exchanges."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from bluecomm.bench.training.contenders import DDP, Contender
 from bluecomm.optim.buckets.bucket import build_buckets
 from bluecomm.optim.registry import get_algorithm
 
-# Forward takes a third of a step, as in `train`.
+# The forward pass takes a third of a step, as in `train`.
 _FORWARD_SHARE = 1 / 3
 _DDP_FIRST_NBYTES, _DDP_BUCKET_NBYTES = 1 << 20, 25 << 20
 
-# What is compared without a choice; METHODS has more.
+# The default algorithms; METHODS has more.
 PREDICTED = tuple(dict.fromkeys(name for name, _ in BASIC))
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingJob:
-    """What is trained.
+    """The model and its step.
 
     Attributes:
         layer_nbytes: Bytes of parameters of each layer, in the order of forward.
@@ -38,10 +38,10 @@ class TrainingJob:
     step_s: float
 
     def buckets(self, contender: Contender) -> list[tuple[int, float]]:
-        """Return bytes of each bucket, and the second at which its gradients are in."""
+        """Return each bucket's bytes, and the second when its gradients are ready."""
         cut = _ddp_buckets if contender.name == DDP else _own_buckets
         forward_s = _FORWARD_SHARE * self.step_s
-        # A layer's gradient comes after those of all later layers.
+        # A layer's gradient is computed after those of all later layers.
         after = list(itertools.accumulate(reversed(self.layer_shares)))[::-1]
         ready_s = [forward_s + (self.step_s - forward_s) * share for share in after]
         return [
@@ -84,11 +84,11 @@ class Prediction:
         contender: Label of the way to train.
         ranks: Number of ranks.
         step_ms: Milliseconds per step.
-        efficiency: Share of its speed alone that each rank keeps.
+        efficiency: Speed of a rank relative to its speed alone.
         card_mb: 10^6 bytes that each network card sends in a step.
         messages: Messages that a rank sends in a step.
-        connections: Ranks of other machines that a rank has a connection to.
-        memory_mb: 10^6 bytes of a rank: values, gradients, what communication adds.
+        connections: Number of a rank's connections to ranks of other machines.
+        memory_mb: 10^6 bytes of a rank: values, gradients, memory for communication.
     """
 
     contender: str
@@ -104,15 +104,15 @@ class Prediction:
 def predict(
     job: TrainingJob, cluster: Cluster, contender: Contender, ranks: int
 ) -> Prediction:
-    """Return the predicted step of a contender.
+    """Predict the step of a contender.
 
-    Gradients are sent as soon as a bucket is full; CTA sends from the start of the step
-    to its end; ATC sends when the step is over, and what is tracked then has until the
-    end of the next one. Ranks do not wait for slow ones. Where not every step has a
-    round, the numbers are the mean over steps.
+    Gradients are sent as soon as a bucket is full. CTA sends during the whole step. ATC
+    sends when the step has ended, and tracked tensors have until the end of the next
+    step. All ranks are equally fast. If not every step has a round, the numbers are
+    means over steps.
 
     Raises:
-        ValueError: There is no model of the algorithm, or the ranks do not fill their
+        ValueError: No model of the algorithm exists, or the ranks do not fill their
             machines.
     """
     method = method_of(contender)
@@ -124,7 +124,7 @@ def predict(
     done_by = []
     for cost, (_, ready_s) in zip(costs, buckets, strict=True):
         start_s = max(free_s, ready_s) if when is When.BACKWARD else free_s
-        # gloo finishes an operation before the next one; the engine overlaps them.
+        # gloo runs one operation after the other; the engine overlaps them.
         free_s = start_s + (cost.total_s if contender.name == DDP else cost.busy_s)
         done_s = max(done_s, start_s + cost.total_s)
         done_by.append(done_s)

@@ -1,1 +1,1 @@
-"""What the ``train`` benchmark is made of."""
+"""The ``train`` benchmark."""

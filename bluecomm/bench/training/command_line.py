@@ -1,4 +1,4 @@
-"""Command line of ``train``, and what cannot be asked of the ranks that there are."""
+"""Command line of ``train``, and its check against the ranks of the job."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step-ms",
         type=positive,
-        help="emulate an accelerator: forward (1/3) and backward (2/3) take so many "
-        "milliseconds and no core, the optimizer's update nothing (default: compute)",
+        help="emulate an accelerator: forward (1/3) and backward (2/3) take this "
+        "many milliseconds and no core, the optimizer's update takes no time "
+        "(default: compute)",
     )
     parser.add_argument(
         "--batch-size",
@@ -68,21 +69,22 @@ def _add_modes(group: argparse._MutuallyExclusiveGroup) -> None:
     group.add_argument(
         "--overhead",
         action="store_true",
-        help="what wrapping the optimizer costs in a world of one, from pairs of steps",
+        help="measure the cost of wrapping the optimizer in a world of one, from pairs "
+        "of steps",
     )
     group.add_argument(
         "--slow-rank",
         type=_slow_rank,
         metavar="RANK:FACTOR",
-        help="let one rank take so many times --step-ms, such as 0:10, and show how "
+        help="let one rank take FACTOR times --step-ms, such as 0:10, and show how "
         "fast the others train beside it",
     )
 
 
 def why_refused(args: argparse.Namespace, size: int) -> str:
-    """Return why ``size`` ranks cannot do what is asked for; empty if they can.
+    """Return why ``size`` ranks cannot do what the arguments ask; empty if they can.
 
-    Files are looked at here, on the rank that will write them.
+    Also checks the output files, so call it on the rank that writes them.
     """
     if args.scaling and max(args.scaling) > size:
         return f"--scaling {max(args.scaling)}: there are {size} ranks"

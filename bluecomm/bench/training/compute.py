@@ -1,4 +1,4 @@
-"""Models that are trained: with real arithmetic, or on an emulated accelerator."""
+"""Models with real arithmetic, or on an emulated accelerator."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import nn
 
 from bluecomm.bench.training.models import Layer
 
-# Of a step's time, as of its multiplications: a backward pass makes two products (for
-# weights and for inputs) where the forward pass makes one.
+# Shares of a step's time: the backward pass computes two products (for weights and for
+# inputs) where the forward pass computes one.
 _FORWARD_SHARE = 1 / 3
 
 
 class RealModel(nn.Module):
-    """The layers in a chain; an input that does not fit is filled with its mean."""
+    """Runs the layers in a chain; inputs of a wrong shape become their mean."""
 
     def __init__(self, layers: Sequence[Layer], batch_size: int) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class RealModel(nn.Module):
 
 
 class EmulatedModel(nn.Module):
-    """The parameters of the layers, and an accelerator that only takes its time.
+    """Has the layers' parameters, and an accelerator that only takes time.
 
     Args:
-        layers: The layers. A layer's share of the time is that of its multiplications.
-        step_s: Seconds that forward and backward take together.
+        layers: The layers. A layer takes time in proportion to its multiplications.
+        step_s: Seconds of the forward and backward pass together.
     """
 
     def __init__(self, layers: Sequence[Layer], step_s: float) -> None:
@@ -57,7 +57,7 @@ class EmulatedModel(nn.Module):
 
 
 class EmulatedOptimizer(torch.optim.Optimizer):
-    """An optimizer whose update is part of the accelerator's step: it does nothing."""
+    """Does nothing: the accelerator's step includes the optimizer's update."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})
@@ -67,10 +67,10 @@ class EmulatedOptimizer(torch.optim.Optimizer):
 
 
 class _Accelerator:
-    """Runs one piece of work after the other, as they are queued.
+    """Runs queued pieces of work one after the other.
 
-    A host that is late does not make it idle, since the next kernels wait in its queue:
-    only the beginning of a step waits for the host.
+    A late host does not make the accelerator idle, because the next kernels wait in its
+    queue. Only the beginning of a step waits for the host.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class _Accelerator:
         self._ready_at = time.perf_counter()
 
     def run(self, seconds: float) -> None:
-        """Queue a piece of work and sleep until it is done."""
+        """Queue a piece of work and sleep until it has finished."""
         self._ready_at += seconds
         left = self._ready_at - time.perf_counter()
         if left > 0:
@@ -89,14 +89,14 @@ class _Accelerator:
 
 
 class _EmulatedLayer(nn.Module):
-    """Parameters whose gradients appear when the accelerator has had its time."""
+    """Parameters whose gradients appear when the accelerator has finished the layer."""
 
     def __init__(self, layer: Layer, accelerator: _Accelerator, step_s: float) -> None:
         super().__init__()
         self.values = nn.ParameterList(
             nn.Parameter(torch.zeros(shape)) for shape in layer.shapes()
         )
-        # Where the accelerator puts them; making them takes no core.
+        # The accelerator writes its results here; this costs no core.
         self.gradients = [torch.full_like(p, 1e-3) for p in self.values]
         self.accelerator = accelerator
         self.forward_s = step_s * _FORWARD_SHARE

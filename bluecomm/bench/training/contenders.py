@@ -1,4 +1,4 @@
-"""The ways to train whose steps are timed."""
+"""Contenders: the ways to train whose steps are timed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Contender:
     """A way to train, as the command line names it: ``NAME[:OPTION]...``.
 
     Attributes:
-        label: What the command line says.
+        label: The text on the command line.
         name: ``none``, ``ddp``, or a registered algorithm.
-        order: Of parameter averaging, ``cta`` or ``atc``.
+        order: ``cta`` or ``atc``, for parameter averaging.
         is_static: Whether it averages with all in-neighbors in each step.
-        bucket_nbytes: Bytes that are sent together; ``None``: as it thinks best.
+        bucket_nbytes: Bytes of a bucket; ``None``: the algorithm's default.
         every: Steps from one round of parameter averaging to the next.
     """
 
@@ -47,7 +47,7 @@ class Contender:
 
     @classmethod
     def parse(cls, label: str) -> Contender:
-        """Return the contender that a text names.
+        """Parse a contender.
 
         Raises:
             ValueError: The name or an option is unknown.
@@ -72,13 +72,13 @@ class Contender:
         if steps != option and self._averages and steps.isdecimal() and int(steps):
             return {"every": int(steps)}
         raise ValueError(
-            f"{self.name} has no option {option!r}: bucket=SIZE; for parameter "
-            "averaging atc and every=STEPS; for neighbors static"
+            f"{self.name} has no option {option!r}; options are bucket=SIZE, for "
+            "parameter averaging also atc and every=STEPS, for neighbors also static"
         )
 
     @property
     def needs_all_ranks(self) -> bool:
-        """Whether it cannot be measured among some of the ranks."""
+        """Whether it can be measured only among all ranks of the job."""
         return self.name not in (ALONE, DDP) and (
             issubclass(get_algorithm(self.name), OneSided)
         )
@@ -91,9 +91,9 @@ class Contender:
 
 
 def default_names() -> list[str]:
-    """Return what is compared without a choice: the baselines, the basic algorithms.
+    """Return the default contenders: the baselines and the basic algorithms.
 
-    The others are made of the same exchanges, one or two of them.
+    The other algorithms combine one or two of the same exchanges.
     """
     return [ALONE, DDP, "gradient_allreduce", *_AVERAGING, "local"]
 
@@ -103,9 +103,9 @@ class Training:
     """A model that is being trained.
 
     Attributes:
-        step: Makes a step.
-        finish: Ends the last one.
-        end: Frees what the ranks have made together; collective.
+        step: Runs a step.
+        finish: Completes the communication of the last step.
+        end: Frees what the ranks have created together; collective.
     """
 
     step: Callable[[], None]
@@ -114,13 +114,13 @@ class Training:
 
 
 class Trainer:
-    """Makes trainings among the first ranks of the world.
+    """Starts trainings among the first ranks of the world.
 
     Args:
-        comm: Those ranks.
-        group: The same ranks for torch, where ``ddp`` is measured.
-        make_model: Makes a new model; it returns its loss.
-        make_optimizer: Makes a plain optimizer for parameters.
+        comm: The ranks that train.
+        group: torch's group of the same ranks, if ``ddp`` is measured.
+        make_model: Creates a model whose forward pass returns the loss.
+        make_optimizer: Creates a plain optimizer for parameters.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Trainer:
         self._make_optimizer = make_optimizer
 
     def start(self, contender: Contender) -> Training:
-        """Return a new training; collective."""
+        """Start a new training; collective."""
         model = self._make_model()
         optimizer: Any = self._make_optimizer(model.parameters())
         finish: Callable[[], None] = _do_nothing
@@ -145,7 +145,9 @@ class Trainer:
         elif contender.name != ALONE:
             optimizer = self._distributed(contender, model, optimizer)
             if get_algorithm(contender.name).flat_parameters:
-                finish = optimizer.synchronize  # with gradients, it would send again
+                finish = (
+                    optimizer.synchronize
+                )  # otherwise it would send gradients again
         end: Callable[[], object] = _do_nothing
         if contender.needs_all_ranks:
             end = win_free
@@ -189,7 +191,7 @@ class Trainer:
 
 
 def _one_peer(name: str, comm: Communicator) -> dict[str, object]:
-    """Return the option of an algorithm that can talk to one neighbor a step."""
+    """Return the option that makes an algorithm use one neighbor per step."""
     if name == _NEIGHBOR:
         return {"topology": default_schedule(comm.layout.machine_of)}
     if name == _MACHINES:

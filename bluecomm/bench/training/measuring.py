@@ -1,4 +1,4 @@
-"""Times the steps of all contenders in turns, so that drift hits all alike."""
+"""Times the steps of all contenders in turns, so that drift affects all equally."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bluecomm.runtime import Communicator
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How long is measured.
+    """How long to measure.
 
     Attributes:
-        rounds: Rounds, in each of which every contender has its turn.
+        rounds: Number of rounds; every contender has one turn in each.
         steps: Timed steps of a turn.
-        warmup: Steps of a turn before them.
+        warmup: Untimed steps at the start of a turn.
     """
 
     rounds: int
@@ -30,7 +30,7 @@ class Effort:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What one rank saw in one turn of a contender.
+    """One rank's measurement of one turn of a contender.
 
     Attributes:
         step_s: Seconds per step.
@@ -43,17 +43,17 @@ class Turn:
 
 @dataclasses.dataclass(frozen=True)
 class StepTime:
-    """Time per step of a contender on some ranks, over the turns that it had.
+    """Time per step of a contender on some ranks, over its turns.
 
     Attributes:
-        contender: Its label.
-        ranks: How many ranks trained together.
-        median_ms: Milliseconds per step of the slowest rank, median.
-        min_ms: The same, minimum.
-        max_ms: The same, maximum.
-        exposed_ms: Milliseconds per step beyond the same rank's step without
-            communication, of the rank with the most, median.
-        cpu_ms: Milliseconds of CPU per step and rank, median of the means.
+        contender: Label of the contender.
+        ranks: Number of ranks that trained together.
+        median_ms: Median of the slowest rank's milliseconds per step.
+        min_ms: Minimum of the same.
+        max_ms: Maximum of the same.
+        exposed_ms: Median of the milliseconds per step beyond the same rank's step
+            without communication, for the rank with the largest value.
+        cpu_ms: Median of the mean CPU milliseconds per step and rank.
     """
 
     contender: str
@@ -72,17 +72,17 @@ def measure(
     effort: Effort,
     say: Callable[[str], None],
 ) -> list[StepTime]:
-    """Return the times of all contenders on some ranks; collective among all ranks.
+    """Measure all contenders on some ranks; collective among all ranks.
 
     Args:
-        trainer: Makes the trainings.
+        trainer: Starts the trainings.
         comm: The ranks that train; the others only wait.
-        contenders: What to measure; the first is the one without communication.
-        effort: How long each is measured.
-        say: Is told what is measured next.
+        contenders: The contenders; the first is the one without communication.
+        effort: How long to measure each.
+        say: Receives a message before each measurement.
 
     Returns:
-        One entry per contender; all ranks get the same.
+        One entry per contender, the same on all ranks.
     """
     mine: list[list[Turn]] = []
     for number in range(effort.rounds):
@@ -148,10 +148,10 @@ def summarize(
 
 
 def with_baseline(labels: Sequence[str]) -> list[Contender]:
-    """Return contenders, the one without communication first.
+    """Parse contenders, and put the one without communication first.
 
     Raises:
-        ValueError: One is unknown.
+        ValueError: A contender is unknown.
     """
     others = dict.fromkeys(label for label in labels if label != ALONE)
     return [Contender.parse(label) for label in (ALONE, *others)]

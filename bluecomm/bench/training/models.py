@@ -1,6 +1,6 @@
-"""The layers of the models whose training is measured: shapes, and multiplications.
+"""Layers of the models for the benchmark: shapes and multiplications.
 
-Only what a model's buckets and its share of time per layer are made of: residual
+The models have only what determines buckets and the time of each layer: residual
 additions, pooling and dropout are left out.
 
 Source:
@@ -26,9 +26,9 @@ class Layer:
     """One layer of a model.
 
     Attributes:
-        make: Makes its module.
-        input_shape: What it is fed, without the batch.
-        positions: How often each of its weights is multiplied per sample.
+        make: Creates the module.
+        input_shape: Shape of its input without the batch dimension.
+        positions: Number of multiplications per weight and sample.
     """
 
     make: Callable[[], nn.Module]
@@ -36,7 +36,7 @@ class Layer:
     positions: int = 1
 
     def shapes(self) -> list[torch.Size]:
-        """Return the shapes of its parameters, without making them."""
+        """Return the shapes of its parameters, without creating them."""
         with torch.device("meta"):
             return [parameter.shape for parameter in self.make().parameters()]
 
@@ -49,7 +49,7 @@ def layers_of(model: str) -> list[Layer]:
     """Return the layers of a model, in the order of a forward pass.
 
     Raises:
-        ValueError: There is no such model.
+        ValueError: The model is unknown.
     """
     if model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
@@ -69,7 +69,7 @@ def equal_layers(text: str) -> list[Layer]:
         raise ValueError(f"layers must be like 20x1M, got {text!r}")
     width = math.isqrt(parse_size(size) // 4)
     if width == 0:
-        raise ValueError(f"a layer has at least 4 bytes, got {text!r}")
+        raise ValueError(f"a layer must have at least 4 bytes, got {text!r}")
     return [_linear(width, width, bias=False) for _ in range(int(count))]
 
 
@@ -87,7 +87,7 @@ def _convolution(
     padding: int | None = None,
     normalized: bool = False,
 ) -> Layer:
-    """Return a convolution of square maps ``size`` wide, and what follows it."""
+    """Return a convolution on square maps of width ``size``, with its activation."""
     around = kernel // 2 if padding is None else padding
 
     def make() -> nn.Module:
@@ -137,7 +137,7 @@ def _resnet(blocks: Sequence[int], *, bottleneck: bool) -> list[Layer]:
 def _residual(
     channels: int, width: int, size: int, stride: int, bottleneck: bool
 ) -> list[Layer]:
-    """Return a residual block: kernels 1, 3, 1, or 3, 3; and what its shortcut has."""
+    """Return a residual block: kernels 1, 3, 1 or 3, 3, and its shortcut."""
     outputs = 4 * width if bottleneck else width
     after = size // stride
     if bottleneck:

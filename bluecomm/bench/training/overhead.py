@@ -1,4 +1,4 @@
-"""What wrapping an optimizer costs where there is nobody to communicate with."""
+"""Measures the cost of wrapping an optimizer in a world of one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Overhead:
     Attributes:
         contender: Its label.
         plain_ms: Milliseconds per step of the plain optimizer.
-        wall: Share that the wrapped one takes on top, by the clock.
-        cpu: The same, by the CPU time of the process.
+        wall: Extra wall time of the wrapped optimizer, as a share of plain_ms.
+        cpu: The same for the CPU time of the process.
     """
 
     contender: str
@@ -31,12 +31,12 @@ class Overhead:
 def measure_overhead(
     trainer: Trainer, contender: Contender, effort: Effort
 ) -> Overhead:
-    """Return what a contender costs, from pairs of a plain and a wrapped step.
+    """Measure a contender's overhead from pairs of a plain and a wrapped step.
 
     Args:
-        trainer: Makes the trainings, in a world of one.
-        contender: What to measure.
-        effort: ``steps`` pairs, after ``warmup`` ones.
+        trainer: Starts the trainings, in a world of one.
+        contender: The contender.
+        effort: Measures ``steps`` pairs after ``warmup`` pairs.
     """
     both = [trainer.start(Contender.parse(ALONE)), trainer.start(contender)]
     count = effort.warmup + effort.steps
@@ -53,7 +53,7 @@ def measure_overhead(
 def _time_pair(
     both: Sequence[Training], is_reversed: bool
 ) -> list[tuple[float, float]]:
-    """Return seconds by the clock and of CPU of a step of each, in the given order."""
+    """Return wall and CPU seconds of a step of each, in the given order."""
     times = [(0.0, 0.0), (0.0, 0.0)]
     for k in (1, 0) if is_reversed else (0, 1):
         cpu_s, start = time.process_time(), time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a run of ``train`` found: as JSON, as a table, as a picture."""
+"""Results of ``train`` as JSON, as a table and as a plot."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ FORMAT = "bluecomm.bench.train/1"
 
 @dataclasses.dataclass(frozen=True)
 class TrainReport:
-    """A run of ``train``.
+    """Results of a run of ``train``.
 
     Attributes:
-        model: Its name.
+        model: Name of the model.
         layer_nbytes: Bytes of parameters of each layer, in the order of forward.
         layer_shares: Share of the step's time of each layer.
-        step_ms: Time of forward and backward on the emulated accelerator; ``None``:
+        step_ms: Milliseconds of the emulated forward and backward pass; ``None`` with
             real compute.
-        ranks_per_machine: Ranks on each machine, the most.
+        ranks_per_machine: Largest number of ranks on a machine.
         times: The measurements.
     """
 
@@ -38,7 +38,7 @@ class TrainReport:
 
     @property
     def alone_ms(self) -> float:
-        """Time of a step of one rank that does not communicate."""
+        """Step time of one rank that does not communicate, in milliseconds."""
         return next(
             time.median_ms
             for time in self.times
@@ -46,11 +46,11 @@ class TrainReport:
         )
 
     def efficiency(self, time: StepTime) -> float:
-        """Return the share of its speed alone that each rank keeps: ``T(1) / T(n)``."""
+        """Return a rank's speed relative to its speed alone: ``T(1) / T(n)``."""
         return self.alone_ms / time.median_ms
 
     def write(self, file: Path) -> None:
-        """Write it as JSON."""
+        """Write the report as JSON."""
         content: dict[str, Any] = {"format": FORMAT, **dataclasses.asdict(self)}
         for entry, time in zip(content["times"], self.times, strict=True):
             entry["efficiency"] = self.efficiency(time)
@@ -59,11 +59,11 @@ class TrainReport:
 
     @classmethod
     def read(cls, file: Path) -> TrainReport:
-        """Read what ``write`` wrote.
+        """Read a report that ``write`` has written.
 
         Raises:
-            OSError: It cannot be read.
-            ValueError: It is something else.
+            OSError: The file cannot be read.
+            ValueError: The file is no such report.
         """
         with stored(file, FORMAT) as content:
             times = content.pop("times")
@@ -72,7 +72,7 @@ class TrainReport:
             return cls(times=[StepTime(**time) for time in times], **content)
 
     def print(self) -> None:
-        """Print a table, by number of ranks."""
+        """Print a table, sorted by number of ranks."""
         from rich.console import Console
         from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""How fast the others train while one rank is slow."""
+"""Measures how fast the other ranks train while one rank is slow."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Pace:
 
     Attributes:
         contender: Its label.
-        alike: Of all ranks, when they are equally fast.
-        others: Of the others, when one rank is slow.
-        slow: Of the slow rank.
+        alike: Pace of all ranks when they are equally fast.
+        others: Pace of the other ranks when one rank is slow.
+        slow: Pace of the slow rank.
     """
 
     contender: str
@@ -34,7 +34,7 @@ class Pace:
 
     @property
     def kept(self) -> float:
-        """Share of their speed that the others keep."""
+        """Pace of the others beside a slow rank, relative to equally fast ranks."""
         return self.others / self.alike
 
 
@@ -46,14 +46,15 @@ def measure_paces(
     effort: Effort,
     say: Callable[[str], None],
 ) -> list[Pace]:
-    """Return the paces of all contenders; collective.
+    """Measure the paces of all contenders; collective.
 
     Args:
-        trainers: Of ranks that are alike, and of ranks of which one is slow.
+        trainers: One whose ranks are equally fast, and one with a slow rank.
         comm: All ranks.
-        contenders: What to measure.
-        slow_rank: Which rank is slow in the second.
-        effort: How long each is measured with either, on each rank at its own pace.
+        contenders: The contenders.
+        slow_rank: The slow rank of the second trainer.
+        effort: How long to measure each contender with each trainer. Every rank runs
+            at its own pace.
         say: Is told what is measured next.
     """
     mine: list[list[tuple[float, float]]] = []
@@ -105,7 +106,7 @@ def print_paces(paces: Sequence[Pace], title: str) -> None:
 
 
 def write_paces(paces: Sequence[Pace], file: Path) -> None:
-    """Write them as JSON."""
+    """Write the paces as JSON."""
     entries = [{**dataclasses.asdict(pace), "kept": pace.kept} for pace in paces]
     with open(file, "w") as out:
         json.dump({"format": FORMAT, "paces": entries}, out, indent=2)

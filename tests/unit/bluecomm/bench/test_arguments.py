@@ -22,7 +22,10 @@ def test_files_that_can_be_written(tmp_path: Path) -> None:
 def test_files_that_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not_written(tmp_path) == f"{tmp_path} is a folder, not a file"
     lost = tmp_path / "lost" / "x.svg"
-    assert why_not_written(None, lost) == f"{lost}: there is no folder {lost.parent}"
+    assert (
+        why_not_written(None, lost)
+        == f"{lost}: the folder {lost.parent} does not exist"
+    )
     unnamed = tmp_path / "picture"
     assert why_not_written(None, None, unnamed) == (
         f"{unnamed} must end in one of .png, .svg, .pdf"

@@ -63,7 +63,7 @@ def test_what_is_missing_is_said(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert mpi.why_not_here() == "mpi4py is not installed"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert mpi.why_not_here() == "there is no mpirun beside this Python or in PATH"
+    assert mpi.why_not_here() == "no mpirun exists beside this Python or in PATH"
 
 
 _FAKE = """#!{python}

@@ -53,7 +53,7 @@ def test_what_is_no_number_of_layers(text):
 
 
 def test_a_layer_is_not_empty():
-    with pytest.raises(ValueError, match="a layer has at least 4 bytes"):
+    with pytest.raises(ValueError, match="a layer must have at least 4 bytes"):
         equal_layers("2x3")
 
 
@@ -111,7 +111,7 @@ def test_contenders_are_named_with_options():
         ("ddp:atc", "ddp has no option 'atc'"),
         ("none:bucket=1M", "none has no option"),
         ("allreduce:static", "allreduce has no option"),
-        ("gradient_allreduce:every=2", "averaging atc and every=STEPS"),
+        ("gradient_allreduce:every=2", "averaging also atc and every=STEPS"),
         ("noloco:every=0", "noloco has no option 'every=0'"),
         ("ddp:every=2", "ddp has no option"),
         ("gradient_allreduce:cta", "gradient_allreduce has no option"),
@@ -214,7 +214,7 @@ def test_more_ranks_than_there_are(capsys, world_of_one):
     [
         (("--overhead", "--json", "x.json"), "prints its results only"),
         (("--slow-rank", "0:2", "--step-ms", "1"), "more than 1 ranks; there are 1"),
-        (("--json", "no/such/x.json"), "there is no folder"),
+        (("--json", "no/such/x.json"), "does not exist"),
     ],
 )
 def test_what_cannot_be_done_here_is_refused_first(
