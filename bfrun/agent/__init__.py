@@ -1,1 +1,1 @@
-"""The agent, on each machine: standard library only, Python 3.8."""
+"""The agent that runs on each machine: standard library only, Python 3.8."""

@@ -1,9 +1,9 @@
 """The agent: starts the ranks of one machine, streams their output, ends them.
 
-One thread serves everything, because the kernel ties a rank's life to the thread that
-started it (PR_SET_PDEATHSIG). Frames come from the driver on standard input and go
-back on standard output. When the driver is lost the agent ends its ranks by itself;
-when the agent is lost its guard does.
+One thread does everything, because the kernel ties a rank's life to the thread that
+started it (PR_SET_PDEATHSIG). The driver's frames arrive on standard input, and the
+agent's leave on standard output. If the driver is lost, the agent ends its ranks; if
+the agent is lost, its guard does.
 
 Standard library only, Python 3.8.
 """
@@ -63,21 +63,21 @@ from bfrun.frames import (
     Welcome,
 )
 
-# The driver is gone: ranks get SIGTERM, and SIGKILL this much later.
+# If the driver is lost, ranks get SIGTERM, and SIGKILL this much later.
 ORPHAN_GRACE_S = 1.0
 _KILL_LIMIT_S = 1.5
 _TICK_S = 0.25
 
 
 def main(marker: bytes, folder: str, beat_fd: int, guard_pid: int) -> int:
-    """Serve one driver until it hangs up. Returns the exit status of the agent."""
+    """Serve one driver until it hangs up, and return the agent's exit status."""
     agent = Agent(marker, folder, beat_fd, guard_pid)
     agent.run()
     return 0
 
 
 class Agent:
-    """All state of the agent of one machine."""
+    """The agent of one machine."""
 
     def __init__(self, marker: bytes, folder: str, beat_fd: int, guard_pid: int):
         self._guard_pid = guard_pid
@@ -245,7 +245,7 @@ class Agent:
         for rank in self._ranks.values():
             self._output.drop(rank)
 
-    # Frames and output of the ranks
+    # Messages of the ranks
 
     def _welcome(self, number: int, pid: int) -> Welcome | str:
         rank = self._ranks.get(number)
@@ -276,7 +276,7 @@ class Agent:
             refusal = FromRankRefused(rank=number, frame_kind=kind, error=str(error))
             self._connection.send(refusal)
 
-    # What happens by itself
+    # Timers and the end
 
     def _timeout_s(self) -> float:
         if self._traces.ready:
@@ -298,14 +298,14 @@ class Agent:
         self._watch_driver()
 
     def _sending(self) -> bool:
-        """Say whether output or traces of ranks are still to be sent."""
+        """Return whether output or traces of ranks are still to be sent."""
         streaming = any(rank.streams for rank in self._ranks.values())
         return streaming or self._traces.busy
 
     def _poll_ranks(self) -> None:
         if self._orphaned or self._terminated:
-            # What ends now is ended by this agent, or by what ends it too; no rank is
-            # to blame.
+            # Ranks that end now were ended by this agent, or with it, and are not to
+            # blame.
             return
         for rank in self._watch.poll():
             self._output.check_closed(rank)
@@ -313,7 +313,7 @@ class Agent:
             self._tell_exit(rank)
 
     def _tell_exit(self, rank: RankProcess) -> None:
-        # A goodbye may still wait in the socket; it belongs before the exit.
+        # A goodbye that is still in the socket must be sent before the exit.
         self._server.drop_rank(rank.rank)
         if rank.stdin_fd is not None and self._stdin is not None:
             self._stdin.close()
@@ -330,12 +330,16 @@ class Agent:
         self._traces.add(rank.rank)
 
     def _watch_driver(self) -> None:
-        """End the ranks when the driver is lost; leave when all is over."""
+        """End the ranks if the driver is lost, and stop once nothing is left to do."""
         now = time.monotonic()
         if not self._orphaned and (self._terminated or self._connection.lost()):
             self._orphaned = True
             if self._terminated:
-                print("bfrun's agent: SIGTERM (is its guard dead?)", file=sys.stderr)
+                print(
+                    "bfrun's agent: got SIGTERM, perhaps because its guard died; "
+                    "ending its ranks",
+                    file=sys.stderr,
+                )
             send_signal(self._alive(), signal.SIGTERM)
             self._kill_at = now + ORPHAN_GRACE_S
         self._done = (
@@ -345,7 +349,7 @@ class Agent:
         )
 
     def _root(self) -> int:
-        """The process below which everything that ranks started is found."""
+        """Return the ancestor of every process that the ranks have started."""
         guarded = os.getppid() == self._guard_pid
         return self._guard_pid if guarded else os.getpid()
 

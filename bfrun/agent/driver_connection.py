@@ -66,7 +66,7 @@ class DriverConnection:
 
     @property
     def paused(self) -> bool:
-        """Whether the driver said that it is suspended."""
+        """Whether the driver has announced that it is suspended."""
         return self._silence.paused
 
     @property
@@ -91,7 +91,7 @@ class DriverConnection:
         self._queue.put_bulk(frame.to_message())
 
     def flush(self) -> None:
-        """Write what the driver takes now; the selector reports when it takes more."""
+        """Write what the driver takes now; the selector reports when to go on."""
         now = time.monotonic()
         if now >= self._beat_due and not self._queue:
             self._beat_due = now + BEAT_EVERY_S
@@ -112,7 +112,7 @@ class DriverConnection:
             return
         self._waits_to_write = wanted
         if wanted:
-            # The agent's loop flushes after every event, so this only wakes it.
+            # This only wakes the agent's loop, which flushes after every event.
             self._selector.register(
                 self._out_fd, selectors.EVENT_WRITE, lambda mask: None
             )

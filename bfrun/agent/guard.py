@@ -1,12 +1,11 @@
-"""The guard: parent of the agent, and the one that leaves no process behind.
+"""The guard: parent of the agent, which makes sure that no process is left behind.
 
-Launchers start the guard. It makes itself the subreaper of everything below, forks
-the agent, and keeps nothing but a pipe from it. Whatever the agent starts stays a
-descendant of the guard, even when its own parent dies or it makes a session of its
-own; so when the agent ends in whatever way, or has not been told for 5 s that the
-driver lives, the guard ends exactly its descendants, found by their parents in /proc.
-No list of process ids can go stale. If the guard itself is killed, the kernel tells
-the agent, which ends the job.
+Launchers start the guard. It makes itself a subreaper, forks the agent, and keeps only
+a pipe from it. Every process that the agent starts stays a descendant of the guard,
+even if its own parent dies or it starts a session. If the agent ends, or has not heard
+of the driver for 5 s, the guard kills its descendants. It finds them by their parents
+in /proc, so no list of process ids can go stale. If the guard itself is killed, the
+kernel signals the agent, which ends the job.
 
 Standard library only, Python 3.8.
 """
@@ -29,7 +28,7 @@ from bfrun.agent.driver_connection import PAUSED_BEAT
 from bfrun.agent.procs import kill_descendants
 from bfrun.silence import SilenceTimer
 
-# The agent itself acts after 4 s of silence and needs at most a second.
+# The agent itself acts after 4 s of silence, and needs at most one second.
 SILENCE_LIMIT_S = 5.0
 _LOOK_S = 0.25
 _AGENT_EXIT_S = 0.3
@@ -40,10 +39,10 @@ def main(marker: bytes) -> None:
     """Become the guard of a new agent. Does not return.
 
     Args:
-        marker: The agent writes it before its first frame, so that the driver can
-            skip what a login shell printed.
+        marker: Bytes that the agent writes before its first frame, so that the driver
+            can skip the output of a login shell.
     """
-    # Refused to the leader of a session, which is what it shall be.
+    # The leader of a session gets an error, but needs no session of its own.
     with contextlib.suppress(PermissionError):
         os.setsid()
     kernel.become_subreaper()
@@ -55,7 +54,7 @@ def main(marker: bytes) -> None:
     if agent_pid == 0:
         os.close(read_fd)
         os._exit(_run_agent(marker, folder, write_fd, guard_pid))
-    # Only the agent may hold the link, so that its end is seen by the driver.
+    # Only the agent may hold the descriptors, so that the driver sees them close.
     os.close(write_fd)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -64,7 +63,7 @@ def main(marker: bytes) -> None:
 
 
 def _short_folder() -> str:
-    """Return a place for sockets: their paths may have 107 bytes at most."""
+    """Return a folder for sockets, whose paths may have at most 107 bytes."""
     folder = tempfile.gettempdir()
     return folder if len(folder) <= 60 else "/tmp"
 
@@ -81,7 +80,7 @@ def _run_agent(marker: bytes, folder: str, beat_fd: int, guard_pid: int) -> int:
 
 
 class Guard:
-    """Watches one agent and ends what it leaves."""
+    """Watches one agent, and kills the processes that it leaves."""
 
     def __init__(self, agent_pid: int, beat_fd: int, folder: str) -> None:
         self._agent_pid = agent_pid
@@ -111,7 +110,7 @@ class Guard:
             os.kill(self._agent_pid, signum)
 
     def _agent_lives(self) -> bool:
-        """Wait a moment for beats; False at the end of the pipe."""
+        """Wait a moment for beats, and return whether the pipe is still open."""
         ready, _, _ = select.select([self._beat_fd], [], [], _LOOK_S)
         if ready:
             data = os.read(self._beat_fd, 4096)
@@ -121,7 +120,7 @@ class Guard:
         return True
 
     def _reap(self) -> None:
-        """Take the exit status of the agent and of orphans."""
+        """Collect the exit status of the agent and of orphans."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""The prctl calls that Python lacks. Part of the agent: Python 3.8."""
+"""The prctl calls that Python does not have. Part of the agent: Python 3.8."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
-# Loaded at import, not in a child between fork and exec.
+# Loaded at import, because a child between fork and exec must not do it.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -25,7 +25,7 @@ def become_subreaper() -> None:
 
 
 def set_name(name: str) -> None:
-    """Set what ``ps -o comm`` and ``top`` call this process, at most 15 letters."""
+    """Set the name of this process in ``ps`` and ``top``, at most 15 characters."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode("ascii")))
 
 

@@ -1,4 +1,4 @@
-"""Carries the output of the ranks from their pipes to the driver.
+"""Sends the output of the ranks from their pipes to the driver.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -14,10 +14,10 @@ from bfrun.frames import Output, OutputClosed
 
 
 class OutputPump:
-    """Reads what ranks print while their windows have room.
+    """Reads the output of ranks while their windows have room.
 
-    Sends ``output`` frames, and ``closed`` once a rank has ended and all of its
-    output has been sent.
+    Sends ``output`` frames, and ``closed`` once a rank has ended and all of its output
+    has been sent.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class OutputPump:
         self._connection = connection
 
     def watch(self, rank: RankProcess) -> None:
-        """Read the rank's output whenever there is some."""
+        """Read the rank's output as soon as there is some."""
         for stream, fd in rank.streams.items():
             if fd not in self._selector.get_map():
                 self._register(rank, stream, fd)
@@ -44,7 +44,7 @@ class OutputPump:
             self.watch(rank)
 
     def _read(self, rank: RankProcess, stream: Stream) -> bool:
-        """Send one piece of output, and say whether there may be more."""
+        """Send one piece of output, and return whether there may be more."""
         if stream not in rank.streams:
             return False
         data = rank.read(stream)
@@ -65,7 +65,7 @@ class OutputPump:
         return bool(data) and rank.may_read
 
     def finish(self, rank: RankProcess) -> None:
-        """Take what an ended rank has printed; its children may hold the pipes open."""
+        """Send the rest of an ended rank's output, even if children hold its pipes."""
         for stream in tuple(rank.streams):
             while self._read(rank, stream):
                 pass
@@ -73,12 +73,12 @@ class OutputPump:
                 self._close(rank, stream)
 
     def drop(self, rank: RankProcess) -> None:
-        """Drop what an ended rank has printed."""
+        """Drop the rest of an ended rank's output."""
         for stream in tuple(rank.streams):
             self._close(rank, stream)
 
     def check_closed(self, rank: RankProcess) -> None:
-        """Tell the driver if the rank has ended and nothing of its output is left."""
+        """Tell the driver if the rank has ended and all of its output has been sent."""
         if rank.status is not None and not rank.streams:
             self._connection.send_bulk(OutputClosed(rank=rank.rank))
 

@@ -1,4 +1,4 @@
-"""Choice of a port for the users' own rendezvous. Part of the agent: Python 3.8."""
+"""Chooses a port for the users' own rendezvous. Part of the agent: Python 3.8."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import socket
 def free_port() -> int:
     """Return a TCP port that is free now and outside the ephemeral range.
 
-    So no outgoing connection can take it before the user's script listens. Nothing
-    listens on it now.
+    No outgoing connection can take such a port before the user's script listens.
 
     Raises:
         OSError: No port could be bound.
@@ -24,7 +23,7 @@ def free_port() -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise OSError("no free TCP port for MASTER_PORT on this host")
+    raise OSError("this host has no free TCP port for MASTER_PORT")
 
 
 def ephemeral_range() -> tuple[int, int]:

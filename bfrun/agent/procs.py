@@ -1,4 +1,4 @@
-"""What /proc says about processes, and how to end a tree of them.
+"""Reads /proc, and ends trees of processes.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -16,7 +16,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessStat(NamedTuple):
-    """One line of /proc/PID/stat."""
+    """The fields of /proc/PID/stat that are used."""
 
     pid: int
     state: str
@@ -26,13 +26,13 @@ class ProcessStat(NamedTuple):
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Return the state of process ``pid``; None when there is none."""
+    """Return the state of process ``pid``, or None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
     except OSError:
         return None
-    # The command's name, in parentheses, may itself hold blanks and parentheses.
+    # The name of the command, in parentheses, may itself have blanks and parentheses.
     fields = text[text.rfind(b")") + 2 :].split()
     if len(fields) < 13:
         return None
@@ -46,13 +46,13 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 def all_processes() -> list[ProcessStat]:
-    """Return every process of this PID namespace that can be seen."""
+    """Return every visible process of this PID namespace."""
     stats = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return [stat for stat in stats if stat is not None]
 
 
 def descendants(root: int, processes: Iterable[ProcessStat]) -> set[int]:
-    """Return the pids below ``root`` in the process tree, without zombies."""
+    """Return the pids of the descendants of ``root``, without zombies."""
     children: dict[int, list[ProcessStat]] = {}
     for stat in processes:
         children.setdefault(stat.parent, []).append(stat)
@@ -74,17 +74,17 @@ def send_signal(pids: Iterable[int], signum: int) -> None:
 
 
 def kill_descendants(root: int, spare: set[int], timeout_s: float) -> set[int]:
-    """SIGKILL what runs below ``root`` until nothing is left.
+    """Kill the descendants of ``root`` until none is left.
 
-    Processes that are forked meanwhile are found by the next look.
+    It looks again until then, so it also finds processes that are forked meanwhile.
 
     Args:
-        root: Process whose descendants end; itself stays.
-        spare: Pids below ``root`` that stay.
-        timeout_s: When to give up.
+        root: Process whose descendants are killed, but not itself.
+        spare: Pids of descendants that are spared.
+        timeout_s: Seconds after which it gives up.
 
     Returns:
-        Pids that are still there, such as those in an uninterruptible wait.
+        Pids that are left, such as those of processes in an uninterruptible wait.
     """
     deadline = time.monotonic() + timeout_s
     while True:

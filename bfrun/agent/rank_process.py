@@ -1,4 +1,4 @@
-"""One rank as its agent sees it: start, output, exit, freeze.
+"""The process of one rank: its start, output and exit, and whether it is stopped.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -21,11 +21,11 @@ Stream = Literal["stdout", "stderr"]
 Event = Literal["frozen", "failed", "thawed"]
 
 # Bytes of output that may be on their way to the driver. A rank that prints faster
-# than the driver's terminal takes it is held up by its pipe, as by any terminal.
+# than the terminal shows it blocks on its pipe, as it would on a terminal.
 OUTPUT_WINDOW_NBYTES = 256 << 10
 READ_NBYTES = 64 << 10
 
-# A reaped rank's pipes may be held open by its children: nobody waits for their end.
+# The children of an ended rank may keep its pipes open, so the agent closes them then.
 OUTPUT_LINGER_S = 0.5
 
 
@@ -53,14 +53,14 @@ class RankProcess:
 
     @property
     def watched_pid(self) -> int:
-        """The process that talks for this rank, else the started command."""
+        """The process that speaks for this rank, else the started command."""
         return self.hello_pid or self.pid
 
     def start(self, environment: Mapping[str, str]) -> str | None:
         """Start the command. Call it from the main thread (PR_SET_PDEATHSIG).
 
         Returns:
-            None, or why the command could not be started.
+            None, or a text that says why the command could not be started.
         """
         agent_pid = os.getpid()
         cpus = self.spec.cpus
@@ -105,7 +105,7 @@ class RankProcess:
         if not os.path.isdir(cwd):
             return (
                 f"working directory '{cwd}' does not exist on this host; "
-                "share it between the hosts or start bfrun elsewhere"
+                "share it between the hosts, or start bfrun in another directory"
             )
         if isinstance(error, FileNotFoundError):
             return (
@@ -121,7 +121,7 @@ class RankProcess:
         return text
 
     def read(self, stream: Stream) -> bytes | None:
-        """Return new output, ``b""`` at its end, None for nothing now."""
+        """Return new output, ``b""`` at its end, or None if there is none now."""
         try:
             data = os.read(self.streams[stream], READ_NBYTES)
         except BlockingIOError:
@@ -153,8 +153,8 @@ class RankProcess:
     def poll_exit(self) -> bool:
         """Return True once, when the process has ended; ``status`` is then set.
 
-        The process is left as a zombie, so that its id cannot be given to a stranger
-        while anyone may still signal it.
+        The process stays a zombie, so that no other process gets its id while it may
+        still be signalled.
         """
         if self.popen is None or self.status is not None:
             return False
@@ -168,14 +168,14 @@ class RankProcess:
         return True
 
     def lingered(self) -> bool:
-        """Whether the rank is gone for so long that its output is over."""
+        """Whether the rank ended so long ago that its output is complete."""
         return (
             self.status is not None
             and time.monotonic() - self._exit_time > OUTPUT_LINGER_S
         )
 
     def reap(self) -> None:
-        """Take the zombie away and close every pipe."""
+        """Reap the zombie and close every pipe."""
         for stream in tuple(self.streams):
             self.close_stream(stream)
         self.close_stdin()
@@ -184,10 +184,10 @@ class RankProcess:
 
 
 class FreezeWatch:
-    """Samples a process once a second: how long it is stopped, how busy it is."""
+    """Measures how long a process has been stopped, and how busy it is."""
 
     WARN_AFTER_S = 10.0
-    # A process that uses less, 0.5 % of a processor, only waits and looks around.
+    # A process that uses less than this in a window (0.5 % of a core) only waits.
     BUSY_CPU_S = 0.05
     WINDOW_S = 10.0
 
@@ -201,23 +201,23 @@ class FreezeWatch:
         self._reported: Event | None = None
 
     def sample(self, pid: int, step_s: float, limit_s: float) -> Event | None:
-        """Look at the process.
+        """Look at the process. Call it once a second.
 
         Args:
             pid: Process to look at.
             step_s: Seconds since the last look.
-            limit_s: How long a stop is tolerated.
+            limit_s: Seconds that a stop may last.
 
         Returns:
-            ``"frozen"`` when the stop has lasted 10 s, ``"failed"`` when it has
-            lasted ``limit_s``, ``"thawed"`` when a reported stop is over, else None.
+            ``"frozen"`` when a stop has lasted 10 s, ``"failed"`` when it has lasted
+            ``limit_s``, ``"thawed"`` when a reported stop has ended, else None.
         """
         stat = read_stat(pid)
         if stat is None:
             self.state = "exited"
             return None
         self._note_cpu(stat.cpu_s, step_s)
-        # "t" is a process in a debugger: somebody is looking after it.
+        # "t" is a process in a debugger, which is stopped on purpose.
         if stat.state != "T":
             self.state = "exited" if stat.state in "ZX" else "running"
             return self._thaw()

@@ -1,4 +1,4 @@
-"""The Unix socket where the ranks of one machine talk to their agent.
+"""The Unix socket over which the ranks of one machine talk to their agent.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -31,7 +31,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class RankConnection:
-    """One connected process; speaks for a rank after its hello was welcomed."""
+    """A connected process, which speaks for a rank once it has been welcomed."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -44,11 +44,11 @@ class RankConnection:
 
 
 class RankServer:
-    """Accepts the ranks of this machine and passes their frames on.
+    """Accepts the ranks of this machine, and passes their messages on.
 
     Args:
-        folder: 0700 folder of this job on this machine.
-        selector: The agent's; the data of each entry is a callable for its events.
+        folder: Folder of this job on this machine, of mode 0700.
+        selector: The agent's. The data of each entry is a callable that takes events.
         on_hello: Called with (rank, pid). Returns the welcome, or why it refuses.
         on_message: Called with (rank, message) for every later message, which is not
             checked: the driver does that.
@@ -84,7 +84,7 @@ class RankServer:
             self._flush(connection)
 
     def drop_rank(self, rank: int) -> None:
-        """Take the last frames of a rank whose process has ended, and hang up."""
+        """Receive the last messages of a rank whose process has ended, and hang up."""
         for connection in [c for c in self._open if c.rank == rank]:
             while self._receive(connection):
                 pass
@@ -117,7 +117,7 @@ class RankServer:
             self._receive(connection)
 
     def _receive(self, connection: RankConnection) -> bool:
-        """Read once, and say whether there may be more."""
+        """Read once, and return whether there may be more."""
         try:
             data = connection.socket.recv(_READ_NBYTES)
             messages = connection.parser.feed(data)
@@ -170,7 +170,7 @@ class RankServer:
         self._flush(connection)
 
     def _give_task(self, connection: RankConnection, rank: int) -> None:
-        """Send the call to a rank; its result comes over the same connection."""
+        """Send the call to a rank, whose result comes over the same connection."""
         connection.rank = rank
         connection.queue.put(TaskHeader(parts=len(self._task)).to_message())
         for part in self._task:
@@ -215,8 +215,8 @@ class RankServer:
 
 def _second_claim(rank: int, pid: int, holder_pid: int) -> str:
     return (
-        f"process {pid} claims rank {rank}, which process {holder_pid} holds. "
-        "If it is a child of that process (multiprocessing, DataLoader), keep "
-        "bluecomm.init() and all that starts processes below "
+        f"process {pid} claims rank {rank}, which process {holder_pid} already has. "
+        "If it is a child of that process (multiprocessing, DataLoader), put "
+        "bluecomm.init() and everything that starts processes below "
         '`if __name__ == "__main__":`, or do not call init in the child'
     )

@@ -1,4 +1,4 @@
-"""Sees what becomes of the processes of ranks: ended, stopped, vanished.
+"""Notices when the processes of ranks end, stop or vanish.
 
 Standard library only, Python 3.8.
 """
@@ -13,8 +13,8 @@ from bfrun.agent.rank_process import RankProcess
 from bfrun.frames import ProcessState, RankStopped, RankVanished
 
 _SAMPLE_EVERY_S = 1.0
-# A batch system signals all processes of a job. So if a rank has been ended by SIGTERM,
-# it is first seen whether the agent is next.
+# A batch system signals all processes of a job. So after a rank was ended by SIGTERM,
+# the agent waits a moment for its own SIGTERM before it reports the rank.
 _BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
 _SIGTERM_HOLD_S = 0.3
 
@@ -23,8 +23,8 @@ class RankWatch:
     """Watches the ranks of one agent.
 
     Args:
-        ranks: By rank; more are added as they are started.
-        connection: The driver, told of processes that stop, go on or vanish.
+        ranks: Processes by rank; the owner adds them as it starts them.
+        connection: Connection to the driver, which is told of the changes.
     """
 
     def __init__(
@@ -33,16 +33,16 @@ class RankWatch:
         self._ranks = ranks
         self._connection = connection
         self._sampled = time.monotonic()
-        # Ranks that have ended, and when the driver is told.
+        # Ranks that have ended, each with the time at which the driver is told.
         self._exited: list[tuple[float, RankProcess]] = []
 
     @property
     def holds(self) -> bool:
-        """Whether the driver is still to be told of the end of a rank."""
+        """Whether the driver has yet to be told of the end of a rank."""
         return bool(self._exited)
 
     def poll(self) -> list[RankProcess]:
-        """Return the ranks that have ended since it was last asked."""
+        """Return the ranks that have ended since the last call."""
         now = time.monotonic()
         ended = [rank for rank in self._ranks.values() if rank.poll_exit()]
         for rank in ended:
@@ -51,14 +51,14 @@ class RankWatch:
         return ended
 
     def due(self, *, at_once: bool) -> list[RankProcess]:
-        """Return the ranks of whose end the driver is to be told now, once each."""
+        """Return the ended ranks that the driver must be told of now, each once."""
         now = time.monotonic()
         due = [rank for at, rank in self._exited if at_once or at <= now]
         self._exited = [(at, rank) for at, rank in self._exited if rank not in due]
         return due
 
     def sample(self, failure_timeout_s: float) -> None:
-        """Tell of ranks that have been stopped, go on, or are gone without a word."""
+        """Report ranks that were stopped, run again, or vanished. Call it often."""
         now = time.monotonic()
         step_s = now - self._sampled
         if step_s < _SAMPLE_EVERY_S or self._connection.paused:
@@ -81,7 +81,7 @@ class RankWatch:
             self._check_vanished(rank)
 
     def _check_vanished(self, rank: RankProcess) -> None:
-        """Tell of a process that spoke for its rank and ended before its parent."""
+        """Report a process that spoke for its rank and ended before its parent."""
         pid = rank.hello_pid
         if pid is None or pid == rank.pid or rank.freeze.state != "exited":
             return

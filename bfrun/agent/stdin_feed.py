@@ -1,4 +1,4 @@
-"""Standard input of rank 0, as the driver sends it.
+"""Passes standard input from the driver to rank 0.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -13,12 +13,12 @@ from bfrun.agent.rank_process import RankProcess
 
 
 class StdinFeed:
-    """Writes what the driver sends to one rank's standard input.
+    """Writes input from the driver to the standard input of one rank.
 
     Args:
         rank: The rank, started with a pipe as standard input.
         selector: The agent's.
-        on_taken: Called with the number of bytes that need no window any more.
+        on_taken: Called with the number of bytes that were written or dropped.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class StdinFeed:
         self._registered = False
 
     def feed(self, data: bytes, end: bool) -> None:
-        """Queue bytes; ``end`` closes the input after them."""
+        """Queue bytes. If ``end``, close the input after them."""
         self._buffer += data
         self._ending = self._ending or end
         self._write(0)
@@ -51,7 +51,7 @@ class StdinFeed:
         except BlockingIOError:
             pass
         except OSError:
-            # The rank closed its input: what comes is dropped, as by a shell's pipe.
+            # The rank closed its input, so drop the rest, as a shell's pipe does.
             self._taken(len(self._buffer))
             self._ending = True
         self._watch(fd, bool(self._buffer))
@@ -71,7 +71,7 @@ class StdinFeed:
         self._registered = wanted
 
     def close(self) -> None:
-        """Drop what is left; the rank has ended."""
+        """Drop the rest of the input, because the rank has ended."""
         if self._registered and self._rank.stdin_fd is not None:
             self._selector.unregister(self._rank.stdin_fd)
             self._registered = False

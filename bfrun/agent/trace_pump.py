@@ -1,4 +1,4 @@
-"""Carries what ended ranks have recorded to the driver, a piece at a time.
+"""Sends the traces of ended ranks to the driver, one piece at a time.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -24,11 +24,11 @@ _Piece = Tuple[int, str, int, int]  # noqa: UP006  (rank, path, start, length)
 
 
 class TracePump:
-    """Reads the files that ranks have recorded into, and sends them packed.
+    """Reads the trace files of ranks and sends them packed.
 
     Args:
-        folder: Where ranks make files ``trace-<rank>-<pid>``.
-        connection: To the driver. Nothing is read while it has something to write.
+        folder: Folder of the files, which are named ``trace-<rank>-<pid>``.
+        connection: Connection to the driver. The pump reads only while it is idle.
     """
 
     def __init__(self, folder: str, connection: DriverConnection) -> None:
@@ -38,7 +38,7 @@ class TracePump:
 
     @property
     def busy(self) -> bool:
-        """Whether something is left to send."""
+        """Whether pieces are left to send."""
         return bool(self._pieces)
 
     @property
@@ -47,7 +47,7 @@ class TracePump:
         return self.busy and self._connection.idle
 
     def add(self, rank: int) -> None:
-        """Send what a rank has recorded; its processes have ended."""
+        """Queue the traces of a rank whose processes have ended."""
         for name in sorted(os.listdir(self._folder)):
             if name.startswith(f"trace-{rank}-"):
                 self._add_file(rank, os.path.join(self._folder, name))
@@ -57,14 +57,14 @@ class TracePump:
             with open(path, "rb") as file:
                 header = parse_header(file.read(HEADER_NBYTES))
         except (OSError, ProtocolError):
-            return  # the rank ended while it made the file
+            return  # the rank ended while it created the file
         for start, length in used_ranges(header):
             for at in range(start, start + length, _PIECE_NBYTES):
                 nbytes = min(_PIECE_NBYTES, start + length - at)
                 self._pieces.append((rank, path, at, nbytes))
 
     def step(self) -> None:
-        """Send the next piece, if the connection has nothing else to do."""
+        """Send the next piece if the connection is idle."""
         if not self.ready:
             return
         rank, path, start, nbytes = self._pieces.popleft()

@@ -1,1 +1,1 @@
-"""The driver: one running job, from its plan to its verdict."""
+"""The driver: runs one job, from its plan to its verdict."""

@@ -1,4 +1,4 @@
-"""The driver's view of one agent: connection, frames, signs of life."""
+"""The driver's side of one agent: its connection, its frames, its heartbeats."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _END_S = 5.0
 
 
 class AgentSession:
-    """One started agent. Owns its connection.
+    """One started agent. Owns the connection to it.
 
     Attributes:
-        host: Where it runs.
-        ready: Its first frame, once that has come.
-        ended: It said that all is over on its host.
-        lost: Why it is lost, or "".
-        silent: It is lost because nothing was heard of it.
+        host: The agent's host.
+        ready: The agent's first frame, or None before it has arrived.
+        ended: Whether the agent has sent its last frame.
+        lost: Why the agent is lost, or "".
+        silent: Whether it is lost because it was silent for too long.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class AgentSession:
     def start(
         cls, launcher: Launcher, host: Host, pythons: list[str], timeout_s: float
     ) -> AgentSession:
-        """Start an agent on ``host``; its ``ready`` frame comes later.
+        """Start an agent on ``host``, without waiting for its ``ready`` frame.
 
         Args:
-            launcher: How.
-            host: Where.
+            launcher: Starts programs on the host.
+            host: The host.
             pythons: Interpreters to try, in order.
             timeout_s: Seconds to connect.
         """
@@ -64,7 +64,7 @@ class AgentSession:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether frames wait for the connection to take them."""
+        """Whether frames wait to be sent."""
         return bool(self._archive or self._queue)
 
     def send(self, frame: Frame) -> None:
@@ -73,7 +73,7 @@ class AgentSession:
             self._queue.put(frame.to_message())
 
     def flush(self) -> None:
-        """Send what the connection takes now, and a heartbeat when it is time."""
+        """Send what the connection takes now, and a heartbeat if it is time."""
         if self.lost or self.ended:
             return
         now = time.monotonic()
@@ -125,16 +125,16 @@ class AgentSession:
         return isinstance(frame, (Beat, Ready))
 
     def check(self) -> None:
-        """Note a silent agent as lost."""
+        """Treat the agent as lost if it has been silent for too long."""
         if self.ready and not self.lost and not self.ended and self._silence.expired():
             self.silent = True
-            self._lose(f"nothing heard of it for {AGENT_SILENCE_LIMIT_S:g} s")
+            self._lose(f"it was silent for {AGENT_SILENCE_LIMIT_S:g} s")
 
     def _lose(self, reason: str) -> None:
         self.lost = reason
 
     def why_lost(self) -> str:
-        """Return why the agent is lost, with what it said itself."""
+        """Return why the agent is lost, with its own last words."""
         status = self.connection.wait(0.0)
         parts = [self.lost]
         if status is not None:
@@ -147,7 +147,7 @@ class AgentSession:
     def start_error(self, timeout_s: float) -> LaunchError:
         """Return why the agent did not start."""
         reason = self.lost or f"no answer within {timeout_s:g} s"
-        # One that has hung up is about to end, and has then said why.
+        # An agent that has hung up is about to end, and then its errors are known.
         status = self.connection.wait(_END_S if self.lost else 0.5)
         lines = [f"host '{self.host.name}': the agent did not start: {reason}"]
         if status is not None:
@@ -156,10 +156,10 @@ class AgentSession:
             if said:
                 lines.append(said[-2000:])
         lines.append(
-            "it needs Python 3.8 or newer there; name the interpreter with --python"
+            "the host needs Python 3.8 or newer; name the interpreter with --python"
         )
         return LaunchError("; ".join(lines))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.connection.close()

@@ -1,4 +1,4 @@
-"""Starts the agents of a plan, all at once, and waits until each has spoken."""
+"""Starts the agents of a plan in parallel, and waits until each is ready."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK_S = 0.002
 
 
 class Interrupted(Exception):
-    """The user ended the job before it ran.
+    """The user interrupted the start of the job.
 
     Attributes:
         number: The signal.
@@ -42,8 +42,10 @@ def start_agents(
         Sessions in the order of the hosts, each ready.
 
     Raises:
-        LaunchError: At least one did not start; names each.
-        Interrupted: The user has had enough. In both cases the others are closed.
+        LaunchError: Some agents did not start. The text names each.
+        Interrupted: The user interrupted the start.
+
+    After an error, all sessions are closed.
     """
     limit_s = min(AGENT_START_LIMIT_S, config.start_timeout_s)
     starts = [_Start(host, launcher, config.python, limit_s) for host in hosts]
@@ -66,7 +68,7 @@ def start_agents(
 
 
 class _Start:
-    """One start, in a thread of its own because connecting blocks."""
+    """One start, in its own thread because connecting blocks."""
 
     def __init__(
         self, host: Host, launcher: Launcher, python: str | None, limit_s: float
@@ -90,12 +92,12 @@ class _Start:
                 session.close()
 
     def take(self) -> AgentSession:
-        """Return the session of a start that went well."""
+        """Return the session of a start that succeeded."""
         assert self._session is not None
         return self._session
 
     def abandon(self) -> None:
-        """Close the session, now or as soon as it is there."""
+        """Close the session, now or as soon as it exists."""
         with self._lock:
             self._abandoned = True
             if self._session is not None:
@@ -109,7 +111,7 @@ def _pythons(chosen: str | None) -> list[str]:
 def _await_ready(
     sessions: list[AgentSession], limit_s: float, signals: SignalWatch
 ) -> list[str]:
-    """Wait until every agent has spoken; return the errors of those that have not."""
+    """Wait until every agent is ready, and return the errors of those that are not."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         waiting = [s for s in sessions if s.ready is None and not s.lost]

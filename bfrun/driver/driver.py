@@ -1,4 +1,4 @@
-"""Runs one job: starts the agents and ranks of a plan, and ends with a verdict."""
+"""Runs one job: starts the agents and ranks of a plan, and returns the verdict."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from bfrun.task import Task
 
 
 def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
-    """Start every process of ``plan``, watch the job, and end all of it.
+    """Start every process of ``plan``, watch the job, and end all processes.
 
     Args:
-        plan: Who runs where.
-        launcher: How an agent is started on a host. Stays owned by the caller.
+        plan: The ranks of each host.
+        launcher: Starts the agents. The caller owns it.
         config: Time limits and output options.
 
     Returns:
-        0 when every rank ended well, else the exit code of the first rank that
-        failed (128 + signal).
+        0 if every rank ended well, else the exit code of the first rank that failed
+        (128 + signal).
 
     Raises:
-        LaunchError: Not every agent could be started; nothing is left running.
+        LaunchError: Some agents could not be started. No process is left running.
     """
     verdict = judge_job(plan, launcher, config)
     if verdict.report and not (verdict.unread and not takes_text(sys.stderr)):
-        # Nobody may be reading any more; the exit code still says it.
+        # The exit code reports the failure even if nobody reads the terminal.
         with contextlib.suppress(OSError):
             print(verdict.report, file=sys.stderr, flush=True)
     return verdict.exit_code
@@ -58,7 +58,7 @@ def judge_job(
         plan: As for ``run_job``.
         launcher: As for ``run_job``.
         config: As for ``run_job``.
-        task: The call that ranks make; gets their results.
+        task: The call that ranks make, if any; takes their results.
     """
     with SignalWatch() as signals:
         hosts = [host.host for host in plan.hosts]

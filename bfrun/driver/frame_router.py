@@ -15,8 +15,8 @@ class FrameRouter:
     """Sends frames to agents, and through them to ranks.
 
     Args:
-        plan: Which rank is on which host.
-        sessions: One for each host of the plan, in order; stay the caller's.
+        plan: The ranks of each host.
+        sessions: One for each host of the plan, in order. The caller owns them.
     """
 
     def __init__(self, plan: LaunchPlan, sessions: Sequence[AgentSession]) -> None:
@@ -30,11 +30,11 @@ class FrameRouter:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether frames wait for a connection to take them."""
+        """Whether frames wait to be sent."""
         return any(s.has_backlog and not s.lost for s in self.sessions)
 
     def flush(self) -> None:
-        """Send what the links take now."""
+        """Send what the connections take now."""
         for session in self.sessions:
             session.flush()
 
@@ -61,16 +61,16 @@ class FrameRouter:
             self.to_agent_of(here[0], ToRanks(ranks=here, frame=message))
 
     def answer(self, answers: Answers) -> None:
-        """Send what a rendezvous has to say."""
+        """Send the answers of a rendezvous."""
         for ranks, frame in answers:
             self.to_ranks(ranks, frame)
 
     def note_shown(self, rank: int, nbytes: int) -> None:
-        """Note output of a rank that has been shown. Called from any thread."""
+        """Note that output of a rank has been shown. Safe to call from any thread."""
         self._shown.put((rank, nbytes))
 
     def acknowledge(self) -> None:
-        """Tell agents how much output has been shown, so that ranks may go on."""
+        """Tell the agents how much output has been shown, so that ranks may go on."""
         shown: dict[int, int] = {}
         while not self._shown.empty():
             rank, nbytes = self._shown.get()

@@ -1,4 +1,4 @@
-"""One running job: the loop in which agents, ranks, user and clock meet."""
+"""One running job: the event loop for agents, ranks, signals and timers."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from bfrun.task import Task
 _TICK_S = 0.25
 _BACKLOG_TICK_S = 0.01
 _SUSPEND_FLUSH_S = 0.2
-# How long agents have to count what is left, once they have been told to end all.
+# Seconds in which agents must report what is left after they were told to end.
 _ENDED_LIMIT_S = 3.0
-# How soon the guard of a lost agent is through with its work.
+# Seconds in which the guard of a lost agent ends all processes.
 _GUARD_LIMIT_S = 6.0
 
 
@@ -51,11 +51,12 @@ class Job:
     """Drives the agents of one plan from their start to their end.
 
     Args:
-        plan: Who runs where.
+        plan: The ranks of each host.
         config: Time limits and verbosity.
-        sessions: One for each host of the plan, in order; closed by the caller.
-        signals: Entered by the caller.
-        make_printer: Called with the function that takes acknowledgements.
+        sessions: One for each host of the plan, in order. The caller owns them.
+        signals: Signals to the driver; the caller has entered it.
+        make_printer: Called with the function that the printer must tell of output
+            that it has shown.
         task: The call that ranks make, if they run no program.
     """
 
@@ -97,7 +98,7 @@ class Job:
     # The loop
 
     def run(self) -> Leftovers:
-        """Start the ranks, watch them, end them, and return what is left."""
+        """Start, watch and end the ranks, and return what is left of them."""
         self._start_ranks()
         with self._selector:
             self._selector.register(self._signals.fd, selectors.EVENT_READ)
@@ -105,7 +106,7 @@ class Job:
                 self._selector.register(
                     session.connection, selectors.EVENT_READ, session
                 )
-            while not self._over():
+            while not self._finished():
                 self._turn()
         leftovers = self._leftovers()
         if self._traces is not None:
@@ -113,7 +114,7 @@ class Job:
         return leftovers
 
     def close(self) -> None:
-        """Free what the job gathered."""
+        """Delete the collected traces."""
         if self._traces is not None:
             self._traces.close()
 
@@ -135,7 +136,7 @@ class Job:
             session.send(frame)
 
     def _turn(self) -> None:
-        """Wait for news, handle all of it, and see what is due."""
+        """Wait for events, handle them, and do what is due."""
         self._router.flush()
         self._watch_stdin()
         tick_s = _BACKLOG_TICK_S if self._router.has_backlog else _TICK_S
@@ -188,7 +189,7 @@ class Job:
                     self._ranks.agent_lost(ranks, reason)
 
     def _step(self, now: float) -> None:
-        """Take the next step of ending the job, if it is time."""
+        """Take the next step of the shutdown if it is due."""
         if self.printer.broken and not self.interrupted_by:
             self._interrupt(signal.SIGPIPE)
         action = self._shutdown.step(now, self.membership.all_ended)
@@ -200,14 +201,14 @@ class Job:
             self._end_deadline = now + _ENDED_LIMIT_S
             self._router.to_agents(EndRanks())
 
-    def _over(self) -> bool:
+    def _finished(self) -> bool:
         if not self._shutdown.ended:
             return False
         waiting = [s for s in self._sessions if not s.ended and not s.lost]
         if not waiting:
             return True
-        # A terminal that takes its time holds back the output, not the agent; traces
-        # take as long as they come.
+        # A slow terminal holds back output, which is not the agent's fault, and traces
+        # may take as long as they keep arriving.
         now = time.monotonic()
         heard_at = now if self.printer.busy else 0.0
         if self._shutdown.leaves_output(now, self.printer.taken_at):
@@ -224,8 +225,8 @@ class Job:
         for session in self._sessions:
             if session.ended:
                 continue
-            # A guard that has exited has ended every process below it; that of a
-            # silent host has had its time, and cannot tell.
+            # A guard that has exited has ended every process below it. The guard of a
+            # silent host has had its time, but cannot be heard.
             left_s = 0.0 if session.silent else deadline - time.monotonic()
             if session.connection.wait(max(0.0, left_s)) is None:
                 silent.append(session.host.name)
@@ -236,7 +237,7 @@ class Job:
     # The user
 
     def leaves_output(self) -> bool:
-        """Say whether the user waits no longer for output; all ranks are gone."""
+        """Return whether to drop the rest of the output, after all ranks ended."""
         now = time.monotonic()
         for number in self._signals.take():
             if number == self._signals.SUSPEND:
@@ -258,12 +259,14 @@ class Job:
             self.interrupted_by = number
             self._shutdown.interrupt(time.monotonic())
             name = signal.Signals(number).name
-            self.printer.say(f"bfrun: {name}: ending all ranks; once more: at once")
+            self.printer.say(
+                f"bfrun: {name}: ending all ranks; repeat it to kill them at once"
+            )
         elif number != signal.SIGPIPE:
             self._shutdown.interrupt(time.monotonic())
 
     def _suspend(self) -> None:
-        """Stop this process, after telling the agents not to take it for dead."""
+        """Stop this process, after telling the agents that it is not lost."""
         self._router.to_agents(Suspend())
         deadline = time.monotonic() + _SUSPEND_FLUSH_S
         while time.monotonic() < deadline and self._router.has_backlog:
@@ -290,7 +293,7 @@ class Job:
             self._traces.take(frame)
 
     def _on_shown(self, rank: int, nbytes: int) -> None:
-        """Note output that has been shown. Runs in the printer's thread."""
+        """Note that output has been shown. Runs in the printer's thread."""
         self._router.note_shown(rank, nbytes)
         self._signals.wake()
 

@@ -1,7 +1,7 @@
-"""Who lives: births, deaths and blame. Pure state, no I/O.
+"""Which ranks are alive, which have ended, and which failed. Pure state, no I/O.
 
-The driver feeds it with what agents report. Each method returns the frames that every
-rank must get; whoever waits for a dead rank then raises an error that names it.
+The driver passes on the reports of the agents. Each method returns the frames that
+every rank must get; a rank that waits for a lost rank then raises an error naming it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from bfrun.frames import RankFinished, RankFrozen, RankLost
 
-# What all ranks are told of another rank.
+# A change of one rank, which all ranks are told.
 Change = RankLost | RankFinished | RankFrozen
 
 # Exit statuses that shells use for a command that could not be started.
@@ -26,13 +26,13 @@ class Member:
     """One rank, from its start to its end.
 
     Attributes:
-        rank: Its number.
+        rank: The rank.
         host: Name of its host.
         pid: The process that speaks for it, else the started command.
-        said_goodbye: It ended its communication in order.
-        status: Exit status of the command, negative for a signal.
-        announced: Peers have been told that it has ended.
-        ended: Nothing more will come of it, not even a status.
+        said_goodbye: Whether it has ended its communication in order.
+        status: Exit status of the command, negative for a signal; None before its end.
+        announced: Whether the other ranks have been told of its end.
+        ended: Whether nothing more can be heard of it, such as a status.
     """
 
     rank: int
@@ -46,15 +46,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one rank is blamed.
+    """The failure of one rank.
 
     Attributes:
-        rank: Its number.
-        cause: ``SIGKILL``, ``exit 3``, ``frozen 120 s``, ``agent lost`` and the like.
+        rank: The rank.
+        cause: A short text such as ``SIGKILL``, ``exit 3`` or ``agent lost``.
         text: One sentence with rank, host and pid.
-        exit_code: What the job would return if this was the first failure.
+        exit_code: Exit code of the job if this is the first failure.
         at_s: Seconds since the start of the job.
-        hint: Evidence for a deeper cause, such as the out-of-memory killer's.
+        hint: Evidence of a deeper cause, such as the out-of-memory killer.
     """
 
     rank: int
@@ -67,13 +67,13 @@ class Failure:
 
 @dataclass
 class Membership:
-    """The members of one job and their failures in order of arrival.
+    """The members of one job, and their failures.
 
     Attributes:
-        members: By rank.
-        failures: In order of arrival, at most one for each rank.
-        ending: The driver is ending the ranks, so their deaths are no failures.
-        epoch: Number of the membership; it has no changes to count yet.
+        members: Members by rank.
+        failures: Failures in order of arrival, at most one for each rank.
+        ending: Whether the driver is ending the ranks, so that an end is no failure.
+        epoch: Number of the membership, always 0: a membership cannot change yet.
     """
 
     members: dict[int, Member]
@@ -85,7 +85,7 @@ class Membership:
 
     @classmethod
     def of(cls, hosts: Mapping[int, str]) -> Membership:
-        """Return the membership of ranks (keys) on hosts (values), not yet born."""
+        """Return the membership of ranks (keys) on hosts (values), not yet started."""
         members = {rank: Member(rank, host) for rank, host in hosts.items()}
         return cls(members, started=time.monotonic())
 
@@ -95,11 +95,11 @@ class Membership:
         return all(member.ended for member in self.members.values())
 
     def born(self, rank: int, pid: int) -> None:
-        """Note the process of a rank: the command, later the one that said hello."""
+        """Note the process of a rank that has been started."""
         self.members[rank].pid = pid
 
     def hello(self, rank: int, pid: int) -> None:
-        """Note the process that speaks for a rank; it may come after another one."""
+        """Note the process that speaks for a rank; it may replace an earlier one."""
         member = self.members[rank]
         member.pid = pid
         member.said_goodbye = False
@@ -127,11 +127,11 @@ class Membership:
         return self._lost(member, cause, text, code, oom)
 
     def vanished(self, rank: int, pid: int) -> list[Change]:
-        """Note that the process of a rank ended while its parent runs on."""
+        """Note that the process of a rank ended while its command still runs."""
         member = self.members[rank]
         text = (
             f"rank {rank} on {member.host}: its process {pid} ended without "
-            "bluecomm.shutdown, while the command that started it runs on"
+            "bluecomm.shutdown, while the command that started it still runs"
         )
         return self._lost(member, "ended without goodbye", text, 1)
 
@@ -141,7 +141,7 @@ class Membership:
         text = (
             f"rank {rank} on {member.host} (pid {member.pid}) has been stopped for "
             f"{seconds:.0f} s (state T: SIGSTOP, Ctrl-Z or a debugger); "
-            f"kill -CONT {member.pid} lets it go on"
+            f"kill -CONT {member.pid} resumes it"
         )
         return [RankFrozen(rank=rank, host=member.host, seconds=seconds, text=text)]
 
@@ -155,7 +155,7 @@ class Membership:
         return self._lost(member, f"frozen {seconds:.0f} s", text, 1)
 
     def agent_lost(self, ranks: Sequence[int], reason: str) -> list[Change]:
-        """Note that the agent of some ranks is gone, and they with it."""
+        """Note that the agent of some ranks is lost, and with it these ranks."""
         frames: list[Change] = []
         for rank in ranks:
             member = self.members[rank]
@@ -195,13 +195,13 @@ class Membership:
 
 
 def describe_status(status: int) -> tuple[str, str, int]:
-    """Return what an exit status says: as a phrase, as a cause, as a shell's code."""
+    """Return an exit status as a phrase, as a cause, and as a shell's exit code."""
     if status < 0:
         name = signal_name(-status)
         return f"was killed by {name}", name, 128 - status
     phrase = f"ended with exit code {status}"
     if 128 < status < 128 + signal.NSIG:
-        phrase += f" (a shell's way to say {signal_name(status - 128)})"
+        phrase += f" (which shells use for {signal_name(status - 128)})"
     return phrase, f"exit {status}", status
 
 
@@ -216,14 +216,14 @@ def signal_name(number: int) -> str:
 def first_failure(
     failures: Sequence[Failure], tails: Mapping[int, Sequence[str]]
 ) -> Failure | None:
-    """Return the failure that the others follow from.
+    """Return the failure that probably caused the others.
 
     Failures of the first half second may have overtaken each other on their way here.
-    Among them, a rank that itself complains of a lost peer is not the first, and a
-    rank that was killed comes before one that chose to exit.
+    Among them, a rank that reports a lost peer is not the first, and a rank that was
+    killed comes before one that exited.
 
     Args:
-        failures: In order of arrival.
+        failures: Failures in order of arrival.
         tails: Last lines of the ranks' stderr.
     """
     if not failures:

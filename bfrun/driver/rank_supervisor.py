@@ -1,4 +1,4 @@
-"""What becomes of the ranks: what agents report of them, and who is told of it."""
+"""Supervises the ranks: acts on reports of agents and ranks, and informs others."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from bfrun.task import Task
 
 
 class RankSupervisor:
-    """Keeps the ranks' membership, rendezvous and stalls.
+    """Keeps the membership, the rendezvous and the stalls of the ranks.
 
     Args:
-        plan: Who runs where.
-        config: The time within which ranks must meet.
-        router: Carries frames to agents and ranks.
-        shutdown: Told of failures.
+        plan: The ranks of each host.
+        config: Has the time within which ranks must meet.
+        router: Sends frames to agents and ranks.
+        shutdown: Is told of failures.
         say: Shows a line to the user.
-        task: Takes the results of ranks, if they run no program.
+        task: Takes the results of ranks, if they run a function.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RankSupervisor:
         }
 
     def step(self, now: float) -> None:
-        """Answer ranks that have waited long enough: at rendezvous, or in a stall."""
+        """Answer ranks whose rendezvous or stall query has timed out."""
         self._router.answer(self._records.expire(now))
         members = self.membership.members.values()
         alive = {member.rank for member in members if not member.ended}
@@ -90,11 +90,11 @@ class RankSupervisor:
             self._router.to_ranks([rank], report)
 
     def agent_lost(self, ranks: list[int], reason: str) -> None:
-        """Note that nothing will be heard of some ranks any more."""
+        """Note that some ranks are lost with their agent."""
         self._announce(self.membership.agent_lost(ranks, reason))
 
     def _announce(self, changes: Sequence[Change]) -> None:
-        """Tell every rank of changes, and act on them."""
+        """Tell every rank of the changes, and act on them."""
         for frame in changes:
             self._router.to_all_ranks(frame)
             if isinstance(frame, RankFrozen):
@@ -107,7 +107,7 @@ class RankSupervisor:
             why = frame.text or f"rank {frame.rank} on {frame.host} had finished"
             self._router.answer(self._records.rank_ended(frame.rank, why))
 
-    # What agents say of ranks
+    # Reports of agents
 
     def _on_started(self, frame: RankStarted) -> None:
         self.membership.born(frame.rank, frame.pid)
@@ -130,15 +130,15 @@ class RankSupervisor:
         elif frame.event == "frozen":
             self._announce(self.membership.frozen(frame.rank, frame.seconds))
         elif not self.membership.ending:
-            self._say(f"bfrun: rank {frame.rank} goes on")
+            self._say(f"bfrun: rank {frame.rank} runs again")
 
     def _on_inspection(self, frame: Inspection) -> None:
         self._stalls.inspected(frame.id, frame.ranks)
 
-    # What ranks say themselves
+    # Frames of ranks
 
     def _on_frame_of_rank(self, frame: FromRank) -> None:
-        """Act on what a rank itself says; nothing that it says may harm the driver."""
+        """Act on a frame of a rank. No frame of a rank may harm the driver."""
         try:
             said = decode(frame.frame, f"rank {frame.rank}", RANK_TO_DRIVER)
             self._on_said(frame.rank, said)

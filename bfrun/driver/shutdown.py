@@ -1,23 +1,23 @@
-"""The order in which a job is ended: grace, SIGTERM, SIGKILL. Pure state."""
+"""The steps in which a job is ended: grace, SIGTERM, SIGKILL. Pure state."""
 
 from __future__ import annotations
 
 import enum
 import math
 
-# Survivors of a failure may raise their own errors and exit for so long.
+# Seconds in which the survivors of a failure may raise their own errors and exit.
 GRACE_S = 2.0
-# From SIGTERM to SIGKILL, after a failure and when the user ends the job.
+# Seconds from SIGTERM to SIGKILL, after a failure and after a signal of the user.
 TERM_S = 2.0
 USER_TERM_S = 4.0
-# For so long a user who ends the job waits for output that nobody takes.
+# Seconds for which a job that the user has ended waits for output that nobody reads.
 UNREAD_S = 3.0
-# Both together end this long after the failure itself, however late it was noticed.
+# Limit of grace and SIGTERM together, from the failure itself, not its discovery.
 _ALL_S = 5.2
 
 
 class Action(enum.Enum):
-    """What the driver must tell the agents now."""
+    """A command that the driver must send to the agents."""
 
     NOTHING = enum.auto()
     TERMINATE = enum.auto()
@@ -32,7 +32,7 @@ class _Phase(enum.Enum):
 
 
 class Shutdown:
-    """Goes from running to ended; never back."""
+    """Decides when to end a job; never goes back to an earlier step."""
 
     def __init__(self) -> None:
         self._phase = _Phase.RUNNING
@@ -47,11 +47,11 @@ class Shutdown:
         return self._phase is _Phase.ENDED
 
     def fail(self, now: float, noticed_after_s: float = 0.0) -> None:
-        """Note a failure: the grace of the others begins.
+        """Note a failure, which starts the grace of the other ranks.
 
         Args:
             now: Seconds on a clock.
-            noticed_after_s: How long ago it happened; shortens grace and SIGTERM.
+            noticed_after_s: Seconds since the failure; they shorten the limits.
         """
         if self._phase is _Phase.RUNNING:
             half = (_ALL_S - noticed_after_s) / 2
@@ -60,7 +60,7 @@ class Shutdown:
             self._term_s = min(TERM_S, half)
 
     def interrupt(self, now: float) -> None:
-        """Note that the user wants the end; a second time, at once."""
+        """Note a signal of the user: the first ends the job, the second at once."""
         if self._phase is _Phase.ENDED or self._interrupted_at < math.inf:
             self._hurried = True
         self._interrupted_at = min(self._interrupted_at, now)
@@ -70,20 +70,20 @@ class Shutdown:
         self._deadline = now
 
     def leaves_output(self, now: float, taken_at: float) -> bool:
-        """Say whether to end although output waits for somebody to take it.
+        """Return whether to end the job although some output is not shown.
 
         Args:
-            now: Seconds on the clock that the other methods were given.
-            taken_at: When some of it was taken last.
+            now: Seconds on the same clock as for the other methods.
+            taken_at: Time at which output was last shown.
         """
         quiet_since = max(self._interrupted_at, taken_at)
         return self._hurried or now - quiet_since > UNREAD_S
 
     def step(self, now: float, all_ended: bool) -> Action:
-        """Return what is due.
+        """Return the command that is due.
 
         Args:
-            now: Seconds on the clock that the other methods were given.
+            now: Seconds on the same clock as for the other methods.
             all_ended: Whether every rank has ended.
         """
         if self._phase is _Phase.ENDED:

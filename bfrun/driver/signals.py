@@ -1,4 +1,4 @@
-"""Signals to the driver, turned into entries of its loop."""
+"""Turns signals to the driver into events of its loop."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalWatch:
-    """Collects signals while it is entered; restores the handlers afterwards.
+    """Collects signals while it is entered, and restores the handlers afterwards.
 
-    Outside the main thread Python cannot set handlers; then nothing is caught and
-    only ``wake`` works.
+    Python sets handlers in the main thread only; in other threads it catches no
+    signals, and only ``wake`` works.
 
     Attributes:
-        fd: Polls readable after a signal or a ``wake``.
+        fd: Descriptor that polls readable after a signal or a call of ``wake``.
     """
 
     SUSPEND = signal.SIGTSTP
@@ -60,7 +60,7 @@ class SignalWatch:
         self._seen.append(number)
 
     def wake(self) -> None:
-        """Make ``fd`` readable. May be called from any thread."""
+        """Make ``fd`` readable. Safe to call from any thread."""
         # A full pipe is readable already.
         with contextlib.suppress(BlockingIOError):
             os.write(self._write_fd, b"\0")
@@ -75,5 +75,5 @@ class SignalWatch:
 
 
 def stop_myself() -> None:
-    """Stop this process as Ctrl-Z does; returns when it is continued."""
+    """Stop this process as Ctrl-Z does. Returns after it is resumed."""
     os.kill(os.getpid(), signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Gathers what every rank waits for, when one of them waits for long. Pure state."""
+"""Collects what every rank waits for when one has waited for long. Pure state."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class _Query:
 
 
 class StallTracker:
-    """Answers ranks that stall with what every rank does.
+    """Answers ranks that stall with a table of what every rank does.
 
-    One query serves all ranks that ask while it runs.
+    One query serves all ranks that ask while it is under way.
 
     Args:
         hosts: Host name of each rank.
@@ -39,8 +39,8 @@ class StallTracker:
         """Note that ``rank`` stalls in ``operation``.
 
         Returns:
-            Number of a new query to send to all ranks and agents, or None if the one
-            under way serves this rank too.
+            Number of a new query to send to all ranks and agents, or None if the query
+            under way serves this rank, too.
         """
         fresh = self._query is None
         if self._query is None:
@@ -52,22 +52,22 @@ class StallTracker:
     def pending(
         self, rank: int, number: int, operations: list[OutstandingOperation]
     ) -> None:
-        """Take a rank's answer: its operations in flight."""
+        """Take a rank's answer: its outstanding operations."""
         if self._query is not None and self._query.number == number:
             self._query.operations[rank] = operations
 
     def inspected(self, number: int, processes: Mapping[str, ProcessState]) -> None:
-        """Take an agent's answer: what the processes of its ranks do."""
+        """Take an agent's answer: the states of its ranks' processes."""
         if self._query is not None and self._query.number == number:
             found = {int(rank): process for rank, process in processes.items()}
             self._query.processes.update(found)
 
     def reports(self, expected: set[int], now: float) -> list[tuple[int, StallTable]]:
-        """Return (asker, report) pairs once all have answered or the time is up.
+        """Return (asker, table) pairs once all have answered or the time is up.
 
         Args:
             expected: Ranks that can still answer.
-            now: Seconds on the clock that ``ask`` was given.
+            now: Seconds on the same clock as for ``ask``.
         """
         query = self._query
         if query is None:

@@ -1,4 +1,4 @@
-"""The frame that tells an agent which ranks to start. Pure."""
+"""Makes the frame that tells an agent which ranks to start. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def start_frame(
 
     Args:
         plan: The whole job.
-        host: The agent's part of it.
-        config: Time limits, and whether rank 0 gets standard input.
+        host: The agent's part of the job.
+        config: Time limits, timeline, and whether rank 0 gets standard input.
         job: Id of the job, hexadecimal.
         secret: Key of the ranks' data connections, hexadecimal.
-        master_port: Port that the agent of rank 0 has found free.
+        master_port: Port that is free on the host of rank 0.
     """
     first = plan.hosts[0].addresses
     master = {

@@ -1,4 +1,4 @@
-"""The driver's own standard input, on its way to rank 0."""
+"""Reads the driver's standard input for rank 0."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _WINDOW_NBYTES = 64 << 10
 
 
 class StdinSource:
-    """Reads standard input while rank 0 takes it.
+    """Reads standard input as fast as rank 0 takes it.
 
     Args:
-        fd: Descriptor to read; stays the caller's.
+        fd: Descriptor to read. The caller owns it.
     """
 
     def __init__(self, fd: int = 0) -> None:
@@ -28,7 +28,7 @@ class StdinSource:
         return not self.ended and self._untaken < _WINDOW_NBYTES
 
     def read(self) -> StdinData:
-        """Return the frame for what can be read now, the end included."""
+        """Return a frame with the input that is available now, or its end."""
         try:
             data = os.read(self.fd, _WINDOW_NBYTES - self._untaken)
         except OSError:

@@ -68,7 +68,7 @@ def test_a_hung_engine_is_interrupted(book: Notebook, tmp_path: Path) -> None:
 
 def test_none_is_interrupted_while_none_hangs(book: Notebook) -> None:
     done = book.ibfrun("interrupt")
-    assert (done.returncode, done.stdout) == (0, "ibfrun: none is busy\n")
+    assert (done.returncode, done.stdout) == (0, "ibfrun: no engine is busy\n")
 
 
 def test_a_second_start_names_the_first(book: Notebook) -> None:
@@ -91,7 +91,7 @@ def test_only_the_owner_can_connect(book: Notebook) -> None:
 def test_stop_leaves_nothing(book: Notebook) -> None:
     done = book.ibfrun("stop")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "2 engines of profile 'bluefog' have ended" in done.stdout
+    assert "2 engines of profile 'bluefog' ended" in done.stdout
     assert book.left() == {}
     assert "0 processes left on 1 host" in book.log
     assert not book.profile.client_file.exists()
@@ -130,5 +130,5 @@ def test_what_cannot_start_says_why(tmp_path: Path) -> None:
         done = book.ibfrun("start", "-np", "3", "-H", "localhost:1")
         assert done.returncode == 1
         assert "the job did not start (exit 1)" in done.stderr
-        assert "the hosts have 1 slots" in done.stderr
+        assert "the hosts have 1 slot" in done.stderr
         assert book.left() == {}

@@ -96,7 +96,7 @@ def test_an_empty_list_of_hosts_is_an_error(capsys):
         assert bfrun.cli.main([option, "", "cmd"]) != 0
     err = capsys.readouterr().err
     assert "-H '' names no host" in err
-    assert "hostfile '': cannot be read" in err
+    assert "hostfile '' cannot be read" in err
 
 
 def test_options_after_the_command_belong_to_the_command(parse):

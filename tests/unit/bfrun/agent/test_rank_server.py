@@ -135,7 +135,7 @@ def test_another_process_is_refused_while_the_first_lives(agent):
         (frame,) = client.ask(hello(0))
         assert frame["type"] == "refused"
         assert f"process {os.getpid()} claims rank 0" in frame["error"]
-        assert f"which process {first.pid} holds" in frame["error"]
+        assert f"which process {first.pid} already has" in frame["error"]
         first.stdin.close()
         first.wait(DEADLINE_S)
     client.socket.close()

@@ -38,7 +38,7 @@ def test_a_new_hello_takes_the_goodbye_back(members):
         (-9, "SIGKILL", "was killed by SIGKILL", 137),
         (-11, "SIGSEGV", "was killed by SIGSEGV", 139),
         (3, "exit 3", "ended with exit code 3", 3),
-        (143, "exit 143", "exit code 143 (a shell's way to say SIGTERM)", 143),
+        (143, "exit 143", "exit code 143 (which shells use for SIGTERM)", 143),
     ],
 )
 def test_a_failure_names_rank_host_and_pid(members, status, cause, text, code):
