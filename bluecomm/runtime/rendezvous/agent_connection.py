@@ -45,11 +45,11 @@ News = Frame | AgentLost
 
 
 class AgentConnection:
-    """Stream of frames to and from the agent, read by one daemon thread.
+    """Exchanges frames with the agent; one daemon thread reads.
 
     Args:
         path: The agent's Unix socket.
-        rank: This rank, as the launcher numbered it.
+        rank: Number of this rank.
         timeout_s: Seconds to wait for the agent's welcome.
 
     Raises:
@@ -84,21 +84,23 @@ class AgentConnection:
         """Send a frame.
 
         Raises:
-            BluecommError: The agent is gone.
+            BluecommError: The connection to the agent is lost.
         """
         try:
             with self._send_lock:
                 self._socket.sendall(encode(frame.to_message()))
         except OSError as error:
-            raise BluecommError(f"the agent of this machine is gone: {error}") from None
+            raise BluecommError(
+                f"the connection to the agent of this machine is lost: {error}"
+            ) from None
 
     def exchange(
         self, record: dict[str, Any], round_number: int, timeout_s: float
     ) -> list[dict[str, Any]]:
-        """Publish this rank's record and return everyone's, by rank.
+        """Publish this rank's record and return the records of all ranks, by rank.
 
         Raises:
-            CommunicationTimeout: Some ranks have not published theirs in time.
+            CommunicationTimeout: Some ranks did not publish their record in time.
         """
         self.send(Publish(round=round_number, record=record))
         self._await(lambda: round_number in self._answers, "table", timeout_s)
@@ -114,10 +116,10 @@ class AgentConnection:
         return answer.records
 
     def listen(self, listener: Callable[[News], None] | None) -> None:
-        """Hand unsolicited frames to ``listener``, on the reader's thread.
+        """Pass unsolicited frames to ``listener``, on the reader's thread.
 
-        News that came while nobody listened are handed over first. Once this returns,
-        the listener before is not called any more.
+        Frames that arrived without a listener are passed first. After this returns, the
+        previous listener is never called again.
         """
         with self._hearing:
             self._listener = listener
@@ -127,8 +129,10 @@ class AgentConnection:
                     listener(frame)
 
     def close(self) -> None:
-        """End the connection and the reader's thread."""
-        with contextlib.suppress(OSError):  # the agent may have closed it first
+        """Close the connection and stop the reader's thread."""
+        with contextlib.suppress(
+            OSError
+        ):  # the agent may have closed the connection first
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(timeout=1.0)
         self._socket.close()

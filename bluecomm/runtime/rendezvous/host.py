@@ -1,4 +1,4 @@
-"""What a rank finds out about its own machine where no agent tells it."""
+"""Facts about this machine, for ranks without an agent."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bluecomm.errors import BluecommError
 
 
 def machine_identity() -> str:
-    """Return a text that is equal on the ranks that share this machine.
+    """Return a text that is equal on all ranks of this machine, and only on them.
 
-    Made of the kernel's boot id, the host name and the network namespace: containers
-    share the first, and those on the host's network the last.
+    It combines the kernel's boot id, the host name and the network namespace.
+    Containers of a host share the first; those on its network share the last.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     network = os.stat("/proc/self/ns/net").st_ino
@@ -29,8 +29,8 @@ def data_addresses(pattern: str | None, towards: str) -> tuple[str, ...]:
     """Return this host's addresses for data, best first.
 
     Args:
-        pattern: Which interfaces may be used, as ``--network-interface`` takes it.
-        towards: A host of the job; the address that packets to it come from is first.
+        pattern: Interfaces that may be used, in the syntax of ``--network-interface``.
+        towards: A host of the job. The source address of packets to it is first.
 
     Raises:
         BluecommError: ``pattern`` allows none of the addresses.
@@ -53,9 +53,9 @@ def data_addresses(pattern: str | None, towards: str) -> tuple[str, ...]:
 
 
 def process_start(pid: int) -> str | None:
-    """Return when a process of this machine started, in ticks; None: it has ended.
+    """Return the start time of a process in ticks, or None if it has ended.
 
-    With its id it names a process for good, as ids are given again.
+    Process ids are reused; id and start time together identify a process.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

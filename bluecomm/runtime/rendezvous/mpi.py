@@ -1,7 +1,7 @@
-"""The world that MPI's launcher made: ranks meet on a communicator of MPI.
+"""Rendezvous under an MPI launcher: the ranks meet on a communicator of MPI.
 
-There is no agent of bfrun: mpirun watches the ranks and ends them all when one dies.
-The secret is drawn by rank 0 and travels inside MPI, as do the records.
+bfrun's agents do not exist here: mpirun watches the ranks and ends all of them when one
+dies. Rank 0 draws the secret, which travels inside MPI like the records.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _log = logging.getLogger("bluecomm")
 class MpiRendezvous(AgentlessRendezvous):
     """Meets the other ranks of a communicator of MPI.
 
-    Who initializes MPI ends it: this object if it did, else the program (mpi4py).
+    The side that initialized MPI ends it: this object, or the program (mpi4py).
 
     Args:
         config: Settings.
         environ: Environment of this process.
-        communicator: One of mpi4py's. Default: that of all processes.
+        communicator: A communicator of mpi4py. Default: that of all processes.
 
     Raises:
         BluecommError: No libmpi fits, or MPI has ended.
         CommunicationTimeout: Some ranks did not come within the start timeout.
         MismatchError: The ranks have differing versions of bluecomm.
-        TypeError: ``communicator`` is none of mpi4py's.
-        ValueError: It is the null communicator.
+        TypeError: ``communicator`` is not a communicator of mpi4py.
+        ValueError: ``communicator`` is the null communicator.
     """
 
     def __init__(
@@ -58,15 +58,16 @@ class MpiRendezvous(AgentlessRendezvous):
             raise BluecommError(
                 f"init: MPI was started with thread level '{self._threads}', "
                 "so only the thread that started it may call it, and this is another "
-                "one; call bluecomm.init there, or start MPI with MPI_THREAD_MULTIPLE",
+                "thread; call bluecomm.init on that thread, or start MPI with "
+                "MPI_THREAD_MULTIPLE",
                 operation="init",
             )
         self._session = self._open_session(handle, config.start_timeout_s)
         super().__init__()
         if self._threads_are_few() and self._assignment.rank == 0:
             _log.warning(
-                "MPI was started with thread level '%s', and its transport needs "
-                "'serialized' or 'multiple': other machines are reached by TCP",
+                "MPI was started with thread level '%s', but the transport over MPI "
+                "needs 'serialized' or 'multiple': other machines are reached by TCP",
                 self._threads,
             )
 
@@ -82,8 +83,8 @@ class MpiRendezvous(AgentlessRendezvous):
 
     @property
     def outlives_failure(self) -> bool:
-        # The program's own MPI_Finalize waits for the other ranks, which would wait for
-        # this one. Where it does not come, mpirun ends the job.
+        # Else the program's MPI_Finalize would wait for the other ranks while they
+        # wait for this one. If the program never calls it, mpirun ends the job.
         return not self._ends_mpi
 
     def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
@@ -106,7 +107,7 @@ class MpiRendezvous(AgentlessRendezvous):
             opened = self._library.open_session(handle, timeout_s)
         except ValueError as error:
             raise ValueError(
-                f"init: {error}; ranks outside of it call no init"
+                f"init: {error}; ranks outside of a communicator must not call init"
             ) from None
         if isinstance(opened, list):
             raise self._timeout(opened, timeout_s)
@@ -139,10 +140,10 @@ class MpiRendezvous(AgentlessRendezvous):
 
 
 def fortran_handle(communicator: Any) -> int:
-    """Return the handle of mpi4py's communicator, which all MPI libraries understand.
+    """Return the Fortran handle of mpi4py's communicator, which every MPI understands.
 
     Raises:
-        TypeError: It is none.
+        TypeError: The argument is not a communicator of mpi4py.
     """
     try:
         return int(communicator.py2f())

@@ -1,8 +1,8 @@
-"""Which libmpi a process uses, found when it runs: bluecomm links to none.
+"""Finds the libmpi of this process at run time, because bluecomm links to none.
 
-In this order: ``BLUECOMM_MPI_LIB``; the one that is in the process already (mpi4py's);
-that of the launcher that started the process; that of Python's environment (wheels from
-PyPI); the system's.
+The order is: ``BLUECOMM_MPI_LIB``; the library that this process has loaded already
+(mpi4py's); the library of the launcher that started this process; that of Python's
+environment (wheels from PyPI); that of the system.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _log = logging.getLogger("bluecomm")
 
 OPEN_MPI = "Open MPI"
 MPICH = "MPICH"
-# Names of the libraries that a launcher's processes can use, the best first.
+# File names of the libraries that fit a launcher, best first.
 _NAMES = {
     OPEN_MPI: ("libmpi.so.40",),
     MPICH: ("libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0"),
 }
 _ALL_NAMES = (*_NAMES[OPEN_MPI], *reversed(_NAMES[MPICH]))
-# Programs of launchers that are parents of the ranks on a machine.
+# Programs of launchers that are parents of ranks.
 _LAUNCHERS = {
     *("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "prte"),
     *("mpiexec.hydra", "hydra_pmi_proxy"),
 }
 _SIZE_VARIABLES = {"OMPI_COMM_WORLD_SIZE": OPEN_MPI, "PMI_SIZE": MPICH}
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
-# Where mpi4py looks which library to load.
+# The variable that tells mpi4py which library to load.
 _OF_MPI4PY = "MPI4PY_LIBMPI"
 _INSTALL = "pip install bluecomm[mpi], or name a libmpi in BLUECOMM_MPI_LIB"
 
 
 def launcher_family(environ: Mapping[str, str]) -> str | None:
-    """Return whose launcher started this process: Open MPI's, MPICH's, or none."""
+    """Return the family of the launcher of this process, or None."""
     for variable, family in _SIZE_VARIABLES.items():
         if variable in environ:
             return family
@@ -50,7 +50,7 @@ def launcher_family(environ: Mapping[str, str]) -> str | None:
 
 
 def launched_size(environ: Mapping[str, str]) -> int | None:
-    """Return how many processes the launcher says that it has started."""
+    """Return the number of processes in the launcher's job, or None."""
     for variable in _SIZE_VARIABLES:
         if environ.get(variable, "").isdigit():
             return int(environ[variable])
@@ -58,7 +58,7 @@ def launched_size(environ: Mapping[str, str]) -> int | None:
 
 
 def launched_rank(environ: Mapping[str, str]) -> int | None:
-    """Return this process's rank among those that the launcher has started."""
+    """Return this process's rank in the launcher's job, or None."""
     for variable in _RANK_VARIABLES:
         if environ.get(variable, "").isdigit():
             return int(environ[variable])
@@ -66,7 +66,7 @@ def launched_rank(environ: Mapping[str, str]) -> int | None:
 
 
 def family_of(library: MpiLibrary) -> str:
-    """Return whose launcher starts processes of a library: Open MPI's or MPICH's."""
+    """Return the family of launchers that fit a library: Open MPI's or MPICH's."""
     return OPEN_MPI if library.version.startswith(OPEN_MPI) else MPICH
 
 
@@ -74,11 +74,11 @@ def open_mpi(given: str | None, environ: Mapping[str, str]) -> MpiLibrary:
     """Bind the libmpi of this process.
 
     Args:
-        given: Path or name from the user, who then wants no other.
-        environ: Variables, in which launchers leave their traces.
+        given: Path or name from the user; no other library is then tried.
+        environ: Environment of this process, in which launchers set variables.
 
     Raises:
-        BluecommError: There is none, or none that fits; or there are two.
+        BluecommError: No library exists, or none fits, or the process has loaded two.
     """
     from bluecomm._native import MpiLibrary, loaded_mpi_libraries
 
@@ -93,7 +93,7 @@ def open_mpi(given: str | None, environ: Mapping[str, str]) -> MpiLibrary:
     if given is not None and loaded and not _is_same(given, loaded[0]):
         raise BluecommError(
             f"init: BLUECOMM_MPI_LIB is {given}, but this process has loaded "
-            f"{loaded[0]} already (mpi4py?); unset it, or let both be the same",
+            f"{loaded[0]} already (mpi4py?); unset it, or make both the same",
             operation="init",
         )
     family = launcher_family(environ)
@@ -105,12 +105,14 @@ def open_mpi(given: str | None, environ: Mapping[str, str]) -> MpiLibrary:
             tried.append(str(error))
             continue
         _log.debug("MPI: %s (%s, by the ABI of %s)", path, library.version, library.abi)
-        # An mpi4py that comes later must not bring another one.
+        # If mpi4py is imported later, it must load the same library.
         os.environ.setdefault(_OF_MPI4PY, path)
         return library
-    what = f"{family}'s launcher has started this process" if family else "MPI is asked"
+    what = (
+        f"{family}'s launcher has started this process" if family else "MPI is required"
+    )
     raise BluecommError(
-        f"init: {what}, but no libmpi was found that fits; tried:"
+        f"init: {what}, but no suitable libmpi was found; tried:"
         + "".join(f"\n  {text}" for text in tried)
         + f"\nInstall one ({_INSTALL}), or start the script with bfrun",
         operation="init",
@@ -118,7 +120,7 @@ def open_mpi(given: str | None, environ: Mapping[str, str]) -> MpiLibrary:
 
 
 def _candidates(family: str | None) -> Iterator[str]:
-    """Yield paths and names of libraries, those of the launcher's prefix first."""
+    """Yield paths and names of libraries, beginning with the launcher's prefix."""
     names = _NAMES[family] if family else _ALL_NAMES
     prefix = _launcher_prefix()
     environment = Path(sys.prefix, "lib")
@@ -139,7 +141,7 @@ def _existing(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _launcher_prefix() -> Path | None:
-    """Return where the launcher among this process's parents is installed."""
+    """Return the installation prefix of the launcher among this process's parents."""
     pid = os.getppid()
     for _ in range(4):
         if pid <= 1:
@@ -156,7 +158,7 @@ def _launcher_prefix() -> Path | None:
 
 
 def _different(paths: list[str]) -> list[str]:
-    """Return the paths of files that differ."""
+    """Return one path for each file, without links to the same file."""
     return list({os.path.realpath(path): path for path in paths}.values())
 
 

@@ -1,4 +1,4 @@
-"""Starting and ending MPI, which wait for all ranks and know no deadline."""
+"""Starts and ends MPI; both wait for all ranks and have no deadline."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ _log = logging.getLogger("bluecomm")
 def start_mpi(
     library: MpiLibrary, environ: Mapping[str, str], timeout_s: float
 ) -> bool:
-    """Initialize MPI unless it is; return whether this call did, which then ends it.
+    """Initialize MPI unless it is initialized already.
 
-    ``MPI_Init`` cannot be interrupted. When it has not returned within ``timeout_s``,
-    because some rank does not call it, this process says so and ends, whereupon its
-    launcher ends the others.
+    ``MPI_Init`` cannot be interrupted. If it has not returned within ``timeout_s``,
+    because some rank has not called it, this process reports that and exits; its
+    launcher then ends the other ranks.
+
+    Returns:
+        Whether this call initialized MPI; the caller must then call ``end_mpi``.
 
     Raises:
-        BluecommError: MPI has ended already, or is not that of the launcher.
+        BluecommError: MPI has been finalized, or does not belong to the launcher.
     """
     expect_unfinalized(library)
     is_ours = not library.initialized
     launcher = launcher_family(environ)
     if is_ours:
-        # Before: an MPI that talks to another one's launcher may end the process.
+        # Checked before, because MPI_Init under a foreign launcher may end the process.
         if launcher not in (None, family_of(library)):
             raise _foreign(library, f"{launcher}'s launcher started this process")
         library.init(timeout_s, lambda: _give_up(environ, timeout_s))
@@ -49,17 +52,17 @@ def start_mpi(
         raise _foreign(
             library,
             f"{launcher}'s launcher started {expected} processes, but MPI has "
-            f"{library.world_size} in its world (or was this one started without the "
-            "launcher, with its variables?)",
+            f"{library.world_size} in its world (or does this process only have the "
+            "launcher's variables?)",
         )
     return is_ours
 
 
 def expect_unfinalized(library: MpiLibrary) -> None:
-    """Refuse an MPI that has ended.
+    """Check that MPI has not been finalized.
 
     Raises:
-        BluecommError: It has.
+        BluecommError: MPI has been finalized.
     """
     if library.finalized:
         raise BluecommError(
@@ -70,14 +73,14 @@ def expect_unfinalized(library: MpiLibrary) -> None:
 
 
 def end_mpi(library: MpiLibrary, rank: int, warn_after_s: float) -> None:
-    """Finalize MPI, which waits for all ranks; warn when that takes long.
+    """Finalize MPI, which waits for all ranks, and warn if that takes long.
 
-    There is no limit: a rank may have work of its own left when the others have ended.
+    The wait has no limit, because other ranks may still have work.
     """
     library.finalize(
         warn_after_s,
         lambda: _log.warning(
-            "rank %d has ended, and waits in MPI_Finalize for ranks that have not for "
+            "rank %d has finished, but has waited in MPI_Finalize for other ranks for "
             "%g s",
             rank,
             warn_after_s,
@@ -103,18 +106,18 @@ def _give_up(environ: Mapping[str, str], timeout_s: float) -> None:
     text = (
         f"init{who}: MPI_Init has not returned within {timeout_s:g} s. It waits for "
         f"all ranks, and some have called neither bluecomm.init nor MPI_Init.{where} "
-        "Every rank must run the same program, with bluecomm installed. As MPI_Init "
-        "cannot be interrupted, this process ends."
+        "Every rank must run the same program, with bluecomm installed. MPI_Init "
+        "cannot be interrupted, so this process exits."
     )
     print(f"bluecomm FATAL: {text}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 def ranks_without_mpi(pid: int) -> list[tuple[int, int]]:
-    """Return rank and process id of those that have not loaded an MPI.
+    """Return rank and process id of siblings of ``pid`` that have not loaded an MPI.
 
-    Of the processes that the launcher has started on this machine beside ``pid``, as
-    far as they can be looked at.
+    Siblings are the processes that the launcher has started on this machine. Processes
+    that cannot be inspected are left out.
     """
     parent = _parent(Path("/proc", str(pid)))
     found = []
@@ -129,7 +132,7 @@ def ranks_without_mpi(pid: int) -> list[tuple[int, int]]:
 
 
 def _parent(process: Path) -> int:
-    # The name of the program, in parentheses, may hold anything.
+    # The name of the program, in parentheses, may contain any character.
     return int((process / "stat").read_text().rpartition(")")[2].split()[1])
 
 

@@ -1,4 +1,4 @@
-"""PMI-2, the process manager's protocol of lines over an inherited socket."""
+"""PMI-2: a line protocol with the process manager over an inherited socket."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from bluecomm.runtime.rendezvous.process_manager import ProcessManager
 
 
 class Pmi2(ProcessManager):
-    """PMI-2 over the socket that ``PMI_FD`` names.
+    """Speaks PMI-2 over the socket that ``PMI_FD`` names.
 
     After one line in the style of PMI-1, a message is its length in six columns, then
-    ``cmd=NAME;key=value;...;`` where a semicolon in a value is doubled (none of ours
-    has one).
+    ``cmd=NAME;key=value;...;``. Semicolons in values would be doubled, but no value of
+    bluecomm has one.
 
     Args:
-        fd: The socket; stays open for other libraries of this process.
+        fd: The socket. It is duplicated, and stays open for other libraries.
         rank: This rank.
         job: Name of the job, ``PMI_JOBID``.
-        timeout_s: Seconds that an answer may take.
+        timeout_s: Deadline of an answer, in seconds.
 
     Raises:
-        BluecommError: The process manager refuses, or is gone.
+        BluecommError: The process manager refuses, or the connection is lost.
     """
 
     name = "PMI-2"
@@ -38,7 +38,8 @@ class Pmi2(ProcessManager):
             self._socket = socket.socket(fileno=os.dup(fd))
         except OSError as error:
             raise BluecommError(
-                f"init: PMI_FD is {fd}, which is no open socket ({error.strerror}); "
+                f"init: PMI_FD is {fd}, which is not an open socket "
+                f"({error.strerror}); "
                 "start the script itself with srun, not a program that starts it",
                 operation="init",
                 rank=rank,
@@ -64,14 +65,14 @@ class Pmi2(ProcessManager):
             "kvs-get", self._timeout_s, jobid=self._job, srcid=-1, key=whose
         )
         if answer.get("found") != "TRUE":
-            raise self._failed(f"nothing under '{whose}'")
+            raise self._failed(f"no value exists under '{whose}'")
         return answer["value"]
 
     def close(self) -> None:
         try:
             self._ask("finalize", 1.0)
         except (BluecommError, OSError):
-            pass  # it is gone, and all it would have noted is our end
+            pass  # the process manager has ended already
         finally:
             self._socket.close()
 
@@ -113,6 +114,6 @@ class Pmi2(ProcessManager):
             self._socket.settimeout(max(0.001, deadline - time.monotonic()))
             more = self._socket.recv(nbytes - len(data))
             if not more:
-                raise OSError("the process manager hung up")
+                raise OSError("the process manager closed the connection")
             data += more
         return data

@@ -1,4 +1,4 @@
-"""PMIx, by libpmix, from minimal declarations of our own."""
+"""PMIx through libpmix, with minimal declarations of our own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from bluecomm.errors import BluecommError, CommunicationTimeout
 from bluecomm.runtime.rendezvous.process_manager import ProcessManager
 
-# Of pmix_common.h; a test compares them with the header.
+# From pmix_common.h; a test compares them with the header.
 PMIX_SUCCESS = 0
 PMIX_GLOBAL = 3
 PMIX_BOOL = 1
@@ -32,7 +32,7 @@ class PmixProc(ctypes.Structure):
 
 
 class PmixValue(ctypes.Structure):
-    """``pmix_value_t`` that holds a string."""
+    """``pmix_value_t`` with a string."""
 
     _fields_ = (
         ("type", ctypes.c_uint16),
@@ -42,21 +42,19 @@ class PmixValue(ctypes.Structure):
 
 
 class Pmix(ProcessManager):
-    """PMIx, by libpmix, which is not linked but found at run time.
+    """Speaks PMIx through libpmix, which is found at run time.
 
     Args:
         rank: This rank.
-        timeout_s: Seconds that an answer may take.
+        timeout_s: Deadline of an answer, in seconds.
 
     Raises:
-        BluecommError: There is no libpmix, or it refuses.
+        BluecommError: libpmix does not exist, or refuses.
         CommunicationTimeout: The process manager does not answer in time.
     """
 
     name = "PMIx"
-    remedy = (
-        "does the library fit the process manager? Start with bfrun to need neither"
-    )
+    remedy = "does the library fit the process manager? bfrun needs neither"
 
     def __init__(self, rank: int, timeout_s: float) -> None:
         super().__init__(rank)
@@ -96,11 +94,11 @@ class Pmix(ProcessManager):
         )
         value = found.contents.string
         if found.contents.type != PMIX_STRING or value is None:
-            raise self._failed(f"PMIx_Get of '{key}' gives no text")
+            raise self._failed(f"PMIx_Get of '{key}' returned no text")
         return bytes(value).decode("ascii")
 
     def close(self) -> None:
-        with contextlib.suppress(BluecommError):  # all it would note is our end
+        with contextlib.suppress(BluecommError):  # the process manager need not know
             self._ends("PMIx_Finalize", (None, ctypes.c_size_t(0)), _FAREWELL_S)
 
     def _ask(self, function: str, *arguments: Any) -> None:
@@ -108,7 +106,7 @@ class Pmix(ProcessManager):
             raise CommunicationTimeout(
                 f"init on rank {self._rank}: {self.name}: {function} got no answer "
                 f"from the process manager (slurmstepd) within {self._timeout_s:g} s; "
-                "is it alive? srun --mpi=pmi2 or bfrun need no PMIx",
+                "is it running? srun --mpi=pmi2 and bfrun need no PMIx",
                 operation="init",
                 rank=self._rank,
                 timeout_s=self._timeout_s,
@@ -117,12 +115,13 @@ class Pmix(ProcessManager):
     def _ends(
         self, function: str, arguments: tuple[Any, ...], timeout_s: float
     ) -> bool:
-        """Return whether a call ends in time; otherwise it is left behind waiting.
+        """Call a function on another thread; return whether it ended in time.
 
-        The library's functions have no deadlines, so another thread calls them.
+        The functions of libpmix have no deadlines. A call that does not end in time
+        keeps its daemon thread.
 
         Raises:
-            BluecommError: It failed.
+            BluecommError: The function failed.
         """
         failed: list[Exception] = []
 
@@ -157,7 +156,7 @@ def _load_pmix() -> ctypes.CDLL:
             reasons.append(str(error))
     raise BluecommError(
         "init: PMIX_RANK says that a PMIx process manager started this process, but "
-        f"there is no libpmix.so.2 ({'; '.join(reasons)}); install it (Debian: "
+        f"libpmix.so.2 cannot be loaded ({'; '.join(reasons)}); install it (Debian: "
         "libpmix2), or start with srun --mpi=pmi2 or bfrun",
         operation="init",
     )

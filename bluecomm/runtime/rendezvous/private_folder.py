@@ -1,8 +1,8 @@
-"""A rank's folder for its sockets where no agent made one, and what killed ranks left.
+"""A private folder for a rank's sockets, for ranks without an agent.
 
-A rank that is killed cannot remove its folder. So each holds a lock on its own, which
-the kernel frees with the process, and the next rank that starts on the machine removes
-those of its user that are empty and that nobody holds.
+A killed rank cannot remove its folder. So each rank holds a lock on its own folder,
+which the kernel frees with the process. The next rank that starts on the machine
+removes the empty folders of its user that nobody has locked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 _PREFIX = "bluecomm-"
-_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")  # as mkdtemp makes them
+_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")  # as mkdtemp names them
 
 # A Unix socket's path may have 107 bytes at most.
 _LONGEST_PARENT = 60
@@ -27,7 +27,7 @@ class PrivateFolder:
     """A new folder that only this user can enter.
 
     Attributes:
-        path: Where it is.
+        path: Path of the folder.
     """
 
     def __init__(self) -> None:
@@ -35,19 +35,19 @@ class PrivateFolder:
         parent = folder if len(folder) <= _LONGEST_PARENT else "/tmp"
         remove_abandoned(parent)
         made = _make(parent)
-        # A start that looks for abandoned folders may have seen it before its lock.
+        # A rank that removes abandoned folders may have found it before it was locked.
         while made is None:
             made = _make(parent)
         self.path, self._lock = made
 
     def close(self) -> None:
-        """Remove it with all that it contains."""
+        """Remove the folder with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def remove_abandoned(parent: str) -> None:
-    """Remove the empty folders of this user's ranks that were killed."""
+    """Remove empty folders that killed ranks of this user have left."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
             if _NAME.fullmatch(entry.name):
@@ -56,17 +56,17 @@ def remove_abandoned(parent: str) -> None:
 
 
 def _make(parent: str) -> tuple[str, int] | None:
-    """Return a new folder's path and lock; ``None``: it was taken for abandoned."""
+    """Create a folder; return path and lock, or None if it was removed meanwhile."""
     path = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
     with contextlib.suppress(FileNotFoundError):
         lock = _open(path)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # whoever looks at it now removes it
+        except BlockingIOError:  # the rank that holds the lock removes the folder
             os.close(lock)
             return None
         except OSError:
-            # Where folders cannot be locked (NFS) nobody finds that one is not held.
+            # If folders cannot be locked (NFS), no rank ever finds one unlocked.
             pass
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(path), os.fstat(lock)):

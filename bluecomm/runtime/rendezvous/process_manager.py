@@ -1,7 +1,7 @@
 """Key-value exchange through the process manager that started the ranks.
 
-Two protocols, both of MPI's world, neither of which needs an MPI: PMI-2, lines of text
-over an inherited socket (`pmi2.py`), and PMIx, a library (`pmix.py`).
+There are two protocols, which MPI uses but which need no MPI: PMI-2, lines of text over
+an inherited socket (`pmi2.py`), and PMIx, a library (`pmix.py`).
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import base64
 
 from bluecomm.errors import BluecommError, CommunicationTimeout
 
-# A value may have 1024 bytes with its end (PMI2_MAX_VALLEN).
+# A value has at most 1024 bytes with its terminator (PMI2_MAX_VALLEN).
 _PART_NBYTES = 900
 
 
 class ProcessManager(abc.ABC):
-    """What a rank puts is what all ranks get once all have come to the fence.
+    """Key-value store: after a fence all ranks can get what each rank has put.
 
     Args:
         rank: This rank.
     """
 
     name: str
-    # What to do when it fails.
+    # What the user should do after a failure.
     remedy: str
 
     def __init__(self, rank: int) -> None:
@@ -35,22 +35,22 @@ class ProcessManager(abc.ABC):
 
     @abc.abstractmethod
     def fence(self, timeout_s: float) -> None:
-        """Wait until all ranks have come here.
+        """Wait until all ranks have called this.
 
         Raises:
-            CommunicationTimeout: Some have not in time.
+            CommunicationTimeout: Some ranks did not call it in time.
         """
 
     @abc.abstractmethod
     def get(self, rank: int, key: str) -> str:
-        """Return what a rank has put before the last fence."""
+        """Return the value that a rank has put before the last fence."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Tell the process manager that this rank needs it no more."""
+        """Tell the process manager that this rank no longer needs it."""
 
     def put_text(self, key: str, text: str) -> None:
-        """Publish a text of any length and any letters."""
+        """Publish a text of any length and any characters."""
         data = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
         parts = [
             data[start : start + _PART_NBYTES]
@@ -61,7 +61,7 @@ class ProcessManager(abc.ABC):
             self.put(f"{key}.{index}", part)
 
     def get_text(self, rank: int, key: str) -> str:
-        """Return what a rank has put by ``put_text``."""
+        """Return the text that a rank has put with ``put_text``."""
         count = int(self.get(rank, f"{key}.n"))
         data = "".join(self.get(rank, f"{key}.{index}") for index in range(count))
         return base64.urlsafe_b64decode(data + "=" * (-len(data) % 4)).decode()
@@ -74,10 +74,10 @@ class ProcessManager(abc.ABC):
         )
 
     def _too_late(self, timeout_s: float) -> CommunicationTimeout:
-        """Return the error of a fence that some ranks have not come to."""
+        """Return the error of a fence that some ranks have not reached."""
         return CommunicationTimeout(
             f"init on rank {self._rank}: not all ranks called bluecomm.init within "
-            f"{timeout_s:g} s; {self.name} does not tell which",
+            f"{timeout_s:g} s; {self.name} does not say which ranks",
             operation="init",
             rank=self._rank,
             timeout_s=timeout_s,

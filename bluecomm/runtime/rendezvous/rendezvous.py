@@ -1,4 +1,4 @@
-"""How a process finds its world: its place, the job's secret, and its peers."""
+"""Rendezvous: how a process learns its rank, the job's secret, and its peers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """Where this process stands in its job, and what it needs to reach the others.
+    """What a launcher assigns to a process: its rank, and how to reach the others.
 
     ``machine`` is equal on the ranks that share a real machine; ``machine_rank`` and
-    the local ranks may be of simulated machines. ``addresses`` are this host's
-    addresses for data, best first. ``socket_dir`` is private to this user. ``trace``:
-    the launcher makes a timeline of what this rank records.
+    the local ranks may belong to simulated machines. ``addresses`` are this host's
+    addresses for data, best first. ``socket_dir`` is private to this user. With
+    ``trace`` the launcher makes a timeline of the events that this rank records.
     """
 
     rank: int
@@ -47,54 +47,54 @@ class Assignment:
 
 
 class Rendezvous(abc.ABC):
-    """Meeting point of the ranks; one per process, used by every ``init`` in it."""
+    """The meeting point of the ranks; one per process, for all its ``init`` calls."""
 
     @property
     @abc.abstractmethod
     def assignment(self) -> Assignment:
-        """This process's place in the job."""
+        """The assignment of this process."""
 
     @abc.abstractmethod
     def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
         """Publish this rank's record and return the records of all ranks, by rank.
 
-        Collective. The n-th call on a rank meets the n-th call on the others.
+        Collective: the n-th call of a rank meets the n-th call of the others.
 
         Raises:
-            CommunicationTimeout: Some ranks have not published theirs in time.
+            CommunicationTimeout: Some ranks did not publish their record in time.
         """
 
     @property
     def agent(self) -> AgentConnection | None:
-        """The connection to the agent, where there is one."""
+        """The connection to the agent; None if there is no agent."""
         return None
 
     @property
     def mpi(self) -> MpiSession | None:
-        """What the transport over MPI needs, where the ranks met over MPI."""
+        """The session for the transport over MPI, if the ranks met over MPI."""
         return None
 
     @property
     def outlives_failure(self) -> bool:
-        """Whether a program that ends by an exception may stay until all others end.
+        """Whether a program that ends by an exception may wait for all other ranks.
 
-        Else its links break with it, when the launcher can tell the peers why.
+        If not, its links break at once, and the launcher tells the peers why.
         """
         return False
 
     @abc.abstractmethod
     def goodbye(self) -> None:
-        """Tell the launcher that this rank has ended its communication in order."""
+        """Tell the launcher that this rank has shut down in order."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Free what the meeting point holds. The process exits or was forked."""
+        """Free all resources, when the process exits or in a forked child."""
 
 
 class AgentlessRendezvous(Rendezvous):
-    """Base of those where no agent made a folder for the sockets and waits for news.
+    """Base class for launchers without agents, which creates the folder for sockets.
 
-    The folder belongs to the process that made it, not to its forks.
+    The folder belongs to the process that created it, not to its forks.
     """
 
     def __init__(self) -> None:
@@ -108,17 +108,17 @@ class AgentlessRendezvous(Rendezvous):
 
     @abc.abstractmethod
     def _meet(self, folder: str) -> Assignment:
-        """Find this process's place; its sockets will be in ``folder``."""
+        """Meet the other ranks; the sockets of this process will be in ``folder``."""
 
     def _leave(self) -> None:
-        """Free what ranks met through. Not called in a fork."""
+        """Free the resources of the meeting. Not called in a fork."""
 
     @property
     def assignment(self) -> Assignment:
         return self._assignment
 
     def goodbye(self) -> None:
-        pass  # other launchers look at exit codes
+        pass  # other launchers rely on exit codes
 
     def close(self) -> None:
         if os.getpid() != self._owner:
@@ -153,7 +153,7 @@ class SoloRendezvous(AgentlessRendezvous):
 
 
 class AgentRendezvous(Rendezvous):
-    """The world that bfrun made; its agent passes records and news."""
+    """Rendezvous under bfrun, whose agent passes records and news."""
 
     def __init__(self, config: Config) -> None:
         assert config.agent_socket is not None
@@ -203,14 +203,14 @@ class AgentRendezvous(Rendezvous):
 
 
 def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:
-    """Return the meeting point that the environment tells of.
+    """Return the rendezvous of this process's launcher.
 
-    That of ``communicator`` if one is given, else bfrun's agent when there is one, else
-    torchrun, else an MPI's launcher, else srun, else a world of one.
+    The first that applies: ``communicator`` if given, bfrun's agent, torchrun, an MPI
+    launcher, srun, a world of one.
 
     Args:
         config: Settings.
-        communicator: One of mpi4py's, whose ranks are the world.
+        communicator: A communicator of mpi4py, whose ranks are the world.
 
     Raises:
         BluecommError: The launcher cannot be reached, or refuses this process.
@@ -229,7 +229,7 @@ def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:
         return TorchrunRendezvous(config, os.environ)
     from bluecomm.runtime.rendezvous.slurm import SlurmRendezvous, is_in_step
 
-    # Meeting under srun needs no MPI, although srun starts processes of MPI, too.
+    # srun also starts processes of MPI, but rendezvous under srun needs no MPI.
     is_step = is_in_step(os.environ)
     if is_step and config.transport != "mpi":
         return SlurmRendezvous(config, os.environ)

@@ -1,8 +1,8 @@
-"""How the ranks of a job come to one secret where no agent brings it.
+"""How the ranks of a job get a common secret without an agent.
 
-bfrun's agents and MPI carry the secret themselves. A key-value store that anybody may
-read who reaches its port (torchrun's) must not: there it lies in a file, which the user
-gives, or which rank 0 makes where all ranks are on one machine.
+bfrun's agents and MPI carry the secret themselves. Anybody who can reach its port can
+read torchrun's key-value store, so the secret must not be there. It is in a file that
+the user provides, or that rank 0 creates if all ranks are on one machine.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NBYTES = 32
 
 
 class SecretHandover:
-    """Brings a secret that rank 0 draws to the other ranks.
+    """Carries rank 0's secret to the other ranks.
 
     Args:
-        file: The user's file (``BLUECOMM_SECRET_FILE``), on every machine; or None.
-        folder: Folder of this rank that only this user can enter.
+        file: The user's file on every machine (``BLUECOMM_SECRET_FILE``), or None.
+        folder: This rank's folder, which only this user can enter.
         one_machine: Whether all ranks share this machine.
-        channel: What carries the offer, for the warning that it is open.
+        channel: Description of the medium of the offer, for the warning.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SecretHandover:
         """Return the secret of a start, and the offer to send to the other ranks.
 
         Args:
-            start: Name of this start of the job, never used before.
+            start: Unique name of this start of the job.
         """
         if self._file is not None:
             return self.take(start, ""), ""
@@ -56,9 +56,9 @@ class SecretHandover:
                 file.write(secret)
             return secret, f"file {self._made}"
         _log.warning(
-            "the keys of this job's connections go through %s: whoever reaches that "
-            "port can read them. Give each machine a file of random bytes that only "
-            "you can read, and name it in BLUECOMM_SECRET_FILE",
+            "the keys of this job's connections go through %s: anybody who can reach "
+            "that port can read them. Give each machine a file of random bytes that "
+            "only you can read, and name it in BLUECOMM_SECRET_FILE",
             self._channel,
         )
         return secret, f"open {secret.hex()}"
@@ -67,8 +67,8 @@ class SecretHandover:
         """Return the secret that rank 0 offers.
 
         Raises:
-            BluecommError: It lies in a file that cannot be read, that others than this
-                user can read, or that is another one on this rank than on rank 0.
+            BluecommError: The file cannot be read, or other users can read it, or only
+                some ranks have one.
         """
         kind, _, value = offer.partition(" ")
         if (self._file is None) != (kind != ""):
@@ -88,7 +88,7 @@ class SecretHandover:
         return bytes.fromhex(value)
 
     def forget(self) -> None:
-        """Remove the file that ``give`` made: all ranks have read it."""
+        """Remove the file that ``give`` created, after all ranks have read it."""
         if self._made is not None:
             self._made.unlink(missing_ok=True)
 
@@ -107,20 +107,20 @@ def _read_private(path: Path, what: str) -> bytes:
         if not stat.S_ISREG(status.st_mode) or not is_private:
             raise BluecommError(
                 f"init: {what}, '{path}', must be a file that only its owner can "
-                f"read, its mode is {stat.filemode(status.st_mode)}; chmod 600 it",
+                f"read, but its mode is {stat.filemode(status.st_mode)}; chmod 600 it",
                 operation="init",
             )
         if status.st_uid != os.geteuid():
             raise BluecommError(
-                f"init: {what}, '{path}', belongs to user {status.st_uid}, this "
-                f"process to {os.geteuid()}",
+                f"init: {what}, '{path}', belongs to user {status.st_uid}, but "
+                f"this process to user {os.geteuid()}",
                 operation="init",
             )
         content = file.read()
     if len(content) < 16:
         raise BluecommError(
-            f"init: {what}, '{path}', has {len(content)} bytes, at least 16 are "
-            "needed; fill it with random bytes",
+            f"init: {what}, '{path}', has {len(content)} bytes, but needs at "
+            "least 16; fill it with random bytes",
             operation="init",
         )
     return content

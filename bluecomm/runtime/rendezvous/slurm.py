@@ -1,4 +1,4 @@
-"""The world of a plain ``srun``: ranks meet through Slurm's PMIx or PMI-2."""
+"""Rendezvous under plain ``srun``: ranks meet through Slurm's PMIx or PMI-2."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from bluecomm.runtime.rendezvous.pmix import Pmix
 from bluecomm.runtime.rendezvous.process_manager import ProcessManager
 from bluecomm.runtime.rendezvous.rendezvous import AgentlessRendezvous, Assignment
 
-# Set by the launchers of MPIs, whose daemons srun may have started: their ranks find
-# Slurm's variables of the daemon in their environment.
+# Variables of MPI launchers. srun may have started their daemons, whose ranks then
+# inherit Slurm's variables.
 _MPI_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 
 
 def is_in_step(environ: Mapping[str, str]) -> bool:
     """Return whether ``srun`` started this process as one of several tasks.
 
-    False in a batch script and in an interactive shell of one task.
+    Returns False in a batch script and in an interactive shell of one task.
     """
     return (
         "SLURM_STEP_ID" in environ
@@ -44,7 +44,7 @@ class SlurmRendezvous(AgentlessRendezvous):
         environ: Environment of this process.
 
     Raises:
-        BluecommError: The step has neither PMIx nor PMI-2, or it fails.
+        BluecommError: The step has neither PMIx nor PMI-2, or the protocol fails.
         CommunicationTimeout: Some ranks did not come within the start timeout.
         MismatchError: The ranks have differing versions or world sizes.
     """
@@ -62,7 +62,7 @@ class SlurmRendezvous(AgentlessRendezvous):
         return list(self._exchange(record, timeout_s))
 
     def _exchange(self, record: dict[str, Any], timeout_s: float) -> Iterator[Any]:
-        """Publish a record and yield those of all ranks, one after the other."""
+        """Publish a record and yield the records of all ranks, one after the other."""
         number, self._round = self._round, self._round + 1
         key = f"bluecomm.{number}"
         self._manager.put_text(key, json.dumps(record))
@@ -79,7 +79,7 @@ class SlurmRendezvous(AgentlessRendezvous):
         for answer in self._exchange(mine, self._config.start_timeout_s):
             answers.append(answer)
             if answer["size"] != self._size:
-                break  # there may be no more to get
+                break  # more records may not exist
         check_agreement(self._rank, mine, answers)
         step = f"{self._environ.get('SLURM_JOB_ID', '?')}"
         step += f".{self._environ['SLURM_STEP_ID']}"

@@ -1,10 +1,10 @@
-"""How the ranks of one start find each other in a key-value store, and meet there.
+"""How the ranks of one start of a job meet in a key-value store.
 
-A store outlives the ranks that wrote into it: a restarted rank must never meet the
-records of an earlier start. So rank 0 draws a name for the start and writes it into the
-store; every rank answers under that name; rank 0 writes a table of the answers; a rank
-that finds its own answer in a table has found its start. A rank that read an older name
-finds a table without its answer, or none, and looks again.
+A store outlives the ranks that wrote to it, so a restarted rank must never read records
+of an earlier start. Rank 0 draws a name for the start and writes it to the store. Every
+rank answers under that name, and rank 0 writes a table of the answers. A rank that
+finds its own answer in the table has found its start. A rank that has read an older
+name finds no table, or a table without its answer, and looks again.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ _LAST_READER_S = 5.0
 
 
 class Store(Protocol):
-    """What is used of ``torch.distributed.Store``."""
+    """The part of ``torch.distributed.Store`` that the meeting uses."""
 
     def set(self, key: str, value: str, /) -> None:
         """Write a value."""
 
     def get(self, key: str, /) -> bytes:
-        """Return a value that is there."""
+        """Return an existing value."""
 
     def check(self, keys: list[str], /) -> bool:
-        """Return whether all keys are there."""
+        """Return whether all keys exist."""
 
     def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """Return values that are there."""
+        """Return existing values."""
 
     def add(self, key: str, amount: int, /) -> int:
-        """Add to a counter, which begins at 0, and return it."""
+        """Add to a counter, which starts at 0, and return its value."""
 
 
 class StoreMeeting:
-    """One rank's part in the meeting of a start.
+    """One rank's side of the meeting of a start.
 
     Args:
-        store: Shared by all ranks.
-        prefix: All keys begin with it.
+        store: The store that all ranks share.
+        prefix: Prefix of all keys.
         rank: This rank.
         size: Number of ranks.
-        handover: Brings the secret.
+        handover: Carries the secret.
         timeout_s: Seconds to wait for all ranks.
 
     Raises:
-        BluecommError: Another process already is this rank, or the secret cannot be
-            had.
-        CommunicationTimeout: Some ranks did not come in time.
+        BluecommError: Another process has this rank already, or the secret cannot be
+            read.
+        CommunicationTimeout: Some ranks did not arrive in time.
         MismatchError: The ranks have differing versions or world sizes.
     """
 
@@ -79,7 +79,7 @@ class StoreMeeting:
         self._round = 0
         self._answered: dict[str, Any] = {}
         self._claim()
-        # Name of this start of the job, never used before, and the ranks' secret.
+        # The unique name of this start of the job, and the ranks' secret.
         self.start, self.secret = self._lead() if rank == 0 else self._follow(timeout_s)
         if rank == 0:
             self._complete(timeout_s)
@@ -90,13 +90,13 @@ class StoreMeeting:
         keys = self._keys(f"{self.start}/round/{number}")
         self._store.set(keys[self._rank], json.dumps(record))
         self._wait(lambda: self._store.check(keys), lambda: keys, timeout_s)
-        self._handover.forget()  # all ranks have it: they have come here
+        self._handover.forget()  # all ranks have arrived, so they have read it
         records = [json.loads(text) for text in self._store.multi_get(keys)]
         self._store.add(self._readers(), 1)
         return records
 
     def await_readers(self) -> None:
-        """Wait (at most 5 s) until all ranks have read what was exchanged."""
+        """Wait until all ranks have read all records, at most 5 s."""
         limit = time.monotonic() + _LAST_READER_S
         wanted = self._round * self._size
         while self._store.add(self._readers(), 0) < wanted and time.monotonic() < limit:
@@ -109,7 +109,7 @@ class StoreMeeting:
         return [f"{self._prefix}/{what}/{rank}" for rank in range(self._size)]
 
     def _claim(self) -> None:
-        """Refuse to be a rank that another process of this machine is already."""
+        """Check that no other process of this machine has this rank."""
         key = self._keys("claim")[self._rank]
         pid = os.getpid()
         mine = {
@@ -123,16 +123,16 @@ class StoreMeeting:
             if is_another and process_start(other["pid"]) == other["start"]:
                 raise BluecommError(
                     f"init: process {pid} claims rank {self._rank}, which process "
-                    f"{other['pid']} is already. One process per rank calls "
-                    "bluecomm.init: put the script's main part under "
-                    "if __name__ == '__main__', for workers that import it",
+                    f"{other['pid']} has already. Only one process per rank may call "
+                    "bluecomm.init. If workers import the script, put its main part "
+                    "under if __name__ == '__main__'",
                     operation="init",
                     rank=self._rank,
                 )
         self._store.set(key, json.dumps(mine))
 
     def _lead(self) -> tuple[str, bytes]:
-        """Begin a start, as rank 0."""
+        """Open a new start, on rank 0."""
         name = secrets.token_hex(8)
         secret, offer = self._handover.give(name)
         self._answer(name)
@@ -142,7 +142,7 @@ class StoreMeeting:
         return name, secret
 
     def _complete(self, timeout_s: float) -> None:
-        """Write the table of the answers, as rank 0, once all are there."""
+        """Write the table when all ranks have answered, on rank 0."""
         keys = self._keys(f"{self.start}/answer")
         self._wait(lambda: self._store.check(keys), lambda: keys, timeout_s)
         table = [json.loads(text) for text in self._store.multi_get(keys)]
@@ -150,7 +150,7 @@ class StoreMeeting:
         check_agreement(self._rank, self._answered, table)
 
     def _follow(self, timeout_s: float) -> tuple[str, bytes]:
-        """Find the start that rank 0 has begun."""
+        """Find the start that rank 0 has opened."""
         offer = {"name": "", "secret": ""}
         key = f"{self._prefix}/start"
 
@@ -173,12 +173,12 @@ class StoreMeeting:
         self._store.set(key, json.dumps(self._answered))
 
     def _in_table(self, start: str) -> bool:
-        """Return whether the table of a start is there and has this rank's answer."""
+        """Return whether the table of a start exists and has this rank's answer."""
         key = f"{self._prefix}/{start}/table"
         if not self._store.check([key]):
             return False
         table = json.loads(self._store.get(key))
-        # One of an earlier start, perhaps of fewer ranks, does not have this answer.
+        # A table of an earlier start, perhaps of fewer ranks, lacks this answer.
         if self._answered["id"] not in (answer["id"] for answer in table):
             return False
         check_agreement(self._rank, self._answered, table)
@@ -190,13 +190,13 @@ class StoreMeeting:
         keys: Callable[[], list[str]],
         timeout_s: float,
     ) -> None:
-        """Look until ``done``; at the deadline name the ranks without their key."""
+        """Poll ``done``; at the deadline name the ranks whose key is missing."""
         deadline = time.monotonic() + timeout_s
         while not done():
             if time.monotonic() >= deadline:
                 pairs = enumerate(keys())
                 silent = [rank for rank, key in pairs if not self._store.check([key])]
-                # All have answered, but rank 0 has not said so.
+                # All ranks have answered, but rank 0 has not written the table.
                 silent = silent or [0]
                 raise CommunicationTimeout(
                     f"init on rank {self._rank}: rank {', '.join(map(str, silent))} "

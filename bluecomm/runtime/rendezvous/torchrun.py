@@ -1,7 +1,7 @@
-"""The world that torchrun made: its ranks meet in the store that torchrun runs.
+"""Rendezvous under torchrun: the ranks meet in the store that torchrun runs.
 
-There is no agent of bfrun: torchrun watches the ranks and ends them all when one dies,
-and a rank that waits for a dead one learns of it from the broken link.
+bfrun's agents do not exist here: torchrun watches the ranks and ends all of them when
+one dies. A rank that waits for a lost rank learns of it from the broken link.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TorchrunVariables:
-    """What torchrun tells a rank."""
+    """The variables that torchrun sets for a rank."""
 
     run_id: str
     restart_count: int
@@ -45,7 +45,7 @@ class TorchrunVariables:
         """Parse the variables.
 
         Raises:
-            BluecommError: One is missing or is no number.
+            BluecommError: A variable is missing or is not a number.
         """
 
         def number(name: str) -> int:
@@ -82,8 +82,8 @@ class TorchrunRendezvous(AgentlessRendezvous):
         environ: Environment of this process.
 
     Raises:
-        BluecommError: The store cannot be reached, another process already is this
-            rank, or the job's secret cannot be read.
+        BluecommError: The store cannot be reached, another process has this rank
+            already, or the job's secret cannot be read.
         CommunicationTimeout: Some ranks did not come within the start timeout.
         MismatchError: The ranks have differing versions or world sizes.
     """
@@ -91,7 +91,7 @@ class TorchrunRendezvous(AgentlessRendezvous):
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         self._config = config
         self._told = told = TorchrunVariables.from_environment(environ)
-        # When torchrun itself runs no store, rank 0 does.
+        # If torchrun runs no store itself, rank 0 does.
         self._runs_store = told.rank == 0 and not told.has_store
         super().__init__()
 
@@ -154,12 +154,12 @@ def _connect(told: TorchrunVariables, timeout_s: float) -> TCPStore:
 
 @contextlib.contextmanager
 def _named(told: TorchrunVariables) -> Iterator[None]:
-    """Say which store it is that fails."""
+    """Add the address of the store to errors of torch."""
     try:
         yield
     except BluecommError:
         raise
-    except RuntimeError as error:  # torch's errors of a store are of this class
+    except RuntimeError as error:  # the class of torch's store errors
         first = str(error).splitlines()[0]
         raise BluecommError(
             f"init on rank {told.rank}: torchrun's store at {told.store_host}:"

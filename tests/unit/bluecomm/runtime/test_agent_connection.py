@@ -99,7 +99,7 @@ def test_a_refusal_is_an_error(start):
 def test_an_agent_that_hangs_up(start):
     agent, link = start(WELCOME)
     agent.hang_up()
-    with pytest.raises(BluecommError, match=r"closed the connection|is gone"):
+    with pytest.raises(BluecommError, match=r"closed the connection|is lost"):
         link.exchange({}, 0, DEADLINE_S)
 
 

@@ -51,7 +51,7 @@ def test_library_of_another_launcher_is_not_started():
 def test_a_long_end_is_told(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("bluecomm"), "propagate", True)
     end_mpi(library(finalize=lambda limit_s, late: late()), 3, 60.0)
-    assert "rank 3 has ended, and waits in MPI_Finalize" in caplog.text
+    assert "rank 3 has finished, but has waited in MPI_Finalize" in caplog.text
     assert "have not for 60 s" in caplog.text
 
 

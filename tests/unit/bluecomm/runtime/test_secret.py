@@ -51,8 +51,8 @@ def test_the_users_file_gives_another_secret_at_each_start(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("content", "mode", "match"),
     [
-        (bytes(32), 0o640, "only its owner can read, its mode is -rw-r-----"),
-        (bytes(15), 0o600, "has 15 bytes, at least 16"),
+        (bytes(32), 0o640, "only its owner can read, but its mode is -rw-r-----"),
+        (bytes(15), 0o600, "has 15 bytes, but needs at least 16"),
     ],
 )
 def test_a_file_that_does_not_do_is_refused(tmp_path, content, mode, match):

@@ -140,7 +140,7 @@ def test_a_second_process_that_claims_a_rank_is_refused(secret_file, monkeypatch
         "start": process_start(1),
     }
     store.set("p/claim/0", json.dumps(claim))
-    with pytest.raises(BluecommError, match="rank 0, which process 1 is already"):
+    with pytest.raises(BluecommError, match="rank 0, which process 1 has already"):
         StoreMeeting(store, "p", 0, 1, handover, 1.0)
     store.set("p/claim/0", json.dumps({**claim, "start": "another process's"}))
     StoreMeeting(store, "p", 0, 1, handover, 1.0)

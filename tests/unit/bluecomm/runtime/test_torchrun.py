@@ -102,7 +102,7 @@ def test_the_address_of_the_route_comes_first(monkeypatch):
     assert data_addresses("10.1.0.0/16", "no.such.host.invalid") == ("10.1.0.1",)
     with pytest.raises(BluecommError, match=r"NETWORK_INTERFACE 'ib0' .*eth0"):
         data_addresses("ib0", "127.0.0.9")
-    with pytest.raises(BluecommError, match="is no network"):
+    with pytest.raises(BluecommError, match="is not a network"):
         data_addresses("10.0.0.0/77", "127.0.0.9")
 
 
