@@ -32,7 +32,7 @@ def text_of(page: str) -> str:
 
 def rows_of(page: str) -> Iterator[tuple[str, str]]:
     """Return the first two cells of each row of the tables of names."""
-    names = text_of(page).partition("\n## What ")[0]
+    names = text_of(page).partition("\n## Errors")[0]
     for theirs, ours in re.findall(r"^\| ([^|]+) \| ([^|]+) \|.*\|$", names, re.M):
         if theirs not in ("BlueFog", "Horovod") and not theirs.startswith("---"):
             yield theirs, ours
