@@ -20,7 +20,7 @@ def run_example(
     bfrun_options: Sequence[str] = (),
     limit_s: float = 300.0,
 ) -> str:
-    """Return what the job printed; it must succeed within ``limit_s``."""
+    """Return the job's output; it must succeed within ``limit_s``."""
     command = [
         *(sys.executable, "-m", "bfrun", "-np", str(np), *bfrun_options),
         *(sys.executable, str(script), *arguments),
@@ -39,16 +39,16 @@ def run_each(
     bfrun_options: Sequence[str] = (),
     limit_s: float = 300.0,
 ) -> tuple[dict[str, Any], str]:
-    """Return what examples write to ``--json``, by case, and what all of them print.
+    """Return the examples' ``--json`` results, by case, and their whole output.
 
-    They share the ranks' processes, one after the other: most of the time of a short
-    run goes into imports.
+    The examples run one after the other in the same processes, since imports take most
+    of the time of a short run.
 
     Args:
         cases: Script and arguments of each.
         np: Number of ranks.
         bfrun_options: More options of bfrun.
-        limit_s: Seconds that all may take together.
+        limit_s: Limit for all of them together, in seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         listed = Path(folder, "cases.json")

@@ -1,7 +1,7 @@
 """Runs scripts one after the other in one process: ``run_many.py CASES``.
 
-Most of the time of a short run goes into imports. CASES is a file with a list in JSON:
-for each run the script and its arguments, as a program of its own would have them.
+Imports take most of the time of a short run. CASES is a JSON file with a list that has
+the script and its arguments for each run.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Every example runs as its help says, and reaches what it promises."""
+"""Every example accepts its options and reaches the promised accuracy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMUNICATING = [*AVERAGING, "gradient_allreduce"]
 BY_CLASS = ["--shards", "by-class", "--epochs", "20"]
 BY_CLASS += ["--batch-size", "32", "--lr", "0.1"]
 DIGITS = {
-    # Only a rank that communicates knows digits that it never saw.
+    # Only by communication can a rank recognise digits that it never saw.
     **{
         " ".join(["by class", *arguments]): [*arguments, *BY_CLASS]
         for arguments in (
@@ -34,7 +34,7 @@ DIGITS = {
 
 @pytest.fixture(scope="module")
 def of_two_machines() -> dict[str, Any]:
-    """What examples report of two machines of two ranks, by case; all in one job."""
+    """Return the results of examples on two machines of two ranks, by case."""
     counts = ["--num-warmup-batches", "0", "--num-batches-per-iter", "1"]
     resnet18 = ["--model", "resnet18", "--image-size", "64", "--batch-size", "2"]
     resnet18 += ["--num-iters", "2", *counts]
@@ -71,7 +71,7 @@ TIMED = [
 
 
 def benchmarks() -> dict[str, tuple[Path, list[str]]]:
-    """Return a case of each algorithm, and one with the options of BlueFog's."""
+    """Return a case for each algorithm, and one with BlueFog's options."""
     script = EXAMPLES / "pytorch_benchmark.py"
     small = ["--model", "lenet", "--batch-size", "4", "--num-iters", "2"]
     small += ["--num-warmup-batches", "1", "--num-batches-per-iter", "2"]
@@ -88,7 +88,7 @@ def benchmarks() -> dict[str, tuple[Path, list[str]]]:
 
 
 def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
-    """Return cases of mnist, and of a ResNet that goes on from ``folder``."""
+    """Return cases of mnist, and of a ResNet that resumes from ``folder``."""
     mnist, resnet = (EXAMPLES / f"pytorch_{name}.py" for name in ("mnist", "resnet"))
     recipe = ["--lr", "0.02", "--momentum", "0.9", "--batch-size", "32"]
     few = ["--synthetic", "--samples", "16", "--batch-size", "4"]
@@ -110,12 +110,12 @@ def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
 
 @dataclasses.dataclass
 class OfTwoRanks:
-    """What examples of two ranks left, all of one job.
+    """Results of the examples on two ranks, all from one job.
 
     Attributes:
         kept: Folder of the checkpoints.
-        results: What they report, by case.
-        output: What they print.
+        results: Reported results, by case.
+        output: Printed output.
     """
 
     kept: Path
@@ -161,7 +161,7 @@ def test_average_consensus(tmp_path: Path, dynamic: bool) -> None:
 
 
 def test_average_consensus_without_waiting() -> None:
-    """How near ranks come to the mean is a matter of their pace; the sums are not."""
+    """The distance from the mean depends on the ranks' pace; the sums do not."""
     output = run_example(
         EXAMPLES / "pytorch_average_consensus.py",
         *("--data-size", "1000", "--max-iters", "60", "--asynchronous-mode"),
@@ -174,7 +174,7 @@ def test_average_consensus_without_waiting() -> None:
         output,
     )
     assert len(kept) == 4
-    # Who runs before the others start gives away all but what is printed as 0 of its p.
+    # A rank that runs before the others start gives away almost all of its p.
     assert all(float(mean) == 1 and float(moved) < 1e-12 for mean, moved in kept)
     assert output.count("relative error at last iteration") == 4
 
@@ -195,7 +195,7 @@ def test_optimization(tmp_path: Path, task: str) -> None:
     errors = json.loads(file.read_text())
     assert all(errors[name][-1] < 1e-6 for name in exact)
     assert all(errors[name][-1] > 1e-2 for name in biased)
-    # A ring of four has an eigenvalue that d2 does not take.
+    # A ring of four has an eigenvalue that d2 refuses.
     assert "d2                   left out: d2 needs a mixing matrix" in output
     assert picture.stat().st_size > 1000
 

@@ -1,7 +1,7 @@
-"""The notebooks run from top to bottom; what they promise they assert themselves.
+"""The notebooks run from top to bottom, and check their own promises.
 
-They are kept without outputs: a picture in JSON is no diff to read, and what stands in
-the repository could be of another version. Running them makes the outputs.
+They are stored without outputs, since a picture in JSON makes an unreadable diff, and
+stored outputs could be outdated.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from tests.examples.launch import run_example
 
 HERE = Path(__file__).parent
 
-# One job for each set of options: most of the time of a short one goes into imports.
+# One job for each set of options, since imports take most of the time of a short job.
 JOBS = {
     (): [
         "bluefog_average_consensus.py",
@@ -23,7 +23,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("options", JOBS)
-def test_run_as_they_are(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_scripts_run_unchanged(options: tuple[str, ...], tmp_path: Path) -> None:
     scripts = [[str(HERE / "predecessors" / name)] for name in JOBS[options]]
     listed = tmp_path / "cases.json"
     listed.write_text(json.dumps(scripts))

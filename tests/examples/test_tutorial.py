@@ -1,4 +1,4 @@
-"""The programs of docs/tutorial.md run, and print what it says."""
+"""The programs of docs/tutorial.md run, and print the shown output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXT = (EXAMPLES.parent / "docs" / "tutorial.md").read_text()
 PROGRAMS = dict(
     re.findall(r"^\*\*(\w+\.py)\*\*:\n\n```python\n(.*?)```", TEXT, re.M | re.S)
 )
-# All in one job: most of the time of a short one goes into imports.
+# All programs run in one job, since imports take most of the time of a short job.
 RUN_ALL = """
 import runpy, sys
 import bluecomm as bf

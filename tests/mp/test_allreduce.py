@@ -73,7 +73,7 @@ def adasum_all() -> list[torch.Tensor]:
             got = bf.allreduce(x[me], op=bf.Adasum)
             assert (got.dtype, got.shape) == (dtype, shape)
             expected = torch.as_tensor(adasum(x.double().numpy()))
-            # Scalars are all parallel, so what nearly cancels out is ill-conditioned.
+            # Scalars are all parallel, so sums that nearly cancel are ill-conditioned.
             tolerance = max(TOLERANCE[dtype], 1e-7 if len(x.flatten()) <= n else 0)
             torch.testing.assert_close(
                 got.double(), expected, rtol=tolerance, atol=tolerance

@@ -1,4 +1,4 @@
-"""``python -m bluecomm.bench ops``: one short turn of everything, and true limits."""
+"""``python -m bluecomm.bench ops``: a short run of each case, and its limits."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_measures_each_operation_and_type(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_is_refused_first(
+def test_impossible_options_are_refused_at_the_start(
     tmp_path: Path, options: tuple[str, ...], text: str
 ) -> None:
     bench = (sys.executable, "-m", "bluecomm.bench", "ops")
@@ -124,7 +124,7 @@ def test_measures_between_simulated_machines(tmp_path: Path) -> None:
 
 
 def turn_all(make: str) -> list[str]:
-    """Take one turn of each case; return the operations that there were."""
+    """Run each case once; return the operations measured."""
     implementation: Implementation
     if make == "streams":
         implementation = StreamLimit()
@@ -214,7 +214,7 @@ def fail_to_map() -> None:
         patch.undo()
 
 
-def test_all_ranks_learn_that_one_cannot_map() -> None:
+def test_all_ranks_report_that_one_cannot_map() -> None:
     run_ranks(2, fail_to_map)
 
 
@@ -249,7 +249,7 @@ def only_rank_1_shifts(other_closes: bool) -> str:
         (False, "rank 1 received 0 of 1000 bytes from rank 0 within 0.1 s"),
     ],
 )
-def test_streams_do_not_wait_for_ever(other_closes: bool, text: str) -> None:
+def test_streams_have_a_deadline(other_closes: bool, text: str) -> None:
     assert run_ranks(2, only_rank_1_shifts, other_closes, machines=[0, 1])[1] == text
 
 
@@ -279,7 +279,7 @@ def ask_for(name: str) -> str:
         ("limit", [0, 1], ""),
     ],
 )
-def test_what_is_asked_for_must_be_there(
+def test_missing_requirements_are_errors(
     name: str, machines: list[int], text: str
 ) -> None:
     found = run_ranks(len(machines), ask_for, name, machines=machines)
@@ -295,7 +295,7 @@ def run_without_mpi() -> int:
         patch.undo()
 
 
-def test_without_what_is_asked_for_nothing_is_measured() -> None:
+def test_nothing_is_measured_if_a_requirement_is_missing() -> None:
     assert run_ranks(2, run_without_mpi) == [2, 2]
 
 
@@ -306,5 +306,5 @@ def fit() -> list[bool]:
     ]
 
 
-def test_what_does_not_fit_is_not_begun() -> None:
+def test_sizes_that_do_not_fit_are_refused() -> None:
     assert run_ranks(2, fit) == [[True, False]] * 2

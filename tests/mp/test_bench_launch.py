@@ -1,4 +1,4 @@
-"""``python -m bluecomm.bench launch``: one start of two ranks."""
+"""``python -m bluecomm.bench launch``: it starts two ranks once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_times_a_start_and_its_parts(
     assert f"{100 * measured.overhead:.0f} %" in shown
 
 
-def test_what_failed_is_quoted() -> None:
+def test_the_output_of_a_failed_start_is_quoted() -> None:
     failing = [sys.executable, "-c", "import sys; sys.exit('no such fabric')"]
     with pytest.raises(RuntimeError, match="ended with 1: no such fabric"):
         launch.run_all([failing])

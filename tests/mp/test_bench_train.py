@@ -1,4 +1,4 @@
-"""``python -m bluecomm.bench train``: one short turn of everything."""
+"""``python -m bluecomm.bench train``: a short run of each case."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_slow_rank_needs_a_factor_and_a_step(
     assert wanted in job.err
 
 
-def test_an_algorithm_of_all_ranks_has_no_scaling(tmp_path: Path) -> None:
+def test_scaling_is_refused_for_asynchronous_algorithms(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "bluecomm.bench", "train", "--scaling", "1,2")
     job = run_bfrun(tmp_path, "-np", "2", *command, "--algorithms", "ddp", "win_put")
     assert job.process.returncode == 2

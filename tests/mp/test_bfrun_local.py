@@ -1,4 +1,4 @@
-"""Jobs on this machine that go well, with the control plane in use."""
+"""Successful jobs on this machine, with the control plane in use."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
         "    print(RankClient().publish(0)['text'])\n"
         "    open('missed', 'w').close()\n"
     )
-    # The agents have no more time to start.
+    # The start timeout is over for the agents, too.
     job = run_bfrun(tmp_path, "-np", "2", "--start-timeout", "4", *python(body))
     assert "rank 1 did not call bluecomm.init within 4 s" in job.out
 
@@ -154,7 +154,7 @@ def test_a_rank_may_connect_again(tmp_path):
     assert job.out == "[0] [5]\n"
 
 
-def test_a_stall_gathers_what_every_rank_waits_for(tmp_path):
+def test_a_stall_report_has_the_operations_of_every_rank(tmp_path):
     body = CLIENT + (
         "import json\n"
         "from tests.support.frames import make_operation\n"
@@ -175,7 +175,7 @@ def test_a_stall_gathers_what_every_rank_waits_for(tmp_path):
     assert report["ranks"]["1"]["host"] == "localhost"
 
 
-def test_nonsense_of_a_rank_harms_nobody(tmp_path):
+def test_invalid_frames_of_a_rank_harm_no_other(tmp_path):
     body = CLIENT + (
         "client.send('publish'); client.send('nonsense'); client.send('pending', id=[])"
         "; print(client.publish(1)['records'])"

@@ -1,6 +1,6 @@
-"""A rank that has nothing to do, or nothing to do yet, leaves its core to others.
+"""An idle or waiting rank leaves its core to others.
 
-What is counted is the CPU time of the whole process, progress thread included.
+The tests measure the CPU time of the whole process, including the progress thread.
 """
 
 from __future__ import annotations

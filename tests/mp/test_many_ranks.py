@@ -1,4 +1,4 @@
-"""What a rank holds in a large world grows with its neighbors, not with the ranks."""
+"""A rank's resources grow with its neighbors, not with the number of ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MallocInfo(ctypes.Structure):
 
 
 def held_mib() -> float:
-    """Return what this process has allocated, and its share of shared memory."""
+    """Return the memory that this process has allocated, with its shared memory."""
     library = ctypes.CDLL(None)
     library.mallinfo2.restype = MallocInfo
     heap = library.mallinfo2()
@@ -45,7 +45,7 @@ def held_mib() -> float:
 
 
 def exchange() -> tuple[set[int], set[int], int, float]:
-    """Return who got something, from whom something came, new fds, new MiB."""
+    """Return the ranks sent to and received from, and the new descriptors and MiB."""
     bf.set_topology(bf.ExponentialTwoGraph(bf.size()))
     x = torch.full((MIB // 4,), float(bf.rank()))
     fds, memory = len(os.listdir("/proc/self/fd")), held_mib()
@@ -75,7 +75,7 @@ def test_64_ranks_on_the_exponential_graph() -> None:
 
 
 def put_and_collect() -> tuple[float, list[float], int]:
-    """Return what lies in a second window, added up in two ways; its new fds."""
+    """Return two sums over a second window, and the new descriptors."""
     bf.set_topology(bf.ExponentialTwoGraph(bf.size()))
     x = torch.full((1000,), float(bf.rank()))
     bf.win_create(x, "first")

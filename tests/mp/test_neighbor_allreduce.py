@@ -49,7 +49,7 @@ def mix_by_all_topologies() -> dict[str, list[torch.Tensor]]:
 
 @functools.cache
 def mixed(world_size: int, transport: str) -> list[dict[str, list[torch.Tensor]]]:
-    """Return what each rank of one world gets, by topology."""
+    """Return the results of each rank of one world, by topology."""
     return run_ranks(world_size, mix_by_all_topologies, transport=transport)
 
 
@@ -84,7 +84,7 @@ def test_every_floating_point_type(dtype: torch.dtype, tolerance: float) -> None
 def mix_dynamically(
     weights: np.ndarray, check: bool, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Act by row (receive) and column (send) of a matrix: half the weight each way."""
+    """Mix by a matrix, half of each weight at the receiver and half at the sender."""
     me, n = bf.rank(), bf.size()
     x = stacked((1000,), n, dtype)[me]
     sources = {j: 0.5 for j in range(n) if j != me and weights[me, j]}
@@ -139,7 +139,7 @@ def no_neighbors() -> bool:
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_without_in_neighbors_the_input_stays_whole(world_size: int) -> None:
+def test_without_in_neighbors_the_input_is_unchanged(world_size: int) -> None:
     assert all(run_ranks(world_size, no_neighbors))
 
 
@@ -282,7 +282,7 @@ def test_wrong_calls_are_refused_before_anything_is_sent() -> None:
 
 
 def equal_calls() -> list[float]:
-    """Call with equal weights that are right, wrong, and other ones each time."""
+    """Call with valid weights, equal invalid ones, and different ones each time."""
     me, n = bf.rank(), bf.size()
     source, target = (me - 1) % n, (me + 1) % n
     x = torch.full((4,), float(me))
@@ -313,7 +313,7 @@ def equal_calls() -> list[float]:
     return values
 
 
-def test_what_an_equal_call_has_found_holds_for_equal_calls_only() -> None:
+def test_cached_arguments_apply_to_equal_calls_only() -> None:
     got = run_ranks(3, equal_calls)
     for me, values in enumerate(got):
         before, after = (me - 1) % 3, (me + 1) % 3

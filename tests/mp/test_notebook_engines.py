@@ -1,4 +1,4 @@
-"""``ibfrun`` on this machine: engines that serve a notebook, and their end."""
+"""``ibfrun`` on this machine: engines for a notebook, and how they end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.mp
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    """Two engines; the last test of this file stops them."""
+    """Start two engines, which the last test of this file stops."""
     with notebook_in(tmp_path_factory.mktemp("notebook")) as book:
         book.start("-np", "2")
         yield book
@@ -66,7 +66,7 @@ def test_a_hung_engine_is_interrupted(book: Notebook, tmp_path: Path) -> None:
         assert client[:].apply(meet).get(DEADLINE_S) == [(0, 2, 0.5), (1, 2, 0.5)]
 
 
-def test_none_is_interrupted_while_none_hangs(book: Notebook) -> None:
+def test_no_engine_is_interrupted_unless_one_hangs(book: Notebook) -> None:
     done = book.ibfrun("interrupt")
     assert (done.returncode, done.stdout) == (0, "ibfrun: no engine is busy\n")
 
@@ -125,7 +125,7 @@ def test_ctrl_c_while_engines_start_leaves_nothing(tmp_path: Path) -> None:
         assert read_state(book.profile.state) == (None, False)
 
 
-def test_what_cannot_start_says_why(tmp_path: Path) -> None:
+def test_failed_starts_say_why(tmp_path: Path) -> None:
     with notebook_in(tmp_path) as book:
         done = book.ibfrun("start", "-np", "3", "-H", "localhost:1")
         assert done.returncode == 1

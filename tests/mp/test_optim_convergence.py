@@ -1,4 +1,4 @@
-"""Decentralized methods: where they end, the optimum of all data or a bias."""
+"""Decentralized methods converge to the optimum of all data, or to a bias."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ METHODS = EXACT | BIASED
 
 
 def train_all():
-    """Return of each method the parameters after few and after many steps."""
+    """Return the parameters of each method after few and after many steps."""
     set_line()
     found = {}
     for name, method in METHODS.items():
@@ -37,7 +37,7 @@ def train_all():
 
 @pytest.fixture(scope="module")
 def trained():
-    """Return (few, many) of each method, ranks stacked; trained in one job."""
+    """Return (few, many) for each method, with ranks stacked; trained in one job."""
     ranks = run_ranks(RANKS, train_all, limit_s=120)
     return {
         name: tuple(np.stack([rank[name][k] for rank in ranks]) for k in range(2))
@@ -60,8 +60,8 @@ def test_decentlam_has_the_bias_of_no_momentum(trained):
     np.testing.assert_allclose(trained["decentlam"][1], trained["atc"][1], atol=1e-4)
 
 
-def test_a_global_average_now_and_then_makes_the_bias_smaller(trained):
-    # After a global average all ranks are at one point.
+def test_periodic_global_averages_reduce_the_bias(trained):
+    # After a global average all ranks have equal parameters.
     bias = np.abs(trained["gossip_pga"][1] - optimum(RANKS)).max()
     assert bias < np.abs(trained["atc"][1] - optimum(RANKS)).max() / 10
 
@@ -73,7 +73,7 @@ def follow_the_default():
     return vector_of(model, optimizer)
 
 
-def test_exact_methods_choose_a_graph_where_nobody_did():
+def test_exact_methods_have_a_symmetric_default_graph():
     # On 5 ranks the default graph is not symmetric.
     found = run_ranks(5, follow_the_default)
     assert max(np.abs(x - optimum(5)).max() for x in found) < 1e-3

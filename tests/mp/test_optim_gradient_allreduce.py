@@ -59,7 +59,7 @@ def test_steps_by_the_sum_of_gradients():
 
 
 def adasum(gradients):
-    """The definition, for a number of gradients that is a power of two."""
+    """Compute Adasum of a power of two of gradients by its definition."""
     if len(gradients) == 1:
         return gradients[0]
     half = len(gradients) // 2
@@ -78,7 +78,7 @@ def look_at_adasum(bucket_bytes):
 
 
 @pytest.mark.parametrize("bucket_bytes", [8, 1 << 20])
-def test_adasum_is_taken_of_each_parameter_by_itself(bucket_bytes):
+def test_adasum_combines_each_parameter_separately(bucket_bytes):
     of_ranks = run_ranks(4, look_at_adasum, bucket_bytes)
     own = []
     for rank in range(4):
@@ -93,12 +93,12 @@ def test_adasum_is_taken_of_each_parameter_by_itself(bucket_bytes):
 @pytest.mark.parametrize(
     "option", ["backward_passes_per_step", "num_steps_per_communication"]
 )
-def test_several_backward_passes_add_up(option):
+def test_backward_passes_are_summed(option):
     got = run_ranks(3, train, "sgd", STEPS, 3, {option: 3})
     check(got, expected_gradient_mean(3, "mlp", "sgd", STEPS, passes=3))
 
 
-def test_more_backward_passes_than_announced_add_up_too():
+def test_more_backward_passes_than_announced_are_summed():
     got = run_ranks(3, train, "sgd", STEPS, 3, {})
     check(got, expected_gradient_mean(3, "mlp", "sgd", STEPS, passes=3))
 
@@ -210,7 +210,7 @@ def train_without_sync(last_in_sync):
 
 
 @pytest.mark.parametrize("last_in_sync", [True, False])
-def test_no_sync_only_adds_up(last_in_sync):
+def test_no_sync_accumulates_without_communication(last_in_sync):
     got = run_ranks(3, train_without_sync, last_in_sync)
     check(got, expected_gradient_mean(3, "mlp", "sgd", STEPS, passes=3))
 
@@ -238,7 +238,7 @@ def test_closures():
     check(got, expected_gradient_mean(3, "mlp", "sgd", STEPS))
 
 
-# -- gradients that are not there ------------------------------------------------------
+# -- missing gradients -----------------------------------------------------------------
 
 
 class Branches(nn.Module):
@@ -258,7 +258,7 @@ def branches(rank):
 
 
 def train_branches(bucket_bytes):
-    """Rank 0 uses branch 0, all others branch 1; nobody uses branch 2."""
+    """Use branch 0 on rank 0 and branch 1 on the others; branch 2 stays unused."""
     model = branches(bf.rank())
     optimizer = wrap(model, "momentum", bucket_bytes=bucket_bytes)
     for step in range(STEPS):
@@ -288,7 +288,7 @@ def test_unused_parameters(bucket_bytes):
 
 
 def train_with_idle_rank():
-    """The last rank has no backward pass; and gradients may be set by hand."""
+    """Skip backward on the last rank, and set some gradients by hand."""
     model = nn.Linear(2, 1).double()
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
@@ -309,7 +309,7 @@ def test_ranks_without_a_backward_pass():
 
 
 def train_thawed():
-    """A frozen parameter that requires gradients later takes part from then on."""
+    """Thaw a frozen parameter during training; it takes part from then on."""
     model = make_model("mlp", bf.rank())
     model[0].requires_grad_(False)
     optimizer = wrap(model)
@@ -322,7 +322,7 @@ def train_thawed():
     return flatten(model)
 
 
-def test_parameters_that_are_thawed():
+def test_thawed_parameters_take_part():
     got = run_ranks(3, train_thawed)
     models = [make_model("mlp", rank) for rank in range(3)]
     optimizers = [OPTIMIZERS["sgd"](model.parameters()) for model in models]
@@ -355,7 +355,7 @@ def test_gradients_in_other_memory():
 
 
 def break_off_a_backward_pass():
-    """A hook of the user raises half-way; the round is completed all the same."""
+    """Raise in a user's hook half-way; the round is completed all the same."""
     model = make_model("mlp", bf.rank())
     optimizer = wrap(model, bucket_bytes=8)
 
@@ -374,13 +374,13 @@ def break_off_a_backward_pass():
     return flatten(model)
 
 
-def test_a_backward_pass_that_breaks_off():
+def test_an_aborted_backward_pass_completes_its_round():
     got = run_ranks(3, break_off_a_backward_pass)
     check(got, expected_gradient_mean(3, "mlp", "sgd", 1))
 
 
 class UsedTwice(nn.Module):
-    """Uses one layer inside of a reentrant checkpoint and outside of it."""
+    """Uses one layer inside and outside a reentrant checkpoint."""
 
     def __init__(self):
         super().__init__()
@@ -409,7 +409,7 @@ def train_used_twice(bucket_bytes):
 
 
 @pytest.mark.parametrize("bucket_bytes", [8, 1 << 20])
-def test_gradients_that_come_twice_in_one_pass(bucket_bytes):
+def test_two_gradients_of_a_parameter_in_one_pass(bucket_bytes):
     got = run_ranks(3, train_used_twice, bucket_bytes)
     models = [used_twice(rank) for rank in range(3)]
     optimizers = [OPTIMIZERS["sgd"](model.parameters()) for model in models]
@@ -435,7 +435,7 @@ def train_unevenly(steps_of, options, through_module):
         optimizer.step()
     last = bf.join() if through_module else optimizer.join()
     bf.broadcast_parameters(model.state_dict(), last)
-    # All go on together after it.
+    # All ranks continue together afterwards.
     optimizer.zero_grad()
     backward(model, bf.rank(), 50)
     optimizer.step()

@@ -63,7 +63,7 @@ def broadcast_everything(which, root, named):
     if named:
         bf.broadcast_parameters(model.named_parameters(), root_rank=root)
         if which is not None:
-            optimizer.synchronize()  # nothing is left that would overwrite them
+            optimizer.synchronize()  # No round is left that would overwrite them.
         return {k: v.detach().clone() for k, v in model.named_parameters()}
     bf.broadcast_parameters(model.state_dict(), root_rank=root)
     return {k: v.clone() for k, v in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Decentralized methods: what they cannot do, and the errors that say so."""
+"""Decentralized methods refuse unsuitable options, with a reason."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mp
 
 
 def refuse_to_join():
-    """Run out of data where the others need this rank's gradients."""
+    """Call join although the other ranks need this rank's gradients."""
     set_line()
     for method in EXACT.values():
         _, optimizer = make(method)
@@ -36,7 +36,7 @@ def refuse_to_join():
     return True
 
 
-def test_who_cannot_join_says_why():
+def test_join_is_refused_with_the_reason():
     assert run_ranks(RANKS, refuse_to_join) == [True] * RANKS
 
 
@@ -47,7 +47,7 @@ def one_step(algorithm, **options):
 
 
 def refuse_all():
-    """Ask for what the methods cannot do; all ranks are refused alike."""
+    """Pass unsuitable topologies and options; all ranks get the same error."""
     symmetric = "symmetric and doubly stochastic"
     with pytest.raises(ValueError, match=r"eigenvalues above -0\.333, and the"):
         one_step("d2", topology=bf.RingGraph(4))
@@ -87,12 +87,12 @@ def refuse_all():
     return True
 
 
-def test_what_a_method_cannot_do_is_refused():
+def test_unsuitable_topologies_and_options_are_refused():
     assert run_ranks(RANKS, refuse_all, limit_s=60) == [True] * RANKS
 
 
 def evaluate_twice():
-    """Track gradients of an optimizer that takes several."""
+    """Track gradients of an optimizer that evaluates several times in a step."""
     model = Logistic(start_of(bf.rank()))
     lbfgs = torch.optim.LBFGS(model.parameters())
     optimizer = bf.DistributedOptimizer(lbfgs, model, algorithm="gradient_tracking")
@@ -101,7 +101,7 @@ def evaluate_twice():
     return True
 
 
-def test_only_one_gradient_of_a_step_is_tracked():
+def test_tracking_refuses_several_evaluations_of_a_closure():
     assert run_ranks(2, evaluate_twice) == [True] * 2
 
 

@@ -184,15 +184,15 @@ def noloco(x):
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """An algorithm, its options, and what its paper says."""
+    """An algorithm, its options, and the recursion of its paper."""
 
     paper: Callable
     algorithm: str
     options: dict = dataclasses.field(default_factory=dict)
     momentum: float = 0.0
-    # Steps to its end.
+    # Number of steps until it has converged.
     many: int = FEW
-    # How it steps: "plain", with a "closure", under a "scaler".
+    # Kind of its steps: "plain", with a "closure", or under a "scaler".
     how: str = "plain"
 
 
@@ -219,7 +219,7 @@ BIASED = {
 }
 SIMPLE = {"outer_lr": 1.0, "outer_momentum": 0.0, **EVERY_3}
 EVERYONE = {"topology": bf.topology.StaticTopology(bf.FullyConnectedGraph(RANKS))}
-# What methods become where an option takes away what is new in them.
+# Options for which a method equals a simpler one.
 REDUCED = {
     "gossip_pga, always global": Method(averaging, "gossip_pga", {"period": 1}),
     "gossip_pga, never global": Method(diffusion, "gossip_pga", {"period": 1000}),
@@ -284,7 +284,7 @@ def vector_of(model, optimizer):
 
 
 def set_line():
-    """Put the line in force, with its weights."""
+    """Set the line as topology, with its weights."""
     bf.set_topology(bf.MeshGrid2DGraph(RANKS, (1, RANKS)), is_weighted=True)
 
 
@@ -307,7 +307,7 @@ def trained():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_does_what_its_paper_says(name, trained):
+def test_follows_the_recursion_of_its_paper(name, trained):
     recursion = METHODS[name].paper(np.stack([start_of(r) for r in range(RANKS)]))
     expected = next(itertools.islice(recursion, FEW - 1, None))
     np.testing.assert_allclose(trained[name], expected, rtol=1e-9, atol=1e-12)
@@ -320,7 +320,7 @@ JOINING = ["gossip_pga", "decentlam", "local_sgd", "diloco", "noloco"]
 
 
 def train_unevenly():
-    """Return of each method the last to join, and the parameters after that."""
+    """Return the last rank to join and the final parameters of each method."""
     set_line()
     found = {}
     for name in JOINING:
@@ -333,10 +333,10 @@ def train_unevenly():
 
 
 def uneven(x, name):
-    """The recursions above, with steps of those ranks only that have data."""
+    """Run the recursions above, but only ranks that have data take steps."""
     matrices = {"noloco": bf.topology.RandomMatchings(RANKS).matrix}
     every = 3 if name in ("local_sgd", "diloco", "noloco") else 1
-    # The ranks with the most data learn in one more round that all have joined.
+    # The ranks with the most data need one more round to learn that all have joined.
     done, rounds = np.zeros(RANKS, dtype=int), -(-max(STEPS_OF) // every) + 1
     p, m = x, np.zeros_like(x)
     for number in range(rounds):
@@ -363,7 +363,7 @@ def uneven(x, name):
     return x
 
 
-def test_a_rank_without_data_goes_on_mixing():
+def test_a_rank_without_data_continues_mixing():
     ranks = run_ranks(RANKS, train_unevenly)
     start = np.stack([start_of(rank) for rank in range(RANKS)])
     for name in JOINING:
@@ -380,7 +380,7 @@ CHECKPOINT = [name for name in METHODS if name not in ("atc", "cta")]
 
 
 def resume_all():
-    """Return of each method the parameters with and without a new start at step 5."""
+    """Return the parameters of each method with and without a restart at step 5."""
     set_line()
     found = {}
     for name in CHECKPOINT:

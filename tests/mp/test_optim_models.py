@@ -1,4 +1,4 @@
-"""Models and loops of many kinds, against plain torch over the stacked ranks."""
+"""Many kinds of models and training loops, against plain torch."""
 
 import copy
 
@@ -132,7 +132,7 @@ def test_data_loader_workers(which):
 
 
 def train_with_evaluation(which):
-    """Run forward passes of other kinds around and inside the steps."""
+    """Run evaluation passes around and inside the steps."""
     model = make_model("mlp", bf.rank())
     optimizer = bf.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model, **ALGORITHMS[which]
@@ -180,7 +180,7 @@ def adversaries(rank):
 
 
 def play(generator, discriminator, optimizers, rank, step):
-    """Do one step of a GAN, with two passes of the discriminator."""
+    """Take one step of a GAN, with two passes of the discriminator."""
     of_generator, of_discriminator = optimizers
     noise, _ = make_batch(rank, 2 * step)
     real, _ = make_batch(rank, 2 * step + 1)
@@ -345,7 +345,7 @@ def test_copies_and_moving_averages(which):
 
 
 def train_without_model(which):
-    """Train in Horovod's spelling, and with no names at all."""
+    """Train with named parameters, as in Horovod, and without any names."""
     results = []
     for named in (True, False):
         model = make_model("mlp", bf.rank())
@@ -355,7 +355,7 @@ def train_without_model(which):
             **ALGORITHMS[which],
         )
         for step in range(STEPS):
-            # Forward comes first: no call on the optimizer tells that it begins.
+            # Forward comes first, without a call on the optimizer before it.
             loss = loss_of(model, make_batch(bf.rank(), step))
             optimizer.zero_grad()
             loss.backward()

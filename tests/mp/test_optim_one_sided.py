@@ -1,4 +1,4 @@
-"""Asynchronous algorithms: nobody waits, nothing is lost, and where they end."""
+"""Asynchronous algorithms: no rank waits, no mass is lost, and they converge."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Constant(nn.Module):
 
 
 def lopsided() -> nx.DiGraph:
-    """A digraph without doubly stochastic weights of the usual kind."""
+    """Return a digraph whose uniform weights are not doubly stochastic."""
     graph = nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2), (2, 3), (3, 0)])
     graph.add_edges_from((node, node) for node in range(4))
     return graph
@@ -54,7 +54,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def meet(optimizer: torch.optim.Optimizer) -> None:
-    """Wait until what all ranks have begun to put has arrived."""
+    """Wait until all puts that the ranks have started have arrived."""
     algorithm = optimizer.__dict__[COORDINATOR_KEY].algorithm
     for _, handle in algorithm._under_way:
         wait_until(handle.done, "a put does not arrive")
@@ -116,7 +116,7 @@ def test_push_sum_reaches_the_exact_value_and_loses_nothing(
 
 
 def mix_once(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Run one round in step with the other ranks, without a step."""
+    """Run one round in lockstep with the other ranks, without an update."""
     model()  # the forward pass begins the round
     meet(optimizer)
     optimizer.skip_step()
@@ -156,7 +156,7 @@ def test_a_step_of_push_sum_moves_the_parameters_by_the_step(p: float) -> None:
 
 
 def combine_after_steps() -> None:
-    """Take steps of unlike size; each combine is an average of what it combined."""
+    """Take steps of different sizes; each combine is an average of its inputs."""
     bf.set_topology(lopsided())
     model = Constant(float(bf.rank()))
     sgd = torch.optim.SGD(model.parameters(), RATE * 3 ** bf.rank())
@@ -202,13 +202,13 @@ def starve_on_a_ring(exact_step_sum: bool) -> float:
 
 
 def test_a_rank_with_little_mass_does_not_overshoot() -> None:
-    # Ranks are at most one step apart, so none has gone further than all steps.
+    # Ranks are at most one step apart, so no average is below the sum of the steps.
     assert min(run_ranks(4, starve_on_a_ring, False)) > -2.1
     assert min(run_ranks(4, starve_on_a_ring, True)) < -8
 
 
 def push_in_step() -> list[float]:
-    """All ranks give and get in turn: the value is exact after every step."""
+    """Push and combine in lockstep, so the value is exact after every step."""
     bf.set_topology(bf.RingGraph(bf.size()))
     model = Constant(0.0)
     sgd = torch.optim.SGD(model.parameters(), RATE)
@@ -225,7 +225,7 @@ def push_in_step() -> list[float]:
     return seen
 
 
-def test_push_sum_in_step() -> None:
+def test_push_sum_in_lockstep_is_exact() -> None:
     for seen in run_ranks(3, push_in_step):
         expected = -RATE * np.arange(1, STEPS + 1)
         np.testing.assert_allclose(seen, expected, atol=1e-12)
@@ -234,8 +234,8 @@ def test_push_sum_in_step() -> None:
 # -- a slow rank -----------------------------------------------------------------------
 
 
-def leave_one_behind(folder: Path, algorithm: str) -> int:
-    """Rank 0 computes until all others have made all of their steps."""
+def wait_until_others_have_finished(folder: Path, algorithm: str) -> int:
+    """Let rank 0 compute until all others have taken all of their steps."""
     model = Constant(float(bf.rank()))
     sgd = torch.optim.SGD(model.parameters(), RATE)
     optimizer = FACTORIES[algorithm](sgd, model)
@@ -258,10 +258,12 @@ def leave_one_behind(folder: Path, algorithm: str) -> int:
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_slow_rank_slows_down_nobody(
+def test_a_slow_rank_does_not_slow_down_others(
     algorithm: str, transport: str, tmp_path: Path
 ) -> None:
-    got = run_ranks(3, leave_one_behind, tmp_path, algorithm, transport=transport)
+    got = run_ranks(
+        3, wait_until_others_have_finished, tmp_path, algorithm, transport=transport
+    )
     assert got == [STEPS] * 3
 
 
@@ -269,7 +271,7 @@ def test_a_slow_rank_slows_down_nobody(
 
 
 def mix_only(algorithm: str) -> list[float]:
-    """Mix in step with the others, without gradients; return the mean of each round."""
+    """Mix in lockstep, without gradients; return the mean after each round."""
     bf.set_topology(bf.RingGraph(bf.size()))
     model = Constant(float(bf.rank() ** 2))
     sgd = torch.optim.SGD(model.parameters(), RATE)
@@ -290,7 +292,7 @@ def test_the_mean_is_kept_and_reached(algorithm: str) -> None:
 
 
 def train_logistic(algorithm: str) -> list[float]:
-    """Train with full gradients at a rate that falls, about as fast as the others."""
+    """Train with full gradients and a falling rate, about as fast as the others."""
     model = Logistic(start_of(bf.rank()))
     sgd = torch.optim.SGD(model.parameters(), 0.4)
     optimizer = bf.DistributedOptimizer(sgd, model, algorithm=algorithm)
@@ -348,5 +350,5 @@ def wrap_again_and_alone() -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_windows_end_with_the_optimizer(world_size: int) -> None:
+def test_windows_are_freed_with_the_optimizer(world_size: int) -> None:
     run_ranks(world_size, wrap_again_and_alone)

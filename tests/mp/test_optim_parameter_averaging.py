@@ -39,7 +39,7 @@ def train(kind, optimizer, steps, passes, set_weights, options):
 
 
 def train_on_topology(topology, kind, optimizer, steps, passes, set_weights, options):
-    """Train with the named topology in force."""
+    """Train with the named topology."""
     graph, is_weighted = TOPOLOGIES[topology](bf.size())
     bf.set_topology(graph, is_weighted=is_weighted)
     if isinstance(options.get("topology"), str) and options["topology"] in SOURCES:
@@ -59,7 +59,7 @@ def matrix_of(topology, size):
     """Return the mixing matrix of the named topology."""
     graph, is_weighted = TOPOLOGIES[topology](size)
     if not is_weighted:
-        # Uniform weights, whatever the edges say.
+        # Uniform weights, regardless of the edges' weights.
         matrix = bf.mixing_matrix(graph) != 0
         np.fill_diagonal(matrix, True)
         return matrix / matrix.sum(axis=1, keepdims=True)
@@ -176,7 +176,7 @@ def test_schedules_are_topologies(order, name):
     check(got, expected_averaging(5, "mlp", "sgd", order, matrices))
 
 
-def test_one_peer_spares_the_network_where_nobody_set_a_topology():
+def test_default_one_peer_spares_the_network():
     options = {"algorithm": "neighbor_allreduce", "topology": "one_peer"}
     got = run_ranks(6, train, "mlp", "sgd", 6, 1, None, options, ranks_per_machine=3)
     schedule = bf.topology.InnerOuterExponential(6, 3)
@@ -185,7 +185,7 @@ def test_one_peer_spares_the_network_where_nobody_set_a_topology():
 
 
 def set_one_peer(optimizer, step):
-    """Set the weights of one step as BlueFog's scripts do."""
+    """Set the weights of one step, as BlueFog's scripts do."""
     send, receive = next(itertools.islice(_iterator(), step, None))
     weight = 1 / (len(receive) + 1)
     optimizer.self_weight = weight
@@ -266,7 +266,7 @@ def test_hierarchical(order, world_size, machine_of):
 
 
 def set_machines(optimizer, step):
-    """Exchange with the next machine, then with the one after it."""
+    """Exchange with the next machine, then with the second next."""
     hop = 1 + step % 2
     send = (bf.machine_rank() + hop) % bf.machine_size()
     receive = (bf.machine_rank() - hop) % bf.machine_size()
@@ -312,7 +312,7 @@ def test_one_machine_at_a_time(order):
     check(got, expected_averaging(6, "mlp", "sgd", order, matrices))
 
 
-# -- rounds that are not in every step -------------------------------------------------
+# -- steps without a round -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -347,7 +347,7 @@ def test_accumulated_gradients_all_count(order):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("source", [None, "one_peer"])
-def test_ranks_agree_in_the_end(order, source):
+def test_repeated_rounds_reach_consensus(order, source):
     options = {"algorithm": "neighbor_allreduce", "order": order, "topology": source}
     models = run_ranks(4, reach_consensus, options)
     for distances in models:

@@ -1,4 +1,4 @@
-"""State dicts, worlds and owners of a distributed optimizer."""
+"""State dicts, worlds and parameters of a distributed optimizer."""
 
 import io
 import itertools
@@ -101,7 +101,7 @@ def test_load_state_dict_by_assignment():
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_foreign_memory_is_taken_in(order):
+def test_replaced_memory_is_copied_in(order):
     got = run_ranks(RANKS, train_after_replacing_data, order)
     check(got, expected_averaging(RANKS, "mlp", "sgd", order, [UNIFORM] * STEPS))
 
@@ -205,13 +205,13 @@ def wrap_again():
     return flatten(model)
 
 
-def test_wrapping_again_takes_the_parameters_over():
+def test_wrapping_again_takes_over_the_parameters():
     got = run_ranks(RANKS, wrap_again)
     check(got, expected_averaging(RANKS, "mlp", "sgd", "atc", [UNIFORM] * STEPS))
 
 
 def train_in_a_set():
-    """Ranks 0 and 2 train together, rank 1 not at all."""
+    """Train ranks 0 and 2 together, without rank 1."""
     members = bf.ProcessSet([0, 2])
     if not members.included:
         return None
@@ -233,9 +233,9 @@ def test_process_sets():
 
 
 def wrap_another(what, algorithm):
-    """Wrap, on rank 1, something else than on the other ranks."""
+    """Wrap another model on rank 1 than on the other ranks."""
     is_odd = bf.rank() == 1
-    # With bias 12 and 16 numbers, which alignment makes the same length.
+    # With bias 12 and 16 elements, which alignment pads to the same length.
     model = nn.Linear(3, 3 + (is_odd and what == "shape"))
     lone = is_odd and what == "frozen"
     model.bias.requires_grad_(not lone)
@@ -260,7 +260,7 @@ def wrap_another(what, algorithm):
         ("options", "communication=1.*communication=2"),
     ],
 )
-def test_ranks_that_wrap_different_things(what, text, algorithm):
+def test_ranks_must_wrap_equal_models(what, text, algorithm):
     errors = run_ranks(RANKS, wrap_another, what, algorithm)
     assert len(set(errors)) == 1
     assert re.search(text, errors[0])

@@ -1,4 +1,4 @@
-"""Steps in company: schedulers, scalers, closures, uneven inputs."""
+"""Steps with schedulers, scalers, closures and uneven inputs."""
 
 import warnings
 
@@ -85,7 +85,7 @@ def test_schedulers(which, before):
 
 
 def train_scaled(which, with_unscale, fused):
-    """Rank 1 has an infinite gradient in step 1."""
+    """Train with an infinite gradient on rank 1 in step 1."""
     model = make_model("leaf", bf.rank()).float()
     optimizer = bf.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1, fused=fused),
@@ -235,12 +235,12 @@ def train_unevenly(order, steps_of, topology):
 @pytest.mark.parametrize("topology", [None, "one_peer"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("steps_of", [(1, 3, 2), (2, 2, 2)])
-def test_join_goes_on_mixing(order, steps_of, topology):
+def test_joined_ranks_continue_mixing(order, steps_of, topology):
     got = run_ranks(RANKS, train_unevenly, order, steps_of, topology)
     rounds = max(steps_of) + 1
     matrices = [UNIFORM] * rounds
     if topology:
-        # The third rank hears of the hop of 2 from the first.
+        # The third rank receives from the first, by the hop of 2.
         hops = [1, 2]
         matrices = [
             0.5 * (np.eye(RANKS) + np.roll(np.eye(RANKS), hops[step % 2], axis=0))

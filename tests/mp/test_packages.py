@@ -1,4 +1,4 @@
-"""What is in the wheel and in the source distribution, beside Python modules."""
+"""The wheel and the source distribution contain more than Python modules."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.mp
 
 ROOT = Path(__file__).parents[2]
 
-# Looks at the unpacked wheel as an installed program would. NCCL opens the plugin as
-# ctypes does, and looks for these names.
+# Inspects the unpacked wheel as an installed program would. NCCL opens the plugin like
+# ctypes and looks for these names.
 LOOK = """
 import ctypes, json, sys
 sys.path.insert(0, sys.argv[1])
@@ -43,7 +43,7 @@ print(json.dumps({
 
 
 def setup_py(*words: str) -> None:
-    """Run setup.py, which compiles again only what has changed."""
+    """Run setup.py, which compiles only changed files."""
     command = [sys.executable, "setup.py", "-q", *words]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=5 * DEADLINE_S

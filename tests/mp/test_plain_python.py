@@ -1,4 +1,4 @@
-"""A script that no launcher started: importing starts nothing, init makes one rank."""
+"""Scripts without a launcher: an import starts nothing, init makes one rank."""
 
 from __future__ import annotations
 

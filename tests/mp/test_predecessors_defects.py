@@ -1,4 +1,4 @@
-"""What crashed, hung or was silently wrong in BlueFog, and is tested nowhere else."""
+"""Defects of BlueFog (crashes, hangs, wrong results) not tested elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RANKS = 4
 
 
 def average_many_at_a_center() -> list[float]:
-    """40 tensors at once, of which the center receives three times as many."""
+    """Average 40 tensors at once; the center receives three times as many."""
     bf.set_topology(bf.StarGraph(bf.size(), center_rank=1), is_weighted=True)
     handles = [
         bf.neighbor_allreduce_nonblocking(
@@ -25,7 +25,7 @@ def average_many_at_a_center() -> list[float]:
 
 
 def test_one_rank_may_receive_more_than_the_others() -> None:
-    """Its degree differs from that of rank 0, which decided for all."""
+    """BlueFog used the degree of rank 0 for all ranks."""
     matrix = torch.tensor(bf.mixing_matrix(bf.StarGraph(RANKS, center_rank=1)))
     expected = matrix @ torch.arange(float(RANKS)).double()
     for rank, found in enumerate(run_ranks(RANKS, average_many_at_a_center)):
@@ -34,7 +34,7 @@ def test_one_rank_may_receive_more_than_the_others() -> None:
 
 
 def send_to_one_and_the_other() -> list[list[float]]:
-    """Two tensors whose neighbors are equal on rank 0 and differ on others."""
+    """Send two tensors whose neighbors are equal on rank 0 and differ on others."""
     handles = []
     for name, target in (("a", 2), ("b", 3)):
         is_source, is_target = bf.rank() == 1, bf.rank() == target
@@ -77,7 +77,7 @@ def weigh_and_not() -> list[float]:
 
 
 def test_the_same_graph_may_become_weighted() -> None:
-    # Rank 3 hears the center, 0: half of its own, or as the graph says.
+    # Rank 3 receives from the center, 0: with weight 1/2, or with the graph's weight.
     assert run_ranks(RANKS, weigh_and_not)[3] == pytest.approx([1.5, 2.25, 1.5])
 
 

@@ -1,4 +1,4 @@
-"""``bluecomm.stats``: bytes per edge, who was waited for, and exposed communication."""
+"""``bluecomm.stats``: bytes per edge, waits, and exposed communication."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATE_S = 0.1
 
 
 def ring_round(count: int) -> bf.Stats:
-    """Send a tensor around a one-way ring and return what was counted."""
+    """Send a tensor around a one-way ring and return the counts."""
     bf.set_topology(bf.RingGraph(bf.size(), connect_style=2))
     bf.barrier()
     bf.reset_stats()
@@ -47,7 +47,7 @@ def test_bytes_are_those_of_the_topology(transport: str) -> None:
 
 
 def wait_for_a_late_rank(folder: Path) -> tuple[bf.Stats, bf.Stats]:
-    """Let each rank call after the one before; return counts, also after a reset."""
+    """Let each rank call after the previous one; return counts, also after a reset."""
     bf.barrier()
     bf.reset_stats()
     if bf.rank() > 0:
@@ -94,14 +94,14 @@ def overlap(folder: Path) -> bf.Stats:
     return bf.stats()
 
 
-def test_what_computation_hides_is_waited_but_not_exposed(tmp_path: Path) -> None:
+def test_hidden_waits_count_as_waits_but_not_as_exposed(tmp_path: Path) -> None:
     first = run_ranks(2, overlap, tmp_path)[0]
     assert first.neighbors[0].wait_s >= LATE_S
     assert first.exposed_s < first.neighbors[0].wait_s
 
 
 def fail_one() -> bf.OperationStats:
-    """Let an operation fail, and return what was counted of its kind."""
+    """Let an operation fail, and return the counts of its kind."""
     bf.reset_stats()
     with pytest.raises(bf.CommunicationTimeout):
         bf.allreduce(torch.ones(2 + bf.rank()), name=f"{bf.rank()}", timeout_s=0.05)

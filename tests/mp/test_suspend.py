@@ -1,4 +1,4 @@
-"""``suspend`` and ``resume``: nothing moves in between, and nothing is lost."""
+"""``suspend`` and ``resume``: no thread runs in between, and no data is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.ranks import run_ranks
 
 
 def threads_that_run() -> int:
-    """Return how often the process's other threads were put on a core so far."""
+    """Return how often the process's other threads have been scheduled so far."""
     own, total = str(threading.get_native_id()), 0
     for thread in os.listdir("/proc/self/task"):
         if thread != own:
@@ -35,7 +35,7 @@ def refuse_and_go_on() -> None:
     for call in (bf.allreduce, bf.neighbor_allreduce, bf.allreduce_nonblocking):
         with pytest.raises(bf.SuspendedError, match=r"on rank .: .*suspended.*resume"):
             call(x, name="x")
-    if bf.rank() == 0:  # the others have not counted this one either
+    if bf.rank() == 0:  # The other threads have not been counted either.
         with pytest.raises(RuntimeError, match="suspended"):
             bf.allreduce(x)
     bf.resume()
@@ -52,7 +52,7 @@ def test_operations_are_refused_in_between(transport: str) -> None:
 def sleep_through() -> None:
     bf.barrier()
     bf.suspend()
-    # The monitor and the progress thread go to sleep within a tick of theirs ...
+    # The monitor and the progress thread sleep within one of their ticks ...
     before = -1
     while before != (now := threads_that_run()):
         before = now
@@ -66,7 +66,7 @@ def test_no_thread_runs_in_between() -> None:
 
 
 def keep_what_is_under_way(folder: Path) -> float:
-    """Rank 1 comes late to rank 0's operation, and finds it suspended."""
+    """Let rank 1 call rank 0's operation late, while rank 0 is suspended."""
     large = torch.full((300_000,), float(bf.rank()))
     bf.barrier()
     if bf.rank() == 1:
@@ -86,13 +86,15 @@ def keep_what_is_under_way(folder: Path) -> float:
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_operations_under_way_go_on_afterwards(transport: str, tmp_path: Path) -> None:
+def test_operations_under_way_continue_afterwards(
+    transport: str, tmp_path: Path
+) -> None:
     got = run_ranks(2, keep_what_is_under_way, tmp_path, transport=transport)
     assert got == [0.5, 0.5]
 
 
 def interrupt_and_go_on() -> float:
-    """Rank 0 hangs in a wait; a signal ends that, and suspend ends another thread's."""
+    """End a wait of rank 0 by a signal, and another thread's by suspend."""
     x = torch.full((4,), float(bf.rank()))
     bf.barrier()
     if bf.rank() == 0:
@@ -111,7 +113,7 @@ def interrupt_and_go_on() -> float:
         thread.join(DEADLINE_S)
         assert [type(error) for error in seen] == [bf.SuspendedError]
         bf.resume()
-        bf.barrier()  # lets rank 1 come
+        bf.barrier()  # Lets rank 1 continue.
         return float(bf.wait(handle)[0])
     bf.barrier()
     return float(bf.allreduce(x, name="hung")[0])

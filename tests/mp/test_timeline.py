@@ -1,4 +1,4 @@
-"""Timelines: of a training run, of a killed one, of one's own activities."""
+"""Timelines of a training run, of a killed run, and of the user's activities."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def test_bytes_of_each_edge_are_those_of_the_ring(
     assert received == {right: 0, left: STEPS * NBYTES}
 
 
-def test_the_late_rank_is_the_one_that_others_waited_for(
+def test_others_wait_for_the_late_rank(
     trained: dict[str, Any],
 ) -> None:
-    # Rank 2 receives from rank 1 only. What ranks wait for at their start is no matter.
+    # Rank 2 receives from rank 1 only. Waits at the start are ignored.
     phases = slices_of(trained, 2, "compute")
     begin, end = phases[0]["ts"], phases[-1]["ts"]
     late = [each for each in slices_of(trained, 2, "late") if begin <= each["ts"] < end]
@@ -113,7 +113,7 @@ def test_a_message_arrives_after_it_was_sent(trained: dict[str, Any]) -> None:
     assert heard >= RANKS * STEPS * BUCKETS
 
 
-def test_a_killed_rank_leaves_what_it_did(tmp_path: Path) -> None:
+def test_a_killed_rank_leaves_its_events(tmp_path: Path) -> None:
     job, timeline = run_script(tmp_path, "gradient_allreduce", "kill=2")
     assert job.process.returncode == 128 + 9
     names = [each["name"] for each in slices_of(timeline, 2, "compute")]
@@ -131,7 +131,7 @@ def test_ranks_that_do_not_communicate_have_no_timeline(tmp_path: Path) -> None:
 
 
 def act() -> tuple[bool, bool]:
-    """Note activities; return what the calls return."""
+    """Record activities; return the results of the calls."""
     started = bf.timeline_start_activity("weight", "COPY")
     with bf.timeline_context("weight", "CAST"):
         bf.allreduce(torch.ones(4), name="weight")
@@ -166,7 +166,7 @@ def test_a_rank_that_fails_writes_its_timeline(tmp_path: Path) -> None:
 
 
 def act_without_timeline() -> tuple[bool, bool, list[str]]:
-    """Note activities where nobody wants to know; return what is said."""
+    """Record activities without a timeline; return the results and the log."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -189,7 +189,7 @@ def test_without_a_timeline_activities_return_false_and_say_so_once() -> None:
 
 
 def give_wrong_names() -> None:
-    """Call the functions with what is no name."""
+    """Call the functions with invalid names."""
     for wrong in ("", None, 3):
         with pytest.raises(TypeError, match="names must be non-empty strings"):
             bf.timeline_start_activity("weight", wrong)  # type: ignore[arg-type]
@@ -197,14 +197,14 @@ def give_wrong_names() -> None:
             bf.timeline_end_activity(wrong)  # type: ignore[arg-type]
 
 
-def test_names_are_texts() -> None:
+def test_names_must_be_strings() -> None:
     run_ranks(1, give_wrong_names)
     with pytest.raises(bf.NotInitializedError, match="has not been initialized"):
         bf.timeline_start_activity("weight", "COPY")
 
 
 def switch() -> None:
-    """Train a step of each: with the timeline on, off, on again, and of a copy."""
+    """Take one step each with the timeline on, off and on again, and of a copy."""
     model = torch.nn.Linear(4, 4)
     optimizer = bf.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model, algorithm="local"
@@ -224,7 +224,7 @@ def switch() -> None:
     copy.deepcopy(model)(torch.ones(4)).sum().backward()
 
 
-def test_an_optimizer_can_be_left_out_for_a_while(tmp_path: Path) -> None:
+def test_recording_of_an_optimizer_can_be_switched(tmp_path: Path) -> None:
     run_ranks(1, switch, environment={"BLUECOMM_TIMELINE": f"{tmp_path}/t"})
     timeline = json.loads((tmp_path / "t0.json").read_text())
     check_timeline(timeline)
@@ -237,7 +237,7 @@ def test_without_a_timeline_there_is_nothing_to_switch() -> None:
 
 
 def start_with_a_timeline() -> str:
-    """Return what ``init`` raises."""
+    """Return the error of ``init``."""
     with pytest.raises(OSError, match="init on rank 0: no timeline can be made") as got:
         bf.init()
     assert not bf.is_initialized()
@@ -248,7 +248,7 @@ def start_with_a_timeline() -> str:
     ("prefix", "reason"),
     [("none/t", "No such file or directory"), ("t", "t0.json is a folder")],
 )
-def test_a_file_that_cannot_be_made_is_an_error_of_init(
+def test_init_raises_if_the_file_cannot_be_created(
     tmp_path: Path, prefix: str, reason: str
 ) -> None:
     (tmp_path / "t0.json").mkdir()

@@ -1,4 +1,4 @@
-"""Windows: what goes wrong, on one rank or on some, and which error says so."""
+"""Errors of windows, on one rank or on several."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def windows_hold_the_topology() -> None:
     assert bf.set_topology(bf.ExponentialTwoGraph(bf.size()))
 
 
-def a_window_that_some_lack_is_freed_by_all() -> None:
-    """As after a ``win_create`` that failed on rank 0 when the others had agreed."""
+def freeing_a_window_that_some_ranks_lack_frees_it() -> None:
+    """Remove the window on rank 0, as if ``win_create`` had failed there late."""
     if bf.size() == 1:
         return
     comm = current_communicator()
@@ -162,7 +162,7 @@ def _stranger() -> int:
 CASES: list[Callable[[], None]] = [
     a_mutex_that_is_not_released_names_its_holder,
     windows_hold_the_topology,
-    a_window_that_some_lack_is_freed_by_all,
+    freeing_a_window_that_some_ranks_lack_frees_it,
     a_tensor_that_changes_its_shape_is_refused,
     wrong_calls_say_what_is_wrong,
 ]
@@ -202,7 +202,7 @@ def test_ranks_that_disagree_are_named() -> None:
 
 
 def free_too_early() -> str:
-    """Rank 1 waits for the mutex of rank 0 in another thread."""
+    """Free a window while rank 1 waits for the mutex of rank 0 in another thread."""
     bf.win_create(torch.zeros(1), "x")
     thread = threading.Thread(target=wait_for_mutex)
     if bf.rank() == 0:

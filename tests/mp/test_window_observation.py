@@ -1,4 +1,4 @@
-"""Windows in ``stats``, in the timeline, and in the table of what a rank waits for."""
+"""Windows in ``stats``, in the timeline, and in the table of pending waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNT, NBYTES = 1000, 4000
 
 
 def say_what_is_pending(folder: Path, word: str, blocker: int) -> str:
-    """Wait until a call waits for ``blocker``; return what the monitor would say."""
+    """Wait until a call waits for ``blocker``; return the monitor's text."""
     world = current_communicator().world
 
     def waiting() -> list[Any]:
@@ -40,7 +40,7 @@ def say_what_is_pending(folder: Path, word: str, blocker: int) -> str:
 
 
 def wait_for_each_other(folder: Path) -> list[str]:
-    """Rank 2 waits for a mutex that rank 1 holds, and for a put while rank 1 rests."""
+    """Let rank 2 wait for a mutex of rank 1, and for a put while rank 1 sleeps."""
     told: list[str] = []
 
     def watch(word: str) -> threading.Thread:
@@ -77,7 +77,7 @@ def wait_for_each_other(folder: Path) -> list[str]:
 
 
 def use_a_window(folder: Path) -> tuple[bf.Stats, list[str]]:
-    """Do one of each on a one-way ring; return what was counted, and what waited."""
+    """Call each operation on a one-way ring; return the counts and the waits."""
     bf.set_topology(bf.RingGraph(bf.size(), connect_style=2))
     x = torch.ones(COUNT)
     bf.reset_stats()
@@ -107,7 +107,7 @@ def use_a_window(folder: Path) -> tuple[bf.Stats, list[str]]:
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_windows_are_seen(transport: str, tmp_path: Path) -> None:
+def test_stats_and_timeline_show_windows(transport: str, tmp_path: Path) -> None:
     prefix = f"{tmp_path}/t"
     run = run_ranks(
         3,

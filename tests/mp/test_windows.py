@@ -117,7 +117,7 @@ def weights_of_a_put_and_versions() -> None:
     bf.win_free("w")
 
 
-def getting_reads_what_is_shown() -> None:
+def get_reads_the_published_value() -> None:
     x = torch.full((1000,), float(bf.rank()), dtype=torch.float64)
     bf.win_create(x, "g", zero_init=True)
     bf.barrier()
@@ -157,7 +157,7 @@ def push_sum_finds_the_mean() -> None:
     bf.win_create(x, "p", zero_init=True)
     rng = np.random.default_rng(me)
     for _ in range(60):
-        # Column-stochastic and no more: each rank draws its own shares.
+        # Each rank draws its own shares, so the weights are only column-stochastic.
         shares = rng.random(len(bf.out_neighbor_ranks()) + 1) + 0.1
         shares /= shares.sum()
         targets = dict(zip(bf.out_neighbor_ranks(), shares[1:].tolist(), strict=True))
@@ -197,7 +197,7 @@ def a_mutex_has_one_holder(folder: str) -> None:
     bf.win_free("mutex")
 
 
-def no_update_sees_half_a_put() -> None:
+def updates_see_complete_puts_only() -> None:
     count = 100_000
     bf.win_create(torch.zeros(count, dtype=torch.float64), "torn", zero_init=True)
     stop = threading.Event()
@@ -268,10 +268,10 @@ def a_weight_of_zero_leaves_zeros_of_any_type() -> None:
 
         bf.win_put(x, "zero", dst_weights=nothing)
         assert left() == {0}
-        bf.win_accumulate(x, "zero", dst_weights=nothing)  # to what has been taken
+        bf.win_accumulate(x, "zero", dst_weights=nothing)  # after a take
         assert left() == {0}
         bf.win_put(torch.zeros_like(x), "zero")
-        bf.win_accumulate(x, "zero", dst_weights=nothing)  # to what has not
+        bf.win_accumulate(x, "zero", dst_weights=nothing)  # before a take
         assert left() == {0}
         bf.win_put(x, "zero")
         bf.win_get("zero", dict.fromkeys(sources, 0))
@@ -299,8 +299,8 @@ def names_are_any_text() -> None:
         bf.win_create(torch.zeros(1), "\ud800")
 
 
-def a_value_that_is_not_a_number_stays_what_it_is() -> None:
-    """One rank has NaN: its neighbors see it, the others do not."""
+def nan_reaches_neighbors_only() -> None:
+    """Put a NaN on one rank: its neighbors get it, the others do not."""
     x = torch.zeros(4, dtype=torch.float64)
     if bf.rank() == 0:
         x[1] = float("nan")
@@ -319,15 +319,15 @@ CASES: list[Callable[[], None]] = [
     before_any_put_an_update_changes_nothing,
     collecting_is_exact,
     weights_of_a_put_and_versions,
-    getting_reads_what_is_shown,
+    get_reads_the_published_value,
     several_puts_are_outstanding,
     push_sum_finds_the_mean,
-    no_update_sees_half_a_put,
+    updates_see_complete_puts_only,
     a_tensor_with_gaps_and_a_gradient,
     bools_are_collected_by_or,
     a_weight_of_zero_leaves_zeros_of_any_type,
     names_are_any_text,
-    a_value_that_is_not_a_number_stays_what_it_is,
+    nan_reaches_neighbors_only,
 ]
 
 

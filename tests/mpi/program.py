@@ -32,11 +32,11 @@ from tests.mp.test_optim_one_sided import RATE, STEPS, push_with_constant_gradie
 from tests.mp.test_window_errors import a_mutex_that_is_not_released_names_its_holder
 from tests.mp.test_windows import (
     collecting_is_exact,
-    getting_reads_what_is_shown,
-    no_update_sees_half_a_put,
+    get_reads_the_published_value,
     push_sum_finds_the_mean,
     several_puts_are_outstanding,
     update_multiplies_by_the_mixing_matrix,
+    updates_see_complete_puts_only,
     weights_of_a_put_and_versions,
 )
 from tests.support.optimizers import optimizers_follow_their_formulas
@@ -139,10 +139,10 @@ def windows_over_mpi() -> None:
         update_multiplies_by_the_mixing_matrix,
         collecting_is_exact,
         weights_of_a_put_and_versions,
-        getting_reads_what_is_shown,
+        get_reads_the_published_value,
         several_puts_are_outstanding,
         a_mutex_that_is_not_released_names_its_holder,
-        no_update_sees_half_a_put,
+        updates_see_complete_puts_only,
     ):
         case()
         bf.barrier()

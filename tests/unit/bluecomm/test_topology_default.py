@@ -1,4 +1,4 @@
-"""The topology that ``init`` begins with, and that nobody pays for a graph of it."""
+"""The default topology, which is made without a graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bluecomm.topology import (
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 64])
-def test_is_the_unweighted_exponential_graph(size: int) -> None:
+def test_the_default_is_the_unweighted_exponential_graph(size: int) -> None:
     graph = ExponentialGraph(size)
     assert default_digest(size) == topology_digest(graph, is_weighted=False)
     for rank in range(size):

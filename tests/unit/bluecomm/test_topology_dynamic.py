@@ -25,14 +25,14 @@ LAYOUTS = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
 def first_steps(iterators, count):
-    """Return, for each of the first steps, what all ranks' iterators gave."""
+    """Return the entries of all ranks' iterators for each of the first steps."""
     steps = list(zip(*(itertools.islice(it, count) for it in iterators), strict=True))
     assert len(steps) == count
     return steps
 
 
 def edges_of(step):
-    """Return who sends to whom at a step, once senders and receivers agree."""
+    """Return (sender, receiver) pairs of a step; senders and receivers must agree."""
     sent = [(i, j) for i, (send, _) in enumerate(step) for j in send]
     received = [(i, j) for j, (_, receive) in enumerate(step) for i in receive]
     assert sorted(sent) == sorted(received)
@@ -154,7 +154,7 @@ def test_machines_agree_and_local_ranks_say_the_same(layout):
     assert is_connected_over([step[::local_size] for step in steps], machine_size)
 
 
-def test_one_machine_talks_to_nobody():
+def test_one_machine_has_no_peers():
     iterator = GetExp2DynamicSendRecvMachineRanks(4, 4, 2, 2)
     assert list(itertools.islice(iterator, 3)) == [([], [])] * 3
 
@@ -176,8 +176,8 @@ def test_inner_outer_on_four_machines_of_four(make, expected):
     assert list(itertools.islice(make(16, 4, 1), 4)) == expected
 
 
-def test_each_local_rank_meets_all_machines_that_there_are_hops_to():
-    # The turn of local rank 1 comes at steps 1, 5, 9, ...: never an even number.
+def test_each_local_rank_uses_every_hop():
+    # Local rank 1 is out at steps 1, 5, 9, ..., never at an even step.
     steps = itertools.islice(GetInnerOuterExpo2DynamicSendRecvRanks(16, 4, 1), 8)
     outside = [send for (send,), _ in steps if send >= 4]
     assert outside == [9, 5]
@@ -248,7 +248,7 @@ def test_one_machine_stays_inside_with_all_ranks():
 
 
 @pytest.mark.parametrize("make", INNER_OUTER)
-def test_a_world_of_one_talks_to_nobody(make):
+def test_a_world_of_one_has_no_peers(make):
     assert list(itertools.islice(make(1, 1, 0), 3)) == [([], [])] * 3
 
 

@@ -1,4 +1,4 @@
-"""Sources from destinations and back, and the adjacency matrix of both."""
+"""Inferring sources from destinations and back, and their adjacency matrix."""
 
 import networkx as nx
 import numpy as np

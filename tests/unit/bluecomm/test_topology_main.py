@@ -18,7 +18,7 @@ def cells(text, name):
     return [cell.strip() for cell in row.strip("│").split("│")]
 
 
-def test_the_table_has_what_it_costs_and_how_it_mixes(capsys):
+def test_the_table_shows_costs_and_mixing(capsys):
     labels = ["RingGraph", "onepeerexponential", "BaseGraph:k=2", "RandomMatchings"]
     options = ["-n", "8", "--ranks-per-machine", "4", "--parameters-mb", "10"]
     assert main([*labels, *options]) == 0
@@ -36,13 +36,13 @@ def test_the_table_has_what_it_costs_and_how_it_mixes(capsys):
     assert cells(text, "RandomMatchings")[1] == "-"
 
 
-def test_topologies_that_know_machines_are_told_of_them(capsys):
+def test_topologies_of_machines_get_the_machine_size(capsys):
     assert main(["InnerOuterRing", "-n", "8", "--ranks-per-machine", "4"]) == 0
     row = cells(capsys.readouterr().out, "InnerOuterRing")
     assert row[-2:] == ["20", "20"]
 
 
-def test_large_graphs_come_without_matrices(capsys):
+def test_large_graphs_have_no_matrix_columns(capsys):
     assert main(["RingGraph:connect_style=1", "-n", "300"]) == 0
     assert cells(capsys.readouterr().out, "RingGraph:connect_style=1")[2:5] == [
         *("1", "-", "-")
@@ -63,7 +63,7 @@ def test_all_schedules_and_graphs_have_names():
         if isinstance(getattr(topology, name), type)
         and issubclass(getattr(topology, name), topology.TopologySchedule)
     }
-    # Of a graph that the command line cannot give, and abstract ones.
+    # Made from a graph, which the command line cannot pass, or abstract.
     rest = {"OnePeer", "StaticTopology", "TopologySchedule"}
     rest |= {"PeerSchedule", "MatchingSchedule"}
     assert schedules - rest <= set(NAMES)
@@ -81,7 +81,7 @@ def test_all_schedules_and_graphs_have_names():
         (["RingGraph", "--plot", "/nowhere/a.png"], "/nowhere/a.png"),
     ],
 )
-def test_mistakes_are_told(arguments, text, capsys):
+def test_mistakes_are_reported(arguments, text, capsys):
     assert main(arguments) == 2
     assert re.search(text, capsys.readouterr().err)
 

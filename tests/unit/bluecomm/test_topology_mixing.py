@@ -114,6 +114,6 @@ def test_gap_needs_a_row_stochastic_matrix():
         spectral_gap(graph)
 
 
-def test_what_is_no_topology_is_refused():
+def test_other_types_are_refused():
     with pytest.raises(TypeError, match=r"must be a networkx\.DiGraph, got ndarray"):
         mixing_matrix(np.eye(2))

@@ -1,4 +1,4 @@
-"""Schedules: what each round promises, and what a period of rounds does."""
+"""Properties of each round, and of a period, of all schedules."""
 
 import math
 
@@ -200,7 +200,7 @@ def test_descriptions_tell_schedules_apart():
     assert repr(BaseGraph(5, k=2)) == "BaseGraph(5, k=2)"
 
 
-# -- how fast they mix -----------------------------------------------------------------
+# -- speed of mixing -------------------------------------------------------------------
 
 
 def by_walking(schedule, tolerance, most=3000):
@@ -222,14 +222,14 @@ def by_walking(schedule, tolerance, most=3000):
     ],
     ids=repr,
 )
-def test_rounds_to_consensus_are_those_that_one_counts(schedule):
+def test_rounds_to_consensus_equal_a_direct_count(schedule):
     for tolerance in (1e-2, 1e-6):
         assert rounds_to_consensus(schedule, tolerance) == by_walking(
             schedule, tolerance
         )
 
 
-def test_who_never_mixes_never_agrees():
+def test_without_mixing_there_is_no_consensus():
     apart = StaticTopology(nx.DiGraph([(0, 0), (1, 1)]))
     assert rounds_to_consensus(apart) is None
     assert mean_gap(apart) == 0

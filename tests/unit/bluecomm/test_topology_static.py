@@ -1,4 +1,4 @@
-"""Static graphs: who sends to whom with what weight, and what holds for all of them."""
+"""Edges and weights of the static graphs, and their common properties."""
 
 import networkx as nx
 import numpy as np

@@ -1,4 +1,4 @@
-"""Weights a rank uses by default, the checks of a topology, and comparisons."""
+"""A rank's default weights, checks of topologies, and comparisons."""
 
 import networkx as nx
 import numpy as np
@@ -136,7 +136,7 @@ def test_rank_must_be_in_the_graph(rank, error, text):
         (nx.DiGraph([("a", "b")]), ValueError, r"the ranks 0 \.\. n-1, got \['a'"),
     ],
 )
-def test_what_is_no_topology_is_refused(graph, error, text):
+def test_other_types_are_refused(graph, error, text):
     with pytest.raises(error, match=text):
         check_topology(graph)
 
@@ -157,7 +157,7 @@ def test_number_of_nodes_is_checked():
         (float("inf"), ValueError, r"edge \(0, 1\) must be finite, got inf"),
     ],
 )
-def test_weights_are_checked_where_they_count(weight, error, text):
+def test_weights_are_checked_if_they_are_used(weight, error, text):
     graph = weighted((0, 1, weight), (1, 0, 0.5))
     check_topology(graph)
     assert resolve_weights(graph, is_weighted=False, rank=1).self_weight == 0.5

@@ -51,6 +51,6 @@ def test_a_timeout_names_skip_step():
     assert "skip_step" in raised.value.remedy
 
 
-def test_algorithms_need_not_have_a_join():
+def test_join_is_optional():
     with pytest.raises(ValueError, match="Algorithm has no join"):
         Algorithm().join()

@@ -19,7 +19,7 @@ def build(parameters, nbytes=1 << 20):
     ),
     st.sampled_from([1, 64, 1000, 1 << 20]),
 )
-def test_each_parameter_has_its_place(shapes, nbytes):
+def test_each_parameter_has_a_slot(shapes, nbytes):
     parameters = [torch.zeros(numel, dtype=dtype) for numel, dtype in shapes]
     buckets = build(parameters, nbytes)
     slots = [slot for bucket in buckets for slot in bucket.slots]
@@ -34,7 +34,7 @@ def test_each_parameter_has_its_place(shapes, nbytes):
             assert slot.offset >= end
             end = slot.offset + slot.parameter.numel()
         assert end <= bucket.numel
-        # More than one parameter only as long as the limit is kept.
+        # A bucket has several parameters only if they stay below the limit.
         assert len(bucket.slots) == 1 or bucket.slots[-1].offset * (
             bucket.dtype.itemsize
         ) <= max(nbytes, FIRST_BUCKET_NBYTES)
@@ -62,7 +62,7 @@ def test_a_large_parameter_is_a_bucket_of_its_own():
 
 
 @pytest.mark.parametrize("lay_out", ["parameters", "gradients"])
-def test_layout_is_a_choice_of_the_algorithm(lay_out):
+def test_the_algorithm_chooses_the_layout(lay_out):
     (bucket,) = build([torch.zeros(3)])
     if lay_out == "parameters":
         bucket.lay_out_parameters()

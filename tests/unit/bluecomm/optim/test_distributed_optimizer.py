@@ -45,7 +45,7 @@ def test_needs_init():
 
 @pytest.mark.usefixtures("world")
 class TestWorldOfOne:
-    """What does not need a second rank."""
+    """Tests that do not need a second rank."""
 
     @pytest.mark.parametrize("which", ALGORITHMS)
     def test_trains_as_the_plain_optimizer(self, which):
@@ -169,7 +169,7 @@ class TestWorldOfOne:
             optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
 
     @pytest.mark.parametrize("which", ["cta", "atc", "hierarchical", "allreduce"])
-    def test_parameters_of_another_kind_are_errors(self, which):
+    def test_other_shapes_or_dtypes_are_errors(self, which):
         model = linear()
         optimizer = wrapped(model, **ALGORITHMS[which])
         model.double()
@@ -200,7 +200,7 @@ class TestWorldOfOne:
         with pytest.raises(ValueError, match="allreduce takes no topology"):
             wrapped(algorithm="allreduce", topology="one_peer")
 
-    def test_what_is_wrapped(self):
+    def test_only_plain_optimizers_are_wrapped(self):
         with pytest.raises(TypeError, match=r"expected a torch\.optim\.Optimizer"):
             bf.DistributedOptimizer(linear())
         optimizer = wrapped()
@@ -227,7 +227,7 @@ class TestWorldOfOne:
         assert wrapped().join() == 0
 
     @pytest.mark.parametrize("which", ALGORITHMS)
-    def test_a_world_after_another(self, which):
+    def test_several_worlds_in_turn(self, which):
         model = linear()
         train(model, wrapped(model, **ALGORITHMS[which]))
         bf.shutdown()
@@ -235,7 +235,7 @@ class TestWorldOfOne:
         bf.init()
         train(model, wrapped(model, **ALGORITHMS[which]))
 
-    def test_an_algorithm_of_the_users(self):
+    def test_users_may_write_an_algorithm(self):
         class Recorder(bf.Algorithm):
             flat_gradients = True
 

@@ -20,7 +20,7 @@ def test_pairs_of_lists_mean_uniform_weights():
     assert as_weights(([], [])) == (1.0, {}, [])
 
 
-def test_weights_are_taken_as_they_are():
+def test_given_weights_are_used():
     assert as_weights((0.5, {1: 0.5}, {2: 2.0})) == (0.5, {1: 0.5}, {2: 2.0})
 
 
@@ -47,7 +47,7 @@ def test_iterators_must_not_end():
         topology.at(1)
 
 
-def test_functions_are_asked_by_number():
+def test_functions_are_called_by_round_number():
     topology = make(lambda number: ([number], []))
     assert topology.at(5).dst_weights == [5]
     assert topology.at(2).dst_weights == [2]
@@ -69,20 +69,20 @@ def test_one_peer_follows_the_topology_in_force():
     [
         ([0] * 4, [(2,), (3,), (2,), (3,)]),
         ([0, 1, 2, 3], [(2,), (3,), (2,), (3,)]),
-        # One round inside of the machine, one between the machines.
+        # One round inside the machine, one between the machines.
         ([0, 0, 1, 1], [(0,), (3,), (0,), (3,)]),
-        # Machines that differ in size, or ranks out of order.
+        # Machines of different sizes, or ranks out of order.
         ([0, 0, 0, 1], [(2,), (3,), (2,), (3,)]),
         ([0, 1, 0, 1], [(2,), (3,), (2,), (3,)]),
     ],
 )
-def test_one_peer_looks_at_the_machines_where_nobody_set_a_topology(machine_of, sends):
+def test_the_default_one_peer_depends_on_the_machines(machine_of, sends):
     default = Topology(lambda: bf.ExponentialGraph(4), False, None, is_default=True)
     topology = make("one_peer", default, 1, machine_of)
     assert [topology.at(k).dst_weights for k in range(4)] == sends
 
 
-def test_schedules_are_asked_by_number():
+def test_schedules_are_called_by_round_number():
     topology = make(bf.topology.BaseGraph(3), rank=0, machine_of=[0, 0, 0])
     expected = bf.topology.BaseGraph(3)
     for number in (4, 0, 1):

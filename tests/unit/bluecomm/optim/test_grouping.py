@@ -28,12 +28,12 @@ def test_lists_become_buckets_however_large():
     assert got == [["p4", "p0"], ["p3"], ["p2"], ["p1"]]
 
 
-def test_a_number_deals_out_in_order():
+def test_a_number_of_groups_divides_in_order():
     assert names_of(parameters(5), 2) == [["p4", "p3"], ["p2", "p1", "p0"]]
     assert names_of(parameters(2), 5) == [["p1"], ["p0"]]
 
 
-def test_types_stay_apart():
+def test_types_are_in_different_buckets():
     named = [*parameters(1), ("half", torch.nn.Parameter(torch.zeros(4).half()))]
     assert names_of(named, 1) == [["half"], ["p0"]]
 

@@ -1,4 +1,4 @@
-"""Decentralized methods in a world of one, their checkpoints, their page."""
+"""Decentralized methods in a world of one, their checkpoints and their docs."""
 
 from pathlib import Path
 
@@ -37,12 +37,12 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("name", bf.algorithm_names())
-def test_alone_there_is_nobody_to_learn_from(world, name):
+def test_one_rank_trains_like_the_plain_optimizer(world, name):
     got = train(algorithm=name, **PLAIN.get(name, {}))
     torch.testing.assert_close(got, train())
 
 
-def test_outer_momentum_acts_alone_too(world):
+def test_outer_momentum_works_in_a_world_of_one(world):
     got = train(algorithm="decentlam", momentum=0.6)
     torch.testing.assert_close(got, train(sgd_momentum=0.6))
     options = {"outer_lr": 1.0, "outer_momentum": 0.6}
@@ -60,7 +60,7 @@ def state_of(limit, **names):
     return buckets, BucketState(buckets, ("kept",), scratch=("mine",), **names)
 
 
-def test_a_checkpoint_fits_other_buckets():
+def test_a_checkpoint_loads_into_other_buckets():
     buckets, state = state_of(1, shared=("kept",))
     assert len(buckets) == 2
     for number, bucket in enumerate(buckets):

@@ -19,6 +19,6 @@ def enter_averaged(model):
         ("consensus_distance", bf.consensus_distance),
     ],
 )
-def test_what_is_no_model_is_refused(name, function):
+def test_only_models_are_accepted(name, function):
     with pytest.raises(TypeError, match=f"{name}: model must be a torch.nn.Module"):
         function(torch.ones(2))

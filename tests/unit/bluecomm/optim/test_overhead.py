@@ -1,4 +1,4 @@
-"""What a wrapped optimizer does in a world of one, besides the plain one."""
+"""Overhead of a wrapped optimizer in a world of one."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ class Operations(TorchDispatchMode):
 
 
 def operations_of_a_step(algorithm):
-    """Return the counts of a step, and how many parameters have moved in memory."""
+    """Return the counts of a step, and the number of parameters that have moved."""
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     places = [parameter.data_ptr() for parameter in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
@@ -46,7 +46,7 @@ def operations_of_a_step(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["local", "gradient_allreduce"])
-def test_alone_it_copies_nothing(world, algorithm):
+def test_a_world_of_one_copies_nothing(world, algorithm):
     plain, _ = operations_of_a_step(None)
     wrapped, moved = operations_of_a_step(algorithm)
 

@@ -33,12 +33,12 @@ def test_names_without_a_model():
     assert names(optimizer, named_parameters=given) == ["x.weight", "x.bias"]
 
 
-def test_only_parameters_of_the_optimizer_count():
+def test_only_parameters_of_the_optimizer_are_named():
     model = nn.Linear(2, 1)
     assert names(sgd([model.bias]), [model]) == ["bias"]
 
 
-def test_strangers_are_named():
+def test_parameters_without_a_name_are_errors():
     model, other = nn.Linear(2, 1), nn.Linear(5, 1)
     optimizer = sgd([*model.parameters(), other.weight])
     with pytest.raises(ValueError, match=r"params'\]\[2\] of shape \(1, 5\)"):
@@ -52,13 +52,13 @@ def test_strangers_are_named():
         (lambda p, q: [("a", p), ("b", p)], "given twice, as 'a' and 'b'"),
     ],
 )
-def test_doubles_are_errors(make, text):
+def test_duplicates_are_errors(make, text):
     first, second = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
     with pytest.raises(ValueError, match=text):
         names(sgd([first, second]), named_parameters=make(first, second))
 
 
-def test_hidden_ties_are_errors():
+def test_shared_memory_is_an_error():
     first = nn.Parameter(torch.ones(4))
     second = nn.Parameter(first.data[2:])
     with pytest.raises(ValueError, match=r"'param.0.0' and 'param.0.1' share memory"):
@@ -73,7 +73,7 @@ def test_hidden_ties_are_errors():
         (torch.ones(2, device="meta"), ValueError, "is on meta"),
     ],
 )
-def test_what_cannot_be_averaged(parameter, error, text):
+def test_unsupported_parameters_are_errors(parameter, error, text):
     parameter = nn.Parameter(parameter, requires_grad=False)
     with pytest.raises(error, match=text):
         names(sgd([parameter]))
@@ -85,14 +85,14 @@ def test_models_are_modules(model):
         as_models(model)
 
 
-def test_no_one_and_many_models():
+def test_zero_one_and_many_models():
     model = nn.Linear(1, 1)
     assert as_models(None) == []
     assert as_models(model) == [model]
     assert as_models((model, model)) == [model, model]
 
 
-def test_owners_are_all_places():
+def test_all_modules_of_a_parameter_are_found():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     named = name_parameters(sgd(model.parameters()), [model], None)

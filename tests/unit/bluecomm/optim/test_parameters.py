@@ -8,7 +8,7 @@ import bluecomm as bf
 @pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("function", [bf.broadcast_parameters, bf.allreduce_parameters])
 class TestErrors:
-    """Of both functions on parameters."""
+    """Errors of both functions on parameters."""
 
     def test_names_are_given_once(self, function):
         tensor = torch.ones(1)
@@ -19,7 +19,7 @@ class TestErrors:
         with pytest.raises(TypeError, match="got 'a' and int"):
             function({"a": 3})
 
-    def test_generators_are_welcome(self, function):
+    def test_generators_are_accepted(self, function):
         function(nn.Linear(2, 1).named_parameters())
 
 

@@ -33,7 +33,7 @@ def test_which_steps_have_a_round(every, events, expected):
     assert schedule.round == sum(expected)
 
 
-def test_state_goes_on_where_it_was():
+def test_state_is_restored():
     one = Schedule(3)
     rounds(one, "FSFSFSFS")
     other = Schedule(3)

@@ -47,7 +47,7 @@ def test_parameters_keep_values_and_strides():
     assert all((parameter == 7.0).all() for parameter in parameters)
 
 
-def test_an_exchange_changes_the_halves():
+def test_an_exchange_swaps_the_halves():
     bucket, (first, second) = bucket_of(torch.ones(3), torch.ones(2))
     bucket.lay_out_parameters()
     views = bucket.parameters
@@ -60,7 +60,7 @@ def test_an_exchange_changes_the_halves():
     assert first.tolist() == [6.0] * 3
 
 
-def test_foreign_memory_is_taken_in():
+def test_replaced_memory_is_copied_in():
     bucket, (first, second) = bucket_of(torch.ones(3), torch.ones(2))
     bucket.lay_out_parameters()
     assert bucket.parameters.check() == []
@@ -72,7 +72,7 @@ def test_foreign_memory_is_taken_in():
     assert first.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_foreign_memory_wins_over_an_exchange():
+def test_replaced_memory_overrides_an_exchange():
     bucket, (first, second) = bucket_of(torch.ones(3), torch.ones(2))
     bucket.lay_out_parameters()
     bucket.parameters.lend()

@@ -1,4 +1,4 @@
-"""``python -m bluecomm.timeline``: table, picture, traces left by the killed."""
+"""``python -m bluecomm.timeline``: table, picture, and traces of killed ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MS = 1_000_000
 
 
 def write_traces(folder: Path) -> list[Path]:
-    """Make traces of two ranks, of which rank 1 comes late."""
+    """Write traces of two ranks; rank 1 is late."""
     paths = []
     for rank, called in enumerate((10 * MS, 40 * MS)):
         writer = TraceWriter(rank=rank, pid=100 + rank)
@@ -75,7 +75,7 @@ def test_a_picture_needs_matplotlib(
     assert "error: import of matplotlib.figure halted" in capsys.readouterr().err
 
 
-def test_several_timelines_are_not_read(
+def test_several_timelines_are_refused(
     timeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -83,7 +83,7 @@ def test_several_timelines_are_not_read(
     assert "several files are accepted only with --merge" in capsys.readouterr().err
 
 
-def test_the_wait_has_the_colour_of_who_was_late(timeline: Path) -> None:
+def test_a_wait_has_the_colour_of_the_late_rank(timeline: Path) -> None:
     out = io.BytesIO()
     plot(read_timeline(timeline), out, end_ms=60)  # type: ignore[arg-type]
     from matplotlib import image
@@ -94,7 +94,7 @@ def test_the_wait_has_the_colour_of_who_was_late(timeline: Path) -> None:
     assert (abs(pixels - colour).max(axis=1) < 0.02).sum() > 5000
 
 
-def test_traces_that_killed_ranks_left(
+def test_traces_of_killed_ranks_are_merged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [str(path) for path in write_traces(tmp_path)]
@@ -107,7 +107,7 @@ def test_traces_that_killed_ranks_left(
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"traceEvents": []}', "{"])
-def test_what_is_no_timeline(
+def test_other_files_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     (tmp_path / "t.json").write_text(text)
