@@ -52,7 +52,7 @@ def test_a_long_end_is_told(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("bluecomm"), "propagate", True)
     end_mpi(library(finalize=lambda limit_s, late: late()), 3, 60.0)
     assert "rank 3 has finished, but has waited in MPI_Finalize" in caplog.text
-    assert "have not for 60 s" in caplog.text
+    assert "for other ranks for 60 s" in caplog.text
 
 
 def test_ranks_without_mpi_are_found_among_siblings():
