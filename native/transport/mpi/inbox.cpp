@@ -111,7 +111,7 @@ bool Inbox::take(const Frame& frame, std::span<const std::byte> rest) {
 
 bool Inbox::take_seal(const Frame& frame, std::span<const std::byte> rest) {
   const auto found = unsealed_.find(frame.message);
-  if (found == unsealed_.end()) return true;  // it was dropped here
+  if (found == unsealed_.end()) return true;  // this rank has dropped it
   MpiIncoming& incoming = *found->second;
   if (rest.size() != incoming.nbytes() - incoming.in_chunks_) return false;
   incoming.seal_.assign(rest.begin(), rest.end());
@@ -122,7 +122,7 @@ bool Inbox::take_seal(const Frame& frame, std::span<const std::byte> rest) {
 
 void Inbox::cancel(const Frame& frame) {
   const auto found = unsealed_.find(frame.message);
-  if (found == unsealed_.end()) return;  // it was dropped here
+  if (found == unsealed_.end()) return;  // this rank has dropped it
   found->second->is_cancelled_ = true;
   abandon_receives(*found->second);
 }

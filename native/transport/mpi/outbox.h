@@ -40,11 +40,11 @@ class MpiOutgoing final : public Outgoing {
   std::uint64_t message_ = 0;
   std::span<const std::byte> payload_;
   std::shared_ptr<const void> lease_;
-  std::size_t in_chunks_ =
-      0;                   // bytes of the payload in chunks; the others are the seal
+  // The number of bytes of the payload in chunks; the others are the seal.
+  std::size_t in_chunks_ = 0;
   std::size_t early_ = 0;  // bytes that were sent early
-  std::deque<ZeroCopySend>
-      zero_copy_sends_;    // chunks that MPI reads from the payload, in order
+  // Chunks that MPI reads from the payload, in order.
+  std::deque<ZeroCopySend> zero_copy_sends_;
   bool unwanted_ = false;  // the peer has discarded it
   std::size_t released_ = 0;
 };
@@ -124,13 +124,14 @@ class Outbox {
   const PortAddress peer_;
   const std::size_t eager_bytes_;
   std::uint64_t next_message_ = 0;
-  std::size_t charged_ =
-      0;  // bytes of eager messages whose credit the peer has not returned
+  // Bytes of eager messages whose credit the peer has not returned.
+  std::size_t charged_ = 0;
   std::unordered_map<std::uint64_t, MpiOutgoing*> waiting_;
   std::set<MpiOutgoing*> reading_;  // of these, the ones whose payload MPI reads
   std::deque<Chunk> chunks_;        // granted, in this order
+  // Lent tags that are free.
   const std::shared_ptr<std::vector<int>> early_tags_ =
-      std::make_shared<std::vector<int>>();  // lent tags that are free
+      std::make_shared<std::vector<int>>();
   const std::shared_ptr<bool> is_lost_ = std::make_shared<bool>(false);
   ChannelStats stats_;
 };

@@ -21,7 +21,7 @@ namespace bluecomm::mpi {
 
 // The address of a transport: "3.1.5eed" is port 1 of rank 3 of the session. The last
 // number is drawn at random for each transport, so that frames to an earlier transport
-// of the same port are recognised.
+// of the same port are recognized.
 struct PortAddress {
   int rank = 0;
   int port = 0;
@@ -82,7 +82,7 @@ class Port {
   // the peer has started the receive.
   std::optional<RequestSet::Id> send_early(const PortAddress& to, int tag,
                                            std::span<const std::byte> bytes);
-  // If true, the id is no longer valid.
+  // Whether the send has completed. If it has, the id is no longer valid.
   bool has_completed(RequestSet::Id id);
   // Takes over sends that nobody waits for, and keeps `lease` until they have
   // completed. They may never complete once the peer is lost, which `is_lost` tells.

@@ -134,10 +134,10 @@ class Outbox {
   std::uint64_t last_id_ = 0;
   std::size_t credit_ = kEagerCredit;
   std::deque<QueuedFrame> queue_;
-  std::unordered_map<std::uint64_t, std::shared_ptr<SentMessage>>
-      sent_;  // large messages, by id
-  std::vector<std::shared_ptr<SentMessage>>
-      streaming_;  // accepted messages that are copied in chunks
+  // Large messages, by id.
+  std::unordered_map<std::uint64_t, std::shared_ptr<SentMessage>> sent_;
+  // Accepted messages that are copied in chunks.
+  std::vector<std::shared_ptr<SentMessage>> streaming_;
   std::vector<std::size_t> free_live_;
   bool needs_retry_ = false;
 };
