@@ -58,6 +58,16 @@ def test_includes_point_downward(layer):
 
 
 @pytest.mark.parametrize("transport", sorted(TRANSPORTS))
+def test_transports_have_the_same_files(transport):
+    """A reader who knows one transport finds the same concepts in the others."""
+    folders = [NATIVE / "transport" / transport]
+    if transport == "tcp":
+        folders.append(NATIVE / "stream")  # implements its protocol
+    stems = {path.stem for folder in folders for path in folder.iterdir()}
+    assert stems >= {"options", "transport", "channel", "outbox", "inbox", "wire"}
+
+
+@pytest.mark.parametrize("transport", sorted(TRANSPORTS))
 def test_transports_do_not_include_each_other(transport):
     others = tuple(f"transport/{name}/" for name in TRANSPORTS - {transport})
     folder = NATIVE / "transport" / transport
