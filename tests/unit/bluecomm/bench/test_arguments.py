@@ -1,4 +1,4 @@
-"""Files for results are looked at before anything is measured."""
+"""Output files are checked before the measurements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def test_files_that_can_be_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [old]
 
 
-def test_files_that_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert why_not_written(tmp_path) == f"{tmp_path} is a folder, not a file"
     lost = tmp_path / "lost" / "x.svg"
     assert (
@@ -30,13 +32,13 @@ def test_files_that_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert why_not_written(None, None, unnamed) == (
         f"{unnamed} must end in one of .png, .svg, .pdf"
     )
-    # To root everything is open.
+    # root may write to any file.
     monkeypatch.setattr(arguments.os, "access", lambda path, mode: False)
     found = why_not_written(tmp_path / "x.json")
     assert found == f"{tmp_path} cannot be written to"
 
 
-def test_a_picture_needs_matplotlib(
+def test_a_plot_needs_matplotlib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arguments.importlib.util, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""The command line: subcommands, and the one that is meant without a name."""
+"""The command line: subcommands, and the default one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_wrong_command_lines(
     assert text in capsys.readouterr().err
 
 
-def test_jobs_are_not_started_by_each_rank_of_a_job(
+def test_launch_refuses_to_run_inside_a_job(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BLUECOMM_AGENT_SOCKET", "/tmp/socket")

@@ -1,4 +1,4 @@
-"""The memory that is left, of the machine or of a container."""
+"""The available memory of a machine or a container."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write(folder: Path, **texts: object) -> None:
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """A machine with 100 MiB to spare."""
+    """A machine with 100 MiB of free memory."""
     meminfo = "MemTotal: 4194304 kB\nMemAvailable: 102400 kB"
     write(tmp_path / "proc", meminfo=meminfo)
     return tmp_path / "proc"
@@ -31,19 +31,19 @@ def free(proc: Path, groups: str) -> int:
 
 
 def limit(folder: Path, most: object) -> None:
-    """Limit a group that has taken 30 MiB, 10 of them in the cache of files."""
+    """Limit a group that uses 30 MiB, 10 of them for cached files."""
     stat = f"anon {20 * MIB}\ninactive_file {10 * MIB}"
     write(folder, memory_max=most, memory_current=30 * MIB, memory_stat=stat)
 
 
-def test_without_limits_the_machine_counts(proc: Path) -> None:
+def test_without_limits_the_memory_of_the_machine_counts(proc: Path) -> None:
     limit(proc.parent / "cgroup" / "user", "max")
     assert free(proc, "0::/user") == 100 * MIB
     limit(proc.parent / "cgroup" / "user", 1 << 40)
     assert free(proc, "0::/user") == 100 * MIB
 
 
-def test_the_narrowest_group_counts(proc: Path) -> None:
+def test_the_smallest_limit_counts(proc: Path) -> None:
     group = proc.parent / "cgroup" / "pod" / "rank"
     limit(group, "max")
     limit(group.parent, 50 * MIB)
@@ -69,5 +69,5 @@ def test_groups_of_version_1(proc: Path) -> None:
     assert free(proc, "5:cpu:/a\n4:memory:/a\n0::/") == 54 * MIB
 
 
-def test_here_and_now() -> None:
+def test_this_machine_has_free_memory() -> None:
     assert free_memory() > MIB

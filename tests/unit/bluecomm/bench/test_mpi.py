@@ -36,7 +36,7 @@ def test_the_mpi_world_is_not_that_of_the_launcher() -> None:
     own = mpi.mpi_environment({**given, **launchers})
     assert given.items() <= own.items()
     assert not launchers.keys() & own.keys()
-    # Under an MPI's launcher init names that MPI's library, which is another's here.
+    # Under an MPI launcher, init names that launcher's library, a foreign one here.
     own = mpi.mpi_environment({**given, "PMI_SIZE": "2", "PMI_RANK": "0"})
     assert "MPI4PY_LIBMPI" not in own
     assert (own.get("OMPI_ALLOW_RUN_AS_ROOT") == "1") == (os.geteuid() == 0)
@@ -44,19 +44,19 @@ def test_the_mpi_world_is_not_that_of_the_launcher() -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the ``mpirun`` beside a Python that is not really there."""
+    """Return the ``mpirun`` beside a Python that does not exist."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     return tmp_path / "mpirun"
 
 
-def test_the_environments_mpirun_comes_first(environment: Path) -> None:
+def test_the_mpirun_of_the_environment_comes_first(environment: Path) -> None:
     assert mpi.find_mpirun() is None
     environment.write_text("")
     assert mpi.find_mpirun() == str(environment)
 
 
-def test_what_is_missing_is_said(
+def test_missing_programs_are_named(
     environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
@@ -77,14 +77,14 @@ if "--version" not in sys.argv:
 """
 
 
-def test_another_mpis_mpirun_is_noticed(environment: Path) -> None:
+def test_a_foreign_mpirun_is_detected(environment: Path) -> None:
     environment.write_text(_FAKE.format(python=PYTHON, size=3))
     environment.chmod(0o755)
     with pytest.raises(RuntimeError, match="started 3 ranks, expected 1"):
         mpi.MpiWorld(1)
 
 
-def test_an_mpi_rank_that_ends_is_noticed(environment: Path) -> None:
+def test_an_mpi_rank_that_ends_is_detected(environment: Path) -> None:
     environment.write_text(_FAKE.format(python=PYTHON, size=1))
     environment.chmod(0o755)
     world = mpi.MpiWorld(1)

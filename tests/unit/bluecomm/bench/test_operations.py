@@ -1,4 +1,4 @@
-"""Bus bandwidth, cases and neighbors, against what the operations do."""
+"""Bus bandwidth, cases and neighbors, compared with the operations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ONE_MACHINE_OF_4 = [0, 0, 0, 0]
         ("one_peer_", ONE_MACHINE_OF_4, 1.0),
         ("neighbor_allreduce", ONE_MACHINE_OF_4, 2.0),
         ("neighbor_allreduce_", [0] * 5, 3.0),
-        # An allreduce of 2, and half of the tensor from the other machine.
+        # An allreduce among 2 ranks, and half of the tensor from the other machine.
         ("hierarchical_neighbor_allreduce", [0, 0, 1, 1], 1.5),
     ],
 )
@@ -41,7 +41,7 @@ def test_bus_bandwidth(name: str, layout: list[int], gb_per_s: float) -> None:
     assert found == pytest.approx(gb_per_s)
 
 
-def test_names_tell_what_is_in_place() -> None:
+def test_a_trailing_underscore_means_in_place() -> None:
     in_place = {name for name, operation in OPERATIONS.items() if operation.in_place}
     assert in_place == {"allreduce_", "neighbor_allreduce_", "one_peer_", "broadcast_"}
     assert OPERATIONS["one_peer_"].kind == OPERATIONS["one_peer"].kind == "one_peer"
@@ -68,7 +68,7 @@ def test_cases_have_whole_blocks(
 
 @pytest.mark.parametrize("world_size", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize("kind", ["neighbor_allreduce", "one_peer"])
-def test_exchanges_are_the_topologys(kind: str, world_size: int) -> None:
+def test_exchanges_follow_the_topology(kind: str, world_size: int) -> None:
     if kind == "one_peer":
         graph = bf.RingGraph(world_size, connect_style=2)
     else:
@@ -93,7 +93,7 @@ def test_pairs() -> None:
     assert exchange_of("pair_gossip", 4, 5) is None
 
 
-def test_what_has_no_neighbors() -> None:
+def test_other_kinds_have_no_neighbors() -> None:
     with pytest.raises(ValueError, match="no operation with neighbors: 'alltoall'"):
         exchange_of("alltoall", 0, 2)
 
@@ -107,7 +107,7 @@ def test_hops(world_size: int, hops: list[int]) -> None:
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("world_size", [2, 8])
-def test_the_sum_that_others_use(world_size: int, in_place: bool) -> None:
+def test_the_weighted_sum_of_the_peers(world_size: int, in_place: bool) -> None:
     exchange = exchange_of("neighbor_allreduce", 0, world_size)
     assert exchange is not None
     own = torch.randn(10)

@@ -1,4 +1,4 @@
-"""When the input of a call is written."""
+"""Writing of inputs before calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bluecomm.bench.timing import Call
 
 
 class Notes(PeerCalls):
-    """Notes how often its input had been written when it was called."""
+    """Records how often its input had been written at each call."""
 
     def __init__(self) -> None:
         super().__init__(0, 2)

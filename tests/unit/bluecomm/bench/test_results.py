@@ -42,7 +42,7 @@ def results() -> Results:
     return Results([0, 0], about, measured, ["mpi left out: it is not here"])
 
 
-def test_json_comes_back(tmp_path: Path) -> None:
+def test_json_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "ops.json"
     results().save(path)
     assert load(path) == results()
@@ -91,7 +91,7 @@ def test_spread(times: list[float], q1: float, median: float, q3: float) -> None
     }
 
 
-def test_ratios_are_how_often_faster() -> None:
+def test_ratios_say_how_many_times_faster() -> None:
     own, gloo = measurement("bluecomm", 10), measurement("gloo", 50)
     limit = measurement("limit", 5)
     peers = {m.library: m for m in (own, gloo, limit)}
@@ -117,12 +117,12 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     ("value", "text"),
     [(0.5, "0.50"), (12.34, "12.3"), (99.96, "100"), (123456.7, "123,457")],
 )
-def test_numbers(value: float, text: str) -> None:
+def test_number_format(value: float, text: str) -> None:
     assert number(value) == text
 
 
 @pytest.mark.parametrize("quantity", [TIME, BANDWIDTH])
-def test_a_panel_per_operation_and_a_line_per_library(quantity: object) -> None:
+def test_a_panel_per_operation_and_a_line_per_peer(quantity: object) -> None:
     figure = draw(results(), quantity)  # type: ignore[arg-type]
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == [
@@ -144,14 +144,14 @@ def test_a_panel_per_operation_and_a_line_per_library(quantity: object) -> None:
     ]
 
 
-def test_lines_have_the_medians() -> None:
+def test_lines_show_the_medians() -> None:
     line = draw(results(), TIME).axes[0].lines[-1]
     assert list(line.get_ydata()) == pytest.approx(
         [2 * (10 + nbytes / 1e3) for nbytes in (4, 64 << 10, 1 << 20)]
     )
 
 
-def test_a_plot_is_a_picture(tmp_path: Path) -> None:
+def test_a_plot_is_a_png_file(tmp_path: Path) -> None:
     import matplotlib.image
 
     path = tmp_path / "ops.png"

@@ -1,4 +1,4 @@
-"""``simulate``: the fit, closed forms of the costs, when they are hidden."""
+"""``simulate``: the fit, closed forms of the costs, and hidden communication."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ def test_the_fit_finds_the_line():
     points = [
         ("one_peer_", "bluecomm, shared", s, 50 + 0.008 * s) for s in (4, 4096, 1 << 20)
     ]
-    # Neither other libraries nor a slower form count.
+    # Peers, and slower forms of the operation, do not count.
     points += [("one_peer", "bluecomm", 4, 500.0), ("one_peer", "gloo", 4, 1.0)]
     link = fit_link(ops_results([0, 1], points))
     assert link.alpha_s == pytest.approx(50e-6)
@@ -57,7 +57,7 @@ def test_the_fit_needs_two_sizes():
         fit_link(ops_results([0, 1], [("one_peer", "bluecomm", 4, 1.0)] * 2))
 
 
-def test_the_layout_tells_which_link_was_measured():
+def test_the_layout_shows_which_link_was_measured():
     points = [("one_peer", "bluecomm", s, 10.0 + s) for s in (10, 100)]
     runs = [ops_results([0, 0], points), ops_results([0, 1], points)]
     assert cluster_from(runs[:1], CLUSTER).network == CLUSTER.network
@@ -69,7 +69,7 @@ def test_the_layout_tells_which_link_was_measured():
 @pytest.mark.parametrize(
     ("ranks", "alphas", "share", "combined"), [(2, 2, 1.0, 0.5), (4, 6, 1.5, 0.75)]
 )
-def test_ring_allreduce_is_the_closed_form(ranks, alphas, share, combined):
+def test_ring_allreduce_equals_the_closed_form(ranks, alphas, share, combined):
     expected = alphas * ALPHA + share * S * BETA + combined * S * GAMMA
     for pattern in (exchanges.ring_allreduce, exchanges.allreduce):
         cost = pattern(CLUSTER, ranks, S)
@@ -78,12 +78,12 @@ def test_ring_allreduce_is_the_closed_form(ranks, alphas, share, combined):
         assert cost.messages == alphas
 
 
-def test_short_tensors_are_doubled():
+def test_short_tensors_use_recursive_doubling():
     cost = exchanges.allreduce(CLUSTER, 8, 1024)
     assert cost.total_s == pytest.approx(3 * (ALPHA + 1024 * (BETA + GAMMA)))
 
 
-def test_middling_tensors_take_two_steps():
+def test_medium_tensors_take_two_steps():
     cost = exchanges.allreduce(CLUSTER, 8, 256 << 10)
     assert cost.messages == 2
     assert exchanges.allreduce_peers(8, 256 << 10) == 7
@@ -126,7 +126,7 @@ def test_steps_take_longer_with_more_ranks_and_slower_links(name, per_machine):
     assert predict(job, cluster, contender, 1).efficiency == pytest.approx(1)
 
 
-def test_communication_is_hidden_where_it_can_be():
+def test_communication_is_hidden_behind_computation():
     job = TrainingJob([1 << 20] * 20, [0.05] * 20, 0.2)
     step_ms = {
         label: predict(job, CLUSTER, Contender.parse(label), 8).step_ms
@@ -137,22 +137,22 @@ def test_communication_is_hidden_where_it_can_be():
     one_peer = predict(job, CLUSTER, Contender.parse("neighbor_allreduce"), 8)
     assert one_peer.step_ms == pytest.approx(alone_ms, rel=0.01)
     assert step_ms["neighbor_allreduce:atc"] == pytest.approx(200 + alone_ms, rel=0.01)
-    # DDP's second bucket of 19 MiB waits for the end of backward.
+    # DDP's second bucket of 19 MiB starts at the end of backward.
     late_ms = 1e3 * 1.75 * (19 << 20) * BETA
     assert step_ms["ddp"] == pytest.approx(200 + late_ms, rel=0.02)
     assert step_ms["ddp:bucket=4M"] < step_ms["ddp"]
 
 
-# Of a model of S bytes, on 8 machines of one rank: multiples of S that a rank sends per
-# step, messages, connections, and multiples of S in memory.
+# For a model of S bytes on 8 machines with one rank each: multiples of S that a rank
+# sends per step, messages, connections, and multiples of S in memory.
 METHODS_COST = {
-    # Exponential-2: hops of 1, 2, 4. Values, next values, gradients, and what is kept.
+    # Exponential-2: hops of 1, 2, 4. Values, next values, gradients, and kept tensors.
     "neighbor_allreduce:static": (3, 3, 5, 3),
     "decentlam": (3, 3, 5, 5),
     "gradient_tracking": (6, 6, 5, 6),
     "push_diging": (6, 6, 5, 7),
     "momentum_tracking": (6, 6, 5, 7),
-    # Symmetric: hops of 1, 2 and 4, forth and back.
+    # Symmetric: hops of 1, 2 and 4 in both directions.
     "exact_diffusion": (5, 5, 5, 4),
     "d2": (5, 5, 5, 4),
     "extra": (5, 5, 5, 4),
@@ -163,7 +163,7 @@ METHODS_COST = {
     "diloco:every=100": (0.0175, 0.14, 2, 5),
     "noloco": (1, 1, 7, 5),
     "noloco:every=50": (0.02, 0.02, 7, 5),
-    # Values, gradients, 3 * 3 slots of mailboxes, 5 of the own value; and x.
+    # Values, gradients, 3 * 3 slots of mailboxes, 5 of the published value, and x.
     "win_put": (3, 3, 5, 16),
     "pull_get": (3, 6, 5, 16),
     "push_sum": (3, 3, 5, 17),
@@ -172,7 +172,7 @@ METHODS_COST = {
 
 
 @pytest.mark.parametrize("label", METHODS_COST)
-def test_what_a_method_sends_and_keeps(label):
+def test_bytes_and_memory_of_a_method(label):
     job = TrainingJob([S], [1.0], 0.2)
     found = predict(job, CLUSTER, Contender.parse(label), 8)
     sent, messages, connections, copies = METHODS_COST[label]
@@ -183,7 +183,7 @@ def test_what_a_method_sends_and_keeps(label):
     assert kept == pytest.approx(copies * S)
 
 
-def test_when_a_method_sends():
+def test_timing_of_a_method():
     job = TrainingJob([S], [1.0], 10.0)
     step_ms = {
         label: predict(job, CLUSTER, Contender.parse(label), 8).step_ms
@@ -193,7 +193,7 @@ def test_when_a_method_sends():
     for label, found in step_ms.items():
         exposed = found - 10_000
         assert (exposed == 0) == (label in hidden or label == "local"), label
-    # What is tracked comes behind the next step, as far as there is room.
+    # The tracked tensor is sent during the next step, as far as time allows.
     assert step_ms["gradient_tracking"] == step_ms["push_diging"]
     assert step_ms["gradient_tracking"] == pytest.approx(step_ms["decentlam"])
     both = step_ms["momentum_tracking"]
@@ -208,11 +208,11 @@ def test_when_a_method_sends():
     assert rare - 10_000 == pytest.approx((often - 10_000) / 50)
 
 
-def test_of_an_odd_number_one_has_no_partner():
+def test_an_odd_rank_has_no_partner():
     assert exchanges.random_matching(CLUSTER, 1, S) == exchanges.BucketExchange()
     cost = exchanges.random_matching(CLUSTER, 5, S)
     assert cost.messages == pytest.approx(4 / 5)
-    # A partner on the own machine takes no network card.
+    # A partner on the same machine needs no network card.
     pairs = dataclasses.replace(CLUSTER, ranks_per_machine=2)
     cost = exchanges.random_matching(pairs, 4, S)
     assert cost.card_nbytes == pytest.approx(2 * S * 2 / 3)

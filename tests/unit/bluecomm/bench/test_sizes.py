@@ -43,7 +43,7 @@ def test_ranges(text: str, sizes: list[int]) -> None:
     "text",
     ["", "0", "K", "-4", "1.5", ".5M", "1.M", "0.0001K", "4T", "1e3", "4..", "..4"],
 )
-def test_texts_that_are_no_size(text: str) -> None:
+def test_wrong_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="size must be like"):
         parse_sizes(text)
 

@@ -1,4 +1,4 @@
-"""What ``train`` is made of: shapes, the emulated accelerator, contenders, results."""
+"""``train``: shapes, the emulated accelerator, contenders and results."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ from bluecomm.runtime import current_process
 @pytest.mark.parametrize(
     ("model", "parameters", "millions"),
     [
-        # Parameters as in the papers (and examples/models).
+        # Numbers of parameters from the papers (and examples/models).
         ("lenet", 61_706, 0.42),
         ("resnet18", 11_689_512, 1814),
         ("resnet50", 25_557_032, 4089),
@@ -36,7 +36,7 @@ def test_models_have_their_size(model, parameters, millions):
     assert work / 1e6 == pytest.approx(millions, rel=0.01)
 
 
-def test_no_such_model():
+def test_an_unknown_model_is_refused():
     with pytest.raises(ValueError, match=r"model must be one of .* got 'alexnet'"):
         layers_of("alexnet")
 
@@ -47,7 +47,7 @@ def test_equal_layers():
 
 
 @pytest.mark.parametrize("text", ["20", "x1M", "0x1M", "-1x1M", "ax1M"])
-def test_what_is_no_number_of_layers(text):
+def test_wrong_layers_are_refused(text):
     with pytest.raises(ValueError, match="layers must be like 20x1M"):
         equal_layers(text)
 
@@ -67,7 +67,7 @@ def test_emulated_gradients_appear_from_the_last_layer_on():
     assert all(p.grad.shape == p.shape for p in model.parameters())
 
 
-def test_the_accelerator_computes_on_while_the_host_is_late(monkeypatch):
+def test_the_accelerator_keeps_computing_while_the_host_is_late(monkeypatch):
     now, slept = [100.0], []
 
     def sleep(seconds):
@@ -117,7 +117,7 @@ def test_contenders_are_named_with_options():
         ("gradient_allreduce:cta", "gradient_allreduce has no option"),
     ],
 )
-def test_what_is_no_contender(label, message):
+def test_wrong_contenders_are_refused(label, message):
     with pytest.raises(ValueError, match=message):
         Contender.parse(label)
 
@@ -127,11 +127,11 @@ def test_the_baseline_comes_first_and_once():
     assert labels == ["none", "ddp"]
 
 
-def test_exposed_communication_is_taken_per_rank_and_round():
+def test_exposed_communication_is_computed_per_rank_and_round():
     def turns(alone, own):
         return [Turn(alone, 0.1), Turn(own, 0.2)]
 
-    # Two ranks, three rounds; rank 1 is slow by itself.
+    # Two ranks, three rounds; rank 1 is slow without communication, too.
     everyone = [
         [turns(1.0, 1.5), turns(1.0, 1.2), turns(1.0, 1.1)],
         [turns(2.0, 2.1), turns(2.0, 2.9), turns(2.0, 2.3)],
@@ -160,7 +160,7 @@ def test_a_report_survives_its_file(report, tmp_path):
     assert TrainReport.read(file) == report
 
 
-def test_another_file_is_no_report(tmp_path):
+def test_other_files_are_refused(tmp_path):
     file = tmp_path / "report.json"
     file.write_text("[]")
     with pytest.raises(ValueError, match="expected results of format"):
@@ -182,7 +182,7 @@ def test_a_report_shows_efficiency(report, capsys, tmp_path):
     real.print()
     shown = capsys.readouterr().out
     assert "emulated" not in shown
-    assert "ce:static:atc" in shown  # on a line of its own
+    assert "ce:static:atc" in shown  # on its own line
     file = tmp_path / "report.png"
     report.plot(str(file))
     assert file.read_bytes().startswith(b"\x89PNG")
@@ -190,7 +190,7 @@ def test_a_report_shows_efficiency(report, capsys, tmp_path):
 
 @pytest.fixture
 def world_of_one():
-    """Leave the world that the benchmark has started."""
+    """Shut down the world that the benchmark has started."""
     yield
     current_process().leave()
 
@@ -204,7 +204,7 @@ def test_overhead_in_a_world_of_one(capsys, world_of_one):
     assert "% of CPU time (medians of 2 pairs)" in capsys.readouterr().out
 
 
-def test_more_ranks_than_there_are(capsys, world_of_one):
+def test_more_ranks_than_the_job_has(capsys, world_of_one):
     assert main(["train", *SHORT, "--scaling", "1,8"]) == 2
     assert "--scaling 8: there are 1 ranks" in capsys.readouterr().err
 
@@ -217,7 +217,7 @@ def test_more_ranks_than_there_are(capsys, world_of_one):
         (("--json", "no/such/x.json"), "does not exist"),
     ],
 )
-def test_what_cannot_be_done_here_is_refused_first(
+def test_impossible_options_are_refused_at_the_start(
     options, message, capsys, world_of_one
 ):
     assert main(["train", *SHORT, *options]) == 2
