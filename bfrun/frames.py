@@ -1,4 +1,4 @@
-"""Every frame of the control plane: its fields, who sends it to whom, and why.
+"""Every frame of the control plane, with its sender, receiver, meaning and fields.
 
 A frame is a JSON object whose key "type" names its class here. ``decode`` refuses
 objects that are no such frame. ``python -m bfrun.frames --table`` prints the table of
@@ -18,7 +18,7 @@ from bfrun.structure import FieldError, Structure
 
 
 class Route(NamedTuple):
-    """Who sends a frame, and who acts on it."""
+    """The sender and the receiver of a frame."""
 
     sender: str
     receiver: str
@@ -58,12 +58,12 @@ class Frame(Structure):
 
 
 def decode(message: Mapping[str, Any], sender: str, *routes: Route) -> Frame:
-    """Return the frame in a JSON object. Fields that the frame lacks are ignored.
+    """Return the frame in a JSON object, ignoring unknown fields.
 
     Args:
-        message: The object; has text under "type".
-        sender: Who sent it, for errors, such as ``the agent on node1``.
-        routes: The frames that the caller accepts from there.
+        message: The object, which has text under "type".
+        sender: Name of the sender for errors, such as ``the agent on node1``.
+        routes: Routes whose frames the caller accepts.
 
     Raises:
         ProtocolError: No frame of these routes has this type, or a field is missing or
@@ -91,7 +91,7 @@ def _refusal(what: str) -> ProtocolError:
     )
 
 
-# What frames consist of
+# Parts of frames
 
 
 class OutstandingOperation(Structure):
@@ -106,7 +106,7 @@ class OutstandingOperation(Structure):
 
 
 class ProcessState(Structure):
-    """What the process of a rank does, as its agent sees it."""
+    """The state of a rank's process, as its agent sees it."""
 
     pid: int
     state: str
@@ -115,7 +115,7 @@ class ProcessState(Structure):
 
 
 class RankSnapshot(Structure):
-    """What a rank does, as its agent and the rank itself say."""
+    """The state of a rank and its operations, as its agent and itself report them."""
 
     host: str
     pid: int
@@ -129,14 +129,14 @@ class RankSnapshot(Structure):
 
 
 class Beat(Frame, kind="beat", routes=(DRIVER_TO_AGENT, AGENT_TO_DRIVER)):
-    """The sender is alive. Sent every second; silence of 4 s means that it is lost."""
+    """Heartbeat, sent every second. A sender that is silent for 4 s is lost."""
 
 
 # From an agent to a rank, or to its driver
 
 
 class Welcome(Frame, kind="welcome", routes=(AGENT_TO_RANK,)):
-    """Answers ``hello``. The driver fills in all but ``socket_dir`` and ``machine``."""
+    """Answers ``hello``. The agent adds ``socket_dir`` and ``machine``."""
 
     job: str
     epoch: int
@@ -157,7 +157,7 @@ class Welcome(Frame, kind="welcome", routes=(AGENT_TO_RANK,)):
 
 
 class Refused(Frame, kind="refused", routes=(AGENT_TO_RANK,)):
-    """Answers ``hello``: this process may not speak for a rank. The agent hangs up."""
+    """Answers ``hello`` if the process may not speak for the rank; then hangs up."""
 
     error: str
 
@@ -169,7 +169,7 @@ class TaskHeader(Frame, kind="task", routes=(AGENT_TO_RANK,)):
 
 
 class TaskPart(Frame, kind="task_part", routes=(DRIVER_TO_AGENT, AGENT_TO_RANK)):
-    """A part of the pickled call that ranks make with ``bfrun.run``, in base64."""
+    """A part of the pickled call of ``bfrun.run``, in base64."""
 
     data: str
 
@@ -178,14 +178,14 @@ class TaskPart(Frame, kind="task_part", routes=(DRIVER_TO_AGENT, AGENT_TO_RANK))
 
 
 class Hello(Frame, kind="hello", routes=(RANK_TO_AGENT, AGENT_TO_DRIVER)):
-    """This process speaks for the rank from now on. The agent tells the driver."""
+    """This process speaks for the rank. The agent passes it on to the driver."""
 
     rank: int
     pid: int
 
 
 class FetchTask(Frame, kind="fetch_task", routes=(RANK_TO_AGENT,)):
-    """Asks for the call of ``bfrun.run``; sent in place of ``hello``."""
+    """Asks for the call of ``bfrun.run``. Sent instead of ``hello``."""
 
     rank: int
 
@@ -194,7 +194,7 @@ class FetchTask(Frame, kind="fetch_task", routes=(RANK_TO_AGENT,)):
 
 
 class RankCommand(Structure):
-    """One rank that an agent shall start."""
+    """The command of one rank, which an agent starts."""
 
     rank: int
     argv: list[str]
@@ -206,9 +206,9 @@ class RankCommand(Structure):
 
 
 class Start(Frame, kind="start", routes=(DRIVER_TO_AGENT,)):
-    """Starts the ranks of one host, without environment variables of other launchers.
+    """Starts the ranks of one host.
 
-    ``foreign_prefixes`` are the beginnings of the names of such variables.
+    The agent removes variables whose names begin with one of ``foreign_prefixes``.
     """
 
     job: str
@@ -218,50 +218,49 @@ class Start(Frame, kind="start", routes=(DRIVER_TO_AGENT,)):
 
 
 class ToRanks(Frame, kind="to_rank", routes=(DRIVER_TO_AGENT,)):
-    """Passes a frame on to some ranks of this host; to all if ``ranks`` is null."""
+    """Passes a frame on to some ranks of a host, or to all if ``ranks`` is null."""
 
     frame: dict[str, Any]
     ranks: list[int] | None = None
 
 
 class OutputShown(Frame, kind="ack", routes=(DRIVER_TO_AGENT,)):
-    """The driver has shown this much of a rank's output, so the rank may go on."""
+    """The driver has shown this much of a rank's output, so it may print more."""
 
     rank: int
     nbytes: int
 
 
 class StdinData(Frame, kind="stdin", routes=(DRIVER_TO_AGENT,)):
-    """Standard input for rank 0; ``end`` closes it afterwards."""
+    """Standard input for rank 0. ``end`` closes it afterwards."""
 
     data: str
     end: bool = False
 
 
 class SignalRanks(Frame, kind="signal", routes=(DRIVER_TO_AGENT,)):
-    """Sends a signal to all processes of all ranks of this host."""
+    """Signals all processes of all ranks of a host."""
 
     signum: int
 
 
 class Inspect(Frame, kind="inspect", routes=(DRIVER_TO_AGENT,)):
-    """Asks what the processes of the ranks do; answered by ``inspection``."""
+    """Asks for the state of the ranks' processes; ``inspection`` answers it."""
 
     id: int
 
 
 class ReadClock(Frame, kind="clock", routes=(DRIVER_TO_AGENT,)):
-    """Asks for the time on the agent's clock, which it answers at once.
+    """Asks for the time on the agent's clock.
 
-    Sent if there is a timeline and more than one host: 5 times a second for 4 s, then
-    every 2 s.
+    Sent for timelines of several hosts: 5 times a second for 4 s, then every 2 s.
     """
 
     sent_ns: int
 
 
 class Suspend(Frame, kind="suspend", routes=(DRIVER_TO_AGENT,)):
-    """The driver is about to stop (Ctrl-Z), so its silence means nothing."""
+    """The driver is about to stop (Ctrl-Z), so it will be silent but is not lost."""
 
 
 class Resume(Frame, kind="resume", routes=(DRIVER_TO_AGENT,)):
@@ -269,18 +268,18 @@ class Resume(Frame, kind="resume", routes=(DRIVER_TO_AGENT,)):
 
 
 class EndRanks(Frame, kind="end", routes=(DRIVER_TO_AGENT,)):
-    """Kills what is left of the ranks; ``ended`` follows after the last output."""
+    """Kills the rest of the ranks. ``ended`` follows after the last output."""
 
 
 class DropOutput(Frame, kind="leave_output", routes=(DRIVER_TO_AGENT,)):
-    """Nobody reads the output, so the agent drops what is left of it."""
+    """Tells the agent to drop the rest of the output, which nobody reads."""
 
 
 # From an agent to the driver
 
 
 class Ready(Frame, kind="ready", routes=(AGENT_TO_DRIVER,)):
-    """The first frame of an agent. ``free_port`` is for the users' MASTER_PORT."""
+    """First frame of an agent. ``free_port`` is for the users' MASTER_PORT."""
 
     agent_pid: int
     guard_pid: int
@@ -320,7 +319,7 @@ class FromRankRefused(Frame, kind="rank_refused", routes=(AGENT_TO_DRIVER,)):
 
 
 class RankStopped(Frame, kind="freeze", routes=(AGENT_TO_DRIVER,)):
-    """A rank's process has been stopped (state T) for long, or runs again."""
+    """A rank's process has been stopped (state T) for too long, or runs again."""
 
     event: Literal["frozen", "failed", "thawed"]
     rank: int
@@ -336,9 +335,9 @@ class RankVanished(Frame, kind="vanished", routes=(AGENT_TO_DRIVER,)):
 
 
 class RankExited(Frame, kind="exited", routes=(AGENT_TO_DRIVER,)):
-    """The command of a rank has ended: exit code, or minus the signal.
+    """The command of a rank has ended with an exit code, or by minus a signal.
 
-    ``oom`` is evidence that the out-of-memory killer did it.
+    ``oom`` is evidence of the out-of-memory killer.
     """
 
     rank: int
@@ -348,14 +347,14 @@ class RankExited(Frame, kind="exited", routes=(AGENT_TO_DRIVER,)):
 
 
 class Inspection(Frame, kind="inspection", routes=(AGENT_TO_DRIVER,)):
-    """Answers ``inspect``: what the processes of this host's ranks do, by rank."""
+    """Answers ``inspect``: the state of each process, by rank."""
 
     id: int
     ranks: dict[str, ProcessState]
 
 
 class ClockReading(Frame, kind="clock", routes=(AGENT_TO_DRIVER,)):
-    """Answers ``clock`` with the agent's own clock."""
+    """Answers ``clock`` at once, with the times of arrival and of the answer."""
 
     sent_ns: int
     received_ns: int
@@ -363,7 +362,7 @@ class ClockReading(Frame, kind="clock", routes=(AGENT_TO_DRIVER,)):
 
 
 class Output(Frame, kind="output", routes=(AGENT_TO_DRIVER,)):
-    """A piece of a rank's output. Other frames overtake it."""
+    """A piece of a rank's output. Other frames may overtake it."""
 
     rank: int
     stream: Literal["stdout", "stderr"]
@@ -384,9 +383,9 @@ class StdinTaken(Frame, kind="stdin_taken", routes=(AGENT_TO_DRIVER,)):
 
 
 class TracePiece(Frame, kind="trace", routes=(AGENT_TO_DRIVER,)):
-    """At most 512 KiB of what an ended rank has recorded, deflated, in base64.
+    """At most 512 KiB of the trace of an ended rank, deflated, in base64.
 
-    Sent while the connection has nothing else to do.
+    Sent while the connection is idle.
     """
 
     rank: int
@@ -395,7 +394,7 @@ class TracePiece(Frame, kind="trace", routes=(AGENT_TO_DRIVER,)):
 
 
 class AgentEnded(Frame, kind="ended", routes=(AGENT_TO_DRIVER,)):
-    """The last frame of an agent. ``left`` processes could not be ended."""
+    """Last frame of an agent. ``left`` is the number of processes that still run."""
 
     left: int
 
@@ -404,7 +403,7 @@ class AgentEnded(Frame, kind="ended", routes=(AGENT_TO_DRIVER,)):
 
 
 class Publish(Frame, kind="publish", routes=(RANK_TO_DRIVER,)):
-    """A rank's record for one round of the rendezvous; every rank publishes one."""
+    """The rank's record for one round of the rendezvous. Every rank publishes one."""
 
     round: int
     record: Any
@@ -415,7 +414,7 @@ class Goodbye(Frame, kind="goodbye", routes=(RANK_TO_DRIVER,)):
 
 
 class Stall(Frame, kind="stall", routes=(RANK_TO_DRIVER,)):
-    """The rank has waited for long in an operation: what do all ranks do?"""
+    """The rank has waited for long in an operation, and asks what all ranks do."""
 
     op: str
 
@@ -438,14 +437,14 @@ class Result(Frame, kind="result", routes=(RANK_TO_DRIVER,)):
 
 
 class RecordList(Frame, kind="table", routes=(DRIVER_TO_RANK,)):
-    """Ends a round of the rendezvous: the records of all ranks, by rank."""
+    """Ends a round of the rendezvous, with the records of all ranks in order."""
 
     round: int
     records: list[Any]
 
 
 class RecordsMissing(Frame, kind="missing", routes=(DRIVER_TO_RANK,)):
-    """Ends a round of the rendezvous to which some ranks did not come in time."""
+    """Ends a round of the rendezvous in which some ranks did not publish in time."""
 
     round: int
     ranks: list[int]
@@ -453,7 +452,7 @@ class RecordsMissing(Frame, kind="missing", routes=(DRIVER_TO_RANK,)):
 
 
 class RankLost(Frame, kind="lost", routes=(DRIVER_TO_RANK,)):
-    """A rank has failed. Operations that wait for it fail with this text."""
+    """A rank has failed. Operations that wait for it fail with ``text``."""
 
     rank: int
     host: str
@@ -462,7 +461,7 @@ class RankLost(Frame, kind="lost", routes=(DRIVER_TO_RANK,)):
 
 
 class RankFinished(Frame, kind="finished", routes=(DRIVER_TO_RANK,)):
-    """A rank has ended well; ``cause`` and ``text`` are empty after a goodbye."""
+    """A rank has ended well. ``cause`` and ``text`` are empty after ``goodbye``."""
 
     rank: int
     host: str
@@ -471,7 +470,7 @@ class RankFinished(Frame, kind="finished", routes=(DRIVER_TO_RANK,)):
 
 
 class RankFrozen(Frame, kind="frozen", routes=(DRIVER_TO_RANK,)):
-    """A rank's process has been stopped (state T) for 10 s. A warning."""
+    """Warns that a rank's process has been stopped (state T) for 10 s."""
 
     rank: int
     host: str
@@ -480,13 +479,13 @@ class RankFrozen(Frame, kind="frozen", routes=(DRIVER_TO_RANK,)):
 
 
 class QueryPending(Frame, kind="query_pending", routes=(DRIVER_TO_RANK,)):
-    """Asks for the rank's outstanding operations; answered by ``pending``."""
+    """Asks for the rank's outstanding operations; ``pending`` answers it."""
 
     id: int
 
 
 class StallTable(Frame, kind="stall_report", routes=(DRIVER_TO_RANK,)):
-    """Answers ``stall``: what every rank does, by rank."""
+    """Answers ``stall``: the state and the operations of every rank."""
 
     op: str
     ranks: dict[str, RankSnapshot]

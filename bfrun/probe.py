@@ -1,9 +1,9 @@
 """Answers the questions of the pre-flight on one machine.
 
 The driver sends this file to an interpreter on every host and talks to it in lines of
-JSON, so it is standard library only and runs on Python 3.8. It ends at the end of its
-standard input, and after ``LIFETIME_S`` in any case. For the time of a probe it
-listens on one port; whoever connects gets a fixed word and nothing is read from him.
+JSON, so it needs only the standard library of Python 3.8. It ends at the end of its
+standard input, or after ``LIFETIME_S``. While addresses are probed, it listens on one
+port, sends a fixed word to every caller, and reads nothing from them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ print(json.dumps([python, *folders, native]))
 
 
 def parse_cpu_list(text: str) -> list[int]:
-    """Return the numbers of a list as the kernel writes it, such as ``0-3,8``."""
+    """Return the numbers in a list as the kernel writes it, such as ``0-3,8``."""
     cpus: list[int] = []
     for part in text.strip().split(","):
         if part:
@@ -78,7 +78,7 @@ def parse_cpu_list(text: str) -> list[int]:
 def numa_domains(
     cpus: Sequence[int], root: str = "/sys/devices/system/node"
 ) -> list[list[int]]:
-    """Return ``cpus`` grouped by NUMA domain; empty where the kernel does not say."""
+    """Return ``cpus`` grouped by NUMA domain, or nothing if the kernel has none."""
     domains = []
     names = os.listdir(root) if os.path.isdir(root) else []
     for name in sorted(names):
@@ -103,11 +103,11 @@ def visible_gpus(
 
 
 def interface_addresses() -> list[list[str]]:
-    """Return ``[interface, address]`` of each address that other machines might reach.
+    """Return ``[interface, address]`` for each address that others might reach.
 
-    Asks the kernel by netlink (RTM_GETADDR, rtnetlink(7)): the simpler ioctl hides
-    all but the first address of an interface. Loopback and link-local ones are left
-    out.
+    Asks the kernel by netlink (RTM_GETADDR, rtnetlink(7)), because the simpler ioctl
+    hides all but the first address of an interface. Leaves out loopback and link-local
+    addresses.
     """
     found: list[list[str]] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
@@ -136,7 +136,7 @@ def _address(message: bytes) -> list[list[str]]:
         length, kind = struct.unpack_from("=HH", rest)
         attributes[kind] = rest[4:length]
         rest = rest[(length + 3) & ~3 :]
-    # IFA_LOCAL is the own end of a point-to-point link, IFA_ADDRESS the other one.
+    # On a point-to-point link, IFA_LOCAL is this end and IFA_ADDRESS the other end.
     packed = attributes.get(2) or attributes.get(1)
     if not packed:
         return []
@@ -144,7 +144,7 @@ def _address(message: bytes) -> list[list[str]]:
 
 
 def machine_facts(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the driver needs to know of this machine and its interpreter."""
+    """Return the facts about this machine and its interpreter for the driver."""
     environ = dict(os.environ)
     environ.update(request["environment"])
     cpus = sorted(os.sched_getaffinity(0))
@@ -180,7 +180,7 @@ def versions_command(python: str, arguments: Sequence[str] | None) -> list[str]:
 
     Args:
         python: The interpreter.
-        arguments: Those of the ranks' command; None: the command is not known.
+        arguments: Arguments of the ranks' command; None if it is not known.
     """
     options: list[str] = []
     rest = list(arguments or ())
@@ -223,7 +223,7 @@ def _versions(
 
 
 def listen(word: str) -> dict[str, Any]:
-    """Greet every caller with ``word`` until this process ends; return the port."""
+    """Send ``word`` to every caller until this process ends. Return the port."""
     if socket.has_dualstack_ipv6():
         server = socket.create_server(
             ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128
@@ -242,7 +242,7 @@ def listen(word: str) -> dict[str, Any]:
 
 
 def dial(targets: Sequence[tuple[str, int, str]]) -> dict[str, Any]:
-    """Return for each ``[address, port, word]`` null when reached, else the reason."""
+    """Return, for each ``[address, port, word]``, null if reached, else the reason."""
     with ThreadPoolExecutor(max_workers=32) as pool:
         return {"reasons": list(pool.map(_dial_one, targets))}
 

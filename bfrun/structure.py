@@ -1,8 +1,8 @@
 """Immutable records with typed fields, checked when they are read from JSON.
 
-They are used like keyword-only frozen dataclasses, and type checkers treat them so.
-They are no dataclasses because creating fifty of those takes 50 ms, which every agent
-and every rank would spend when it starts.
+They behave like keyword-only frozen dataclasses, and type checkers treat them as such.
+They are not dataclasses because defining fifty of those takes 50 ms, which every agent
+and every rank would spend at its start.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -35,11 +35,11 @@ _SHOWN = 60
 
 
 class FieldError(Exception):
-    """A field is missing or has the wrong type; the text is a clause that says so."""
+    """A field is missing or has the wrong type. The text is a clause of a sentence."""
 
 
 class _Codec(NamedTuple):
-    """How the values of one type are written to JSON, and read from it with a check."""
+    """Functions that convert the values of one type to JSON and, checked, back."""
 
     dump: Callable[[Any], Any]
     load: Callable[[Any], Any]
@@ -50,10 +50,10 @@ def _same(value: Any) -> Any:
 
 
 def _plain(name: str, *types: type) -> _Codec:
-    """Return the codec of a type that JSON has, too."""
+    """Return the codec of a type that JSON has as well."""
 
     def load(value: Any) -> Any:
-        # A bool is an int to Python, but not to whoever reads the field.
+        # In Python a bool is an int, but not in these fields.
         if not isinstance(value, types) or (isinstance(value, bool) and name != "bool"):
             raise FieldError(f"is {_shorten(value)}, expected {name}")
         return value
@@ -129,7 +129,7 @@ _CODECS: Dict[str, _Codec] = {  # noqa: UP006
 
 
 def _codec_of(annotation: str) -> _Codec:
-    """Return the codec of an annotation, which is text and never evaluated."""
+    """Return the codec for an annotation, which is text and is not evaluated."""
     if annotation in _CODECS:
         return _CODECS[annotation]
     if annotation.endswith(" | None"):
@@ -204,7 +204,7 @@ class Structure:
 
     @classmethod
     def from_json(cls: type[_Self], values: Mapping[str, Any]) -> _Self:
-        """Return the structure whose fields are in ``values``; others are ignored.
+        """Return the structure with the fields in ``values``, ignoring unknown ones.
 
         Raises:
             FieldError: A field is missing or has the wrong type.

@@ -1,7 +1,7 @@
-"""How the agent's code comes to a host that need not have bfrun installed.
+"""Brings the agent's code to a host, which need not have bfrun installed.
 
-The launcher starts an interpreter with a few lines of program; these read the agent
-as a zip archive from standard input, keep it in memory only, and become the guard.
+The launcher starts an interpreter with a few lines of Python. They read the agent as a
+zip archive from standard input, keep it in memory only, and become the guard.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
 
-# The agent, and what it shares with the driver: standard library only, Python 3.8.
+# The agent and the modules that it shares with the driver: standard library only,
+# Python 3.8.
 AGENT_FILES = (
     "channel.py",
     "errors.py",
@@ -27,7 +28,7 @@ AGENT_FILES = (
     *sorted(f"agent/{path.name}" for path in (_PACKAGE / "agent").glob("*.py")),
 )
 
-# Runs before it is known which Python this is, so it is written for any.
+# Written for any version of Python, because it is not known yet which one this is.
 _PROGRAM = """\
 import os, sys
 if sys.version_info < (3, 8):
@@ -49,15 +50,15 @@ guard.main(marker)
 
 
 def new_marker() -> bytes:
-    """Return a word that no banner or login script prints."""
+    """Return a random word, which no banner or login script prints."""
     return f"--bfrun-{secrets.token_hex(16)}--".encode("ascii")
 
 
 def agent_archive(files: Sequence[str] = AGENT_FILES) -> bytes:
-    """Return the agent as the bytes of a zip archive, the same for the same source.
+    """Return the agent as a zip archive. Equal sources give equal bytes.
 
     Args:
-        files: Modules of bfrun that go into it.
+        files: Files of bfrun to put into it.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -71,7 +72,7 @@ def agent_archive(files: Sequence[str] = AGENT_FILES) -> bytes:
     return buffer.getvalue()
 
 
-# Takes the first of several interpreters that is there; all POSIX shells know it.
+# Runs the first of several interpreters that exists, in any POSIX shell.
 _CHOOSE = """\
 last=$1; shift
 for python in "$@"; do
@@ -88,10 +89,10 @@ def agent_argv(pythons: list[str], marker: bytes, archive_nbytes: int) -> list[s
     """Return the command that receives the archive and becomes the agent.
 
     Args:
-        pythons: Interpreters on that host; the first that exists is taken. It runs
+        pythons: Interpreters on that host, of which the first that exists runs,
             without its site packages and without the user's ``PYTHON*`` settings.
-        marker: What the agent prints before its first frame.
-        archive_nbytes: Length of the archive that its input begins with.
+        marker: Bytes that the agent writes before its first frame.
+        archive_nbytes: Length of the archive, with which the agent's input begins.
     """
     word = marker.decode("ascii")
     program = ["-I", "-S", "-c", _PROGRAM, word, str(archive_nbytes)]
@@ -101,7 +102,7 @@ def agent_argv(pythons: list[str], marker: bytes, archive_nbytes: int) -> list[s
 
 
 class MarkerFilter:
-    """Drops what a host prints before the agent's marker."""
+    """Drops the output of a host before the agent's marker."""
 
     LIMIT_NBYTES = 1 << 20
 
@@ -120,11 +121,11 @@ class MarkerFilter:
             self.found = True
             self._seen = before
             return after
-        # A marker may be cut in two, so its length of bytes stays whatever comes.
+        # Keep the last bytes, because the marker may arrive in two parts.
         self._seen = self._seen[-self.LIMIT_NBYTES :]
         return b""
 
     @property
     def banner(self) -> str:
-        """What came before the marker, for a message about a failed start."""
+        """The output before the marker, for errors about a failed start."""
         return self._seen.decode("utf-8", "replace").strip()

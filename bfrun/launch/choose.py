@@ -1,4 +1,4 @@
-"""Chooses the way in which the agents of a job start."""
+"""Chooses how the agents of a job are started."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bfrun.launch.slurm import SlurmLauncher
 
 @dataclass(frozen=True)
 class Choice:
-    """How the agents of a job start.
+    """The launcher of a job, and what follows from it.
 
     Attributes:
-        config: The settings, with the hosts of the allocation where there is one.
-        remote: Hosts that are asked for their facts through the launcher.
-        launcher: Starts the agents; the caller closes it.
-        cores: How many cores the job has on a host, where a batch system says it.
+        config: The settings, with the hosts of the allocation if there is one.
+        remote: Hosts whose cores and GPUs the pre-flight asks for.
+        launcher: Starts the agents. The caller closes it.
+        cores: Number of cores of the job on each host, if a batch system limits it.
     """
 
     config: LaunchConfig
@@ -32,14 +32,15 @@ class Choice:
 
 
 def choose_launcher(config: LaunchConfig, environ: Mapping[str, str]) -> Choice:
-    """Return how the agents of ``config`` start.
+    """Return how to start the agents of ``config``.
 
-    Inside a Slurm allocation, where no hosts are named: by ``srun`` on the hosts of the
-    allocation. Else this machine directly, and others over SSH.
+    Inside a Slurm allocation, unless hosts are named, ``srun`` starts them on the hosts
+    of the allocation. Otherwise they start directly on this machine, and over SSH on
+    others.
 
     Raises:
-        LaunchError: The hosts do not fit the launcher, the allocation cannot be used,
-            or the SSH settings cannot.
+        LaunchError: The hosts do not fit the launcher, or the allocation or the SSH
+            settings cannot be used.
     """
     wants_slurm = config.launcher == "auto" and not config.hosts
     if config.launcher == "slurm" or (wants_slurm and is_in_allocation(environ)):
@@ -54,8 +55,9 @@ def _choose_slurm(config: LaunchConfig, environ: Mapping[str, str]) -> Choice:
     for host in config.hosts:
         if host.name not in cpus:
             raise LaunchError(
-                f"host '{host.name}' is not in Slurm job {allocation.job}, whose hosts "
-                f"are {', '.join(cpus)}; leave -H out, or use --launcher ssh"
+                f"host '{host.name}' does not belong to Slurm job {allocation.job}, "
+                f"whose hosts are {', '.join(cpus)}; leave -H out, or use "
+                "--launcher ssh"
             )
     hosts = config.hosts or allocation.hosts
     known = replace(allocation, cpus={host: cpus[host.name] for host in hosts})

@@ -1,4 +1,4 @@
-"""Starts an agent on this machine, over pipes."""
+"""Starts programs on this machine, connected by pipes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _DIAGNOSIS_NBYTES = 4096
 
 
 class LocalConnection(ProcessConnection):
-    """Pipes to a process that this one started."""
+    """Pipes to a child process."""
 
     def __init__(self, argv: Sequence[str]) -> None:
-        # A file, not a pipe: nobody has to read it for the agent to go on.
+        # A file, so that the program never waits for somebody to read its errors.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
         try:
             self._process = subprocess.Popen(
@@ -57,7 +57,7 @@ class LocalConnection(ProcessConnection):
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise ConnectionError(f"the agent does not read: {error}") from error
+            raise ConnectionError(f"it does not read its input: {error}") from error
 
     def diagnosis(self) -> str:
         if self._errors.closed:
@@ -80,7 +80,7 @@ class LocalConnection(ProcessConnection):
 
 
 class LocalLauncher(Launcher):
-    """Starts agents as children of this process, whatever host is named."""
+    """Starts programs as children of this process, whichever host is named."""
 
     def start(
         self, host: Host, argv: Sequence[str], timeout_s: float
@@ -94,4 +94,4 @@ class LocalLauncher(Launcher):
             ) from error
 
     def close(self) -> None:
-        """Nothing is shared between the links."""
+        """Do nothing, because connections share nothing."""

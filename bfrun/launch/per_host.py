@@ -1,4 +1,4 @@
-"""Chooses for each host how its agent starts."""
+"""Starts programs directly on this machine, and over SSH on others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def remote_hosts(config: LaunchConfig) -> frozenset[Host]:
     own = [address for _, address in interface_addresses()]
     if not config.hosts:
         return frozenset()
-    # A name that only the SSH settings know may cost the resolver seconds.
+    # The resolver may need seconds for a name that only the SSH settings know.
     with ThreadPoolExecutor(min(32, len(config.hosts))) as pool:
         local = pool.map(lambda host: is_local(host, own), config.hosts)
         answers = zip(config.hosts, local, strict=True)
@@ -38,10 +38,10 @@ def remote_hosts(config: LaunchConfig) -> frozenset[Host]:
 
 
 class PerHostLauncher(Launcher):
-    """Starts agents of this machine as children, those of others over SSH."""
+    """Starts programs of this machine as children, and others over SSH."""
 
     def __init__(self, config: LaunchConfig, remote: frozenset[Host]) -> None:
-        """Prepare for the hosts in ``remote`` to be reached over SSH.
+        """Prepare to reach the hosts in ``remote`` over SSH.
 
         Raises:
             LaunchError: The SSH settings cannot be used.

@@ -1,4 +1,4 @@
-"""Starts agents as steps of a Slurm job; srun carries their input and output."""
+"""Starts programs as steps of a Slurm job; srun carries their input and output."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bfrun.launch.local import LocalConnection
 
 
 class SlurmLauncher(Launcher):
-    """Starts each agent by an ``srun`` of its own: one task, all cores of its host.
+    """Starts each program by its own ``srun``: one task, with all cores of its host.
 
     Args:
-        allocation: The job that this process is in.
+        allocation: The job of this process.
     """
 
     def __init__(self, allocation: Allocation) -> None:
@@ -30,12 +30,12 @@ class SlurmLauncher(Launcher):
         except OSError as error:
             raise LaunchError(
                 f"host '{host.name}': SLURM_JOB_ID is set, but srun cannot be started: "
-                f"{error}; put Slurm's commands on PATH, or start elsewhere with "
-                "--launcher local or -H"
+                f"{error}; put Slurm's commands on PATH, or use --launcher local, or "
+                "name hosts with -H"
             ) from error
 
     def command(self, host: Host) -> list[str]:
-        """Return the srun that starts one program on ``host``."""
+        """Return the srun command that starts one program on ``host``."""
         return [
             "srun",
             f"--jobid={self._allocation.job}",
@@ -43,16 +43,16 @@ class SlurmLauncher(Launcher):
             "--nodes=1",
             "--ntasks=1",
             f"--cpus-per-task={self._allocation.cpus[host]}",
-            # Beside the step that runs bfrun, and beside other bfruns.
+            # Run beside the step of bfrun itself, and of other bfruns.
             "--overlap",
-            # Ranks are bound by bfrun, and are no MPI processes of Slurm's.
+            # bfrun binds the ranks, and they are not MPI processes of Slurm.
             "--cpu-bind=none",
             "--mpi=none",
-            # Else srun keeps what does not end in a newline.
+            # Without this, srun holds back output that does not end in a newline.
             "--unbuffered",
             "--export=ALL",
             "--job-name=bfrun",
         ]
 
     def close(self) -> None:
-        """Nothing is shared between the links."""
+        """Do nothing, because connections share nothing."""

@@ -1,4 +1,4 @@
-"""Starts agents on other hosts over SSH."""
+"""Starts programs on other hosts over SSH."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from bfrun.launch.ssh_settings import SshSettings, read_ssh_config, ssh_settings
 
 _CHUNK = 64 * 1024
 _STDERR_KEPT = 4 * 1024
-# An agent that has ended may have left its standard error to a process of its own.
+# After a program has ended, its children may still hold its standard error.
 _LAST_WORDS_S = 1.0
 
 
 class SshProcessConnection(ProcessConnection):
-    """An agent's standard input and output, carried by one SSH channel.
+    """Standard input and output of a program, over one SSH channel.
 
-    paramiko's channels block inside their transport when a cut link has filled the
-    socket, so three threads stand between it and the driver: the driver's end is one
-    end of a socket pair, which never blocks.
+    paramiko's channels block if the network is cut and the socket is full. So three
+    threads use the channel, and the driver uses a socket pair, which never blocks.
     """
 
     def __init__(self, connection: SshConnection, channel: paramiko.Channel) -> None:
-        """Take over ``channel``; ``connection`` is cut when the agent did not end."""
+        """Take over ``channel``. ``connection`` is cut if the program did not end."""
         self._connection = connection
         self._channel = channel
         self._near, self._far = socket.socketpair()
@@ -50,7 +49,7 @@ class SshProcessConnection(ProcessConnection):
         return self._near.fileno()
 
     def receive(self, nbytes: int) -> bytes | None:
-        """Return output of the agent; see :class:`ProcessConnection`."""
+        """Return output of the program; see :class:`ProcessConnection`."""
         try:
             return self._near.recv(nbytes)
         except BlockingIOError:
@@ -59,7 +58,7 @@ class SshProcessConnection(ProcessConnection):
             return b""
 
     def send(self, data: bytes | memoryview) -> int:
-        """Hand bytes to the agent; see :class:`ProcessConnection`."""
+        """Write bytes to the program; see :class:`ProcessConnection`."""
         try:
             return self._near.send(data)
         except BlockingIOError:
@@ -68,7 +67,7 @@ class SshProcessConnection(ProcessConnection):
             raise ConnectionError(f"the SSH channel is closed: {error}") from error
 
     def diagnosis(self) -> str:
-        """Return the agent's last words on standard error, or that SSH broke."""
+        """Return the end of the program's standard error, or that SSH broke."""
         said = self._stderr.decode(errors="replace").strip()
         if said or self._connection.is_active():
             return said
@@ -79,14 +78,14 @@ class SshProcessConnection(ProcessConnection):
         deadline = time.monotonic() + timeout_s
         if not self._channel.status_event.wait(timeout_s):
             return None
-        # What it said at last has come too, but diagnosis() may not have it yet.
+        # Let the thread read the last errors, so that diagnosis() has them.
         left_s = deadline - time.monotonic()
         self._errors_reader.join(max(0.0, min(left_s, _LAST_WORDS_S)))
-        # -1 stands for a channel that closed without telling a status.
+        # -1 stands for a channel that closed without a status.
         return None if self._channel.exit_status == -1 else self._channel.exit_status
 
     def close(self) -> None:
-        """Close the channel of an agent that ended, else cut the whole connection."""
+        """Close the channel if the program ended, else cut the whole connection."""
         if self._near.fileno() < 0:
             return
         if self._channel.exit_status_ready() and self._connection.is_active():
@@ -123,10 +122,10 @@ class SshProcessConnection(ProcessConnection):
 
 
 def quote_for_any_shell(argv: Sequence[str]) -> str:
-    """Return a command line that runs ``argv`` whatever the user's login shell is.
+    """Return a command line that runs ``argv`` in any login shell.
 
-    The only place where a command line is quoted. csh ends a string at a newline and
-    fish has its own escapes, so the line for /bin/sh travels as octal numbers.
+    This is the only function that quotes a command line. csh ends a string at a newline
+    and fish has its own escapes, so the line for /bin/sh is written in octal numbers.
     """
     line = ("exec " + shlex.join(argv)).encode()
     octal = "".join(
@@ -136,10 +135,10 @@ def quote_for_any_shell(argv: Sequence[str]) -> str:
 
 
 class SshLauncher(Launcher):
-    """Starts agents over SSH.
+    """Starts programs over SSH.
 
-    A host's connection is kept for the next start there, a jump host's is shared by
-    all hosts behind it: its SSH server may drop many that log in at once.
+    It keeps the connection to a host for its next start. All hosts behind a jump host
+    share one connection to it, because an SSH server may drop many logins at once.
     """
 
     def __init__(self, config: LaunchConfig) -> None:
@@ -167,8 +166,8 @@ class SshLauncher(Launcher):
         except (OSError, EOFError, paramiko.SSHException) as error:
             channel.close()
             raise LaunchError(
-                f"host '{host.name}': SSH does not run a command: {error}; check that "
-                f"'ssh {host.name} true' works"
+                f"host '{host.name}': the SSH server does not run a command: {error}; "
+                f"check that 'ssh {host.name} true' works"
             ) from error
         return SshProcessConnection(connection, channel)
 
@@ -178,7 +177,7 @@ class SshLauncher(Launcher):
             connections = list(self._connections.values())
             self._connections.clear()
         with self._jump_lock:
-            # Those behind a jump host first.
+            # Close connections through a jump host before those to it.
             jumps = sorted(self._jumps, key=len, reverse=True)
             connections += [self._jumps.pop(route) for route in jumps]
         for connection in connections:

@@ -1,4 +1,4 @@
-"""One SSH connection to a host, perhaps through another; it never asks a question."""
+"""One SSH connection to a host, perhaps through another one. It never prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bfrun.errors import LaunchError
 from bfrun.launch.ssh_errors import UnknownHostKey, explain
 from bfrun.launch.ssh_settings import SshSettings
 
-# paramiko logs what it also raises; without a handler Python prints that to stderr.
+# paramiko also logs the errors that it raises, and Python prints them by default.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
@@ -27,11 +27,11 @@ class _AcceptUnknownKey(paramiko.MissingHostKeyPolicy):
     def missing_host_key(
         self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
     ) -> None:
-        """Accept without saving: the user's settings say so."""
+        """Accept the key without saving it, as the user's settings say."""
 
 
 class SshConnection:
-    """A logged-in connection. Owns its socket and its thread."""
+    """A connection that has logged in. Owns its socket and its thread."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class SshConnection:
         """Connect and log in.
 
         Args:
-            target: The host that is wanted in the end, for messages.
-            hop: Where and how: the target, or a jump host on the way.
-            through: Connection to the jump host before; not owned.
-            timeout_s: Seconds for all of it.
+            target: The host to be reached in the end, for errors.
+            hop: The host to connect to: the target, or a jump host on the way.
+            through: Connection to the jump host before it, not owned.
+            timeout_s: Seconds in which to connect and log in.
 
         Raises:
-            LaunchError: Names host, reason and remedy.
+            LaunchError: The connection or login failed. Names host, reason and remedy.
         """
         self._target = target
         self._hop = hop
@@ -69,7 +69,7 @@ class SshConnection:
         """Return a new session on the host.
 
         Raises:
-            LaunchError: The connection broke or the host allows no more sessions.
+            LaunchError: The connection broke, or the host allows no more sessions.
         """
         try:
             return self._transport().open_session(timeout=timeout_s)
@@ -77,7 +77,7 @@ class SshConnection:
             raise LaunchError(explain(self._target, self._hop, error)) from error
 
     def is_active(self) -> bool:
-        """Say whether the connection still stands, as far as is known."""
+        """Return whether the connection still stands, as far as is known."""
         transport = self._client.get_transport()
         return transport is not None and transport.is_active()
 
@@ -127,4 +127,4 @@ def _load_host_keys(client: paramiko.SSHClient, file: str) -> None:
     try:
         client.load_system_host_keys(file)
     except (OSError, UnicodeDecodeError, paramiko.SSHException) as error:
-        raise LaunchError(f"known hosts '{file}': cannot be read: {error}") from error
+        raise LaunchError(f"known hosts '{file}' cannot be read: {error}") from error

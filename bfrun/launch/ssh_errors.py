@@ -1,4 +1,4 @@
-"""Why a host cannot be reached over SSH, and what to do about it."""
+"""Explains why a host cannot be reached over SSH, and what to do about it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from bfrun.launch.ssh_settings import SshSettings
 
 
 class UnknownHostKey(Exception):
-    """The host showed a key that is in no known-hosts file."""
+    """The host's key is not in any known-hosts file."""
 
     def __init__(self, key_type: str, fingerprint: str) -> None:
         super().__init__(f"{key_type} {fingerprint}")
 
 
 def explain(target: SshSettings, hop: SshSettings, error: BaseException) -> str:
-    """Return a text with host, reason and remedy.
+    """Return an error text with host, reason and remedy.
 
     Args:
-        target: The host that was wanted.
-        hop: The host where it failed: the target or a jump host before it.
-        error: What paramiko or the socket raised.
+        target: The host to be reached.
+        hop: The host where it failed: the target, or a jump host before it.
+        error: Error of paramiko or of the socket.
     """
     where = f"host '{target.name}'"
     if hop is not target:
@@ -43,14 +43,14 @@ def _reason(hop: SshSettings, error: BaseException) -> tuple[str, str]:
     if isinstance(error, paramiko.BadHostKeyException):
         entry = hop.address if hop.port == 22 else f"[{hop.address}]:{hop.port}"
         return (
-            "its SSH host key is not the known one: it was installed anew, or another "
-            "machine answers in its place",
+            "its SSH host key has changed: it was installed again, or another machine "
+            "answers in its place",
             f"if that is expected, remove the old key with ssh-keygen -R '{entry}'",
         )
     if isinstance(error, paramiko.AuthenticationException):
         return (
-            "login refused, no key was accepted and no password is asked for",
-            f"'{login}' must work without a question: install your key with "
+            "login refused, because no key was accepted and bfrun asks for no password",
+            f"'{login}' must work without a prompt: install your key with "
             "ssh-copy-id, load it into the SSH agent, or name it with -i",
         )
     return _network_reason(error)
@@ -65,7 +65,7 @@ def _network_reason(error: BaseException) -> tuple[str, str]:
     if isinstance(error, TimeoutError):
         return (
             "no answer",
-            "check that it is switched on and that no firewall drops the port",
+            "check that it is switched on, and that no firewall drops the port",
         )
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         causes = {

@@ -1,4 +1,4 @@
-"""Where and how to log in to a host: command line, then ``~/.ssh/config``."""
+"""Collects the settings for logging in to a host, as ssh does."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class SshSettings:
     """Everything needed to log in to one host.
 
     Attributes:
-        name: The host as the user wrote it.
+        name: Name of the host, as the user wrote it.
         address: Name or address to connect to.
         port: TCP port.
         user: Login name.
-        identity_files: Private keys to try; empty: the default ones.
+        identity_files: Private keys to try; if empty, the default ones.
         known_hosts: Files with host keys.
-        accepts_unknown_key: Whether the settings allow a host without known key.
-        connect_timeout_s: Limit from the settings; None: the caller's.
+        accepts_unknown_key: Whether the settings allow a host whose key is unknown.
+        connect_timeout_s: Limit of the settings; None means the caller's.
         jumps: Hosts to go through, in order.
     """
 
@@ -46,10 +46,10 @@ class SshSettings:
 
 
 def read_ssh_config(path: str | None) -> paramiko.SSHConfig:
-    """Return the parsed settings file; the default one may be missing.
+    """Return the parsed settings file. The default file need not exist.
 
     Raises:
-        LaunchError: A file given by the user cannot be read, or has a wrong form.
+        LaunchError: The file cannot be read, or has a wrong form.
     """
     file = Path(path or "~/.ssh/config").expanduser()
     if path is None and not file.exists():
@@ -57,26 +57,26 @@ def read_ssh_config(path: str | None) -> paramiko.SSHConfig:
     try:
         return paramiko.SSHConfig.from_path(str(file))
     except (OSError, UnicodeDecodeError, paramiko.ConfigParseError) as error:
-        raise LaunchError(f"SSH settings '{file}': cannot be read: {error}") from error
+        raise LaunchError(f"SSH settings '{file}' cannot be read: {error}") from error
 
 
 def ssh_settings(
     config: LaunchConfig, ssh_config: paramiko.SSHConfig, host: Host
 ) -> SshSettings:
-    """Return how to log in to ``host``: options, then settings file, then defaults.
+    """Return the settings for ``host``: options, then the file, then defaults.
 
     Raises:
-        LaunchError: The settings hold something that cannot be used.
+        LaunchError: The settings have something that cannot be used.
     """
     found = _lookup(ssh_config, host)
     if found.get("proxycommand", "none").lower() != "none":
         raise LaunchError(
             f"host '{host.name}': its SSH settings use ProxyCommand, which bfrun does "
-            "not run; write ProxyJump instead"
+            "not support; use ProxyJump instead"
         )
     identity = config.ssh_identity_file
     if identity is not None and not os.path.isfile(os.path.expanduser(identity)):
-        raise LaunchError(f"--ssh-identity-file '{identity}': no such file")
+        raise LaunchError(f"--ssh-identity-file '{identity}': the file does not exist")
     base = _settings(host, found, config.ssh_port, identity)
     return SshSettings(**{**vars(base), "jumps": _jumps(ssh_config, host, found)})
 
@@ -93,7 +93,7 @@ def _lookup(ssh_config: paramiko.SSHConfig, host: Host) -> Mapping[str, str]:
 def _settings(
     host: Host, found: Mapping[str, str], port: int | None, identity: str | None
 ) -> SshSettings:
-    # SSHConfig types every value as text, but gives a list of identity files.
+    # paramiko types every value as text, but returns a list of identity files.
     identities = [identity] if identity else list(found.get("identityfile", ()))
     known = found.get("userknownhostsfile", _DEFAULT_KNOWN_HOSTS).split()
     timeout = found.get("connecttimeout", "none")
@@ -127,6 +127,6 @@ def _jumps(
                 f"host '{host.name}': ProxyJump '{text}' in its SSH settings: expected "
                 "[user@]host[:port],..."
             ) from error
-        # What stands after the colon is a port here, and slots in a host list.
+        # The number after the colon is a port here, but slots in a list of hosts.
         jumps.append(_settings(jump, _lookup(ssh_config, jump), jump.slots, None))
     return tuple(jumps)

@@ -1,1 +1,1 @@
-"""The pre-flight: can a job run on these hosts?"""
+"""The pre-flight: checks whether a job can run on its hosts."""

@@ -1,4 +1,4 @@
-"""What the pre-flight found, as a table for ``--check`` and as an error."""
+"""Shows the results of the pre-flight, as a table and as an error."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _COLUMNS = ("host", "result", "Python", "torch", "bluecomm", "cores", "GPUs")
 
 
 def print_check(reports: Sequence[HostReport], file: TextIO) -> bool:
-    """Print a table of all hosts, then each failure; return whether all passed."""
+    """Print a table of all hosts, then each failure. Return whether all passed."""
     console = Console(file=file, highlight=False)
     if not console.is_terminal:
-        # Rows of a file are for grep: one line each.
+        # Each row is one line in a file, for grep.
         console = Console(file=file, highlight=False, width=200)
     table = Table(*_COLUMNS, "addresses", box=None, pad_edge=False)
     for report in reports:
@@ -37,12 +37,14 @@ def raise_failures(reports: Sequence[HostReport]) -> None:
     """Raise unless every host passed.
 
     Raises:
-        LaunchError: Holds one line per failure, with host, reason and remedy.
+        LaunchError: A host failed. The text has a line per failure with its remedy.
     """
     failures = _failures(reports)
     if failures:
         raise LaunchError(
-            "\n  ".join(["nothing was started, the pre-flight failed:", *failures])
+            "\n  ".join(
+                ["nothing was started, because the pre-flight failed:", *failures]
+            )
         )
 
 

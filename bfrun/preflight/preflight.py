@@ -1,4 +1,4 @@
-"""Asks all hosts, in parallel, whether a job can run there."""
+"""Checks all hosts in parallel: can a job run there?"""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 @dataclass
 class HostReport:
-    """What the pre-flight found out about one host.
+    """The result of the pre-flight of one host.
 
     Attributes:
         host: The host.
-        answer: What its probe said of the machine; empty: not reached.
-        problems: Each with reason and remedy; empty: passed.
+        answer: Facts about the machine from its probe; empty if it was not reached.
+        problems: Problems, each with reason and remedy; empty if the host passed.
         addresses: Data addresses that every other host has reached, best first;
-            empty with a single host.
+            empty if there is only one host.
     """
 
     host: Host
@@ -43,7 +43,7 @@ class HostReport:
 
     @property
     def facts(self) -> HostFacts:
-        """The part that planning needs."""
+        """The facts that planning needs."""
         return HostFacts(
             cpus=tuple(self.answer["cpus"]),
             numa=tuple(tuple(domain) for domain in self.answer["numa"]),
@@ -51,7 +51,7 @@ class HostReport:
         )
 
     def add(self, error: LaunchError) -> None:
-        """Note a problem; the host's name, which others say too, is left out."""
+        """Add a problem, without the name of this host, which is printed before it."""
         text = str(error).removeprefix(f"host '{self.host.name}': ")
         self.problems.append(text)
 
@@ -64,17 +64,17 @@ def run_preflight(
 ) -> list[HostReport]:
     """Ask every host for its facts, compare them, and probe addresses both ways.
 
-    Addresses are probed only where every host answered: a reachable network is
-    something between all of them. Nothing stays running on any host.
+    Probes addresses only if every host answered, because each must reach all others.
+    Leaves no process running on any host.
 
     Args:
-        config: The job.
-        hosts: Where it would run.
-        launcher: How programs start there.
-        environ: The environment that ranks get forwarded.
+        config: Settings of the job.
+        hosts: Hosts of the job.
+        launcher: Starts programs on the hosts.
+        environ: Environment from which variables are forwarded.
 
     Returns:
-        One report per host, in their order.
+        One report per host, in the same order.
     """
     reports = [HostReport(host) for host in hosts]
     flight = _Preflight(config, launcher, environ)
@@ -91,27 +91,27 @@ def run_preflight(
 
 
 def compare_hosts(reports: Sequence[HostReport], config: LaunchConfig) -> None:
-    """Add to each report what does not fit the job or the first host that answered."""
+    """Add problems to hosts that do not fit the job, or the first that answered."""
     answered = [report for report in reports if report.answer]
     for report in answered:
         answer = report.answer
         add = report.problems.append
         if answer["system"] != "Linux":
-            add(f"it runs {answer['system']}; ranks need Linux")
+            add(f"it runs {answer['system']}, but ranks need Linux")
         if not answer["has_cwd"]:
             add(
-                f"no directory {config.cwd}; start bfrun in a directory that every "
-                "host has, such as one on a shared file system"
+                f"directory {config.cwd} does not exist; start bfrun in a directory "
+                "that every host has, such as one on a shared file system"
             )
         for path in answer["missing"]:
             add(
-                f"no file {path}, which --enable-net needs; install bluecomm at the "
-                "same place on every host, or leave --enable-net out"
+                f"file {path}, which --enable-net needs, does not exist; install "
+                "bluecomm in the same folder on every host, or leave --enable-net out"
             )
         if answer["program"] is None:
             add(
-                f"no program '{_program(config)}' on its PATH; install it there, give "
-                "its full path, or set PATH with -x"
+                f"program '{_program(config)}' is not on its PATH; install it there, "
+                "give its full path, or set PATH with -x"
             )
         elif answer["is_python"]:
             report.problems += _version_differences(answered[0], report)
@@ -129,15 +129,15 @@ def _version_differences(first: HostReport, report: HostReport) -> list[str]:
         expected, got = first.answer[name], report.answer[name]
         if _comparable(name, expected) != _comparable(name, got):
             problems.append(
-                f"{name} is {got or 'not installed'}, on host '{first.host.name}' it "
-                f"is {expected or 'not installed'}; install the same version, or "
-                "choose another interpreter by its full path"
+                f"{name} is {got or 'not installed'}, but on host "
+                f"'{first.host.name}' it is {expected or 'not installed'}; install the "
+                "same version, or choose another interpreter by its full path"
             )
     return problems
 
 
 def _comparable(name: str, version: str | None) -> str | None:
-    """Return what must agree: major.minor of Python, all but the build of others."""
+    """Return the part that must agree: major.minor of Python, no build of others."""
     if version is None:
         return None
     if name == "python":
@@ -150,9 +150,9 @@ def _program(config: LaunchConfig) -> str:
 
 
 def _for_each(items: Sequence[T], body: Callable[[T], None]) -> None:
-    """Call ``body`` for all items at once; the first error is raised at the end.
+    """Call ``body`` for all items in parallel, then raise the first error, if any.
 
-    The threads are daemons, so that Ctrl-C need not wait for a host that is silent.
+    The threads are daemons, so that Ctrl-C does not wait for a silent host.
     """
     errors: list[BaseException] = []
 
@@ -186,7 +186,7 @@ class _Preflight:
         self._sessions: dict[Host, ProbeSession] = {}
 
     def question(self, report: HostReport) -> None:
-        """Fill ``report.answer``, or say in ``report.problems`` why not."""
+        """Fill ``report.answer``, or add the reason to ``report.problems``."""
         timeout_s = min(_CONNECT_S, self._config.start_timeout_s)
         try:
             self._sessions[report.host] = ProbeSession(
@@ -205,7 +205,7 @@ class _Preflight:
         )
 
     def probe_addresses(self, reports: Sequence[HostReport]) -> None:
-        """Let every host dial every address of every other; keep what all reached."""
+        """Let each host dial the addresses of all others, and keep what all reached."""
         words = {report.host: secrets.token_hex(8) for report in reports}
         ports: dict[Host, int] = {}
 
@@ -254,12 +254,12 @@ class _Preflight:
         _for_each(list(self._sessions.values()), ProbeSession.close)
 
     def abort(self) -> None:
-        """Drop every probe, also in the middle of a question."""
+        """Drop every probe, even in the middle of a question."""
         for session in list(self._sessions.values()):
             session.abort()
 
     def _ask(self, report: HostReport, what: str, **question: Any) -> Mapping[str, Any]:
-        """Return the answer of one host; empty, with a problem noted, if none came."""
+        """Return the answer of a host. If none came, add a problem and return {}."""
         try:
             return self._sessions[report.host].ask(what, _ANSWER_S, **question)
         except LaunchError as error:

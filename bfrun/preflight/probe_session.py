@@ -15,10 +15,10 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
 
-# How long a probe whose output is over may take to say why.
+# Seconds in which a probe must exit after it has closed its output.
 _END_S = 5.0
 
-# Takes the first interpreter that exists.
+# Runs the first interpreter that exists.
 _SCRIPT = """\
 program=$1 length=$2; shift 2
 for python in "$@"; do
@@ -30,7 +30,7 @@ echo "no such interpreter: $*" >&2
 exit 127
 """
 
-# Runs before it is known which Python this is, so it is written for any.
+# Written for any version of Python, because it is not known yet which one this is.
 _PROGRAM = """\
 import sys
 if sys.version_info < (3, 8):
@@ -46,7 +46,7 @@ def interpreters(python: str | None) -> Sequence[str]:
 
 
 class ProbeSession:
-    """One running probe. Owns its connection; used by one thread at a time."""
+    """One running probe. Owns its connection. Use it from one thread at a time."""
 
     def __init__(
         self, launcher: Launcher, host: Host, python: str | None, timeout_s: float
@@ -54,13 +54,13 @@ class ProbeSession:
         """Start the probe on ``host``.
 
         Args:
-            launcher: How programs start there.
+            launcher: Starts programs on the host.
             host: The host.
-            python: Interpreter given by the user.
+            python: Interpreter that the user named, if any.
             timeout_s: Seconds to connect.
 
         Raises:
-            LaunchError: The host cannot be reached; names reason and remedy.
+            LaunchError: The host cannot be reached. Names reason and remedy.
         """
         self._host = host
         self._mark = f"--bfrun-probe-{secrets.token_hex(8)}--"
@@ -75,7 +75,7 @@ class ProbeSession:
         """Send one question and return the answer.
 
         Raises:
-            LaunchError: No answer within ``timeout_s``, or the probe ended.
+            LaunchError: No answer came within ``timeout_s``, or the probe ended.
         """
         deadline = time.monotonic() + timeout_s
         request = {"do": what, "mark": self._mark, **question}
@@ -85,42 +85,43 @@ class ProbeSession:
             if left <= 0:
                 raise LaunchError(
                     f"host '{self._host.name}': no answer to the pre-flight's question "
-                    f"'{what}' within {timeout_s:g} s; is the host overloaded?"
+                    f"'{what}' within {timeout_s:g} s; check that the host is not "
+                    "overloaded"
                 )
             self._move(left)
         return answer
 
     def close(self) -> None:
-        """Let the probe end, and release the connection."""
+        """End the probe and release the connection."""
         try:
             self.ask("end", 2.0)
             self._connection.wait(2.0)
         except (LaunchError, ConnectionError):
-            pass  # It ended by itself, or ends when the connection closes.
+            pass  # it has ended, or ends when the connection closes
         finally:
             self._connection.close()
 
     def abort(self) -> None:
-        """Drop the probe at once. May be called while another thread asks."""
+        """Drop the probe at once. Safe to call while another thread asks."""
         self._connection.close()
 
     def _move(self, timeout_s: float) -> None:
-        """Send and receive what is possible now, else wait a little for input."""
+        """Send and receive what is possible now, or wait a little for input."""
         try:
             taken = self._connection.send(self._unsent) if self._unsent else 0
         except ConnectionError:
             taken = 0
         self._unsent = self._unsent[taken:]
-        # No descriptor tells when the connection takes more, so then it is asked often.
+        # No descriptor reports when the connection takes more, so try it often.
         wait_s = 0.01 if self._unsent else timeout_s
         try:
-            # Not select(), which knows no descriptor above 1023.
+            # select() cannot handle descriptors above 1023.
             poll = select.poll()
             poll.register(self._connection, select.POLLIN)
             poll.poll(min(wait_s, timeout_s) * 1000)
             data = self._connection.receive(65536)
         except (OSError, ValueError):
-            data = b""  # Aborted by another thread.
+            data = b""  # another thread has aborted it
         if data == b"":
             self._connection.wait(_END_S)
             raise LaunchError(
@@ -131,7 +132,7 @@ class ProbeSession:
         self._received += data or b""
 
     def _answer(self) -> Mapping[str, Any] | None:
-        """Return the next answer; what banners and login scripts print is skipped."""
+        """Return the next answer, skipping the output of banners and login scripts."""
         _, mark, after = self._received.partition(self._mark.encode())
         if not mark:
             return None

@@ -124,7 +124,7 @@ def test_missing_directory_is_found_before_the_start(cluster, monkeypatch, tmp_p
         reports = preflight(cluster, *HOSTS)
     finally:
         cluster.hosts[0].run("umount", str(tmp_path))
-    assert f"no directory {only_here}" in reports[0].problems[0]
+    assert f"directory {only_here} does not exist" in reports[0].problems[0]
     assert reports[1].problems == []
 
 
@@ -135,7 +135,10 @@ def test_job_does_not_start_unless_all_hosts_pass(cluster, tmp_path, capsys):
     arguments = [*options, "--start-timeout", "60", "touch", str(touched)]
     assert main(arguments) == 1
     error = capsys.readouterr().err
-    assert "nothing was started, the pre-flight failed:\n  host 'node2': no" in error
+    assert (
+        "nothing was started, because the pre-flight failed:\n  host 'node2': no"
+        in error
+    )
     assert not Path(touched).exists()
 
 

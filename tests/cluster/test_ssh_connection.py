@@ -196,7 +196,9 @@ def test_wrong_key_asks_no_password(cluster, tmp_path):
     key.write_bytes((cluster.folder / "host_key").read_bytes())
     key.chmod(0o600)
     launcher = make_launcher(cluster.ssh_config, ssh_identity_file=str(key))
-    with pytest.raises(LaunchError, match=r"login refused, no key was accepted.*-i"):
+    with pytest.raises(
+        LaunchError, match=r"login refused, because no key was accepted.*-i"
+    ):
         launcher.start(NODE1, ["true"], DEADLINE_S)
     launcher.close()
 

@@ -106,7 +106,9 @@ def test_hosts_may_be_picked_from_the_allocation():
     command = choice.launcher.command(Host("node2", 9))
     assert "--nodelist=node2" in command
     assert "--cpus-per-task=4" in command
-    with pytest.raises(LaunchError, match=r"'node3' is not in Slurm job 7, .*node1"):
+    with pytest.raises(
+        LaunchError, match=r"'node3' does not belong to Slurm job 7, .*node1"
+    ):
         choose(JOB, launcher="slurm", hosts=(Host("node3"),))
 
 

@@ -224,7 +224,7 @@ def test_check_fails_for_a_missing_program(capsys):
     assert bfrun.cli.main(["--check", "no-such-program"]) == 1
     output = capsys.readouterr().out
     assert "FAILED" in output
-    assert "host 'localhost': no program 'no-such-program' on its PATH" in output
+    assert "host 'localhost': program 'no-such-program' is not on its PATH" in output
 
 
 def test_help_states_units_and_defaults(capsys):

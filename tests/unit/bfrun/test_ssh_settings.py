@@ -84,7 +84,7 @@ def test_no_jump_where_it_is_switched_off():
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("Host *\n  ProxyCommand nc %h %p\n", "uses? ProxyCommand.*write ProxyJump"),
+        ("Host *\n  ProxyCommand nc %h %p\n", "uses? ProxyCommand.*use ProxyJump"),
         ("Host *\n  ProxyJump a:b:c\n", r"expected \[user@\]host\[:port\]"),
     ],
 )
@@ -94,7 +94,7 @@ def test_settings_that_cannot_be_used(text, match):
 
 
 def test_missing_identity_file():
-    with pytest.raises(LaunchError, match="'/no/key': no such file"):
+    with pytest.raises(LaunchError, match="'/no/key': the file does not exist"):
         settings("", ssh_identity_file="/no/key")
 
 
@@ -119,7 +119,7 @@ TARGET = settings("Host node1\n  HostName 10.0.0.7\n  Port 2222\n  User ann\n")
         ),
         (
             paramiko.AuthenticationException("no"),
-            "login refused, no key was accepted and no password is asked for",
+            "login refused, because no key was accepted and bfrun asks for no password",
             "ssh-copy-id",
         ),
         (socket.gaierror(-2, "unknown"), "its name has no address", "HostName"),

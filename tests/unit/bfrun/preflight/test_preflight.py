@@ -65,15 +65,24 @@ def test_these_fit(differences):
 @pytest.mark.parametrize(
     ("differences", "match"),
     [
-        ({"python": "3.10.2"}, "python is 3.10.2, on host 'a' it is 3.11.7; install"),
-        ({"torch": None}, "torch is not installed, on host 'a' it is 2.13.0+cpu"),
-        ({"torch": "2.4.0"}, "torch is 2.4.0, on host 'a' it is 2.13.0+cpu"),
-        ({"bluecomm": "0.2.0"}, "bluecomm is 0.2.0, on host 'a' it is 0.1.0"),
+        (
+            {"python": "3.10.2"},
+            "python is 3.10.2, but on host 'a' it is 3.11.7; install",
+        ),
+        ({"torch": None}, "torch is not installed, but on host 'a' it is 2.13.0+cpu"),
+        ({"torch": "2.4.0"}, "torch is 2.4.0, but on host 'a' it is 2.13.0+cpu"),
+        ({"bluecomm": "0.2.0"}, "bluecomm is 0.2.0, but on host 'a' it is 0.1.0"),
         ({"native": False}, "bluecomm in /b has no native extension for Python 3.11.7"),
-        ({"system": "Darwin"}, "it runs Darwin; ranks need Linux"),
-        ({"has_cwd": False}, "no directory /job; start bfrun in a directory that"),
-        ({"missing": ["/a/p.so"]}, "no file /a/p.so, which --enable-net needs; inst"),
-        ({"program": None}, "no program 'python' on its PATH; install it there"),
+        ({"system": "Darwin"}, "it runs Darwin, but ranks need Linux"),
+        (
+            {"has_cwd": False},
+            "directory /job does not exist; start bfrun in a directory that",
+        ),
+        (
+            {"missing": ["/a/p.so"]},
+            "file /a/p.so, which --enable-net needs, does not exist; inst",
+        ),
+        ({"program": None}, "program 'python' is not on its PATH; install it there"),
     ],
 )
 def test_these_do_not(differences, match):
