@@ -67,8 +67,12 @@ def problems(message: str, known: Sequence[str], *, changes_code: bool) -> list[
     if not colon:
         found.append("the subject has no area: write 'area: Imperative subject'")
     else:
-        if area not in known:
-            found.append(f"'{area}' is not among the areas {', '.join(known)}")
+        names = area.split(", ")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            found.append(f"'{unknown[0]}' is not in the list of areas")
+        if len(names) > 2:
+            found.append("the subject names more than two areas: take 'tree'")
         found += _problems_of_first_word(text)
     if len(lines) > 1 and lines[1].strip():
         found.append("the line after the subject is not empty")

@@ -25,6 +25,7 @@ def test_areas_are_those_of_the_contributors_guide():
         "docs: Add a glossary",
         "nccl_net: Process frames of unknown kinds\n\nThey were dropped.",
         "docs: Embed the picture",
+        "docs, nccl_net: Rename the plugin",
         "docs: Focus on what a user looks for\n\nSigned-off-by: A B <a@b>",
         "docs: " + 54 * "A",
     ],
@@ -38,7 +39,9 @@ def test_good_messages(message):
     [
         ("", "the message is empty"),
         ("Add a glossary", "has no area"),
-        ("mover: Add a glossary", "'mover' is not among the areas engine, docs"),
+        ("mover: Add a glossary", "'mover' is not in the list of areas"),
+        ("docs, mover: Add a glossary", "'mover' is not in the list of areas"),
+        ("docs, engine, nccl_net: Add a word", "more than two areas: take 'tree'"),
         ("docs: add a glossary", "'add' does not begin with a capital letter"),
         ("docs: Adds a glossary", "'Adds' is not an imperative"),
         ("docs: Added a glossary", "'Added' is not an imperative"),
