@@ -106,7 +106,7 @@ void RingChannel::attach(std::unique_ptr<RingConnection> connection) {
   connection_ = std::move(connection);
   outbox_->attach(*connection_);
   inbox_->attach(*connection_);
-  if (closing_) say_goodbye();
+  if (closing_) send_goodbye();
 }
 
 bool RingChannel::poll(Receiver& receiver) {
@@ -115,7 +115,7 @@ bool RingChannel::poll(Receiver& receiver) {
   try {
     changed |= drain(receiver);
     changed |= inbox_->flush();
-    changed |= outbox_->pump();
+    changed |= outbox_->progress();
     connection_->forget_gone_segments(
         [this](const Frame& gone) { outbox_->control(gone); });
     if (!connection_->error().empty()) throw ConnectionError(connection_->error());
@@ -123,16 +123,16 @@ bool RingChannel::poll(Receiver& receiver) {
     const bool is_end = connection_->ended() || forgotten_;
     if (!is_end || connection_->reader().available() > 0) return changed;
   } catch (const ConnectionError& error) {
-    fail(receiver, error.what());
+    lose(receiver, error.what());
     return true;
   } catch (const std::system_error& error) {
-    fail(receiver, error.what());
+    lose(receiver, error.what());
     return true;
   }
-  if (heard_goodbye_ || forgotten_) {
+  if (peer_finished_ || forgotten_) {
     disconnect();
   } else {
-    fail(receiver, "its process has ended or has dropped the connection");
+    lose(receiver, "its process has ended or has dropped the connection");
   }
   return true;
 }
@@ -181,7 +181,7 @@ void RingChannel::dispatch(const Frame& frame, Receiver& receiver) {
       connection_->drop_segment(frame.segment);
       break;
     case FrameKind::kGoodbye:
-      is_goodbye = !std::exchange(heard_goodbye_, true);
+      is_goodbye = !std::exchange(peer_finished_, true);
       break;
     default:
       throw ConnectionError("it sent a frame of unknown type " +
@@ -192,14 +192,14 @@ void RingChannel::dispatch(const Frame& frame, Receiver& receiver) {
   if (is_goodbye && !forgotten_) receiver.on_goodbye(peer_);
 }
 
-bool RingChannel::has_work() {
+bool RingChannel::busy() {
   if (!connection_) return false;
   if (inbox_->has_unflushed() || connection_->ended() || forgotten_) return true;
   if (closing_ && !connection_->drained()) {
     connection_->wait_for_space();
     if (connection_->drained()) return true;
   }
-  if (outbox_->can_pump() || !connection_->error().empty()) return true;
+  if (outbox_->can_progress() || !connection_->error().empty()) return true;
   try {
     return connection_->reader().available() > 0;
   } catch (const ConnectionError&) {
@@ -207,11 +207,11 @@ bool RingChannel::has_work() {
   }
 }
 
-void RingChannel::fail(Receiver& receiver, const std::string& text) {
+void RingChannel::lose(Receiver& receiver, const std::string& text) {
   const std::string pid = connection_
                               ? " (pid " + std::to_string(connection_->peer_pid()) + ")"
                               : std::string();
-  const bool silent = forgotten_ || heard_goodbye_;
+  const bool silent = forgotten_ || peer_finished_;
   disconnect();
   if (silent) return;
   receiver.on_lost(
@@ -228,18 +228,18 @@ void RingChannel::forget() {
 
 void RingChannel::close() {
   closing_ = true;
-  if (connection_) say_goodbye();
+  if (connection_) send_goodbye();
 }
 
-void RingChannel::say_goodbye() {
-  if (std::exchange(said_goodbye_, true)) return;
+void RingChannel::send_goodbye() {
+  if (std::exchange(goodbye_sent_, true)) return;
   outbox_->control({.kind = FrameKind::kGoodbye});
 }
 
 bool RingChannel::closed() {
   if (finished_) return true;
   if (!connection_) return !outbox_->has_queue();
-  return said_goodbye_ && outbox_->idle() && connection_->drained();
+  return goodbye_sent_ && outbox_->idle() && connection_->drained();
 }
 
 void RingChannel::disconnect() {

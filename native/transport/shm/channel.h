@@ -45,13 +45,13 @@ class RingChannel final : public Channel {
   bool poll(Receiver& receiver);
   // Whether poll() would do something now. If not, the peer will wake this rank when
   // it would, with the exception of needs_retry().
-  bool has_work();
+  bool busy();
   // poll() must be tried again soon, because the socket was full.
   bool needs_retry() const { return outbox_->needs_retry(); }
 
   // Ends the channel and reports the loss to `receiver`. `text` is a phrase about the
   // peer.
-  void fail(Receiver& receiver, const std::string& text);
+  void lose(Receiver& receiver, const std::string& text);
   // Ends the link without reporting it. Messages that have come already are still
   // reported.
   void forget();
@@ -65,7 +65,7 @@ class RingChannel final : public Channel {
                                          std::shared_ptr<void>* copies);
   bool drain(Receiver& receiver);
   void dispatch(const Frame& frame, Receiver& receiver);
-  void say_goodbye();
+  void send_goodbye();
   void disconnect();
 
   const std::shared_ptr<SharedState> shared_;
@@ -75,8 +75,8 @@ class RingChannel final : public Channel {
   const std::shared_ptr<Inbox> inbox_;
   std::unique_ptr<RingConnection> connection_;
   bool closing_ = false;
-  bool said_goodbye_ = false;
-  bool heard_goodbye_ = false;
+  bool goodbye_sent_ = false;
+  bool peer_finished_ = false;
   bool forgotten_ = false;
   bool finished_ = false;  // the link is lost, dropped or closed by the peer
   ChannelStats stats_;

@@ -1,6 +1,6 @@
 // The sending half of a RingChannel. Eager messages go into the ring with their
 // payload. Large ones are announced; the peer reads them in place if they lie in
-// shared memory, and otherwise from chunks that pump() copies into staging memory.
+// shared memory, and otherwise from chunks that progress() copies into staging memory.
 // Frames wait in a queue while the ring is full. Called by the channel and by the
 // messages, under the progress lock.
 #include "transport/shm/outbox.h"
@@ -12,9 +12,9 @@
 namespace bluecomm::shm {
 namespace {
 
-// At most this many chunks are copied by one pump(), so that others are not kept
+// At most this many chunks are copied by one progress(), so that others are not kept
 // waiting.
-constexpr int kChunksPerPump = 4;
+constexpr int kChunksPerTurn = 4;
 
 }  // namespace
 
@@ -142,7 +142,7 @@ bool Outbox::flush_queue() {
   return changed;
 }
 
-bool Outbox::can_pump() {
+bool Outbox::can_progress() {
   if (!connection_) return false;
   if (!queue_.empty()) {
     // No frame needs more room than this, whichever is first.
@@ -154,11 +154,11 @@ bool Outbox::can_pump() {
                      [this](const auto& message) { return can_copy_chunk(*message); });
 }
 
-bool Outbox::pump() {
+bool Outbox::progress() {
   if (!connection_) return false;
   bool changed = flush_queue();
   needs_retry_ = false;
-  int left = kChunksPerPump;
+  int left = kChunksPerTurn;
   for (bool copied = true; copied && left > 0;) {
     copied = false;
     // Takes one chunk of each message in turn.

@@ -94,13 +94,13 @@ class Outbox {
   void on_frame(const Frame& frame);
 
   // Moves what waits. Returns true if anything moved.
-  bool pump();
+  bool progress();
   bool has_queue() const { return !queue_.empty(); }
-  // Whether pump() would move anything now. If not, the peer has been asked to wake
+  // Whether progress() would move anything now. If not, the peer has been asked to wake
   // this rank when it would.
-  bool can_pump();
-  // A segment could not be made known because the socket is full: pump() must be tried
-  // again soon.
+  bool can_progress();
+  // A segment could not be made known because the socket is full: progress() must be
+  // tried again soon.
   bool needs_retry() const { return needs_retry_; }
   // Whether everything that was sent has been delivered.
   bool idle() const { return queue_.empty() && sent_.empty(); }

@@ -102,7 +102,7 @@ class ShmTransport final : public Transport, private Connector::Owner {
     doorbell_.arm();
     return std::none_of(channels_.begin(), channels_.end(), [this](const auto& entry) {
       const auto& [peer, channel] = entry;
-      return channel->has_work() ||
+      return channel->busy() ||
              (channel->wants_connection() && !connector_.is_dialling(peer));
     });
   }
@@ -188,7 +188,7 @@ class ShmTransport final : public Transport, private Connector::Owner {
   }
 
   void on_unreachable(int peer, const std::string& text) override {
-    channels_.at(peer)->fail(*receiver_, text);
+    channels_.at(peer)->lose(*receiver_, text);
   }
 
   const std::shared_ptr<SharedState> shared_;
