@@ -1,4 +1,4 @@
-"""Checkpoints of all ranks, of which a resumed run takes the last whole set."""
+"""Checkpoints of all ranks; a resumed run loads the last complete set."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import bluecomm as bf
 class Checkpoints:
     """A file per rank and epoch in a folder that outlives the job.
 
-    With parameter averaging every rank has a model and a state of its own. A job that
-    dies while it saves leaves a set that is not whole; the one before it is kept until
-    all ranks have saved.
+    With parameter averaging every rank has its own model and state. A job that dies
+    while saving leaves an incomplete set, so the previous set is kept until all ranks
+    have saved.
 
     Args:
-        folder: On each host, or shared by all.
+        folder: A folder on each host, or shared by all.
     """
 
     def __init__(self, folder: str) -> None:
@@ -35,7 +35,7 @@ class Checkpoints:
         return [int(match[1]) for match in found if match]
 
     def save(self, epoch: int, state: dict[str, Any]) -> None:
-        """Save what this rank has after ``epoch`` epochs. Every rank must call it."""
+        """Save this rank's state after ``epoch`` epochs. Every rank must call it."""
         path = self._path(epoch)
         unfinished = path.with_suffix(".new")
         torch.save(state, unfinished)
@@ -54,6 +54,6 @@ class Checkpoints:
         return max(common, default=0)
 
     def load(self, epoch: int) -> dict[str, Any]:
-        """Return what this rank saved after ``epoch`` epochs."""
+        """Return the state that this rank saved after ``epoch`` epochs."""
         state: dict[str, Any] = torch.load(self._path(epoch), weights_only=True)
         return state

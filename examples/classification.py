@@ -1,4 +1,4 @@
-"""What the image examples have in common: an epoch of training, and an evaluation."""
+"""Shared code of the image examples: an epoch of training, and an evaluation."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def train_epoch(
 
     Args:
         model: Returns class scores.
-        optimizer: Stepped once a batch.
+        optimizer: Takes a step for each batch.
         batches: Images and labels.
-        scheduler: Stepped once a batch, where given.
+        scheduler: Takes a step for each batch, if given.
     """
     model.train()
     total = count = 0.0
@@ -57,7 +57,7 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 def evaluate(
     model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> tuple[float, float]:
-    """Return mean loss and accuracy over the batches of all ranks together.
+    """Return the mean loss and the accuracy over the batches of all ranks.
 
     Every rank has its own share of the samples, and must call this.
     """

@@ -1,4 +1,4 @@
-"""The options with which the examples choose how ranks communicate."""
+"""Command-line options that choose how ranks communicate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import bluecomm as bf
 from bluecomm.optim import algorithm_names
 
 ALIASES = {"horovod": "gradient_allreduce"}
-# One neighbor after the other, among ranks and among machines.
+# Algorithms that can use one neighboring rank or machine at a time.
 NEIGHBOR_TOPOLOGIES = {
     "neighbor_allreduce": "one_peer",
     "hierarchical_neighbor_allreduce": "one_peer",
@@ -19,11 +19,11 @@ NEIGHBOR_TOPOLOGIES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
-    """Add ``--dist-optimizer`` and what goes with it.
+    """Add ``--dist-optimizer`` and its options.
 
     Args:
         parser: Parser of the example.
-        *more_names: Choices that the example itself takes care of.
+        *more_names: Choices that the example itself implements.
     """
     names = [*algorithm_names(), *ALIASES, *more_names]
     parser.add_argument(
@@ -42,14 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
         "--disable-dynamic-topology",
         action="store_true",
         help="average with all in-neighbors of the topology in each step, instead of "
-        "with one of them after the other",
+        "one after the other",
     )
 
 
 def distribute(
     optimizer: torch.optim.Optimizer, model: nn.Module, args: argparse.Namespace
 ) -> torch.optim.Optimizer:
-    """Return ``optimizer`` made to communicate as the options say."""
+    """Return a distributed form of ``optimizer``, as the options specify."""
     algorithm = ALIASES.get(args.dist_optimizer, args.dist_optimizer)
     options: dict[str, object] = {}
     if algorithm in ("allreduce", *NEIGHBOR_TOPOLOGIES):

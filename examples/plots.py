@@ -1,4 +1,4 @@
-"""Error curves, into a file or a window."""
+"""Plots error curves into a file or a window."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def plot_errors(
     title: str,
     file: str | None,
 ) -> None:
-    """Draw a line per name on a logarithmic scale.
+    """Draw one line for each name, on a logarithmic scale.
 
     Args:
         curves: Name to the errors of each round.
-        xlabel: Under the rounds.
-        ylabel: Beside the errors.
-        title: Above.
-        file: Where the picture goes; None: into a window.
+        xlabel: Label of the rounds.
+        ylabel: Label of the errors.
+        title: Title of the plot.
+        file: File to write, or ``None`` to open a window.
     """
     import matplotlib
 
@@ -32,9 +32,9 @@ def plot_errors(
 
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     for number, (name, errors) in enumerate(curves.items()):
-        # Thinner and broken, so that a line below another one shows.
+        # Later lines are thinner and dashed, so that lines below them show.
         style = {"linestyle": _STYLES[number % 4], "linewidth": 3 - number % 4 * 0.6}
-        # An exact result has no logarithm.
+        # An error of zero has no logarithm.
         axes.semilogy([max(error, 1e-17) for error in errors], label=name, **style)
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     axes.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""Progress of long work, shown by rank 0: a bar on a terminal, else a few lines."""
+"""Progress shown by rank 0: a bar on a terminal, a few lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Progress:
     """Context manager; ``advance`` is called once per unit of work.
 
     Args:
-        label: What is counted.
-        total: How many there are.
+        label: Name of the units.
+        total: Number of units.
     """
 
     def __init__(self, label: str, total: int) -> None:
@@ -56,7 +56,7 @@ class Progress:
         self._bar.stop()
 
     def advance(self, text: str) -> None:
-        """Count one unit of work; ``text`` says how it went."""
+        """Count one unit of work; ``text`` describes its result."""
         before = self._done * _LINES // self._total
         self._done += 1
         self._bar.update(self._task, advance=1, description=text)

@@ -1,4 +1,4 @@
-"""Average consensus: ranks find the mean of their vectors by talking to neighbors.
+"""Average consensus: ranks find the mean of their vectors by averaging with neighbors.
 
     bfrun -np 4 python examples/pytorch_average_consensus.py
     bfrun -np 4 python examples/pytorch_average_consensus.py \\
@@ -11,8 +11,8 @@ in-neighbors' vectors. The error against the exact mean falls by the factor
 exponential graph on a power of two.
 
 With ``--asynchronous-mode`` no rank waits for another: each one pushes shares of its
-vector, and of a scalar p, into its neighbors' windows and collects what lies in its own
-(push-sum). The sums over all ranks stay what they were, so vector / p goes to the mean.
+vector, and of a scalar p, into its neighbors' windows, and collects the shares in its
+own (push-sum). The sums over all ranks stay the same, so vector / p goes to the mean.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--enable-dynamic-topology",
         action="store_true",
-        help="average with one neighbor after the other",
+        help="average with one neighbor at a time",
     )
     parser.add_argument(
         "--asynchronous-mode",
         action="store_true",
-        help="push-sum by windows, every rank at its own pace",
+        help="push-sum through windows, each rank at its own pace",
     )
     parser.add_argument(
         "--save-plot-file", metavar="FILE", help="draw the error over the rounds"
@@ -64,7 +64,9 @@ def parse_arguments() -> argparse.Namespace:
         "--plot-interactive", action="store_true", help="show the plot in a window"
     )
     parser.add_argument(
-        "--no-cuda", action="store_true", help="as it is: tensors are on the CPU"
+        "--no-cuda",
+        action="store_true",
+        help="accepted for BlueFog's command lines: tensors are on the CPU anyway",
     )
     parser.add_argument("--seed", type=int, default=2020, help="default: 2020")
     return parser.parse_args()
@@ -75,7 +77,7 @@ def relative_error(x: torch.Tensor, mean: torch.Tensor) -> float:
 
 
 def draw(args: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return this rank's vector and the mean of all."""
+    """Return this rank's random vector and the mean of all vectors."""
     generator = torch.Generator().manual_seed(args.seed + bf.rank())
     x = torch.randn(args.data_size, dtype=torch.float64, generator=generator)
     return x, bf.allreduce(x, average=True)
@@ -105,7 +107,7 @@ def run(args: argparse.Namespace) -> list[float]:
 
 
 def run_asynchronously(args: argparse.Namespace) -> list[float]:
-    """The same by push-sum; also print what is kept over all ranks."""
+    """Do the same by push-sum; also print the sums, which must not change."""
     x, mean = draw(args)
     errors = [relative_error(x, mean)]
     peers = bf.GetDynamicOnePeerSendRecvRanks(bf.load_topology(), bf.rank())
@@ -119,7 +121,7 @@ def run_asynchronously(args: argparse.Namespace) -> list[float]:
         bf.win_accumulate(x, "x", share, dict.fromkeys(targets, share))
         bf.win_update_then_collect("x")
         errors.append(relative_error(x / bf.win_associated_p("x"), mean))
-    # What a rank that was ahead has left with the others.
+    # Collect the shares that ranks ahead of this one have left.
     bf.barrier()
     bf.win_update_then_collect("x")
     p = bf.win_associated_p("x")

@@ -1,4 +1,4 @@
-"""Images per second of a model on synthetic data, for any way to communicate.
+"""Measures images per second of a model on synthetic data, with any algorithm.
 
     bfrun -np 4 python examples/pytorch_benchmark.py --model resnet18 \\
         --dist-optimizer neighbor_allreduce
@@ -100,7 +100,7 @@ def measure(args: argparse.Namespace, step: Callable[[], None]) -> list[float]:
 
 
 def profile(args: argparse.Namespace, step: Callable[[], None]) -> None:
-    """Run one iteration under torch's profiler and print what took longest."""
+    """Run one iteration under torch's profiler and print the slowest operations."""
     with torch.profiler.profile() as profiler:
         for _ in range(args.num_batches_per_iter):
             step()

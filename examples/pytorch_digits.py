@@ -3,8 +3,8 @@
     bfrun -np 4 python examples/pytorch_digits.py --dist-optimizer neighbor_allreduce
     bfrun -np 4 python examples/pytorch_digits.py --shards by-class
 
-With ``--shards by-class`` each rank sees only some of the ten digits, so no rank can
-know them all by itself: only by communicating do all of them reach a high accuracy.
+With ``--shards by-class`` each rank sees only some of the ten digits, so ranks reach a
+high accuracy only by communicating.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def parse_arguments() -> argparse.Namespace:
 def load_shard(
     args: argparse.Namespace,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return this rank's training images and labels, and everyone's test set."""
+    """Return this rank's training images and labels, and the common test set."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 8 - 0.6
     labels = torch.tensor(digits.target)
@@ -54,7 +54,7 @@ def load_shard(
     test, train = order[:360], order[360:]
     if args.shards == "by-class":
         train = train[torch.argsort(labels[train], stable=True)]
-    # Shards of one length, so that all ranks take the same number of steps.
+    # Shards have equal lengths, so that all ranks take the same number of steps.
     length = len(train) // bf.size()
     shard = train[bf.rank() * length : (bf.rank() + 1) * length]
     return images[shard], labels[shard], images[test], labels[test]
@@ -69,7 +69,7 @@ def main() -> None:
     bf.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=args.momentum)
     optimizer = distribute(optimizer, model, args)
-    # Ranks agree the better the smaller the steps: end with small ones.
+    # Smaller steps make ranks agree better, so the last steps are small.
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
 
     start = time.perf_counter()

@@ -4,8 +4,8 @@
     bfrun -np 4 python examples/pytorch_mnist.py
 
 The folder has the four files that http://yann.lecun.com/exdb/mnist publishes, with .gz
-or unpacked; Fashion-MNIST, KMNIST and others have the same format. Without one, the
-1797 digits of scikit-learn are used, enlarged.
+or unpacked. Fashion-MNIST, KMNIST and others have the same format. Without a folder,
+the 1797 digits of scikit-learn are enlarged and used.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def load_shard(
     else:
         images, labels = load_digits_28(train=train)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(7))
-    # Training shards of one length, so that all ranks take the same number of steps.
+    # Shards have equal lengths, so that all ranks take the same number of steps.
     length = len(labels) // bf.size() * bf.size() if train else len(labels)
     mine = order[:length][bf.rank() :: bf.size()]
     return images[mine], labels[mine]

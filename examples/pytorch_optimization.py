@@ -1,13 +1,13 @@
-"""Distributed methods on a problem whose optimum is known: who gets there, how fast?
+"""Compares how fast distributed methods reach a known optimum.
 
     bfrun -np 4 python examples/pytorch_optimization.py --save-plot-file methods.png
     bfrun -np 8 python examples/pytorch_optimization.py --method exact_diffusion,d2 \\
         --task linear_regression --topology HypercubeGraph
 
-Every rank has data of its own, drawn from a model of its own, so its own optimum is
-far from that of all data. Neighbor averaging with a constant rate stops at a bias; the
-exact methods go on to the optimum. Gradients are full, not of batches: what is left is
-the method's own error.
+Every rank draws its data from a model of its own, so its own optimum is far from that
+of all data. Neighbor averaging with a constant rate stops at a bias; the exact methods
+reach the optimum. Gradients are full, without batches, so the remaining error is that
+of the method.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bluecomm.topology import StaticTopology
 from bluecomm.topology.names import make_topology
 from plots import plot_errors
 
-# Name to the algorithm and its options. BlueFog's spellings are among them.
+# Name to the algorithm and its options. Some names are BlueFog's.
 METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "gradient_allreduce": ("gradient_allreduce", {}),
     "allreduce": ("allreduce", {"order": "atc"}),
@@ -101,7 +101,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Problem(nn.Module):
-    """Ridge-regularised regression on the data of one rank; the loss is its output."""
+    """Ridge-regularised regression on the data of one rank; returns the loss."""
 
     def __init__(self, task: str, seed: int) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ def find_optimum(problem: Problem) -> Tensor:
 
 
 def graph_of(topology: StaticTopology) -> nx.DiGraph:
-    """Return who sends to whom."""
+    """Return the graph that an option names."""
     graph = nx.DiGraph()
     graph.add_nodes_from(range(topology.size))
     for rank in range(topology.size):
@@ -157,7 +157,7 @@ def run_method(
     """Return this rank's distance from the optimum before each iteration.
 
     Raises:
-        ValueError: The method does not go with the topology; says why.
+        ValueError: The topology does not suit the method; the text says why.
     """
     algorithm, options = METHODS[name]
     if name not in WITHOUT_TOPOLOGY:
@@ -169,7 +169,7 @@ def run_method(
         elif isinstance(topology, StaticTopology):
             bf.set_topology(graph_of(topology))
         else:
-            raise ValueError(f"push_diging takes a static topology, not {topology}")
+            raise ValueError(f"push_diging needs a static topology, not {topology}")
     with torch.no_grad():
         problem.x.zero_()
     optimizer = bf.DistributedOptimizer(

@@ -1,4 +1,4 @@
-"""Train a ResNet on CIFAR-10 or on a folder of images, and go on after an interruption.
+"""Trains a ResNet on CIFAR-10 or on a folder of images, and resumes interrupted jobs.
 
     bfrun -np 4 python examples/pytorch_resnet.py --train-dir ~/data/cifar-10-batches-py
     bfrun -np 8 -H host1:4,host2:4 python examples/pytorch_resnet.py \\
@@ -6,10 +6,10 @@
         --model resnet50 --checkpoint-dir /data/checkpoints
     bfrun -np 2 python examples/pytorch_resnet.py --synthetic --epochs 2
 
-The recipe is the usual one: the learning rate rises from that of one rank to that of
-all within the first epochs, and falls to a tenth after a third, two thirds and eight
-ninths of the training. A job with --checkpoint-dir that is started again goes on where
-all ranks have saved last.
+The recipe is the usual one. Within the first epochs the learning rate rises from that
+of one rank to that of all. It falls to a tenth after a third, two thirds and eight
+ninths of the training. A job with --checkpoint-dir that is started again resumes from
+the last checkpoint of all ranks.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
 
 
 def load(args: argparse.Namespace, *, train: bool) -> tuple[Dataset, int]:
-    """Return the images of one of both sets, and the number of classes."""
+    """Return the training or validation images, and the number of classes."""
     if args.synthetic:
         size, count = args.image_size or 32, args.samples if train else 64
         return TensorDataset(*synthetic_images(count, size, 10, 2 + train)), 10
@@ -112,11 +112,11 @@ def load(args: argparse.Namespace, *, train: bool) -> tuple[Dataset, int]:
 
 
 def learning_rate_factor(epoch: float, args: argparse.Namespace) -> float:
-    """Return what the rate of all ranks together is multiplied by.
+    """Return the factor of the learning rate of all ranks together.
 
     Args:
-        epoch: How far the training is, with fractions.
-        args: Has ``warmup_epochs`` and ``epochs``.
+        epoch: Progress of the training in epochs, with fractions.
+        args: Options with ``warmup_epochs`` and ``epochs``.
     """
     if epoch < args.warmup_epochs:
         start = 1 / bf.size()
@@ -126,7 +126,7 @@ def learning_rate_factor(epoch: float, args: argparse.Namespace) -> float:
 
 
 def make_loaders(args: argparse.Namespace) -> tuple[DataLoader, DataLoader, int]:
-    """Return this rank's shares of both sets, in batches, and the number of classes."""
+    """Return this rank's batches of both sets, and the number of classes."""
     train_set, num_classes = load(args, train=True)
     val_set, _ = load(args, train=False)
     sampler = DistributedSampler(train_set, bf.size(), bf.rank(), seed=args.seed)
@@ -157,7 +157,7 @@ def train_and_save(
     train: DataLoader,
     checkpoints: Checkpoints | None,
 ) -> dict[str, float]:
-    """Train the epochs that are left, and return the first and the last loss."""
+    """Train the remaining epochs, and return the first and the last loss."""
     optimizer = make_optimizer(args, model)
     parts = {"model": model, "optimizer": optimizer}
     first = checkpoints.latest() if checkpoints else 0
@@ -174,8 +174,8 @@ def train_and_save(
     with Progress("epochs", args.epochs - first) as progress:
         for epoch in range(first, args.epochs):
             train.sampler.set_epoch(epoch)
-            # Augmentation: other on each rank and in each epoch, and the same again
-            # in a run that goes on.
+            # The augmentation differs between ranks and epochs, and repeats in a
+            # resumed run.
             torch.manual_seed(args.seed + epoch * bf.size() + bf.rank())
             loss = train_epoch(model, optimizer, train, scheduler)
             rate = scheduler.get_last_lr()[0]

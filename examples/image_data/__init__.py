@@ -1,6 +1,7 @@
 """Data sets of images from the files that their authors publish; nothing is downloaded.
 
-Read here since torchvision has no build for every PyTorch that the examples run on.
+They are read here because torchvision has no build for every PyTorch that the examples
+run on.
 """
 
 from .cifar import ShiftedAndMirrored, load_cifar10

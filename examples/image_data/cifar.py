@@ -17,7 +17,7 @@ _SHIFT = 4
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Reads dicts, lists and arrays; a pickle could run any code else."""
+    """Unpickles only dicts, lists and arrays, since a pickle could run any code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("numpy.core.multiarray", "numpy._core.multiarray"):
@@ -27,11 +27,11 @@ class _ArraysOnly(pickle.Unpickler):
             return getattr(np, name)
         elif (module, name) == ("_codecs", "encode"):
             return _latin1
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a batch")
+        raise pickle.UnpicklingError(f"a batch must not contain {module}.{name}")
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """Return what a pickle of Python 2 spells as ``encode(text, 'latin1')``."""
+    """Return the bytes that Python 2's pickles store as ``encode(text, 'latin1')``."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"expected latin1, got {encoding}")
     return text.encode("latin1")
@@ -41,13 +41,13 @@ def load_cifar10(folder: str, *, train: bool) -> tuple[Tensor, Tensor]:
     """Return images, ``(n, 3, 32, 32)`` about zero, and labels.
 
     Args:
-        folder: Has ``data_batch_1`` to ``5`` and ``test_batch``, itself or in
+        folder: Folder with ``data_batch_1`` to ``5`` and ``test_batch``, directly or in
             ``cifar-10-batches-py``.
-        train: Which of both sets.
+        train: Whether to load the training set instead of the test set.
 
     Raises:
         FileNotFoundError: A batch is missing.
-        ValueError: One is not what it should be.
+        ValueError: A batch is malformed.
     """
     inner = Path(folder) / "cifar-10-batches-py"
     root = inner if inner.is_dir() else Path(folder)
@@ -59,7 +59,7 @@ def load_cifar10(folder: str, *, train: bool) -> tuple[Tensor, Tensor]:
 
 
 class ShiftedAndMirrored(Dataset[tuple[Tensor, Tensor]]):
-    """Images that are shifted by up to four pixels and mirrored at random.
+    """Images, randomly shifted by up to four pixels and mirrored.
 
     Args:
         images: ``(n, channels, height, width)``.
@@ -89,7 +89,7 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
             images = torch.tensor(batch[b"data"].reshape(-1, 3, 32, 32))
             labels = torch.tensor(batch[b"labels"])
         except (pickle.UnpicklingError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is no batch of CIFAR-10: {error}") from error
+            raise ValueError(f"{path} is not a batch of CIFAR-10: {error}") from error
     if len(images) != len(labels):
         raise ValueError(f"{path}: {len(images)} images, {len(labels)} labels")
     return images, labels

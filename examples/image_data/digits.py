@@ -9,7 +9,7 @@ _TEST = 360
 
 
 def load_digits_28(*, train: bool) -> tuple[Tensor, Tensor]:
-    """Return images, ``(n, 1, 28, 28)`` about zero, and labels; 1437 or 360 of them."""
+    """Return images, ``(n, 1, 28, 28)`` about zero, and labels: 1437 or 360."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()

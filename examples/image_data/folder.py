@@ -1,4 +1,4 @@
-"""A folder of images with a folder for each class, as ImageNet is kept."""
+"""A folder of images with a subfolder for each class, as for ImageNet."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _DEVIATION = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 
 
 class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
-    """Square images of one size, read when they are asked for.
+    """Square images of one size, read on access.
 
     Args:
-        folder: Has ``CLASS/IMAGE.jpg``; classes are numbered in alphabetical order.
-        size: Pixels of a side.
-        augment: Whether to cut out a random part and to mirror it at random.
+        folder: Folder with ``CLASS/IMAGE.jpg``; classes are numbered in alphabetical
+            order.
+        size: Length of a side in pixels.
+        augment: Whether to crop and mirror randomly.
 
     Raises:
         FileNotFoundError: The folder has no such images.
@@ -57,7 +58,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         return (pixels - _MEAN) / _DEVIATION, torch.tensor(label)
 
     def _box(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """Return the square that is cut out: a random one, or the middle."""
+        """Return the square to crop: a random one, or the center."""
         share = 0.875
         left = top = 0.5
         if self._augment:

@@ -1,4 +1,4 @@
-"""MNIST and its relatives, in IDX files: magic number, sizes, bytes."""
+"""MNIST and similar data sets in IDX files: magic number, sizes, bytes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def read_idx(path: Path) -> Tensor:
     """Return the array of bytes in an IDX file, compressed (``.gz``) or not.
 
     Raises:
-        ValueError: It is no IDX file of bytes, or is cut short.
+        ValueError: The file is not an IDX file of bytes, or is truncated.
     """
     data = path.read_bytes()
     if path.suffix == ".gz":
         data = gzip.decompress(data)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _UNSIGNED_BYTE:
-        raise ValueError(f"{path} is no IDX file of unsigned bytes")
+        raise ValueError(f"{path} is not an IDX file of unsigned bytes")
     start = 4 + 4 * data[3]
     shape = struct.unpack(f">{data[3]}I", data[4:start].ljust(start - 4, b"\0"))
     expected = int(np.prod(shape))
@@ -40,20 +40,20 @@ def load_mnist(folder: str, *, train: bool) -> tuple[Tensor, Tensor]:
     """Return images, ``(n, 1, 28, 28)`` about zero, and labels.
 
     Args:
-        folder: Has ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the
-            ``t10k`` ones, as they are or with ``.gz``.
-        train: Which of both sets.
+        folder: Folder with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and
+            the ``t10k`` files, each possibly with ``.gz``.
+        train: Whether to load the training set instead of the test set.
 
     Raises:
         FileNotFoundError: One of the files is missing.
-        ValueError: One of them is not what it should be.
+        ValueError: One of the files is malformed.
     """
     stem = "train" if train else "t10k"
     images = read_idx(_find(folder, f"{stem}-images", "idx3-ubyte"))
     labels = read_idx(_find(folder, f"{stem}-labels", "idx1-ubyte"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise ValueError(
-            f"{folder}: {tuple(images.shape)} images do not go with "
+            f"{folder}: {tuple(images.shape)} images do not match "
             f"{tuple(labels.shape)} labels"
         )
     # Mean and deviation of the training images.
@@ -61,7 +61,7 @@ def load_mnist(folder: str, *, train: bool) -> tuple[Tensor, Tensor]:
 
 
 def _find(folder: str, stem: str, kind: str) -> Path:
-    # Unpacked by hand, the dash is sometimes a dot.
+    # Some tools replace the dash by a dot when they unpack a file.
     names = [f"{stem}{mark}{kind}{end}" for mark in "-." for end in ("", ".gz")]
     for name in names:
         if (Path(folder) / name).is_file():

@@ -1,7 +1,8 @@
 """Standard image models for the examples, by name.
 
-Defined here since torchvision has no build for every PyTorch that the examples run on.
-Layouts and parameter counts are those of the papers (and of torchvision).
+They are defined here because torchvision has no build for every PyTorch that the
+examples run on. Layouts and parameter counts are those of the papers and of
+torchvision.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """How to make a model, and what it takes."""
+    """A model's constructor and the shape of its input."""
 
     create: Callable[..., nn.Module]
     input_shape: tuple[int, int, int]  # channels, height, width

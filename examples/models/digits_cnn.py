@@ -8,8 +8,8 @@ from torch import Tensor, nn
 class DigitsCNN(nn.Module):
     """Two convolutions and two linear layers; 38,282 parameters, no buffers.
 
-    Without batch normalization, whose statistics would stay different on ranks that
-    see different classes.
+    It has no batch normalization, whose statistics would stay different on ranks with
+    different classes.
     """
 
     def __init__(self, num_classes: int = 10) -> None:

@@ -2,8 +2,8 @@
 
 Source:
     He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
-    arXiv:1512.03385. As is usual today, the stride of a bottleneck is in its 3x3
-    convolution.
+    arXiv:1512.03385. As usual today, the 3x3 convolution of a bottleneck
+    has the stride.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def conv_norm(
 
 
 class Residual(nn.Module):
-    """``relu(body(x) + shortcut(x))``; the shortcut projects where shapes differ."""
+    """``relu(body(x) + shortcut(x))``; the shortcut projects if shapes differ."""
 
     def __init__(
         self, body: nn.Sequential, channels_in: int, channels_out: int, stride: int
@@ -44,7 +44,7 @@ class Residual(nn.Module):
 
 
 def basic_block(channels_in: int, width: int, stride: int) -> Residual:
-    """Return a block of two 3x3 convolutions, with ``width`` channels at its end."""
+    """Return a block of two 3x3 convolutions, with ``width`` output channels."""
     body = nn.Sequential(
         *conv_norm(channels_in, width, 3, stride),
         nn.ReLU(inplace=True),
@@ -54,7 +54,7 @@ def basic_block(channels_in: int, width: int, stride: int) -> Residual:
 
 
 def bottleneck_block(channels_in: int, width: int, stride: int) -> Residual:
-    """Return a 1x1, 3x3, 1x1 block, with ``4 * width`` channels at its end."""
+    """Return a 1x1, 3x3, 1x1 block, with ``4 * width`` output channels."""
     body = nn.Sequential(
         *conv_norm(channels_in, width, 1),
         nn.ReLU(inplace=True),
@@ -70,7 +70,7 @@ class ResNet(nn.Module):
 
     Args:
         blocks: Number of blocks of each stage.
-        bottleneck: Use bottleneck blocks, which widen by four, instead of basic ones.
+        bottleneck: Use bottleneck blocks, which widen by four, instead of basic blocks.
         num_classes: Number of class scores.
     """
 

@@ -1,4 +1,4 @@
-"""VGG with 16 layers: a few very large parameters, a test of bandwidth.
+"""VGG with 16 layers: a few very large parameters, which test bandwidth.
 
 Source:
     Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image
