@@ -1,7 +1,7 @@
 """The native engine: what the C++ extension offers to Python."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypedDict, TypeVar, type_check_only
+from typing import Any, Protocol, TypedDict, TypeVar, type_check_only
 
 from typing_extensions import Never
 
@@ -87,9 +87,8 @@ class Peer(TypedDict):
     offers: dict[str, str]  # transport name to offer, as Engine.offers() gave it there
 
 @type_check_only
-class PendingOperation(TypedDict):
-    handle: int
-    is_window_call: bool  # its deadline cannot be put off
+class PendingRequest(TypedDict):
+    id: int
     kind: str
     name: str
     age_s: float
@@ -229,41 +228,41 @@ class Engine(metaclass=_PybindType):
         self, group_id: int, ranks: Sequence[int], machine_of: Sequence[int]
     ) -> None: ...
     def submit(self, call: _CallT, kept: dict[int, _CallT] | None = None) -> int:
-        """Start an operation and return its handle; memory stays the caller's.
+        """Start an operation and return its id; memory stays the caller's.
 
         A blocking call is waited for here, too: 0 means that it succeeded and left no
         `output`. Otherwise (a failure, a result to fetch, a signal, 100 ms have passed)
-        the handle is to be waited for and released. `kept[handle]` becomes `call`
+        the id is to be waited for and released. `kept[id]` becomes `call`
         before a signal handler can raise an exception.
         """
 
-    def done(self, handle: int) -> bool: ...
-    def wait(self, handle: int, timeout_s: float) -> Completion | None:
-        """Drive the engine until the operation is over; None when `timeout_s` passed.
+    def done(self, request: int) -> bool: ...
+    def wait(self, request: int, timeout_s: float) -> Completion | None:
+        """Drive the engine until the request is done; None when `timeout_s` passed.
 
         Releases the GIL; raises KeyboardInterrupt when a signal handler did.
         """
 
-    def output(self, handle: int) -> tuple[SharedBlock, list[int]]:
+    def output(self, request: int) -> tuple[SharedBlock, list[int]]:
         """Result allocated by the engine: memory, and rows from each source."""
 
-    def release(self, handle: int) -> bool:
-        """Forget a handle that is over; return whether its tensors may be freed.
+    def release(self, request: int) -> bool:
+        """Forget a request that is done; return whether its tensors may be freed.
 
-        If not, a transport reads them still, until `finished` returns the handle.
+        If not, a transport reads them still, until `finished` returns the id.
         """
 
     def finished(self) -> list[int]:
-        """Handles over since the last call, for dropping their tensors."""
+        """Ids of requests that have ended since the last call and read no memory."""
 
     def held(self) -> list[int]:
-        """Handles over whose tensors a transport reads; after `close`, for good."""
+        """Ids of ended requests whose tensors are read; after `close`, for good."""
 
-    def fail(self, handle: int, code: int, text: str) -> None: ...
-    def extend_deadline(self, handle: int, seconds: float) -> None:
+    def fail(self, request: int, code: int, text: str) -> None: ...
+    def extend_deadline(self, request: int, seconds: float) -> None:
         """Move the deadline to at least ``seconds`` from now."""
 
-    def pending(self) -> list[PendingOperation]: ...
+    def pending(self) -> list[PendingRequest]: ...
     def peer_lost(self, rank: int, text: str) -> None: ...
     def stats(self) -> EngineCounters: ...
     def reset_stats(self) -> None: ...
@@ -273,9 +272,6 @@ class Engine(metaclass=_PybindType):
     def resume(self) -> None: ...
     def close(self, timeout_s: float) -> None:
         """Say goodbye to all peers, drain, stop the thread; later calls fail."""
-
-class WindowTicket(_MadeByEngine):
-    """A request to other ranks about a window."""
 
 class Window(metaclass=_PybindType):
     """This rank's part of a window; see native/window/window.h and service.h."""
@@ -295,11 +291,17 @@ class Window(metaclass=_PybindType):
         zero_init: bool,
         memory: SharedMemory,
     ) -> None: ...
-    def open(self, timeout_s: float) -> WindowTicket:
-        """Make it known; done when all neighbors have."""
+    # Requests are waited for and released by their ids, as operations are. Each is
+    # entered into `kept` before a signal handler can raise: kept[id] = keep.
+    def open(self, timeout_s: float, kept: dict[int, _Kept], keep: _Kept) -> int:
+        """Make it known; the request is done when all neighbors have done so."""
 
     def remove(self) -> None:
         """Forget it; ValueError while requests of this rank are under way."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests of this rank are under way."""
 
     def put(
         self,
@@ -308,13 +310,13 @@ class Window(metaclass=_PybindType):
         accumulates: bool,
         with_p: bool,
         timeout_s: float,
-        waits: bool,  # the caller waits at once
-        kept: dict[WindowTicket, _Kept],
-        keep: _Kept,  # in kept[ticket] before a handler of signals can run
-    ) -> WindowTicket | None:
-        """Memory stays the caller's, unchanged until the ticket is done.
+        blocking: bool,  # the caller waits at once
+        kept: dict[int, _Kept],
+        keep: _Kept,
+    ) -> int:
+        """Memory stays the caller's, unchanged until the request is done.
 
-        None: it is done already, as the targets share memory with this rank.
+        Returns 0 if the call has ended, as the targets share memory with this rank.
         """
 
     def get(
@@ -322,17 +324,19 @@ class Window(metaclass=_PybindType):
         sources: Sequence[tuple[int, float]],
         with_p: bool,
         timeout_s: float,
-        waits: bool,
-    ) -> WindowTicket | None: ...
+        blocking: bool,
+        kept: dict[int, _Kept],
+        keep: _Kept,
+    ) -> int: ...
     def lock(
         self,
         owner: int,
         timeout_s: float,
-        kept: dict[WindowTicket, _Kept],
-        keep: _Kept,  # as in put()
-    ) -> WindowTicket: ...
-    def unlock(self, owner: int, ticket: WindowTicket) -> None:
-        """Give a mutex back, or up."""
+        kept: dict[int, list[Any]],
+        keep: list[Any],  # the id is appended, for unlock()
+    ) -> int: ...
+    def unlock(self, owner: int, request: int) -> None:
+        """Give a mutex back, or give the request up."""
 
     def update(
         self,
@@ -345,8 +349,6 @@ class Window(metaclass=_PybindType):
         keeps: bool,
     ) -> None: ...
     def publish(self, own: int) -> None: ...
-    def done(self, ticket: WindowTicket) -> bool: ...
-    def wait(self, ticket: WindowTicket, timeout_s: float) -> Completion | None: ...
     @property
     def p(self) -> float: ...
     def scale_p(self, factor: float) -> None: ...

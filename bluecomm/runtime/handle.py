@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -16,38 +17,72 @@ Result = TypeVar("Result")
 
 
 class RequestOwner(Protocol):
-    """What a handle needs of the world that runs its operation."""
+    """What a handle needs of the world that runs its request."""
 
     rank: int
 
     def is_done(self, number: int) -> bool:
-        """Return whether an operation has finished."""
+        """Return whether a request has ended."""
 
     def wait(self, number: int, timeout_s: float | None) -> Completion | None:
-        """Wait for an operation; return ``None`` if ``timeout_s`` passed."""
+        """Wait for a request; return ``None`` if ``timeout_s`` passed."""
 
     def limit_s(self, number: int) -> float:
-        """Return the deadline that an operation was started with, in seconds."""
+        """Return the deadline that a request was started with, in seconds."""
 
     def release(self, number: int) -> None:
-        """Drop an operation that has been waited for."""
+        """Drop a request that has been waited for."""
 
     def forget(self, number: int) -> None:
-        """Drop an operation that nobody will wait for, once it has finished."""
+        """Drop a request that nobody will wait for, once it has ended."""
 
 
-class Handle(Generic[Result]):
-    """An operation that was started and may still run.
+class Handle(abc.ABC, Generic[Result]):
+    """An operation, or a call about a window, that was started and may still run.
 
-    The tensors that it reads and writes are kept alive until it is over, also when the
-    handle is dropped without ``wait``. It is waited for once.
+    The tensors that it reads and writes are kept alive until it has ended, also when
+    the handle is dropped without ``wait``. It is waited for once.
+    """
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def done(self) -> bool:
+        """Return whether ``wait`` would return (or raise) at once.
+
+        Raises:
+            ValueError: The handle has been waited for already.
+        """
+
+    @abc.abstractmethod
+    def wait(self, timeout_s: float | None = None) -> Result:
+        """Return the result, as soon as it is there.
+
+        Args:
+            timeout_s: Seconds to wait at most; the operation goes on after that and the
+                handle can be waited for again. Default: the operation's own deadline.
+
+        Returns:
+            What the blocking form of the operation returns.
+
+        Raises:
+            ValueError: The handle has been waited for already.
+            MismatchError: The ranks called the operation with differing arguments.
+            PeerLostError: A rank that takes part is gone.
+            CommunicationTimeout: The deadline or ``timeout_s`` passed.
+            ShutdownError: ``shutdown`` cut the operation short.
+        """
+
+
+class RequestHandle(Handle[Result]):
+    """The handle of one request of the engine.
 
     Args:
-        world: World whose engine runs the operation.
-        number: The engine's number of the operation.
-        kind: The engine's word for the operation.
-        name: Its name.
-        finish: Makes the result from ``number`` once the operation is over. Called
+        world: World whose engine runs the request.
+        number: The engine's id of the request.
+        kind: The name of the function that started it.
+        name: Name of the operation or the window.
+        finish: Makes the result from ``number`` once the request has succeeded. Called
             once, by ``wait``.
     """
 
@@ -68,31 +103,10 @@ class Handle(Generic[Result]):
         self._finish: Callable[[int], Result] | None = finish
 
     def done(self) -> bool:
-        """Return whether ``wait`` would return (or raise) at once.
-
-        Raises:
-            ValueError: The handle has been waited for already.
-        """
         self._fresh()
         return self._world.is_done(self._number)
 
     def wait(self, timeout_s: float | None = None) -> Result:
-        """Return the result, as soon as it is there.
-
-        Args:
-            timeout_s: Seconds to wait at most; the operation goes on after that and the
-                handle can be waited for again. Default: the operation's own deadline.
-
-        Returns:
-            What the blocking form of the operation returns.
-
-        Raises:
-            ValueError: The handle has been waited for already.
-            MismatchError: The ranks called the operation with differing arguments.
-            PeerLostError: A rank that takes part is gone.
-            CommunicationTimeout: The deadline or ``timeout_s`` passed.
-            ShutdownError: ``shutdown`` cut the operation short.
-        """
         finish = self._fresh()
         world, number = self._world, self._number
         completion = world.wait(number, timeout_s)
@@ -140,8 +154,8 @@ class Handle(Generic[Result]):
         return f"<Handle of {self._label()}, {state}>"
 
 
-class OverHandle(Handle[Result]):
-    """The handle of an operation that ended well and has been released already."""
+class FinishedHandle(RequestHandle[Result]):
+    """The handle of a request that has succeeded and has been released already."""
 
     __slots__ = ()
 
@@ -154,7 +168,7 @@ class OverHandle(Handle[Result]):
         return finish(self._number)
 
     def __del__(self) -> None:
-        pass  # nothing is left of it
+        pass  # the engine has nothing left to forget
 
 
 class MappedHandle(Handle[Result]):
@@ -171,9 +185,6 @@ class MappedHandle(Handle[Result]):
 
     def wait(self, timeout_s: float | None = None) -> Result:
         return self._map(self._inner.wait(timeout_s))
-
-    def __del__(self) -> None:
-        pass  # the inner handle takes care of itself
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -192,9 +203,6 @@ class GroupHandle(Handle[list[Result]]):
 
     def wait(self, timeout_s: float | None = None) -> list[Result]:
         return wait_all(self._members, timeout_s)
-
-    def __del__(self) -> None:
-        pass  # the members take care of themselves
 
     def __repr__(self) -> str:
         return f"<Handle of {len(self._members)} operations>"

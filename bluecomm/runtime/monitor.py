@@ -37,7 +37,7 @@ from bluecomm.runtime.rendezvous.agent_connection import AgentLost, News
 from bluecomm.runtime.stall import StallReport
 
 if TYPE_CHECKING:
-    from bluecomm._native import Engine, PendingOperation
+    from bluecomm._native import Engine, PendingRequest
     from bluecomm.config import Config
     from bluecomm.runtime.peers import PeerRecord
     from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
@@ -130,12 +130,12 @@ class Monitor:
             _, rank, text = self._finished.popleft()
             self._world.engine.peer_lost(rank, text)
 
-    def _look_at(self, pending: list[PendingOperation]) -> None:
-        for handle in self._warned.keys() - {one["handle"] for one in pending}:
-            del self._warned[handle]
+    def _look_at(self, pending: list[PendingRequest]) -> None:
+        for number in self._warned.keys() - {one["id"] for one in pending}:
+            del self._warned[number]
         due = [operation for operation in pending if self._is_due(operation)]
         for operation in due:
-            self._warned[operation["handle"]] += 1
+            self._warned[operation["id"]] += 1
         if due:
             self._warn(due)
         elif self._agent is not None and time.monotonic() >= self._ask_again_at:
@@ -143,40 +143,38 @@ class Monitor:
             if near:
                 self._ask(self._foremost(near))
 
-    def _is_due(self, operation: PendingOperation) -> bool:
-        warnings = self._warned[operation["handle"]]
+    def _is_due(self, operation: PendingRequest) -> bool:
+        warnings = self._warned[operation["id"]]
         return (
             warnings < len(_WARN_AFTER_S)
             and operation["age_s"] >= _WARN_AFTER_S[warnings]
         )
 
-    def _is_near(self, operation: PendingOperation) -> bool:
+    def _is_near(self, operation: PendingRequest) -> bool:
         """Return whether an operation's deadline is near and may be put off."""
-        stands = operation["is_window_call"] or self._world.has_hard_deadline(
-            operation["handle"]
-        )
+        stands = self._world.has_hard_deadline(operation["id"])
         return not stands and self._policy.is_near(operation["age_s"])
 
-    def _foremost(self, operations: list[PendingOperation]) -> PendingOperation:
+    def _foremost(self, operations: list[PendingRequest]) -> PendingRequest:
         """Return the operation that the program blocks in, else the oldest one."""
         return max(
             operations,
-            key=lambda one: (self._world.is_waited_for(one["handle"]), one["age_s"]),
+            key=lambda one: (self._world.is_waited_for(one["id"]), one["age_s"]),
         )
 
-    def _warn(self, due: list[PendingOperation]) -> None:
+    def _warn(self, due: list[PendingRequest]) -> None:
         """Warn of operations that wait; the table follows when the agent has it."""
         operation = self._foremost(due)
-        if self._warned[operation["handle"]] == len(_WARN_AFTER_S):
+        if self._warned[operation["id"]] == len(_WARN_AFTER_S):
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         if self._agent is None:
             report = StallReport.alone(self._world.rank, operation, len(due) - 1)
             _log.warning("%s", report)
         else:
-            self._unreported = operation["handle"], len(due) - 1
+            self._unreported = operation["id"], len(due) - 1
             self._ask(operation)
 
-    def _ask(self, operation: PendingOperation) -> None:
+    def _ask(self, operation: PendingRequest) -> None:
         """Ask the agent what all ranks do."""
         self._ask_again_at = time.monotonic() + self._policy.ask_every_s
         self._tell(Stall(op=operation["name"]))
@@ -222,7 +220,7 @@ class Monitor:
                 age_s=operation["age_s"],
                 waiting_for=list(operation["waiting_for"]),
                 wish=operation["wish"],
-                blocking=self._world.blocks_program(operation["handle"]),
+                blocking=self._blocks(operation),
             )
             for operation in self._world.engine.pending()
         ]
@@ -232,19 +230,27 @@ class Monitor:
         unreported, others = self._unreported or (0, 0)
         self._unreported = None
         for operation in self._world.engine.pending():
-            handle = operation["handle"]
-            is_due = handle == unreported
+            number = operation["id"]
+            is_due = number == unreported
             report = StallReport.from_table(
                 self._world.rank, operation, table, others if is_due else 0
             )
             if is_due:
                 _log.warning("%s", report)
-            if self._world.blocks_program(handle) and (cycle := report.find_cycle()):
-                self._world.engine.fail(handle, MISMATCH, cycle)
-            elif self._is_near(operation) and report.excuses_all(
-                self._policy.busy_within_s
-            ):
-                self._world.engine.extend_deadline(handle, self._policy.extension_s)
+            with contextlib.suppress(ValueError):  # it has ended since, and is released
+                if self._blocks(operation) and (cycle := report.find_cycle()):
+                    self._world.engine.fail(number, MISMATCH, cycle)
+                elif self._is_near(operation) and report.excuses_all(
+                    self._policy.busy_within_s
+                ):
+                    self._world.engine.extend_deadline(number, self._policy.extension_s)
+
+    def _blocks(self, operation: PendingRequest) -> bool:
+        """Return whether the program blocks in an operation that others must call.
+
+        A call about a window, which others need not call, never does.
+        """
+        return not operation["wish"] and self._world.blocks_program(operation["id"])
 
     def _on_agent_lost(self, news: AgentLost) -> None:
         """The launcher is gone: this process must not outlive it."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bfrun.frames import OutstandingOperation, StallTable
-    from bluecomm._native import PendingOperation
+    from bluecomm._native import PendingRequest
 
 # An operation younger than this may be in a report by chance.
 _SETTLED_S = 5.0
@@ -67,7 +67,7 @@ class StallReport:
 
     @classmethod
     def alone(
-        cls, rank: int, operation: PendingOperation, others: int = 0
+        cls, rank: int, operation: PendingRequest, others: int = 0
     ) -> StallReport:
         """Return the report of a rank that can ask nobody."""
         return cls(
@@ -87,7 +87,7 @@ class StallReport:
     def from_table(
         cls,
         rank: int,
-        operation: PendingOperation,
+        operation: PendingRequest,
         table: StallTable,
         others: int = 0,
     ) -> StallReport:

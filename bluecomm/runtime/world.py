@@ -7,13 +7,13 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError, ShutdownError, SuspendedError
 from bluecomm.runtime.call import Call, Result
-from bluecomm.runtime.handle import Handle, OverHandle
+from bluecomm.runtime.handle import FinishedHandle, Handle, RequestHandle
 from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.monitor import Monitor
 from bluecomm.runtime.peers import PeerRecord, meet_peers
@@ -38,7 +38,7 @@ _REAP_AT = 256
 _CLOSE_TIMEOUT_S = 5.0
 
 # What a transport was left to read when its world ended, which it may do for good.
-_held: list[tuple[object, ...]] = []
+_held: list[object] = []
 
 
 class World:
@@ -74,7 +74,8 @@ class World:
         self.rank = self.assignment.rank
         self.size = self.assignment.size
         self._lock = threading.Lock()  # over an operation's start and its place here
-        self._kept: dict[int, Call[Any]] = {}
+        # What each request uses, by its id. It must live as long as it is listed here.
+        self._kept: dict[int, Any] = {}
         self._reap_at = _REAP_AT
         self._dropped: collections.deque[int] = collections.deque()
         self._forgotten: set[int] = set()
@@ -219,20 +220,56 @@ class World:
                 with self._lock:
                     number = self._engine.submit(call, self._kept)
         except BaseException:
-            self._forget_call(call)
+            self._forget_kept(call)
             raise
         if number == 0:
-            return OverHandle(self, number, call.kind, name, call.finish)
+            return FinishedHandle(self, number, call.kind, name, call.finish)
+        self._note_started(number, timeout_s)
+        return RequestHandle(self, number, call.kind, name, call.finish)
+
+    def start_request(
+        self,
+        submit: Callable[[dict[int, Any], Any], int],
+        keep: object,
+        timeout_s: float | None,
+        *,
+        blocking: bool,
+    ) -> int:
+        """Start a request about a window and keep what it uses.
+
+        Args:
+            submit: Starts the request and returns its id, or 0 if it has ended. Called
+                with the table of what is kept and ``keep``, which it enters there.
+            keep: What must live until the request has ended; an object of its own.
+            timeout_s: Deadline that the program gave, if any: it is never extended.
+            blocking: The caller waits for the request at once.
+
+        Returns:
+            The id of the request; 0 if it has ended.
+        """
+        try:
+            if blocking:
+                number = submit(self._kept, keep)
+            else:
+                with self._lock:
+                    number = submit(self._kept, keep)
+        except BaseException:
+            self._forget_kept(keep)
+            raise
+        if number:
+            self._note_started(number, timeout_s)
+        return number
+
+    def _note_started(self, number: int, timeout_s: float | None) -> None:
         if timeout_s is not None:
             self._hard_limits_s[number] = timeout_s
         if len(self._kept) >= self._reap_at:
             self.reap()
-        return Handle(self, number, call.kind, name, call.finish)
 
-    def _forget_call(self, call: Call[Any]) -> None:
-        """Drop a call whose handle was lost to an exception from a signal handler."""
+    def _forget_kept(self, keep: object) -> None:
+        """Drop a request whose handle an exception of a signal handler has lost."""
         for number, kept in list(self._kept.items()):
-            if kept is call:
+            if kept is keep:
                 self.forget(number)
 
     def output(self, number: int) -> tuple[Any, list[int]]:
@@ -378,7 +415,7 @@ class World:
         self._monitor.close()
         yield
         self._closed = True
-        _held.extend(self._kept[n].keep for n in self._engine.held() if n in self._kept)
+        _held.extend(self._kept[n] for n in self._engine.held() if n in self._kept)
         self._kept.clear()
 
     def close(self, *, orderly: bool = True) -> None:

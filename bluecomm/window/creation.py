@@ -14,7 +14,7 @@ from bluecomm.ops.objects import allgather_object
 from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import topology_digest
-from bluecomm.window.live import LiveWindow, UnknownWindowError, WindowHandle
+from bluecomm.window.live import LiveWindow, UnknownWindowError
 
 __all__ = ["get_current_created_window_names", "win_create", "win_free"]
 
@@ -93,7 +93,12 @@ def win_create(
     window = LiveWindow(name, comm, tensor, native)
     limit_s = window.timeout_s("win_create", timeout_s)
     comm.windows[name] = window
-    WindowHandle(window, "win_create", native.open(limit_s), limit_s).wait()
+    window.start(
+        "win_create",
+        lambda kept, keep: native.open(limit_s, kept, keep),
+        [],
+        timeout_s,
+    ).wait()
     # The neighbors have made it; mutexes may be asked of any rank.
     barrier(timeout_s=timeout_s)
     return True
@@ -123,7 +128,7 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     comm = current_communicator()
     names = sorted(comm.windows) if name is None else [name]
     mine = [one for one in names if one in comm.windows]
-    busy = [one for one in mine if _is_busy(comm.windows[one])]
+    busy = [one for one in mine if comm.windows[one].native.is_busy]
     facts = {"names": names}
     answers = _compare(comm, "win_free", name, facts, timeout_s, (mine, busy))
     for rank, (_, held) in enumerate(answers):
@@ -165,10 +170,6 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _is_busy(window: LiveWindow) -> bool:
-    return any(not window.native.done(ticket) for ticket in list(window.kept))
 
 
 def _topology_of(comm: Communicator) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from bluecomm.ops.neighbor_weights import SrcWeights
-from bluecomm.window.live import WindowHandle, find
+from bluecomm.runtime import Handle
+from bluecomm.window.live import find
 from bluecomm.window.mutex import win_mutex
 
 __all__ = ["win_get", "win_get_nonblocking"]
@@ -17,13 +16,13 @@ def win_get_nonblocking(
     require_mutex: bool = False,
     *,
     timeout_s: float | None = None,
-) -> WindowHandle:
+) -> Handle[bool]:
     """Start ``win_get`` and return a handle at once.
 
     With ``require_mutex`` it returns when all is over. Arguments, result and errors are
     those of ``win_get``.
     """
-    return _start(name, src_weights, require_mutex, timeout_s, waits=False)
+    return _start(name, src_weights, require_mutex, timeout_s, blocking=False)
 
 
 def win_get(
@@ -56,7 +55,7 @@ def win_get(
         PeerLostError: A neighbor is gone.
         CommunicationTimeout: Some neighbors did not answer in time.
     """
-    return _start(name, src_weights, require_mutex, timeout_s, waits=True).wait()
+    return _start(name, src_weights, require_mutex, timeout_s, blocking=True).wait()
 
 
 def _start(
@@ -65,22 +64,29 @@ def _start(
     require_mutex: bool,
     timeout_s: float | None,
     *,
-    waits: bool,
-) -> WindowHandle:
+    blocking: bool,
+) -> Handle[bool]:
     window = find("win_get", name)
     default = dict.fromkeys(window.in_weights, 1.0)
     sources = window.weights("win_get", "src_weights", src_weights, default)
     limit_s = window.timeout_s("win_get", timeout_s)
     window.show()
-    with contextlib.ExitStack() as stack:
-        if require_mutex:
-            ranks = [rank for rank, _ in sources]
-            stack.enter_context(win_mutex(name, ranks=ranks, timeout_s=timeout_s))
-        ticket = window.native.get(sources, window.carries_p, limit_s, waits)
-        if ticket is not None:
-            window.keep(ticket, window.tensor)
-        handle = WindowHandle(window, "win_get", ticket, limit_s)
-        if require_mutex:
-            handle.wait()
-            handle = WindowHandle(window, "win_get", None, limit_s)
-    return handle
+    with_p = window.carries_p
+
+    def start() -> Handle[bool]:
+        return window.start(
+            "win_get",
+            lambda kept, keep: window.native.get(
+                sources, with_p, limit_s, blocking, kept, keep
+            ),
+            [],
+            timeout_s,
+            blocking=blocking,
+        )
+
+    if not require_mutex:
+        return start()
+    ranks = [rank for rank, _ in sources]
+    with win_mutex(name, ranks=ranks, timeout_s=timeout_s):
+        start().wait()
+    return window.finished("win_get", lambda _: True)

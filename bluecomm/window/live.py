@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bluecomm.errors import CommunicationTimeout
 from bluecomm.ops.neighbor_weights import Wording, weight_number, weight_pairs
 from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.communicator import check_timeout
-from bluecomm.runtime.failure import OK, failure
+from bluecomm.runtime.handle import FinishedHandle, RequestHandle
 
 if TYPE_CHECKING:
-    from bluecomm._native import Window, WindowTicket
-
-# Requests of a window that are over are let go of when so many are kept.
-_KEPT = 64
+    from bluecomm._native import Window
 
 
 class UnknownWindowError(KeyError, ValueError):
@@ -37,8 +33,6 @@ class LiveWindow:
         comm: The ranks that made it.
         tensor: What was given to ``win_create``; the own value.
         native: The engine's part of it.
-        kept: Requests that may be under way, and the memory that they read. Threads
-            may change it side by side: it is one object, changed entry by entry.
         has_p: It carries p, whether or not that is turned on for all windows.
         shape: The tensor's shape in ``win_create``.
         dtype: The tensor's type in ``win_create``.
@@ -48,7 +42,6 @@ class LiveWindow:
     comm: Communicator
     tensor: torch.Tensor
     native: Window
-    kept: dict[WindowTicket, torch.Tensor] = dataclasses.field(default_factory=dict)
     has_p: bool = False
     shape: torch.Size = dataclasses.field(init=False)
     dtype: torch.dtype = dataclasses.field(init=False)
@@ -73,21 +66,38 @@ class LiveWindow:
         check_timeout(operation, given)
         return given
 
-    def keep(self, ticket: WindowTicket, source: torch.Tensor) -> None:
-        """Keep memory while a request reads it."""
-        self.kept[ticket] = source
-        self.let_go_of_old()
+    def start(
+        self,
+        operation: str,
+        submit: Callable[[dict[int, Any], Any], int],
+        keep: object,
+        timeout_s: float | None,
+        *,
+        blocking: bool = True,
+        finish: Callable[[int], bool] = lambda _: True,
+    ) -> Handle[bool]:
+        """Start a request about the window; see ``World.start_request``.
 
-    def let_go_of_old(self) -> None:
-        """Let go of the memory of requests that are over, if many are kept."""
-        if len(self.kept) > _KEPT:
-            for ticket in list(self.kept):
-                if self.native.done(ticket):
-                    self.let_go(ticket)
+        Args:
+            operation: Which function starts it.
+            submit: Starts it at the engine.
+            keep: What must live until it has ended; an object of its own.
+            timeout_s: Deadline that the program gave, if any.
+            blocking: The caller waits for it at once.
+            finish: Called by the handle's ``wait`` when the request has succeeded.
 
-    def let_go(self, ticket: WindowTicket) -> None:
-        """Let go of the memory of a request that is over."""
-        self.kept.pop(ticket, None)
+        Returns:
+            Handle of the request.
+        """
+        world = self.comm.world
+        number = world.start_request(submit, keep, timeout_s, blocking=blocking)
+        if number == 0:
+            return self.finished(operation, finish)
+        return RequestHandle(world, number, operation, self.name, finish)
+
+    def finished(self, operation: str, finish: Callable[[int], bool]) -> Handle[bool]:
+        """Return the handle of a call that has ended, but for ``finish``."""
+        return FinishedHandle(self.comm.world, 0, operation, self.name, finish)
 
     def as_value(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
         """Return a tensor as contiguous memory, if it fits the window.
@@ -201,77 +211,3 @@ def find(operation: str, name: str) -> LiveWindow:
         )
     live: LiveWindow = window
     return live
-
-
-class WindowHandle(Handle[bool]):
-    """A request to other ranks that was started and may still be under way.
-
-    Args:
-        window: The window it is about.
-        operation: Which function started it.
-        ticket: The engine's; ``None``: it is over.
-        timeout_s: Its deadline.
-        finish: Called by ``wait`` when it has gone well.
-    """
-
-    __slots__ = ("_finish_request", "_operation", "_ticket", "_timeout_s", "_window")
-
-    def __init__(
-        self,
-        window: LiveWindow,
-        operation: str,
-        ticket: WindowTicket | None,
-        timeout_s: float,
-        finish: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(window.comm.world, 0, operation, window.name, lambda _: True)
-        self._window = window
-        self._operation = operation
-        self._ticket = ticket
-        self._timeout_s = timeout_s
-        self._finish_request = finish
-
-    def done(self) -> bool:
-        self._fresh()
-        return self._ticket is None or self._window.native.done(self._ticket)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        self._fresh()
-        if self._ticket is not None:
-            self._wait_for(self._ticket, timeout_s)
-        self._finish = None
-        self._finish_request()
-        return True
-
-    def _wait_for(self, ticket: WindowTicket, timeout_s: float | None) -> None:
-        window = self._window
-        world = window.comm.world
-        limit_s = float("inf") if timeout_s is None else timeout_s
-        completion = window.native.wait(ticket, limit_s)
-        while completion is None and timeout_s is None:
-            # Only for a suspension, which may be over.
-            world.check_running(self._operation, window.name)
-            completion = window.native.wait(ticket, limit_s)
-        if completion is None:
-            world.check_running(self._operation, window.name)
-            raise CommunicationTimeout(
-                f"{self._label()} on rank {world.rank}: not finished within "
-                f"{timeout_s:g} s; it goes on, wait for it again",
-                operation=self._operation,
-                name=window.name,
-                rank=world.rank,
-                timeout_s=timeout_s,
-            )
-        window.let_go(ticket)
-        if completion.code != OK:
-            self._finish = None
-            raise failure(
-                completion,
-                kind=self._operation,
-                name=window.name,
-                rank=world.rank,
-                timeout_s=self._timeout_s,
-            )
-
-    def __del__(self) -> None:
-        pass  # the window keeps what the request reads

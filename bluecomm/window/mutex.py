@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
-
-import torch
+from typing import Any
 
 from bluecomm.topology.graph import check_rank
-from bluecomm.window.live import LiveWindow, WindowHandle, find
-
-if TYPE_CHECKING:
-    from bluecomm._native import WindowTicket
+from bluecomm.window.live import LiveWindow, find
 
 __all__ = ["win_lock", "win_mutex"]
 
@@ -54,7 +49,7 @@ def win_mutex(
         owners = sorted({check_rank(r, size, "win_mutex: each rank") for r in given})
     with contextlib.ExitStack() as stack:
         for owner in owners:
-            stack.enter_context(_held(window, owner, limit_s))
+            stack.enter_context(_held(window, owner, limit_s, timeout_s))
         yield
 
 
@@ -77,14 +72,20 @@ def win_lock(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _held(window: LiveWindow, owner: int, limit_s: float) -> Iterator[None]:
-    # The engine notes the ticket there before a signal's handler can raise.
-    asked: dict[WindowTicket, torch.Tensor] = {}
+def _held(
+    window: LiveWindow, owner: int, limit_s: float, timeout_s: float | None
+) -> Iterator[None]:
+    # The engine appends the request's id before a signal handler can raise.
+    asked: list[Any] = []
+    native = window.native
     try:
-        ticket = window.native.lock(owner, limit_s, asked, window.tensor)
-        window.keep(ticket, window.tensor)
-        WindowHandle(window, "win_mutex", ticket, limit_s).wait()
+        window.start(
+            "win_mutex",
+            lambda kept, keep: native.lock(owner, limit_s, kept, keep),
+            asked,
+            timeout_s,
+        ).wait()
         yield
     finally:
-        for ticket in asked:
-            window.native.unlock(owner, ticket)
+        for request in asked:
+            native.unlock(owner, request)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable
 
 import torch
 
 from bluecomm.ops.neighbor_weights import DstWeights
-from bluecomm.window.live import LiveWindow, WindowHandle, find
+from bluecomm.runtime import Handle
+from bluecomm.window.live import LiveWindow, find
 from bluecomm.window.mutex import win_mutex
 
 __all__ = [
@@ -26,7 +27,7 @@ def win_put_nonblocking(
     require_mutex: bool = False,
     *,
     timeout_s: float | None = None,
-) -> WindowHandle:
+) -> Handle[bool]:
     """Start ``win_put`` and return a handle at once.
 
     ``tensor`` must not change before the handle has been waited for; it is that wait
@@ -42,7 +43,7 @@ def win_put_nonblocking(
         dst_weights,
         require_mutex,
         timeout_s,
-        waits=False,
+        blocking=False,
     )
 
 
@@ -89,7 +90,7 @@ def win_put(
         dst_weights,
         require_mutex,
         timeout_s,
-        waits=True,
+        blocking=True,
     ).wait()
 
 
@@ -101,7 +102,7 @@ def win_accumulate_nonblocking(
     require_mutex: bool = False,
     *,
     timeout_s: float | None = None,
-) -> WindowHandle:
+) -> Handle[bool]:
     """Start ``win_accumulate`` and return a handle at once.
 
     See ``win_put_nonblocking``, which has the same arguments.
@@ -114,7 +115,7 @@ def win_accumulate_nonblocking(
         dst_weights,
         require_mutex,
         timeout_s,
-        waits=False,
+        blocking=False,
     )
 
 
@@ -140,7 +141,7 @@ def win_accumulate(
         dst_weights,
         require_mutex,
         timeout_s,
-        waits=True,
+        blocking=True,
     ).wait()
 
 
@@ -153,38 +154,44 @@ def _start(
     require_mutex: bool,
     timeout_s: float | None,
     *,
-    waits: bool,
-) -> WindowHandle:
+    blocking: bool,
+) -> Handle[bool]:
     window = find(operation, name)
     source = window.as_value(tensor, operation)
     targets = window.weights(operation, "dst_weights", dst_weights, window.out_weights)
     own = 1.0 if self_weight is None else window.self_weight(operation, self_weight)
     limit_s = window.timeout_s(operation, timeout_s)
     with_p = window.carries_p
-    with contextlib.ExitStack() as stack:
-        if require_mutex:
-            ranks = [rank for rank, _ in targets]
-            stack.enter_context(win_mutex(name, ranks=ranks, timeout_s=timeout_s))
-        ticket = window.native.put(
-            source.data_ptr(),
-            targets,
-            operation == "win_accumulate",
-            with_p,
-            limit_s,
-            waits,
-            window.kept,
-            source,
+
+    def finish(_: int) -> bool:
+        _scale(window, tensor, own, with_p)
+        return True
+
+    def start(finish: Callable[[int], bool]) -> Handle[bool]:
+        return window.start(
+            operation,
+            lambda kept, keep: window.native.put(
+                source.data_ptr(),
+                targets,
+                operation == "win_accumulate",
+                with_p,
+                limit_s,
+                blocking,
+                kept,
+                keep,
+            ),
+            [source],
+            timeout_s,
+            blocking=blocking,
+            finish=finish,
         )
-        window.let_go_of_old()
-        if require_mutex:
-            WindowHandle(window, operation, ticket, limit_s).wait()
-    return WindowHandle(
-        window,
-        operation,
-        None if require_mutex else ticket,
-        limit_s,
-        lambda: _scale(window, tensor, own, with_p),
-    )
+
+    if not require_mutex:
+        return start(finish)
+    ranks = [rank for rank, _ in targets]
+    with win_mutex(name, ranks=ranks, timeout_s=timeout_s):
+        start(lambda _: True).wait()
+    return window.finished(operation, finish)
 
 
 def _scale(

@@ -126,16 +126,15 @@ py::tuple output(PyEngine& self, RequestId id) {
 }
 
 py::list pending(PyEngine& self) {
-  std::vector<PendingOperation> operations;
+  std::vector<PendingRequest> requests;
   {
     const ReleaseGil unlocked;
-    operations = self.use().pending();
+    requests = self.use().pending();
   }
   py::list list;
-  for (const PendingOperation& one : operations) {
+  for (const PendingRequest& one : requests) {
     list.append(py::dict(
-        py::arg("handle") = one.id, py::arg("is_window_call") = one.is_window_call,
-        py::arg("kind") = one.kind, py::arg("name") = one.name,
+        py::arg("id") = one.id, py::arg("kind") = one.kind, py::arg("name") = one.name,
         py::arg("age_s") = one.age_s, py::arg("waiting_for") = one.waiting_for,
         py::arg("wish") = one.wish, py::arg("received_bytes") = one.received_bytes,
         py::arg("expected_bytes") = one.expected_bytes));
@@ -198,20 +197,20 @@ void register_engine(py::module_& module) {
       .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))
       .def("add_group", &add_group, arg("group_id"), arg("ranks"), arg("machine_of"))
       .def("submit", &submit, arg("call"), arg("kept") = std::nullopt)
-      .def("done", unlocked(&Engine::done), arg("handle"))
-      .def("wait", &wait, arg("handle"), arg("timeout_s"))
-      .def("output", &output, arg("handle"))
-      .def("release", unlocked(&Engine::release), arg("handle"))
+      .def("done", unlocked(&Engine::done), arg("request"))
+      .def("wait", &wait, arg("request"), arg("timeout_s"))
+      .def("output", &output, arg("request"))
+      .def("release", unlocked(&Engine::release), arg("request"))
       .def("finished", unlocked(&Engine::finished))
       .def("held", unlocked(&Engine::held))
-      .def("fail", &fail, arg("handle"), arg("code"), arg("text"))
+      .def("fail", &fail, arg("request"), arg("code"), arg("text"))
       .def(
           "extend_deadline",
           [](PyEngine& self, RequestId id, double seconds) {
             const ReleaseGil unlocked;
             self.use().extend_deadline(id, to_duration(seconds));
           },
-          arg("handle"), arg("seconds"))
+          arg("request"), arg("seconds"))
       .def("pending", &pending)
       .def("peer_lost", unlocked(&Engine::peer_lost), arg("rank"), arg("text"))
       .def("stats", &stats)

@@ -30,10 +30,7 @@ py::dict to_dict(const StreamCounters& stream) {
 py::dict to_dict(const PeerStats& peer) {
   py::dict operations;
   for (const auto& [kind, edge] : peer.edges) {
-    operations[py::str(kind_name(kind))] = to_dict(edge);
-  }
-  for (const auto& [call, edge] : peer.window_edges) {
-    operations[py::str(call_name(call))] = to_dict(edge);
+    operations[py::str(request_kind_name(kind))] = to_dict(edge);
   }
   py::list streams;
   for (const StreamCounters& stream : peer.channel.streams) {
@@ -54,10 +51,7 @@ py::dict to_dict(const Stats& stats) {
   for (const PeerStats& peer : stats.peers) peers.append(to_dict(peer));
   py::dict operations;
   for (const auto& [kind, counted] : stats.kinds) {
-    operations[py::str(kind_name(kind))] = to_dict(counted);
-  }
-  for (const auto& [call, counted] : stats.window_calls) {
-    operations[py::str(call_name(call))] = to_dict(counted);
+    operations[py::str(request_kind_name(kind))] = to_dict(counted);
   }
   return py::dict(py::arg("age_s") = stats.age_s, py::arg("peers") = peers,
                   py::arg("operations") = operations);

@@ -22,8 +22,6 @@ namespace py = pybind11;
 namespace bluecomm::bindings {
 namespace {
 
-using Ticket = std::shared_ptr<WindowTicket>;
-
 // One window of an engine, with the checks that Python callers need.
 class PyWindow {
  public:
@@ -41,9 +39,9 @@ class PyWindow {
 
   Window& window() { return *window_; }
 
-  Ticket open(double timeout_s) {
-    return ask([&](WindowService& service) {
-      return service.open(window_, deadline_after(timeout_s));
+  RequestId open(double timeout_s) {
+    return engine_.use().with_windows([&](WindowService& service) {
+      return service.open(window_, deadline_after(timeout_s))->id();
     });
   }
 
@@ -54,74 +52,45 @@ class PyWindow {
     });
   }
 
-  Ticket put(std::uintptr_t address, const Window::Weights& targets, bool accumulates,
-             bool with_p, double timeout_s, bool waits) {
-    WindowAccount& account = engine_.use().window_account();
-    const auto call =
-        account.begin(accumulates ? WindowCall::kAccumulate : WindowCall::kPut,
-                      window_->config().name);
-    WindowService::Put put{memory_at(address, window_->config().nbytes),
-                           {},
-                           accumulates,
-                           with_p,
-                           with_p ? window_->p() : 0.0};
-    for (const auto& [rank, weight] : targets) {
-      const Window::Put one{put.x, weight, accumulates, {weight * put.p, with_p}};
-      if (window_->put_directly(rank, one)) {
-        account.exchanged(call, rank, WindowAccount::Way::kSent, put.x.size());
-      } else {
-        put.targets.emplace_back(rank, weight);
-      }
-    }
-    return ask_others(
-        call, targets.size(), put.targets.size(), waits, [&](WindowService& service) {
-          return service.put(window_, put, deadline_after(timeout_s), call);
-        });
+  bool is_busy() {
+    return engine_.use().with_windows(
+        [&](WindowService& service) { return service.is_busy(*window_); });
   }
 
-  Ticket get(const Window::Weights& sources, bool with_p, double timeout_s,
-             bool waits) {
-    WindowAccount& account = engine_.use().window_account();
-    const auto call = account.begin(WindowCall::kGet, window_->config().name);
-    Window::Weights others;
-    for (const auto& [rank, weight] : sources) {
-      if (window_->get_directly(rank, weight, with_p)) {
-        account.exchanged(call, rank, WindowAccount::Way::kReceived,
-                          window_->config().nbytes);
-      } else {
-        others.emplace_back(rank, weight);
-      }
-    }
-    return ask_others(
-        call, sources.size(), others.size(), waits, [&](WindowService& service) {
-          return service.get(window_, others, with_p, deadline_after(timeout_s), call);
-        });
+  RequestId put(std::uintptr_t address, Window::Weights targets, bool accumulates,
+                bool with_p, double timeout_s, bool blocking) {
+    const WindowPut call{memory_at(address, window_->config().nbytes),
+                         std::move(targets), accumulates, with_p};
+    return bluecomm::put(engine_.use(), window_, call, deadline_after(timeout_s),
+                         blocking);
   }
 
-  Ticket lock(int owner, double timeout_s) {
-    return ask(
+  RequestId get(Window::Weights sources, bool with_p, double timeout_s, bool blocking) {
+    return bluecomm::get(engine_.use(), window_, {std::move(sources), with_p},
+                         deadline_after(timeout_s), blocking);
+  }
+
+  RequestId lock(int owner, double timeout_s) {
+    return engine_.use().with_windows(
         [&](WindowService& service) {
-          return service.lock(window_, owner, deadline_after(timeout_s));
+          return service.lock(window_, owner, deadline_after(timeout_s))->id();
         },
-        true);
+        Engine::Caller::kWaits);
   }
 
-  void unlock(int owner, const Ticket& ticket) {
+  void unlock(int owner, RequestId request) {
     engine_.use().with_windows([&](WindowService& service) {
-      service.unlock(window_, owner, *ticket);
+      service.unlock(window_, owner, request);
       return true;
     });
   }
 
   void update(std::uintptr_t result, std::uintptr_t own, double self_weight,
               Window::Weights weights, bool resets, bool with_p, bool keeps) {
-    WindowAccount& account = engine_.use().window_account();
-    const auto call = account.begin(WindowCall::kUpdate, window_->config().name);
     const std::size_t nbytes = window_->config().nbytes;
-    window_->update(memory_at(result, nbytes), memory_at(own, nbytes),
-                    {self_weight, std::move(weights), resets, with_p, keeps});
-    account.moved(call, call.began);
-    account.ended(call, Code::kOk);
+    bluecomm::update(engine_.use(), window_, memory_at(result, nbytes),
+                     memory_at(own, nbytes),
+                     {self_weight, std::move(weights), resets, with_p, keeps});
   }
 
   void publish(std::uintptr_t own) {
@@ -129,44 +98,7 @@ class PyWindow {
     window_->publish(memory_at(own, window_->config().nbytes));
   }
 
-  bool done(const Ticket& ticket) { return engine_.use().ticket_done(*ticket); }
-
-  std::optional<Status> wait(const Ticket& ticket, double timeout_s) {
-    std::optional<Status> status;
-    {
-      ReleaseGil unlocked;
-      status =
-          engine_.use().wait_ticket(*ticket, deadline_after(timeout_s),
-                                    [&unlocked] { return unlocked.check_signals(); });
-    }
-    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-    return status;
-  }
-
  private:
-  // Asks the `others` of `all` neighbors, with which there is no shared memory, for
-  // their part of a call.
-  template <typename Body>
-  Ticket ask_others(const WindowAccount::Call& call, std::size_t all,
-                    std::size_t others, bool waits, Body&& body) {
-    WindowAccount& account = engine_.use().window_account();
-    if (others < all) account.moved(call, call.began);
-    if (others == 0) {
-      account.ended(call, Code::kOk);
-      return nullptr;
-    }
-    Ticket ticket = ask(std::forward<Body>(body), waits);
-    account.submitted(call);
-    return ticket;
-  }
-
-  template <typename Body>
-  Ticket ask(Body&& body, bool waits = false) {
-    return engine_.use().with_windows(
-        std::forward<Body>(body),
-        waits ? Engine::Caller::kWaits : Engine::Caller::kGoesOn);
-  }
-
   PyEngine& engine_;
   const std::shared_ptr<Window> window_;
 };
@@ -189,29 +121,50 @@ std::unique_ptr<PyWindow> make_window(PyEngine& engine, std::uint64_t id,
   return std::make_unique<PyWindow>(engine, std::move(config), address, memory);
 }
 
-// What the request reads is in `kept` before a handler of signals can raise.
-Ticket put(PyWindow& self, std::uintptr_t address, const Window::Weights& targets,
-           bool accumulates, bool with_p, double timeout_s, bool waits, py::dict kept,
-           const py::object& keep) {
-  Ticket ticket;
+// Runs `start`, which returns a request's id, without the GIL. Then kept[id] is `keep`
+// before a signal handler can raise, unless the id is 0.
+template <typename Start>
+RequestId keep_request(Start&& start, py::dict& kept, const py::object& keep) {
+  RequestId id = 0;
   {
     const ReleaseGil unlocked;
-    ticket = self.put(address, targets, accumulates, with_p, timeout_s, waits);
+    id = std::forward<Start>(start)();
   }
-  if (ticket) kept[py::cast(ticket)] = keep;
-  return ticket;
+  if (id != 0) kept[py::int_(id)] = keep;
+  return id;
 }
 
-// As put().
-Ticket lock(PyWindow& self, int owner, double timeout_s, py::dict kept,
-            const py::object& keep) {
-  Ticket ticket;
-  {
-    const ReleaseGil unlocked;
-    ticket = self.lock(owner, timeout_s);
-  }
-  kept[py::cast(ticket)] = keep;
-  return ticket;
+RequestId open(PyWindow& self, double timeout_s, py::dict kept,
+               const py::object& keep) {
+  return keep_request([&] { return self.open(timeout_s); }, kept, keep);
+}
+
+RequestId put(PyWindow& self, std::uintptr_t address, Window::Weights targets,
+              bool accumulates, bool with_p, double timeout_s, bool blocking,
+              py::dict kept, const py::object& keep) {
+  return keep_request(
+      [&] {
+        return self.put(address, std::move(targets), accumulates, with_p, timeout_s,
+                        blocking);
+      },
+      kept, keep);
+}
+
+RequestId get(PyWindow& self, Window::Weights sources, bool with_p, double timeout_s,
+              bool blocking, py::dict kept, const py::object& keep) {
+  return keep_request(
+      [&] { return self.get(std::move(sources), with_p, timeout_s, blocking); }, kept,
+      keep);
+}
+
+// `keep` is a list, to which the id is appended: its owner has to unlock the mutex even
+// if a signal handler raises at once.
+RequestId lock(PyWindow& self, int owner, double timeout_s, py::dict kept,
+               py::list keep) {
+  const RequestId id =
+      keep_request([&] { return self.lock(owner, timeout_s); }, kept, keep);
+  keep.append(id);
+  return id;
 }
 
 // Calls `method` of the window without the GIL.
@@ -227,27 +180,24 @@ auto unlocked(Result (PyWindow::*method)(Args...)) {
 
 void register_window(py::module_& module) {
   using py::arg;
-  py::class_<WindowTicket, Ticket>(module, "WindowTicket");
-
   py::class_<PyWindow>(module, "Window")
       .def(py::init(&make_window), arg("engine"), py::kw_only(), arg("id"), arg("name"),
            arg("rank"), arg("dtype"), arg("address"), arg("nbytes"),
            arg("in_neighbors"), arg("out_neighbors"), arg("zero_init"), arg("memory"),
            py::keep_alive<1, 2>())
-      .def("open", unlocked(&PyWindow::open), arg("timeout_s"))
+      .def("open", &open, arg("timeout_s"), arg("kept"), arg("keep"))
       .def("remove", unlocked(&PyWindow::remove))
+      .def_property_readonly("is_busy", unlocked(&PyWindow::is_busy))
       .def("put", &put, arg("address"), arg("targets"), arg("accumulates"),
-           arg("with_p"), arg("timeout_s"), arg("waits"), arg("kept"), arg("keep"))
-      .def("get", unlocked(&PyWindow::get), arg("sources"), arg("with_p"),
-           arg("timeout_s"), arg("waits"))
+           arg("with_p"), arg("timeout_s"), arg("blocking"), arg("kept"), arg("keep"))
+      .def("get", &get, arg("sources"), arg("with_p"), arg("timeout_s"),
+           arg("blocking"), arg("kept"), arg("keep"))
       .def("lock", &lock, arg("owner"), arg("timeout_s"), arg("kept"), arg("keep"))
-      .def("unlock", unlocked(&PyWindow::unlock), arg("owner"), arg("ticket"))
+      .def("unlock", unlocked(&PyWindow::unlock), arg("owner"), arg("request"))
       .def("update", unlocked(&PyWindow::update), arg("result"), arg("own"),
            arg("self_weight"), arg("weights"), arg("resets"), arg("with_p"),
            arg("keeps"))
       .def("publish", unlocked(&PyWindow::publish), arg("own"))
-      .def("done", unlocked(&PyWindow::done), arg("ticket"))
-      .def("wait", &PyWindow::wait, arg("ticket"), arg("timeout_s"))
       .def_property_readonly("p", [](PyWindow& self) { return self.window().p(); })
       .def(
           "scale_p",

@@ -9,8 +9,19 @@
 namespace bluecomm {
 namespace {
 
-// Messages about windows must not look like others of the same job.
-constexpr std::uint64_t kWindowSeed = 0x77696E646F77;
+// Calls visit(peer, messages sent, messages received, nbytes) for each message of the
+// plan.
+template <typename Visit>
+void for_each_message(const Plan& plan, Visit&& visit) {
+  for (const Phase& phase : plan.phases) {
+    for (const Send& send : phase.sends) visit(send.peer, 1U, 0U, send.bytes.size());
+    for (const Gather& gather : phase.gathers) {
+      for (const Source& source : gather.sources) {
+        if (source.peer != kSelf) visit(source.peer, 0U, 1U, gather.dst.size());
+      }
+    }
+  }
+}
 
 }  // namespace
 
@@ -20,11 +31,9 @@ Dispatcher::Dispatcher(EngineConfig config,
       job_(hash_bytes(config_.job)),
       transports_(std::move(transports)),
       peers_(config_.rank, config_.size, config_.machine),
-      account_(config_.size, config_.recorder),
+      stats_(config_.size, config_.recorder),
       links_(peers_),
-      window_account_(config_.size, config_.recorder),
-      windows_(config_.rank, hash_bytes(config_.job, kWindowSeed + config_.epoch),
-               links_, window_account_),
+      windows_(config_.rank, job_, config_.epoch, links_, requests_, stats_),
       counted_before_(static_cast<std::size_t>(config_.size)) {}
 
 Dispatcher::~Dispatcher() {
@@ -64,29 +73,25 @@ std::shared_ptr<const Group> Dispatcher::group(std::uint64_t id) const {
   return found->second;
 }
 
-Dispatcher::Entry& Dispatcher::entry(RequestId id) {
-  return const_cast<Entry&>(std::as_const(*this).entry(id));
-}
-
-const Dispatcher::Entry& Dispatcher::entry(RequestId id) const {
-  const auto found = entries_.find(id);
-  if (found == entries_.end()) {
-    throw std::invalid_argument("handle " + std::to_string(id) +
-                                " is unknown: it was released, or never given out");
+Operation& Dispatcher::operation(RequestId id) const {
+  BaseRequest& request = *requests_.at(id);
+  if (!is_operation(request.kind())) {
+    throw std::invalid_argument(request.label() + " is no operation");
   }
-  return found->second;
+  return static_cast<Operation&>(request);
 }
 
 // --- Submitting ----------------------------------------------------------------------
 
 RequestId Dispatcher::submit(Request request) {
-  const RequestId id = last_id_ + 1;
+  const RequestId id = requests_.next_id();
   request.allocate = [this, id](std::size_t nbytes,
                                 std::span<const std::int64_t> rows) {
-    Result& result = entry(id).result;
-    result = config_.allocate(nbytes);
+    Result result = config_.allocate(nbytes);
     result.rows.assign(rows.begin(), rows.end());
-    return result.bytes;
+    const std::span<std::byte> bytes = result.bytes;
+    operation(id).set_result(std::move(result));
+    return bytes;
   };
   Plan plan = make_plan(request, config_.tuning);
   const std::uint32_t sequence =
@@ -95,10 +100,8 @@ RequestId Dispatcher::submit(Request request) {
       make_envelope(request, plan.algorithm, job_, config_.epoch, sequence);
   auto operation =
       std::make_shared<Operation>(id, std::move(request), std::move(plan), call);
-  last_id_ = id;
   now_ = operation->started();
-  entries_[id].operation = operation;
-  active_.push_back(operation);
+  requests_.add(operation);
   const bool must_wait = matching_.add(operation);
 
   try {
@@ -109,7 +112,7 @@ RequestId Dispatcher::submit(Request request) {
     fail_thrown(*operation, error);
   }
   if (!must_wait && operation->state() == Operation::State::kQueued) start(*operation);
-  account_.submitted(entry(id).notes, *operation);
+  stats_.submitted(*operation);
   return id;
 }
 
@@ -151,8 +154,10 @@ void Dispatcher::on_message(int peer, std::unique_ptr<Incoming> message) {
 bool Dispatcher::read_arrivals() {
   std::vector<Arrived> arrived = std::exchange(arrived_, {});
   for (Arrived& one : arrived) {
-    if (windows_.take_message(one.peer, one.message)) continue;
-    const std::optional<Envelope> envelope = read_envelope(one.message->header());
+    const bool is_window = type_of(one.message->header()) == MessageType::kWindow;
+    if (is_window && windows_.take_message(one.peer, one.message)) continue;
+    const std::optional<Envelope> envelope =
+        is_window ? std::nullopt : read_envelope(one.message->header());
     if (!envelope || envelope->job != job_ || envelope->key.epoch != config_.epoch) {
       peers_.lose(one.peer,
                   "it sent a message that this version of bluecomm, or this job, does "
@@ -186,7 +191,7 @@ void Dispatcher::match(int peer, const Envelope& envelope,
                Operation::Delivery::kUnexpected) {
       fail_unexpected(peer, envelope);
     } else if (envelope.phase == 0) {
-      account_.header(entry(operation->id()).notes, *operation, peer, now_);
+      stats_.header(*operation, peer, now_);
     }
     return;
   }
@@ -215,21 +220,24 @@ bool Dispatcher::poll() {
   for_transports([&](Transport& one) {
     if (one.poll(*this)) changed = true;
   });
-  if (!leaving_.empty()) look_at_leaving();
+  if (requests_.has_held()) requests_.check_held();
   if (read_arrivals()) changed = true;
-  for (std::size_t i = 0; i < active_.size();) {
-    const std::shared_ptr<Operation> operation = active_[i];
-    if (advance(*operation)) changed = true;
-    if (i < active_.size() && active_[i] == operation) ++i;
+  const auto& active = requests_.active();
+  for (std::size_t i = 0; i < active.size();) {
+    const std::shared_ptr<BaseRequest> request = active[i];
+    if (is_operation(request->kind()) && advance(static_cast<Operation&>(*request))) {
+      changed = true;
+    }
+    if (i < active.size() && active[i] == request) ++i;
   }
-  if (windows_.poll(now_, peers_.gone())) changed = true;
-  if (fail_expired(now_)) changed = true;
+  if (windows_.poll(peers_.gone())) changed = true;
+  if (expire_requests(now_)) changed = true;
   if (!peers_.gone().empty() && fail_gone(now_)) changed = true;
   return changed;
 }
 
 bool Dispatcher::advance(Operation& operation) {
-  const Clock::time_point begin = account_.records() ? Clock::now() : now_;
+  const Clock::time_point begin = stats_.records() ? Clock::now() : now_;
   bool changed = false;
   try {
     changed = operation.advance(kBudget);
@@ -237,8 +245,12 @@ bool Dispatcher::advance(Operation& operation) {
     fail_thrown(operation, error);
     return true;
   }
-  if (changed && account_.records()) account_.combined(operation, begin);
-  account_.progress(entry(operation.id()).notes, operation, changed, begin);
+  if (changed && stats_.records()) stats_.combined(operation, begin);
+  if (changed) {
+    stats_.moved(operation, begin);
+  } else if (const int blocker = operation.blocker(); blocker >= 0) {
+    stats_.stalled(operation, blocker, begin);
+  }
   if (operation.error()) {
     fail_operation(operation, *operation.error());
     return true;
@@ -250,20 +262,15 @@ bool Dispatcher::advance(Operation& operation) {
   return changed;
 }
 
-// Takes an operation that is done out of all lists but entries_.
+// Counts an operation that is done, and starts the next one of its name.
 void Dispatcher::end(Operation& operation) {
-  account_.ended(entry(operation.id()).notes, operation);
-  ++completions_;
-  const auto active = std::find_if(
-      active_.begin(), active_.end(),
-      [&](const std::shared_ptr<Operation>& one) { return one.get() == &operation; });
-  const std::shared_ptr<Operation> keep = *active;
-  active_.erase(active);
-  if (operation.holds_memory()) {
-    leaving_.add(keep);
-  } else {
-    finished_.push_back(operation.id());
+  stats_.ended(operation);
+  if (operation.succeeded()) {
+    stats_.exchanged(operation, [&](const auto& visit) {
+      for_each_message(operation.plan(), visit);
+    });
   }
+  requests_.end(operation);
   if (const std::shared_ptr<Operation> next = matching_.remove(operation)) start(*next);
 }
 
@@ -272,8 +279,7 @@ Clock::time_point Dispatcher::next_timer() const {
   for (const auto& transport : transports_) {
     next = std::min(next, transport->next_timer());
   }
-  for (const auto& operation : active_) next = std::min(next, operation->deadline());
-  next = std::min(next, windows_.next_timer());
+  next = std::min(next, requests_.next_deadline());
   if (!outstanding()) return next;
   const Clock::time_point now = Clock::now();
   for (const int rank : peers_.gone()) {
@@ -283,69 +289,30 @@ Clock::time_point Dispatcher::next_timer() const {
   return next;
 }
 
-// --- Requests ------------------------------------------------------------------------
-
-std::shared_ptr<const Operation> Dispatcher::operation(RequestId id) const {
-  return entry(id).operation;
-}
+// --- Results -------------------------------------------------------------------------
 
 bool Dispatcher::has_result(RequestId id) const {
-  const Entry& found = entry(id);
-  return found.operation->succeeded() && found.result.owner;
+  const BaseRequest& request = *requests_.at(id);
+  return is_operation(request.kind()) && request.succeeded() &&
+         static_cast<const Operation&>(request).result().owner;
 }
 
 const Result& Dispatcher::result(RequestId id) const {
   if (!has_result(id)) {
-    throw std::invalid_argument("handle " + std::to_string(id) +
+    throw std::invalid_argument("request " + std::to_string(id) +
                                 " has no result of its own");
   }
-  return entry(id).result;
-}
-
-bool Dispatcher::release(RequestId id) {
-  Entry& released = entry(id);
-  if (released.operation->state() != Operation::State::kDone) {
-    throw std::invalid_argument("handle " + std::to_string(id) +
-                                " cannot be released before its operation has ended");
-  }
-  const bool is_free = !leaving_.keep(*released.operation, std::move(released.result));
-  entries_.erase(id);
-  const auto listed = std::find(finished_.rbegin(), finished_.rend(), id);
-  if (listed != finished_.rend()) finished_.erase(std::next(listed).base());
-  return is_free;
-}
-
-void Dispatcher::look_at_leaving() {
-  const std::vector<RequestId> over = leaving_.take_free();
-  finished_.insert(finished_.end(), over.begin(), over.end());
-}
-
-std::vector<RequestId> Dispatcher::take_finished() {
-  return std::exchange(finished_, {});
-}
-
-void Dispatcher::extend_deadline(RequestId id, Clock::duration time) {
-  Operation& operation = *entry(id).operation;
-  operation.set_deadline(std::max(operation.deadline(), Clock::now() + time));
-}
-
-void Dispatcher::put_off_deadlines(Clock::duration time) {
-  for (const auto& [id, entry] : entries_) {
-    Operation& operation = *entry.operation;
-    operation.set_deadline(operation.deadline() + time);
-  }
-  windows_.put_off_deadlines(time);
+  return operation(id).result();
 }
 
 // --- Closing -------------------------------------------------------------------------
 
 void Dispatcher::close() {
   closing_ = true;
-  fail_all(Code::kClosed,
-           "cut short, because rank " + std::to_string(config_.rank) + " shut down",
-           config_.rank);
-  windows_.close("cut short, because rank " + std::to_string(config_.rank) +
-                 " shut down");
+  const std::string why =
+      "cut short, because rank " + std::to_string(config_.rank) + " shut down";
+  fail_operations(Code::kClosed, why, config_.rank);
+  windows_.close(why);
   for_transports([](Transport& one) { one.close(); });
 }
 
@@ -354,9 +321,11 @@ void Dispatcher::release_backends() {
 }
 
 void Dispatcher::free() {
-  for (const auto& operation : std::exchange(active_, {})) {
-    operation->finish({Code::kClosed, operation->label() + ": the engine ended", -1});
-    leaving_.add(operation);
+  if (requests_.outstanding()) windows_.close("the engine ended");
+  while (requests_.outstanding()) {
+    Operation& operation = static_cast<Operation&>(*requests_.active().front());
+    operation.finish({Code::kClosed, operation.label() + ": the engine ended", -1});
+    requests_.end(operation);
   }
   matching_ = Matching();
   arrived_.clear();
@@ -365,11 +334,8 @@ void Dispatcher::free() {
   peers_.disconnect();
   transports_.clear();
   broken_transports_.clear();
-  look_at_leaving();
-  for (const auto& [id, entry] : entries_) {
-    leaving_.keep(*entry.operation, entry.result);
-  }
-  leaving_.never_free();
+  requests_.check_held();
+  requests_.never_free_held();
 }
 
 void Dispatcher::abandon_after_fork() noexcept {

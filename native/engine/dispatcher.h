@@ -14,43 +14,45 @@
 #include <vector>
 
 #include "common/status.h"
-#include "engine/account.h"
 #include "engine/collectives/tuning.h"
-#include "engine/leaving.h"
 #include "engine/matching.h"
 #include "engine/operation.h"
 #include "engine/peers.h"
 #include "engine/window_links.h"
+#include "request/request_table.h"
+#include "request/wait_stats.h"
 #include "transport/channel.h"
 #include "window/service.h"
 
 namespace bluecomm {
 
-struct PendingOperation {
+// A request that is not done, and whom it waits for.
+struct PendingRequest {
   RequestId id = 0;
-  bool is_window_call = false;  // its deadline cannot be put off
   std::string kind;
   std::string name;
   double age_s = 0;
   std::vector<int> waiting_for;
-  std::string wish;  // what they are to do, if it is not to take part
+  // What those ranks have to do; empty if they have to take part in the operation.
+  std::string wish;
   std::size_t received_bytes = 0;
   std::size_t expected_bytes = 0;
 };
+
+// The public name of a kind of request, such as "allreduce" or "win_put".
+std::string_view request_kind_name(RequestKind kind);
 
 struct PeerStats {
   int rank = 0;
   std::string transport;
   ChannelStats channel;
-  std::vector<std::pair<Kind, EdgeStats>> edges;  // of the kinds that were used
-  WindowAccount::Edges window_edges;
+  WaitStats::Edges edges;  // of the kinds that were used
 };
 
 struct Stats {
-  double age_s = 0;  // how long it has been counted
+  double age_s = 0;  // time since the last reset
   std::vector<PeerStats> peers;
-  std::vector<std::pair<Kind, KindStats>> kinds;
-  WindowAccount::Kinds window_calls;
+  WaitStats::Kinds kinds;
 };
 
 struct EngineConfig {
@@ -65,10 +67,12 @@ struct EngineConfig {
   std::function<Result(std::size_t nbytes)> allocate;
 };
 
-// All operations of one rank: starts them, hands them what arrives, ends them.
+// All requests of one rank: starts operations, hands them what arrives and ends them;
+// passes messages about windows to its WindowService.
 //
 // The part of the engine without threads and without waiting: each call does what can
-// be done now. One thread at a time (the engine's progress lock).
+// be done now. Guarded by the engine's progress lock, except next_request_id() and
+// wait_stats().
 class Dispatcher final : private Receiver {
  public:
   Dispatcher(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports);
@@ -82,43 +86,47 @@ class Dispatcher final : private Receiver {
   std::shared_ptr<const Group> group(std::uint64_t id) const;
 
   // Starts `request`. Throws std::invalid_argument for one that makes no sense; every
-  // other failure shows at the handle.
+  // other failure is the status of the request.
   RequestId submit(Request request);
-  std::shared_ptr<const Operation> operation(RequestId id) const;
+  const std::shared_ptr<BaseRequest>& request(RequestId id) const {
+    return requests_.at(id);
+  }
   bool has_result(RequestId id) const;
+  // Throws std::invalid_argument if the request has no result of its own.
   const Result& result(RequestId id) const;
-  // Forgets an operation. False: a transport still reads its memory, until the handle
-  // is among take_finished().
-  bool release(RequestId id);
-  // Of operations that failed while a transport was reading their memory, and still is.
-  std::vector<RequestId> held() const { return leaving_.ids(); }
-  std::vector<RequestId> take_finished();
+  // See RequestTable.
+  bool release(RequestId id) { return requests_.release(id); }
+  std::vector<RequestId> held() const { return requests_.held(); }
+  std::vector<RequestId> take_finished() { return requests_.take_finished(); }
+  void extend_deadline(RequestId id, Clock::duration time) {
+    requests_.extend_deadline(id, time);
+  }
+  void put_off_deadlines(Clock::duration time) { requests_.put_off_deadlines(time); }
+
+  // Fails a request that is not done.
   void fail(RequestId id, Status status);
-  // As `label: text` for each.
-  void fail_all(Code code, const std::string& text, int rank);
-  void extend_deadline(RequestId id, Clock::duration time);
-  // Of all operations.
-  void put_off_deadlines(Clock::duration time);
+  // Fails all operations, with `label: text` for each.
+  void fail_operations(Code code, const std::string& text, int rank);
   void peer_lost(int rank, std::string text);
-  std::vector<PendingOperation> pending() const;
+  std::vector<PendingRequest> pending() const;
   Stats stats() const;
   void reset_stats();
-  Account& account() { return account_; }
+  RequestId next_request_id() { return requests_.next_id(); }
+  WaitStats& wait_stats() { return stats_; }
   WindowService& windows() { return windows_; }
-  WindowAccount& window_account() { return window_account_; }
 
   // Moves what can be moved now, at most about kBudget bytes of each operation. True
   // when anything changed, so that it should be called again.
   bool poll();
-  bool outstanding() const { return !active_.empty() || windows_.outstanding(); }
-  // Grows by one with each operation, and each request about a window, that ends.
-  std::uint64_t completions() const { return completions_ + windows_.completions(); }
+  bool outstanding() const { return requests_.outstanding() || windows_.outstanding(); }
+  // The number of requests that have ended.
+  std::uint64_t completions() const { return requests_.completions(); }
   // When poll() has to be called even if no transport asks for it.
   Clock::time_point next_timer() const;
   // Those that have not failed.
   std::span<const std::unique_ptr<Transport>> transports() const { return transports_; }
 
-  // Ends all operations and says goodbye; submit() fails from now on.
+  // Fails all requests and says goodbye; submit() fails from now on.
   void close();
   bool closed() const;
   // Calls Transport::release_backend() on all transports.
@@ -131,26 +139,17 @@ class Dispatcher final : private Receiver {
  private:
   static constexpr std::size_t kBudget = 1 << 20;
 
-  struct Entry {
-    std::shared_ptr<Operation> operation;
-    Result result;
-    Account::Notes notes;
-  };
-
   // Only note what happened; the transport is in the middle of its poll.
   void on_message(int peer, std::unique_ptr<Incoming> message) override;
   void on_lost(int peer, Status status) override;
   void on_goodbye(int peer) override;
 
-  Entry& entry(RequestId id);
-  const Entry& entry(RequestId id) const;
+  Operation& operation(RequestId id) const;
   void start(Operation& operation);
   bool read_arrivals();
   void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
   bool advance(Operation& operation);
   void end(Operation& operation);
-
-  void look_at_leaving();
 
   // dispatcher_failures.cpp
   void for_transports(const std::function<void(Transport&)>& body);
@@ -163,7 +162,7 @@ class Dispatcher final : private Receiver {
   void handle_abort(int peer, const Envelope& envelope, std::string text);
   bool read_aborts();
   bool has_abort(int peer, const Key& key) const;
-  bool fail_expired(Clock::time_point now);
+  bool expire_requests(Clock::time_point now);
   bool fail_gone(Clock::time_point now);
   std::vector<int> participants(const Operation& operation) const;
   Status timeout_status(const Operation& operation) const;
@@ -177,16 +176,12 @@ class Dispatcher final : private Receiver {
   Peers peers_;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
   Matching matching_;
-  Account account_;
+  RequestTable requests_;
+  WaitStats stats_;
   PeersAsLinks links_;
-  WindowAccount window_account_;
   WindowService windows_;
   std::vector<ChannelStats> counted_before_;  // by rank, at the last reset_stats()
   Clock::time_point now_;                     // when this turn began
-  std::unordered_map<RequestId, Entry> entries_;
-  std::vector<std::shared_ptr<Operation>> active_;  // started or queued, not ended
-  std::vector<RequestId> finished_;                 // whose memory nobody reads
-  Leaving leaving_;
   // Failures of calls that had ended here, by group: the next call raises them.
   std::unordered_map<std::uint64_t, Status> late_failures_;
   struct Arrived {
@@ -201,8 +196,6 @@ class Dispatcher final : private Receiver {
     std::string text;
   };
   std::vector<Abort> aborts_;  // whose text is still arriving
-  RequestId last_id_ = 0;
-  std::uint64_t completions_ = 0;
   bool closing_ = false;
 };
 

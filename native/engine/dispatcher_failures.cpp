@@ -28,14 +28,24 @@ std::string_view shorten(std::string_view text, std::size_t limit) {
 }  // namespace
 
 void Dispatcher::fail(RequestId id, Status status) {
-  Operation& operation = *entry(id).operation;
-  if (operation.state() == Operation::State::kDone) return;
-  fail_operation(operation, std::move(status));
+  BaseRequest& request = *requests_.at(id);
+  if (request.done()) return;
+  if (is_operation(request.kind())) {
+    fail_operation(static_cast<Operation&>(request), std::move(status));
+  } else {
+    windows_.fail(static_cast<WindowRequest&>(request), status);
+  }
 }
 
-void Dispatcher::fail_all(Code code, const std::string& text, int rank) {
-  while (!active_.empty()) {
-    Operation& operation = *active_.front();
+void Dispatcher::fail_operations(Code code, const std::string& text, int rank) {
+  const auto& active = requests_.active();
+  // Ending one may start another, which fails in turn.
+  for (std::size_t i = 0; i < active.size();) {
+    if (!is_operation(active[i]->kind())) {
+      ++i;
+      continue;
+    }
+    Operation& operation = static_cast<Operation&>(*active[i]);
     fail_operation(operation, {code, operation.label() + ": " + text, rank});
   }
 }
@@ -96,7 +106,7 @@ void Dispatcher::for_transports(const std::function<void(Transport&)>& body) {
                 " cannot communicate any more, because its transport " +
                 std::string(broken_transports_.back()->name()) +
                 " failed: " + error.what();
-      fail_all(Code::kInternal, broken_, -1);
+      fail_operations(Code::kInternal, broken_, -1);
       windows_.close(broken_);
     }
   }
@@ -239,18 +249,18 @@ Status Dispatcher::timeout_status(const Operation& operation) const {
   return {Code::kTimedOut, text, blamed};
 }
 
-bool Dispatcher::fail_expired(Clock::time_point now) {
-  bool changed = false;
-  for (std::size_t i = 0; i < active_.size();) {
-    const std::shared_ptr<Operation> operation = active_[i];
-    if (operation->deadline() > now) {
-      ++i;
-      continue;
+bool Dispatcher::expire_requests(Clock::time_point now) {
+  const auto expired = requests_.expired(now);
+  for (const std::shared_ptr<BaseRequest>& request : expired) {
+    if (request->done()) continue;  // the failure of another one has ended it
+    if (is_operation(request->kind())) {
+      Operation& operation = static_cast<Operation&>(*request);
+      fail_operation(operation, timeout_status(operation));
+    } else {
+      windows_.expire(static_cast<WindowRequest&>(*request));
     }
-    fail_operation(*operation, timeout_status(*operation));
-    changed = true;
   }
-  return changed;
+  return !expired.empty();
 }
 
 bool Dispatcher::fail_gone(Clock::time_point now) {
@@ -258,8 +268,14 @@ bool Dispatcher::fail_gone(Clock::time_point now) {
   for (const int rank : peers_.gone()) {
     // What a finished peer sent before may still be on its way through the transport.
     const bool finished = peers_.state(rank) == Peers::State::kFinished;
-    for (std::size_t i = 0; i < active_.size();) {
-      const std::shared_ptr<Operation> operation = active_[i];
+    const auto& active = requests_.active();
+    for (std::size_t i = 0; i < active.size();) {
+      const std::shared_ptr<BaseRequest> request = active[i];
+      if (!is_operation(request->kind())) {  // WindowService fails their parts
+        ++i;
+        continue;
+      }
+      auto* const operation = static_cast<Operation*>(request.get());
       const Clock::time_point grace =
           finished ? std::max(peers_.grace_until(rank),
                               operation->started() + Peers::kFarewell)

@@ -103,35 +103,41 @@ RequestId Engine::run(Request request) {
 }
 
 bool Engine::done(RequestId id) {
-  return progress_.with_lock(
-      [&] { return dispatcher_.operation(id)->state() == Operation::State::kDone; });
+  return progress_.with_lock([&] { return dispatcher_.request(id)->done(); });
 }
 
 std::optional<Status> Engine::wait(RequestId id, Clock::time_point deadline,
                                    const std::function<bool()>& interrupted) {
-  const std::shared_ptr<const Operation> operation =
-      progress_.with_lock([&] { return dispatcher_.operation(id); });
-  const Clock::time_point begin = Clock::now();
-  const bool done = progress_.drive_until(
-      [&] { return operation->state() == Operation::State::kDone; }, deadline,
-      interrupted);
-  dispatcher_.account().blocked(*operation, begin, Clock::now());
-  // It does not change any more once it is done.
-  return done ? std::optional<Status>(operation->status()) : std::nullopt;
-}
-
-bool Engine::ticket_done(const WindowTicket& ticket) {
-  return progress_.with_lock([&] { return ticket.done(); });
-}
-
-std::optional<Status> Engine::wait_ticket(const WindowTicket& ticket,
-                                          Clock::time_point deadline,
-                                          const std::function<bool()>& interrupted) {
+  const std::shared_ptr<const BaseRequest> request =
+      progress_.with_lock([&] { return dispatcher_.request(id); });
   const Clock::time_point begin = Clock::now();
   const bool done =
-      progress_.drive_until([&] { return ticket.done(); }, deadline, interrupted);
-  window_account().blocked(ticket.call, begin);
-  return done ? std::optional<Status>(ticket.status) : std::nullopt;
+      progress_.drive_until([&] { return request->done(); }, deadline, interrupted);
+  wait_stats().blocked(*request, begin);
+  // It does not change any more once it is done.
+  return done ? std::optional<Status>(request->status()) : std::nullopt;
+}
+
+void Engine::start_put(std::shared_ptr<WindowRequest> request, const WindowPut& put,
+                       bool blocking) {
+  with_windows(
+      [&](WindowService& windows) {
+        windows.put(request, put);
+        wait_stats().submitted(*request);
+        return true;
+      },
+      blocking ? Caller::kWaits : Caller::kGoesOn);
+}
+
+void Engine::start_get(std::shared_ptr<WindowRequest> request, const WindowGet& get,
+                       bool blocking) {
+  with_windows(
+      [&](WindowService& windows) {
+        windows.get(request, get);
+        wait_stats().submitted(*request);
+        return true;
+      },
+      blocking ? Caller::kWaits : Caller::kGoesOn);
 }
 
 Result Engine::result(RequestId id) {
@@ -158,7 +164,7 @@ void Engine::extend_deadline(RequestId id, Clock::duration time) {
   progress_.run([&] { dispatcher_.extend_deadline(id, time); });
 }
 
-std::vector<PendingOperation> Engine::pending() {
+std::vector<PendingRequest> Engine::pending() {
   return progress_.with_lock([&] { return dispatcher_.pending(); });
 }
 
@@ -223,7 +229,7 @@ bool Engine::poll() {
     return dispatcher_.poll();
   } catch (const std::exception& error) {
     // Nothing is known about what has arrived any more.
-    dispatcher_.fail_all(Code::kInternal, error.what(), -1);
+    dispatcher_.fail_operations(Code::kInternal, error.what(), -1);
     dispatcher_.windows().close(error.what());
     return true;
   }

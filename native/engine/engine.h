@@ -13,13 +13,14 @@
 
 #include "engine/dispatcher.h"
 #include "engine/progress.h"
+#include "window/calls.h"
 
 namespace bluecomm {
 
 // One rank's data plane: the operations, the transports they run on, and the thread
 // that moves them on while no caller does. All methods are thread-safe; only wait() and
 // close() block.
-class Engine final : private Work {
+class Engine final : public WindowHost, private Work {
  public:
   Engine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports);
   // Frees everything at once; close() is the way to end in order.
@@ -42,18 +43,19 @@ class Engine final : private Work {
 
   // See Dispatcher.
   RequestId submit(Request request, Caller caller = Caller::kGoesOn);
-  // submit() and wait() in one. 0, which is no handle, when the operation ended well
-  // and has no result() of its own: it is released. Else its handle, as of submit(): it
-  // failed, or has its result there, or runs still when a signal came or
-  // Progress::kInterruptCheck had passed.
+  // submit() and wait() in one. Returns 0 if the operation has succeeded and has no
+  // result() of its own; it is released then. Otherwise returns its id, as submit()
+  // does: it has failed, or has its result there, or still runs because a signal came
+  // or Progress::kInterruptCheck has passed.
   RequestId run(Request request);
   bool done(RequestId id);
-  // Nothing when the time was up, or `interrupted` said so, before the operation ended.
+  // Returns nothing if `deadline` passed, or `interrupted` returned true, before the
+  // request was done. Works for every request; several threads may wait for one.
   std::optional<Status> wait(RequestId id, Clock::time_point deadline,
                              const std::function<bool()>& interrupted = {});
   Result result(RequestId id);
 
-  // Runs `body` on the service of windows, with the lock; its result is returned.
+  // Runs `body` on the WindowService under the progress lock and returns its result.
   template <typename Body>
   auto with_windows(Body&& body, Caller caller = Caller::kGoesOn) {
     const auto start = [&] {
@@ -63,19 +65,21 @@ class Engine final : private Work {
     };
     return caller == Caller::kWaits ? progress_.run(start) : progress_.submit(start);
   }
-  WindowAccount& window_account() { return dispatcher_.window_account(); }
-  bool ticket_done(const WindowTicket& ticket);
-  // As for an operation; the ticket is done at its own deadline at the latest.
-  std::optional<Status> wait_ticket(const WindowTicket& ticket,
-                                    Clock::time_point deadline,
-                                    const std::function<bool()>& interrupted = {});
+  // WindowHost, for window/calls.h.
+  RequestId next_request_id() override { return dispatcher_.next_request_id(); }
+  WaitStats& wait_stats() override { return dispatcher_.wait_stats(); }
+  void start_put(std::shared_ptr<WindowRequest> request, const WindowPut& put,
+                 bool blocking) override;
+  void start_get(std::shared_ptr<WindowRequest> request, const WindowGet& get,
+                 bool blocking) override;
+
   bool release(RequestId id);
   // Also after close().
   std::vector<RequestId> held();
   std::vector<RequestId> finished();
   void fail(RequestId id, Status status);
   void extend_deadline(RequestId id, Clock::duration time);
-  std::vector<PendingOperation> pending();
+  std::vector<PendingRequest> pending();
   void peer_lost(int rank, std::string text);
   Stats stats();
   void reset_stats();

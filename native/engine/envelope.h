@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "engine/plan.h"
 #include "engine/request.h"
+#include "request/message_prefix.h"
 #include "transport/channel.h"
 
 // The envelope, which the engine writes into the header of each message. It identifies
@@ -36,21 +37,13 @@ struct KeyHash {
   std::size_t operator()(const Key& key) const noexcept;
 };
 
-enum class MessageType : std::uint8_t {
-  kData = 1,
-  kAbort =
-      2,  // the operation `key` failed at the sender; the payload is the error text
-};
-
 // The contents of a message header. Fields marked as fingerprint must be equal on all
 // ranks; a field that does not matter for the kind is zero.
-struct Envelope {
+struct Envelope : MessagePrefix {
   static constexpr std::size_t kMaxName = 76;
   static constexpr std::size_t kMaxDims = 6;
 
-  std::uint64_t job = 0;
   Key key;
-  MessageType type = MessageType::kData;
 
   // Fingerprint.
   Kind kind = Kind::kBarrier;

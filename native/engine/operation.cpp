@@ -8,13 +8,12 @@
 namespace bluecomm {
 
 Operation::Operation(RequestId id, Request request, Plan plan, const Envelope& call)
-    : id_(id), request_(std::move(request)), plan_(std::move(plan)), call_(call) {}
-
-std::string Operation::label() const {
-  const Group& group = *request_.group;
-  return describe_operation(call_, request_.name) + " on rank " +
-         std::to_string(group.ranks[static_cast<std::size_t>(group.me)]);
-}
+    : BaseRequest(id, request_kind(request.kind),
+                  request.group->ranks[static_cast<std::size_t>(request.group->me)],
+                  State::kQueued, request.deadline),
+      request_(std::move(request)),
+      plan_(std::move(plan)),
+      call_(call) {}
 
 void Operation::start(std::span<Channel* const> channels) {
   channels_ = channels;

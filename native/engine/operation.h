@@ -1,12 +1,12 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/status.h"
@@ -15,39 +15,48 @@
 #include "engine/pending_sends.h"
 #include "engine/plan.h"
 #include "engine/request.h"
+#include "request/base_request.h"
 
 // The executor of plans.
 
 namespace bluecomm {
 
-using RequestId = std::uint64_t;
-using Clock = std::chrono::steady_clock;
+static_assert(kKindCount <= kMaxOperationKinds);
+constexpr RequestKind request_kind(Kind kind) { return static_cast<RequestKind>(kind); }
 
-// One call of an operation on this rank, from submit to release. See
-// docs/data-plane.md for its states.
-class Operation {
+// Memory of a result that the engine allocated, and the rows that came from each
+// source.
+struct Result {
+  std::shared_ptr<void> owner;
+  std::span<std::byte> bytes;
+  std::vector<std::int64_t> rows;
+};
+
+// One call of an operation on this rank. See docs/data-plane.md for its states.
+class Operation final : public BaseRequest {
  public:
-  enum class State { kQueued, kRunning, kDone };
-
   // What happened to a message handed to deliver().
   enum class Delivery { kTaken, kUnexpected };
 
   // `request` is complete, `plan` was made from it and may refer to its memory only.
   Operation(RequestId id, Request request, Plan plan, const Envelope& call);
 
-  RequestId id() const { return id_; }
+  std::string_view kind_name() const override {
+    return bluecomm::kind_name(request_.kind);
+  }
+  std::string_view name() const override { return request_.name; }
+  TraceFields trace_fields() const override {
+    return {request_.group->id, call_.key.sequence, request_.input.size()};
+  }
+  bool holds_memory() const override { return lease_.has_tenants(); }
+
   const Request& request() const { return request_; }
   const Envelope& call() const { return call_; }
   const Key& key() const { return call_.key; }
   const Plan& plan() const { return plan_; }
-  // allreduce 'x' on rank 3
-  std::string label() const;
-  State state() const { return state_; }
-  const Status& status() const { return status_; }
-  bool succeeded() const { return state_ == State::kDone && status_.ok(); }
-  Clock::time_point started() const { return started_; }
-  Clock::time_point deadline() const { return request_.deadline; }
-  void set_deadline(Clock::time_point deadline) { request_.deadline = deadline; }
+  // Memory of the result, where the engine allocates it: set by Request::allocate.
+  const Result& result() const { return result_; }
+  void set_result(Result result) { result_ = std::move(result); }
 
   // Sends what the first phase sends. `channels` is indexed by global rank.
   void start(std::span<Channel* const> channels);
@@ -66,8 +75,6 @@ class Operation {
 
   // Ends the call and cancels its messages.
   void finish(Status status);
-  // A transport still reads memory of the call, or of its plan.
-  bool holds_memory() const { return lease_.has_tenants(); }
 
   // What the phase now running lacks.
   struct Unfinished {
@@ -108,15 +115,11 @@ class Operation {
   bool phase_done();
   void fail_length(int peer, std::size_t announced, std::size_t expected);
 
-  const RequestId id_;
   Request request_;
   Plan plan_;
   const Envelope call_;
-  const Clock::time_point started_ = Clock::now();
-
-  State state_ = State::kQueued;
-  Status status_;
   std::optional<Status> error_;
+  Result result_;
 
   std::span<Channel* const> channels_;
   std::uint32_t phase_ = 0;

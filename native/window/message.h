@@ -5,6 +5,8 @@
 #include <optional>
 #include <type_traits>
 
+#include "request/base_request.h"
+#include "request/message_prefix.h"
 #include "transport/channel.h"
 
 // What ranks say to each other about windows.
@@ -31,10 +33,12 @@ enum class WindowAction : std::uint32_t {
 
 inline bool is_answer(WindowAction action) { return action >= WindowAction::kDone; }
 
-struct WindowMessage {
-  std::uint64_t mark = 0;  // of the job and epoch; tells the message from others
+struct WindowMessage : MessagePrefix {
+  WindowMessage() { type = MessageType::kWindow; }
+
+  std::uint32_t epoch = 0;
   std::uint64_t window = 0;
-  std::uint64_t request = 0;
+  RequestId request = 0;  // the asker's number for the part of a request
   WindowAction action = WindowAction::kPut;
   std::int32_t other = -1;
   std::uint32_t readers = 0;
@@ -52,14 +56,14 @@ inline Header to_header(const WindowMessage& message, std::size_t nbytes) {
   return header;
 }
 
-// Nothing for a message that is about no window of this job.
-inline std::optional<WindowMessage> read_window_message(const Header& header,
-                                                        std::uint64_t mark) {
+// Returns nothing for a message that no WindowService of this version can have written.
+inline std::optional<WindowMessage> read_window_message(const Header& header) {
   WindowMessage message;
   std::memcpy(static_cast<void*>(&message), header.envelope.data(), sizeof message);
-  const bool known =
-      message.action >= WindowAction::kPut && message.action <= WindowAction::kRefused;
-  if (message.mark != mark || !known) return std::nullopt;
+  const bool known = message.type == MessageType::kWindow &&
+                     message.action >= WindowAction::kPut &&
+                     message.action <= WindowAction::kRefused;
+  if (!known) return std::nullopt;
   return message;
 }
 

@@ -25,24 +25,14 @@ bool uses_lane(WindowAction action) {
 
 // --- Requests ------------------------------------------------------------------------
 
-WindowService::Ticket WindowService::make_ticket(const WindowAccount::Call& call,
-                                                 Clock::time_point deadline) const {
-  auto ticket = std::make_shared<WindowTicket>();
-  ticket->call = call;
-  ticket->label = std::string(call_name(call.kind)) + " '" + call.window +
-                  "' on rank " + std::to_string(rank_);
-  ticket->deadline = deadline;
-  return ticket;
-}
-
-WindowService::Ticket WindowService::open(WindowPtr window,
-                                          Clock::time_point deadline) {
+WindowService::RequestPtr WindowService::open(WindowPtr window,
+                                              Clock::time_point deadline) {
   const std::uint64_t id = window->config().id;
   if (!windows_.emplace(id, window).second) {
     throw std::invalid_argument("window '" + window->config().name + "' exists");
   }
-  const Ticket ticket =
-      make_ticket(account_.begin(WindowCall::kCreate, window->config().name), deadline);
+  const auto request = std::make_shared<WindowRequest>(
+      requests_.next_id(), RequestKind::kWinCreate, window, deadline);
   const auto found = early_.extract(id);
   Early early = found ? std::move(found.mapped()) : Early{};
   for (Shared& one : early.shared) {
@@ -52,7 +42,7 @@ WindowService::Ticket WindowService::open(WindowPtr window,
                           window->config().in_neighbors.end());
   neighbors.insert(window->config().out_neighbors.begin(),
                    window->config().out_neighbors.end());
-  bool is_awaited = false;
+  std::vector<Part> parts;
   for (const int rank : neighbors) {
     WindowMessage message;
     message.window = id;
@@ -60,11 +50,10 @@ WindowService::Ticket WindowService::open(WindowPtr window,
     share_with(rank, window);
     post(rank, message);
     if (early.opens.contains(rank)) continue;
-    is_awaited = true;
-    add_part({ticket, window, rank, message, {}, nullptr});
+    parts.push_back({request, rank, message, {}, nullptr});
   }
-  if (!is_awaited) account_.ended(ticket->call, Code::kOk);
-  return ticket;
+  start(request, std::move(parts));
+  return request;
 }
 
 // Lets a neighbor on this machine write and read what concerns it.
@@ -88,20 +77,22 @@ void WindowService::share(int peer, const WindowPtr& window, WindowMessage messa
                           std::span<const std::byte> bytes) {
   Channel* const channel = links_.channel(peer);
   if (channel == nullptr || !channel->shares_memory()) return;
-  message.mark = mark_;
   sharings_.push_back({window, peer, bytes.size(),
-                       channel->send(to_header(message, bytes.size()), bytes)});
+                       channel->send(header_of(message, bytes.size()), bytes)});
+}
+
+const WindowService::Part* WindowService::find_part(const Window& window) const {
+  for (const auto& [number, part] : parts_) {
+    if (part.request->window()->config().id == window.config().id) return &part;
+  }
+  return nullptr;
 }
 
 void WindowService::remove(const Window& window) {
   const std::uint64_t id = window.config().id;
-  const auto busy = std::find_if(parts_.begin(), parts_.end(), [&](const auto& entry) {
-    return entry.second.window->config().id == id;
-  });
-  if (busy != parts_.end()) {
+  if (const Part* const part = find_part(window)) {
     throw std::invalid_argument("win_free '" + window.config().name + "' on rank " +
-                                std::to_string(rank_) + ": " +
-                                busy->second.ticket->label +
+                                std::to_string(rank_) + ": " + part->request->label() +
                                 " is still under way; wait for its handle first");
   }
   const auto removed = windows_.extract(id);
@@ -112,80 +103,93 @@ void WindowService::remove(const Window& window) {
                 [&](const Serving& one) { return one.window->config().id == id; });
 }
 
-WindowService::Ticket WindowService::put(const WindowPtr& window, const Put& put,
-                                         Clock::time_point deadline,
-                                         const WindowAccount::Call& call) {
-  Ticket ticket = make_ticket(call, deadline);
+void WindowService::put(const RequestPtr& request, const WindowPut& put) {
+  std::vector<Part> parts;
   for (const auto& [rank, weight] : put.targets) {
     WindowMessage message;
     message.action = put.accumulates ? WindowAction::kAccumulate : WindowAction::kPut;
     message.weight = weight;
     message.carries_p = put.with_p ? 1 : 0;
     if (put.with_p) message.p = weight * put.p;
-    add_part({ticket, window, rank, message, put.x, nullptr});
+    parts.push_back({request, rank, message, put.x, nullptr});
   }
-  return ticket;
+  start(request, std::move(parts));
 }
 
-WindowService::Ticket WindowService::get(const WindowPtr& window,
-                                         const Window::Weights& sources, bool with_p,
-                                         Clock::time_point deadline,
-                                         const WindowAccount::Call& call) {
-  Ticket ticket = make_ticket(call, deadline);
-  for (const auto& [rank, weight] : sources) {
+void WindowService::get(const RequestPtr& request, const WindowGet& get) {
+  std::vector<Part> parts;
+  for (const auto& [rank, weight] : get.sources) {
     WindowMessage message;
     message.action = WindowAction::kGet;
     message.weight = weight;
-    message.carries_p = with_p ? 1 : 0;
-    add_part({ticket, window, rank, message, {}, nullptr});
+    message.carries_p = get.with_p ? 1 : 0;
+    parts.push_back({request, rank, message, {}, nullptr});
   }
-  return ticket;
+  start(request, std::move(parts));
 }
 
-WindowService::Ticket WindowService::lock(const WindowPtr& window, int owner,
-                                          Clock::time_point deadline) {
-  Ticket ticket =
-      make_ticket(account_.begin(WindowCall::kMutex, window->config().name), deadline);
+WindowService::RequestPtr WindowService::lock(const WindowPtr& window, int owner,
+                                              Clock::time_point deadline) {
+  const auto request = std::make_shared<WindowRequest>(
+      requests_.next_id(), RequestKind::kWinMutex, window, deadline);
   WindowMessage message;
   message.action = WindowAction::kLock;
-  ticket->number = add_part({ticket, window, owner, message, {}, nullptr});
-  if (owner == rank_ && !ticket->done()) {
-    message.request = ticket->number;
+  std::vector<Part> parts;
+  parts.push_back({request, owner, message, {}, nullptr});
+  start(request, std::move(parts));
+  if (owner == rank_ && !request->done()) {
+    message.request = request->id();
     enter_mutex(rank_, message, *window);
   }
-  return ticket;
+  return request;
 }
 
-void WindowService::unlock(const WindowPtr& window, int owner,
-                           const WindowTicket& ticket) {
-  if (parts_.contains(ticket.number)) {
-    fail_part(ticket.number, {Code::kInvalid, ticket.label + ": given up", -1});
+void WindowService::unlock(const WindowPtr& window, int owner, RequestId id) {
+  if (const auto found = parts_.find(id); found != parts_.end()) {
+    fail_part(id, {Code::kInvalid, found->second.request->label() + ": given up", -1});
     return;
   }
   if (owner == rank_) {
-    leave_mutex(rank_, ticket.number, *window);
+    leave_mutex(rank_, id, *window);
     return;
   }
   WindowMessage message;
   message.window = window->config().id;
-  message.request = ticket.number;
+  message.request = id;
   message.action = WindowAction::kCancel;
   post(owner, message);
 }
 
 // --- Parts ---------------------------------------------------------------------------
 
-std::uint64_t WindowService::add_part(Part part) {
-  const std::uint64_t number = ++last_number_;
-  part.message.mark = mark_;
-  part.message.window = part.window->config().id;
+void WindowService::start(const RequestPtr& request, std::vector<Part> parts) {
+  requests_.add(request);
+  request->expect_parts(parts.size());
+  if (parts.empty()) {
+    finish(*request, -1);
+    return;
+  }
+  RequestId number = request->id();
+  for (Part& part : parts) {
+    add_part(number, std::move(part));
+    number = requests_.next_id();
+  }
+}
+
+Header WindowService::header_of(WindowMessage message, std::size_t nbytes) const {
+  message.job = job_;
+  message.epoch = epoch_;
+  return to_header(message, nbytes);
+}
+
+void WindowService::add_part(RequestId number, Part part) {
+  part.message.window = part.request->window()->config().id;
   part.message.request = number;
-  ++part.ticket->unanswered;
   const WindowAction action = part.message.action;
   Part& added = parts_.emplace(number, std::move(part)).first->second;
   if (!closed_.empty()) {
-    end_part(number, {Code::kClosed, added.ticket->label + ": " + closed_, rank_});
-    return number;
+    end_part(number, {Code::kClosed, added.request->label() + ": " + closed_, rank_});
+    return;
   }
   bool may_send = action == WindowAction::kLock && added.peer != rank_;
   if (uses_lane(action)) {
@@ -194,26 +198,26 @@ std::uint64_t WindowService::add_part(Part part) {
     may_send = lane.size() == 1;
   }
   if (may_send) send(added);
-  return number;
 }
 
 // Of a part that has its effect.
 void WindowService::note_exchange(const Part& part) {
   if (!uses_lane(part.message.action)) return;
   const bool is_get = part.message.action == WindowAction::kGet;
-  account_.exchanged(part.ticket->call, part.peer,
-                     is_get ? WindowAccount::Way::kReceived : WindowAccount::Way::kSent,
-                     part.window->config().nbytes);
+  stats_.exchanged(
+      *part.request, part.peer,
+      is_get ? WaitStats::Direction::kReceived : WaitStats::Direction::kSent,
+      part.request->window()->config().nbytes);
 }
 
 void WindowService::send(Part& part) {
   Channel* const channel = links_.channel(part.peer);
   if (channel == nullptr) return;  // its end is told by fail_gone()
-  const Header header = to_header(part.message, part.payload.size());
+  const Header header = header_of(part.message, part.payload.size());
   part.outgoing = channel->send(header, part.payload);
 }
 
-void WindowService::end_part(std::uint64_t number, Status status) {
+void WindowService::end_part(RequestId number, Status status) {
   const auto found = parts_.find(number);
   if (found == parts_.end()) return;
   Part part = std::move(found->second);
@@ -222,13 +226,10 @@ void WindowService::end_part(std::uint64_t number, Status status) {
   std::erase_if(arrivals_, [&](const auto& one) {
     return is_answer(one->message().action) && one->message().request == number;
   });
-  WindowTicket& ticket = *part.ticket;
   if (status.ok()) note_exchange(part);
-  if (ticket.status.ok()) ticket.status = std::move(status);
-  if (--ticket.unanswered == 0) {
-    ++completions_;
+  if (part.request->end_part(std::move(status))) {
     const int awaited = part.holder >= 0 ? part.holder : part.peer;
-    account_.ended(ticket.call, ticket.status.code, awaited == rank_ ? -1 : awaited);
+    finish(*part.request, awaited == rank_ ? -1 : awaited);
   }
   if (!uses_lane(part.message.action)) return;
   const auto lane = lanes_.find({part.message.window, part.peer});
@@ -242,11 +243,19 @@ void WindowService::end_part(std::uint64_t number, Status status) {
   }
 }
 
+// Ends a request whose parts have all ended; it has waited for `awaited`, or for nobody
+// if that is -1.
+void WindowService::finish(WindowRequest& request, int awaited) {
+  request.finish();
+  stats_.ended(request, awaited);
+  requests_.end(request);
+}
+
 // The peer is told that no answer is wanted any more.
-void WindowService::fail_part(std::uint64_t number, Status status) {
+void WindowService::fail_part(RequestId number, Status status) {
   const Part& part = parts_.at(number);
   if (part.message.action == WindowAction::kLock && part.peer == rank_) {
-    leave_mutex(rank_, number, *part.window);
+    leave_mutex(rank_, number, *part.request->window());
   } else if (part.outgoing) {
     WindowMessage message = part.message;
     message.action = WindowAction::kCancel;
@@ -259,18 +268,16 @@ void WindowService::post(int peer, const WindowMessage& message,
                          std::string_view text) {
   Channel* const channel = links_.channel(peer);
   if (channel == nullptr) return;
-  WindowMessage marked = message;
-  marked.mark = mark_;
   text = text.substr(0, Channel::kMaxPost);
-  channel->post(to_header(marked, text.size()), std::as_bytes(std::span(text)));
+  channel->post(header_of(message, text.size()), std::as_bytes(std::span(text)));
 }
 
 // --- Failures ------------------------------------------------------------------------
 
 std::string WindowService::timeout_text(const Part& part) const {
-  const std::string limit = seconds(part.ticket->deadline - part.ticket->call.began);
+  const std::string limit = seconds(part.request->deadline() - part.request->started());
   const std::string peer = links_.describe_rank(part.peer);
-  std::string text = part.ticket->label + ": ";
+  std::string text = part.request->label() + ": ";
   if (part.message.action == WindowAction::kLock && part.holder >= 0) {
     return text + "the mutex of " + peer + " is held by " +
            links_.describe_rank(part.holder) + ", which did not release it within " +
@@ -282,53 +289,57 @@ std::string WindowService::timeout_text(const Part& part) const {
   return text + "no answer from " + peer + " within " + limit;
 }
 
-std::vector<WindowService::Pending> WindowService::pending() const {
-  std::map<const WindowTicket*, Pending> pending;
+WindowService::Awaited WindowService::awaited(const WindowRequest& request) const {
+  Awaited awaited;
   for (const auto& [number, part] : parts_) {
-    Pending& one = pending[part.ticket.get()];
-    one.call = part.ticket->call;
-    one.waiting_for.insert(part.holder >= 0 ? part.holder : part.peer);
+    if (part.request.get() != &request) continue;
+    awaited.ranks.insert(part.holder >= 0 ? part.holder : part.peer);
     if (part.message.action == WindowAction::kLock && part.holder >= 0) {
-      one.wish = "to release the mutex of " + links_.describe_rank(part.peer);
+      awaited.wish = "to release the mutex of " + links_.describe_rank(part.peer);
     } else if (part.message.action == WindowAction::kOpen) {
-      one.wish = "to make the window";
+      awaited.wish = "to make the window";
     } else {
-      one.wish = "to answer";
+      awaited.wish = "to answer";
     }
   }
-  std::vector<Pending> list;
-  for (auto& [ticket, one] : pending) list.push_back(std::move(one));
-  return list;
+  return awaited;
 }
 
-bool WindowService::fail_expired(Clock::time_point now) {
-  std::vector<std::uint64_t> expired;
+std::vector<RequestId> WindowService::parts_of(const WindowRequest& request) const {
+  std::vector<RequestId> numbers;
   for (const auto& [number, part] : parts_) {
-    if (part.ticket->deadline <= now) expired.push_back(number);
+    if (part.request.get() == &request) numbers.push_back(number);
   }
-  for (const std::uint64_t number : expired) {
+  return numbers;
+}
+
+void WindowService::fail(const WindowRequest& request, const Status& status) {
+  for (const RequestId number : parts_of(request)) fail_part(number, status);
+}
+
+void WindowService::expire(const WindowRequest& request) {
+  for (const RequestId number : parts_of(request)) {
     const Part& part = parts_.at(number);
     fail_part(number, {Code::kTimedOut, timeout_text(part), part.peer});
   }
-  return !expired.empty();
 }
 
 bool WindowService::fail_gone(int rank) {
-  std::vector<std::uint64_t> lost;
+  std::vector<RequestId> lost;
   for (const auto& [number, part] : parts_) {
     if (part.peer == rank) lost.push_back(number);
   }
   if (lost.empty()) return false;
   const std::optional<std::string> why = links_.why_gone(rank);
   if (!why) return false;
-  for (const std::uint64_t number : lost) {
-    const std::string& label = parts_.at(number).ticket->label;
+  for (const RequestId number : lost) {
+    const std::string label = parts_.at(number).request->label();
     end_part(number, {Code::kPeerLost, label + ": " + *why, rank});
   }
   return true;
 }
 
-bool WindowService::poll(Clock::time_point now, std::span<const int> gone) {
+bool WindowService::poll(std::span<const int> gone) {
   bool changed = move_arrivals();
   const auto served = std::erase_if(servings_, [](const Serving& one) {
     const bool over = one.outgoing->released() == one.window->config().nbytes;
@@ -346,29 +357,14 @@ bool WindowService::poll(Clock::time_point now, std::span<const int> gone) {
     if (abandon(rank)) changed = true;
     if (fail_gone(rank)) changed = true;
   }
-  if (fail_expired(now)) changed = true;
   return changed;
-}
-
-WindowService::Clock::time_point WindowService::next_timer() const {
-  Clock::time_point next = Clock::time_point::max();
-  for (const auto& [number, part] : parts_) {
-    next = std::min(next, part.ticket->deadline);
-  }
-  return next;
-}
-
-void WindowService::put_off_deadlines(Clock::duration time) {
-  std::set<WindowTicket*> tickets;
-  for (const auto& [number, part] : parts_) tickets.insert(part.ticket.get());
-  for (WindowTicket* const ticket : tickets) ticket->deadline += time;
 }
 
 void WindowService::close(const std::string& why) {
   closed_ = why;
   while (!parts_.empty()) {
     const auto& [number, part] = *parts_.begin();
-    end_part(number, {Code::kClosed, part.ticket->label + ": " + closed_, rank_});
+    end_part(number, {Code::kClosed, part.request->label() + ": " + closed_, rank_});
   }
 }
 

@@ -14,81 +14,97 @@
 #include <utility>
 #include <vector>
 
-#include "window/account.h"
+#include "request/base_request.h"
+#include "request/request_table.h"
+#include "request/wait_stats.h"
 #include "window/links.h"
 #include "window/message.h"
-#include "window/ticket.h"
 #include "window/window.h"
 #include "window/window_arrival.h"
+#include "window/window_request.h"
 
 namespace bluecomm {
 
+// A value to leave with out-neighbors: each target gets its weight times x, and times p
+// if `with_p`.
+struct WindowPut {
+  std::span<const std::byte> x;
+  Window::Weights targets;
+  bool accumulates = false;
+  bool with_p = false;
+  double p = 0.0;
+};
+
+// Own values of in-neighbors to read, each times its weight.
+struct WindowGet {
+  Window::Weights sources;
+  bool with_p = false;
+};
+
 // All windows of a rank: asks other ranks for what its program wants of their windows,
-// and does to its own what they ask, without its program.
+// and serves what they ask of its own, without its program.
 //
 // A request has a part for each rank that is asked. Between two ranks and for one
 // window, one put, accumulate or get is under way at a time and the others queue at the
 // asker, so a window needs no memory but its own. A part ends by an answer, so a put
-// that is over has its effect at the target.
+// that is done has its effect at the target. A part is numbered by an id of the request
+// table; the first part of a request has the request's own id.
 //
-// No thread, no waiting; under the progress lock.
+// Starts no thread and never waits. Guarded by the engine's progress lock.
 class WindowService {
  public:
-  using Clock = std::chrono::steady_clock;
-  using Ticket = std::shared_ptr<WindowTicket>;
+  using RequestPtr = std::shared_ptr<WindowRequest>;
   using WindowPtr = std::shared_ptr<Window>;
 
-  // `mark` is the same on all ranks of the job and epoch, and differs between them.
-  WindowService(int rank, std::uint64_t mark, const WindowLinks& links,
-                WindowAccount& account)
-      : rank_(rank), mark_(mark), links_(links), account_(account) {}
+  // `job` is the same on all ranks of the job, and differs between jobs.
+  WindowService(int rank, std::uint64_t job, std::uint32_t epoch,
+                const WindowLinks& links, RequestTable& requests, WaitStats& stats)
+      : rank_(rank),
+        job_(job),
+        epoch_(epoch),
+        links_(links),
+        requests_(requests),
+        stats_(stats) {}
 
-  // Makes a window known; the ticket is done when all its neighbors have done so.
-  // Throws std::invalid_argument where the id is known.
-  Ticket open(WindowPtr window, Clock::time_point deadline);
+  // Makes a window known. The request is done when all its neighbors have done so.
+  // Throws std::invalid_argument if the id is known.
+  RequestPtr open(WindowPtr window, Clock::time_point deadline);
   // Throws std::invalid_argument while requests of this rank are under way.
   void remove(const Window& window);
+  // Returns true while a request of this rank for the window is under way.
+  bool is_busy(const Window& window) const { return find_part(window) != nullptr; }
 
-  // x stays alive and unchanged until the ticket is done. Each target gets its weight
-  // times x, and times p if `with_p`.
-  struct Put {
-    std::span<const std::byte> x;
-    Window::Weights targets;
-    bool accumulates = false;
-    bool with_p = false;
-    double p = 1.0;
+  // Start a request. put.x must stay alive and unchanged until the request is done.
+  void put(const RequestPtr& request, const WindowPut& put);
+  void get(const RequestPtr& request, const WindowGet& get);
+
+  // Asks for the mutex of one rank, which may be this one.
+  RequestPtr lock(const WindowPtr& window, int owner, Clock::time_point deadline);
+  // Gives back the mutex that request `id` asked for, or gives the request up.
+  void unlock(const WindowPtr& window, int owner, RequestId id);
+
+  // Fails all parts of a request that are unanswered ...
+  void fail(const WindowRequest& request, const Status& status);
+  // ... because its deadline has passed.
+  void expire(const WindowRequest& request);
+  // Says whom a request waits for.
+  struct Awaited {
+    std::set<int> ranks;
+    std::string wish;  // what they have to do
   };
-  // `call` is what asks for it, which ends with the ticket.
-  Ticket put(const WindowPtr& window, const Put& put, Clock::time_point deadline,
-             const WindowAccount::Call& call);
-  Ticket get(const WindowPtr& window, const Window::Weights& sources, bool with_p,
-             Clock::time_point deadline, const WindowAccount::Call& call);
+  Awaited awaited(const WindowRequest& request) const;
 
-  // Asks for the mutex of one rank, which may be this one. To be unlocked with the
-  // ticket, also to give up while it is not done.
-  Ticket lock(const WindowPtr& window, int owner, Clock::time_point deadline);
-  void unlock(const WindowPtr& window, int owner, const WindowTicket& ticket);
-
-  // Takes `message` if it is about windows.
+  // Takes a message of type kWindow. Returns false, and leaves it, if it is not one of
+  // this job and version.
   bool take_message(int peer, std::unique_ptr<Incoming>& message);
-  // Moves what can be moved now. `gone` are the ranks that are gone. True when anything
-  // changed.
-  bool poll(Clock::time_point now, std::span<const int> gone);
+  // Moves what can be moved now. `gone` are the ranks that are gone. Returns true if
+  // anything changed.
+  bool poll(std::span<const int> gone);
+  // Returns true while something is left to do besides this rank's requests.
   bool outstanding() const {
-    return !parts_.empty() || !arrivals_.empty() || !sharings_.empty() ||
+    return !arrivals_.empty() || !sharings_.empty() ||
            abandoned_.size() < detached_.size();
   }
-  // A ticket that is not done.
-  struct Pending {
-    WindowAccount::Call call;
-    std::set<int> waiting_for;
-    std::string wish;  // what they are to do
-  };
-  std::vector<Pending> pending() const;
-  // Grows with each ticket that is done.
-  std::uint64_t completions() const { return completions_; }
-  Clock::time_point next_timer() const;
-  void put_off_deadlines(Clock::duration time);
 
   // Fails all that is under way and refuses more.
   void close(const std::string& why);
@@ -99,8 +115,7 @@ class WindowService {
   using Lane = std::pair<std::uint64_t, int>;  // window, peer
 
   struct Part {
-    Ticket ticket;
-    WindowPtr window;
+    RequestPtr request;
     int peer = 0;
     WindowMessage message;  // asks for it
     std::span<const std::byte> payload;
@@ -139,14 +154,17 @@ class WindowService {
   void share_with(int peer, const WindowPtr& window);
   void share(int peer, const WindowPtr& window, WindowMessage message,
              std::span<const std::byte> bytes);
-  Ticket make_ticket(const WindowAccount::Call& call, Clock::time_point deadline) const;
-  std::uint64_t add_part(Part part);
+  void start(const RequestPtr& request, std::vector<Part> parts);
+  void add_part(RequestId number, Part part);
+  Header header_of(WindowMessage message, std::size_t nbytes) const;
+  const Part* find_part(const Window& window) const;
   void note_exchange(const Part& part);
   void send(Part& part);
-  void end_part(std::uint64_t number, Status status);
-  void fail_part(std::uint64_t number, Status status);
+  void end_part(RequestId number, Status status);
+  void fail_part(RequestId number, Status status);
+  void finish(WindowRequest& request, int awaited);
+  std::vector<RequestId> parts_of(const WindowRequest& request) const;
   std::string timeout_text(const Part& part) const;
-  bool fail_expired(Clock::time_point now);
   bool fail_gone(int rank);
   void post(int peer, const WindowMessage& message, std::string_view text = {});
 
@@ -172,21 +190,21 @@ class WindowService {
   bool abandon(int rank);
 
   const int rank_;
-  const std::uint64_t mark_;
+  const std::uint64_t job_;
+  const std::uint32_t epoch_;
   const WindowLinks& links_;
-  WindowAccount& account_;
+  RequestTable& requests_;
+  WaitStats& stats_;
   std::unordered_map<std::uint64_t, WindowPtr> windows_;
   std::map<std::uint64_t, Early> early_;  // of windows that are not made here yet
   std::vector<Sharing> sharings_;
-  std::map<std::uint64_t, Part> parts_;
-  std::map<Lane, std::deque<std::uint64_t>> lanes_;
+  std::map<RequestId, Part> parts_;
+  std::map<Lane, std::deque<RequestId>> lanes_;
   std::vector<std::unique_ptr<WindowArrival>> arrivals_;
   std::vector<Serving> servings_;
   std::set<int> detached_;   // ranks that are gone
   std::set<int> abandoned_;  // those of them that have left nothing here any more
-  std::uint64_t last_number_ = 0;
-  std::uint64_t completions_ = 0;
-  std::string closed_;  // why, once it is
+  std::string closed_;       // why, once it is
 };
 
 }  // namespace bluecomm

@@ -14,8 +14,8 @@ constexpr std::size_t kBudget = 1 << 20;
 }  // namespace
 
 bool WindowService::take_message(int peer, std::unique_ptr<Incoming>& message) {
-  const auto read = read_window_message(message->header(), mark_);
-  if (!read) return false;
+  const auto read = read_window_message(message->header());
+  if (!read || read->job != job_ || read->epoch != epoch_) return false;
   if (!closed_.empty()) return true;
   if (is_answer(read->action)) {
     take_answer(peer, *read, std::move(message));
@@ -148,7 +148,7 @@ void WindowService::send_value(int peer, const WindowMessage& message,
   answer.p = view.p;
   servings_.push_back(
       {window, peer, *reader,
-       channel->send(to_header(answer, view.bytes.size()), view.bytes)});
+       channel->send(header_of(answer, view.bytes.size()), view.bytes)});
 }
 
 bool WindowService::move_arrivals() {
@@ -191,7 +191,7 @@ void WindowService::finish_arrival(WindowArrival& arrival) {
       if (part == parts_.end()) return;
       const auto* const text = reinterpret_cast<const char*>(arrival.bytes().data());
       end_part(message.request, {Code::kInvalid,
-                                 part->second.ticket->label + ": " +
+                                 part->second.request->label() + ": " +
                                      std::string(text, arrival.bytes().size()),
                                  arrival.peer()});
       return;
@@ -260,14 +260,15 @@ void WindowService::take_answer(int peer, const WindowMessage& message,
       return;
     case WindowAction::kWaits:
       // Whatever a peer says, it names a rank.
-      if (message.other >= 0 && message.other < account_.size()) {
+      if (message.other >= 0 && message.other < stats_.size()) {
         part.holder = message.other;
       }
       return;
     case WindowAction::kValue:
-      if (incoming->header().nbytes == part.window->config().nbytes) {
-        arrivals_.push_back(std::make_unique<WindowArrival>(
-            peer, message, part.window, std::move(incoming), part.message.weight));
+      if (incoming->header().nbytes == part.request->window()->config().nbytes) {
+        arrivals_.push_back(
+            std::make_unique<WindowArrival>(peer, message, part.request->window(),
+                                            std::move(incoming), part.message.weight));
       }
       return;
     case WindowAction::kRefused:

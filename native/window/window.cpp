@@ -125,7 +125,7 @@ void Window::replace(int in_neighbor, std::vector<std::byte>& bytes,
 
 // --- Shared memory -------------------------------------------------------------------
 
-bool Window::put_directly(int out_neighbor, const Put& put) {
+bool Window::put_directly(int out_neighbor, const DirectPut& put) {
   OutEdge& edge = *out_edges_.at(out_neighbor);
   const std::scoped_lock lock(edge.mutex);
   if (!edge.writer) return false;

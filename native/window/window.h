@@ -72,13 +72,13 @@ class Window {
 
   // Does a put, or get, at once where the neighbor's memory is shared; else false. A
   // get takes the place of what the neighbor has left here.
-  struct Put {
+  struct DirectPut {
     std::span<const std::byte> x;
     double weight = 1.0;
     bool accumulates = false;
     Mailbox::Meta meta;
   };
-  bool put_directly(int out_neighbor, const Put& put);
+  bool put_directly(int out_neighbor, const DirectPut& put);
   bool get_directly(int in_neighbor, double weight, bool with_p);
 
   // --- For whoever drives the engine ---

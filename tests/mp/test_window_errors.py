@@ -214,7 +214,9 @@ def free_too_early() -> str:
     else:
         bf.barrier()
         thread.start()
-        wait_until(lambda: current_communicator().windows["x"].kept, "no request")
+        wait_until(
+            lambda: current_communicator().windows["x"].native.is_busy, "no request"
+        )
         bf.barrier()
         with pytest.raises(ValueError, match="win_free") as caught:
             bf.win_free("x")

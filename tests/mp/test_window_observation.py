@@ -33,7 +33,7 @@ def say_what_is_pending(folder: Path, word: str, blocker: int) -> str:
 
     wait_until(waiting, f"nothing waits for rank {blocker}")
     (operation,) = waiting()
-    assert operation["is_window_call"]
+    assert operation["wish"]
     text = str(StallReport.alone(world.rank, operation))
     say(folder, word)
     return text

@@ -8,11 +8,17 @@ import pytest
 NATIVE = Path(__file__).parents[2] / "native"
 # The layers that each layer may include, besides itself.
 BELOW = {
-    "bindings": {"engine", "window", "transport", "device", "mpi", "trace", "common"},
+    "bindings": {
+        *("engine", "window", "request", "transport", "device", "mpi", "trace"),
+        "common",
+    },
     # An extension of its own: nothing of the product includes it.
     "bench": {"kernels", "common"},
-    "engine": {"window", "transport", "device", "kernels", "trace", "common"},
-    "window": {"transport", "kernels", "trace", "common"},
+    "engine": {
+        *("window", "request", "transport", "device", "kernels", "trace", "common"),
+    },
+    "window": {"request", "transport", "kernels", "trace", "common"},
+    "request": {"transport", "trace", "common"},
     "transport": {"stream", "mpi", "common"},
     "device": {"kernels", "common"},
     "nccl_net": {"stream", "common"},

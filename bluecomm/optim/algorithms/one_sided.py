@@ -19,11 +19,11 @@ from bluecomm.ops.tensor import shared_like
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.registry import register_algorithm
-from bluecomm.runtime import current_communicator
+from bluecomm.runtime import Handle, current_communicator
 from bluecomm.runtime.handle import wait_all
 from bluecomm.window.creation import win_create, win_free
 from bluecomm.window.get import win_get_nonblocking
-from bluecomm.window.live import WindowHandle, find
+from bluecomm.window.live import find
 from bluecomm.window.put import win_accumulate_nonblocking, win_put_nonblocking
 from bluecomm.window.update import win_update, win_update_then_collect
 
@@ -53,7 +53,7 @@ class OneSided(Algorithm):
     def __init__(self, *, window_prefix: str | None = None) -> None:
         self._prefix = f"{window_prefix}." if window_prefix else ""
         self._buckets: Sequence[Bucket] = ()
-        self._under_way: list[tuple[Bucket, WindowHandle]] = []
+        self._under_way: list[tuple[Bucket, Handle[bool]]] = []
         self._has_started = False
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
@@ -80,7 +80,7 @@ class OneSided(Algorithm):
         return bucket.parameters.current
 
     @abc.abstractmethod
-    def start(self, bucket: Bucket) -> WindowHandle | None:
+    def start(self, bucket: Bucket) -> Handle[bool] | None:
         """Start the put or get that runs during forward and backward, if any."""
 
     @abc.abstractmethod
@@ -179,7 +179,7 @@ class WinPut(_Averaging):
         arXiv:1710.06952.
     """
 
-    def start(self, bucket: Bucket) -> WindowHandle:
+    def start(self, bucket: Bucket) -> Handle[bool]:
         return win_put_nonblocking(
             bucket.parameters.current,
             self.name_of(bucket),
@@ -202,7 +202,7 @@ class PullGet(_Averaging):
         As for ``win_put``.
     """
 
-    def start(self, bucket: Bucket) -> WindowHandle:
+    def start(self, bucket: Bucket) -> Handle[bool]:
         sources = self.context.settings.src_weights
         return win_get_nonblocking(
             self.name_of(bucket),
@@ -269,7 +269,7 @@ class PushSum(OneSided):
         return self._biased[bucket]
 
     @torch.no_grad()
-    def start(self, bucket: Bucket) -> WindowHandle | None:
+    def start(self, bucket: Bucket) -> Handle[bool] | None:
         name, biased = self.name_of(bucket), self._biased[bucket]
         p = find("push_sum", name).native.p
         if self._exact_step_sum:

@@ -125,10 +125,10 @@ TEST(engine, lists_what_is_outstanding_and_what_has_finished) {
   Engine& first = world.engine(0);
   const RequestId id =
       first.submit(make_request(first, Kind::kAllreduce, "late", a, a));
-  const std::vector<PendingOperation> pending = first.pending();
+  const std::vector<PendingRequest> pending = first.pending();
   REQUIRE(pending.size() == 1);
   CHECK_EQ(pending[0].id, id);
-  CHECK(!pending[0].is_window_call);
+  CHECK_EQ(pending[0].wish, "");
   CHECK_EQ(pending[0].kind, "allreduce");
   CHECK_EQ(pending[0].name, "late");
   CHECK(pending[0].waiting_for == std::vector<int>({1}));

@@ -63,9 +63,9 @@ TEST(kinds, run_and_are_counted) {
     }
     const Stats stats = engine.stats();
     for (const KindInfo& kind : all_kinds()) {
-      const auto counted =
-          std::find_if(stats.kinds.begin(), stats.kinds.end(),
-                       [&](const auto& entry) { return entry.first == kind.kind; });
+      const auto counted = std::find_if(
+          stats.kinds.begin(), stats.kinds.end(),
+          [&](const auto& entry) { return entry.first == request_kind(kind.kind); });
       CHECK(counted != stats.kinds.end());
       if (counted == stats.kinds.end()) continue;
       CHECK_EQ(counted->second.calls, 1U);

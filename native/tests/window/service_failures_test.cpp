@@ -14,10 +14,9 @@
 namespace bluecomm::test {
 namespace {
 
-using Clock = WindowService::Clock;
-
 constexpr int kPeer = 1;
-constexpr std::uint64_t kMark = 5;
+constexpr std::uint64_t kJob = 5;
+constexpr std::uint32_t kEpoch = 2;
 constexpr std::uint64_t kId = 7;
 
 // Nothing that is sent arrives.
@@ -57,8 +56,6 @@ class OnePeer final : public WindowLinks {
 class Announced final : public Incoming {
  public:
   Announced(WindowMessage message, std::span<std::byte> payload) : payload_(payload) {
-    message.mark = kMark;
-    message.window = kId;
     header_ = to_header(message, payload.size());
   }
   const Header& header() const override { return header_; }
@@ -91,15 +88,20 @@ class Rank {
         });
   }
 
-  WindowService::Ticket get(const std::shared_ptr<Window>& window,
-                            Clock::time_point deadline) {
-    return service.get(window, {{kPeer, 1.0}}, false, deadline,
-                       account.begin(WindowCall::kGet, "x"));
+  WindowService::RequestPtr get(const std::shared_ptr<Window>& window,
+                                Clock::time_point deadline) {
+    const auto request = std::make_shared<WindowRequest>(
+        requests.next_id(), RequestKind::kWinGet, window, deadline);
+    service.get(request, {{{kPeer, 1.0}}, false});
+    return request;
   }
 
-  void receive(WindowAction action, std::uint64_t request,
+  void receive(WindowAction action, RequestId request,
                std::span<std::byte> payload = {}, int other = -1) {
     WindowMessage message;
+    message.job = kJob;
+    message.epoch = kEpoch;
+    message.window = kId;
     message.action = action;
     message.request = request;
     message.other = other;
@@ -109,12 +111,16 @@ class Rank {
 
   void poll(Clock::time_point now = Clock::now()) {
     const std::vector<int> gone = links.gone ? std::vector{kPeer} : std::vector<int>();
-    service.poll(now, gone);
+    service.poll(gone);
+    for (const auto& request : requests.expired(now)) {
+      service.expire(static_cast<WindowRequest&>(*request));
+    }
   }
 
   OnePeer links;
-  WindowAccount account{6, nullptr};
-  WindowService service{0, kMark, links, account};
+  RequestTable requests;
+  WaitStats stats{6, nullptr};
+  WindowService service{0, kJob, kEpoch, links, requests, stats};
 
  private:
   struct Memory {
@@ -161,12 +167,12 @@ TEST(window, deadlines_are_put_off) {
   const auto window = rank.make_window();
   rank.service.open(window, Clock::time_point::max());
   const auto deadline = Clock::now() + std::chrono::seconds(1);
-  const auto ticket = rank.get(window, deadline);
-  rank.service.put_off_deadlines(std::chrono::seconds(10));
+  const auto request = rank.get(window, deadline);
+  rank.requests.put_off_deadlines(std::chrono::seconds(10));
   rank.poll(deadline + std::chrono::seconds(9));
-  CHECK(!ticket->done());
+  CHECK(!request->done());
   rank.poll(deadline + std::chrono::seconds(10));
-  CHECK(ticket->done());
+  CHECK(request->done());
 }
 
 TEST(window, an_answer_that_is_given_up_is_not_awaited) {
@@ -175,50 +181,47 @@ TEST(window, an_answer_that_is_given_up_is_not_awaited) {
   const auto window = rank.make_window();
   rank.service.open(window, Clock::time_point::max());
   const auto deadline = Clock::now() + std::chrono::seconds(1);
-  const auto ticket = rank.get(window, deadline);
+  const auto request = rank.get(window, deadline);
   std::vector<std::byte> theirs(sizeof(double));
-  constexpr std::uint64_t kFirstRequest = 1;
-  rank.receive(WindowAction::kValue, kFirstRequest, theirs);
+  rank.receive(WindowAction::kValue, request->id(), theirs);
   rank.poll();
-  CHECK(!ticket->done());
+  CHECK(!request->done());
   rank.poll(deadline);
-  CHECK_EQ(ticket->status.text,
+  CHECK_EQ(request->status().text,
            "win_get 'x' on rank 0: no answer from rank 1 within 1 s");
   CHECK(!rank.service.outstanding());
+  CHECK(!rank.requests.outstanding());
 }
 
-TEST(window, what_is_pending_names_whom_it_waits_for) {
+TEST(window, a_request_names_whom_it_waits_for) {
   Rank rank;
   const auto window = rank.make_window();
   const auto opened = rank.service.open(window, Clock::time_point::max());
-  REQUIRE(rank.service.pending().size() == 1);
-  CHECK(rank.service.pending()[0].call.kind == WindowCall::kCreate);
-  CHECK_EQ(rank.service.pending()[0].wish, "to make the window");
+  CHECK(opened->kind() == RequestKind::kWinCreate);
+  CHECK_EQ(rank.service.awaited(*opened).wish, "to make the window");
+  CHECK(rank.service.is_busy(*window));
   rank.receive(WindowAction::kOpen, 0);
   CHECK(opened->done());
-  CHECK(rank.service.pending().empty());
+  CHECK(!rank.service.is_busy(*window));
 
   const auto got = rank.get(window, Clock::time_point::max());
-  REQUIRE(rank.service.pending().size() == 1);
-  CHECK_EQ(rank.service.pending()[0].wish, "to answer");
-  CHECK(rank.service.pending()[0].waiting_for == std::set<int>{kPeer});
-  constexpr std::uint64_t kGet = 2;
-  constexpr std::uint64_t kLock = 3;
-  rank.receive(WindowAction::kDone, kGet);
+  CHECK_EQ(rank.service.awaited(*got).wish, "to answer");
+  CHECK(rank.service.awaited(*got).ranks == std::set<int>{kPeer});
+  rank.receive(WindowAction::kDone, got->id());
+  CHECK(got->done());
 
   const auto locked = rank.service.lock(window, kPeer, Clock::time_point::max());
   constexpr int kHolder = 5;
   for (const int nobody : {kHolder + 1, -7}) {
-    rank.receive(WindowAction::kWaits, kLock, {}, nobody);
-    CHECK(rank.service.pending()[0].waiting_for == std::set<int>{kPeer});
+    rank.receive(WindowAction::kWaits, locked->id(), {}, nobody);
+    CHECK(rank.service.awaited(*locked).ranks == std::set<int>{kPeer});
   }
-  rank.receive(WindowAction::kWaits, kLock, {}, kHolder);
-  REQUIRE(rank.service.pending().size() == 1);
-  CHECK_EQ(rank.service.pending()[0].wish, "to release the mutex of rank 1");
-  CHECK(rank.service.pending()[0].waiting_for == std::set<int>{kHolder});
-  rank.receive(WindowAction::kDone, kLock);
+  rank.receive(WindowAction::kWaits, locked->id(), {}, kHolder);
+  CHECK_EQ(rank.service.awaited(*locked).wish, "to release the mutex of rank 1");
+  CHECK(rank.service.awaited(*locked).ranks == std::set<int>{kHolder});
+  rank.receive(WindowAction::kDone, locked->id());
   CHECK(locked->done());
-  CHECK(rank.service.pending().empty());
+  CHECK(!rank.requests.outstanding());
 }
 
 TEST(window, calls_are_counted_for_whom_they_waited) {
@@ -228,22 +231,48 @@ TEST(window, calls_are_counted_for_whom_they_waited) {
   rank.receive(WindowAction::kOpen, 0);
   const auto got = rank.get(window, Clock::now());
   rank.poll(Clock::now() + std::chrono::seconds(1));
-  CHECK(!got->status.ok());
-  const WindowAccount::Kinds kinds = rank.account.kinds();
+  CHECK(!got->status().ok());
+  const WaitStats::Kinds kinds = rank.stats.kinds();
   REQUIRE(kinds.size() == 2);
-  CHECK(kinds[0].first == WindowCall::kCreate);
+  CHECK(kinds[0].first == RequestKind::kWinCreate);
   CHECK_EQ(kinds[0].second.failures, 0U);
-  CHECK(kinds[1].first == WindowCall::kGet);
+  CHECK(kinds[1].first == RequestKind::kWinGet);
   CHECK_EQ(kinds[1].second.calls, 1U);
   CHECK_EQ(kinds[1].second.failures, 1U);
-  const WindowAccount::Edges edges = rank.account.edges(kPeer);
+  const WaitStats::Edges edges = rank.stats.edges(kPeer);
   REQUIRE(edges.size() == 2);
-  CHECK(edges[1].first == WindowCall::kGet);
+  CHECK(edges[1].first == RequestKind::kWinGet);
   CHECK_EQ(edges[1].second.messages_received, 0U);
   CHECK(edges[1].second.wait_s > 0);
-  rank.account.reset();
-  CHECK(rank.account.kinds().empty());
-  CHECK(rank.account.edges(kPeer).empty());
+  rank.stats.reset();
+  CHECK(rank.stats.kinds().empty());
+  CHECK(rank.stats.edges(kPeer).empty());
+}
+
+TEST(window, a_closed_service_ends_each_request_once) {
+  Rank rank;
+  rank.receive(WindowAction::kOpen, 0);
+  const auto window = rank.make_window();
+  rank.service.open(window, Clock::time_point::max());
+  rank.service.close("shut down");
+  const auto request = std::make_shared<WindowRequest>(
+      rank.requests.next_id(), RequestKind::kWinGet, window, Clock::time_point::max());
+  rank.service.get(request, {{{kPeer, 1.0}, {kPeer, 1.0}}, false});
+  CHECK_EQ(request->status().text, "win_get 'x' on rank 0: shut down");
+  CHECK_EQ(rank.requests.completions(), 2U);
+  CHECK(!rank.requests.outstanding());
+}
+
+TEST(window, messages_of_another_job_are_left) {
+  Rank rank;
+  WindowMessage message;
+  message.action = WindowAction::kOpen;
+  message.job = kJob + 1;
+  message.epoch = kEpoch;
+  std::unique_ptr<Incoming> incoming =
+      std::make_unique<Announced>(message, std::span<std::byte>());
+  CHECK(!rank.service.take_message(kPeer, incoming));
+  CHECK(incoming != nullptr);
 }
 
 }  // namespace

@@ -4,34 +4,21 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <new>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/check.h"
 #include "tests/collectives/values.h"
 #include "tests/engine/engine_world.h"
+#include "tests/window/windows.h"
+#include "window/calls.h"
 
 namespace bluecomm::test {
 namespace {
 
 using WindowPtr = std::shared_ptr<Window>;
-using Ticket = WindowService::Ticket;
-
-Window::Memory allocate_aligned(std::size_t nbytes) {
-  constexpr std::align_val_t kLine{64};
-  auto* const data = static_cast<std::byte*>(::operator new(nbytes, kLine));
-  return Window::Memory(new std::span<std::byte>(data, nbytes),
-                        [](std::span<std::byte>* bytes) {
-                          ::operator delete(bytes->data(), std::align_val_t{64});
-                          delete bytes;
-                        });
-}
-
-std::span<const std::byte> bytes_of(const std::vector<double>& values) {
-  return std::as_bytes(std::span(values));
-}
 
 // One rank's end of a window on the ring, as a program uses it.
 class End {
@@ -53,47 +40,44 @@ class End {
     config.zero_init = true;
     window = std::make_shared<Window>(config, bytes_of(values_), allocate_aligned);
     CHECK_EQ(wait(engine_.with_windows([&](WindowService& service) {
-               return service.open(window, deadline());
+               return service.open(window, deadline())->id();
              })),
              "");
   }
 
   static Clock::time_point deadline() { return Clock::now() + kDeadline; }
 
-  std::string wait(const Ticket& ticket) {
-    return engine_.wait_ticket(*ticket, deadline() + 5s)->text;
+  // Waits for a request, or for nothing, and releases it; returns the error.
+  std::string wait(RequestId id) {
+    if (id == 0) return "";
+    const std::string text = engine_.wait(id, deadline() + 5s)->text;
+    CHECK(engine_.release(id));
+    return text;
   }
 
-  std::string put(const std::vector<double>& x, bool accumulates, double p = 0.0) {
-    const Window::Put direct{bytes_of(x), 1.0, accumulates, {p, true}};
-    if (window->put_directly(right, direct)) return "";
-    return wait(start_put(x, accumulates, p));
+  std::string put(const std::vector<double>& x, bool accumulates) {
+    return wait(start_put(x, accumulates));
   }
 
-  Ticket start_put(const std::vector<double>& x, bool accumulates, double p = 0.0) {
-    const WindowService::Put put{bytes_of(x), {{right, 1.0}}, accumulates, true, p};
+  // Shares memory with the neighbor where it can, as a program does.
+  RequestId start_put(const std::vector<double>& x, bool accumulates) {
+    const WindowPut call{bytes_of(x), {{right, 1.0}}, accumulates, true};
+    return bluecomm::put(engine_, window, call, deadline(), false);
+  }
+
+  RequestId start_get() {
+    return bluecomm::get(engine_, window, {{{left, 1.0}}, true}, deadline(), false);
+  }
+
+  RequestId start_lock(int owner) {
     return engine_.with_windows([&](WindowService& service) {
-      const auto kind = accumulates ? WindowCall::kAccumulate : WindowCall::kPut;
-      return service.put(window, put, deadline(), begin(kind));
+      return service.lock(window, owner, deadline())->id();
     });
   }
 
-  Ticket start_get() {
-    return engine_.with_windows([&](WindowService& service) {
-      return service.get(window, {{left, 1.0}}, true, deadline(),
-                         begin(WindowCall::kGet));
-    });
-  }
-
-  Ticket start_lock(int owner) {
-    return engine_.with_windows([&](WindowService& service) {
-      return service.lock(window, owner, deadline());
-    });
-  }
-
-  void unlock(int owner, const Ticket& ticket) {
+  void unlock(int owner, RequestId id) {
     engine_.with_windows([&](WindowService& service) {
-      service.unlock(window, owner, *ticket);
+      service.unlock(window, owner, id);
       return true;
     });
   }
@@ -104,10 +88,6 @@ class End {
     window->update(std::as_writable_bytes(std::span(result)), bytes_of(values_),
                    {0.0, {{left, 1.0}}, resets, false, false});
     return result;
-  }
-
-  WindowAccount::Call begin(WindowCall kind) {
-    return engine_.window_account().begin(kind, "x");
   }
 
   WindowPtr window;
@@ -157,7 +137,9 @@ TEST(window, a_reset_leaves_p_alone_that_is_not_added) {
   EngineWorld world(2, options_of(false));
   world.run([&](int rank, Engine& engine) {
     End end(engine, rank, 2, {1.0});
-    CHECK_EQ(end.put({3.0}, false, 5.0), "");
+    end.window->scale_p(5.0);
+    CHECK_EQ(end.put({3.0}, false), "");
+    end.window->scale_p(0.0);
     barrier(engine);
     CHECK(end.look(true) == std::vector<double>{3.0});
     CHECK(end.look(false) == std::vector<double>{0.0});
@@ -197,10 +179,10 @@ TEST(window, requests_take_effect_in_the_order_of_the_calls) {
     End end(engine, rank, 2, std::vector<double>(5000, 0.0));
     std::vector<std::vector<double>> xs;
     for (int k = 0; k < 10; ++k) xs.emplace_back(5000, k);
-    std::vector<Ticket> tickets;
-    for (const auto& x : xs) tickets.push_back(end.start_put(x, false));
-    tickets.push_back(end.start_put(xs[3], true));
-    for (const Ticket& ticket : tickets) CHECK_EQ(end.wait(ticket), "");
+    std::vector<RequestId> requests;
+    for (const auto& x : xs) requests.push_back(end.start_put(x, false));
+    requests.push_back(end.start_put(xs[3], true));
+    for (const RequestId id : requests) CHECK_EQ(end.wait(id), "");
     barrier(engine);
     CHECK(end.look(false) == std::vector<double>(5000, 12.0));
     barrier(engine);
@@ -253,11 +235,11 @@ TEST(window, a_mutex_has_one_holder_at_a_time) {
   world.run([&](int rank, Engine& engine) {
     End end(engine, rank, 3, {0.0});
     for (int i = 0; i < 20; ++i) {
-      const Ticket ticket = end.start_lock(1);
-      CHECK_EQ(end.wait(ticket), "");
+      const RequestId lock = end.start_lock(1);
+      CHECK_EQ(end.wait(lock), "");
       CHECK_EQ(++holders, 1);
       --holders;
-      end.unlock(1, ticket);
+      end.unlock(1, lock);
     }
     barrier(engine);
   });
@@ -278,7 +260,7 @@ TEST(window, a_lost_rank_fails_requests_and_gives_its_mutexes_up) {
       await([&] { return killed.load(); });
       return;
     }
-    const Ticket waits = end.start_lock(0);
+    const RequestId waits = end.start_lock(0);
     if (rank == 0) {
       await([&] { return past_barrier == 3; });
       world.kill(2);
@@ -304,8 +286,8 @@ TEST(window, a_window_in_use_cannot_be_removed) {
         return true;
       });
     };
-    const Ticket first = end.start_lock(rank);
-    const Ticket second = end.start_lock(rank);
+    const RequestId first = end.start_lock(rank);
+    const RequestId second = end.start_lock(rank);
     CHECK_EQ(end.wait(first), "");
     CHECK_THROWS(remove(), std::invalid_argument, "win_mutex 'x' on rank");
     end.unlock(rank, second);  // gives it up
@@ -313,6 +295,95 @@ TEST(window, a_window_in_use_cannot_be_removed) {
     remove();
     barrier(engine);
     CHECK(end.wait(end.start_get()).find("no such window") != std::string::npos);
+    barrier(engine);
+  });
+}
+
+// --- One table of operations and window requests
+// --------------------------------------
+
+// Starts an operation and a window request of rank 0 that rank 1 does not answer.
+struct Unanswered {
+  Unanswered(End& end, Engine& engine, std::vector<float>& tensor)
+      : lock(end.start_lock(1)),
+        operation(engine.submit(
+            make_request(engine, Kind::kAllreduce, "a", tensor, tensor))) {}
+
+  const RequestId lock;
+  const RequestId operation;
+};
+
+TEST(window, requests_and_operations_share_ids_and_the_list_of_pending) {
+  EngineWorld world(2, options_of(false));
+  std::vector<float> tensor(4);
+  world.run([&](int rank, Engine& engine) {
+    End end(engine, rank, 2, {0.0});
+    RequestId held = 0;
+    if (rank == 1) {
+      held = end.start_lock(1);
+      CHECK_EQ(engine.wait(held, End::deadline())->text, "");
+    }
+    barrier(engine);
+    if (rank == 0) {
+      const Unanswered unanswered(end, engine, tensor);
+      CHECK(unanswered.lock != unanswered.operation);
+      await([&] {
+        const auto pending = engine.pending();
+        return !pending.empty() && pending[0].wish != "to answer";
+      });
+      const auto pending = engine.pending();
+      REQUIRE(pending.size() == 2);
+      CHECK_EQ(pending[0].id, unanswered.lock);
+      CHECK_EQ(pending[0].kind, "win_mutex");
+      CHECK_EQ(pending[0].wish, "to release the mutex of rank 1 (host1)");
+      CHECK(pending[0].waiting_for == std::vector{1});
+      CHECK_EQ(pending[1].id, unanswered.operation);
+      CHECK_EQ(pending[1].kind, "allreduce");
+      CHECK_EQ(pending[1].wish, "");
+      for (const RequestId id : {unanswered.lock, unanswered.operation}) {
+        CHECK(!engine.done(id));
+        CHECK(!engine.wait(id, Clock::now()).has_value());
+        CHECK_THROWS(engine.release(id), std::invalid_argument, "before it has ended");
+        engine.fail(id, {Code::kMismatch, "enough", -1});
+        CHECK_EQ(engine.wait(id, End::deadline())->text, "enough");
+      }
+      CHECK(engine.pending().empty());
+      const auto finished = engine.finished();
+      for (const RequestId id : {unanswered.lock, unanswered.operation}) {
+        CHECK_EQ(std::count(finished.begin(), finished.end(), id), 1);
+        CHECK(engine.release(id));
+        CHECK_THROWS(engine.done(id), std::invalid_argument, "is unknown");
+      }
+    }
+    barrier(engine);
+    if (rank == 1) end.unlock(1, held);
+    barrier(engine);
+  });
+}
+
+TEST(window, deadlines_of_both_kinds_are_extended) {
+  EngineWorld world(2, options_of(false));
+  std::vector<float> tensor(4);
+  world.run([&](int rank, Engine& engine) {
+    End end(engine, rank, 2, {0.0});
+    barrier(engine);
+    if (rank == 0) {
+      const RequestId held = end.start_lock(0);
+      CHECK_EQ(end.wait(held), "");
+      const RequestId lock = engine.with_windows([&](WindowService& service) {
+        return service.lock(end.window, 0, Clock::now() + 50ms)->id();
+      });
+      Request request = make_request(engine, Kind::kAllreduce, "late", tensor, tensor);
+      request.deadline = Clock::now() + 50ms;
+      const RequestId operation = engine.submit(std::move(request));
+      for (const RequestId id : {lock, operation}) engine.extend_deadline(id, 300ms);
+      std::this_thread::sleep_for(150ms);
+      for (const RequestId id : {lock, operation}) CHECK(!engine.done(id));
+      for (const RequestId id : {lock, operation}) {
+        CHECK(engine.wait(id, End::deadline())->code == Code::kTimedOut);
+      }
+      end.unlock(0, held);
+    }
     barrier(engine);
   });
 }

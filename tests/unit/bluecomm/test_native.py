@@ -17,7 +17,6 @@ from bluecomm._native import (
     Parameters,
     SharedMemory,
     Window,
-    WindowTicket,
     transport_names,
 )
 from bluecomm.config import Config
@@ -261,7 +260,7 @@ def test_a_blocking_call_comes_back_for_a_signal(pair: list[Engine]) -> None:
         thread.join()
         signal.signal(signal.SIGINT, before)
     # The operation goes on, and its caller still knows which memory it uses.
-    pending = {one["handle"] for one in pair[0].pending()}
+    pending = {one["id"] for one in pair[0].pending()}
     assert pending == set(kept) != set()
 
 
@@ -269,7 +268,7 @@ class Kept:
     """Memory that a request still uses."""
 
 
-def test_what_a_put_reads_is_kept_with_its_ticket(tmp_path: Path) -> None:
+def test_what_a_put_reads_is_kept_under_its_id(tmp_path: Path) -> None:
     engines = [make_engine(rank, 2, tmp_path, transport="tcp") for rank in range(2)]
     start_all(engines)
     tensor = array.array("f", [3.0])
@@ -290,17 +289,25 @@ def test_what_a_put_reads_is_kept_with_its_ticket(tmp_path: Path) -> None:
         )
         for rank, engine in enumerate(engines)
     ]
-    openings = [window.open(DEADLINE_S) for window in windows]
-    for window, opening in zip(windows, openings, strict=True):
-        assert window.wait(opening, DEADLINE_S) is not None
-    kept: dict[WindowTicket, Kept] = {}
+    kept: dict[int, Kept] = {}
+    opened = Kept()
+    openings = [window.open(DEADLINE_S, kept, opened) for window in windows]
+    for engine, opening in zip(engines, openings, strict=True):
+        assert engine.wait(opening, DEADLINE_S) is not None
+        assert engine.release(opening)
+    kept.clear()
     keep = Kept()
-    ticket = windows[0].put(
+    request = windows[0].put(
         address, [(1, 1.0)], False, False, DEADLINE_S, False, kept, keep
     )
-    assert ticket is not None
-    assert kept == {ticket: keep}
-    windows[0].wait(ticket, DEADLINE_S)
+    assert request > 0
+    assert kept == {request: keep}
+    assert wait(engines[0], request) == ""
+    asked: list[Any] = []
+    lock = windows[0].lock(1, DEADLINE_S, {}, asked)
+    assert asked == [lock]
+    assert wait(engines[0], lock) == ""
+    windows[0].unlock(1, lock)
     for engine in engines:
         engine.close(5.0)
 
@@ -314,7 +321,7 @@ def test_an_unknown_reduction_is_refused() -> None:
 def test_unknown_handles_ranks_and_transports(
     pair: list[Engine], tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="handle 77 is unknown"):
+    with pytest.raises(ValueError, match="request 77 is unknown"):
         pair[0].done(77)
     with pytest.raises(ValueError, match="rank 5 is no peer of rank 0"):
         pair[0].peer_lost(5, "gone")
@@ -342,7 +349,7 @@ def test_pending_names_who_is_awaited(pair: list[Engine]) -> None:
     tensors = [array.array("f", [0.0] * 4096) for _ in pair]
     handle = submit(pair[0], tensors[0])
     (pending,) = pair[0].pending()
-    assert pending["handle"] == handle
+    assert pending["id"] == handle
     assert pending["kind"] == "allreduce"
     assert pending["waiting_for"] == [1]
     assert pending["expected_bytes"] == 4 * 4096

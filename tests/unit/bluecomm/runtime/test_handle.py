@@ -7,7 +7,13 @@ import pytest
 
 from bluecomm import errors
 from bluecomm.runtime import failure
-from bluecomm.runtime.handle import Handle, MappedHandle, OverHandle, wait_all
+from bluecomm.runtime.handle import (
+    FinishedHandle,
+    Handle,
+    MappedHandle,
+    RequestHandle,
+    wait_all,
+)
 
 
 class FakeWorld:
@@ -39,7 +45,7 @@ def completion(code=failure.OK, text="", rank=-1):
 
 
 def handle_of(world, number=5):
-    return Handle(world, number, "allreduce", "x", lambda n: f"result {n}")
+    return RequestHandle(world, number, "allreduce", "x", lambda n: f"result {n}")
 
 
 def test_the_result_is_made_once_and_the_operation_let_go():
@@ -57,7 +63,7 @@ def test_the_result_is_made_once_and_the_operation_let_go():
 
 def test_an_operation_that_is_over_needs_no_world():
     world = FakeWorld()
-    handle = OverHandle(world, 0, "allreduce", "x", lambda n: f"result {n}")
+    handle = FinishedHandle(world, 0, "allreduce", "x", lambda n: f"result {n}")
     assert handle.done()
     assert handle.wait() == "result 0"
     for again in (handle.done, handle.wait):
@@ -141,3 +147,9 @@ def test_a_common_limit_shrinks():
     ]
     assert all(0 < limit_s <= 9.0 for limit_s in world.limits_s)
     assert not math.isinf(world.limits_s[0])
+
+
+def test_a_handle_says_what_each_kind_must_do():
+    with pytest.raises(TypeError, match="abstract"):
+        Handle()
+    assert all(isinstance(one, Handle) for one in (handle_of(FakeWorld()),))

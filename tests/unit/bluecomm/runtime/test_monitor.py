@@ -65,16 +65,15 @@ class Bench:
         )
         self.monitor = Monitor(self.world)
 
-    def outstanding(self, handle, age_s, name="x", *, is_window_call=False):
+    def outstanding(self, number, age_s, name="x", *, wish=""):
         self.engine.operations.append(
             {
-                "handle": handle,
-                "is_window_call": is_window_call,
+                "id": number,
                 "kind": "allreduce",
                 "name": name,
                 "age_s": age_s,
                 "waiting_for": [1],
-                "wish": "",
+                "wish": wish,
                 "received_bytes": 0,
                 "expected_bytes": 8,
             }
@@ -98,7 +97,7 @@ class Bench:
             make_operation(
                 name=one["name"],
                 age_s=one["age_s"],
-                blocking=one["handle"] in self.waited_for,
+                blocking=one["id"] in self.waited_for,
             )
             for one in self.engine.operations
         ]
@@ -186,16 +185,41 @@ def test_a_deadline_is_put_off_for_a_busy_rank(bench, idle_s, extended):
     assert bench.look(5.0) == ["x"]
 
 
-@pytest.mark.parametrize("is_window_call", [False, True])
-def test_a_deadline_that_stands_is_not_put_off(bench, is_window_call):
-    bench.outstanding(1, 590.0, is_window_call=is_window_call)
-    if not is_window_call:  # the caller gave it
-        bench.hard.add(1)
+def test_a_deadline_that_the_caller_gave_stands(bench):
+    bench.outstanding(1, 590.0)
+    bench.hard.add(1)
     for _ in range(3):
         bench.look()
     assert bench.look(10.0) == []
     bench.report(idle_s=0.0)
     assert bench.engine.calls == []
+
+
+def test_a_call_about_a_window_is_extended_too(bench):
+    bench.outstanding(1, 590.0, wish="to release the mutex of rank 1")
+    for _ in range(4):
+        bench.look()
+    bench.report(idle_s=0.0)
+    assert bench.engine.calls == [("extend_deadline", 1, 60.0)]
+
+
+def test_a_request_may_end_before_its_report_comes(bench):
+    def released(*_):
+        raise ValueError("request 1 is unknown")
+
+    bench.outstanding(1, 590.0)
+    bench.engine.extend_deadline = released
+    bench.report(idle_s=0.0)
+
+
+def test_a_call_about_a_window_is_in_no_cycle(bench):
+    bench.outstanding(1, 11.0, wish="to answer")
+    bench.waited_for.add(1)
+    bench.look()
+    bench.report(ops=[make_operation(name="y", age_s=11.0, waiting_for=[0])])
+    assert bench.engine.calls == []
+    bench.agent.listener(QueryPending(id=4))
+    assert not bench.agent.sent[-1].ops[0].blocking
 
 
 def test_a_cycle_ends_the_call_that_blocks(bench):

@@ -31,7 +31,7 @@ def report(rank, name, table, *, age_s=20.0, others=0, wish="", **changes):
         (one.waiting_for for one in table[rank] if one.name == name), [1]
     )
     operation = {
-        "handle": 1,
+        "id": 1,
         "kind": "allreduce",
         "name": name,
         "age_s": age_s,

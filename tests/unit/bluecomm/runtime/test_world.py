@@ -1,6 +1,7 @@
 """A world's records of its operations, and how long it keeps their tensors."""
 
 import collections
+import functools
 import gc
 import os
 import threading
@@ -107,6 +108,37 @@ def test_an_operation_whose_start_was_interrupted_is_dropped(blocking):
     assert list(world._kept) == [3]
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_window_request_whose_start_was_interrupted_is_dropped(blocking):
+    world = make_world(Interrupted(), {3: [()]})
+    with pytest.raises(KeyboardInterrupt):
+        world.start_request(
+            lambda kept, keep: world._engine.submit(keep, kept),
+            [],
+            None,
+            blocking=blocking,
+        )
+    world.reap()
+    assert world._engine.released == [7]
+    assert list(world._kept) == [3]
+
+
+def test_a_window_request_is_noted_unless_it_has_ended():
+    def submit(number, kept, keep):
+        if number:
+            kept[number] = keep
+        return number
+
+    world = make_world(Reading(), {})
+    for number in (0, 8):
+        start = functools.partial(submit, number)
+        keep = [torch.ones(1)]
+        assert world.start_request(start, keep, 5.0, blocking=False) == number
+    assert world._kept == {8: keep}
+    assert world.has_hard_deadline(8)
+    assert not world.has_hard_deadline(0)
+
+
 def test_a_released_operation_keeps_its_tensors_until_the_transport_lets_go():
     engine = Reading()
     world = make_world(engine, {7: call_with(torch.ones(1))})
@@ -144,4 +176,4 @@ def test_what_is_read_beyond_the_end_is_never_freed(monkeypatch):
     gc.collect()
     assert tensor() is not None
     assert other() is None
-    assert held == [(tensor(),)]
+    assert [call.keep for call in held] == [(tensor(),)]

@@ -1,17 +1,49 @@
-"""Waiting for window requests to other ranks."""
+"""Requests about windows, and what their handles do."""
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 
-from bluecomm.runtime import failure
-from bluecomm.window.live import LiveWindow, WindowHandle
+from bluecomm.runtime.handle import Handle
+from bluecomm.window.live import LiveWindow
 
 
-def test_a_wait_goes_on_after_a_suspension_that_is_over():
-    completions = [None, None, SimpleNamespace(code=failure.OK, text="", rank=-1)]
-    native = SimpleNamespace(wait=lambda ticket, limit_s: completions.pop(0))
-    world = SimpleNamespace(rank=0, check_running=lambda *_: None)
-    window = LiveWindow("x", SimpleNamespace(world=world), torch.zeros(1), native)
-    assert WindowHandle(window, "win_put", "ticket", 1.0).wait()
-    assert completions == []
+class FakeWorld:
+    def __init__(self, number):
+        self.number = number
+        self.forgotten = []
+
+    def start_request(self, submit, keep, timeout_s, *, blocking):
+        self.started = (submit, keep, timeout_s, blocking)
+        return self.number
+
+    def forget(self, number):
+        self.forgotten.append(number)
+
+
+def start(world, finish=lambda _: True):
+    window = LiveWindow("x", SimpleNamespace(world=world), torch.zeros(1), None)
+    return window.start("win_put", len, ["source"], None, blocking=False, finish=finish)
+
+
+def test_a_call_that_has_ended_is_only_finished():
+    world = FakeWorld(0)
+    finished = []
+    handle = start(world, lambda number: not finished.append(number))
+    assert isinstance(handle, Handle)
+    assert world.started == (len, ["source"], None, False)
+    assert handle.done()
+    assert finished == []
+    assert handle.wait()
+    assert finished == [0]
+    with pytest.raises(ValueError, match="win_put 'x' has been waited for already"):
+        handle.wait()
+    del handle
+    assert world.forgotten == []
+
+
+def test_a_dropped_request_is_forgotten():
+    world = FakeWorld(7)
+    assert repr(start(world)) == "<Handle of win_put 'x', outstanding>"
+    assert world.forgotten == [7]

@@ -1,5 +1,5 @@
-// What the engine counts, and records, of its operations.
-#include "engine/account.h"
+// The statistics and the trace of an engine's operations.
+#include "request/wait_stats.h"
 
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ EdgeStats edge_of(const Stats& stats, int peer, Kind kind) {
   for (const PeerStats& one : stats.peers) {
     if (one.rank != peer) continue;
     for (const auto& [of, edge] : one.edges) {
-      if (of == kind) return edge;
+      if (of == request_kind(kind)) return edge;
     }
   }
   return {};
@@ -32,12 +32,12 @@ EdgeStats edge_of(const Stats& stats, int peer, Kind kind) {
 // Until the one operation of `engine` has got all but what ranks from `rank` on send.
 void await_waiting(Engine& engine, int rank) {
   await([&] {
-    const std::vector<PendingOperation> pending = engine.pending();
+    const std::vector<PendingRequest> pending = engine.pending();
     return !pending.empty() && pending[0].waiting_for.front() == rank;
   });
 }
 
-TEST(account, counts_bytes_and_calls_by_kind_and_peer) {
+TEST(wait_stats, counts_bytes_and_calls_by_kind_and_peer) {
   EngineWorld world(2);
   world.run([](int, Engine& engine) {
     std::vector<float> a(4, 1.0F);
@@ -47,7 +47,7 @@ TEST(account, counts_bytes_and_calls_by_kind_and_peer) {
   });
   const Stats stats = world.engine(0).stats();
   REQUIRE(stats.kinds.size() == 2);
-  CHECK(stats.kinds[0].first == Kind::kAllreduce);
+  CHECK(stats.kinds[0].first == request_kind(Kind::kAllreduce));
   CHECK_EQ(stats.kinds[0].second.calls, 2U);
   CHECK_EQ(stats.kinds[0].second.failures, 0U);
   CHECK(stats.kinds[0].second.duration_s > 0);
@@ -66,7 +66,7 @@ TEST(account, counts_bytes_and_calls_by_kind_and_peer) {
   CHECK_EQ(fresh.peers[0].channel.messages_sent, 0U);
 }
 
-TEST(account, counts_a_wait_for_the_one_who_came_last) {
+TEST(wait_stats, counts_a_wait_for_the_one_who_came_last) {
   EngineWorld world(3);
   world.run([&](int rank, Engine& engine) {
     std::vector<float> a(4, 1.0F);
@@ -85,7 +85,7 @@ TEST(account, counts_a_wait_for_the_one_who_came_last) {
   CHECK(waited <= stats.kinds[0].second.duration_s);
 }
 
-TEST(account, counts_failures) {
+TEST(wait_stats, counts_failures) {
   EngineWorld world(2);
   std::vector<float> a(4, 1.0F);
   Engine& engine = world.engine(0);
@@ -115,9 +115,9 @@ std::map<EventType, std::vector<Event>> events_in(const std::string& path) {
   return events;
 }
 
-TEST(account, records_the_life_of_an_operation) {
+TEST(wait_stats, records_the_life_of_an_operation) {
   const std::string path = (std::filesystem::temp_directory_path() /
-                            ("account_test_" + std::to_string(::getpid())))
+                            ("wait_stats_test_" + std::to_string(::getpid())))
                                .string();
   EngineWorld world(2, {}, [&](int rank) -> std::shared_ptr<Recorder> {
     if (rank != 0) return nullptr;

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "transport/channel.h"
+
+namespace bluecomm {
+
+// What a message is about, which decides who reads the rest of its header.
+enum class MessageType : std::uint8_t {
+  kData = 1,    // payload of an operation (engine/envelope.h)
+  kAbort = 2,   // an operation has failed at the sender; the payload says why
+  kWindow = 3,  // a request about a window, or its answer (window/message.h)
+};
+
+// The first bytes of each message's header.
+struct MessagePrefix {
+  std::uint64_t job = 0;  // hash of the job's name
+  MessageType type = MessageType::kData;
+};
+
+inline MessageType type_of(const Header& header) {
+  MessagePrefix prefix;
+  std::memcpy(static_cast<void*>(&prefix), header.envelope.data(), sizeof prefix);
+  return prefix.type;
+}
+
+}  // namespace bluecomm

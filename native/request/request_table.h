@@ -1,0 +1,73 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "request/base_request.h"
+
+namespace bluecomm {
+
+// All requests of one rank from their start to their release: operations and calls
+// about windows alike.
+//
+// Guarded by the engine's progress lock, except next_id().
+class RequestTable {
+ public:
+  using RequestPtr = std::shared_ptr<BaseRequest>;
+
+  // Returns a new id. Thread-safe.
+  RequestId next_id() { return last_id_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+  // Adds a request that is not done.
+  void add(RequestPtr request);
+  // Throws std::invalid_argument for an unknown id.
+  const RequestPtr& at(RequestId id) const;
+
+  // Takes a request that is done out of the list of active ones.
+  void end(const BaseRequest& request);
+
+  // Forgets a request that is done. Returns false while a transport reads its memory;
+  // take_finished() then reports the id once it no longer does. Throws
+  // std::invalid_argument for a request that is not done.
+  bool release(RequestId id);
+
+  // Returns the ids of requests that have ended since the last call and whose memory
+  // nobody reads, except those already released.
+  std::vector<RequestId> take_finished();
+  // Returns the ids of requests that have ended while a transport reads their memory.
+  std::vector<RequestId> held() const;
+  bool has_held() const { return !held_.empty(); }
+  // Moves requests whose memory is no longer read from held() to take_finished().
+  void check_held();
+
+  // Requests that are not done, in the order of their start.
+  const std::vector<RequestPtr>& active() const { return active_; }
+  bool outstanding() const { return !active_.empty(); }
+  // The number of requests that have ended.
+  std::uint64_t completions() const { return completions_; }
+
+  // Moves a deadline to at least `time` from now.
+  void extend_deadline(RequestId id, Clock::duration time);
+  // Adds `time` to all deadlines.
+  void put_off_deadlines(Clock::duration time);
+  // Clock::time_point::max() if nothing is active.
+  Clock::time_point next_deadline() const;
+  std::vector<RequestPtr> expired(Clock::time_point now) const;
+
+  // Keeps the memory of held() until the process ends, because no transport will report
+  // any more what it reads.
+  void never_free_held() const;
+
+ private:
+  std::atomic<RequestId> last_id_ = 0;
+  std::unordered_map<RequestId, RequestPtr> requests_;
+  std::vector<RequestPtr> active_;
+  std::vector<RequestId> finished_;
+  std::vector<RequestPtr> held_;
+  std::uint64_t completions_ = 0;
+};
+
+}  // namespace bluecomm

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "request/base_request.h"
+#include "request/wait_stats.h"
+#include "window/service.h"
+#include "window/window.h"
+#include "window/window_request.h"
+
+// The calls of a program about its windows. Each does what it can in memory that
+// neighbors share with this rank: at once, on the calling thread, without the progress
+// lock. For the other neighbors it starts a request at the rank's WindowService.
+
+namespace bluecomm {
+
+// The engine, as the calls use it. Thread-safe.
+class WindowHost {
+ public:
+  virtual RequestId next_request_id() = 0;
+  virtual WaitStats& wait_stats() = 0;
+  // Start a request at the WindowService, under the progress lock. `blocking` says that
+  // the caller waits for it at once.
+  virtual void start_put(std::shared_ptr<WindowRequest> request, const WindowPut& put,
+                         bool blocking) = 0;
+  virtual void start_get(std::shared_ptr<WindowRequest> request, const WindowGet& get,
+                         bool blocking) = 0;
+
+ protected:
+  ~WindowHost() = default;
+};
+
+// Leaves a value with out-neighbors; `call.p` need not be set. Returns the request that
+// the caller has to wait for, during which x must stay as it is, or 0 if the call has
+// ended because all targets share memory with this rank.
+RequestId put(WindowHost& host, const std::shared_ptr<Window>& window,
+              const WindowPut& call, Clock::time_point deadline, bool blocking);
+
+// Reads the own values of in-neighbors. Returns as put() does.
+RequestId get(WindowHost& host, const std::shared_ptr<Window>& window,
+              const WindowGet& call, Clock::time_point deadline, bool blocking);
+
+// Window::update(), counted.
+void update(WindowHost& host, const std::shared_ptr<Window>& window,
+            std::span<std::byte> result, std::span<const std::byte> own,
+            const Window::Update& update);
+
+}  // namespace bluecomm
