@@ -1,4 +1,4 @@
-"""The topologies in force: who is whose neighbor, for ranks and for machines."""
+"""The topologies in force, which define the neighbors of each rank and machine."""
 
 from __future__ import annotations
 
@@ -39,36 +39,37 @@ def set_topology(
     *,
     process_set: Communicator | None = None,
 ) -> bool:
-    """Put a topology in force on all ranks.
+    """Set the topology of all ranks.
 
-    Collective; the ranks compare what they were given.
+    Collective: the ranks compare their graphs.
 
     Args:
-        topology: Graph on the ranks ``0 .. n-1``: rank ``i`` sends to rank ``j`` along
-            edge ``(i, j)``. Default: ``ExponentialGraph``.
-        is_weighted: Unweighted, a rank gives ``1 / (in-neighbors + 1)`` to each
-            in-neighbor and to itself. Weighted, rank ``j`` gives the attribute
-            ``weight`` of edge ``(i, j)`` to rank ``i``, and that of its self-loop to
-            itself.
-        process_set: Ranks whose topology it is. Default: all.
+        topology: Graph on the ranks ``0 .. n-1``, where rank ``i`` sends to rank ``j``
+            along edge ``(i, j)``. Default: ``ExponentialGraph``.
+        is_weighted: Whether the weights of the edges count. If they do, rank ``j``
+            gives to rank ``i`` the attribute ``weight`` of edge ``(i, j)``, and to
+            itself that of its self-loop. Otherwise a rank gives
+            ``1 / (in-neighbors + 1)`` to each in-neighbor and to itself.
+        process_set: Ranks that get the topology. Default: all.
 
     Returns:
-        ``True``; ``False``, with a log message and nothing changed, while there are
-        windows, which rely on the topology.
+        ``True``. While windows exist, which rely on the topology, it changes nothing,
+        logs an error and returns ``False``.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
-        TypeError: Not a ``networkx.DiGraph``, or one of another number of nodes.
+        TypeError: ``topology`` is not a ``networkx.DiGraph``, or has another number of
+            nodes.
         ValueError: The nodes are not ``0 .. n-1``, or a weight is not finite.
-        MismatchError: The ranks were given differing graphs.
+        MismatchError: The ranks passed different graphs.
     """
     comm = current_communicator(process_set)
     graph = ExponentialGraph(comm.size) if topology is None else topology
     _check_size("set_topology", graph, comm.size, "ranks", is_weighted)
     if comm.windows:
         _log.error(
-            "set_topology: the topology stays while there are windows; call win_free "
-            "first for %s",
+            "set_topology: the topology cannot change while windows exist; call "
+            "win_free first for %s",
             sorted(comm.windows),
         )
         return False
@@ -101,7 +102,7 @@ def is_topo_weighted() -> bool:
 
 
 def in_neighbor_ranks(*, process_set: Communicator | None = None) -> list[int]:
-    """Return the ranks that send to this one, without itself, ascending.
+    """Return the ranks that send to this one, ascending, without this rank.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -111,7 +112,7 @@ def in_neighbor_ranks(*, process_set: Communicator | None = None) -> list[int]:
 
 
 def out_neighbor_ranks(*, process_set: Communicator | None = None) -> list[int]:
-    """Return the ranks that this one sends to, without itself, ascending.
+    """Return the ranks that this one sends to, ascending, without this rank.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -121,9 +122,9 @@ def out_neighbor_ranks(*, process_set: Communicator | None = None) -> list[int]:
 
 
 def set_machine_topology(topology: nx.DiGraph[int], is_weighted: bool = False) -> bool:
-    """Put a topology of the machines in force on all ranks.
+    """Set the topology of the machines on all ranks.
 
-    Collective; the ranks compare what they were given. Before the first call it is
+    Collective: the ranks compare their graphs. Before the first call, the topology is
     ``ExponentialGraph`` over the machines.
 
     Args:
@@ -135,9 +136,11 @@ def set_machine_topology(topology: nx.DiGraph[int], is_weighted: bool = False) -
 
     Raises:
         NotInitializedError: ``init`` has not been called.
-        TypeError: Not a ``networkx.DiGraph``, or one of another number of nodes.
-        ValueError: ``None``, the nodes are not ``0 .. m-1``, or a weight is not finite.
-        MismatchError: The ranks were given differing graphs.
+        TypeError: ``topology`` is not a ``networkx.DiGraph``, or has another number of
+            nodes.
+        ValueError: ``topology`` is ``None``, its nodes are not ``0 .. m-1``, or a
+            weight is not finite.
+        MismatchError: The ranks passed different graphs.
     """
     comm = current_communicator()
     if topology is None:
@@ -150,7 +153,7 @@ def set_machine_topology(topology: nx.DiGraph[int], is_weighted: bool = False) -
 
 
 def load_machine_topology() -> nx.DiGraph[int] | None:
-    """Return the topology of the machines in force.
+    """Return the topology of the machines that is in force.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -170,7 +173,7 @@ def is_machine_topo_weighted() -> bool:
 
 
 def in_neighbor_machine_ranks() -> list[int]:
-    """Return the machines that send to this one, without itself, ascending.
+    """Return the machines that send to this one, ascending, without this machine.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -180,7 +183,7 @@ def in_neighbor_machine_ranks() -> list[int]:
 
 
 def out_neighbor_machine_ranks() -> list[int]:
-    """Return the machines that this one sends to, without itself, ascending.
+    """Return the machines that this one sends to, ascending, without this machine.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -197,14 +200,14 @@ def _check_size(
     if count != nodes:
         raise TypeError(
             f"{operation}: expected a topology of {nodes} nodes, one for each of the "
-            f"{word}, got one of {count}"
+            f"{word}, got a topology of {count} nodes"
         )
 
 
 def _check_agreement(
     comm: Communicator, operation: str, graph: nx.DiGraph[int], is_weighted: bool
 ) -> None:
-    """Raise on every member unless all were given the same graph."""
+    """Raise on every member unless all have passed the same graph."""
     digest = topology_digest(graph, is_weighted=is_weighted)
     number = int.from_bytes(digest[:7], "little")
     low, negative_high = allreduce(
@@ -212,13 +215,13 @@ def _check_agreement(
     ).tolist()
     if low == -negative_high:
         return
-    # Disagreement is rare: only now find out who it is.
+    # Disagreement is rare, so only now ask which ranks disagree.
     numbers = torch.cat(
         allgather_by_rank(comm, torch.tensor([number]), f"{operation}.who")
     ).tolist()
     others = [comm.ranks[i] for i, other in enumerate(numbers) if other != number]
     raise MismatchError.describe(
-        f"ranks {others} were given another topology than rank {comm.world.rank}",
+        f"ranks {others} passed another topology than rank {comm.world.rank}",
         operation=operation,
         rank=comm.world.rank,
         peers=others,

@@ -1,4 +1,4 @@
-"""The process's place in its job: ``init``, ``rank``, ``size`` and their kin."""
+"""Functions about the process and its job: ``init``, ``rank``, ``size`` and others."""
 
 from __future__ import annotations
 
@@ -34,61 +34,61 @@ def init(
     *,
     comm: Any = None,
 ) -> None:
-    """Find this process's world and connect to it.
+    """Connect this process to the other ranks of its job.
 
-    Under bfrun, torchrun, MPI's mpirun and srun the world is the job's ranks; a script
-    that no launcher started gets a world of one. Collective. Called again, it only
-    resets the topology. After ``shutdown`` it starts anew. With the world comes its
-    end: ``shutdown`` runs at the exit of the interpreter.
+    Collective. The ranks connected are the *world*: all ranks that bfrun, torchrun,
+    MPI's mpirun or srun started, or this process alone if no launcher started it.
+    Further calls only reset the topology. After ``shutdown``, the next call connects
+    anew. ``shutdown`` runs by itself when the interpreter exits.
 
     Args:
-        topology_fn: Makes the topology from the number of ranks, the same on all
-            ranks. Default: ``ExponentialGraph``.
-        is_weighted: Whether the weights of its edges are in force; see
-            ``set_topology``.
-        comm: Communicator of mpi4py, also one of some processes: its ranks are the
-            world, and all of them call ``init``. MPI is used as the program started it.
-            For the first ``init`` of a process only. Default: all of the job's ranks.
+        topology_fn: Function that returns the topology for a number of ranks. It must
+            be the same on all ranks. Default: ``ExponentialGraph``.
+        is_weighted: Whether the weights of the edges count; see ``set_topology``.
+        comm: Communicator of mpi4py whose processes become the world; all of them must
+            call ``init``. bluecomm then uses the MPI that the program initialized. Only
+            the first ``init`` of a process accepts it. Default: all ranks of the job.
 
     Raises:
         ValueError: A ``BLUECOMM_*`` variable is unknown or cannot be parsed; or
-            ``comm`` is null, or not given to the first ``init``.
-        TypeError: ``comm`` is no communicator of mpi4py.
-        OSError: A timeline is wanted (``BLUECOMM_TIMELINE``) that cannot be written.
-        MismatchError: The ranks have differing versions of bluecomm, or start with
-            differing topologies or settings.
-        CommunicationTimeout: Some ranks did not come within the start timeout.
-        BluecommError: The launcher cannot be reached, or refuses this process.
+            ``comm`` is the null communicator, or was passed to a later ``init``.
+        TypeError: ``comm`` is not a communicator of mpi4py.
+        OSError: The timeline that ``BLUECOMM_TIMELINE`` requests cannot be written.
+        MismatchError: The ranks have different versions of bluecomm, or start with
+            different topologies or settings.
+        CommunicationTimeout: Some ranks did not start within the start timeout.
+        BluecommError: The launcher cannot be reached, or rejects this process.
     """
     current_process().init(topology_fn, is_weighted, comm)
 
 
 def shutdown() -> None:
-    """Leave the world: say goodbye to the peers and free what ``init`` made.
+    """Disconnect from the other ranks and free the resources of ``init``.
 
-    Outstanding operations fail with ``ShutdownError``. Does nothing without a world.
+    Outstanding operations fail with ``ShutdownError``. It does nothing if this process
+    is not connected.
     """
     current_process().shutdown()
 
 
 def is_initialized() -> bool:
-    """Return whether there is a world, that is, ``init`` was called last."""
+    """Return whether ``init`` has been called, and ``shutdown`` not since then."""
     return current_process().is_initialized
 
 
 class ProcessSet(Communicator):
-    """Some ranks of the world, to be given to operations as ``process_set``.
+    """A set of ranks, which operations take as ``process_set``.
 
-    Every rank of the world makes the same process sets in the same order, also those
-    that it is not in; ``included`` tells whether it is a member. Making one needs no
-    communication.
+    Every rank of the world must make the same process sets in the same order, even
+    those that it is not a member of; ``included`` tells whether it is a member. Making
+    a process set needs no communication.
 
     Args:
-        ranks: The members, in any order; they are numbered in ascending order.
+        ranks: The members, in any order. They are numbered in ascending order.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
-        ValueError: No rank, a rank twice, or one that is out of range.
+        ValueError: ``ranks`` is empty, or a rank occurs twice or is out of range.
     """
 
     def __init__(self, ranks: Sequence[int]) -> None:
@@ -98,15 +98,15 @@ class ProcessSet(Communicator):
 
 
 def suspend() -> None:
-    """Let this rank's engine sleep until ``resume``, and free its core altogether.
+    """Stop this rank's engine until ``resume``, so that it uses no processor time.
 
-    For notebooks, between cells. Nothing moves meanwhile: new operations raise
-    ``SuspendedError``, and so do waits that are under way in other threads, unless the
-    operation is over. Operations under way are kept, with what the peers have sent for
-    them, and go on after ``resume``; their deadlines on this rank are put off by the
-    time between. To its peers a suspended rank is a silent one, whose operations run
-    into their deadlines: suspend all ranks, or none that others wait for. Called again,
-    it does nothing; ``shutdown`` resumes first.
+    It is meant for notebooks, between cells. While the rank is suspended, it sends and
+    receives nothing. New operations raise ``SuspendedError``, and so do waits of other
+    threads unless their operation has finished. Outstanding operations keep the data
+    that has arrived for them and continue after ``resume``; their deadlines on this
+    rank are extended by the time between. Peers see a suspended rank as a silent one,
+    and their operations with it may time out: suspend all ranks, or only ranks that no
+    other rank waits for. Further calls do nothing. ``shutdown`` resumes first.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -115,7 +115,7 @@ def suspend() -> None:
 
 
 def resume() -> None:
-    """Go on after ``suspend``; without one, do nothing.
+    """Continue after ``suspend``. Do nothing if the rank is not suspended.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -133,7 +133,7 @@ def size(*, process_set: Communicator | None = None) -> int:
 
 
 def rank(*, process_set: Communicator | None = None) -> int:
-    """Return the number of this rank, -1 if it is not in ``process_set``.
+    """Return the number of this rank, or -1 if it is not a member of ``process_set``.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -187,9 +187,9 @@ def is_homogeneous() -> bool:
 
 
 def stats() -> Stats:
-    """Return what this rank has exchanged, and whom it has waited for.
+    """Return counters of the traffic of this rank and of its waits for other ranks.
 
-    Costs nothing while it is not called: the counters are always on.
+    The engine always counts, so no setting is needed.
 
     Returns:
         Counters per neighbor and kind of operation since ``init`` or ``reset_stats``:
@@ -203,7 +203,7 @@ def stats() -> Stats:
 
 
 def reset_stats() -> None:
-    """Let ``stats`` count from 0 again, on this rank.
+    """Reset the counters of ``stats`` on this rank to 0.
 
     Raises:
         NotInitializedError: ``init`` has not been called.

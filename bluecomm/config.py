@@ -1,10 +1,11 @@
-"""All settings of bluecomm: one frozen value, parsed once, in ``init``.
+"""All settings of bluecomm, in one frozen value that ``init`` makes.
 
-A setting given as an argument wins over its variable, which wins over its default.
-Nothing else in the project reads a ``BLUECOMM_*`` variable; the native engine
-receives the values and never reads the environment.
+An argument takes precedence over a variable, and a variable over the default. No other
+code reads ``BLUECOMM_*`` variables; the native engine receives the values and never
+reads the environment.
 
-``python -m bluecomm.config`` prints docs/configuration.md, which is made from here.
+``python -m bluecomm.config`` prints docs/configuration.md, which is generated from this
+file.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 PREFIX = "BLUECOMM_"
-# Settings of the network plugin for NCCL, which reads and checks them itself.
+# Prefix of the settings of the network plugin for NCCL, which reads them itself.
 PLUGIN_PREFIX = "BLUECOMM_NET_"
 
 _MIB = 1 << 20
@@ -27,7 +28,7 @@ _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 
 
 def _setting(default: object, meaning: str, *, minimum: float | None = None) -> Any:
-    """Return a dataclass field with what ``Config`` needs to parse and describe it."""
+    """Return a dataclass field with its description and its lower limit."""
     metadata = {"meaning": meaning, "minimum": minimum}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -68,25 +69,25 @@ class Config:
     )
     transport: Literal["auto", "shm", "tcp", "mpi"] = _setting(
         "auto",
-        "Link between ranks: shared memory (shm), TCP (tcp), messages of MPI (mpi), or "
-        "shared memory wherever it reaches and elsewhere MPI in a job that MPI's "
-        "launcher started, TCP in others (auto).",
+        "Transport between ranks: shared memory (shm), TCP (tcp) or messages of MPI "
+        "(mpi). auto uses shared memory within a machine; between machines it uses MPI "
+        "in a job that MPI's launcher started, and TCP in other jobs.",
     )
     mpi_lib: str | None = _setting(
         None,
         "Path or name of the libmpi to use under mpirun or with init(comm=). Default: "
-        "that of the process, of the launcher, of Python's environment or the system.",
+        "the libmpi of the process, the launcher, Python's environment or the system.",
     )
     network_interface: str | None = _setting(
         None,
-        "Interfaces that carry data where another launcher than bfrun started the "
-        "ranks: name, glob, ^exclude or CIDR, separated by commas. Default: all.",
+        "Interfaces that carry data if another launcher than bfrun started the ranks: "
+        "names, globs, ^exclusions or CIDRs, separated by commas. Default: all.",
     )
     secret_file: str | None = _setting(
         None,
-        "File on each machine with 16 or more random bytes, the same everywhere, from "
-        "which the keys of connections are made where the launcher cannot carry them "
-        "in private (torchrun on several machines). Only its owner may read it.",
+        "File with 16 or more random bytes, the same on each machine. The keys of "
+        "connections are derived from it if the launcher cannot transmit them "
+        "privately (torchrun on several machines). Only its owner may read it.",
     )
     operation_timeout_s: float = _setting(
         600.0,
@@ -100,14 +101,14 @@ class Config:
     )
     bucket_bytes: int | None = _setting(
         None,
-        "Bytes of parameters that are sent together. Default: 4 MiB of gradients, "
-        "which are sent while others are computed; 25 MiB of parameters.",
+        "Bytes of parameters that are sent together. Default: 4 MiB for gradients, "
+        "which are sent while others are computed, and 25 MiB for parameters.",
         minimum=1,
     )
     tcp_streams: str = _setting(
         "auto",
-        "TCP connections to each peer: a number from 1 to 16, or one to begin with, "
-        "and up to 8 as long as more of them carry more (auto).",
+        "TCP connections to each peer: a number from 1 to 16, or auto, which begins "
+        "with one and adds connections, up to 8, while they raise the throughput.",
     )
     eager_bytes: int = _setting(
         4096,
@@ -116,18 +117,18 @@ class Config:
     )
     shm_staging_bytes: int = _setting(
         8 * _MIB,
-        "Bytes of shared memory per rank through which tensors outside of shared "
+        "Bytes of shared memory per rank through which tensors that are not in shared "
         "memory are copied.",
         minimum=4096,
     )
     timeline: str | None = _setting(
         None,
-        "Prefix of files in which each rank writes what it did, PREFIX<rank>.json. "
-        "bfrun --timeline-filename makes one file of all ranks instead.",
+        "Prefix of the timelines: each rank writes its own to PREFIX<rank>.json. bfrun "
+        "--timeline-filename makes one file for all ranks instead.",
     )
     timeline_bytes: int = _setting(
         8 * _MIB,
-        "Bytes per rank for the events of a timeline; the newest are kept.",
+        "Bytes per rank for the events of a timeline. Old events are overwritten.",
         minimum=64,
     )
     log_level: Literal["trace", "debug", "info", "warning", "error", "fatal"] = (
@@ -136,7 +137,7 @@ class Config:
 
     @property
     def tcp_stream_count(self) -> int:
-        """``tcp_streams`` as a number; 0 for ``auto``."""
+        """``tcp_streams`` as a number, where 0 stands for ``auto``."""
         return 0 if self.tcp_streams == "auto" else int(self.tcp_streams)
 
     def __post_init__(self) -> None:
@@ -147,9 +148,9 @@ class Config:
                 "tcp_streams (BLUECOMM_TCP_STREAMS): expected auto or a number from 1 "
                 f"to 16, got {self.tcp_streams!r}"
             )
-        _check_place("rank", self.rank, "size", self.size)
-        _check_place("local_rank", self.local_rank, "local_size", self.local_size)
-        _check_place(
+        _check_rank("rank", self.rank, "size", self.size)
+        _check_rank("local_rank", self.local_rank, "local_size", self.local_size)
+        _check_rank(
             "machine_rank", self.machine_rank, "machine_size", self.machine_size
         )
 
@@ -160,13 +161,13 @@ class Config:
         """Return the settings of this process.
 
         Args:
-            environ: Variables, such as ``os.environ``. Those that do not start with
-                ``BLUECOMM_``, or start with ``BLUECOMM_NET_``, are ignored.
-            **overrides: Field name to value; wins over the variable. ``None`` means
-                not given.
+            environ: Variables, such as ``os.environ``. Only variables that start with
+                ``BLUECOMM_`` and not with ``BLUECOMM_NET_`` are read.
+            **overrides: Values by field name, which take precedence over the variables.
+                ``None`` means that no value is given.
 
         Returns:
-            New value; ``environ`` is not referenced by it.
+            New settings.
 
         Raises:
             TypeError: An override has the wrong type, or is not the name of a field.
@@ -197,10 +198,11 @@ def render_documentation() -> str:
     lines = [
         "# Configuration",
         "",
-        "Every setting of bluecomm. A flag of `bfrun` wins over the variable, which"
-        " wins over the default. An unknown `BLUECOMM_*` variable is an error.",
-        "Those of the network plugin for NCCL, `BLUECOMM_NET_*`, are in"
-        " [nccl-plugin.md](nccl-plugin.md).",
+        "All settings of bluecomm. A flag of `bfrun` takes precedence over a variable,"
+        " and a variable over the default. An unknown `BLUECOMM_*` variable is an"
+        " error.",
+        "[nccl-plugin.md](nccl-plugin.md) lists the settings of the network plugin for"
+        " NCCL, `BLUECOMM_NET_*`.",
         "",
         "<!-- Made by `python -m bluecomm.config` from bluecomm/config.py. -->",
         "",
@@ -231,7 +233,7 @@ def _choices(kinds: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def _describe(kinds: tuple[Any, ...]) -> str:
-    """Return a type as the table and the errors call it."""
+    """Return the description of a type for the table and for errors."""
     if choices := _choices(kinds):
         return ", ".join(choices[:-1]) + " or " + choices[-1]
     names = {int: "integer", float: "number", bool: "boolean", str: "text"}
@@ -239,7 +241,7 @@ def _describe(kinds: tuple[Any, ...]) -> str:
 
 
 def _parse(variable: str, text: str, kinds: tuple[Any, ...]) -> object:
-    """Return the value that ``text`` spells; its range is checked by ``Config``."""
+    """Return the value of ``text``. ``Config`` checks its range."""
     kind = str if _choices(kinds) else kinds[0]
     try:
         if text != text.strip() or not text or (kind is not str and "_" in text):
@@ -278,20 +280,22 @@ def _check(setting: dataclasses.Field[Any], value: object) -> None:
         raise ValueError(f"{label}: must be at least {minimum} and finite, got {value}")
 
 
-def _check_place(
+def _check_rank(
     rank_name: str, rank: int | None, size_name: str, size: int | None
 ) -> None:
-    """Raise unless a rank and its size are both given, or neither, and agree."""
+    """Raise unless a rank and its size are both given and consistent, or absent."""
     if (rank is None) != (size is None):
         missing = rank_name if rank is None else size_name
         given = size_name if rank is None else rank_name
-        raise ValueError(f"{given} is given without {missing}; give both or neither")
+        raise ValueError(f"{given} is set without {missing}; set both or neither")
     if rank is not None and size is not None and rank >= size:
-        raise ValueError(f"{rank_name} must be less than {size_name}, {rank} >= {size}")
+        raise ValueError(
+            f"{rank_name} must be less than {size_name}, got {rank} and {size}"
+        )
 
 
 def _unknown(variable: str, settings: Mapping[str, object]) -> str:
-    """Return the text of the error about a variable that does not exist."""
+    """Return the error text for an unknown variable."""
     nearest = difflib.get_close_matches(variable, settings, n=1, cutoff=0)
     return f"unknown variable {variable}; did you mean {nearest[0]}?"
 

@@ -1,11 +1,11 @@
-"""Errors that bluecomm raises, one class per thing a caller can do about it.
+"""Errors that bluecomm raises, one class for each reaction that a caller may choose.
 
 ::
 
     BluecommError
       NotInitializedError    also ValueError        call init() first
       MismatchError          also ValueError        make the ranks' calls agree
-      PeerLostError          also RuntimeError,     a peer is gone; end, or continue
+      PeerLostError          also RuntimeError,     a peer is lost; end, or continue
                                   ConnectionError   without it
       CommunicationTimeout   also RuntimeError,     find the silent rank
                                   TimeoutError
@@ -36,19 +36,19 @@ _Error = TypeVar("_Error", bound="BluecommError")
 class BluecommError(Exception):
     """Base class of the errors that bluecomm raises.
 
-    The facts are attributes, so that programs need not read the text. Pickling keeps
-    them.
+    The facts are attributes, so that programs need not parse the text. Pickling
+    preserves them.
 
     Args:
-        message: Whole text of the error. ``describe`` makes one out of the facts.
+        message: Whole text of the error. ``describe`` composes it from the facts.
         operation: Kind of the operation, such as ``"neighbor_allreduce"``.
         name: Name of the operation, such as ``"conv1.weight"``.
-        rank: Rank that raises.
-        peers: Ranks that the error is about: lost, silent or disagreeing.
-        expected: What this rank expected, in words.
-        got: What it got instead, in words.
+        rank: Rank that raises the error.
+        peers: Ranks that the error is about, which are lost, silent or disagree.
+        expected: Expected value, in words.
+        got: Actual value, in words.
         timeout_s: Deadline that passed, in seconds.
-        remedy: What the reader can do, as a sentence.
+        remedy: Advice for the reader, as a sentence.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class BluecommError(Exception):
         timeout_s: float | None = None,
         remedy: str | None = None,
     ) -> _Error:
-        """Return an error whose text is rendered from its facts.
+        """Return an error whose text is composed from its facts.
 
-        The text is ``operation 'name' on rank R: what (expected E, got G). Remedy``;
-        a fact that is not given leaves no trace in it.
+        The text is ``operation 'name' on rank R: what (expected E, got G). Remedy``,
+        without the facts that are not given.
 
         Args:
-            what: What happened, as a clause without a period. It names the peers.
-            operation: As in the constructor, and so are all others.
+            what: Clause that says what happened and names the peers, without a period.
+            operation: As in the constructor, like all others.
             name: See the constructor.
             rank: See the constructor.
             peers: See the constructor.
@@ -140,7 +140,7 @@ class NotInitializedError(BluecommError, ValueError):
 
 
 class MismatchError(BluecommError, ValueError):
-    """The ranks called one operation with differing arguments."""
+    """The ranks called one operation with different arguments."""
 
 
 class PeerLostError(BluecommError, RuntimeError, ConnectionError):

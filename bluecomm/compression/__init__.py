@@ -1,4 +1,4 @@
-"""Compression of tensors on their way between ranks, by casting to a shorter type."""
+"""Compression of tensors that are sent between ranks, by casts to a shorter type."""
 
 from bluecomm.compression.cast import Compression, Compressor, check_compressor
 

@@ -1,4 +1,4 @@
-"""Cast compression, with Horovod's names."""
+"""Compression by casts to a shorter type, with Horovod's names."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class Compressor(abc.ABC):
     @staticmethod
     @abc.abstractmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
-        """Return the tensor to send, and what ``decompress`` needs to restore it."""
+        """Return the tensor to send, and the context that ``decompress`` needs."""
 
     @staticmethod
     @abc.abstractmethod
     def decompress(tensor: torch.Tensor, context: torch.dtype | None) -> torch.Tensor:
-        """Return the received tensor in its first type."""
+        """Return the received tensor in its original type."""
 
 
 class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
+    """Sends tensors unchanged."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
@@ -34,7 +34,7 @@ class NoneCompressor(Compressor):
 
 
 class FP16Compressor(Compressor):
-    """Sends float32 and float64 tensors as float16; others as they are."""
+    """Sends float32 and float64 tensors as float16, and other tensors unchanged."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
@@ -58,7 +58,7 @@ def check_compressor(compression: object) -> type[Compressor]:
     """Return ``compression`` if it is a compressor's class.
 
     Raises:
-        TypeError: It is not.
+        TypeError: ``compression`` is something else.
     """
     if isinstance(compression, type) and issubclass(compression, Compressor):
         return compression

@@ -1,4 +1,4 @@
-"""Allgather: every rank gets all ranks' tensors, stacked along dimension 0."""
+"""Allgather: every rank gets the tensors of all ranks, stacked along dimension 0."""
 
 from __future__ import annotations
 
@@ -24,22 +24,24 @@ def _allgather(
     """Return all ranks' tensors stacked along dimension 0, in order of rank.
 
     Args:
-        tensor: At least one dimension; the first may differ between ranks, the others
-            and the type must be the same. Not modified.
-        name: Name under which the ranks' calls find each other. Default: the order of
-            the calls without a name.
+        tensor: Tensor with at least one dimension. The first dimension may differ
+            between ranks; the others and the type must be the same. It is not modified.
+        name: Name by which the ranks' calls are matched. Calls without a name are
+            matched by their order.
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds until the operation fails. Default: the configured one.
+        timeout_s: Seconds after which the operation fails. Default: the configured
+            deadline.
 
     Returns:
         New tensor; its first dimension is the sum of the ranks' first dimensions.
 
     Raises:
-        TypeError: Not a tensor, or of a type that is not supported.
-        ValueError: ``tensor`` has no dimension.
-        MismatchError: The ranks called it with differing arguments.
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: Some ranks did not come in time; the text names them.
+        TypeError: ``tensor`` is not a tensor, or its type is not supported.
+        ValueError: ``tensor`` is a scalar.
+        MismatchError: The ranks called the operation with different arguments.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not take part in time; the text names
+            them.
     """
     comm = current_communicator(process_set)
     gathered = start_gather(
@@ -55,7 +57,14 @@ allgather_nonblocking = nonblocking(_allgather)
 def allgather_by_rank(
     comm: Communicator, tensor: torch.Tensor, name: str, timeout_s: float | None = None
 ) -> list[torch.Tensor]:
-    """Return the members' tensors one by one; ``tensor`` has at least one dimension."""
+    """Return the tensors of the members, in order.
+
+    Args:
+        comm: Members that take part.
+        tensor: Tensor of this member, with at least one dimension.
+        name: As in ``allgather``.
+        timeout_s: As in ``allgather``.
+    """
     handle = start_gather(
         comm, "allgather", tensor, BLOCKING, name=name, timeout_s=timeout_s
     )

@@ -79,7 +79,7 @@ allreduce_ = blocking_in_place(
 allreduce_nonblocking_ = nonblocking_in_place(_allreduce)
 
 
-# Written out, because this form alone compresses.
+# Not derived, because only this form takes `compression`.
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -95,35 +95,39 @@ def allreduce(
 ) -> torch.Tensor:
     """Return the reduction of ``tensor`` over all ranks; every rank gets the same bits.
 
-    Average: ``postscale * (1 / n) * sum_i (prescale * x_i)``; likewise for the other
-    reductions, without ``1 / n``. The sum runs in ascending order of ranks where one
-    rank reduces, so it does not depend on who comes first. ``Adasum`` is described in
-    ``ReduceOp``.
+    The average is ``postscale * (1 / n) * sum_i (prescale * x_i)``; the other
+    reductions do not have the factor ``1 / n``. Wherever a rank adds values, it adds
+    them in ascending order of ranks, so the result does not depend on timing.
+    ``ReduceOp`` describes ``Adasum``.
 
     Args:
-        tensor: Any shape; shape and type must be the same on all ranks. Not modified.
+        tensor: Tensor of any shape; shape and type must be the same on all ranks. It
+            is not modified.
         average: ``True`` for the average (the default), ``False`` for the sum.
-        is_hierarchical_local: Reduce among the ranks of this machine only.
-        name: Name under which the ranks' calls find each other. Default: the order of
-            the calls without a name.
+        is_hierarchical_local: Whether to reduce among the ranks of this machine only.
+        name: Name by which the ranks' calls are matched. Calls without a name are
+            matched by their order.
         compression: ``Compression.fp16`` sends 16-bit numbers.
-        op: Reduction, instead of ``average``.
-        prescale_factor: Factor before the reduction (floating-point types).
-        postscale_factor: Factor after it (floating-point types).
+        op: Reduction. It replaces ``average``.
+        prescale_factor: Factor before the reduction, for floating-point types.
+        postscale_factor: Factor after the reduction, for floating-point types.
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds until the operation fails. Default: the configured one.
+        timeout_s: Seconds after which the operation fails. Default: the configured
+            deadline.
 
     Returns:
         New tensor with the shape and type of ``tensor``.
 
     Raises:
-        TypeError: Not a tensor, or of a type that is not supported; or
-            ``is_hierarchical_local`` is no bool or ``compression`` no compressor.
-        ValueError: Average, adasum or factors with a type that is no floating-point
-            type, or both ``average`` and ``op``.
-        MismatchError: The ranks called it with differing arguments.
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: Some ranks did not come in time; the text names them.
+        TypeError: ``tensor`` is not a tensor, or its type is not supported; or
+            ``is_hierarchical_local`` is not a bool, or ``compression`` is not a
+            compressor.
+        ValueError: An average, adasum or a factor is requested for a type that is not a
+            floating-point type; or both ``average`` and ``op`` are given.
+        MismatchError: The ranks called the operation with different arguments.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not take part in time; the text names
+            them.
     """
     compressed, context = check_compressor(compression).compress(tensor)
     result = _allreduce(
@@ -149,13 +153,13 @@ def allreduce_parts_nonblocking_(
     name: str,
     process_set: Communicator,
 ) -> Handle[torch.Tensor]:
-    """Start ``allreduce_`` of a tensor that holds several and return a handle at once.
+    """Start ``allreduce_`` of a tensor that consists of several tensors.
 
     Args:
         tensor: As in ``allreduce_nonblocking_``.
-        lengths: Elements of each of the tensors in it, which follow one another. With
-            ``Adasum`` each has weights of its own, and what is behind them is summed;
-            the other reductions take no notice.
+        lengths: Number of elements of each tensor in it; the tensors follow one
+            another. ``Adasum`` computes weights for each of them and sums the elements
+            behind the last one. The other reductions ignore the lengths.
         op: Reduction.
         name: As in ``allreduce``.
         process_set: As in ``allreduce``.
@@ -177,7 +181,7 @@ def allreduce_parts_nonblocking_(
     )
 
 
-# Looked up by position, in less time than by keyword.
+# A lookup by position takes less time than one by keyword.
 @functools.lru_cache(maxsize=64)
 def _parameters(
     op: str, prescale: float, postscale: float, is_local: bool

@@ -29,25 +29,29 @@ def _alltoall(
     """Send rows of ``tensor`` to each rank and return the rows from all ranks.
 
     Args:
-        tensor: At least one dimension; trailing dimensions and type must be the same
-            on all ranks. Its rows are for rank 0, then rank 1, and so on. Not modified.
-        splits: Rows for each rank. Default: the same number for each.
-        name: Name under which the ranks' calls find each other. Default: the order of
-            the calls without a name.
+        tensor: Tensor with at least one dimension; its trailing dimensions and type
+            must be the same on all ranks. The first rows go to rank 0, the next ones to
+            rank 1, and so on. It is not modified.
+        splits: Number of rows for each rank. Default: the same number for each.
+        name: Name by which the ranks' calls are matched. Calls without a name are
+            matched by their order.
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds until the operation fails. Default: the configured one.
+        timeout_s: Seconds after which the operation fails. Default: the configured
+            deadline.
 
     Returns:
-        New tensor of the rows that this rank got, in order of the senders; with
-        ``splits`` also an int32 tensor with the number of rows from each rank.
+        New tensor of the rows that this rank received, in order of the senders. If
+        ``splits`` is given, also an int32 tensor of the number of rows from each rank.
 
     Raises:
-        TypeError: Not a tensor, or of a type that is not supported.
-        ValueError: ``splits`` does not add up to the rows, has not one entry per rank,
-            or is not given and the rows cannot be dealt out evenly.
-        MismatchError: The ranks called it with differing arguments.
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: Some ranks did not come in time; the text names them.
+        TypeError: ``tensor`` is not a tensor, or its type is not supported.
+        ValueError: ``splits`` does not add up to the number of rows or does not have
+            one entry per rank; or it is not given, and the rows cannot be divided
+            evenly among the ranks.
+        MismatchError: The ranks called the operation with different arguments.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not take part in time; the text names
+            them.
     """
     comm = current_communicator(process_set)
     rows = _rows_to_send(tensor, splits, comm.size)
@@ -78,8 +82,8 @@ def _rows_to_send(
     if splits is None:
         if rows % size:
             raise ValueError(
-                f"alltoall: {rows} rows cannot be dealt out evenly to {size} ranks; "
-                "give splits"
+                f"alltoall: {rows} rows cannot be divided evenly among {size} ranks; "
+                "pass splits"
             )
         return (rows // size,) * size
     counts = tuple(int(count) for count in splits)

@@ -1,4 +1,4 @@
-"""Barrier: no rank leaves before all have come."""
+"""Barrier: no rank returns before all ranks have called it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ __all__ = ["barrier"]
 def barrier(
     *, process_set: Communicator | None = None, timeout_s: float | None = None
 ) -> None:
-    """Return once every rank has called it.
+    """Wait until every rank has called this function.
 
     Args:
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds until the operation fails. Default: the configured one.
+        timeout_s: Seconds after which the operation fails. Default: the configured
+            deadline.
 
     Raises:
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: Some ranks did not come in time; the text names them.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not take part in time; the text names
+            them.
     """
     comm = current_communicator(process_set)
     call = Call("barrier", "uint8", (0,), NO_MEMORY, NO_MEMORY, (), lambda _: None)

@@ -1,4 +1,4 @@
-"""Broadcast: every rank gets the root's tensor."""
+"""Broadcast: every rank gets the tensor of the root."""
 
 from __future__ import annotations
 
@@ -30,22 +30,25 @@ def _broadcast(
     """Return the root's ``tensor`` on every rank: ``x_i <- x_root``.
 
     Args:
-        tensor: Any shape; shape and type must be the same on all ranks. Not modified.
-        root_rank: Rank whose values count, the same on all ranks.
-        name: Name under which the ranks' calls find each other. Default: the order of
-            the calls without a name.
+        tensor: Tensor of any shape; shape and type must be the same on all ranks. It
+            is not modified.
+        root_rank: Rank whose values all ranks get. It must be the same on all ranks.
+        name: Name by which the ranks' calls are matched. Calls without a name are
+            matched by their order.
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds until the operation fails. Default: the configured one.
+        timeout_s: Seconds after which the operation fails. Default: the configured
+            deadline.
 
     Returns:
         New tensor with the shape and type of ``tensor``.
 
     Raises:
-        TypeError: Not a tensor, or of a type that is not supported.
-        ValueError: ``root_rank`` is not a rank of the process set.
-        MismatchError: The ranks called it with differing arguments.
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: Some ranks did not come in time; the text names them.
+        TypeError: ``tensor`` is not a tensor, or its type is not supported.
+        ValueError: ``root_rank`` is not a member of the process set.
+        MismatchError: The ranks called the operation with different arguments.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not take part in time; the text names
+            them.
     """
     comm = current_communicator(process_set)
     if root_rank not in comm.ranks:

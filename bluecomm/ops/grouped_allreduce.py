@@ -29,7 +29,7 @@ def _grouped_allreduce(
     """Return the reductions of several tensors over all ranks.
 
     Args:
-        tensors: As ``allreduce`` takes them, in the same order on all ranks.
+        tensors: Tensors as for ``allreduce``, in the same order on all ranks.
         average: As in ``allreduce``.
         name: Common part of the tensors' names.
         op: As in ``allreduce``.
@@ -42,7 +42,7 @@ def _grouped_allreduce(
         New tensors in the order of ``tensors``.
 
     Raises:
-        ValueError: As ``allreduce``, and so are the other errors.
+        ValueError: As in ``allreduce``; the other errors of ``allreduce`` occur, too.
     """
     handles = [
         allreduce_nonblocking(

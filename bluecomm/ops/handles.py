@@ -1,4 +1,4 @@
-"""Waiting for handles, in BlueFog's and Horovod's words."""
+"""Functions that wait for handles, with the names of BlueFog and Horovod."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def poll(handle: Handle[Result]) -> bool:
 
 
 def wait(handle: Handle[Result], timeout_s: float | None = None) -> Result:
-    """Return the result of a nonblocking operation, as soon as it is there.
+    """Wait for a nonblocking operation and return its result.
 
     Args:
-        handle: What a ``*_nonblocking`` function returned. It is waited for once.
+        handle: Handle that a ``*_nonblocking`` function returned, not waited for yet.
         timeout_s: Seconds to wait at most; after that the handle can be waited for
             again. Default: the operation's own deadline.
 
     Returns:
-        What the blocking form of the operation returns.
+        The value that the blocking form of the operation returns.
 
     Raises:
         ValueError: The handle has been waited for already.
-        TypeError: It is no handle.
-        BluecommError: As the blocking form of the operation.
+        TypeError: ``handle`` is not a handle.
+        BluecommError: As in the blocking form of the operation.
     """
     return _checked(handle).wait(timeout_s)
 

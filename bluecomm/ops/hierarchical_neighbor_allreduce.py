@@ -43,36 +43,41 @@ def _hierarchical_neighbor_allreduce(
     machine ``a`` gets ``self_weight * m_a + sum_b w_b * (d_b * m_b)``, where ``w_b`` is
     ``src_machine_weights[b]`` and ``d_b`` the weight that machine ``b`` gave machine
     ``a`` (1 when none).
-    All local ranks carry a share of the traffic between the machines.
+    All ranks of a machine carry a share of the traffic between the machines.
 
     Args:
-        tensor: Any shape, a floating-point type, the same on all ranks. Not modified.
-        self_weight: Weight of this machine's average; goes with
-            ``src_machine_weights``. The ranks of a machine give the same weights.
-        src_machine_weights: In-neighbor machine to weight. Default: the machine
-            topology's.
-        dst_machine_weights: Out-neighbor machine to weight applied before sending; a
-            list means weight 1. With it the call is dynamic: any machines may send to
-            any, and the other two must be given.
-        enable_topo_check: In a dynamic call, let all ranks compare their senders and
-            receivers first (a tiny all-gather).
-        name: Name under which the ranks' calls find each other. Default: the order of
-            the calls without a name.
+        tensor: Tensor of any shape and of a floating-point type; both must be the same
+            on all ranks. It is not modified.
+        self_weight: Weight of this machine's average. It must be given together with
+            ``src_machine_weights``. All ranks of a machine must pass the same weights.
+        src_machine_weights: Weight of each in-neighbor machine. Default: the weights of
+            the machine topology.
+        dst_machine_weights: Weight of each out-neighbor machine, applied before
+            sending; a list of machines means weight 1. It makes the call dynamic: any
+            machine may send to any other, and the other two weights must be given.
+        enable_topo_check: Whether all ranks first compare their senders and receivers
+            in a dynamic call, with a tiny allgather.
+        name: Name by which the ranks' calls are matched. Calls without a name are
+            matched by their order.
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds until the operation fails. Default: the configured one.
-        **old: None may be given: a name from BlueFog's past is told its successor.
+        timeout_s: Seconds after which the operation fails. Default: the configured
+            deadline.
+        **old: Must be empty. The error about an old argument of BlueFog names its
+            successor.
 
     Returns:
         New tensor with the shape and type of ``tensor``, equal on the ranks of a
         machine.
 
     Raises:
-        TypeError: Not a tensor, or of a type that is not supported.
-        ValueError: An integer type, weights that do not go together, a machine that is
-            no neighbor, or (checked topology) senders and receivers that disagree.
-        MismatchError: A rank called it with another shape or type.
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: Some ranks did not come in time; the text names them.
+        TypeError: ``tensor`` is not a tensor, or its type is not supported.
+        ValueError: The type is an integer type, the weights do not go together, a
+            machine is not a neighbor, or the check found senders and receivers that
+            disagree.
+        MismatchError: A rank called the operation with another shape or type.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not take part in time; the text names
+            them.
     """
     for argument in old:
         raise unknown_argument("hierarchical_neighbor_allreduce", argument)

@@ -1,4 +1,4 @@
-"""Who receives from whom, when each rank knows whom it sends to; and vice versa."""
+"""Infers the senders to each rank from the receivers of each, and the reverse."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def InferSourceFromDestinationRanks(  # noqa: N802
 
     Args:
         dst_ranks: Ranks that this rank sends to, without itself.
-        construct_adjacency_matrix: Also return the adjacency matrix.
+        construct_adjacency_matrix: Whether to return the adjacency matrix, too.
         process_set: Ranks that take part. Default: all.
 
     Returns:
-        Ascending list; with ``construct_adjacency_matrix`` a pair of it and the
-        ``(n, n)`` matrix ``A``, ``A[i, j]`` the uniform weight that rank ``j`` gives to
-        the tensor of rank ``i``: its columns sum to 1.
+        List of ranks, ascending. With ``construct_adjacency_matrix`` a pair of the list
+        and the ``(n, n)`` matrix ``A``, where ``A[i, j]`` is the uniform weight that
+        rank ``j`` gives to the tensor of rank ``i``; each column sums to 1.
 
     Raises:
         TypeError: A rank is not an integer.
-        ValueError: A rank is out of range, twice there, or this rank itself; raised on
-            that rank before anything is sent.
+        ValueError: A rank is out of range, listed twice, or this rank itself. Only the
+            rank with the wrong list raises it, before it sends anything.
     """
     comm = current_communicator(process_set)
     lists = _gather(comm, dst_ranks, "dst_ranks")
@@ -65,7 +65,7 @@ def InferDestinationFromSourceRanks(  # noqa: N802
 ) -> Inferred:
     """Return the ranks that receive from this one, given whom each rank receives from.
 
-    Collective. The mirror of ``InferSourceFromDestinationRanks``, with the same
+    Collective. It reverses ``InferSourceFromDestinationRanks`` and has the same
     arguments, result and errors.
     """
     comm = current_communicator(process_set)

@@ -30,32 +30,39 @@ def _neighbor_allgather(
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
-    """Return the in-neighbors' tensors stacked along dimension 0, without one's own.
+    """Return the tensors of the in-neighbors, stacked along dimension 0.
+
+    This rank's own tensor is not part of the result.
 
     Args:
-        tensor: At least one dimension; the first may differ between ranks, the others
-            and the type must match on all neighbors. Not modified.
-        src_ranks: Ranks to receive from, in the order of the result; goes with
-            ``dst_ranks``. Default: the topology's in-neighbors, ascending.
-        dst_ranks: Ranks to send to. Default: the topology's out-neighbors.
-        enable_topo_check: When ranks are given, let all ranks compare their senders
-            and receivers first (a tiny all-gather).
-        name: Name under which the ranks' calls find each other. Default: the order of
-            the calls without a name.
+        tensor: Tensor with at least one dimension. The first dimension may differ
+            between ranks; the others and the type must be the same on all neighbors. It
+            is not modified.
+        src_ranks: Ranks to receive from, in the order of the result. It must be given
+            together with ``dst_ranks``. Default: the in-neighbors in the topology,
+            ascending.
+        dst_ranks: Ranks to send to. Default: the out-neighbors in the topology.
+        enable_topo_check: Whether all ranks first compare their senders and receivers
+            if ranks are given, with a tiny allgather.
+        name: Name by which the ranks' calls are matched. Calls without a name are
+            matched by their order.
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds until the operation fails. Default: the configured one.
+        timeout_s: Seconds after which the operation fails. Default: the configured
+            deadline.
 
     Returns:
-        New tensor; its first dimension is the sum of the in-neighbors' first
-        dimensions, 0 without in-neighbors.
+        New tensor. Its first dimension is the sum of the first dimensions of the
+        in-neighbors' tensors, 0 without in-neighbors.
 
     Raises:
-        TypeError: Not a tensor, or of a type that is not supported.
-        ValueError: No dimension, only one list is given, a rank is out of range or
-            twice in it, or senders and receivers disagree.
-        MismatchError: A neighbor called it with other trailing dimensions or type.
-        PeerLostError: A neighbor is gone.
-        CommunicationTimeout: Some neighbors did not come in time; the text names them.
+        TypeError: ``tensor`` is not a tensor, or its type is not supported.
+        ValueError: ``tensor`` is a scalar, only one list is given, a rank is out of
+            range or listed twice, or senders and receivers disagree.
+        MismatchError: A neighbor called the operation with other trailing dimensions or
+            another type.
+        PeerLostError: A neighbor is lost.
+        CommunicationTimeout: Some neighbors did not take part in time; the text names
+            them.
     """
     comm = current_communicator(process_set)
     if (src_ranks is None) != (dst_ranks is None):
@@ -64,7 +71,7 @@ def _neighbor_allgather(
             f"src_ranks={src_ranks}, dst_ranks={dst_ranks}"
         )
     if src_ranks is not None and len(set(src_ranks)) != len(src_ranks):
-        raise ValueError(f"{_KIND}: src_ranks has a rank twice: {list(src_ranks)}")
+        raise ValueError(f"{_KIND}: src_ranks lists a rank twice: {list(src_ranks)}")
     weights = STATIC
     if src_ranks is not None:
         weights = Weights(0.0, dict.fromkeys(src_ranks, 1.0), dst_ranks)

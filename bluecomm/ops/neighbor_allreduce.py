@@ -48,36 +48,41 @@ def _neighbor_allreduce(
     """Return the weighted sum of ``tensor`` over this rank and its in-neighbors.
 
     Rank ``i`` gets ``self_weight * x_i + sum_j src_weights[j] * (d_j * x_j)``, where
-    ``d_j`` is the weight that rank ``j`` gave rank ``i`` in its ``dst_weights`` (1 when
-    it gave none). The terms are added in ascending order of rank.
+    ``d_j`` is the weight that rank ``j`` gave to rank ``i`` in its ``dst_weights``, or
+    1 if it gave none. The terms are added in ascending order of rank.
 
     Args:
-        tensor: Any shape, a floating-point type; shape and type must match on all
-            neighbors. Not modified.
-        self_weight: Weight of this rank's own tensor; goes with ``src_weights``.
-        src_weights: In-neighbor to weight, applied on arrival. Default: the topology's.
-        dst_weights: Out-neighbor to weight, applied before sending; a list of ranks
-            means weight 1. With it the call is dynamic: its senders and receivers need
-            not be neighbors in the topology, and the other two must be given.
-        enable_topo_check: In a dynamic call, let all ranks compare their senders and
-            receivers first (a tiny all-gather).
-        name: Name under which the ranks' calls find each other. Default: the order of
-            the calls without a name.
+        tensor: Tensor of any shape and of a floating-point type; both must be the same
+            on all neighbors. It is not modified.
+        self_weight: Weight of this rank's own tensor. It must be given together with
+            ``src_weights``.
+        src_weights: Weight of each in-neighbor, applied on arrival. Default: the
+            weights of the topology.
+        dst_weights: Weight of each out-neighbor, applied before sending; a list of
+            ranks means weight 1. It makes the call dynamic: senders and receivers need
+            not be neighbors in the topology, and the other two weights must be given.
+        enable_topo_check: Whether all ranks first compare their senders and receivers
+            in a dynamic call, with a tiny allgather.
+        name: Name by which the ranks' calls are matched. Calls without a name are
+            matched by their order.
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds until the operation fails. Default: the configured one.
-        **old: None may be given: a name from BlueFog's past is told its successor.
+        timeout_s: Seconds after which the operation fails. Default: the configured
+            deadline.
+        **old: Must be empty. The error about an old argument of BlueFog names its
+            successor.
 
     Returns:
-        New tensor with the shape and type of ``tensor``; without in-neighbors
+        New tensor with the shape and type of ``tensor``. Without in-neighbors it is
         ``self_weight * x_i``.
 
     Raises:
-        TypeError: Not a tensor, or of a type that is not supported.
-        ValueError: An integer type, weights that do not go together, a rank that is no
-            neighbor, or (checked topology) senders and receivers that disagree.
-        MismatchError: A neighbor called it with another shape or type.
-        PeerLostError: A neighbor is gone.
-        CommunicationTimeout: Some neighbors did not come in time; the text names them.
+        TypeError: ``tensor`` is not a tensor, or its type is not supported.
+        ValueError: The type is an integer type, the weights do not go together, a rank
+            is not a neighbor, or the check found senders and receivers that disagree.
+        MismatchError: A neighbor called the operation with another shape or type.
+        PeerLostError: A neighbor is lost.
+        CommunicationTimeout: Some neighbors did not take part in time; the text names
+            them.
     """
     for argument in old:
         raise unknown_argument("neighbor_allreduce", argument)

@@ -14,7 +14,7 @@ from bluecomm.topology.graph import check_rank
 SrcWeights = Mapping[int, float]
 DstWeights = Mapping[int, float] | Sequence[int]
 
-# Names that BlueFog's documentation still had when they had lost their meaning.
+# Argument names that BlueFog's documentation still mentions, and their successors.
 RENAMED = {
     "neighbor_weights": "src_weights",
     "send_neighbors": "dst_weights",
@@ -27,12 +27,12 @@ RENAMED = {
 def unknown_argument(operation: str, name: str) -> TypeError:
     """Return the error of an argument that an operation does not have."""
     if name in RENAMED:
-        return TypeError(f"{operation} has no {name!r}; give {RENAMED[name]!r}")
+        return TypeError(f"{operation} has no argument {name!r}; use {RENAMED[name]!r}")
     return TypeError(f"{operation} got an unexpected keyword argument {name!r}")
 
 
 class Weights(NamedTuple):
-    """The weights of one call; three times ``None`` means the static topology's."""
+    """The weights of one call; without any, those of the topology apply."""
 
     self_weight: float | None = None
     src_weights: SrcWeights | None = None
@@ -44,7 +44,7 @@ STATIC = Weights()
 
 @dataclasses.dataclass(frozen=True)
 class ResolvedWeights:
-    """What one rank does in a neighbor operation; pairs are (member, weight)."""
+    """The part of one rank in a neighbor operation; pairs are (member, weight)."""
 
     self_weight: float
     sources: list[tuple[int, float]]
@@ -54,7 +54,7 @@ class ResolvedWeights:
 
 @dataclasses.dataclass(frozen=True)
 class Wording:
-    """How errors call an operation, its members and its arguments."""
+    """The words for an operation, its members and its arguments in error texts."""
 
     operation: str
     member: str = "rank"
@@ -69,19 +69,20 @@ def resolve(
     size: int,
     weights: Weights,
 ) -> ResolvedWeights:
-    """Return what one node of the graph does in one call.
+    """Return the part of one node of the graph in one call.
 
-    Without arguments they are those of the topology. ``self_weight`` and
-    ``src_weights`` alone change the weights of its in-neighbors (one that is left out
-    has weight 0: it sends all the same). With ``dst_weights`` the call is dynamic: any
-    ranks may send to any, and the topology does not matter.
+    A call without weights uses those of the topology. ``self_weight`` and
+    ``src_weights`` without ``dst_weights`` change the weights of the in-neighbors. An
+    in-neighbor that ``src_weights`` leaves out still sends, and has weight 0.
+    ``dst_weights`` makes the call dynamic: any rank may send to any other, and the
+    topology is ignored.
 
     Raises:
         TypeError: A rank is not an integer.
-        ValueError: Only one of ``self_weight`` and ``src_weights`` is given,
-            ``dst_weights`` without them, a weight is no finite number, a rank is out of
-            range, twice there, this rank itself, or (static) not an in-neighbor; or
-            there is no topology.
+        ValueError: Only one of ``self_weight`` and ``src_weights`` is given, or
+            ``dst_weights`` is given without them; a weight is not a finite number; a
+            rank is out of range, named twice, this rank itself or, in a static call,
+            not an in-neighbor; or no topology is set.
     """
     self_weight, src_weights, dst_weights = weights
     if (self_weight is None) != (src_weights is None):
@@ -133,8 +134,8 @@ def weight_pairs(
 
     Raises:
         TypeError: A rank is not an integer.
-        ValueError: A weight is no finite number; a rank is out of range, twice there,
-            or this one; or the argument is of a wrong kind.
+        ValueError: A weight is not a finite number; a rank is out of range, named twice
+            or this rank itself; or the argument has a wrong type.
     """
     where = f"{words.operation}: {argument}"
     items: Iterable[tuple[int, float]]
@@ -155,7 +156,7 @@ def weight_pairs(
     ]
     ranks = [rank for rank, _ in pairs]
     if len(set(ranks)) != len(ranks):
-        raise ValueError(f"{where} has a {words.member} twice: {sorted(ranks)}")
+        raise ValueError(f"{where} names a {words.member} twice: {sorted(ranks)}")
     if member in ranks:
         raise ValueError(
             f"{where} must not contain {words.member} {member} itself; use self_weight"
@@ -167,7 +168,7 @@ def weight_number(words: Wording, argument: str, weight: object) -> float:
     """Return a weight as a float.
 
     Raises:
-        ValueError: It is no number, or not finite.
+        ValueError: The weight is not a number, or is not finite.
     """
     if (
         isinstance(weight, bool)
@@ -175,7 +176,7 @@ def weight_number(words: Wording, argument: str, weight: object) -> float:
         or not math.isfinite(weight)
     ):
         raise ValueError(
-            f"{words.operation}: the weights of {argument} must be numbers, and "
-            f"finite, got {weight!r}"
+            f"{words.operation}: the weights of {argument} must be finite "
+            f"numbers, got {weight!r}"
         )
     return float(weight)

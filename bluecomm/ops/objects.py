@@ -1,7 +1,7 @@
-"""Broadcast and allgather of any Python object that can be pickled.
+"""Broadcast and allgather of Python objects that can be pickled.
 
-Like every use of pickle, only for objects from ranks that one trusts; the ranks of a
-job are.
+Unpickling runs code that the sender chose, so a rank must trust the others. The ranks
+of one job do.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ def broadcast_object(
     """Return the root's ``obj`` on every rank.
 
     Args:
-        obj: Anything that can be pickled; ignored on the other ranks.
-        root_rank: Rank whose object counts, the same on all ranks.
-        name: Name under which the ranks' calls find each other. Default: the order of
-            the calls without a name.
+        obj: Object that can be pickled. It is ignored on the other ranks.
+        root_rank: Rank whose object all ranks get. It must be the same on all ranks.
+        name: Name by which the ranks' calls are matched. Calls without a name are
+            matched by their order.
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds until it fails, for each of the operations that it is made
-            of. Default: the configured one.
+        timeout_s: Seconds after which each of the operations that it consists of
+            fails. Default: the configured deadline.
 
     Returns:
-        ``obj`` itself on the root, a copy elsewhere.
+        ``obj`` itself on the root, a copy on the other ranks.
 
     Raises:
-        ValueError: ``root_rank`` is not a rank of the process set.
+        ValueError: ``root_rank`` is not a member of the process set.
         PicklingError: ``obj`` cannot be pickled (on the root).
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: Some ranks did not come in time; the text names them.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not take part in time; the text names
+            them.
     """
     comm = current_communicator(process_set)
     name = comm.name_for("broadcast_object", name)
@@ -74,20 +75,21 @@ def allgather_object(
     """Return all ranks' objects, in order of rank.
 
     Args:
-        obj: Anything that can be pickled.
-        name: Name under which the ranks' calls find each other. Default: the order of
-            the calls without a name.
+        obj: Object that can be pickled.
+        name: Name by which the ranks' calls are matched. Calls without a name are
+            matched by their order.
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds until it fails, for each of the operations that it is made
-            of. Default: the configured one.
+        timeout_s: Seconds after which each of the operations that it consists of
+            fails. Default: the configured deadline.
 
     Returns:
         New list of copies.
 
     Raises:
         PicklingError: ``obj`` cannot be pickled.
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: Some ranks did not come in time; the text names them.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not take part in time; the text names
+            them.
     """
     comm = current_communicator(process_set)
     name = comm.name_for("allgather_object", name)

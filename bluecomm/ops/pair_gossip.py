@@ -26,27 +26,31 @@ def _pair_gossip(
     process_set: Communicator | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
-    """Return ``self_weight * x + pair_weight * x_target``; both ranks call it.
+    """Return ``self_weight * x + pair_weight * x_target``; both ranks must call it.
 
     Args:
-        tensor: Any shape, a floating-point type, the same on both ranks. Not modified.
-        target_rank: The other rank, which names this one.
-        self_weight: Weight of the own tensor; goes with ``pair_weight``. Default: 1/2.
-        pair_weight: Weight of the other's tensor. Default: 1/2.
-        name: Name under which the two calls find each other. Default: the order of the
-            pair's calls without a name.
-        process_set: Ranks among which the pair is. Default: all.
-        timeout_s: Seconds until the operation fails. Default: the configured one.
+        tensor: Tensor of any shape and of a floating-point type; both must be the same
+            on both ranks. It is not modified.
+        target_rank: The other rank, which must name this one.
+        self_weight: Weight of this rank's tensor. It must be given together with
+            ``pair_weight``. Default: 1/2.
+        pair_weight: Weight of the other rank's tensor. Default: 1/2.
+        name: Name by which the two calls are matched. Calls of a pair without a name
+            are matched by their order.
+        process_set: Process set that contains the pair. Default: all ranks.
+        timeout_s: Seconds after which the operation fails. Default: the configured
+            deadline.
 
     Returns:
         New tensor with the shape and type of ``tensor``.
 
     Raises:
-        TypeError: Not a tensor, or of a type that is not supported.
-        ValueError: An integer type, only one weight, or no other rank as target.
-        MismatchError: The other rank called it with another shape or type.
-        PeerLostError: The other rank is gone.
-        CommunicationTimeout: The other rank did not come in time.
+        TypeError: ``tensor`` is not a tensor, or its type is not supported.
+        ValueError: The type is an integer type, only one weight is given, or
+            ``target_rank`` is not another rank.
+        MismatchError: The other rank called the operation with another shape or type.
+        PeerLostError: The other rank is lost.
+        CommunicationTimeout: The other rank did not take part in time.
     """
     comm = current_communicator(process_set)
     require_floating_point(_KIND, tensor)

@@ -14,22 +14,24 @@ __all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
 class ReduceOp(enum.Enum):
     """Reduction over ranks, element by element.
 
-    ``AVERAGE`` divides the sum by the number of ranks, and needs a floating-point
-    type. Sums of integers wrap around; of booleans, a sum is *or*, a product *and*.
+    ``AVERAGE`` divides the sum by the number of ranks, and needs a floating-point type.
+    Sums of integers wrap around. The sum of booleans is their *or*, the product their
+    *and*.
 
-    ``ADASUM`` is for gradients, in ``allreduce`` only, of a floating-point type::
+    ``ADASUM`` is for gradients of a floating-point type, and only ``allreduce`` has
+    it::
 
         adasum(a, b) = (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b
 
-    with ``a.b`` the inner product of whole tensors: the sum where they are orthogonal,
-    the mean where they are equal, so the learning rate need not fall or grow with the
-    number of ranks. Of ``n`` ranks it is the adasum of the adasums of the first ``p``
-    and of the others, ``p`` the largest power of two below ``n``: pairs of ranks, pairs
-    of pairs, and what is left over joins last. A tensor of zeros changes nothing; NaN
-    and infinities spread. Inner products are taken in float64, and the result is
-    rounded once. It sends as much as a sum, in three steps instead of two, computes
-    ``(n + 1) / 2`` multiplications per element and rank, and needs memory of the size
-    of the tensor besides.
+    Here ``a.b`` is the inner product of whole tensors. Adasum is the sum of orthogonal
+    tensors and the mean of equal ones, so the learning rate need not change with the
+    number of ranks. With ``p`` the largest power of two below ``n``, the adasum of
+    ``n`` ranks is the adasum of two values: the adasum of the first ``p`` ranks, and
+    that of the others. A tensor of zeros does not change the result; NaN and infinities
+    spread. Inner products are computed in float64, and the result is rounded once.
+    Adasum sends as many bytes as a sum, in three steps instead of two. It computes
+    ``(n + 1) / 2`` multiplications per element and rank, and needs additional memory of
+    the size of the tensor.
 
     Source:
         Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys
@@ -55,14 +57,14 @@ Adasum = ReduceOp.ADASUM
 def choose(
     operation: str, average: bool | None, op: ReduceOp | None, dtype: torch.dtype
 ) -> str:
-    """Return the engine's word for what ``average`` or ``op`` asks for.
+    """Return the engine's name of the reduction that ``average`` or ``op`` selects.
 
-    Without both it is the average.
+    The default is the average.
 
     Raises:
         TypeError: ``op`` is not a ``ReduceOp``, or the engine does not know the type.
-        ValueError: Both are given, or the average or adasum of an integer type is asked
-            for, or adasum of another operation than allreduce.
+        ValueError: Both are given; the average or adasum of an integer type is
+            requested; or adasum is requested of another operation than allreduce.
     """
     if op is not None and not isinstance(op, ReduceOp):
         raise TypeError(
@@ -70,7 +72,7 @@ def choose(
             f"Adasum, got {op!r}"
         )
     if op is not None and average is not None:
-        raise ValueError(f"{operation}: give average or op, not both")
+        raise ValueError(f"{operation}: pass either average or op, not both")
     word: str = "average" if op is None else op.value
     if average is False:
         word = "sum"
@@ -78,8 +80,8 @@ def choose(
         dtype_word(dtype, operation)
         verb = "average" if word == "average" else "take the adasum of"
         raise ValueError(
-            f"{operation}: cannot {verb} tensors of type {dtype}, since the result "
-            "is no integer; use op=bluecomm.Sum, or convert with .float() first"
+            f"{operation}: cannot {verb} tensors of type {dtype}, because the result "
+            "is not an integer; use op=bluecomm.Sum, or convert with .float() first"
         )
     if word == "adasum" and operation != "allreduce":
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Reducescatter: each rank gets its part of the reduction of all ranks' tensors."""
+"""Reducescatter: each rank gets a part of the reduction of all ranks' tensors."""
 
 from __future__ import annotations
 
@@ -25,34 +25,38 @@ def _reducescatter(
 ) -> Handle[torch.Tensor]:
     """Return this rank's rows of the reduction of ``tensor`` over all ranks.
 
-    The rows (dimension 0) are dealt out in order of rank, as evenly as possible: with
-    ``m`` rows and ``n`` ranks, the first ``m % n`` ranks get one more.
+    The rows (dimension 0) are divided among the ranks in order, as evenly as possible:
+    with ``m`` rows and ``n`` ranks, the first ``m % n`` ranks get one row more.
 
     Args:
-        tensor: At least one dimension; shape and type must be the same on all ranks.
-            Not modified.
+        tensor: Tensor with at least one dimension; shape and type must be the same on
+            all ranks. It is not modified.
         op: Reduction. Default: the average.
-        name: Name under which the ranks' calls find each other. Default: the order of
-            the calls without a name.
+        name: Name by which the ranks' calls are matched. Calls without a name are
+            matched by their order.
         process_set: Ranks that take part. Default: all.
-        timeout_s: Seconds until the operation fails. Default: the configured one.
+        timeout_s: Seconds after which the operation fails. Default: the configured
+            deadline.
 
     Returns:
         New tensor with the type and the trailing dimensions of ``tensor``.
 
     Raises:
-        TypeError: Not a tensor, or of a type that is not supported.
-        ValueError: No dimension, or the average of an integer type.
-        MismatchError: The ranks called it with differing arguments.
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: Some ranks did not come in time; the text names them.
+        TypeError: ``tensor`` is not a tensor, or its type is not supported.
+        ValueError: ``tensor`` is a scalar, or the average of an integer type is
+            requested.
+        MismatchError: The ranks called the operation with different arguments.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not take part in time; the text names
+            them.
     """
     kind = "reducescatter"
     comm = current_communicator(process_set)
     source, dtype = as_input(tensor, kind)
     if source.dim() == 0:
         raise ValueError(
-            f"{kind}: expected a tensor with at least one dimension, got a scalar"
+            f"{kind}: expected a tensor with at least one dimension, got a scalar; "
+            "use tensor.reshape(1)"
         )
     reduction = choose(kind, None, op, source.dtype)
     share, extra = divmod(source.shape[0], comm.size)

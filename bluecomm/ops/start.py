@@ -1,4 +1,4 @@
-"""What operations on one tensor have in common: from tensors to a handle."""
+"""Starts the operations on one tensor: makes a call from a tensor."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _written_back(
 
     def finish(_: int) -> torch.Tensor:
         if output is tensor or output.data_ptr() == tensor.data_ptr():
-            # The engine wrote behind autograd's back: say so.
+            # Autograd did not see the engine write.
             increment_version(tensor)
         else:
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Tensors at the edge of the engine: what it accepts, and where results live."""
+"""Converts tensors for the engine, and allocates tensors for results."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bluecomm.runtime import current_process
 
 __all__ = ["shared_empty", "shared_like"]
 
-# Results of at least this many bytes live in shared memory from a reuse pool: fresh
-# pages would cost more than the operation, and a result is often the next input.
+# Results of at least this size come from a pool of shared memory: new pages cost more
+# than the operation, and a result is often the next input.
 _POOLED_NBYTES = 1 << 16
 
 _DTYPES = {
@@ -30,7 +30,7 @@ _DTYPES = {
 
 
 def dtype_word(dtype: torch.dtype, operation: str) -> str:
-    """Return the engine's word for an element type.
+    """Return the engine's name of an element type.
 
     Raises:
         TypeError: The engine does not know the type.
@@ -45,19 +45,19 @@ def dtype_word(dtype: torch.dtype, operation: str) -> str:
 
 
 def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
-    """Return the values of a tensor as contiguous CPU memory, and their type's word.
+    """Return the values of a tensor as contiguous CPU memory, and the engine's type.
 
     Args:
-        tensor: Any dense CPU tensor; one that requires a gradient is used by value.
-        operation: For the text of errors.
+        tensor: Dense CPU tensor. Its gradient is ignored.
+        operation: Kind of the operation, for error texts.
 
     Returns:
         ``tensor`` without its gradient, or a contiguous copy of it; and the engine's
-        word for its element type.
+        name of its element type.
 
     Raises:
-        TypeError: Not a tensor, or of a type that the engine does not know.
-        ValueError: Not a dense CPU tensor.
+        TypeError: ``tensor`` is not a tensor, or the engine does not know its type.
+        ValueError: ``tensor`` is not a dense CPU tensor.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
@@ -82,7 +82,7 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def new_output(source: torch.Tensor) -> torch.Tensor:
-    """Return uninitialized memory for a result that is like a contiguous tensor."""
+    """Return an uninitialized tensor with the shape and type of a contiguous tensor."""
     if source.nbytes >= _POOLED_NBYTES:
         return shared_like(source)
     return torch.empty_like(source)
@@ -93,12 +93,12 @@ def shared_empty(
 ) -> torch.Tensor:
     """Return an uninitialized tensor in shared memory.
 
-    Ranks on this machine read it in place, so operations on it copy nothing. It may be
-    made before ``init`` and outlives ``shutdown``.
+    Ranks on this machine read it in place, so operations on it need no copy. The tensor
+    may be made before ``init``, and it outlives ``shutdown``.
 
     Args:
-        shape: Its shape, or its length.
-        dtype: Its element type.
+        shape: Shape, or length of a tensor with one dimension.
+        dtype: Element type.
 
     Returns:
         New contiguous CPU tensor. Its memory is reused once the tensor is freed.
@@ -135,7 +135,7 @@ def require_floating_point(operation: str, tensor: torch.Tensor) -> None:
     """Raise unless weights can be applied to the tensor's elements.
 
     Raises:
-        ValueError: The type of ``tensor`` is no floating-point type.
+        ValueError: ``tensor`` does not have a floating-point type.
     """
     if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point():
         raise ValueError(

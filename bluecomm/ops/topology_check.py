@@ -1,4 +1,4 @@
-"""Do senders and receivers of a dynamic topology agree? One tiny all-gather tells."""
+"""Checks with a tiny allgather that senders and receivers of a call agree."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def check_peers(
     sources: Iterable[int],
     destinations: Iterable[int],
 ) -> None:
-    """Raise on every member unless every sender has its receiver and vice versa.
+    """Raise on every member unless each sender has its receiver and vice versa.
 
     Collective among the members.
 
     Args:
         comm: The members.
-        operation: For the text of errors.
-        name: Name of the operation that is checked.
+        operation: Kind of the operation, for error texts.
+        name: Name of the operation.
         sources: Members that this one receives from.
         destinations: Members that this one sends to.
 
@@ -49,7 +49,7 @@ def check_machine_peers(
 ) -> None:
     """Raise on every member unless the machines' senders and receivers agree.
 
-    Collective among the members, each of which gives the lists of its machine.
+    Collective among the members. Each member passes the lists of its machine.
 
     Raises:
         ValueError: Some pair of machines disagrees, or the members of a machine do.
@@ -61,7 +61,8 @@ def check_machine_peers(
         if by_machine.setdefault(machine, entry) != entry:
             raise ValueError(
                 f"{operation} {name!r}: rank {comm.ranks[member]} names other machines "
-                f"than another rank of its machine {machine}"
+                f"than another rank of its machine {machine}; all ranks of a machine "
+                "must pass the same weights"
             )
     lists = [by_machine[machine] for machine in range(comm.machine_size)]
     _compare(operation, name, lists, "machine", range(comm.machine_size))
@@ -70,7 +71,10 @@ def check_machine_peers(
 def _gather_lists(
     comm: Communicator, name: str, sources: Iterable[int], destinations: Iterable[int]
 ) -> list[list[int]]:
-    """Return each member's lists: how many destinations, these, then its sources."""
+    """Return the lists of each member.
+
+    A list has the number of destinations, the destinations and then the sources.
+    """
     send, receive = list(destinations), list(sources)
     mine = torch.tensor([len(send), *send, *receive], dtype=torch.int32)
     gathered = allgather_by_rank(comm, mine, f"{name}.topology_check")

@@ -31,7 +31,7 @@ Check = Callable[[Communicator, str, str, Iterable[int], Iterable[int]], None]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Level:
-    """What the nodes of the graph are.
+    """Describes the nodes of the graph: ranks or machines.
 
     Attributes:
         words: How errors call the operation, its nodes and its arguments.
@@ -121,9 +121,10 @@ def start_weighted_average(
 def _needs(
     level: Level, comm: Communicator, weights: Weights
 ) -> tuple[ResolvedWeights | None, Parameters]:
-    """Return the weights of a call, unless the topology's, and what the engine needs.
+    """Return the weights of a call and the parameters for the engine.
 
-    What calls have in common is looked up: that takes less time than to check it.
+    The weights are ``None`` if they are those of the topology. Parameters of earlier
+    calls are looked up in a cache, because checking the weights takes longer.
     """
     topology = level.topology(comm)
     self_weight, src_weights, dst_weights = weights
@@ -142,9 +143,9 @@ def _needs(
 
 
 def _plain(weights: object) -> Plain | None:
-    """Return weights of one argument such that equal ones mean the same.
+    """Return the weights of one argument as a key for the cache.
 
-    ``None``: there are none, they are of other types than most, or a rank is there
+    Return ``None`` if there are none, if they have unusual types, or if a rank occurs
     twice.
     """
     if type(weights) is dict:

@@ -16,15 +16,15 @@ NO_MEMORY: Span = (0, 0)
 
 
 class Call(Generic[Result]):
-    """What an operation asks of the engine.
+    """One call of an operation: its tensors, name, deadline and parameters.
 
     An operation makes it once. ``Communicator.start`` fills in a missing name and the
-    group, ``World.start`` fills in the deadline, and the engine reads all of it, in
-    ``native/bindings/call.cpp``. The world keeps it until the operation has finished.
+    group, ``World.start`` fills in the deadline, and ``native/bindings/call.cpp`` reads
+    all of it. The world keeps the call until the operation has finished.
 
     Args:
-        kind: The engine's word for the operation.
-        dtype: The engine's word for the element type.
+        kind: The engine's name of the operation.
+        dtype: The engine's name of the element type.
         shape: Shape of the input.
         source: Memory of the input.
         destination: Memory of the result; ``NO_MEMORY`` if the engine allocates it.
@@ -32,11 +32,11 @@ class Call(Generic[Result]):
         finish: Makes the result from the engine's number of the operation.
 
     Attributes:
-        name: Name under which the ranks' calls find each other. ``None`` until
+        name: Name by which the ranks' calls are matched. It is ``None`` until
             ``Communicator.start`` derives one from the order of calls.
-        timeout_s: Deadline that the caller gave. ``None``: the configured one, which is
-            extended while the awaited ranks are alive and busy.
-        parameters: What the kind needs besides its tensors. ``None``: the defaults.
+        timeout_s: Deadline that the caller gave. ``None`` stands for the configured
+            deadline, which is extended while the awaited ranks are alive and busy.
+        parameters: Parameters of the kind. ``None`` stands for the defaults.
         blocking: Whether the caller waits for the operation at once. The engine then
             runs it in the calling thread, and it has finished on return, unless it
             failed, a signal came or its result must be fetched.

@@ -1,4 +1,4 @@
-"""Communicators: a set of ranks that operate together, and their topologies."""
+"""Communicators: sets of ranks that operate together, and their topologies."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from bluecomm._native import Parameters
     from bluecomm.runtime.world import World
 
-# Operations without a name are numbered by call order per kind, modulo this, so that
-# the tables of names stay small.
+# Operations without a name are numbered by call order per kind, modulo this number, so
+# that the tables of names stay small.
 _UNNAMED = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A graph in force, and what one member does by it, resolved once."""
+    """A graph in force, and the weights of one member, resolved once."""
 
     make_graph: Callable[[], nx.DiGraph[int]]
     is_weighted: bool
     weights: NeighborWeights
-    # Whether it is there because nobody has set another one.
+    # Whether no other topology has been set.
     is_default: bool = False
 
     @functools.cached_property
     def graph(self) -> nx.DiGraph[int]:
-        """The graph, which is made when it is asked for first."""
+        """The graph. It is made on first use."""
         return self.make_graph()
 
     @functools.cached_property
     def parameters(self) -> Parameters:
-        """What the engine has to know of an average by these weights."""
+        """The parameters of an average with these weights, for the engine."""
         return make_parameters(
             self_weight=self.weights.self_weight,
             sources=tuple(self.weights.src_weights.items()),
@@ -56,14 +56,14 @@ class Topology:
 class Communicator:
     """A set of ranks of the world; members are numbered 0 .. size - 1.
 
-    All operations take one as ``process_set`` and then act among its members. Every
-    rank of the world makes the same communicators in the same order; making one needs
-    no communication.
+    Operations that take it as ``process_set`` act among its members. Every rank of the
+    world must make the same communicators in the same order. Making a communicator
+    needs no communication.
 
     Args:
         world: The world.
-        ranks: The members' ranks in the world.
-        creation: How many communicators of the same ranks were made before.
+        ranks: Ranks of the members in the world.
+        creation: Number of communicators of the same ranks that were made before.
     """
 
     def __init__(self, world: World, ranks: Sequence[int], creation: int = 0) -> None:
@@ -72,10 +72,10 @@ class Communicator:
         self._unnamed: dict[str, int] = {}
         self._topology: Topology | None = None
         self._machine_topology: Topology | None = None
-        # Live windows by name, of which this layer knows no more. They rely on the
-        # topology, which stays while there are any.
+        # Windows by name; only the layer above knows their type. They rely on the
+        # topology, which cannot change while there are any.
         self.windows: dict[str, Any] = {}
-        # Freed here, while other ranks may write to their memory.
+        # Windows freed here to whose memory other ranks may still write.
         self.windows_in_doubt: list[Any] = []
         self.window_creations = 0
         self.win_ops_carry_p = False
@@ -119,24 +119,24 @@ class Communicator:
 
     @property
     def topology(self) -> Topology | None:
-        """Topology of the members, or ``None`` while there is none."""
+        """Topology of the members, or ``None`` before one is set."""
         return self._topology
 
     @property
     def machine_topology(self) -> Topology | None:
-        """Topology of the machines, or ``None`` while there is none."""
+        """Topology of the machines, or ``None`` before one is set."""
         return self._machine_topology
 
     def use_topology(self, graph: nx.DiGraph[int], is_weighted: bool) -> None:
-        """Put a graph of the members in force on this rank (no communication)."""
+        """Set the topology of the members on this rank, without communication."""
         self._topology = _in_force(graph, is_weighted, self._me())
 
     def use_machine_topology(self, graph: nx.DiGraph[int], is_weighted: bool) -> None:
-        """Put a graph of the machines in force on this rank (no communication)."""
+        """Set the topology of the machines on this rank, without communication."""
         self._machine_topology = _in_force(graph, is_weighted, self.machine_rank)
 
     def use_default_topologies(self) -> None:
-        """Put ``ExponentialGraph``, unweighted, in force for members and machines."""
+        """Set ``ExponentialGraph``, unweighted, as topology of members and machines."""
         self._topology = _default(self.size, self._me())
         self._machine_topology = _default(self.machine_size, self.machine_rank)
 
@@ -144,7 +144,7 @@ class Communicator:
         """Return the given name, or one derived from the order of calls per kind.
 
         Raises:
-            SuspendedError: Nothing may start now; so the call is not counted either.
+            SuspendedError: The world is suspended. The call is not counted.
         """
         self.world.check_running(kind, name)
         if name is not None:
@@ -154,7 +154,7 @@ class Communicator:
         return f"{kind}.noname.{number}"
 
     def pair_name_for(self, kind: str, name: str | None, other: int) -> str:
-        """Return a name that is counted apart for each pair of members."""
+        """Return a name for two members; each pair numbers its calls separately."""
         low, high = sorted((self._me(), other))
         pair = f"{kind}.{low}-{high}"
         return self.name_for(pair, None) if name is None else f"{name}.{low}-{high}"
@@ -190,15 +190,15 @@ class Communicator:
 
 
 def check_timeout(kind: str, timeout_s: object) -> None:
-    """Raise unless it can be a deadline.
+    """Raise unless ``timeout_s`` is a valid deadline.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is not above 0.
+        TypeError: ``timeout_s`` is not a number.
+        ValueError: ``timeout_s`` is not above 0.
     """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
         raise TypeError(f"{kind}: timeout_s must be a number, got {timeout_s!r}")
-    if not float(timeout_s) > 0:  # NaN is not either
+    if not float(timeout_s) > 0:  # NaN is rejected, too
         raise ValueError(f"{kind}: timeout_s must be above 0, got {timeout_s}")
 
 
@@ -213,7 +213,7 @@ def _default(size: int, member: int) -> Topology:
 
 
 def _group_id(ranks: Sequence[int], creation: int) -> int:
-    """Return a number that is equal on all members and differs between groups."""
+    """Return a number that is the same on all members and differs between groups."""
     text = f"{creation}:{','.join(map(str, ranks))}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

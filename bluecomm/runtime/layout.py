@@ -1,4 +1,4 @@
-"""Which rank shares which machine."""
+"""The layout of a set of ranks on machines."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class MachineLayout:
-    """Machines of a set of ranks; members are numbered 0 .. size - 1.
+    """The machine of each member of a set of ranks.
 
-    ``machine_of[i]`` is the machine of member ``i``; machines are numbered by their
-    first member. A machine's members need not be neighbors in rank.
+    Members are numbered 0 .. size - 1, and ``machine_of[i]`` is the machine of member
+    ``i``. Machines are numbered in the order of their first members. The members of a
+    machine need not be consecutive.
     """
 
     machine_of: tuple[int, ...]
@@ -52,15 +53,16 @@ class MachineLayout:
 def layout_of(
     machines: Sequence[str], ranks_per_machine: int | None = None
 ) -> MachineLayout:
-    """Return the layout of members that live on the given machines.
+    """Return the layout of members on the given machines.
 
     Args:
         machines: Identity of each member's machine.
-        ranks_per_machine: Cut each machine into simulated ones of this many members
-            (the last one of a machine may have fewer). Default: leave them whole.
+        ranks_per_machine: Number of members of each simulated machine. Each machine is
+            cut into simulated machines, of which the last may have fewer members.
+            Default: machines are not cut.
 
     Returns:
-        Machines numbered by their first member.
+        Layout whose machines are numbered in the order of their first members.
     """
     seen: dict[str, int] = {}
     numbers: dict[tuple[str, int], int] = {}

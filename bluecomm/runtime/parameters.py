@@ -1,4 +1,4 @@
-"""What an operation needs besides its tensors, as the engine takes it."""
+"""Makes the parameters of operations, which the engine needs besides the tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from bluecomm._native import Parameters
 
 
-# Making them costs more than a lookup, and calls come again and again.
+# Cached, because making them takes longer than a lookup, and calls repeat.
 @functools.lru_cache(maxsize=256)
 def parameters(
     *,
@@ -23,19 +23,19 @@ def parameters(
     sources: tuple[tuple[int, float], ...] = (),
     destinations: tuple[tuple[int, float], ...] = (),
 ) -> Parameters:
-    """Return the parameters of a call; those that the kind does not need stay away.
+    """Return the parameters of a call. Omit those that its kind does not need.
 
     Args:
-        op: The engine's word for the reduction.
+        op: The engine's name of the reduction.
         prescale: Factor before the reduction.
         postscale: Factor after it.
-        root: Member whose values are sent.
-        splits: Rows for each member; empty: the same for all. Adasum: elements of each
-            tensor.
-        local_only: Only among the members on this machine.
-        self_weight: Weight of the own tensor.
+        root: Member whose values are broadcast.
+        splits: Number of rows for each member; if empty, the same number for all. For
+            adasum, the number of elements of each tensor.
+        local_only: Whether only the members on this machine take part.
+        self_weight: Weight of this member's tensor.
         sources: In-neighbors (members or machines) and their weights.
-        destinations: Out-neighbors and the weights given to them.
+        destinations: Out-neighbors and their weights.
     """
     from bluecomm._native import Parameters
 

@@ -1,4 +1,4 @@
-"""What the ranks tell each other when they meet, and what they must agree on."""
+"""Exchanges the records of all ranks at rendezvous, and checks that they agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 
 @dataclasses.dataclass(frozen=True)
 class PeerRecord:
-    """What one rank told the others at rendezvous."""
+    """Facts about one rank, which it sends to all others at rendezvous."""
 
     rank: int
     host: str
@@ -30,17 +30,19 @@ def meet_peers(
     """Exchange records with all ranks and return them by rank.
 
     Raises:
-        CommunicationTimeout: Some ranks did not come.
-        MismatchError: The ranks have differing versions of bluecomm, or were started
-            with differing settings.
+        CommunicationTimeout: Some ranks did not take part in time.
+        MismatchError: The ranks have different versions of bluecomm, or were started
+            with different settings.
     """
     facts = shared_facts(rendezvous.assignment.size)
     told = {"facts": facts, "record": dataclasses.asdict(mine)}
     answers = rendezvous.exchange(told, config.start_timeout_s)
-    # First: the record of another version may have other fields.
+    # Checked first, because the record of another version may have other fields.
     check_agreement(mine.rank, facts, [answer["facts"] for answer in answers])
     peers = [PeerRecord(**answer["record"]) for answer in answers]
-    _check_agreement(mine, peers, "topology", "init with differing topologies")
+    _check_agreement(
+        mine, peers, "topology", "the ranks start with different topologies"
+    )
     _check_agreement(
         mine, peers, "ranks_per_machine", "BLUECOMM_RANKS_PER_MACHINE differs"
     )
@@ -61,5 +63,5 @@ def _check_agreement(
             peers=others,
             expected=str(expected),
             got=str(got),
-            remedy="All ranks must start with the same.",
+            remedy="Start all ranks with the same value.",
         )

@@ -1,4 +1,4 @@
-"""The process's current world: what ``init`` makes and module functions forward to."""
+"""The state of this process: the current world, and what outlives it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TopologyFunction = Callable[[int], "nx.DiGraph[int]"]
 
 
 class Process:
-    """What of bluecomm belongs to the process and outlives a ``shutdown``."""
+    """Process-wide state that survives ``shutdown``."""
 
     def __init__(self) -> None:
         self._rendezvous: Rendezvous | None = None
@@ -40,15 +40,15 @@ class Process:
         self._creations: dict[tuple[int, ...], int] = {}
         self._before_shutdown: list[Callable[[], None]] = []
         self._was_shut_down = False
-        # Windows that a shutdown found: peers that have not heard of it yet may still
-        # put into their memory, which nobody else may get therefore.
+        # Windows that existed at a shutdown. Their memory is never reused, because
+        # peers that do not know of the shutdown yet may still write to it.
         self._left_windows: list[Any] = []
         self._ends_with_interpreter = False
         self._pid = os.getpid()
 
     @property
     def is_initialized(self) -> bool:
-        """Whether there is a world."""
+        """Whether this process is connected to a world."""
         return self._communicator is not None
 
     @property
@@ -87,14 +87,14 @@ class Process:
         """See ``bluecomm.init``."""
         if comm is not None and self._rendezvous is not None:
             raise ValueError(
-                "init: comm is given to the first init of a process only, as it says "
-                "what the ranks are; later ones start the same world again"
+                "init: comm can be passed only to the first init of a process, because "
+                "it determines the ranks; later calls start the same world again"
             )
         graph: nx.DiGraph[int] | None = None
         if self._communicator is not None:
             if self._communicator.windows:
                 _log.warning(
-                    "init keeps the topology, as there are windows: %s",
+                    "init keeps the topology, because windows exist: %s",
                     sorted(self._communicator.windows),
                 )
                 return
@@ -133,7 +133,7 @@ class Process:
 
     @property
     def recorder(self) -> Recorder | None:
-        """Takes events of a timeline; ``None`` while there is none."""
+        """Recorder of the timeline, or ``None`` if no timeline is recorded."""
         return None if self._recording is None else self._recording.recorder
 
     @property
@@ -142,9 +142,10 @@ class Process:
         return self._rendezvous
 
     def before_shutdown(self, callback: Callable[[], None]) -> None:
-        """Have a function called each time a world is about to end in order.
+        """Register a function to be called before each orderly end of a world.
 
-        It may communicate, and must not raise. Given again, it is called once.
+        The function may communicate, and must not raise. A function that is registered
+        twice is called once.
         """
         if callback not in self._before_shutdown:
             self._before_shutdown.append(callback)
@@ -158,19 +159,20 @@ class Process:
 
         Raises:
             NotInitializedError: ``init`` has not been called.
-            ValueError: No rank, a rank twice, or one that is out of range.
+            ValueError: ``ranks`` is empty, or a rank occurs twice or is out of range.
         """
         size = self.communicator.size
         members = tuple(sorted(int(rank) for rank in ranks))
         if not members or len(set(members)) != len(members):
             raise ValueError(
-                f"a process set needs one or more different ranks, got {list(ranks)}"
+                "a process set needs at least one rank, and each rank only once, "
+                f"got {list(ranks)}"
             )
         if members[0] < 0 or members[-1] >= size:
             raise ValueError(
                 f"ranks of a process set must be in 0 .. {size - 1}, got {list(ranks)}"
             )
-        # Counted from 1: number 0 of all ranks is the world's own communicator.
+        # Counted from 1, because number 0 is the communicator of the world itself.
         creation = self._creations.get(members, 0) + 1
         self._creations[members] = creation
         return members, creation
@@ -189,7 +191,7 @@ class Process:
             communicator.world.close(orderly=orderly)
 
     def leave(self, *, orderly: bool = True) -> None:
-        """End the world and forget the launcher; the next ``init`` looks for one."""
+        """End the world and forget the launcher, which the next ``init`` looks for."""
         self._end(orderly=orderly)
         self._was_shut_down = False
         recording, self._recording = self._recording, None
@@ -200,11 +202,11 @@ class Process:
             rendezvous.close()
 
     def _at_exit(self) -> None:
-        """Leave with the interpreter.
+        """End the world when the interpreter exits.
 
-        Not when it ends by an exception: then the links break at the end of the
-        process, when the launcher can tell the peers why (unless that end waits for the
-        peers).
+        If an exception ends the program, the world is not closed in order: the peers
+        see the links break when the process ends, and the launcher can then tell them
+        the reason. A rendezvous whose end waits for the peers is an exception to this.
         """
         if os.getpid() != self._pid:
             return
@@ -218,7 +220,7 @@ class Process:
 
 
 def _is_own(communicator: Communicator) -> bool:
-    """Return whether this is no fork of the rank, whose world is another process's."""
+    """Return whether this process is the rank itself, and not a fork of it."""
     return communicator.world.pid == os.getpid()
 
 

@@ -1,4 +1,4 @@
-"""Where a process records what it does, if anybody wants to know."""
+"""Records the events of a process in a file, if a timeline is requested."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _log = logging.getLogger("bluecomm")
 
 
 class Recording:
-    """The recorder of one process, and what becomes of its file.
+    """The recorder of one process and its file.
 
-    bfrun collects the file when it makes a timeline. Otherwise ``BLUECOMM_TIMELINE``
-    asks for one, and ``finish`` turns the file into a timeline of this rank alone.
+    If bfrun makes a timeline of all ranks, it collects the file. If
+    ``BLUECOMM_TIMELINE`` is set instead, ``finish`` converts the file to a timeline of
+    this rank.
 
     Attributes:
-        recorder: Takes events; ``None`` when nobody wants to know.
+        recorder: Recorder of events, or ``None`` if no timeline is requested.
 
     Raises:
-        OSError: Somebody wants to know, and the file cannot be made.
+        OSError: The file cannot be made.
     """
 
     def __init__(self, config: Config, assignment: Assignment) -> None:
@@ -63,7 +64,7 @@ class Recording:
         )
 
     def finish(self) -> None:
-        """Record nothing more, and write this rank's timeline if it is to."""
+        """Stop recording, and write the timeline of this rank if one is requested."""
         recorder, self.recorder = self.recorder, None
         if recorder is None or self._target is None or os.getpid() != self._pid:
             return
@@ -78,7 +79,7 @@ class Recording:
         try:
             merge_file([source], self._target)
         except OSError as error:
-            _log.error("no timeline in %s: %s", self._target, error)
+            _log.error("cannot write the timeline %s: %s", self._target, error)
         else:
             with contextlib.suppress(OSError):
                 self._path.unlink()
@@ -89,6 +90,6 @@ def _refusal(rank: int, config: Config, error: OSError) -> str:
     if config.timeline is not None:
         remedy = (
             f"set BLUECOMM_TIMELINE (now {config.timeline!r}) to the beginning of a "
-            "path in a folder that exists and can be written"
+            "path in a folder that exists and is writable"
         )
-    return f"init on rank {rank}: no timeline can be made: {error}; {remedy}"
+    return f"init on rank {rank}: cannot record a timeline: {error}; {remedy}"

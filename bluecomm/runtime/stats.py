@@ -1,4 +1,4 @@
-"""What ``bluecomm.stats`` returns."""
+"""The counters that ``bluecomm.stats`` returns."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ __all__ = ["EdgeStats", "NeighborStats", "OperationStats", "Stats", "StreamStats
 
 @dataclasses.dataclass(frozen=True)
 class EdgeStats:
-    """What the operations of one kind, or calls about windows, did with one neighbor.
+    """Counters of one kind of operation, or of window calls, with one neighbor.
 
-    Of windows: values that this rank has put there, or got from there. What the
-    neighbor puts here is counted at the neighbor.
+    Window calls are counted on the rank that puts or gets values, not on the rank that
+    owns the window.
 
     Attributes:
-        messages_sent: Messages to the neighbor, of operations that succeeded.
-        bytes_sent: Their bytes.
+        messages_sent: Messages of successful operations to the neighbor.
+        bytes_sent: Bytes of these messages.
         messages_received: Messages from the neighbor.
-        bytes_received: Their bytes.
-        wait_s: Seconds in which an operation could not go on without the neighbor,
-            whether computation hid them or not. Every moment of waiting is counted for
-            one neighbor only: the last of those that were waited for.
-        late_s: The part of it in which the neighbor had not called the operation yet.
+        bytes_received: Bytes of these messages.
+        wait_s: Seconds in which an operation could not continue without the neighbor,
+            whether computation hid them or not. An operation that waits for several
+            neighbors counts the time for the last of them only.
+        late_s: Part of ``wait_s`` in which the neighbor had not called the operation
+            yet.
     """
 
     messages_sent: int = 0
@@ -40,14 +41,14 @@ class EdgeStats:
 
 @dataclasses.dataclass(frozen=True)
 class StreamStats:
-    """What went over one TCP connection of a link.
+    """Counters of one TCP connection of a link.
 
     Attributes:
-        address: The other rank's address and port.
-        bytes_sent: Bytes written to it, heads of messages included.
-        chunks_sent: Pieces of large messages among them.
-        bytes_received: Bytes read from it.
-        chunks_received: Pieces of large messages among them.
+        address: Address and port of the other rank.
+        bytes_sent: Bytes written to the connection, including message headers.
+        chunks_sent: Number of chunks of large messages that were sent.
+        bytes_received: Bytes read from the connection.
+        chunks_received: Number of chunks of large messages that were received.
     """
 
     address: str
@@ -59,23 +60,24 @@ class StreamStats:
 
 @dataclasses.dataclass(frozen=True)
 class NeighborStats:
-    """What this rank exchanged with one other rank.
+    """Counters of the traffic with one other rank.
 
     Attributes:
         rank: The other rank.
-        host: Its host.
-        transport: Kind of the link: ``"shm"`` or ``"tcp"``.
-        messages_sent: Messages that the link took, those of failed operations and of
-            the library itself included.
-        bytes_sent: Their bytes.
-        messages_received: Messages that came over the link.
-        bytes_received: Their bytes.
-        wait_s: Seconds in which an operation could not go on without this rank.
-        late_s: The part of it in which this rank had not called the operation yet.
-        operations: The same by kind of operation, such as ``"neighbor_allreduce"`` or
-            ``"win_put"``; in ``"win_mutex"`` are the waits for mutexes that the
-            neighbor held, or kept for this rank.
-        streams: The connections of a TCP link, in the order of their opening.
+        host: Host of the other rank.
+        transport: Transport of the link: ``"shm"``, ``"tcp"`` or ``"mpi"``.
+        messages_sent: Messages sent over the link, including those of failed operations
+            and of bluecomm itself.
+        bytes_sent: Bytes of these messages.
+        messages_received: Messages received over the link.
+        bytes_received: Bytes of these messages.
+        wait_s: Seconds in which an operation could not continue without the other rank.
+        late_s: Part of ``wait_s`` in which the other rank had not called the operation
+            yet.
+        operations: Counters by kind of operation, such as ``"neighbor_allreduce"`` or
+            ``"win_put"``. Those of ``"win_mutex"`` are waits for mutexes that the other
+            rank held or owns.
+        streams: Connections of a TCP link, in the order in which they were opened.
     """
 
     rank: int
@@ -93,13 +95,13 @@ class NeighborStats:
 
 @dataclasses.dataclass(frozen=True)
 class OperationStats:
-    """What became of the operations of one kind.
+    """Counters of one kind of operation.
 
     Attributes:
         calls: Operations that have ended.
-        failures: Those of them that failed.
-        duration_s: Seconds from call to end, added up.
-        exposed_s: Seconds in which the program did nothing but wait for their end.
+        failures: Operations that have failed.
+        duration_s: Sum of the seconds from call to end.
+        exposed_s: Seconds in which the program only waited for these operations.
     """
 
     calls: int
@@ -113,12 +115,12 @@ class Stats:
     """Counters of this rank since ``init`` or ``reset_stats``.
 
     Attributes:
-        age_s: Seconds for which has been counted.
+        age_s: Seconds since counting began.
         exposed_s: Seconds of *exposed* communication, in which the program waited for
-            an operation and computed nothing. Threads that wait at the same time each
-            count.
-        neighbors: One for each other rank, in order.
-        operations: By kind of operation.
+            an operation and computed nothing. Threads that wait at the same time are
+            counted separately.
+        neighbors: Counters for each other rank, in order.
+        operations: Counters for each kind of operation.
     """
 
     age_s: float
@@ -138,14 +140,14 @@ class Stats:
 
     @property
     def slowest_neighbor(self) -> int | None:
-        """The rank that this one has waited for longest; ``None``: for nobody."""
+        """The rank that this rank has waited for longest, or ``None`` without waits."""
         if not any(each.wait_s for each in self.neighbors):
             return None
         return max(self.neighbors, key=lambda each: each.wait_s).rank
 
 
 def to_stats(counted: EngineCounters, hosts: Mapping[int, str]) -> Stats:
-    """Return what the engine has counted, with the host of each rank."""
+    """Return the counters of the engine, with the host of each rank."""
     operations = {
         kind: OperationStats(
             calls=one["calls"],

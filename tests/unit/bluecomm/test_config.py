@@ -140,9 +140,13 @@ def test_unknown_choice_names_the_choices():
         ({"log_level": "loud"}, ValueError, "expected trace, debug.* got 'loud'"),
         ({"log_level": 3}, TypeError, "expected trace, debug.* got 3"),
         ({"nonsense": 3}, TypeError, "nonsense"),
-        ({"rank": 3}, ValueError, "rank is given without size"),
-        ({"machine_size": 3}, ValueError, "machine_size is given without machine_rank"),
-        ({"rank": 3, "size": 3}, ValueError, "rank must be less than size, 3 >= 3"),
+        ({"rank": 3}, ValueError, "rank is set without size"),
+        ({"machine_size": 3}, ValueError, "machine_size is set without machine_rank"),
+        (
+            {"rank": 3, "size": 3},
+            ValueError,
+            "rank must be less than size, got 3 and 3",
+        ),
         ({"rank": -1, "size": 3}, ValueError, "rank .*at least 0 and finite, got -1"),
     ],
 )
