@@ -24,17 +24,17 @@ namespace {
 using mpi::ExchangedRecords;
 using mpi::Library;
 using mpi::Session;
-using mpi::Threads;
+using mpi::ThreadLevel;
 
-const char* name_of(Threads threads) {
+const char* name_of(ThreadLevel threads) {
   switch (threads) {
-    case Threads::kSingle:
+    case ThreadLevel::kSingle:
       return "single";
-    case Threads::kFunneled:
+    case ThreadLevel::kFunneled:
       return "funneled";
-    case Threads::kSerialized:
+    case ThreadLevel::kSerialized:
       return "serialized";
-    case Threads::kMultiple:
+    case ThreadLevel::kMultiple:
       return "multiple";
   }
   return "";
@@ -148,14 +148,14 @@ void register_mpi(py::module_& module) {
       .def_property_readonly("finalized", &Library::finalized)
       .def_property_readonly("on_main_thread", &Library::on_main_thread)
       .def_property_readonly("threads",
-                             [](Library& self) { return name_of(self.threads()); })
+                             [](Library& self) { return name_of(self.thread_level()); })
       .def_property_readonly("world_size",
                              [](Library& self) { return self.world()->size(); })
       .def(
           "init",
           [](Library& self, double limit_s, const py::function& late) {
-            return name_of(
-                watched(limit_s, late, [&] { return self.init(Threads::kMultiple); }));
+            return name_of(watched(limit_s, late,
+                                   [&] { return self.init(ThreadLevel::kMultiple); }));
           },
           arg("limit_s"), arg("late"))
       .def(

@@ -210,14 +210,14 @@ class BoundLibrary final : public Library {
   bool initialized() override { return flag("MPI_Initialized", mpi_->initialized); }
   bool finalized() override { return flag("MPI_Finalized", mpi_->finalized); }
 
-  Threads init(Threads wanted) override {
+  ThreadLevel init(ThreadLevel wanted) override {
     int provided = Abi::kSingle;
     mpi_.check("MPI_Init_thread",
                mpi_->init_thread(nullptr, nullptr, to_level(wanted), &provided));
     return from_level(provided);
   }
 
-  Threads threads() override {
+  ThreadLevel thread_level() override {
     int provided = Abi::kSingle;
     mpi_.check("MPI_Query_thread", mpi_->query_thread(&provided));
     return from_level(provided);
@@ -275,24 +275,24 @@ class BoundLibrary final : public Library {
     return answer != 0;
   }
 
-  static int to_level(Threads threads) {
+  static int to_level(ThreadLevel threads) {
     switch (threads) {
-      case Threads::kSingle:
+      case ThreadLevel::kSingle:
         return Abi::kSingle;
-      case Threads::kFunneled:
+      case ThreadLevel::kFunneled:
         return Abi::kFunneled;
-      case Threads::kSerialized:
+      case ThreadLevel::kSerialized:
         return Abi::kSerialized;
-      case Threads::kMultiple:
+      case ThreadLevel::kMultiple:
         return Abi::kMultiple;
     }
     return Abi::kSingle;
   }
 
-  static Threads from_level(int level) {
-    if (level >= Abi::kMultiple) return Threads::kMultiple;
-    if (level >= Abi::kSerialized) return Threads::kSerialized;
-    return level >= Abi::kFunneled ? Threads::kFunneled : Threads::kSingle;
+  static ThreadLevel from_level(int level) {
+    if (level >= Abi::kMultiple) return ThreadLevel::kMultiple;
+    if (level >= Abi::kSerialized) return ThreadLevel::kSerialized;
+    return level >= Abi::kFunneled ? ThreadLevel::kFunneled : ThreadLevel::kSingle;
   }
 
   const std::shared_ptr<const Calls<Abi>> calls_;

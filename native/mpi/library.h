@@ -19,7 +19,7 @@
 
 namespace bluecomm::mpi {
 
-enum class Threads { kSingle, kFunneled, kSerialized, kMultiple };
+enum class ThreadLevel { kSingle, kFunneled, kSerialized, kMultiple };
 
 inline constexpr int kAnySource = -1;
 
@@ -91,8 +91,8 @@ class Library {
   virtual bool initialized() = 0;
   virtual bool finalized() = 0;
   // Returns the thread level that MPI provides, often no more than `wanted`.
-  virtual Threads init(Threads wanted) = 0;
-  virtual Threads threads() = 0;
+  virtual ThreadLevel init(ThreadLevel wanted) = 0;
+  virtual ThreadLevel thread_level() = 0;
   // Whether the calling thread is the one that initialized MPI.
   virtual bool on_main_thread() = 0;
   virtual void finalize() = 0;

@@ -26,12 +26,12 @@ void FakeMpi::finalize() {
 }
 
 void FakeMpi::hold(std::size_t allowed) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   allowed_ = allowed;
 }
 
 std::vector<std::span<const std::byte>> FakeMpi::held() {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   std::vector<std::span<const std::byte>> held;
   for (const Message& send : sends_) {
     if (!send.done && send.from.size() > mpi::kMaxFrame) held.push_back(send.from);
@@ -39,21 +39,21 @@ std::vector<std::span<const std::byte>> FakeMpi::held() {
   return held;
 }
 
-mpi::RequestHandle FakeMpi::start(std::list<Message>& list, Message message) {
+mpi::RequestHandle FakeMpi::start(Side side, Message message) {
   check_running();
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   message.request = ++last_request_;
-  list.push_back(message);
+  (side == Side::kSend ? sends_ : receives_).push_back(message);
   return mpi::RequestHandle{message.request};
 }
 
 mpi::RequestHandle FakeMpi::isend(std::span<const std::byte> bytes, int, int tag) {
-  return start(sends_,
+  return start(Side::kSend,
                {.request = 0, .tag = tag, .from = bytes, .into = {}, .done = {}});
 }
 
 mpi::RequestHandle FakeMpi::irecv(std::span<std::byte> into, int, int tag) {
-  return start(receives_,
+  return start(Side::kReceive,
                {.request = 0, .tag = tag, .from = {}, .into = into, .done = {}});
 }
 
@@ -81,7 +81,7 @@ void FakeMpi::deliver() {
 
 std::optional<mpi::Completion> FakeMpi::test(mpi::RequestHandle& request) {
   check_running();
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   deliver();
   for (std::list<Message>* list : {&sends_, &receives_}) {
     const auto found = std::find_if(
@@ -104,7 +104,7 @@ void FakeMpi::test_some(std::span<mpi::RequestHandle> requests,
 
 void FakeMpi::cancel(mpi::RequestHandle& request) {
   check_running();
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   for (Message& one : receives_) {
     if (mpi::RequestHandle{one.request} == request && !one.done) {
       one.done = mpi::Completion{.cancelled = true};

@@ -6,11 +6,11 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "common/mutex.h"
 #include "mpi/session.h"
 
 namespace bluecomm::test {
@@ -57,8 +57,8 @@ class FakeMpi final : public mpi::Communicator, public mpi::Library {
   std::string version() override { return "none"; }
   bool initialized() override { return true; }
   bool finalized() override { return ended_; }
-  mpi::Threads init(mpi::Threads wanted) override { return wanted; }
-  mpi::Threads threads() override { return mpi::Threads::kMultiple; }
+  mpi::ThreadLevel init(mpi::ThreadLevel wanted) override { return wanted; }
+  mpi::ThreadLevel thread_level() override { return mpi::ThreadLevel::kMultiple; }
   bool on_main_thread() override { return true; }
   void finalize() override;
   void before_finalize(std::function<void()> body) override;
@@ -75,18 +75,20 @@ class FakeMpi final : public mpi::Communicator, public mpi::Library {
   };
 
   void check_running();
-  mpi::RequestHandle start(std::list<Message>& list, Message message);
-  bool is_held(const Message& send) const;
-  void deliver();
+  enum class Side { kSend, kReceive };
+  mpi::RequestHandle start(Side side, Message message);
+  bool is_held(const Message& send) const REQUIRES(mutex_);
+  // Moves every message that may move and has a receive.
+  void deliver() REQUIRES(mutex_);
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::atomic<bool> ended_ = false;
   std::atomic<int> late_calls_ = 0;
   std::vector<std::function<void()>> before_end_;
-  std::size_t allowed_ = SIZE_MAX;  // long messages that may still move
-  std::uint64_t last_request_ = 0;
-  std::list<Message> sends_;
-  std::list<Message> receives_;
+  std::size_t allowed_ GUARDED_BY(mutex_) = SIZE_MAX;  // long messages that may move
+  std::uint64_t last_request_ GUARDED_BY(mutex_) = 0;
+  std::list<Message> sends_ GUARDED_BY(mutex_);
+  std::list<Message> receives_ GUARDED_BY(mutex_);
 };
 
 }  // namespace bluecomm::test

@@ -25,8 +25,8 @@ constexpr std::size_t kEager = 4096;
 class Mpi {
  public:
   explicit Mpi(const std::string& path) : library_(mpi::open_library(path)) {
-    const mpi::Threads threads = library_->init(mpi::Threads::kMultiple);
-    if (threads != mpi::Threads::kMultiple) {
+    const mpi::ThreadLevel threads = library_->init(mpi::ThreadLevel::kMultiple);
+    if (threads != mpi::ThreadLevel::kMultiple) {
       throw std::runtime_error("these tests need MPI_THREAD_MULTIPLE");
     }
   }
@@ -136,7 +136,7 @@ void refuses_invalid_options() {
   }
   mpi::Library& library = mpi_here().library();
   CHECK(library.initialized() && !library.finalized() && library.on_main_thread());
-  CHECK(library.threads() == mpi::Threads::kMultiple);
+  CHECK(library.thread_level() == mpi::ThreadLevel::kMultiple);
   CHECK_THROWS(keep.session->communicator().isend({}, 1 << 20, 0), std::runtime_error,
                "MPI_Isend: ");
 }
