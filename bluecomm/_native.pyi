@@ -1,4 +1,4 @@
-"""The native engine: what the C++ extension offers to Python."""
+"""The interface of the C++ extension to Python."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypedDict, TypeVar, type_check_only
@@ -18,8 +18,8 @@ class _MadeByEngine(metaclass=_PybindType):
 class SharedMemory(metaclass=_PybindType):
     """Allocator of shared memory (memfd segments) that peers on this machine map.
 
-    Freed blocks are kept for reuse; everything is unmapped when the last block and the
-    allocator are gone.
+    It reuses freed blocks, and unmaps all memory when the allocator and its last block
+    have been freed.
     """
 
     def __init__(self) -> None: ...
@@ -27,7 +27,7 @@ class SharedMemory(metaclass=_PybindType):
     def contains(self, address: int, nbytes: int) -> bool: ...
 
 class SharedBlock(_MadeByEngine):
-    """Writable buffer in shared memory; returned to its allocator when freed."""
+    """Writable buffer in shared memory. It returns to its allocator when freed."""
 
     @property
     def address(self) -> int: ...
@@ -36,7 +36,7 @@ class SharedBlock(_MadeByEngine):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Completion(_MadeByEngine):
-    """Outcome of a wait: `code` as `Code` of the native engine, 0 is success."""
+    """Outcome of a request. `code` is a `Code` of common/status.h; 0 is success."""
 
     @property
     def code(self) -> int: ...
@@ -46,7 +46,7 @@ class Completion(_MadeByEngine):
     def rank(self) -> int: ...
 
 class Parameters(metaclass=_PybindType):
-    """What an operation needs besides its tensors."""
+    """Parameters of an operation besides its tensors."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class _Call(Protocol):
     dtype: str
     shape: Sequence[int]
     source: tuple[int, int]  # address and bytes
-    destination: tuple[int, int]  # (0, 0): the engine allocates the result
+    destination: tuple[int, int]  # (0, 0) if the engine allocates the result
     parameters: Parameters | None
     limit_s: float
     group_id: int
@@ -84,7 +84,7 @@ class Peer(TypedDict):
     host: str
     machine: str  # ranks with equal strings share one machine
     pid: int
-    offers: dict[str, str]  # transport name to offer, as Engine.offers() gave it there
+    offers: dict[str, str]  # by transport name, as that rank's Engine.offers() returned
 
 @type_check_only
 class PendingRequest(TypedDict):
@@ -93,7 +93,7 @@ class PendingRequest(TypedDict):
     name: str
     age_s: float
     waiting_for: list[int]  # global ranks
-    wish: str  # what they are to do, if it is not to take part
+    wish: str  # action expected of them, if it is not to take part
     received_bytes: int
     expected_bytes: int
 
@@ -123,7 +123,7 @@ class PeerCounters(TypedDict):
     messages_received: int
     bytes_received: int
     operations: dict[str, EdgeCounters]  # by kind
-    streams: list[LinkStreamCounters]  # of a TCP link, in the order of their opening
+    streams: list[LinkStreamCounters]  # of a TCP link, in order of opening
 
 @type_check_only
 class KindCounters(TypedDict):
@@ -139,7 +139,7 @@ class EngineCounters(TypedDict):
     operations: dict[str, KindCounters]
 
 class Recorder(metaclass=_PybindType):
-    """Writes what a rank does into a trace file; see native/trace/recorder.h."""
+    """Writes the events of a rank to a trace file; see native/trace/recorder.h."""
 
     def __init__(self, *, path: str, nbytes: int, rank: int, size: int) -> None: ...
     def begin(self, activity: str, tensor: str = "") -> None: ...
@@ -149,10 +149,10 @@ def transport_names() -> list[str]:
     """Return the names of all transports, in order of preference."""
 
 def loaded_mpi_libraries() -> list[str]:
-    """Paths of the MPI libraries that this process has loaded."""
+    """Return the paths of the MPI libraries that this process has loaded."""
 
 class MpiLibrary(metaclass=_PybindType):
-    """A libmpi, bound when the program runs; see native/mpi/library.h."""
+    """A libmpi that is opened at run time; see native/mpi/library.h."""
 
     def __init__(self, path: str) -> None: ...
     @property
@@ -172,21 +172,24 @@ class MpiLibrary(metaclass=_PybindType):
     def init(self, limit_s: float, late: Callable[[], None]) -> str:
         """Initialize MPI and return its thread level.
 
-        ``late`` is called, in another thread, if that takes longer than the limit; so
-        also by ``finalize``. Both wait for all ranks, and know no deadline.
+        It waits for all ranks, without a deadline. If that takes longer than
+        ``limit_s``, another thread calls ``late``.
         """
 
-    def finalize(self, limit_s: float, late: Callable[[], None]) -> None: ...
+    def finalize(self, limit_s: float, late: Callable[[], None]) -> None:
+        """Finalize MPI; the arguments are those of ``init``."""
+
     def open_session(
         self, communicator: int | None, timeout_s: float
     ) -> MpiSession | list[int]:
-        """Duplicate a communicator (Fortran's handle; None: all), collectively.
+        """Duplicate a communicator, given by its Fortran handle. Collective.
 
-        Returns the ranks that did not come in time, if any.
+        ``None`` stands for all ranks. Returns the ranks that did not take part in time,
+        if any.
         """
 
 class MpiSession(_MadeByEngine):
-    """A communicator of bluecomm's own; see native/mpi/session.h."""
+    """A communicator that only bluecomm uses; see native/mpi/session.h."""
 
     @property
     def rank(self) -> int: ...
@@ -195,10 +198,10 @@ class MpiSession(_MadeByEngine):
     def exchange(
         self, record: bytes, timeout_s: float
     ) -> tuple[list[bytes], list[int]]:
-        """Return the records by rank, or none and the ranks that did not come."""
+        """Return the records by rank, or none and the ranks that did not take part."""
 
 class Engine(metaclass=_PybindType):
-    """One rank's data plane. Starts its progress thread in `start`."""
+    """The data plane of one rank. `start` starts its progress thread."""
 
     def __init__(
         self,
@@ -228,35 +231,38 @@ class Engine(metaclass=_PybindType):
         self, group_id: int, ranks: Sequence[int], machine_of: Sequence[int]
     ) -> None: ...
     def submit(self, call: _CallT, kept: dict[int, _CallT] | None = None) -> int:
-        """Start an operation and return its id; memory stays the caller's.
+        """Start an operation and return its id. The caller still owns the memory.
 
-        A blocking call is waited for here, too: 0 means that it succeeded and left no
-        `output`. Otherwise (a failure, a result to fetch, a signal, 100 ms have passed)
-        the id is to be waited for and released. `kept[id]` becomes `call`
-        before a signal handler can raise an exception.
+        A blocking call waits here, too, and returns 0 if the operation has succeeded
+        and has no `output`. In all other cases (a failure, an output, a signal, or
+        after 100 ms) the caller must wait for the id and release it. `kept[id]` is set
+        to `call` before a signal handler can raise an exception.
         """
 
     def done(self, request: int) -> bool: ...
     def wait(self, request: int, timeout_s: float) -> Completion | None:
-        """Drive the engine until the request is done; None when `timeout_s` passed.
+        """Drive the engine until the request has ended; None after `timeout_s`.
 
-        Releases the GIL; raises KeyboardInterrupt when a signal handler did.
+        It releases the GIL, and passes on the exception of a signal handler.
         """
 
     def output(self, request: int) -> tuple[SharedBlock, list[int]]:
-        """Result allocated by the engine: memory, and rows from each source."""
+        """Return the result that the engine allocated, and the rows of each source."""
 
     def release(self, request: int) -> bool:
-        """Forget a request that is done; return whether its tensors may be freed.
+        """Release a request that has ended; return whether its tensors may be freed.
 
-        If not, a transport reads them still, until `finished` returns the id.
+        If not, a transport still reads them, until `finished` returns the id.
         """
 
     def finished(self) -> list[int]:
-        """Ids of requests that have ended since the last call and read no memory."""
+        """Return the ids of requests whose tensors can be freed since the last call."""
 
     def held(self) -> list[int]:
-        """Ids of ended requests whose tensors are read; after `close`, for good."""
+        """Return the ids of ended requests whose tensors a transport still reads.
+
+        After `close`, it may read them forever.
+        """
 
     def fail(self, request: int, code: int, text: str) -> None: ...
     def extend_deadline(self, request: int, seconds: float) -> None:
@@ -267,11 +273,14 @@ class Engine(metaclass=_PybindType):
     def stats(self) -> EngineCounters: ...
     def reset_stats(self) -> None: ...
     def suspend(self) -> None:
-        """Let nothing move until resume(); wait() returns None at once."""
+        """Stop all progress until resume(); wait() then returns None at once."""
 
     def resume(self) -> None: ...
     def close(self, timeout_s: float) -> None:
-        """Say goodbye to all peers, drain, stop the thread; later calls fail."""
+        """Send what is queued, say goodbye to all peers, and stop the thread.
+
+        Later calls fail.
+        """
 
 class Window(metaclass=_PybindType):
     """This rank's part of a window; see native/window/window.h and service.h."""
@@ -291,17 +300,17 @@ class Window(metaclass=_PybindType):
         zero_init: bool,
         memory: SharedMemory,
     ) -> None: ...
-    # Requests are waited for and released by their ids, as operations are. Each is
-    # entered into `kept` before a signal handler can raise: kept[id] = keep.
+    # The functions that return an id start a request, which is waited for and released
+    # like an operation. kept[id] is set to `keep` before a signal handler can raise.
     def open(self, timeout_s: float, kept: dict[int, _Kept], keep: _Kept) -> int:
-        """Make it known; the request is done when all neighbors have done so."""
+        """Announce the window; the request ends when all neighbors have opened it."""
 
     def remove(self) -> None:
-        """Forget it; ValueError while requests of this rank are under way."""
+        """Remove the window. ValueError while requests of this rank are pending."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests of this rank are under way."""
+        """Whether requests of this rank are pending."""
 
     def put(
         self,
@@ -314,9 +323,11 @@ class Window(metaclass=_PybindType):
         kept: dict[int, _Kept],
         keep: _Kept,
     ) -> int:
-        """Memory stays the caller's, unchanged until the request is done.
+        """Put values into the targets' windows.
 
-        Returns 0 if the call has ended, as the targets share memory with this rank.
+        The caller owns the memory and must not change it before the request has ended.
+        Returns 0 if the call has ended at once, because the targets share memory with
+        this rank.
         """
 
     def get(
@@ -336,7 +347,7 @@ class Window(metaclass=_PybindType):
         keep: list[Any],  # the id is appended, for unlock()
     ) -> int: ...
     def unlock(self, owner: int, request: int) -> None:
-        """Give a mutex back, or give the request up."""
+        """Release a mutex, or cancel the request for it."""
 
     def update(
         self,

@@ -1,4 +1,4 @@
-"""BlueFog's names: window operations, and questions about MPI and negotiation."""
+"""BlueFog's names for window operations, and its functions about MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Horovod's names: nonblocking operations, machines, and questions about the build."""
+"""Horovod's names for nonblocking operations and machines, and about the build."""
 
 from __future__ import annotations
 

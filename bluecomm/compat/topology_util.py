@@ -1,7 +1,7 @@
-"""The topology functions, as BlueFog's module ``topology_util`` has them.
+"""The topology functions under the module name of BlueFog, ``topology_util``.
 
-Scripts reach this module by ``from bluecomm import topology_util`` or as
-``bf.topology_util``. All of its functions are also names of ``bluecomm`` itself.
+Scripts use ``from bluecomm import topology_util`` or ``bf.topology_util``. All of these
+functions are also names of ``bluecomm`` itself.
 """
 
 from bluecomm.ops.infer_peers import (
