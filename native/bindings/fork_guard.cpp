@@ -3,18 +3,17 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <mutex>
 #include <system_error>
 #include <vector>
+
+#include "common/mutex.h"
 
 namespace bluecomm::bindings {
 namespace {
 
 struct Registry {
-  std::mutex mutex;
-  std::vector<Engine*> engines;  // guarded by mutex
-  std::vector<std::unique_lock<std::mutex>>
-      holds;  // progress locks, held during a fork
+  Mutex mutex;
+  std::vector<Engine*> engines GUARDED_BY(mutex);
 };
 
 Registry& registry() {
@@ -23,23 +22,26 @@ Registry& registry() {
   return *only;
 }
 
-void before_fork() {
+void before_fork() NO_THREAD_SAFETY_ANALYSIS {
   Registry& all = registry();
   all.mutex.lock();
-  for (Engine* engine : all.engines) all.holds.push_back(engine->hold());
+  for (Engine* engine : all.engines) engine->lock_for_fork();
 }
 
-void after_fork_in_parent() {
+void after_fork_in_parent() NO_THREAD_SAFETY_ANALYSIS {
   Registry& all = registry();
-  all.holds.clear();
+  for (Engine* engine : all.engines) engine->unlock_after_fork();
   all.mutex.unlock();
 }
 
-void after_fork_in_child() {
+void after_fork_in_child() NO_THREAD_SAFETY_ANALYSIS {
   Registry& all = registry();
-  for (Engine* engine : all.engines) engine->abandon_after_fork();
+  for (Engine* engine : all.engines) {
+    engine->abandon_after_fork();
+    engine->unlock_after_fork();
+  }
   all.engines.clear();
-  after_fork_in_parent();
+  all.mutex.unlock();
 }
 
 void install_handlers() {
@@ -54,13 +56,15 @@ void install_handlers() {
 
 ForkGuard::ForkGuard(Engine& engine) : engine_(engine), owner_(getpid()) {
   install_handlers();
-  const std::scoped_lock lock(registry().mutex);
-  registry().engines.push_back(&engine_);
+  Registry& all = registry();
+  const LockGuard lock(all.mutex);
+  all.engines.push_back(&engine_);
 }
 
 ForkGuard::~ForkGuard() {
-  const std::scoped_lock lock(registry().mutex);
-  std::erase(registry().engines, &engine_);
+  Registry& all = registry();
+  const LockGuard lock(all.mutex);
+  std::erase(all.engines, &engine_);
 }
 
 bool ForkGuard::in_child() const { return getpid() != owner_; }

@@ -72,10 +72,12 @@ class SCOPED_CAPABILITY LockGuard {
   Mutex& mutex_;
 };
 
-// Holds a Mutex; can be released before the scope ends, taken again, and waited with.
-// Not movable, but a function may return one that it constructs in its return
-// statement:
-//   UniqueLock hold() ACQUIRE(mutex_) { return UniqueLock(mutex_); }
+// Holds a Mutex. It can be released before the scope ends, taken again, and waited
+// with. Not movable, but a function may return one that it constructs in its return
+// statement. The analysis then checks the callers of the function, but not its body:
+//   UniqueLock hold() ACQUIRE(mutex_) NO_THREAD_SAFETY_ANALYSIS {
+//     return UniqueLock(mutex_);
+//   }
 class SCOPED_CAPABILITY UniqueLock {
  public:
   explicit UniqueLock(Mutex& mutex) ACQUIRE(mutex) : lock_(mutex.mutex_) {}

@@ -97,9 +97,10 @@ class Engine final : public WindowHost, private Work {
   void release_backends();
 
   // Around fork(): keeps the other threads out, so that the child can free its copy.
-  std::unique_lock<std::mutex> hold() { return progress_.hold(); }
-  // In the child, under hold(): gives up all fds. The object must then be leaked.
-  void abandon_after_fork() noexcept;
+  void lock_for_fork() NO_THREAD_SAFETY_ANALYSIS { progress_.lock(); }
+  void unlock_after_fork() NO_THREAD_SAFETY_ANALYSIS { progress_.unlock(); }
+  // In the child, under this lock: gives up all fds. The object must then be leaked.
+  void abandon_after_fork() noexcept NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   void begin(Caller caller);

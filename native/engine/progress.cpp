@@ -85,7 +85,7 @@ Progress::Progress(Work& work, std::chrono::microseconds spin)
 Progress::~Progress() { stop_thread(); }
 
 void Progress::start_thread() {
-  const Lock lock = mutex_.enter();
+  const FairLock lock(mutex_);
   if (thread_.joinable()) return;
   stopping_ = false;
   thread_state_ = ThreadState::kRuns;
@@ -100,7 +100,7 @@ void Progress::start_thread() {
 
 void Progress::stop_thread() {
   {
-    const Lock lock = mutex_.enter();
+    const FairLock lock(mutex_);
     stopping_ = true;
     thread_wakes_.notify_all();
     kick(Leader::kThread);
@@ -109,7 +109,7 @@ void Progress::stop_thread() {
 }
 
 void Progress::suspend() {
-  const Lock lock = mutex_.enter();
+  const FairLock lock(mutex_);
   suspended_ = true;
   kick(Leader::kThread);
   kick(Leader::kCaller);
@@ -117,7 +117,7 @@ void Progress::suspend() {
 }
 
 void Progress::resume() {
-  const Lock lock = mutex_.enter();
+  const FairLock lock(mutex_);
   suspended_ = false;
   thread_wakes_.notify_all();
 }
@@ -150,7 +150,7 @@ Progress::SleepGuard::~SleepGuard() {
 bool Progress::drive_until(const std::function<bool()>& done,
                            Clock::time_point deadline,
                            const std::function<bool()>& interrupted) {
-  Lock lock = mutex_.enter();
+  const FairLock lock(mutex_);
   Clock::time_point next_check = Clock::now() + kInterruptCheck;
   bool leads = false;
   bool stop = false;
@@ -161,19 +161,19 @@ bool Progress::drive_until(const std::function<bool()>& done,
     } else if (now >= next_check) {
       if (leads) step_down();
       leads = false;
-      stop = check_interrupt(lock, interrupted);
+      stop = check_interrupt(interrupted);
       next_check = Clock::now() + kInterruptCheck;
     } else if (!leads && leader_ == Leader::kCaller) {
       ++followers_;
-      followers_wake_.wait_until(lock, std::min(deadline, next_check));
+      mutex_.wait_until(followers_wake_, std::min(deadline, next_check));
       --followers_;
     } else {
       if (!leads) take_lead();
       leads = true;
-      if (work_.poll() || spin() || (!std::exchange(napped_, false) && yield(lock))) {
+      if (work_.poll() || spin() || (!std::exchange(napped_, false) && yield())) {
         notify_followers();
-        mutex_.let_others(lock);
-      } else if (!sleep(lock, Leader::kCaller, std::min(deadline, next_check))) {
+        mutex_.let_others();
+      } else if (!sleep(Leader::kCaller, std::min(deadline, next_check))) {
         next_check = Clock::now();
       }
     }
@@ -182,11 +182,9 @@ bool Progress::drive_until(const std::function<bool()>& done,
   return done();
 }
 
-bool Progress::check_interrupt(Lock& lock, const std::function<bool()>& interrupted) {
-  lock.unlock();
-  const bool stop = interrupted && interrupted();
-  lock = mutex_.enter();
-  return stop;
+bool Progress::check_interrupt(const std::function<bool()>& interrupted) {
+  const FairUnlock unlocked(mutex_);
+  return interrupted && interrupted();
 }
 
 void Progress::take_lead() {
@@ -262,15 +260,16 @@ bool Progress::spin() {
 // Polls for a while and yields the core between polls, so that another rank on the same
 // core can send the awaited data, which saves a sleep and a wake-up. Returns whether
 // anything changed.
-bool Progress::yield(Lock& lock) {
+bool Progress::yield() {
   Clock::time_point now = Clock::now();
   if (now < crowded_until_) return false;
   const Clock::time_point end = now + yield_;
   const std::uint64_t completions = work_.completions();
   while (now < end) {
-    lock.unlock();
-    sched_yield();
-    lock = mutex_.enter();
+    {
+      const FairUnlock unlocked(mutex_);
+      sched_yield();
+    }
     const Clock::time_point before = std::exchange(now, Clock::now());
     if (now - before > kLongTurn) crowded_until_ = now + kCrowded;
     // Another thread may have completed the awaited operation meanwhile, and nothing
@@ -281,15 +280,14 @@ bool Progress::yield(Lock& lock) {
 }
 
 // Sleeps as the leader. Returns false if a signal interrupted the sleep.
-bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
+bool Progress::sleep(Leader role, Clock::time_point until) {
   wakes_at_ = std::min(until, work_.next_timer());
   const Clock::duration time = wakes_at_ - Clock::now();
   if (time <= Clock::duration::zero()) {
     // A transport that cannot wake a sleeper must be polled again, or a deadline has
     // passed. The rank that this one waits for may need the core.
-    lock.unlock();
+    const FairUnlock unlocked(mutex_);
     sched_yield();
-    lock = mutex_.enter();
     return true;
   }
   if (!announce()) return true;
@@ -301,16 +299,15 @@ bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
   for (const int fd : work_.wait_fds()) polled[count++] = {fd, POLLIN, 0};
   const timespec timeout = to_timespec(std::min<Clock::duration>(time, kForever));
   if (is_thread) thread_state_ = ThreadState::kSleeps;
-  lock.unlock();
   bool interrupted = false;
   bool napped = false;
   {
+    const FairUnlock unlocked(mutex_);
     const PunctualSleep punctual(time < kNap);
     const int ready = ::ppoll(polled.data(), count, &timeout, nullptr);
     interrupted = ready < 0 && errno == EINTR;
     napped = ready == 0 && time >= kLongNap;
   }
-  lock = mutex_.enter();
   if (is_thread) thread_state_ = ThreadState::kRuns;
   if (polled[0].revents != 0) drain(doorbell);
   if (leader_ == role) {  // otherwise a caller has taken the lead meanwhile
@@ -324,31 +321,31 @@ bool Progress::sleep(Lock& lock, Leader role, Clock::time_point until) {
 
 void Progress::run_thread() {
   pthread_setname_np(pthread_self(), "bluecomm");
-  Lock lock = mutex_.enter();
+  const FairLock lock(mutex_);
   while (!stopping_) {
     if (suspended_) {
       thread_state_ = ThreadState::kParks;
-      thread_wakes_.wait(lock);
+      mutex_.wait(thread_wakes_);
       thread_state_ = ThreadState::kRuns;
     } else if (leader_ == Leader::kNone &&
                (work_.outstanding() || tenures_ == tenures_seen_)) {
-      lead_as_thread(lock);
+      lead_as_thread();
     } else {
-      rest(lock);
+      rest();
     }
   }
   thread_state_ = ThreadState::kEnded;
 }
 
-void Progress::lead_as_thread(Lock& lock) {
+void Progress::lead_as_thread() {
   leader_ = Leader::kThread;
   while (!stopping_ && !suspended_ && leader_ == Leader::kThread) {
     const bool changed = work_.poll() || spin();
     notify_followers();
     if (changed) {
-      mutex_.let_others(lock);
+      mutex_.let_others();
     } else {
-      sleep(lock, Leader::kThread, Clock::now() + kForever);
+      sleep(Leader::kThread, Clock::now() + kForever);
     }
   }
   if (leader_ == Leader::kThread) leader_ = Leader::kNone;
@@ -356,15 +353,15 @@ void Progress::lead_as_thread(Lock& lock) {
 
 // Lets callers drive. Naps while callers come and go; parks until it is woken while one
 // caller stays in the lead.
-void Progress::rest(Lock& lock) {
+void Progress::rest() {
   if (leader_ == Leader::kCaller && tenures_ == tenures_seen_) {
     thread_state_ = ThreadState::kParks;
-    thread_wakes_.wait(lock);
+    mutex_.wait(thread_wakes_);
     tenures_seen_ = 0;  // the next rest is a nap, unless work is left
   } else {
     tenures_seen_ = tenures_;
     thread_state_ = ThreadState::kNaps;
-    thread_wakes_.wait_for(lock, kNap);
+    mutex_.wait_until(thread_wakes_, Clock::now() + kNap);
   }
   thread_state_ = ThreadState::kRuns;
 }

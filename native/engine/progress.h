@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <thread>
 #include <utility>
@@ -70,7 +69,7 @@ class Progress {
   // thread polls soon.
   template <typename Body>
   auto run(Body&& body) {
-    const Lock lock = mutex_.enter();
+    const FairLock lock(mutex_);
     const SleepGuard guard(*this);
     return std::forward<Body>(body)();
   }
@@ -79,7 +78,7 @@ class Progress {
   // thread is woken for the work that is left, if no caller drives.
   template <typename Body>
   auto submit(Body&& body) {
-    const Lock lock = mutex_.enter();
+    const FairLock lock(mutex_);
     const SleepGuard guard(*this);
     auto result = std::forward<Body>(body)();
     wake_napping_thread();
@@ -89,7 +88,7 @@ class Progress {
   // Runs `body`, which must not leave work behind, under the progress lock.
   template <typename Body>
   auto with_lock(Body&& body) {
-    const Lock lock = mutex_.enter();
+    const FairLock lock(mutex_);
     return std::forward<Body>(body)();
   }
 
@@ -104,15 +103,14 @@ class Progress {
   void suspend();
   void resume();
 
-  // Returns the progress lock, to keep all other threads out during a fork.
-  std::unique_lock<std::mutex> hold() { return mutex_.enter(); }
+  // Take and release the progress lock, to keep all other threads out during a fork.
+  void lock() ACQUIRE(mutex_) { mutex_.lock(); }
+  void unlock() RELEASE(mutex_) { mutex_.unlock(); }
   // Closes the doorbells in a forked child, which has no progress thread. The lock must
   // be held.
-  void abandon_after_fork() noexcept;
+  void abandon_after_fork() noexcept REQUIRES(mutex_);
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-
   enum class Leader { kNone, kThread, kCaller };
   enum class ThreadState { kRuns, kSleeps, kNaps, kParks, kEnded };
 
@@ -120,7 +118,7 @@ class Progress {
   // engine's state. Its destructor repeats the announcement, or wakes the leader.
   class SleepGuard {
    public:
-    explicit SleepGuard(Progress& progress);
+    explicit SleepGuard(Progress& progress) REQUIRES(progress.mutex_);
     ~SleepGuard();
 
    private:
@@ -129,19 +127,19 @@ class Progress {
   };
 
   void run_thread();
-  void lead_as_thread(Lock& lock);
-  void rest(Lock& lock);
-  bool check_interrupt(Lock& lock, const std::function<bool()>& interrupted);
-  void take_lead();
-  void step_down();
-  void wake_napping_thread();
-  bool sleep(Lock& lock, Leader role, Clock::time_point until);
-  bool spin();
-  bool yield(Lock& lock);
-  bool announce();
-  void retract();
+  void lead_as_thread() REQUIRES(mutex_);
+  void rest() REQUIRES(mutex_);
+  bool check_interrupt(const std::function<bool()>& interrupted) REQUIRES(mutex_);
+  void take_lead() REQUIRES(mutex_);
+  void step_down() REQUIRES(mutex_);
+  void wake_napping_thread() REQUIRES(mutex_);
+  bool sleep(Leader role, Clock::time_point until) REQUIRES(mutex_);
+  bool spin() REQUIRES(mutex_);
+  bool yield() REQUIRES(mutex_);
+  bool announce() REQUIRES(mutex_);
+  void retract() REQUIRES(mutex_);
   void kick(Leader sleeper);
-  void notify_followers();
+  void notify_followers() REQUIRES(mutex_);
 
   Work& work_;
   std::chrono::microseconds spin_;
@@ -150,20 +148,23 @@ class Progress {
   UniqueFd caller_doorbell_;  // wakes a sleeping leader that is a caller
   UniqueFd thread_doorbell_;  // wakes the sleeping progress thread, leader or not
 
-  // All members below are guarded by mutex_.
-  Leader leader_ = Leader::kNone;
-  ThreadState thread_state_ = ThreadState::kEnded;
-  bool announced_ = false;  // transports wake the sleeping leader
-  Clock::time_point wakes_at_{};
-  bool napped_ = false;  // the leader's last sleep was long and in vain
-  Clock::time_point
-      crowded_until_{};             // other threads compute on this core: do not yield
-  std::uint64_t tenures_ = 0;       // number of times that a caller took the lead
-  std::uint64_t tenures_seen_ = 0;  // by the progress thread; 0: none
-  std::uint64_t completions_seen_ = 0;
-  int followers_ = 0;
-  bool stopping_ = false;
-  bool suspended_ = false;
+  Leader leader_ GUARDED_BY(mutex_) = Leader::kNone;
+  ThreadState thread_state_ GUARDED_BY(mutex_) = ThreadState::kEnded;
+  // Transports wake the sleeping leader.
+  bool announced_ GUARDED_BY(mutex_) = false;
+  Clock::time_point wakes_at_ GUARDED_BY(mutex_){};
+  // The leader's last sleep was long and in vain.
+  bool napped_ GUARDED_BY(mutex_) = false;
+  // Other threads compute on this core until then: do not yield.
+  Clock::time_point crowded_until_ GUARDED_BY(mutex_){};
+  // Number of times that a caller took the lead, and that number as the progress thread
+  // last saw it; 0: none.
+  std::uint64_t tenures_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t tenures_seen_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t completions_seen_ GUARDED_BY(mutex_) = 0;
+  int followers_ GUARDED_BY(mutex_) = 0;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  bool suspended_ GUARDED_BY(mutex_) = false;
   std::condition_variable followers_wake_;
   std::condition_variable thread_wakes_;
   std::thread thread_;
