@@ -1,23 +1,23 @@
-"""The mpirun command of a job: a pure function from settings to words.
+"""Makes the mpirun command of a job: a pure function of settings.
 
-Each implementation has its own words for the same things:
+Each implementation has its own options:
 
 =================  ==============================  ==============================
-what               Open MPI                        MPICH
+setting            Open MPI                        MPICH
 =================  ==============================  ==============================
 hosts, slots       ``--host a:2,b:2``              ``-hosts a:2,b:2``
 variables          ``-x NAME``                     ``-genvlist NAME,...``
 cores              ``--bind-to``                   ``-bind-to``
 oversubscription   ``--oversubscribe`` (4),        not limited
                    ``--map-by :OVERSUBSCRIBE`` (5)
-waiting politely   ``mpi_yield_when_idle``         no setting
+yield when idle    ``mpi_yield_when_idle``         no setting
 this host          found by itself                 ``-localhost``
 interface          ``btl_tcp_if_include``          ``-iface``
 InfiniBand         ``pml ucx``                     ``MPIR_CVAR_CH4_NETMOD=ucx``
 =================  ==============================  ==============================
 
-Without ``--use-infiniband`` nothing is said of the fabric: a site's MPI knows it
-better, and settings that exclude one transport may enable another that does not work.
+Without ``--use-infiniband``, the MPI of the site chooses the network. Settings that
+exclude one transport may enable another one that does not work.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from bfrun.mpi.implementation import MpiImplementation
 
 @dataclass(frozen=True)
 class MpiCommand:
-    """What to run.
+    """An mpirun command and its environment.
 
     Attributes:
         argv: mpirun, its options and the program.
-        variables: Set for mpirun, which hands them to the ranks.
-        settings: Set for mpirun itself.
+        variables: Variables that mpirun passes to the ranks.
+        settings: Variables for mpirun itself.
     """
 
     argv: tuple[str, ...]
@@ -61,27 +61,28 @@ def make_command(
     """Return the command that starts ``program`` on each rank.
 
     Args:
-        config: What the user asked for.
-        hosts: Hosts and their numbers of ranks; none: this machine takes all.
-        mpi: Whose mpirun it is.
+        config: The user's settings.
+        hosts: Hosts and their numbers of ranks; if empty, this machine runs all.
+        mpi: The implementation of MPI.
         variables: Environment of the ranks.
-        program: What mpirun starts.
-        takes_turns: Whether there are more ranks than cores somewhere.
-        own_address: Where the other hosts reach this one; None: they know its name.
+        program: Command that mpirun starts.
+        takes_turns: Whether some host has more ranks than cores.
+        own_address: Address at which the other hosts reach this one; None if they
+            know its name.
 
     Raises:
-        LaunchError: The implementation has no word for something that is asked for.
+        LaunchError: The implementation has no option for one of the settings.
     """
     for host, _ in hosts:
         if host.user is not None:
             raise LaunchError(
-                f"--launcher mpi: host '{host}': mpirun takes no login names; put the "
-                "user into ~/.ssh/config"
+                f"--launcher mpi: host '{host}': mpirun takes no login names; set the "
+                "user in ~/.ssh/config"
             )
         if ":" in host.name:
             raise LaunchError(
-                f"--launcher mpi: host '{host}': mpirun takes what follows a colon for "
-                "the slots; give the address a name in /etc/hosts"
+                f"--launcher mpi: host '{host}': mpirun takes no IPv6 addresses; give "
+                "the address a name in /etc/hosts"
             )
     settings: dict[str, str] = {}
     if mpi.kind == "openmpi":
@@ -122,7 +123,7 @@ def _open_mpi(
     if os.geteuid() == 0:
         words.append("--allow-run-as-root")
     if takes_turns:
-        # A waiting rank else spins on the core that the others need.
+        # Without this, a waiting rank spins on the core that others need.
         words += ["--mca", "mpi_yield_when_idle", "1"]
     if config.network_interface is not None:
         which, names = _interfaces(config.network_interface)
@@ -154,7 +155,7 @@ def _mpich(
         if which == "exclude" or "," in names or "/" in names:
             raise LaunchError(
                 f"--network-interface '{config.network_interface}': MPICH takes the "
-                "name of one interface"
+                "name of one interface only"
             )
         words += ["-iface", names]
     if config.use_infiniband:
@@ -168,18 +169,18 @@ def _mpich(
 
 
 def _interfaces(text: str) -> tuple[str, str]:
-    """Return include or exclude, and the names or networks."""
+    """Return ``include`` or ``exclude``, and the names or networks."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if any(letter in text for letter in "*?") or not words:
         raise LaunchError(
-            f"--network-interface '{text}': with --launcher mpi name interfaces or "
-            "networks, without * and ?"
+            f"--network-interface '{text}': with --launcher mpi, name interfaces or "
+            "networks without * and ?"
         )
     if words[0].startswith("^"):
         return "exclude", ",".join(word.lstrip("^") for word in words)
     if any(word.startswith("^") for word in words):
         raise LaunchError(
-            f"--network-interface '{text}': mpirun includes or excludes, not both"
+            f"--network-interface '{text}': mpirun can include or exclude, but not both"
         )
     return "include", ",".join(words)
 

@@ -1,4 +1,4 @@
-"""Which MPI there is to start ranks with."""
+"""Finds the MPI that starts the ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MpiImplementation:
 
     Attributes:
         mpirun: Path of its ``mpirun``.
-        kind: Whose options it takes.
+        kind: Family of options that it takes.
         version: Its version.
     """
 

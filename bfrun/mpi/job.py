@@ -1,4 +1,4 @@
-"""Runs mpirun, and says at the end which rank failed first, and why."""
+"""Runs mpirun, and reports at the end which rank failed first, and why."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SHOWN = "ARCHIVE"
 
 
 def run_mpi(config: LaunchConfig, environ: Mapping[str, str]) -> int:
-    """Start the ranks of ``config`` with mpirun and return the exit code.
+    """Start the ranks of ``config`` with mpirun, and return the exit code.
 
-    With ``config.dry_run`` the command is printed and nothing is started.
+    With ``config.dry_run`` it prints the command and starts nothing.
 
     Raises:
         LaunchError: There is no MPI, or the settings do not fit it.
@@ -55,13 +55,13 @@ def run_mpi(config: LaunchConfig, environ: Mapping[str, str]) -> int:
 
 
 class MpiJob:
-    """One mpirun and what the ranks below it reported.
+    """One run of mpirun, and the reports of its ranks.
 
     Args:
-        command: What to run.
-        marker: Stands before a report.
+        command: The mpirun command.
+        marker: Text that precedes a report.
         environ: Environment of bfrun.
-        verbose: Say what is left even if it is nothing.
+        verbose: Report leftovers even if there are none.
     """
 
     def __init__(
@@ -122,21 +122,21 @@ class MpiJob:
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 return
             if fd not in ready and process.poll() is not None:
-                break  # something that it has left behind holds its standard error
+                break  # a process that it has left behind holds its standard error
             if fd in ready:
                 data = os.read(fd, 65536)
                 if not data:
                     break
                 self._take(data)
         self._show(self._buffer)
-        # It has closed its standard error, so it ends, or hangs with nothing to say.
+        # It has closed its standard error, so it is about to end, or hangs silently.
         limit = time.monotonic() + _TERM_GRACE_S
         while process.poll() is None and time.monotonic() < limit:
             time.sleep(0.01)
 
     def _end(self, process: subprocess.Popen[bytes], number: int) -> None:
         if number == SignalWatch.SUSPEND:
-            stop_myself()  # the ranks go on, as they do with agents
+            stop_myself()  # the ranks keep running, as with agents
             return
         if self._ended_by is None:
             self._ended_by = number
@@ -146,7 +146,7 @@ class MpiJob:
             self._kill_at = 0.0
 
     def _take(self, data: bytes) -> None:
-        """Pass on what mpirun and the ranks say, but for reports."""
+        """Pass on the errors of mpirun and the ranks, except reports."""
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
             before, marker, word = line.partition(self._marker)
@@ -157,7 +157,7 @@ class MpiJob:
             try:
                 self._note(decode_report(word.strip()))
             except ValueError:
-                self._show(b"bfrun: a report of a rank was torn apart by mpirun\n")
+                self._show(b"bfrun: mpirun has split the report of a rank\n")
 
     def _show(self, data: bytes) -> None:
         sys.stderr.buffer.write(data)
@@ -166,7 +166,7 @@ class MpiJob:
     def _note(self, report: Mapping[str, Any]) -> None:
         host, rank, status = report["host"], int(report["rank"]), int(report["status"])
         self._left[host] = self._left.get(host, 0) + int(report["left"])
-        # One that ended because it was told to is not to blame.
+        # A rank that was signalled is not to blame for its end.
         if status == 0 or report["told"]:
             return
         phrase, cause, exit_code = describe_status(status)
@@ -194,5 +194,5 @@ class MpiJob:
         return Verdict(
             code,
             f"bfrun: job failed: mpirun ended with exit code {code} before any rank "
-            "reported a failure; what it said is above",
+            "reported a failure; its own errors are above",
         )

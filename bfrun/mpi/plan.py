@@ -1,4 +1,4 @@
-"""From settings to an mpirun command: hosts, variables, and what cannot be had."""
+"""Turns settings into an mpirun command, or refuses what needs agents."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from bfrun.hosts import Host, is_local
 from bfrun.mpi.command import MpiCommand, make_command
 from bfrun.mpi.implementation import find_implementation
 from bfrun.probe import interface_addresses
+from bfrun.wording import count
 
-# What stands between mpirun and a rank, sent along on the command line.
+# The program between mpirun and a rank, which travels on the command line.
 FILES = (
     "errors.py",
     "agent/__init__.py",
@@ -38,13 +39,13 @@ _PROGRAM = (
 def plan_mpi(
     config: LaunchConfig, environ: Mapping[str, str], marker: str, archive: str
 ) -> MpiCommand:
-    """Return the command of a job.
+    """Return the mpirun command of a job.
 
     Args:
-        config: What the user asked for.
+        config: The user's settings.
         environ: Environment of bfrun.
-        marker: Stands before a rank's report.
-        archive: Code that reports, in base64.
+        marker: Text that precedes the report of a rank.
+        archive: Code of the reporting program, in base64.
     """
     _refuse_what_needs_agents(config)
     mpi = find_implementation(config.prefix, environ)
@@ -87,13 +88,13 @@ def _refuse_what_needs_agents(config: LaunchConfig) -> None:
     ):
         if given:
             raise LaunchError(
-                f"{option} needs bfrun's agents; with --launcher mpi, mpirun starts "
-                f"the ranks and carries their output: {remedy}"
+                f"{option} needs bfrun's agents, but with --launcher mpi, mpirun "
+                f"starts the ranks and carries their output; {remedy}"
             )
 
 
 def _hosts(config: LaunchConfig, environ: Mapping[str, str]) -> list[tuple[Host, int]]:
-    """Return the hosts with their slots; empty: this machine takes all ranks."""
+    """Return the hosts with their slots, or none if this machine runs all ranks."""
     hosts: Sequence[Host] = config.hosts
     cores: Mapping[Host, int] = {}
     if not hosts and is_in_allocation(environ):
@@ -101,24 +102,24 @@ def _hosts(config: LaunchConfig, environ: Mapping[str, str]) -> list[tuple[Host,
         hosts, cores = allocation.hosts, allocation.cpus
     if not hosts and config.world_size is None:
         raise LaunchError(
-            "number of ranks unknown: give -np N, or hosts with -H host:slots,... or "
-            "--hostfile F"
+            "the number of ranks is not known; give -np N, or hosts with -H "
+            "host:slots,... or --hostfile F"
         )
     found = []
     for host in hosts:
         slots = host.slots or cores.get(host)
         if slots is None:
             raise LaunchError(
-                f"--launcher mpi: host '{host}' is given without slots, and bfrun asks "
-                f"no host when mpirun starts the ranks; write {host}:SLOTS"
+                f"--launcher mpi: host '{host}' is given without slots, and bfrun does "
+                f"not ask hosts if mpirun starts the ranks; write {host}:SLOTS"
             )
         found.append((host, slots))
     total = sum(slots for _, slots in found)
     wanted = config.world_size or total
     if found and wanted > total and not config.oversubscribe:
         raise LaunchError(
-            f"-np {wanted}: the hosts have {total} slots; lower -np, give more slots, "
-            "or allow more ranks than slots with --oversubscribe"
+            f"-np {wanted}: the hosts have {count(total, 'slot')}; lower -np, give "
+            "more slots, or allow more ranks than slots with --oversubscribe"
         )
     return found
 
@@ -133,14 +134,14 @@ def _takes_turns(config: LaunchConfig, hosts: Sequence[tuple[Host, int]]) -> boo
 
 
 def _own_address(hosts: Sequence[tuple[Host, int]]) -> str | None:
-    """Return where the other hosts reach this one."""
+    """Return the address at which the other hosts reach this one."""
     own = [address for _, address in interface_addresses()]
     remote = [host for host, _ in hosts if not is_local(host, own)]
     return source_address(remote[0].name) if remote else None
 
 
 def _head_address(hosts: Sequence[tuple[Host, int]], pattern: str | None) -> str:
-    """Return where rank 0 is reached by the other ranks."""
+    """Return the address at which the other ranks reach rank 0."""
     if not hosts:
         return "127.0.0.1"
     own = [Address(*entry) for entry in interface_addresses()]

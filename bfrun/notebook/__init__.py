@@ -1,6 +1,6 @@
-"""``ibfrun``: ranks that wait for a notebook's cells instead of running a program.
+"""``ibfrun``: ranks that wait for the cells of a notebook.
 
-Needs ipyparallel, and nothing here imports it before it is used.
+It needs ipyparallel, which is imported only on use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starts the driver of a job for notebooks in the background, and ends it."""
+"""Starts and stops the driver of a notebook job in the background."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ _PROGRAM = (
 )
 _LOOK_S = 0.1
 _TAIL_NBYTES = 4000
-# The ranks get 4 s between SIGTERM and SIGKILL, the agents 3 s to tell what is left.
+# The ranks get 4 s from SIGTERM to SIGKILL, the agents 3 s to report what is left.
 _STOP_LIMIT_S = 30.0
 
 
 def start_in_background(
     arguments: Sequence[str], profile: Profile, limit_s: float
 ) -> int:
-    """Start a driver that outlives this process, and wait until its engines serve.
+    """Start a driver that outlives this process, and wait until its engines are ready.
 
     Args:
-        arguments: Command line of ``ibfrun``, which the driver gets too.
-        profile: Where it will be found.
-        limit_s: Seconds until all engines must have come.
+        arguments: Command line of ``ibfrun``, which the driver gets as well.
+        profile: Profile of the job.
+        limit_s: Seconds within which all engines must be ready.
 
     Returns:
         Number of engines.
 
     Raises:
-        LaunchError: The profile has a job, or this one did not start; nothing of it
-            is left then.
+        LaunchError: The profile already has a job, or this one did not start. No
+            process of it is left.
     """
     profile.make()
     job, running = read_state(profile.state)
@@ -87,9 +87,10 @@ def _await_engines(
         time.sleep(_LOOK_S)
     missing = sorted(set(range(ranks)) - come) or "all"
     raise LaunchError(
-        f"engines {missing} did not come within {limit_s:g} s: is ipyparallel "
-        "installed on their hosts, and can those connect to this machine? "
-        f"--start-timeout sets the limit; what they said:\n{_tail(profile.log)}"
+        f"engines {missing} were not ready within {limit_s:g} s; check that "
+        "ipyparallel is installed on their hosts, and that these can connect to this "
+        "machine (--start-timeout sets the limit). The end of the log:\n"
+        f"{_tail(profile.log)}"
     )
 
 
@@ -110,7 +111,7 @@ def stop_background(profile: Profile) -> int:
     """End the job of a profile, and return how many engines it had.
 
     Raises:
-        LaunchError: There is none, or it runs on another host.
+        LaunchError: There is no such job, or it runs on another host.
     """
     job, running = read_state(profile.state)
     if not running:
@@ -119,22 +120,26 @@ def stop_background(profile: Profile) -> int:
             clear_state(profile.state)
             text += (
                 f"; the last one (pid {job.pid} on {job.host}) did not end in order, "
-                "its state is removed"
+                "so its state was removed"
             )
         if profile.log.exists():
-            text += f"; what the last one said is in {profile.log}"
+            text += f"; the log of the last one is {profile.log}"
         raise LaunchError(text)
     if job is None:
-        raise LaunchError(f"the job of profile '{profile.name}' is changing: try again")
+        raise LaunchError(
+            f"the job of profile '{profile.name}' is starting or ending; try again"
+        )
     if job.host != socket.gethostname():
         raise LaunchError(
-            f"the job of profile '{profile.name}' was started on {job.host}: run "
+            f"the job of profile '{profile.name}' was started on {job.host}; run "
             "ibfrun stop there"
         )
     for number in (signal.SIGTERM, signal.SIGKILL):
         if _signal_driver(job.pid, number, profile):
             return job.ranks
-    raise LaunchError(f"the driver (pid {job.pid}) does not end: is its disk hanging?")
+    raise LaunchError(
+        f"the driver (pid {job.pid}) does not end; check whether its disk hangs"
+    )
 
 
 def _signal_driver(pid: int, number: int, profile: Profile) -> bool:

@@ -46,7 +46,7 @@ def await_engines(
     """Wait until engines 0 to ``count - 1`` have registered.
 
     Args:
-        profile: Of the job.
+        profile: Profile of the job.
         count: How many engines it has.
         deadline: When to return with those that have come.
         alive: Says whether it makes sense to wait on.

@@ -1,4 +1,4 @@
-"""ipyparallel's controller: the switchboard between a notebook and its engines."""
+"""Runs ipyparallel's controller, which connects notebooks and engines."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Controller:
-    """One running controller. Owns its process, and the files that it writes.
+    """One running controller. Owns its process and its files.
 
     Args:
-        profile: Where its files go.
-        addresses: Own addresses that engines will connect to.
-        limit_s: Seconds until it must listen.
+        profile: Profile for its files.
+        addresses: Addresses of this machine that engines connect to.
+        limit_s: Seconds within which it must listen.
 
     Raises:
         LaunchError: It does not listen in time.
@@ -55,7 +55,7 @@ class Controller:
             raise
 
     def connection_for(self, address: str) -> str:
-        """Return what an engine needs that connects to ``address``."""
+        """Return the connection file of an engine that connects to ``address``."""
         interface = f"tcp://{address}"
         return json.dumps(
             {**self._connection, "interface": interface, "location": address}
@@ -65,19 +65,21 @@ class Controller:
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                raise LaunchError("the controller has ended before it listened")
+                raise LaunchError(
+                    "the controller ended before it listened; its errors are above"
+                )
             # The client's file is written first.
             connection = _read(self._profile.engine_file)
             if connection is not None:
                 return connection
             time.sleep(_LOOK_S)
         raise LaunchError(
-            f"the controller did not listen within {limit_s:g} s; give it longer with "
-            "--start-timeout"
+            f"the controller did not listen within {limit_s:g} s; --start-timeout sets "
+            "the limit"
         )
 
     def close(self) -> None:
-        """End it."""
+        """End the controller."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -100,10 +102,10 @@ class Controller:
 
 
 def own_address(host: HostPlan) -> str:
-    """Return the address of this machine that engines on ``host`` connect to.
+    """Return the address of this machine to which engines on ``host`` connect.
 
     Raises:
-        LaunchError: There is no IPv4 way, and ipyparallel knows no other.
+        LaunchError: There is no IPv4 route, which ipyparallel needs.
     """
     if not host.addresses:
         return _LOOPBACK
@@ -113,14 +115,15 @@ def own_address(host: HostPlan) -> str:
             if own is not None:
                 return own
     raise LaunchError(
-        f"host '{host.host.name}': no IPv4 address among {', '.join(host.addresses)}, "
-        "and ipyparallel speaks IPv4 only; choose with --network-interface"
+        f"host '{host.host.name}' has no IPv4 address among "
+        f"{', '.join(host.addresses)}, but ipyparallel needs IPv4; choose another "
+        "network with --network-interface"
     )
 
 
 def _command(profile: Profile, addresses: Collection[str]) -> list[str]:
-    # Its registration has one port for engines and clients, which cannot be bound to
-    # one address of this machine and to all of them.
+    # Engines and clients register at one port, which is bound either to one address of
+    # this machine or to all of them.
     everywhere = len(set(addresses)) > 1
     engines = "0.0.0.0" if everywhere else next(iter(addresses), _LOOPBACK)
     clients = "0.0.0.0" if everywhere else _LOOPBACK
@@ -132,8 +135,8 @@ def _command(profile: Profile, addresses: Collection[str]) -> list[str]:
         f"--IPController.monitor_ip={_LOOPBACK}",
         f"--IPController.location={_LOOPBACK}",
         "--IPController.enable_curve=True",
-        # An engine counts as registered after its first heartbeat; one that is frozen
-        # is the business of its agent.
+        # An engine is registered after its first heartbeat. Its agent watches whether
+        # it is stopped, so the controller must not give it up.
         "--HeartMonitor.period=500",
         "--HeartMonitor.max_heartmonitor_misses=1000",
         "--log-level=ERROR",
@@ -141,7 +144,7 @@ def _command(profile: Profile, addresses: Collection[str]) -> list[str]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return the file's content; None while it is not written whole."""
+    """Return the content of the file, or None before it is complete."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,8 +1,9 @@
-"""The process above the controller: no part of the controller outlives the driver.
+"""Parent process of the controller, which makes sure that it ends with the driver.
 
-The controller has a process for each of its queues, which outlive it if it is killed.
-They all stay descendants of the guard, which ends them when its standard input, held
-by the driver, ends. If the guard is killed, the kernel tells the controller.
+The controller starts a process for each of its queues, and these outlive it if it is
+killed. They all stay descendants of the guard. The driver holds the guard's standard
+input, and when that ends, the guard kills its descendants. If the guard is killed, the
+kernel signals the controller.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _KILL_LIMIT_S = 5.0
 
 
 def main() -> None:
-    """Run the command that the arguments are until it or the driver ends."""
+    """Run the command in the arguments until it or the driver ends."""
     driver = os.getppid()
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(ignored, signal.SIG_IGN)
@@ -37,7 +38,7 @@ def main() -> None:
     kill_descendants(os.getpid(), set(), _KILL_LIMIT_S)
     if not ended and os.getppid() == driver:
         print(
-            f"ibfrun: the controller has ended (exit {process.returncode}): ending "
+            f"ibfrun: the controller has ended (exit {process.returncode}); ending "
             "the engines",
             file=sys.stderr,
             flush=True,

@@ -1,4 +1,4 @@
-"""The driver of a job for notebooks: bfrun's own, and a controller beside it."""
+"""Drives a notebook job: bfrun's own driver, and a controller beside it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from bfrun.start import start
 
 
 def serve(config: LaunchConfig, profile: Profile) -> int:
-    """Run controller and engines until they or the user end, and return the exit code.
+    """Run controller and engines until the job ends, and return its exit code.
 
     Args:
-        config: Where the engines run; its command is not looked at.
-        profile: Where clients find the controller.
+        config: Settings of the engines; the command is ignored.
+        profile: Profile in which clients find the controller.
 
     Raises:
-        LaunchError: The profile has a job already, or this one cannot start.
+        LaunchError: The profile already has a job, or this one cannot start.
     """
     profile.make()
-    # While ranks run the driver handles signals itself; before and after, this ends
+    # While ranks run, the driver handles signals. Before and after, the exit below ends
     # the controller, too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with hold_state(profile.state, profile.name) as state:
         if state.stale is not None:
             print(
                 f"ibfrun: the last job (pid {state.stale.pid}) did not end in order; "
-                "its state is removed",
+                "its state was removed",
                 file=sys.stderr,
             )
         job = _Job(profile, state)
@@ -73,12 +73,12 @@ class _Job:
             *(sys.executable, "-m", "ipyparallel.engine"),
             f"--profile={self._profile.name}",
             "--BaseIPythonApplication.auto_create=True",
-            # So that engine and rank have one number.
+            # The engine gets the number of its rank.
             f"--IPEngine.id={spec.rank}",
             f"--IPEngine.timeout={limit_s:g}",
             "--log-level=ERROR",
         )
-        # Not on the command line, which everybody on the host can read.
+        # A command line would be visible to every user of the host.
         environment = {**spec.environment, "IPP_CONNECTION_INFO": connection}
         if "IPYTHONDIR" in os.environ:
             environment.setdefault("IPYTHONDIR", os.environ["IPYTHONDIR"])

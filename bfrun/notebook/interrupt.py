@@ -1,4 +1,4 @@
-"""Interrupts the engines that are busy, wherever they run."""
+"""Interrupts the engines that are busy, on any host."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _LOOK_S = 0.02
 
 
 def interrupt_hanged_processes(profile: str = "bluefog") -> list[int]:
-    """Interrupt, as Ctrl-C would, the engines that do not answer.
+    """Interrupt the engines that do not answer, as Ctrl-C would.
 
-    What an engine is doing then ends with ``KeyboardInterrupt``, also when it waits
+    The running cell of such an engine ends with ``KeyboardInterrupt``, even if it waits
     for another rank in an operation of bluecomm.
 
     Args:
         profile: IPython profile of the job.
 
     Returns:
-        The engines that were interrupted, which are ranks, too.
+        The ranks of the interrupted engines.
 
     Raises:
         LaunchError: No job of this profile is running.

@@ -1,4 +1,4 @@
-"""Where the files of one job for notebooks are: a profile of IPython."""
+"""The files of a notebook job, which are in a profile of IPython."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
 
 class Profile:
-    """Paths below ``profile_NAME`` of IPython's folder; only its owner sees into it.
+    """Paths in ``profile_NAME`` of IPython's folder, which only its owner can read.
 
     Attributes:
-        name: What ``ipyparallel.Client(profile=...)`` is given.
-        folder: Its folder.
-        state: Who runs the job.
-        log: What driver, controller and engines said.
-        client_file: What a client needs in order to connect.
-        engine_file: What an engine needs.
+        name: Name of the profile, as for ``ipyparallel.Client(profile=...)``.
+        folder: Folder of the profile.
+        state: File that tells who runs the job.
+        log: Output of driver, controller and engines.
+        client_file: Connection file for clients.
+        engine_file: Connection file for engines.
     """
 
     def __init__(self, name: str) -> None:
         if not _NAME.match(name):
             raise LaunchError(
-                f"--ipython-profile '{name}': expected letters, digits, '_', '-', '.'"
+                f"--ipython-profile '{name}': expected letters, digits, _, - and ."
             )
         self.name = name
         self.folder = Path(_ipython_folder()) / f"profile_{name}"
@@ -42,17 +42,17 @@ class Profile:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def open_log(self) -> IO[bytes]:
-        """Return the log, emptied, for its owner only."""
+        """Return the emptied log, which only its owner can read."""
         return os.fdopen(open_private(self.log, os.O_TRUNC | os.O_APPEND), "wb")
 
     def forget_connections(self) -> None:
-        """Remove what a controller that has ended may have left."""
+        """Remove the connection files that an earlier controller may have left."""
         for path in (self.client_file, self.engine_file):
             path.unlink(missing_ok=True)
 
 
 def open_private(path: Path, flags: int = 0) -> int:
-    """Return a descriptor of a file that nobody else can read, created if missing."""
+    """Return a descriptor of a file that only its owner can read. Creates the file."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     os.fchmod(fd, 0o600)
     return fd
@@ -63,6 +63,6 @@ def _ipython_folder() -> str:
         from IPython.paths import get_ipython_dir
     except ImportError as error:
         raise LaunchError(
-            f"ibfrun needs ipyparallel ({error}): pip install 'bluecomm[notebook]'"
+            f"ibfrun needs ipyparallel ({error}); pip install 'bluecomm[notebook]'"
         ) from error
     return str(get_ipython_dir())

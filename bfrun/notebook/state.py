@@ -1,8 +1,8 @@
-"""Who runs the job of a profile: a file that is locked while the job runs.
+"""The state of a profile's job: a file that the driver locks while the job runs.
 
-The kernel unlocks it however the driver ends, so a state without a lock is stale, and
-no process id has to be believed. The file stays where it is, emptied: one that was
-removed could be locked by two drivers at once.
+The kernel unlocks the file however the driver ends. So a state without a lock is stale,
+and no process id has to be trusted. The file is emptied but never removed, because two
+drivers could lock a removed and a new file at once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bfrun.notebook.profile import open_private
 
 @dataclasses.dataclass(frozen=True)
 class JobState:
-    """What the driver says of its job.
+    """The state of a job, as its driver writes it.
 
     Attributes:
-        pid: The driver.
-        host: Where the driver runs.
-        ranks: Number of engines; 0 while that is not known.
+        pid: Process id of the driver.
+        host: Host of the driver.
+        ranks: Number of engines; 0 before it is known.
         serving: Whether a client can connect.
     """
 
@@ -38,9 +38,9 @@ class JobState:
 
 
 def read_state(path: Path) -> tuple[JobState | None, bool]:
-    """Return what the file says, and whether a driver holds it.
+    """Return the state in the file, and whether a driver has locked it.
 
-    None with True: the driver has just begun. None with False: there is no job.
+    The state is None if there is no job, or if its driver has only just started.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -52,7 +52,7 @@ def read_state(path: Path) -> tuple[JobState | None, bool]:
 
 
 def clear_state(path: Path) -> None:
-    """Empty a stale file, unless a driver has begun meanwhile."""
+    """Empty a stale file, unless a driver has locked it meanwhile."""
     fd = open_private(path)
     try:
         if _lock(fd):
@@ -69,7 +69,7 @@ class HeldState:
         self.stale = stale
 
     def write(self, ranks: int = 0, *, serving: bool = False) -> None:
-        """Tell others how far the job is."""
+        """Write the state of the job for others."""
         job = JobState(os.getpid(), socket.gethostname(), ranks, serving)
         data = json.dumps(dataclasses.asdict(job)).encode("ascii")
         os.ftruncate(self._fd, 0)
@@ -78,10 +78,10 @@ class HeldState:
 
 @contextlib.contextmanager
 def hold_state(path: Path, profile: str) -> Iterator[HeldState]:
-    """Hold the file while the job of this process runs, and empty it at the end.
+    """Lock the file while the job of this process runs, and empty it at the end.
 
     Raises:
-        LaunchError: Another driver holds it.
+        LaunchError: Another driver has locked it.
     """
     fd = open_private(path)
     try:
@@ -99,10 +99,10 @@ def hold_state(path: Path, profile: str) -> Iterator[HeldState]:
 
 
 def describe_running(job: JobState | None, profile: str) -> str:
-    """Return why a second job cannot start."""
+    """Return the error for a second job."""
     who = "" if job is None else f" (driver: pid {job.pid} on {job.host})"
     return (
-        f"profile '{profile}' has a running job already{who}; connect to it, end it "
+        f"profile '{profile}' already has a running job{who}; connect to it, end it "
         f"with: ibfrun stop --ipython-profile {profile}, or choose another profile"
     )
 
@@ -115,7 +115,7 @@ def _parse(text: str) -> JobState | None:
 
 
 def _lock(fd: int) -> bool:
-    """Lock the open file; False when somebody else has done so."""
+    """Lock the open file, and return whether that succeeded."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,1 +1,1 @@
-"""What the user sees of the ranks: their output, and the last report."""
+"""Shows the output of the ranks to the user."""

@@ -1,4 +1,4 @@
-"""Shows a traceback that many ranks print only once. Pure state."""
+"""Folds equal tracebacks of several ranks into one. Pure state."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class _Shown:
 class TracebackFolder:
     """Holds back each traceback until it is complete, and compares it with others.
 
-    Two are equal if they differ only in the number of their own rank, or in "on rank N"
-    (an error that one rank found and passed on).
+    Tracebacks are equal if they differ only in the number of their own rank, or in the
+    N of "on rank N" (an error that one rank found and passed on).
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class TracebackFolder:
         return [*self.flush(rank), *self.line(rank, text)]
 
     def flush(self, rank: int) -> list[str]:
-        """Return what is held back of a rank: it went on, paused or ended."""
+        """Return the held-back lines of a rank that went on, paused or ended."""
         current = self._open.pop(rank, None)
         if current is None:
             return []
@@ -76,11 +76,11 @@ class TracebackFolder:
         return []
 
     def holding(self) -> list[int]:
-        """Return the ranks of which something is held back."""
+        """Return the ranks with held-back lines."""
         return list(self._open)
 
     def take_repeats(self) -> list[tuple[list[int], str]]:
-        """Return (ranks, remark) for what was folded since the last call."""
+        """Return (ranks, remark) for tracebacks folded since the last call."""
         remarks = []
         for shown in self._shown.values():
             if shown.repeated:

@@ -1,4 +1,4 @@
-"""Cuts what a rank prints into lines, progress bars included. Pure state."""
+"""Splits the output of a rank into lines and progress bars. Pure state."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import codecs
 import time
 from collections.abc import Callable
 
-# A bar that is redrawn in place becomes a line of a log file this often.
+# Without a terminal, a bar that is redrawn in place is shown as a line this often.
 BAR_LINE_EVERY_S = 10.0
-# A line without end is cut here, so that its bytes need not wait in memory.
+# A longer line is split, so that memory is bounded.
 MAX_LINE_CHARS = 64 << 10
 
 
 class LineCutter:
     """Assembles the lines of one stream of one rank.
 
-    A carriage return begins a line anew, as on a terminal: of a progress bar only the
-    last state before the line feed is a line. ``bar`` is its state in between.
+    A carriage return starts the line again, as on a terminal, so only the last state
+    of a progress bar becomes a line. ``bar`` is its current state.
 
     Attributes:
-        bar: What a terminal would show of the unfinished, redrawn line, or "".
-        partial: The unfinished line that nothing has redrawn, such as a prompt.
+        bar: Current state of an unfinished line that has been redrawn, or "".
+        partial: Unfinished line that has not been redrawn, such as a prompt.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,7 +53,7 @@ class LineCutter:
         return lines
 
     def due_bar(self) -> str:
-        """Return the bar as a line if it is time for one, else ""."""
+        """Return the bar as a line if it is time to show one, else ""."""
         now = self._clock()
         if not self.bar or now - self._bar_line_at < BAR_LINE_EVERY_S:
             return ""
@@ -61,13 +61,13 @@ class LineCutter:
         return self.bar
 
     def finish(self) -> list[str]:
-        """Return the last line, which has no line feed; the stream has ended."""
+        """Return the last line, without a line feed, because the stream has ended."""
         rest = _visible(self._rest + self._decoder.decode(b"", final=True))
         self._rest = self.bar = ""
         return [rest] if rest else []
 
 
 def _visible(line: str) -> str:
-    """Return what is left of a line after its carriage returns."""
+    """Return the part of a line that its carriage returns leave visible."""
     parts = [part for part in line.split("\r") if part]
     return parts[-1] if parts else ""

@@ -1,4 +1,4 @@
-"""The files of ``--output-dir``: one per rank and stream, bytes as they came."""
+"""Writes the files of ``--output-dir``: one per rank and stream, unchanged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class LogFiles:
     """Owns the open files of one job.
 
     Args:
-        folder: Made if it does not exist; files of an earlier job are replaced.
+        folder: Folder, created if needed. Files of an earlier job are replaced.
         ranks: Ranks of the job.
 
     Raises:
-        LaunchError: The folder or a file cannot be made.
+        LaunchError: The folder or a file cannot be created.
     """
 
     def __init__(self, folder: str, ranks: list[int]) -> None:

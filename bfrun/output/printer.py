@@ -1,8 +1,8 @@
-"""Shows what the ranks print: whole lines, prefixed, from a thread of its own.
+"""Shows the output of the ranks, as whole lines with a prefix, from its own thread.
 
-A terminal may take its time (a pager, Ctrl-S): the driver's loop must not wait for it,
-else the agents would miss its heartbeats. So a thread writes, and tells when it has;
-the ranks' windows bound what waits for it.
+A terminal may block (a pager, Ctrl-S), but the driver's loop must go on sending
+heartbeats to the agents. So a thread writes, and reports how much it has written; the
+ranks' output windows bound the amount that waits.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from bfrun.output.terminal import Terminal
 
 TAIL_LINES = 20
 _LOOK_S = 0.1
-# A traceback that is not followed by anything for so long is complete.
+# A traceback is complete if nothing follows it for this long.
 _HOLD_S = 0.5
 
 _Item = tuple[int, str, bytes]
 
 
 class Printer:
-    """Owner of the thread that shows output.
+    """Shows output in a thread that it owns.
 
     Args:
-        on_shown: Called in the thread with (rank, nbytes) after bytes were shown.
-        only: Ranks that are shown; empty: all.
+        on_shown: Called in the thread with (rank, nbytes) after output was shown.
+        only: Ranks whose output is shown; if empty, all.
         timestamps: Whether each line begins with the time.
-        logs: Files that get everything; closed with the printer.
-        prompts: Whether an unfinished line of rank 0 shows (it reads the keyboard).
-        out: Where stdout of the ranks goes.
-        err: Where stderr of the ranks and remarks go.
+        logs: Files for all output. The printer closes them.
+        prompts: Whether to show unfinished lines of rank 0, which reads the keyboard.
+        out: Stream for the ranks' stdout.
+        err: Stream for the ranks' stderr and for remarks.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Printer:
         self._held_since: dict[int, float] = {}
         self._repeats_at: float | None = None
         self._tails: dict[int, collections.deque[str]] = {}
-        # Each is counted up by one thread only.
+        # Only one thread changes each of these counters.
         self._fed = self._done = 0
         self._taken_at = time.monotonic()
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
@@ -74,26 +74,26 @@ class Printer:
 
     @property
     def busy(self) -> bool:
-        """Whether something waits to be shown, or is being written."""
+        """Whether output waits to be shown, or is being written."""
         return self._fed != self._done
 
     @property
     def taken_at(self) -> float:
-        """When some output was taken last, on the clock ``time.monotonic``."""
+        """Time at which output was last written, on the clock ``time.monotonic``."""
         return self._taken_at
 
     @property
     def broken(self) -> bool:
-        """Whether nobody reads what is written any more."""
+        """Whether nobody reads the output any more."""
         return self._terminal.broken
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
-        """Queue output of a rank; ``b""`` says that the stream has ended."""
+        """Queue output of a rank; ``b""`` means that the stream has ended."""
         self._fed += 1
         self._queue.put((rank, stream, data))
 
     def say(self, text: str) -> None:
-        """Queue a remark of bfrun itself, one or more lines."""
+        """Queue a remark of bfrun itself, of one or more lines."""
         self._fed += 1
         self._queue.put((-1, "stderr", text.encode()))
 
@@ -101,7 +101,7 @@ class Printer:
         """Show everything that is queued, then end the thread and close the logs.
 
         Args:
-            give_up: Asked now and then; true: leave what nobody reads unshown.
+            give_up: Called now and then; if it returns true, the rest is dropped.
 
         Returns:
             Whether everything has been shown.
@@ -139,7 +139,7 @@ class Printer:
                 return
 
     def _take(self) -> list[_Item | None]:
-        """Return what is queued, in order; waits a moment for the first."""
+        """Return the queued items in order, waiting a moment for the first."""
         items: list[_Item | None] = []
         try:
             items.append(self._queue.get(timeout=_LOOK_S))
@@ -161,7 +161,7 @@ class Printer:
             self._line(rank, stream, line)
 
     def _finish_lines(self) -> None:
-        """Show the unfinished lines of streams whose end nobody told."""
+        """Show the unfinished lines of streams whose end was not reported."""
         for (rank, stream), cutter in self._cutters.items():
             for line in cutter.finish():
                 self._line(rank, stream, line)
@@ -189,7 +189,7 @@ class Printer:
         return text
 
     def _settle(self, closing: bool) -> None:
-        """Show what waited for more to come, and the live line."""
+        """Show lines that were held back long enough, and the live line."""
         now = time.monotonic()
         for rank in self._folder.holding():
             if closing or now - self._held_since[rank] > _HOLD_S:

@@ -11,11 +11,11 @@ _ERASE_LINE = "\r\x1b[K"
 
 
 class Terminal:
-    """Two streams that may show on one screen.
+    """Two streams, which may share one screen.
 
     Args:
-        out: Where ranks' stdout goes.
-        err: Where ranks' stderr and remarks of bfrun go.
+        out: Stream for the ranks' stdout.
+        err: Stream for the ranks' stderr and for remarks of bfrun.
     """
 
     def __init__(self, out: TextIO, err: TextIO) -> None:
@@ -49,7 +49,7 @@ class Terminal:
         self._write(self._live_stream, _ERASE_LINE + text[: width - 1])
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
+        """Flush both streams."""
         for stream in self._streams.values():
             self._flush(stream)
 
@@ -74,12 +74,12 @@ class Terminal:
 
 
 def takes_text(stream: TextIO) -> bool:
-    """Say whether a write to ``stream`` would not wait for a reader."""
+    """Return whether a write to ``stream`` would not block."""
     poll = select.poll()
     try:
         poll.register(stream.fileno(), select.POLLOUT)
     except (OSError, ValueError):
-        return True  # no file of the operating system: nothing that waits
+        return True  # not a file of the operating system, so it does not block
     return bool(poll.poll(0))
 
 

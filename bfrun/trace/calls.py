@@ -1,4 +1,4 @@
-"""From the events of one rank to the calls of operations that they tell of."""
+"""Collects the calls of operations from the events of one rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bfrun.trace.spool import Event
 
 @dataclasses.dataclass
 class Edge:
-    """What one call exchanged with one peer."""
+    """The bytes and messages that one call exchanged with one peer."""
 
     bytes_sent: int
     bytes_received: int
@@ -21,9 +21,9 @@ class Edge:
 
 @dataclasses.dataclass
 class Wait:
-    """A time in which a call could not go on without ``peer``.
+    """A time in which a call waited for ``peer``.
 
-    ``late`` tells that the peer had not called the operation yet.
+    ``late`` means that the peer had not called the operation yet.
     """
 
     peer: int
@@ -39,13 +39,13 @@ class TracedCall:
     Attributes:
         name: Offset of its name.
         kind: Offset of its kind.
-        key: What the calls of all ranks that belong together have in common, besides
-            name and kind: group and sequence.
-        begin_ns: When the program called it.
-        end_ns: When it was over, ``None`` if it never was.
-        nbytes: Bytes of the input, ``None`` if its beginning is not in the trace.
+        key: Group and sequence, which matching calls of other ranks share, besides
+            name and kind.
+        begin_ns: Time of the call.
+        end_ns: Time of its completion, or ``None`` if it did not complete.
+        nbytes: Bytes of the input, or ``None`` if its begin is not in the trace.
         code: 0, or the engine's code of the failure.
-        headers: Peer, and when the first sign of its call came.
+        headers: For each peer, the time at which the first header of its call arrived.
     """
 
     name: int
@@ -68,7 +68,7 @@ def is_one_sided(kind: str) -> bool:
 def collect_calls(events: Iterable[Event]) -> dict[int, TracedCall]:
     """Return the calls by their number in the trace.
 
-    Events of a call whose beginning and end are both missing are left out.
+    Leaves out events of calls whose begin and end are both missing.
     """
     calls: dict[int, TracedCall] = {}
     details: list[Event] = []

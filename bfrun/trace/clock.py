@@ -1,9 +1,9 @@
-"""One clock for all hosts: how far another machine's monotonic clock is from ours.
+"""Estimates the offset between another machine's monotonic clock and ours.
 
-As in NTP: a question that left at ``sent``, arrived there at ``received``, was
-answered at ``replied`` and came back at ``arrived`` puts the offset of their clock at
-``((received - sent) + (replied - arrived)) / 2``, wrong by at most half of the time
-that the two messages took.
+As in NTP: if a question leaves at ``sent``, arrives there at ``received``, is answered
+at ``replied`` and the answer arrives at ``arrived``, the offset of their clock is
+``((received - sent) + (replied - arrived)) / 2``, with an error of at most half of the
+time that the two messages took.
 
 Source:
     Mills, "Internet Time Synchronization: the Network Time Protocol", RFC 1129 (1989).
@@ -14,12 +14,12 @@ from __future__ import annotations
 import bisect
 from typing import NamedTuple
 
-# The best of the answers in each window counts; between windows the clocks may drift.
+# The best answer of each window is used. Between windows, clocks may drift.
 WINDOW_NS = 10_000_000_000
 
 
 class Sample(NamedTuple):
-    """One answer: their time, their clock minus ours then, and how wrong it may be."""
+    """One answer: their time, their clock minus ours at that time, and the error."""
 
     theirs_ns: int
     offset_ns: int
@@ -29,7 +29,7 @@ class Sample(NamedTuple):
 class ClockEstimate:
     """The offset of one machine's clock, as a function of time.
 
-    Without a sample it is 0 and exact: the clock is the one that is compared with.
+    Without a sample it is exactly 0, because the clock is our own.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class ClockEstimate:
         """Take an answer; all times in nanoseconds, in the order of ``sent``."""
         on_the_way = (arrived - sent) - (replied - received)
         if on_the_way < 0:
-            return  # no clock that only goes forward says so
+            return  # impossible with monotonic clocks
         sample = Sample(
             theirs_ns=(received + replied) // 2,
             offset_ns=((received - sent) + (replied - arrived)) // 2,
@@ -55,12 +55,12 @@ class ClockEstimate:
 
     @property
     def error_ns(self) -> int:
-        """How wrong the offset may be at a sample, at most."""
+        """Largest possible error of the offset at any sample."""
         return max((sample.error_ns for sample in self._samples), default=0)
 
     @property
     def is_exact(self) -> bool:
-        """Whether nothing had to be estimated."""
+        """Whether the offset is exact."""
         return not self._samples
 
     def offset_ns(self, theirs_ns: int) -> int:

@@ -1,4 +1,4 @@
-"""One timeline of all ranks, in the JSON that Chrome and Perfetto read.
+"""Writes one timeline of all ranks, in the JSON that Chrome and Perfetto read.
 
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 ("Trace Event Format", complete events, flow events, metadata).
@@ -22,7 +22,7 @@ from bfrun.trace.slices import RankSlices, make_slices
 from bfrun.trace.spool import HEADER_NBYTES, Spool, parse_header
 from bfrun.trace.summary import Summary
 
-# How Chrome shows what a rank waits for; Perfetto has colours of its own.
+# Colours of waits in Chrome; Perfetto chooses its own.
 _COLOURS = {"late": "terrible", "data": "bad", "wait": "grey"}
 
 
@@ -31,10 +31,10 @@ class Source:
     """One packed trace, and how to bring it on the common clock.
 
     Attributes:
-        name: For remarks.
-        read: Returns the first so many bytes of the trace.
-        host: Where it comes from.
-        clock: Of that host.
+        name: Name for remarks.
+        read: Function that returns the first N bytes of the trace.
+        host: Host of the rank.
+        clock: Clock of that host.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Merged:
-    """What became of the sources.
+    """The result of a merge.
 
     Attributes:
-        ranks: Ranks that are in the timeline.
-        dropped: Events whose place newer ones took, over all ranks.
+        ranks: Ranks in the timeline.
+        dropped: Number of events that newer ones have overwritten, over all ranks.
         broken: One line about each source that could not be read.
-        error_ns: How wrong the offset between two clocks may be, at most.
+        error_ns: Largest possible error of the offset between two clocks.
     """
 
     ranks: tuple[int, ...]
@@ -64,7 +64,7 @@ def merge_file(sources: Sequence[Source], target: Path) -> Merged:
     """Write the timeline of all sources to ``target``, whole or not at all.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     partial = target.with_name(f"{target.name}.partial")
     try:
@@ -147,7 +147,7 @@ def _events(
 def _names(
     trace: Spool, slices: RankSlices, source: Source
 ) -> Iterator[dict[str, Any]]:
-    """Yield what a rank and its rows are called, and in which order they come."""
+    """Yield the names and the order of a rank and its rows."""
     label = f"{source.host}, pid {trace.header.pid}"
     if not source.clock.is_exact:
         label += f", clock within {source.clock.error_ns / 1000:.1f} us"
@@ -174,7 +174,7 @@ def _arrows(
     begin_us: float,
     headers: dict[int, float],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the ends, at this rank, of arrows from senders to receivers."""
+    """Yield this rank's ends of the arrows from senders to receivers."""
     if is_one_sided(trace.name(call.kind)):
         return
     rank = trace.header.rank

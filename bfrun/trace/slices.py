@@ -1,6 +1,6 @@
-"""Slices on tracks: what a viewer shows of one rank.
+"""Makes the slices of one rank, which a viewer shows on tracks.
 
-A track is a row in which slices lie one after the other, or one inside another.
+A track is a row of slices, one after another or nested.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bfrun.trace import spool
 from bfrun.trace.calls import TracedCall, Wait, collect_calls, is_one_sided
 from bfrun.trace.spool import Event, Spool
 
-# Numbers of tracks; those of threads are the threads' own.
+# First numbers of tracks. Below them, the track of a thread has the thread's number.
 FIRST_LANE = 1 << 24
 FIRST_TENSOR = 2 << 24
 
@@ -22,7 +22,7 @@ FORWARD, BACKWARD, STEP = "FORWARD", "BACKWARD", "STEP"
 WAIT = "WAIT"
 COMPUTE_AVERAGE = "COMPUTE_AVERAGE"
 
-# What a thread that moves bytes, or waits, does in calls about windows.
+# Names of what a thread does in calls on windows: it moves bytes, or it waits.
 _MOVES = {
     "win_put": "WIN_PUT",
     "win_accumulate": "WIN_ACCUMULATE",
@@ -30,13 +30,13 @@ _MOVES = {
     "win_update": "WIN_SYNC_COMPUTE_AVERAGE",
 }
 _WAITS = {"win_create": "WIN_CREATE", "win_mutex": "Aquire_Mutex"}
-# Nothing is communicated in these.
+# Calls without communication.
 _LOCAL = frozenset({"win_update"})
 
 
 @dataclasses.dataclass
 class Slice:
-    """Something that took from ``begin_ns`` to ``end_ns``."""
+    """An activity from ``begin_ns`` to ``end_ns``."""
 
     track: int
     name: str
@@ -49,12 +49,12 @@ class Slice:
 
 @dataclasses.dataclass
 class RankSlices:
-    """Everything to show of one rank.
+    """The slices, tracks and calls of one rank.
 
     Attributes:
-        slices: In order of track and begin, properly nested.
-        tracks: Number to name.
-        calls: The operations.
+        slices: Slices in order of track and begin, properly nested.
+        tracks: Name of each track.
+        calls: Calls of operations.
     """
 
     slices: list[Slice]
@@ -63,7 +63,7 @@ class RankSlices:
 
 
 def make_slices(trace: Spool) -> RankSlices:
-    """Return what to show of a rank."""
+    """Return the slices of a rank."""
     events = list(trace.events())
     calls = collect_calls(events)
     last_ns = max((event.end_ns for event in events), default=0)
@@ -83,7 +83,7 @@ def make_slices(trace: Spool) -> RankSlices:
 def _thread_slices(
     trace: Spool, events: Iterable[Event], calls: Mapping[int, TracedCall]
 ) -> Iterable[Slice]:
-    """Yield what threads did in the library: start, wait, combine."""
+    """Yield the activities of threads in the library: start, wait, combine."""
     for event in events:
         call = calls.get(event.operation)
         if call is None:
@@ -114,7 +114,7 @@ def _wait_slice(track: int, wait: Wait, begin_ns: int, end_ns: int) -> Slice:
 
 
 def _activities(trace: Spool, events: Iterable[Event], last_ns: int) -> list[Slice]:
-    """Pair begins with ends; what never ended lasts as long as the trace."""
+    """Pair begins with ends. Activities without an end last until the trace ends."""
     tensors: dict[int, int] = {}
     open_: dict[int, list[Slice]] = {}
     done = []
@@ -148,7 +148,7 @@ def _activity(
 
 
 def _lanes(trace: Spool, calls: Iterable[TracedCall], last_ns: int) -> Iterable[Slice]:
-    """Yield the operations, each in the first row that is free then."""
+    """Yield the operations, each on the first track that is free then."""
     free = [0]
     busy: list[tuple[int, int]] = []
     shared = [call for call in calls if trace.name(call.kind) not in _LOCAL]
@@ -189,7 +189,7 @@ def _describe(trace: Spool, call: TracedCall) -> dict[str, Any]:
 
 
 def _nest(slices: Iterable[Slice]) -> None:
-    """Cut slices that would overlap the end of one that began before, in place."""
+    """Shorten slices that end after a slice that contains their begin, in place."""
     track, parents = -1, list[Slice]()
     for each in slices:
         if each.track != track:

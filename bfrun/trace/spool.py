@@ -1,9 +1,9 @@
-"""The file in which a rank records what it does: native/trace/event.h in Python.
+"""Reads the trace file of a rank, whose format native/trace/event.h defines.
 
-A rank writes it through a mapping of fixed size, so it is there however the rank ended.
-*Packed* it is only as long as what has been written: header, names, events.
+A rank writes the file through a mapping of fixed size, so it is complete however the
+rank ended. A *packed* trace has only the parts in use: header, names, events.
 
-Used by the agent: standard library only, Python 3.8.
+Part of the agent: standard library only, Python 3.8.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class Header(NamedTuple):
 
     @property
     def kept(self) -> int:
-        """Number of events that are left."""
+        """Number of events in the file."""
         return min(self.written, self.capacity)
 
     @property
     def dropped(self) -> int:
-        """Number of events whose place newer ones took."""
+        """Number of events that newer ones have overwritten."""
         return self.written - self.kept
 
 
 class Event(NamedTuple):
-    """One event; see native/trace/event.h for what the fields mean."""
+    """One event; native/trace/event.h explains the fields."""
 
     begin_ns: int
     end_ns: int
@@ -81,25 +81,25 @@ def parse_header(data: bytes) -> Header:
     """Return the header at the start of a file, packed or not.
 
     Raises:
-        ProtocolError: No recorder of this version can have written it.
+        ProtocolError: It is not a trace of this version.
     """
     if len(data) < _HEADER.size:
         raise ProtocolError(f"a trace of {len(data)} bytes is too short")
     header = Header._make(_HEADER.unpack_from(data))
     if header.magic != MAGIC:
-        raise ProtocolError("no trace of bluecomm: it begins with other bytes")
+        raise ProtocolError("not a trace of bluecomm: it begins with other bytes")
     if header.version != VERSION or header.event_nbytes != _EVENT.size:
         raise ProtocolError(
-            f"a trace of version {header.version}, this bfrun reads {VERSION}; "
-            "install the same version everywhere"
+            f"the trace has version {header.version}, but this bfrun reads version "
+            f"{VERSION}; install one version on all hosts"
         )
     if header.names_nbytes > header.names_capacity:
-        raise ProtocolError("a trace whose table of names is larger than its room")
+        raise ProtocolError("the table of names is larger than its space in the trace")
     return header
 
 
 def used_ranges(header: Header) -> List[Tuple[int, int]]:  # noqa: UP006
-    """Return (start, length) of the parts of an unpacked file that pack it."""
+    """Return (start, length) of each part of an unpacked file that is in use."""
     events = HEADER_NBYTES + header.names_capacity
     return [
         (0, HEADER_NBYTES),
@@ -109,20 +109,20 @@ def used_ranges(header: Header) -> List[Tuple[int, int]]:  # noqa: UP006
 
 
 def pack(data: bytes) -> bytes:
-    """Return the packed form of the whole of an unpacked file.
+    """Return the packed form of a complete unpacked file.
 
     Raises:
-        ProtocolError: It is no trace.
+        ProtocolError: It is not a trace.
     """
     ranges = used_ranges(parse_header(data))
     return b"".join(data[start : start + length] for start, length in ranges)
 
 
 class Spool:
-    """A packed file, for reading.
+    """A packed trace, for reading.
 
     Raises:
-        ProtocolError: It is none, or a part of it is missing.
+        ProtocolError: It is not a trace, or a part of it is missing.
     """
 
     def __init__(self, packed: bytes) -> None:
@@ -130,14 +130,12 @@ class Spool:
         names_end = HEADER_NBYTES + self.header.names_nbytes
         end = names_end + self.header.kept * _EVENT.size
         if len(packed) < end:
-            raise ProtocolError(
-                f"a trace that lacks its last {end - len(packed)} bytes"
-            )
+            raise ProtocolError(f"the trace has only {len(packed)} of {end} bytes")
         self._names = packed[HEADER_NBYTES:names_end]
         self._events = packed[names_end:end]
 
     def name(self, offset: int) -> str:
-        """Return a text of the table of names."""
+        """Return the text at an offset of the table of names."""
         start = offset + _LENGTH.size
         if start > len(self._names):
             return "?"
@@ -145,7 +143,7 @@ class Spool:
         return self._names[start : start + length].decode("utf-8", "replace")
 
     def events(self) -> Iterator[Event]:
-        """Return the events in the order in which they were written."""
+        """Yield the events in the order in which they were written."""
         kept = self.header.kept
         first = self.header.written % kept if self.header.dropped else 0
         for start, stop in ((first, kept), (0, first)):

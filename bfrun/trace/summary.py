@@ -1,4 +1,4 @@
-"""What a timeline adds up to: bytes per edge, waits per edge, who called last."""
+"""Sums up a timeline: bytes and waits per edge, and the ranks that called last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Wait:
 
 @dataclasses.dataclass
 class _Callers:
-    """The ranks that called one operation: how many, the first, and the last."""
+    """The calls of one operation: their number, the first, and the last."""
 
     count: int
     first_ns: int
@@ -36,10 +36,10 @@ class _Callers:
 
 
 class Summary:
-    """Adds ranks up; ``as_json`` is the timeline's ``otherData``.
+    """Sums over ranks. ``as_json`` returns the timeline's ``otherData``.
 
     Attributes:
-        dropped: Events that the timeline lacks.
+        dropped: Number of events that the timeline lacks.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Summary:
     def add(
         self, trace: Spool, slices: RankSlices, host: str, clock: ClockEstimate
     ) -> None:
-        """Take one rank."""
+        """Add one rank."""
         header = trace.header
         self.dropped += header.dropped
         seconds: dict[str, float] = collections.defaultdict(float)
@@ -98,7 +98,7 @@ class Summary:
             known.last_ns, known.last = when_ns, rank
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values."""
+        """Return the summary as values for JSON."""
         last: dict[int, list[int]] = {}
         for callers in self._callers.values():
             if callers.count > 1:

@@ -177,7 +177,7 @@ def test_changed_host_key_is_refused(cluster, tmp_path):
     text = cluster.ssh_config.read_text()
     settings.write_text(text.replace(str(cluster.known_hosts), str(known)))
     launcher = make_launcher(settings)
-    with pytest.raises(LaunchError, match=r"host key is not the known one.*keygen -R"):
+    with pytest.raises(LaunchError, match=r"host key has changed.*keygen -R"):
         launcher.start(NODE1, ["true"], DEADLINE_S)
     launcher.close()
 

@@ -74,7 +74,7 @@ def test_no_engine_is_interrupted_unless_one_hangs(book: Notebook) -> None:
 def test_a_second_start_names_the_first(book: Notebook) -> None:
     done = book.ibfrun("start", "-np", "2")
     assert done.returncode == 1
-    assert "profile 'bluefog' has a running job already (driver: pid" in done.stderr
+    assert "profile 'bluefog' already has a running job (driver: pid" in done.stderr
 
 
 def test_only_the_owner_can_connect(book: Notebook) -> None:

@@ -236,7 +236,7 @@ def test_hosts_of_a_slurm_job(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"hosts": ()}, "number of ranks unknown"),
+        ({"hosts": ()}, "number of ranks is not known"),
         ({"hosts": (Host("a"),)}, "without slots.*write a:SLOTS"),
         ({"world_size": 4}, "-np 4: the hosts have 3 slots"),
         ({"output_dir": "d"}, r"--output-dir needs bfrun's agents.*>DIR/\$RANK.out"),

@@ -51,7 +51,7 @@ def test_ranks_that_were_told_to_end_are_not_to_blame():
 def test_a_torn_report_is_said_to_be_one(capfd):
     torn = report()[:-20] + b"\n"
     verdict = judge(torn, 9)
-    assert "a report of a rank was torn apart" in capfd.readouterr().err
+    assert "mpirun has split the report of a rank" in capfd.readouterr().err
     assert verdict.exit_code == 9
     assert "before any rank reported" in verdict.report
 

@@ -33,7 +33,7 @@ def test_engines_elsewhere_use_the_route_to_their_host() -> None:
 
 def test_a_host_without_ipv4_is_refused() -> None:
     host = HostPlan(0, Host("h"), (), addresses=("fe80::1",))
-    with pytest.raises(LaunchError, match="host 'h': no IPv4 address among fe80::1"):
+    with pytest.raises(LaunchError, match="host 'h' has no IPv4 address among fe80::1"):
         own_address(host)
 
 
@@ -95,7 +95,7 @@ def test_the_driver_is_told_that_the_controller_has_ended() -> None:
     with start_driver("exit 3") as driver:
         _, said = driver.communicate(timeout=DEADLINE_S)
     assert driver.returncode == 7
-    assert "the controller has ended (exit 3): ending the engines" in said
+    assert "the controller has ended (exit 3); ending the engines" in said
 
 
 def test_nothing_of_the_controller_outlives_the_driver(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_held_state_is_seen_and_then_gone(tmp_path: Path) -> None:
 
 def test_only_one_holds_it(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    refused = f"profile 'p' has a running job already (driver: pid {os.getpid()} on"
+    refused = f"profile 'p' already has a running job (driver: pid {os.getpid()} on"
     with (
         hold_state(path, "p"),
         pytest.raises(LaunchError, match=re.escape(refused)),
@@ -68,7 +68,7 @@ def test_stop_on_another_host(profile: Profile, monkeypatch) -> None:
     with hold_state(profile.state, "mine"):
         monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
         with pytest.raises(
-            LaunchError, match=r"was started on .*: run ibfrun stop ther"
+            LaunchError, match=r"was started on .*; run ibfrun stop ther"
         ):
             stop_background(profile)
 
@@ -76,7 +76,9 @@ def test_stop_on_another_host(profile: Profile, monkeypatch) -> None:
 def test_stop_while_a_driver_begins(profile: Profile) -> None:
     with hold_state(profile.state, "mine"):
         os.truncate(profile.state, 0)
-        with pytest.raises(LaunchError, match="'mine' is changing: try again"):
+        with pytest.raises(
+            LaunchError, match="'mine' is starting or ending; try again"
+        ):
             stop_background(profile)
 
 

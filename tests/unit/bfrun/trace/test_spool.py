@@ -56,10 +56,10 @@ def test_a_packed_trace_is_as_long_as_what_was_written():
     [
         (b"", "too short"),
         (b"x" * 4096, "begins with other bytes"),
-        (TraceWriter().file()[:8] + b"\7" + TraceWriter().file()[9:], "of version 7"),
+        (TraceWriter().file()[:8] + b"\7" + TraceWriter().file()[9:], "has version 7"),
         (
             TraceWriter().file()[:40] + b"\xff" * 8 + TraceWriter().file()[48:],
-            "larger than its room",
+            "larger than its space",
         ),
     ],
 )
@@ -71,7 +71,7 @@ def test_what_is_no_trace(data, text):
 def test_a_trace_whose_end_is_missing():
     writer = TraceWriter()
     writer.add(spool.COMBINE, 1)
-    with pytest.raises(ProtocolError, match="lacks its last 10 bytes"):
+    with pytest.raises(ProtocolError, match="has only 4152 of 4162 bytes"):
         spool.Spool(writer.packed()[:-10])
 
 
