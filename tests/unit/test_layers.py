@@ -58,7 +58,7 @@ BFRUN = [
 ]
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}
 
-# The extension is reached through these; all other code uses their Python interface.
+# Only these packages import the extension; other code uses their Python interfaces.
 NATIVE_USERS = {"runtime", "ops", "window", "compression"}
 # Both sides share the frames of the control plane and timelines. Without an agent, a
 # rank finds its addresses by the driver's code.
@@ -167,7 +167,7 @@ def within(package):
 
 
 @pytest.mark.parametrize("package", LAYERS)
-def test_each_module_has_one_place(package):
+def test_each_module_has_one_layer(package):
     placed = [name for row in LAYERS[package] for name in row]
     assert len(placed) == len(set(placed))
     missing = {unit(module) for module in MODULES[package]} - set(placed)
@@ -234,7 +234,7 @@ def test_bluecomm_takes_only_frames_and_timelines_from_bfrun():
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_extension_is_reached_in_few_places():
+def test_few_packages_import_the_extension():
     wrong = [
         str(item)
         for item in IMPORTS
@@ -244,7 +244,7 @@ def test_the_extension_is_reached_in_few_places():
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_base_does_not_know_torch():
+def test_the_base_does_not_import_torch():
     base = {"errors", "config", "topology"}
     wrong = [
         str(item)

@@ -32,7 +32,7 @@ def test_is_frozen():
         Config().transport = "tcp"
 
 
-def test_argument_wins_over_variable_wins_over_default():
+def test_arguments_override_variables_and_defaults():
     environ = {"BLUECOMM_BUCKET_BYTES": "5", "PATH": "/bin", "BLUECOM_RANK": "x"}
     assert Config.from_environment(environ).bucket_bytes == 5
     assert Config.from_environment(environ, bucket_bytes=7).bucket_bytes == 7
@@ -55,7 +55,7 @@ def test_reads_every_kind_of_variable():
     assert settings.agent_socket == "/tmp/a b"
 
 
-def test_variables_of_the_plugin_are_its_own_affair():
+def test_variables_of_the_plugin_are_ignored():
     assert Config.from_environment({"BLUECOMM_NET_STREAMS": "4"}) == Config()
 
 

@@ -64,7 +64,7 @@ def test_describe_renders_the_facts_once(error_class):
     assert {fact: getattr(error, fact) for fact in FACTS} == FACTS
 
 
-def test_describe_leaves_out_what_is_not_known():
+def test_describe_omits_missing_facts():
     error = errors.ShutdownError.describe(
         "bluecomm has been shut down", operation="rank"
     )

@@ -268,7 +268,7 @@ class Kept:
     """Memory that a request still uses."""
 
 
-def test_what_a_put_reads_is_kept_under_its_id(tmp_path: Path) -> None:
+def test_the_source_of_a_put_is_kept_under_its_id(tmp_path: Path) -> None:
     engines = [make_engine(rank, 2, tmp_path, transport="tcp") for rank in range(2)]
     start_all(engines)
     tensor = array.array("f", [3.0])

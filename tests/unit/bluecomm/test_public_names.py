@@ -66,7 +66,7 @@ WITH_DEADLINE = [
 ]
 
 
-def test_the_list_is_the_name_space():
+def test_all_lists_every_public_name():
     public = {
         name
         for name, value in vars(bf).items()

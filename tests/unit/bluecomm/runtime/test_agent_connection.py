@@ -129,7 +129,7 @@ def test_missing_ranks_are_named(start):
     assert e.value.peers == (1, 2)
 
 
-def test_news_wait_for_a_listener_in_their_order(start):
+def test_frames_wait_for_a_listener_in_order(start):
     news = [QueryPending(id=number) for number in range(3)]
     agent, link = start(WELCOME, *news[:2])
     wait_for = collected(link)
@@ -138,7 +138,7 @@ def test_news_wait_for_a_listener_in_their_order(start):
     assert wait_for(3) == news
 
 
-def test_the_end_of_the_agent_is_news(start):
+def test_the_end_of_the_agent_is_reported(start):
     agent, link = start(WELCOME)
     wait_for = collected(link)
     agent.hang_up()

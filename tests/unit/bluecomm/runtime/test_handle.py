@@ -48,7 +48,7 @@ def handle_of(world, number=5):
     return RequestHandle(world, number, "allreduce", "x", lambda n: f"result {n}")
 
 
-def test_the_result_is_made_once_and_the_operation_let_go():
+def test_the_result_is_made_once_and_the_operation_released():
     world = FakeWorld(completion())
     handle = handle_of(world)
     assert handle.done()
@@ -61,7 +61,7 @@ def test_the_result_is_made_once_and_the_operation_let_go():
     assert world.forgotten == []
 
 
-def test_an_operation_that_is_over_needs_no_world():
+def test_a_finished_operation_needs_no_world():
     world = FakeWorld()
     handle = FinishedHandle(world, 0, "allreduce", "x", lambda n: f"result {n}")
     assert handle.done()
@@ -132,7 +132,7 @@ def test_a_mapped_handle():
     assert world.forgotten == []
 
 
-def test_all_are_waited_for_though_one_fails():
+def test_all_handles_are_waited_for_if_one_fails():
     world = FakeWorld(completion(), completion(failure.MISMATCH, "no"), completion())
     with pytest.raises(errors.MismatchError, match="no"):
         wait_all([handle_of(world, number) for number in (1, 2, 3)])

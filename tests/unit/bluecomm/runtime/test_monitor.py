@@ -145,7 +145,7 @@ def test_the_last_warning_shows_the_stack(bench, monkeypatch):
     assert len(dumps) == 1
 
 
-def test_one_warning_for_all_that_stalls(bench, log):
+def test_one_warning_covers_all_stalled_operations(bench, log):
     for handle in range(1, 6):
         bench.outstanding(handle, 10.0 + handle, name=f"x{handle}")
     bench.waited_for.add(2)
@@ -155,7 +155,7 @@ def test_one_warning_for_all_that_stalls(bench, log):
     assert "so have 4 more operations" in log.text
 
 
-def test_without_an_agent_it_warns_of_what_it_knows(monkeypatch, log):
+def test_without_an_agent_it_warns_of_its_own_operations(monkeypatch, log):
     bench = Bench(monkeypatch, with_agent=False)
     bench.outstanding(1, 10.0)
     bench.look()
@@ -171,7 +171,7 @@ def test_an_operation_that_ended_meanwhile_is_not_reported(bench, log):
 
 
 @pytest.mark.parametrize(("idle_s", "extended"), [(20.0, True), (40.0, False)])
-def test_a_deadline_is_put_off_for_a_busy_rank(bench, idle_s, extended):
+def test_a_busy_rank_extends_the_deadline(bench, idle_s, extended):
     bench.outstanding(1, 584.0)
     for _ in range(3):
         bench.look()  # the warnings
@@ -238,7 +238,7 @@ def lost(rank, text):
     return RankLost(rank=rank, host="h", cause="SIGKILL", text=text)
 
 
-def test_news_of_a_lost_rank_go_to_the_engine_at_once(bench, log):
+def test_the_engine_hears_of_a_lost_rank_at_once(bench, log):
     bench.agent.listener(lost(1, "rank 1 was killed"))
     assert bench.engine.calls == [("peer_lost", 1, "rank 1 was killed")]
     bench.agent.listener(lost(0, "rank 0 was stopped"))
@@ -256,7 +256,7 @@ def test_the_last_bytes_of_a_finished_rank_may_arrive_first(bench):
     assert bench.engine.calls == [("peer_lost", 1, text)]
 
 
-def test_it_answers_what_is_outstanding(bench):
+def test_it_lists_outstanding_operations(bench):
     bench.outstanding(1, 3.0)
     bench.waited_for.add(1)
     bench.agent.listener(QueryPending(id=4))

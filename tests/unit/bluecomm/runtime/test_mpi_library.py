@@ -96,7 +96,7 @@ def test_launcher_then_environment_then_system(machine, monkeypatch):
     assert str(venv / "lib" / "libmpi.so.40") not in machine.asked
 
 
-def test_says_how_to_get_one(machine):
+def test_a_missing_library_says_how_to_install_one(machine):
     with pytest.raises(bf.BluecommError, match=r"pip install bluecomm\[mpi\]") as info:
         open_mpi(None, {})
     assert "libmpi.so.40: cannot open" in str(info.value)

@@ -48,7 +48,7 @@ def test_library_of_another_launcher_is_not_started():
     assert start_mpi(open_mpi, OPEN_MPI, 1)
 
 
-def test_a_long_end_is_told(caplog, monkeypatch):
+def test_a_long_finalize_is_reported(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("bluecomm"), "propagate", True)
     end_mpi(library(finalize=lambda limit_s, late: late()), 3, 60.0)
     assert "rank 3 has finished, but has waited in MPI_Finalize" in caplog.text

@@ -27,7 +27,7 @@ def parent(monkeypatch):
         yield Path(folder)
 
 
-def test_it_is_private_and_short_and_goes_with_all_that_it_contains(parent):
+def test_it_is_private_short_and_removed_with_its_contents(parent):
     folder = PrivateFolder()
     path = Path(folder.path)
     assert path.parent == parent
@@ -70,7 +70,7 @@ def test_only_empty_folders_of_ranks_are_removed(parent):
     assert sorted(parent.iterdir()) == sorted(others)
 
 
-def test_one_that_goes_before_its_lock_is_made_again(parent, monkeypatch):
+def test_a_folder_removed_before_its_lock_is_made_again(parent, monkeypatch):
     make = tempfile.mkdtemp
     made = []
 

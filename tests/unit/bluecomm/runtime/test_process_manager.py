@@ -71,7 +71,7 @@ def make_server():
         server.close()
 
 
-def test_texts_of_any_length_and_letters_come_back(make_server):
+def test_any_text_is_returned_unchanged(make_server):
     server = make_server()
     manager = Pmi2(server.near.fileno(), 3, "7.0", 5.0)
     text = '{"a": "x;=\\n\u00e9"}' * 200
@@ -84,7 +84,7 @@ def test_texts_of_any_length_and_letters_come_back(make_server):
     assert max(map(len, server.values.values())) <= 1000
 
 
-def test_what_was_not_put_is_an_error(make_server):
+def test_a_missing_key_is_an_error(make_server):
     manager = Pmi2(make_server().near.fileno(), 0, "j", 5.0)
     with pytest.raises(BluecommError, match=r"PMI-2: no value exists under 'x\.n@1'"):
         manager.get_text(1, "x")

@@ -19,7 +19,7 @@ def private_file(path, content=bytes(32), mode=0o600):
     return str(path)
 
 
-def test_one_machine_hands_it_over_in_a_private_file(tmp_path, caplog):
+def test_one_machine_shares_the_secret_in_a_private_file(tmp_path, caplog):
     mine = handover(folder=tmp_path)
     secret, offer = mine.give("start")
     path = tmp_path / "secret"
@@ -55,7 +55,7 @@ def test_the_users_file_gives_another_secret_at_each_start(tmp_path, caplog):
         (bytes(15), 0o600, "has 15 bytes, but needs at least 16"),
     ],
 )
-def test_a_file_that_does_not_do_is_refused(tmp_path, content, mode, match):
+def test_an_unusable_file_is_refused(tmp_path, content, mode, match):
     file = private_file(tmp_path / "mine", content, mode)
     with pytest.raises(BluecommError, match=match):
         handover(file).give("start")

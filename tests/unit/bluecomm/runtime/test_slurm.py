@@ -67,7 +67,7 @@ def meet(monkeypatch, tmp_path):
     return meet
 
 
-def test_tasks_get_their_places(meet, tmp_path):
+def test_tasks_get_their_ranks(meet, tmp_path):
     first, second = meet([2, 2])
     assert (first.assignment.rank, second.assignment.rank) == (0, 1)
     assert first.assignment.secret == second.assignment.secret
@@ -87,7 +87,7 @@ def test_differing_world_sizes_are_named(meet, tmp_path, sizes, other):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_rank_that_is_no_number_is_shown():
+def test_a_rank_that_is_not_a_number_is_shown():
     environ = {"SLURM_PROCID": "x", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0"}
     with pytest.raises(BluecommError, match="SLURM_PROCID is 'x', no number"):
         slurm.SlurmRendezvous(Config(), environ)

@@ -58,7 +58,7 @@ def test_two_ranks_in_crossed_calls():
     )
 
 
-def test_a_circle_of_three_is_found_by_those_who_lead_to_it():
+def test_ranks_that_wait_for_a_cycle_of_three_find_it():
     table = {
         0: [waits("a", 1)],
         1: [waits("b", 2)],
@@ -96,7 +96,7 @@ def test_a_wait_that_may_still_end_is_not_a_cycle(table):
     assert report(0, "x", table).find_cycle() is None
 
 
-def test_states_of_an_earlier_call_say_nothing_of_this_one():
+def test_states_of_an_earlier_call_are_ignored():
     assert report(0, "after", CROSSED).find_cycle() is None
     assert report(0, "x", CROSSED, age_s=0.1).find_cycle() is None
 
@@ -138,7 +138,7 @@ def test_the_text():
     ]
 
 
-def test_a_call_about_a_window_tells_what_the_others_are_to_do():
+def test_a_window_call_says_what_others_must_do():
     wish = "to release the mutex of rank 0"
     table = {2: [waits("w", 1).replace(kind="win_mutex", wish=wish)], 1: []}
     text = str(report(2, "w", table, wish=wish))

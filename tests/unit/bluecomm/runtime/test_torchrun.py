@@ -68,7 +68,7 @@ def test_a_store_that_goes_away_is_named(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_ranks_that_are_told_other_world_sizes_are_named(tmp_path, monkeypatch):
+def test_ranks_with_other_world_sizes_are_named(tmp_path, monkeypatch):
     from torch.distributed import TCPStore
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -163,7 +163,7 @@ def test_a_forgotten_operation_keeps_its_tensors_until_the_transport_lets_go():
     assert world._kept == {}
 
 
-def test_what_is_read_beyond_the_end_is_never_freed(monkeypatch):
+def test_memory_that_is_read_after_the_end_is_never_freed(monkeypatch):
     held = []
     monkeypatch.setattr(world_module, "_held", held)
     engine = Reading()
