@@ -163,10 +163,12 @@ TEST(window_calls, an_update_is_counted) {
 TEST(window_calls, shared_memory_needs_no_progress_lock) {
   EngineWorld world(1);
   Windows windows;
-  const auto lock = world.engine(0).hold();
   const WindowPut call{bytes_of(windows.two), {{kShared, 1.0}}};
-  CHECK_EQ(put(world.engine(0), windows.mine, call, Clock::time_point::max(), true),
-           0U);
+  world.engine(0).lock_for_fork();
+  const RequestId id =
+      put(world.engine(0), windows.mine, call, Clock::time_point::max(), true);
+  world.engine(0).unlock_after_fork();
+  CHECK_EQ(id, 0U);
 }
 
 }  // namespace
