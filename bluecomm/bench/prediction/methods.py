@@ -30,9 +30,9 @@ Peers = Callable[[Cluster, int, float], int]
 class When(enum.Enum):
     """When an exchange may run."""
 
-    BACKWARD = "as the gradients of a bucket are in"
-    HIDDEN = "from the start of the step to its end"
-    AFTER = "when the step is over"
+    BACKWARD = "when the gradients of a bucket are ready"
+    HIDDEN = "during the whole step"
+    AFTER = "after the step"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ def method_of(contender: Contender) -> Method:
     if method is None:
         known = ", ".join(dict.fromkeys(name for name, _ in METHODS))
         raise ValueError(
-            f"there is no cost model of {contender.label!r}; known are {known}"
+            f"no cost model exists of {contender.label!r}; known are {known}"
         )
     return method
 

@@ -23,7 +23,7 @@ class ProcessManager(abc.ABC):
     """
 
     name: str
-    # What the user should do after a failure.
+    # Advice to the user after a failure.
     remedy: str
 
     def __init__(self, rank: int) -> None:

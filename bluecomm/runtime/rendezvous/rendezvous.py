@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """What a launcher assigns to a process: its rank, and how to reach the others.
+    """A launcher's assignment to a process: its rank, and how to reach the others.
 
     ``machine`` is equal on the ranks that share a real machine; ``machine_rank`` and
     the local ranks may belong to simulated machines. ``addresses`` are this host's

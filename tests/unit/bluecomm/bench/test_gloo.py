@@ -1,4 +1,4 @@
-"""Which network interface gloo is told to use."""
+"""The choice of gloo's network interface."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def test_uneven_machines_are_refused():
 
 def test_an_algorithm_without_a_model_is_refused():
     job = TrainingJob([4], [1.0], 0.1)
-    with pytest.raises(ValueError, match="no cost model of 'none'"):
+    with pytest.raises(ValueError, match="no cost model exists of 'none'"):
         predict(job, CLUSTER, Contender.parse("none"), 2)
 
 
