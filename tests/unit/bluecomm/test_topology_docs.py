@@ -10,7 +10,7 @@ from bluecomm.topology.names import SCHEDULES, STATIC, make_topology
 from bluecomm.topology.traffic import traffic_of
 
 TEXT = (Path(__file__).parents[3] / "docs" / "topology.md").read_text()
-ROW = re.compile(r"^\| `(\w+)` ((?:\| \d+ / [\d.]+ )+)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)` ((?:\| \d+/[\d.]+ )+)\|$", re.MULTILINE)
 SIZES = (4, 8, 16, 64)
 
 
