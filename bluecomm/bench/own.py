@@ -1,4 +1,4 @@
-"""bluecomm's own operations, as the benchmark calls them."""
+"""The operations of bluecomm itself, as the benchmark calls them."""
 
 from __future__ import annotations
 

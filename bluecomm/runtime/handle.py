@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class RequestOwner(Protocol):
-    """What a handle needs of the world that runs its request."""
+    """The methods of a world that its handles call."""
 
     rank: int
 

@@ -51,7 +51,7 @@ _LAST_BYTES_S = 0.5
 
 
 class WatchedWorld(Protocol):
-    """What the monitor needs of the world that it watches."""
+    """The parts of a world that its monitor uses."""
 
     rank: int
     config: Config

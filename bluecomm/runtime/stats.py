@@ -75,7 +75,7 @@ class NeighborStats:
         late_s: Part of ``wait_s`` in which the other rank had not called the operation
             yet.
         operations: Counters by kind of operation, such as ``"neighbor_allreduce"`` or
-            ``"win_put"``. Those of ``"win_mutex"`` are waits for mutexes that the other
+            ``"win_put"``. ``"win_mutex"`` counts the waits for mutexes that the other
             rank held or owns.
         streams: Connections of a TCP link, in the order in which they were opened.
     """

@@ -1,4 +1,4 @@
-"""The readers of published data sets, and what they say of other files."""
+"""The readers of published data sets, and their errors about other files."""
 
 import gzip
 import pickle
@@ -63,7 +63,7 @@ def test_what_is_no_idx_file(tmp_path: Path, data: bytes, message: str) -> None:
 
 
 def write_cifar(path: Path, content: object) -> None:
-    # The published ones are of Python 2, whose texts are bytes here.
+    # The published files were made by Python 2, whose strings are bytes here.
     path.write_bytes(pickle.dumps(content, protocol=2))
 
 
@@ -89,7 +89,7 @@ def test_shifted_and_mirrored() -> None:
     seen = [shifted[0] for _ in range(20)]
     assert all(pixels.shape == (3, 8, 8) and int(label) == 5 for pixels, label in seen)
     assert len({tuple(pixels.flatten().tolist()) for pixels, _ in seen}) > 10
-    # What is shifted in is black, the rest is of the image.
+    # Pixels that are shifted in are black; the others come from the image.
     assert all(set(p.flatten().tolist()) <= set(range(193)) for p, _ in seen)
 
 
