@@ -1,3 +1,6 @@
+// Starts operations, routes arriving messages, and moves operations on. The engine
+// calls these functions under its progress lock, on whichever thread leads; see
+// dispatcher_failures.cpp for failures and dispatcher_reports.cpp for reports.
 #include "engine/dispatcher.h"
 
 #include <algorithm>
@@ -176,8 +179,8 @@ bool Dispatcher::read_arrivals() {
 
 void Dispatcher::match(int peer, const Envelope& envelope,
                        std::unique_ptr<Incoming> message) {
-  // Headers of a peer come in order, and it has ended its earlier calls of the name
-  // (which it tells in an ABORT if they failed).
+  // A peer's headers arrive in order, and it starts a call only after its earlier calls
+  // of the name have ended. If one of those failed, the peer has sent an ABORT.
   Operation* const earlier = matching_.find_earlier(envelope.key);
   if (earlier != nullptr && earlier->awaits_header(peer) &&
       !has_abort(peer, earlier->key())) {
@@ -262,7 +265,8 @@ bool Dispatcher::advance(Operation& operation) {
   return changed;
 }
 
-// Counts an operation that is done, and starts the next one of its name.
+// Counts an operation that is done, takes it from the active ones, and starts the next
+// operation of its name.
 void Dispatcher::end(Operation& operation) {
   stats_.ended(operation);
   if (operation.succeeded()) {

@@ -26,20 +26,21 @@
 
 namespace bluecomm {
 
-// A request that is not done, and whom it waits for.
+// A request that is not done, and the ranks that it waits for.
 struct PendingRequest {
   RequestId id = 0;
   std::string kind;
   std::string name;
   double age_s = 0;
   std::vector<int> waiting_for;
-  // What those ranks have to do; empty if they have to take part in the operation.
+  // What those ranks have to do, such as "to answer"; empty if they have to take part
+  // in the operation.
   std::string wish;
   std::size_t received_bytes = 0;
   std::size_t expected_bytes = 0;
 };
 
-// The public name of a kind of request, such as "allreduce" or "win_put".
+// Returns the public name of a kind of request, such as "allreduce" or "win_put".
 std::string_view request_kind_name(RequestKind kind);
 
 struct PeerStats {
@@ -63,16 +64,15 @@ struct EngineConfig {
   std::string machine;
   Tuning tuning;
   std::shared_ptr<Recorder> recorder;  // or null
-  // Memory for results whose length only the peers know.
+  // Allocates memory for results whose length only the peers know.
   std::function<Result(std::size_t nbytes)> allocate;
 };
 
 // All requests of one rank: starts operations, hands them what arrives and ends them;
 // passes messages about windows to its WindowService.
 //
-// The part of the engine without threads and without waiting: each call does what can
-// be done now. Guarded by the engine's progress lock, except next_request_id() and
-// wait_stats().
+// It has no thread and never waits: each call does what is possible now. Guarded by the
+// engine's progress lock, except next_request_id() and wait_stats().
 class Dispatcher final : private Receiver {
  public:
   Dispatcher(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports);
@@ -85,8 +85,8 @@ class Dispatcher final : private Receiver {
   // Throws std::invalid_argument for an unknown id.
   std::shared_ptr<const Group> group(std::uint64_t id) const;
 
-  // Starts `request`. Throws std::invalid_argument for one that makes no sense; every
-  // other failure is the status of the request.
+  // Starts an operation and returns its id. Throws std::invalid_argument for arguments
+  // that are invalid on this rank; every other failure becomes the request's status.
   RequestId submit(Request request);
   const std::shared_ptr<BaseRequest>& request(RequestId id) const {
     return requests_.at(id);
@@ -103,9 +103,9 @@ class Dispatcher final : private Receiver {
   }
   void put_off_deadlines(Clock::duration time) { requests_.put_off_deadlines(time); }
 
-  // Fails a request that is not done.
+  // Fails a request, unless it is done.
   void fail(RequestId id, Status status);
-  // Fails all operations, with `label: text` for each.
+  // Fails all operations with the text `label: text`.
   void fail_operations(Code code, const std::string& text, int rank);
   void peer_lost(int rank, std::string text);
   std::vector<PendingRequest> pending() const;
@@ -115,15 +115,15 @@ class Dispatcher final : private Receiver {
   WaitStats& wait_stats() { return stats_; }
   WindowService& windows() { return windows_; }
 
-  // Moves what can be moved now, at most about kBudget bytes of each operation. True
-  // when anything changed, so that it should be called again.
+  // Moves at most about kBudget bytes of each operation. Returns whether anything
+  // changed; then it should be called again.
   bool poll();
   bool outstanding() const { return requests_.outstanding() || windows_.outstanding(); }
   // The number of requests that have ended.
   std::uint64_t completions() const { return requests_.completions(); }
-  // When poll() has to be called even if no transport asks for it.
+  // Returns when poll() has to be called even if no transport wakes the leader.
   Clock::time_point next_timer() const;
-  // Those that have not failed.
+  // Returns the transports that have not failed.
   std::span<const std::unique_ptr<Transport>> transports() const { return transports_; }
 
   // Fails all requests and says goodbye; submit() fails from now on.
@@ -131,15 +131,15 @@ class Dispatcher final : private Receiver {
   bool closed() const;
   // Calls Transport::release_backend() on all transports.
   void release_backends();
-  // Drops all messages and transports. What a transport has left to be read on is never
-  // freed; held() tells.
+  // Drops all messages and transports. Memory that a transport leaves to be read is
+  // never freed; held() lists its requests.
   void free();
   void abandon_after_fork() noexcept;
 
  private:
   static constexpr std::size_t kBudget = 1 << 20;
 
-  // Only note what happened; the transport is in the middle of its poll.
+  // Receiver. They only store what happened, because the transport is being polled.
   void on_message(int peer, std::unique_ptr<Incoming> message) override;
   void on_lost(int peer, Status status) override;
   void on_goodbye(int peer) override;
@@ -170,9 +170,10 @@ class Dispatcher final : private Receiver {
   const EngineConfig config_;
   const std::uint64_t job_;
   std::vector<std::unique_ptr<Transport>> transports_;
-  // Whose state is unknown: they are asked for nothing any more, but have channels.
+  // Transports that have thrown. Nothing is asked of them, because their state is
+  // unknown, but their channels are still in use.
   std::vector<std::unique_ptr<Transport>> broken_transports_;
-  std::string broken_;  // why no operation can start any more
+  std::string broken_;  // the reason why no operation can start, after that
   Peers peers_;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
   Matching matching_;
@@ -181,8 +182,9 @@ class Dispatcher final : private Receiver {
   PeersAsLinks links_;
   WindowService windows_;
   std::vector<ChannelStats> counted_before_;  // by rank, at the last reset_stats()
-  Clock::time_point now_;                     // when this turn began
-  // Failures of calls that had ended here, by group: the next call raises them.
+  Clock::time_point now_;                     // the start of this turn
+  // Failures of calls that have already ended on this rank, by group: the next call of
+  // the group raises them.
   std::unordered_map<std::uint64_t, Status> late_failures_;
   struct Arrived {
     int peer;
@@ -195,7 +197,7 @@ class Dispatcher final : private Receiver {
     std::unique_ptr<Incoming> message;
     std::string text;
   };
-  std::vector<Abort> aborts_;  // whose text is still arriving
+  std::vector<Abort> aborts_;  // their texts are still arriving
   bool closing_ = false;
 };
 

@@ -1,10 +1,11 @@
-// How operations fail, and how the others learn of it.
+// How operations fail, and how the other ranks learn of it. The engine calls these
+// functions under its progress lock.
 //
-// Whoever finds a failure ends its own operation and sends ABORT(key, code, text) to
-// all that take part in it, so that all raise the same error. An ABORT that comes
-// before the call is kept for it; one that comes after the call has ended is raised by
-// the next call on the group. In neighbor operations an ABORT travels on, because the
-// ranks that wait for an aborted one are not those that take part with the first.
+// The rank that finds a failure ends its own operation and sends ABORT(key, code, text)
+// to all ranks that take part in it, so that all raise the same error. An ABORT that
+// arrives before the call is kept for it; one that arrives after the call has ended is
+// raised by the next call of the group. In neighbor operations each rank passes the
+// ABORT on to its own neighbors, because they are not all neighbors of the first rank.
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -15,7 +16,7 @@
 namespace bluecomm {
 namespace {
 
-// Cuts no UTF-8 character.
+// Returns at most `limit` bytes of `text`, without cutting a UTF-8 character.
 std::string_view shorten(std::string_view text, std::size_t limit) {
   if (text.size() <= limit) return text;
   std::size_t length = limit;
@@ -39,7 +40,7 @@ void Dispatcher::fail(RequestId id, Status status) {
 
 void Dispatcher::fail_operations(Code code, const std::string& text, int rank) {
   const auto& active = requests_.active();
-  // Ending one may start another, which fails in turn.
+  // Ending an operation may start the next one of its name, which fails in turn.
   for (std::size_t i = 0; i < active.size();) {
     if (!is_operation(active[i]->kind())) {
       ++i;
@@ -61,7 +62,8 @@ std::vector<int> Dispatcher::participants(const Operation& operation) const {
 
 void Dispatcher::fail_operation(Operation& operation, Status status) {
   matching_.remember_failure(operation.key());
-  // The others should hear of it before they see that their messages were dropped.
+  // The ABORT has to arrive before the other ranks notice that their messages were
+  // dropped.
   for (const int rank : participants(operation)) {
     send_abort(rank, operation.call(), status);
   }
@@ -80,11 +82,12 @@ void Dispatcher::send_abort(int peer, const Envelope& call, const Status& status
   try {
     channel->post(to_header(abort, text.size()), std::as_bytes(std::span(text)));
   } catch (const std::exception&) {
-    // It cannot be told: its own deadline, or the end of this process, tells it.
+    // The peer cannot be told. Its own deadline, or the end of this process, will fail
+    // its operation.
   }
 }
 
-// --- What throws ---------------------------------------------------------------------
+// --- Exceptions ----------------------------------------------------------------------
 
 void Dispatcher::fail_thrown(Operation& operation, const std::exception& error) {
   if (operation.state() == Operation::State::kDone) return;
@@ -92,8 +95,8 @@ void Dispatcher::fail_thrown(Operation& operation, const std::exception& error) 
                  {Code::kInternal, operation.label() + ": " + error.what(), -1});
 }
 
-// Runs `body` for each transport. Of one that throws nothing is known any more: it is
-// left alone from then on, and nothing can run here.
+// Runs `body` for each transport. A transport that throws is in an unknown state: it is
+// not called again, and all requests of this rank fail, now and later.
 void Dispatcher::for_transports(const std::function<void(Transport&)>& body) {
   for (std::size_t i = 0; i < transports_.size();) {
     try {
@@ -123,11 +126,11 @@ void Dispatcher::fail_mismatch(Operation& operation, int peer, const Envelope& t
                         {peer, peers_.describe_rank(peer), theirs}),
       peer};
   fail_operation(operation, status);
-  // It need not be one of those that this rank's call exchanges with.
+  // The peer need not be among the ranks that this rank's call exchanges with.
   send_abort(peer, ours, status);
 }
 
-// A message that this rank's call has no use for.
+// Fails the call of a message that this rank's call does not expect.
 void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
   const std::string here = peers_.describe_rank(config_.rank);
   const std::string there = peers_.describe_rank(peer);
@@ -150,7 +153,8 @@ void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
   send_abort(peer, theirs, status);
 }
 
-// The peer has gone on to its next call without a message that this rank's call needs.
+// Fails an operation because the peer has made its next call without sending a message
+// that the operation needs.
 void Dispatcher::fail_forgotten(Operation& operation, int peer) {
   const std::string here = peers_.describe_rank(config_.rank);
   const std::string there = peers_.describe_rank(peer);
@@ -196,7 +200,7 @@ bool Dispatcher::has_abort(int peer, const Key& key) const {
 void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string text) {
   const Key& key = envelope.key;
   if (matching_.has_failed(key)) return;
-  // Who is blamed for a disagreement blames the other side.
+  // A rank that is blamed for a mismatch blames the rank that reported it.
   const bool names_another = envelope.blamed >= 0 && envelope.blamed != config_.rank;
   const int blamed = names_another ? envelope.blamed : peer;
   Status status{static_cast<Code>(envelope.code), std::move(text), blamed};
@@ -213,7 +217,7 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
     case Matching::Standing::kUnfinished:
     case Matching::Standing::kPast:
       matching_.remember_failure(key);
-      // A peer that shut down after this rank had all it wanted from it does no harm.
+      // It does no harm if the peer has shut down after this rank's call has ended.
       if (status.code != Code::kClosed) {
         late_failures_.try_emplace(key.group, std::move(status));
       }
@@ -252,7 +256,7 @@ Status Dispatcher::timeout_status(const Operation& operation) const {
 bool Dispatcher::expire_requests(Clock::time_point now) {
   const auto expired = requests_.expired(now);
   for (const std::shared_ptr<BaseRequest>& request : expired) {
-    if (request->done()) continue;  // the failure of another one has ended it
+    if (request->done()) continue;  // ended by the failure of another request
     if (is_operation(request->kind())) {
       Operation& operation = static_cast<Operation&>(*request);
       fail_operation(operation, timeout_status(operation));
@@ -266,12 +270,12 @@ bool Dispatcher::expire_requests(Clock::time_point now) {
 bool Dispatcher::fail_gone(Clock::time_point now) {
   bool changed = false;
   for (const int rank : peers_.gone()) {
-    // What a finished peer sent before may still be on its way through the transport.
+    // The last messages of a finished peer may still be in the transport.
     const bool finished = peers_.state(rank) == Peers::State::kFinished;
     const auto& active = requests_.active();
     for (std::size_t i = 0; i < active.size();) {
       const std::shared_ptr<BaseRequest> request = active[i];
-      if (!is_operation(request->kind())) {  // WindowService fails their parts
+      if (!is_operation(request->kind())) {  // WindowService fails its parts
         ++i;
         continue;
       }

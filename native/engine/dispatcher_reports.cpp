@@ -1,4 +1,4 @@
-// What a dispatcher tells of its operations and peers.
+// Reports about requests and peers, for the program and the monitor.
 #include <algorithm>
 #include <set>
 #include <utility>

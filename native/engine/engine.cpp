@@ -1,3 +1,6 @@
+// Locks the dispatcher for each call, and waits. Called by the program's threads,
+// except poll() and the sleeping functions, which Progress calls on the thread that
+// leads.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -9,15 +12,15 @@
 namespace bluecomm {
 namespace {
 
-// Polling before sleeping pays only where each rank has a core of its own and one is
-// left for the rest of the machine.
+// Polling before a sleep pays only if each rank has a core of its own and one core is
+// left for the other processes of the machine.
 constexpr std::chrono::microseconds kSpin{20};
 
 std::chrono::microseconds spin_for(int ranks_here) {
   return ranks_here < usable_cores() ? kSpin : std::chrono::microseconds{0};
 }
 
-// What the ranks of a machine do for each other takes about as long, if none is late.
+// About the time in which another rank of this machine answers, if it is not late.
 constexpr std::chrono::microseconds kYield{50};
 
 }  // namespace
@@ -114,7 +117,7 @@ std::optional<Status> Engine::wait(RequestId id, Clock::time_point deadline,
   const bool done =
       progress_.drive_until([&] { return request->done(); }, deadline, interrupted);
   wait_stats().blocked(*request, begin);
-  // It does not change any more once it is done.
+  // The status does not change any more, so it is read without the lock.
   return done ? std::optional<Status>(request->status()) : std::nullopt;
 }
 
@@ -228,15 +231,15 @@ bool Engine::poll() {
   try {
     return dispatcher_.poll();
   } catch (const std::exception& error) {
-    // Nothing is known about what has arrived any more.
+    // It is unknown which messages have been processed.
     dispatcher_.fail_operations(Code::kInternal, error.what(), -1);
     dispatcher_.windows().close(error.what());
     return true;
   }
 }
 
-// Moves what the caller has left behind. A turn moves so much at most; where two do not
-// move all, and the caller goes on, no leader may sleep: nothing would wake it up.
+// Moves what the caller has started. If work is left after two turns and the caller
+// continues with something else, no leader may sleep, because nothing would wake it.
 void Engine::begin(Caller caller) {
   const bool changed = poll();
   has_more_ = changed && caller == Caller::kGoesOn && poll();
@@ -255,7 +258,8 @@ bool Engine::prepare_sleep() {
   const auto transports = dispatcher_.transports();
   for (std::size_t i = 0; i < transports.size(); ++i) {
     if (transports[i]->prepare_sleep()) continue;
-    // Each call is followed by finish_sleep(), also the one that said no.
+    // finish_sleep() follows each call of prepare_sleep(), also one that returned
+    // false.
     for (std::size_t j = 0; j <= i; ++j) transports[j]->finish_sleep();
     return false;
   }

@@ -17,40 +17,38 @@
 
 namespace bluecomm {
 
-// One rank's data plane: the operations, the transports they run on, and the thread
-// that moves them on while no caller does. All methods are thread-safe; only wait() and
-// close() block.
+// One rank's data plane: its requests, the transports that they use, and the thread
+// that moves them on while no caller does. All methods are thread-safe; only run(),
+// wait() and close() block.
 class Engine final : public WindowHost, private Work {
  public:
   Engine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports);
-  // Frees everything at once; close() is the way to end in order.
+  // Frees everything at once. Call close() before to say goodbye to the peers.
   ~Engine() override;
 
   std::map<std::string, std::string> offers();
-  // Opens the channels and starts the progress thread; once.
+  // Opens the channels and starts the progress thread. To be called once.
   void start(std::vector<Peer> peers);
   std::string transport_of(int rank);
-  // `machine_of` as in Group. Throws std::invalid_argument for a list that makes no
-  // sense, or lacks this rank.
+  // See Group for `machine_of`. Throws std::invalid_argument if the list has an unknown
+  // rank or lacks this one.
   void add_group(std::uint64_t id, std::vector<int> ranks, std::vector<int> machine_of);
   std::shared_ptr<const Group> group(std::uint64_t id);
 
-  // What the caller does after submit().
-  enum class Caller {
-    kGoesOn,  // the progress thread moves the operation on, from now
-    kWaits,   // it waits at once and so drives itself: waking a thread is not worth it
-  };
+  // Whether the caller of submit() continues with something else, so that the progress
+  // thread has to move the request on, or waits for it at once and so drives it itself.
+  enum class Caller { kGoesOn, kWaits };
 
   // See Dispatcher.
   RequestId submit(Request request, Caller caller = Caller::kGoesOn);
   // submit() and wait() in one. Returns 0 if the operation has succeeded and has no
   // result() of its own; it is released then. Otherwise returns its id, as submit()
-  // does: it has failed, or has its result there, or still runs because a signal came
-  // or Progress::kInterruptCheck has passed.
+  // does: the operation has failed, or its result has to be fetched, or it still runs
+  // because a signal came or Progress::kInterruptCheck has passed.
   RequestId run(Request request);
   bool done(RequestId id);
   // Returns nothing if `deadline` passed, or `interrupted` returned true, before the
-  // request was done. Works for every request; several threads may wait for one.
+  // request was done. Several threads may wait for one request.
   std::optional<Status> wait(RequestId id, Clock::time_point deadline,
                              const std::function<bool()>& interrupted = {});
   Result result(RequestId id);
@@ -65,7 +63,7 @@ class Engine final : public WindowHost, private Work {
     };
     return caller == Caller::kWaits ? progress_.run(start) : progress_.submit(start);
   }
-  // WindowHost, for window/calls.h.
+  // WindowHost.
   RequestId next_request_id() override { return dispatcher_.next_request_id(); }
   WaitStats& wait_stats() override { return dispatcher_.wait_stats(); }
   void start_put(std::shared_ptr<WindowRequest> request, const WindowPut& put,
@@ -74,7 +72,7 @@ class Engine final : public WindowHost, private Work {
                  bool blocking) override;
 
   bool release(RequestId id);
-  // Also after close().
+  // See RequestTable::held(). Works after close(), too.
   std::vector<RequestId> held();
   std::vector<RequestId> finished();
   void fail(RequestId id, Status status);
@@ -84,22 +82,23 @@ class Engine final : public WindowHost, private Work {
   Stats stats();
   void reset_stats();
 
-  // Between the two nothing moves, wait() returns nothing at once, and deadlines stand
-  // still.
+  // From suspend() to resume() no message moves, wait() returns nothing at once, and
+  // deadlines are put off.
   void suspend();
   void resume();
 
-  // Ends all operations, says goodbye, delivers what was sent for at most `limit`, and
+  // Fails all requests, says goodbye, delivers sent messages for at most `limit`, and
   // stops the thread.
   void close(Clock::duration limit);
 
   // To be called when MPI_Finalize begins; see Transport::release_backend().
   void release_backends();
 
-  // Around fork(): keeps the other threads out, so that the child can free its copy.
+  // Keep all other threads out of the engine during a fork.
   void lock_for_fork() NO_THREAD_SAFETY_ANALYSIS { progress_.lock(); }
   void unlock_after_fork() NO_THREAD_SAFETY_ANALYSIS { progress_.unlock(); }
-  // In the child, under this lock: gives up all fds. The object must then be leaked.
+  // Closes all descriptors in a forked child, under that lock. The object must then be
+  // leaked.
   void abandon_after_fork() noexcept NO_THREAD_SAFETY_ANALYSIS;
 
  private:
@@ -116,7 +115,7 @@ class Engine final : public WindowHost, private Work {
   Dispatcher dispatcher_;
   std::vector<int> wait_fds_;
   Progress progress_;
-  bool has_more_ = false;  // to do, though no transport would say so
+  bool has_more_ = false;  // poll() has work left, though no transport reports it
   bool started_ = false;
   bool closed_ = false;
   std::optional<Clock::time_point> suspended_at_;

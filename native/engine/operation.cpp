@@ -1,3 +1,5 @@
+// Executes the plan of one operation: sends messages, gathers arriving ones, and goes
+// from phase to phase. The dispatcher calls it under the progress lock.
 #include "engine/operation.h"
 
 #include <algorithm>
@@ -105,7 +107,7 @@ void Operation::fail_length(int peer, std::size_t announced, std::size_t expecte
              peer};
 }
 
-// True once the destinations are known.
+// Binds the destinations once all headers have arrived. Returns whether they are known.
 bool Operation::open_phase() {
   if (open_) return true;
   if (phase().bind) {

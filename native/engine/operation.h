@@ -17,28 +17,28 @@
 #include "engine/request.h"
 #include "request/base_request.h"
 
-// The executor of plans.
-
 namespace bluecomm {
 
 static_assert(kKindCount <= kMaxOperationKinds);
 constexpr RequestKind request_kind(Kind kind) { return static_cast<RequestKind>(kind); }
 
-// Memory of a result that the engine allocated, and the rows that came from each
-// source.
+// Memory of a result that the engine has allocated, and the number of rows that came
+// from each source.
 struct Result {
   std::shared_ptr<void> owner;
   std::span<std::byte> bytes;
   std::vector<std::int64_t> rows;
 };
 
-// One call of an operation on this rank. See docs/data-plane.md for its states.
+// One call of an operation on this rank: executes its plan. docs/data-plane.md
+// describes its states. Guarded by the progress lock.
 class Operation final : public BaseRequest {
  public:
-  // What happened to a message handed to deliver().
+  // Whether deliver() has taken a message, or left it because the call does not expect
+  // it.
   enum class Delivery { kTaken, kUnexpected };
 
-  // `request` is complete, `plan` was made from it and may refer to its memory only.
+  // `plan` was made from `request` and may refer to its memory, but not to `request`.
   Operation(RequestId id, Request request, Plan plan, const Envelope& call);
 
   std::string_view kind_name() const override {
@@ -54,43 +54,44 @@ class Operation final : public BaseRequest {
   const Envelope& call() const { return call_; }
   const Key& key() const { return call_.key; }
   const Plan& plan() const { return plan_; }
-  // Memory of the result, where the engine allocates it: set by Request::allocate.
+  // The result, if the engine has allocated it; set by Request::allocate.
   const Result& result() const { return result_; }
   void set_result(Result result) { result_ = std::move(result); }
 
-  // Sends what the first phase sends. `channels` is indexed by global rank.
+  // Starts the first phase. `channels` is indexed by global rank.
   void start(std::span<Channel* const> channels);
 
-  // Takes a message of this call, for the running phase or a later one; leaves an
-  // unexpected one where it is.
+  // Takes a message of this call, for the running phase or a later one. Leaves an
+  // unexpected message in `message`.
   Delivery deliver(int peer, const Envelope& envelope,
                    std::unique_ptr<Incoming>& message);
 
-  // Goes on as far as it can, moving about `budget` bytes at most; true when anything
-  // changed. Ends with state kDone, or with an error() that the caller spreads.
+  // Moves at most about `budget` bytes. Returns whether anything changed. Afterwards
+  // the operation may be done, or have an error() that the caller sends to the other
+  // ranks.
   bool advance(std::size_t budget);
 
-  // Why this call cannot go on, found by deliver() or advance().
+  // The reason why this call cannot continue, found by deliver() or advance().
   const std::optional<Status>& error() const { return error_; }
 
-  // Ends the call and cancels its messages.
+  // Ends the call with a status and cancels its messages.
   void finish(Status status);
 
-  // What the phase now running lacks.
+  // What the running phase still waits for.
   struct Unfinished {
     std::vector<Missing> missing;
-    std::vector<int> not_taken;  // peers that still read what was sent
+    std::vector<int> not_taken;  // peers that still read this rank's messages
     std::size_t received = 0;
     std::size_t expected = 0;
   };
   Unfinished unfinished() const;
-  // True while this call cannot end without `peer`.
+  // Returns whether this call cannot end without `peer`.
   bool needs(int peer) const;
-  // True while a message of `peer` has not even been announced.
+  // Returns whether the header of some message of `peer` has not arrived.
   bool awaits_header(int peer) const;
-  // A peer without which nothing can be done right now, or -1.
+  // Returns a peer without which nothing can be done now, or -1.
   int blocker();
-  // All peers that the plan sends to or receives from, in ascending order.
+  // Returns all peers that the plan sends to or receives from, in ascending order.
   std::vector<int> peers() const;
 
  private:
@@ -126,7 +127,7 @@ class Operation final : public BaseRequest {
   std::vector<GatherState> gathers_;  // of the running phase
   Lease lease_;
   PendingSends sends_;
-  bool open_ = false;  // fillings know their destinations
+  bool open_ = false;  // the destinations of the running phase are known
   std::vector<EarlyMessage> early_;
   std::vector<int> scratch_peers_;
 };

@@ -10,7 +10,7 @@
 
 namespace bluecomm {
 
-// The peers of an engine, as its windows see them.
+// Gives the windows of an engine access to its peers.
 class PeersAsLinks final : public WindowLinks {
  public:
   explicit PeersAsLinks(const Peers& peers) : peers_(peers) {}
