@@ -21,7 +21,7 @@ namespace py = pybind11;
 namespace bluecomm::bindings {
 namespace {
 
-// What an operation needs besides its tensors; ops keep those that they use again.
+// Parameters of an operation besides its tensors. Python keeps and reuses equal ones.
 struct Parameters {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;

@@ -8,7 +8,7 @@
 
 namespace bluecomm::bindings {
 
-// A call of an operation as Python hands it over; see bluecomm/runtime/call.py.
+// A call of an operation, parsed from a Python Call (bluecomm/runtime/call.py).
 struct ParsedCall {
   Request request;             // without its group
   std::uint64_t group_id = 0;  // group that takes part

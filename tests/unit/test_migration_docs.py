@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,25 @@ def test_cases_that_are_named_exist() -> None:
     for path, case in named:
         own = (ROOT / path).read_text()
         assert f"def {case}(" in own or f'"{case}":' in models, case
+
+
+@pytest.mark.parametrize(
+    ("page", "script"),
+    [
+        (
+            PAGES[0],
+            "import bluefog.torch as bf\nfrom bluefog.common import topology_util\n"
+            "assert topology_util.RingGraph is bf.RingGraph\n",
+        ),
+        (PAGES[1], "import horovod.torch as hvd\nassert hvd.allreduce_async_\n"),
+    ],
+    ids=PAGES,
+)
+def test_the_sed_command_changes_all_imports(
+    page: str, script: str, tmp_path: Path
+) -> None:
+    command = re.search(r"`(sed -i [^`]*\*\.py)`", text_of(page))
+    assert command
+    (tmp_path / "train.py").write_text(script)
+    subprocess.run(command[1], shell=True, cwd=tmp_path, check=True)
+    exec((tmp_path / "train.py").read_text(), {})
