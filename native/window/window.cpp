@@ -1,6 +1,7 @@
 #include "window/window.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "kernels/combine.h"
@@ -8,7 +9,8 @@
 namespace bluecomm {
 namespace {
 
-// No transport sends so much before it is asked for, so that it can be shared.
+// Payloads of this size are never sent before they are asked for, so they can be
+// shared.
 constexpr std::size_t kLeastShared = 32 << 10;
 
 }  // namespace
@@ -51,12 +53,12 @@ Window::Memory Window::allocate_published(
 
 void Window::update(std::span<std::byte> result, std::span<const std::byte> own,
                     const Update& update) {
-  const std::scoped_lock own_lock(own_mutex_);
-  std::vector<std::unique_lock<std::mutex>> locks;
+  const LockGuard own_lock(own_mutex_);
+  std::vector<std::unique_lock<Mutex>> locks;
   std::vector<Term> terms;
   double p = update.self_weight * p_;
-  // Weights of 0 count for floating types too, as 0 * NaN is NaN, but integers have no
-  // weights.
+  // A floating-point term counts even if its weight is 0, because 0 * NaN is NaN.
+  // Integers cannot be weighted, so such terms are left out.
   const bool is_weighted = is_floating(config_.dtype);
   bool own_added = false;
   const auto add = [&](std::span<const std::byte> value, double weight) {
@@ -89,24 +91,24 @@ void Window::update(std::span<std::byte> result, std::span<const std::byte> own,
 }
 
 void Window::publish(std::span<const std::byte> own) {
-  const std::scoped_lock lock(own_mutex_);
+  const LockGuard lock(own_mutex_);
   published_.publish(own, p_);
 }
 
 double Window::p() {
-  const std::scoped_lock lock(own_mutex_);
+  const LockGuard lock(own_mutex_);
   return p_;
 }
 
 void Window::scale_p(double factor) {
-  const std::scoped_lock lock(own_mutex_);
+  const LockGuard lock(own_mutex_);
   p_ *= factor;
 }
 
 std::map<int, std::uint64_t> Window::versions() {
   std::map<int, std::uint64_t> versions;
   for (const auto& [rank, edge] : in_edges_) {
-    const std::scoped_lock lock(edge->mutex);
+    const LockGuard lock(edge->mutex);
     versions.emplace(rank, edge->reader.version());
   }
   return versions;
@@ -119,7 +121,7 @@ MailboxWriter& Window::writer_for(int in_neighbor) {
 void Window::replace(int in_neighbor, std::vector<std::byte>& bytes,
                      Mailbox::Meta meta) {
   InEdge& edge = in_edge(in_neighbor);
-  const std::scoped_lock lock(edge.mutex);
+  const LockGuard lock(edge.mutex);
   edge.reader.replace(bytes, meta);
 }
 
@@ -127,7 +129,7 @@ void Window::replace(int in_neighbor, std::vector<std::byte>& bytes,
 
 bool Window::put_directly(int out_neighbor, const DirectPut& put) {
   OutEdge& edge = *out_edges_.at(out_neighbor);
-  const std::scoped_lock lock(edge.mutex);
+  const LockGuard lock(edge.mutex);
   if (!edge.writer) return false;
   if (put.accumulates) {
     edge.writer->accumulate(put.x, put.weight, put.meta);
@@ -139,7 +141,7 @@ bool Window::put_directly(int out_neighbor, const DirectPut& put) {
 
 bool Window::get_directly(int in_neighbor, double weight, bool with_p) {
   InEdge& edge = in_edge(in_neighbor);
-  const std::scoped_lock lock(edge.mutex);
+  const LockGuard lock(edge.mutex);
   if (!edge.value) return false;
   edge.spare.resize(config_.nbytes);
   const PublishedValue::View view = edge.value->begin_read(edge.number);
@@ -155,7 +157,7 @@ void Window::attach_mailbox(int out_neighbor, SharedBytes shared) {
   if (found == out_edges_.end()) return;
   if (shared.bytes.size() < Mailbox::nbytes_for(config_.nbytes)) return;
   OutEdge& edge = *found->second;
-  const std::scoped_lock lock(edge.mutex);
+  const LockGuard lock(edge.mutex);
   edge.shared = std::move(shared);
   edge.writer.emplace(Mailbox(edge.shared.bytes, config_.nbytes, config_.dtype));
 }
@@ -168,7 +170,7 @@ void Window::attach_value(int in_neighbor, SharedBytes shared, std::size_t reade
     return;
   }
   InEdge& edge = *found->second;
-  const std::scoped_lock lock(edge.mutex);
+  const LockGuard lock(edge.mutex);
   edge.shared = std::move(shared);
   edge.number = reader;
   edge.value.emplace(edge.shared.bytes, config_.nbytes, readers);
@@ -176,12 +178,12 @@ void Window::attach_value(int in_neighbor, SharedBytes shared, std::size_t reade
 
 void Window::detach(int rank) {
   if (const auto found = out_edges_.find(rank); found != out_edges_.end()) {
-    const std::scoped_lock lock(found->second->mutex);
+    const LockGuard lock(found->second->mutex);
     found->second->writer.reset();
     found->second->shared = {};
   }
   if (const auto found = in_edges_.find(rank); found != in_edges_.end()) {
-    const std::scoped_lock lock(found->second->mutex);
+    const LockGuard lock(found->second->mutex);
     found->second->value.reset();
     found->second->shared = {};
   }

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "common/dtype.h"
+#include "common/mutex.h"
 #include "transport/channel.h"
 #include "window/mailbox.h"
 #include "window/mutex_queue.h"
@@ -35,24 +35,24 @@ struct WindowConfig {
 // One rank's part of a window: a mailbox for each in-neighbor, and the own value that
 // out-neighbors may read.
 //
-// Threads: update(), publish() and the p are for the program's threads, which they keep
-// apart by themselves; the rest of what in-neighbors leave is brought by whoever drives
-// the engine. None of them waits for another rank.
+// Threads: the program calls update(), publish(), put_directly(), get_directly() and
+// the functions for p on any thread. The leader of the engine calls the others, under
+// the progress lock. None of them waits for another rank.
 class Window {
  public:
   using Memory = std::shared_ptr<std::span<std::byte>>;
   using Weights = std::vector<std::pair<int, double>>;
 
-  // `value` is what the own tensor holds; `allocate` gives memory aligned to 64 bytes.
+  // `value` is the own tensor's value. `allocate` returns memory aligned to 64 bytes.
   Window(WindowConfig config, std::span<const std::byte> value,
          const std::function<Memory(std::size_t)>& allocate);
 
   const WindowConfig& config() const { return config_; }
 
-  // result = self_weight * own + the sum of the weighted values that in-neighbors have
-  // left, in ascending order of rank. `result` may be `own`. `resets` leaves zeros in
-  // their place. The same for p if `with_p`, else each p stays. `keeps` says that
-  // result takes the place of the own value.
+  // Sets `result`, which may be `own`, to self_weight * own + the weighted sum of the
+  // values that in-neighbors have left, added in ascending order of rank. `resets` sets
+  // those values to zero. `with_p` does the same to p. `keeps` makes the result the own
+  // value that neighbors see.
   struct Update {
     double self_weight = 1.0;
     Weights weights;
@@ -61,17 +61,17 @@ class Window {
     bool keeps = true;
   };
   void update(std::span<std::byte> result, std::span<const std::byte> own,
-              const Update& update);
+              const Update& update) NO_THREAD_SAFETY_ANALYSIS;  // locks several edges
 
-  // Shows the own value to the out-neighbors.
+  // Makes `own` the value that out-neighbors read.
   void publish(std::span<const std::byte> own);
 
   double p();
   void scale_p(double factor);
   std::map<int, std::uint64_t> versions();
 
-  // Does a put, or get, at once where the neighbor's memory is shared; else false. A
-  // get takes the place of what the neighbor has left here.
+  // Put into, and get from, memory that the neighbor shares. Return false if it shares
+  // none. A get replaces the value that the neighbor has left here.
   struct DirectPut {
     std::span<const std::byte> x;
     double weight = 1.0;
@@ -81,13 +81,14 @@ class Window {
   bool put_directly(int out_neighbor, const DirectPut& put);
   bool get_directly(int in_neighbor, double weight, bool with_p);
 
-  // --- For whoever drives the engine ---
+  // --- For the leader of the engine ---
 
-  // What a neighbor shares. What it makes no sense to share is not taken.
+  // Attach memory shared by a neighbor. Ignore memory of the wrong size and memory of
+  // other ranks.
   void attach_mailbox(int out_neighbor, SharedBytes shared);
   void attach_value(int in_neighbor, SharedBytes shared, std::size_t reader,
                     std::size_t readers);
-  // The neighbor is gone, or (all) the window is: nothing is done directly any more.
+  // Detach the memory shared by one rank, or by all, so that nothing is done directly.
   void detach(int rank);
   void detach_all();
   std::span<const std::byte> mailbox_memory(int in_neighbor) const {
@@ -96,15 +97,15 @@ class Window {
   std::span<const std::byte> published_memory() const { return *published_memory_; }
 
   bool has_in_neighbor(int rank) const { return in_edges_.contains(rank); }
-  // Where the values of an in-neighbor go that come as messages.
+  // Returns the writer for values of an in-neighbor that arrive as messages.
   MailboxWriter& writer_for(int in_neighbor);
-  // A copy of an in-neighbor's own value takes the place of what it has left.
+  // Replaces the value that an in-neighbor has left; see MailboxReader::replace().
   void replace(int in_neighbor, std::vector<std::byte>& bytes, Mailbox::Meta meta);
   PublishedValue& published() { return published_; }
-  // The out-neighbor's number as a reader of published(); nothing for another rank.
+  // Returns the number of an out-neighbor as a reader of published(), or nothing.
   std::optional<std::size_t> reader_number(int rank) const;
 
-  MutexQueue mutex_queue;  // of this rank's mutex; under the progress lock
+  MutexQueue mutex_queue;  // for this rank's mutex
 
  private:
   struct InEdge {
@@ -113,18 +114,20 @@ class Window {
 
     Memory memory;
     MailboxWriter writer;
-    std::mutex mutex;  // over all below
-    MailboxReader reader;
-    SharedBytes shared;  // the neighbor's own value, if it is
-    std::optional<PublishedValue> value;
-    std::size_t number = 0;        // as its reader
-    std::vector<std::byte> spare;  // for the next value that is read
+    Mutex mutex;
+    MailboxReader reader GUARDED_BY(mutex);
+    // The neighbor's own value, if it shares it, and this rank's number as its reader.
+    SharedBytes shared GUARDED_BY(mutex);
+    std::optional<PublishedValue> value GUARDED_BY(mutex);
+    std::size_t number GUARDED_BY(mutex) = 0;
+    std::vector<std::byte> spare GUARDED_BY(mutex);  // reused by get_directly()
   };
 
   struct OutEdge {
-    std::mutex mutex;  // over all below
-    SharedBytes shared;
-    std::optional<MailboxWriter> writer;  // to the neighbor's mailbox
+    Mutex mutex;
+    // The mailbox in the neighbor's memory, if it shares it.
+    SharedBytes shared GUARDED_BY(mutex);
+    std::optional<MailboxWriter> writer GUARDED_BY(mutex);
   };
 
   InEdge& in_edge(int rank) { return *in_edges_.at(rank); }
@@ -133,8 +136,8 @@ class Window {
   const WindowConfig config_;
   std::map<int, std::unique_ptr<InEdge>> in_edges_;
   std::map<int, std::unique_ptr<OutEdge>> out_edges_;
-  std::mutex own_mutex_;  // over p_, and the writing side of published_
-  double p_ = 1.0;
+  Mutex own_mutex_;  // also guards the writing side of published_
+  double p_ GUARDED_BY(own_mutex_) = 1.0;
   Memory published_memory_;
   PublishedValue published_;
 };
