@@ -7,17 +7,17 @@
 
 namespace bluecomm {
 
-// The other ranks, as far as windows need them.
+// The other ranks, as WindowService sees them.
 class WindowLinks {
  public:
   virtual ~WindowLinks() = default;
 
-  // Null: the rank is gone.
+  // Returns null if the rank is lost.
   virtual Channel* channel(int rank) const = 0;
   virtual bool is_gone(int rank) const = 0;
-  // Why, once it is known for certain that nothing more will come from it.
+  // Returns the reason, once it is certain that no message of the rank will arrive.
   virtual std::optional<std::string> why_gone(int rank) const = 0;
-  // rank 1 (hostB)
+  // Returns a text such as "rank 1 (hostB)".
   virtual std::string describe_rank(int rank) const = 0;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kLine = 64;
 
-// No cache keeps so much until the reader comes.
+// Values of this size do not stay in a cache until the reader takes them.
 constexpr std::size_t kStreamed = std::size_t{32} << 20;
 
 constexpr std::size_t padded(std::size_t nbytes) {
@@ -55,7 +55,7 @@ Mailbox::Layout& Mailbox::layout() const {
 
 std::atomic<std::uint64_t>& Mailbox::word() const { return layout().word; }
 
-// The index may come from the memory of a peer: whatever it is, it names a slot.
+// The index may come from a peer's memory, so an invalid one is mapped to a slot.
 Mailbox::Meta& Mailbox::meta(std::uint32_t index) const {
   return layout().metas[index % kSlots];
 }
@@ -90,7 +90,7 @@ void MailboxWriter::accumulate(std::span<const std::byte> x, double weight,
   if (seen.is_fresh) {
     const std::array<Term, 2> terms{Term{mailbox_.slot(seen.index).data()},
                                     Term{x.data(), weight}};
-    // Integers are not weighted: what is nothing to them is left out.
+    // Integers cannot be weighted, so a term of weight 0 is left out.
     const bool adds = weight != 0.0 || is_floating(mailbox_.dtype());
     combine_weighted(back(), std::span(terms).first(adds ? 2 : 1), 1.0,
                      mailbox_.dtype());
@@ -102,7 +102,7 @@ void MailboxWriter::accumulate(std::span<const std::byte> x, double weight,
       return;
     }
   }
-  // Nothing is published, or it was taken meanwhile; the reader alone changes nothing
+  // Nothing is published, or the reader has taken it meanwhile and changes nothing
   // more.
   copy_scaled(back(), x, weight, mailbox_.dtype());
   mailbox_.meta(back_) = meta;
@@ -125,7 +125,7 @@ bool MailboxReader::take() {
   do {
     seen = Mailbox::State::unpack(word);
     if (!seen.is_fresh) return false;
-    // The front slot goes back to the writer.
+    // The writer gets the front slot back, so its value is copied first.
     if (seen.adds && location_ == ValueLocation::kFront) copy_to_own();
     taken = {front_, false, false, seen.puts};
   } while (!mailbox_.word().compare_exchange_weak(word, taken.pack()));

@@ -10,22 +10,24 @@
 
 #include "common/dtype.h"
 
-// What one in-neighbor leaves for one rank: one writer, one reader, no lock.
+// A mailbox holds the value that one in-neighbor, the writer, leaves for one rank, the
+// reader, without a lock.
 //
-// Three slots change places by one atomic word: the writer fills its *back* slot, the
-// *middle* one is published, the reader holds the *front* one. A publication says SET x
-// or ADD x. Until it is taken, the next one takes its place: a put replaces it, an
-// accumulate replaces it by their sum. If the reader takes it while that sum is made,
-// the word has changed and ADD x alone is published, so nothing is lost or counted
-// twice; a publication is taken at most once, so one retry is enough.
+// Reader and writer exchange three slots through one atomic word: the writer fills its
+// *back* slot, the *middle* slot is published, and the reader holds the *front* slot. A
+// publication says SET x or ADD x. A publication that has not been taken is replaced by
+// the next one: by x for a put, by the sum of both for an accumulate. If the reader
+// takes it while the writer computes that sum, the word changes and the writer
+// publishes ADD x alone, so nothing is lost or counted twice. Only one retry is needed,
+// because a publication is taken at most once.
 //
-// The reader never writes a slot, so the writer may read what it has published even
-// while it is taken. A reader or writer that dies in the middle leaves the word, and
-// what was published last, as they were. See docs/notes/windows.md.
+// The reader never writes a slot, so the writer may read its own publication even while
+// it is being taken. If the reader or the writer dies, the word and the last
+// publication stay valid. See docs/notes/windows.md.
 
 namespace bluecomm {
 
-// The memory of a mailbox, which both sides may have mapped.
+// The memory of a mailbox, which both processes may have mapped.
 class Mailbox {
  public:
   static constexpr std::size_t kSlots = 3;
@@ -35,10 +37,10 @@ class Mailbox {
     bool carries_p = false;
   };
 
-  // The word. `puts` counts all puts ever published.
+  // The contents of the word. `puts` counts all puts ever published.
   struct State {
     std::uint32_t index = 0;
-    bool is_fresh = false;  // published, and not taken yet
+    bool is_fresh = false;  // published and not yet taken
     bool adds = false;
     std::uint64_t puts = 0;
 
@@ -48,11 +50,12 @@ class Mailbox {
 
   static std::size_t nbytes_for(std::size_t tensor_nbytes);
 
-  // Of `memory`, aligned to 64 bytes, that has been initialized; see initialize().
+  // Refers to `memory`, which is aligned to 64 bytes and has been initialized with
+  // initialize().
   Mailbox(std::span<std::byte> memory, std::size_t tensor_nbytes, DType dtype);
 
-  // Makes an empty mailbox: the writer's back slot is kFirstBack, the reader's front
-  // slot kFirstFront.
+  // Makes `memory` an empty mailbox, in which kFirstBack is the writer's back slot and
+  // kFirstFront the reader's front slot.
   static constexpr std::uint32_t kFirstBack = 1;
   static constexpr std::uint32_t kFirstFront = 2;
   static void initialize(std::span<std::byte> memory);
@@ -72,16 +75,17 @@ class Mailbox {
   DType dtype_;
 };
 
-// The in-neighbor's side. One thread at a time.
+// The in-neighbor's side of a mailbox. Used by one thread at a time.
 class MailboxWriter {
  public:
   explicit MailboxWriter(Mailbox mailbox) : mailbox_(mailbox) {}
 
-  // Publishes SET weight * x, or ADD weight * x. For integers the weight is 1 or 0.
+  // Publish SET weight * x and ADD weight * x. Integers need a weight of 1 or 0.
   void put(std::span<const std::byte> x, double weight, Mailbox::Meta meta);
   void accumulate(std::span<const std::byte> x, double weight, Mailbox::Meta meta);
 
-  // A put in two steps, for values that come bit by bit: fill back(), then publish.
+  // A put in two steps, for a value that arrives in parts: fill back(), then publish
+  // it.
   std::span<std::byte> back() const { return mailbox_.slot(back_); }
   void publish_put(Mailbox::Meta meta);
 
@@ -91,27 +95,29 @@ class MailboxWriter {
   std::uint64_t puts_ = 0;
 };
 
-// The owner's side: the value that the neighbor has left so far. One thread at a time.
+// The owner's side of a mailbox: the value that the neighbor has left so far. Used by
+// one thread at a time.
 class MailboxReader {
  public:
-  // `initial` is the value before the first put; null: zero.
+  // `initial` is the value before the first put; null stands for zero.
   MailboxReader(Mailbox mailbox, std::shared_ptr<const std::vector<std::byte>> initial);
 
-  // Brings the value up to date with what has been published. True if anything was.
+  // Takes the publication into the value. Returns whether there was one.
   bool take();
-  // Makes the value zero, and p too if `with_p`.
+  // Sets the value to zero, and p too if `with_p`.
   void reset(bool with_p);
-  // Makes the value `bytes`, as long as the tensor; memory that is not needed any more
-  // takes its place.
+  // Sets the value to `bytes`, which must be as long as the tensor, and leaves memory
+  // that is free for other use in `bytes`.
   void replace(std::vector<std::byte>& bytes, Mailbox::Meta meta);
 
-  // The value; empty for zero (or a tensor without elements).
+  // Returns the value; empty if it is zero, or if the tensor has no elements.
   std::span<const std::byte> value() const;
   double p() const { return p_; }
 
-  // Publications and replacements since clear_version(), also those not taken yet.
+  // Returns the number of puts and replacements since clear_version(), including puts
+  // that have not been taken.
   std::uint64_t version() const;
-  // Counts anew from what has been taken.
+  // Lets version() count from the puts that have been taken.
   void clear_version();
 
  private:
@@ -127,8 +133,8 @@ class MailboxReader {
   std::vector<std::byte> own_;
   double p_ = 0.0;
   std::uint64_t puts_taken_ = 0;
-  std::uint64_t puts_before_ = 0;  // clear_version()
-  std::uint64_t replaced_ = 0;     // since then
+  std::uint64_t puts_before_ = 0;  // puts_taken_ at the last clear_version()
+  std::uint64_t replaced_ = 0;     // replacements since then
 };
 
 }  // namespace bluecomm

@@ -9,26 +9,27 @@
 #include "request/message_prefix.h"
 #include "transport/channel.h"
 
-// What ranks say to each other about windows.
+// The messages of ranks about windows.
 
 namespace bluecomm {
 
 enum class WindowAction : std::uint32_t {
-  kPut = 1,     // weight * payload takes the place of what the sender left ...
-  kAccumulate,  // ... is added to it
-  kGet,         // asks for the own value
-  kLock,        // asks for the mutex
-  kCancel,      // of an earlier request, or: gives the mutex back
-  kOpen,        // the sender has made the window, and has sent what it shares of it
-  // The payload is memory of the sender that the receiver shares: the mailbox that it
-  // writes, or the own value, which it reads as number `other` of `readers`.
+  kPut = 1,     // sets the value that the sender leaves to weight * payload
+  kAccumulate,  // adds weight * payload to it
+  kGet,         // asks for the receiver's own value
+  kLock,        // asks for the receiver's mutex
+  kCancel,      // cancels an earlier request, or gives the mutex back
+  kOpen,        // the sender has made the window and sent its shared memory
+  // The payload is memory of the sender that the receiver maps: the mailbox that the
+  // receiver writes, or the sender's own value, which the receiver reads as reader
+  // `other` of `readers`.
   kShareMailbox,
   kShareValue,
-  // Answers, which carry the number of the request.
-  kDone,     // put or accumulate has its effect; the mutex is the asker's
+  // Answers, which carry the id of the request.
+  kDone,     // the put or accumulate has its effect; the asker holds the mutex
   kValue,    // the own value
   kWaits,    // the mutex is held by rank `other`
-  kRefused,  // the payload says why
+  kRefused,  // the payload is the reason
 };
 
 inline bool is_answer(WindowAction action) { return action >= WindowAction::kDone; }
@@ -38,7 +39,7 @@ struct WindowMessage : MessagePrefix {
 
   std::uint32_t epoch = 0;
   std::uint64_t window = 0;
-  RequestId request = 0;  // the asker's number for the part of a request
+  RequestId request = 0;  // the asker's id of the part; see WindowService
   WindowAction action = WindowAction::kPut;
   std::int32_t other = -1;
   std::uint32_t readers = 0;

@@ -4,20 +4,22 @@
 #include <deque>
 #include <optional>
 
+#include "request/base_request.h"
+
 namespace bluecomm {
 
-// The mutex of one window at one rank: who holds it, and who waits, in the order in
-// which they came.
+// The mutex of one window at one rank: its holder, and the claims that wait for it in
+// the order of their arrival. Guarded by the progress lock.
 class MutexQueue {
  public:
   struct Claim {
     int rank;
-    std::uint64_t request;  // the rank's number for it
+    RequestId request;  // at that rank
 
     bool operator==(const Claim&) const = default;
   };
 
-  // True: `claim` holds the mutex now; else it waits.
+  // Adds a claim. Returns whether it holds the mutex now; otherwise it waits.
   bool enter(Claim claim) {
     if (holder_) {
       waiting_.push_back(claim);
@@ -27,14 +29,14 @@ class MutexQueue {
     return true;
   }
 
-  // Takes a claim back, whether it holds or waits. The claim that holds the mutex now,
-  // if that is news.
+  // Removes a claim that holds the mutex or waits for it. Returns the claim that holds
+  // the mutex now, if that has changed.
   std::optional<Claim> leave(Claim claim) {
     std::erase(waiting_, claim);
     return holder_ == claim ? pass_on() : std::nullopt;
   }
 
-  // The same for all claims of a rank that is gone.
+  // Removes all claims of a lost rank likewise.
   std::optional<Claim> leave_all(int rank) {
     std::erase_if(waiting_, [&](const Claim& one) { return one.rank == rank; });
     return holder_ && holder_->rank == rank ? pass_on() : std::nullopt;

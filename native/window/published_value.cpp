@@ -12,8 +12,8 @@ constexpr std::size_t padded(std::size_t nbytes) {
   return (nbytes + kLine - 1) / kLine * kLine;
 }
 
-// Memory: a line with the number of the current slot, a line for each reader, the p of
-// each slot, the slots.
+// The memory holds, in this order: a line with the number of the current slot, a line
+// for each reader, the p of each slot, and the slots.
 using Word = std::atomic<std::uint32_t>;
 static_assert(Word::is_always_lock_free);
 
@@ -49,7 +49,7 @@ void PublishedValue::initialize(std::span<std::byte> memory, std::size_t readers
 
 Word& PublishedValue::current() const { return at<Word>(memory_, 0); }
 
-// One more than the slot's number, or 0.
+// Returns the word of a reader: the number of the slot that it reads plus 1, or 0.
 Word& PublishedValue::reading(std::size_t reader) const {
   return at<Word>(memory_, kLine * (1 + reader));
 }
@@ -83,8 +83,9 @@ void PublishedValue::publish(std::span<const std::byte> value, double p_of_value
 }
 
 PublishedValue::View PublishedValue::begin_read(std::size_t reader) {
-  // All in one order with the writer's store and its look at reading(): either it sees
-  // what is read here, or it is seen here that the value is not current any more.
+  // These accesses and the writer's accesses to the same words have one total order. So
+  // either the writer sees the slot that is read here, or this reader sees that the
+  // slot is not current any more.
   std::uint32_t seen = current().load();
   while (true) {
     reading(reader).store(seen + 1);

@@ -7,12 +7,12 @@
 
 namespace bluecomm {
 
-// A rank's own value as its out-neighbors see it: one writer, several readers that copy
-// it whenever they like, no lock.
+// A rank's own value as its out-neighbors see it: one writer and several readers, which
+// copy it at any time, without a lock.
 //
-// Each reader has a word in which it says what slot it reads; the writer fills a slot
-// that is neither current nor being read. With two slots more than readers there is
-// always one, also after readers have died in the middle.
+// Each reader has a word that names the slot that it reads. The writer fills a slot
+// that is neither current nor being read. There are two slots more than readers, so
+// such a slot always exists, even if readers have died while they were reading.
 class PublishedValue {
  public:
   struct View {
@@ -22,15 +22,16 @@ class PublishedValue {
 
   static std::size_t nbytes_for(std::size_t tensor_nbytes, std::size_t readers);
 
-  // Of `memory`, aligned to 64 bytes, that has been initialized.
+  // Refers to `memory`, which is aligned to 64 bytes and has been initialized.
   PublishedValue(std::span<std::byte> memory, std::size_t tensor_nbytes,
                  std::size_t readers);
   static void initialize(std::span<std::byte> memory, std::size_t readers);
 
-  // The writer; one thread at a time.
+  // Makes `value` and `p` current. Called by the writer, on one thread at a time.
   void publish(std::span<const std::byte> value, double p);
 
-  // Reader `reader`; one thread at a time. The view is valid until end_read().
+  // Returns the current value, which stays unchanged until end_read(). Called by reader
+  // number `reader`, on one thread at a time.
   View begin_read(std::size_t reader);
   void end_read(std::size_t reader);
 

@@ -1,3 +1,6 @@
+// Starts this rank's requests about windows, sends their parts and ends them. The
+// engine calls these functions under its progress lock; service_for_peers.cpp has the
+// other side.
 #include "window/service.h"
 
 #include <algorithm>
@@ -15,7 +18,7 @@ std::string seconds(std::chrono::steady_clock::duration time) {
   return text;
 }
 
-// The others are asked one at a time, in the order of the calls.
+// Returns whether parts of this kind are sent one at a time, in the order of the calls.
 bool uses_lane(WindowAction action) {
   return action == WindowAction::kPut || action == WindowAction::kAccumulate ||
          action == WindowAction::kGet;
@@ -56,7 +59,7 @@ WindowService::RequestPtr WindowService::open(WindowPtr window,
   return request;
 }
 
-// Lets a neighbor on this machine write and read what concerns it.
+// Shares this rank's memory with a neighbor on the same machine.
 void WindowService::share_with(int peer, const WindowPtr& window) {
   const WindowConfig& config = window->config();
   WindowMessage message;
@@ -200,7 +203,7 @@ void WindowService::add_part(RequestId number, Part part) {
   if (may_send) send(added);
 }
 
-// Of a part that has its effect.
+// Counts the value that a successful part has exchanged.
 void WindowService::note_exchange(const Part& part) {
   if (!uses_lane(part.message.action)) return;
   const bool is_get = part.message.action == WindowAction::kGet;
@@ -212,7 +215,7 @@ void WindowService::note_exchange(const Part& part) {
 
 void WindowService::send(Part& part) {
   Channel* const channel = links_.channel(part.peer);
-  if (channel == nullptr) return;  // its end is told by fail_gone()
+  if (channel == nullptr) return;  // fail_gone() will end the part
   const Header header = header_of(part.message, part.payload.size());
   part.outgoing = channel->send(header, part.payload);
 }
@@ -222,7 +225,7 @@ void WindowService::end_part(RequestId number, Status status) {
   if (found == parts_.end()) return;
   Part part = std::move(found->second);
   parts_.erase(found);
-  // An answer that is given up may never be whole.
+  // The rest of an answer to a failed part may never arrive.
   std::erase_if(arrivals_, [&](const auto& one) {
     return is_answer(one->message().action) && one->message().request == number;
   });
@@ -251,7 +254,7 @@ void WindowService::finish(WindowRequest& request, int awaited) {
   requests_.end(request);
 }
 
-// The peer is told that no answer is wanted any more.
+// Fails a part, and tells the peer that no answer is wanted any more.
 void WindowService::fail_part(RequestId number, Status status) {
   const Part& part = parts_.at(number);
   if (part.message.action == WindowAction::kLock && part.peer == rank_) {

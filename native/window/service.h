@@ -56,7 +56,7 @@ class WindowService {
   using RequestPtr = std::shared_ptr<WindowRequest>;
   using WindowPtr = std::shared_ptr<Window>;
 
-  // `job` is the same on all ranks of the job, and differs between jobs.
+  // `job` is a hash of the job's name.
   WindowService(int rank, std::uint64_t job, std::uint32_t epoch,
                 const WindowLinks& links, RequestTable& requests, WaitStats& stats)
       : rank_(rank),
@@ -69,9 +69,10 @@ class WindowService {
   // Makes a window known. The request is done when all its neighbors have done so.
   // Throws std::invalid_argument if the id is known.
   RequestPtr open(WindowPtr window, Clock::time_point deadline);
-  // Throws std::invalid_argument while requests of this rank are under way.
+  // Forgets a window. Throws std::invalid_argument while requests of this rank for it
+  // are under way.
   void remove(const Window& window);
-  // Returns true while a request of this rank for the window is under way.
+  // Returns whether a request of this rank for the window is under way.
   bool is_busy(const Window& window) const { return find_part(window) != nullptr; }
 
   // Start a request. put.x must stay alive and unchanged until the request is done.
@@ -80,33 +81,33 @@ class WindowService {
 
   // Asks for the mutex of one rank, which may be this one.
   RequestPtr lock(const WindowPtr& window, int owner, Clock::time_point deadline);
-  // Gives back the mutex that request `id` asked for, or gives the request up.
+  // Gives back the mutex that request `id` asked for, or cancels that request.
   void unlock(const WindowPtr& window, int owner, RequestId id);
 
-  // Fails all parts of a request that are unanswered ...
+  // Fails the unanswered parts of a request.
   void fail(const WindowRequest& request, const Status& status);
-  // ... because its deadline has passed.
+  // Fails them because the deadline has passed, and names the ranks.
   void expire(const WindowRequest& request);
-  // Says whom a request waits for.
+  // Returns the ranks that a request waits for.
   struct Awaited {
     std::set<int> ranks;
     std::string wish;  // what they have to do
   };
   Awaited awaited(const WindowRequest& request) const;
 
-  // Takes a message of type kWindow. Returns false, and leaves it, if it is not one of
-  // this job and version.
+  // Takes a message of type kWindow. Returns false and leaves it if it is not from this
+  // job and this version of bluecomm.
   bool take_message(int peer, std::unique_ptr<Incoming>& message);
-  // Moves what can be moved now. `gone` are the ranks that are gone. Returns true if
-  // anything changed.
+  // Moves what can be moved now. `gone` are the lost ranks. Returns whether anything
+  // changed.
   bool poll(std::span<const int> gone);
-  // Returns true while something is left to do besides this rank's requests.
+  // Returns whether something is left to do besides this rank's requests.
   bool outstanding() const {
     return !arrivals_.empty() || !sharings_.empty() ||
            abandoned_.size() < detached_.size();
   }
 
-  // Fails all that is under way and refuses more.
+  // Fails all requests, now and later, with `why`.
   void close(const std::string& why);
   // Drops all messages.
   void free();
@@ -117,13 +118,13 @@ class WindowService {
   struct Part {
     RequestPtr request;
     int peer = 0;
-    WindowMessage message;  // asks for it
+    WindowMessage message;  // the question
     std::span<const std::byte> payload;
     std::unique_ptr<Outgoing> outgoing;
-    int holder = -1;  // of the mutex that is asked for
+    int holder = -1;  // rank that holds the mutex that is asked for
   };
 
-  // A value that a peer has asked for.
+  // A peer reads this rank's own value.
   struct Serving {
     WindowPtr window;
     int peer;
@@ -131,7 +132,7 @@ class WindowService {
     std::unique_ptr<Outgoing> outgoing;
   };
 
-  // Memory that a peer is being told of.
+  // A peer is being sent a reference to shared memory.
   struct Sharing {
     WindowPtr window;
     int peer;
@@ -139,7 +140,7 @@ class WindowService {
     std::unique_ptr<Outgoing> outgoing;
   };
 
-  // What peers have said of a window that is not made here yet.
+  // Messages about a window that this rank has not made yet.
   struct Shared {
     int peer;
     WindowMessage message;
@@ -150,7 +151,7 @@ class WindowService {
     std::vector<Shared> shared;
   };
 
-  // service.cpp: what this rank asks for.
+  // service.cpp: requests of this rank.
   void share_with(int peer, const WindowPtr& window);
   void share(int peer, const WindowPtr& window, WindowMessage message,
              std::span<const std::byte> bytes);
@@ -168,7 +169,7 @@ class WindowService {
   bool fail_gone(int rank);
   void post(int peer, const WindowMessage& message, std::string_view text = {});
 
-  // service_for_peers.cpp: what other ranks ask for, and their answers.
+  // service_for_peers.cpp: requests of other ranks, and their answers.
   void serve(int peer, const WindowMessage& message,
              std::unique_ptr<Incoming> incoming);
   void refuse(int peer, const WindowMessage& message, const std::string& why);
@@ -196,15 +197,15 @@ class WindowService {
   RequestTable& requests_;
   WaitStats& stats_;
   std::unordered_map<std::uint64_t, WindowPtr> windows_;
-  std::map<std::uint64_t, Early> early_;  // of windows that are not made here yet
+  std::map<std::uint64_t, Early> early_;  // by window
   std::vector<Sharing> sharings_;
   std::map<RequestId, Part> parts_;
   std::map<Lane, std::deque<RequestId>> lanes_;
   std::vector<std::unique_ptr<WindowArrival>> arrivals_;
   std::vector<Serving> servings_;
-  std::set<int> detached_;   // ranks that are gone
-  std::set<int> abandoned_;  // those of them that have left nothing here any more
-  std::string closed_;       // why, once it is
+  std::set<int> detached_;   // lost ranks
+  std::set<int> abandoned_;  // lost ranks whose claims and payloads have been dropped
+  std::string closed_;       // the argument of close()
 };
 
 }  // namespace bluecomm

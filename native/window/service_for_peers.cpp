@@ -1,4 +1,5 @@
-// What other ranks ask of this rank's windows, and their answers to what it asked.
+// Serves the requests of other ranks about this rank's windows, and takes their answers
+// to its own requests. The engine calls these functions under its progress lock.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -8,7 +9,7 @@
 namespace bluecomm {
 namespace {
 
-// Of each payload per turn.
+// Bytes of each payload that are moved per turn.
 constexpr std::size_t kBudget = 1 << 20;
 
 }  // namespace
@@ -66,7 +67,7 @@ void WindowService::serve(int peer, const WindowMessage& message,
     case WindowAction::kValue:
     case WindowAction::kWaits:
     case WindowAction::kRefused:
-      return;  // dealt with above
+      return;  // handled above
   }
 }
 
@@ -91,7 +92,7 @@ void WindowService::note_open(int peer, std::uint64_t window) {
 void WindowService::take_shared(int peer, const WindowMessage& message,
                                 std::unique_ptr<Incoming> incoming) {
   std::optional<SharedBytes> bytes = incoming->share();
-  if (!bytes) return;  // messages will do
+  if (!bytes) return;  // the peers will use messages instead
   Shared shared{peer, message, std::move(*bytes)};
   const auto found = windows_.find(message.window);
   if (found != windows_.end()) {
@@ -117,7 +118,8 @@ void WindowService::receive(int peer, const WindowMessage& message,
                             const WindowPtr& window,
                             std::unique_ptr<Incoming> incoming) {
   if (!window->has_in_neighbor(peer)) {
-    refuse(peer, message, "has no place for it, as the asker is no in-neighbor");
+    refuse(peer, message,
+           "has no mailbox for it, because the asker is not an in-neighbor");
     return;
   }
   if (incoming->header().nbytes != window->config().nbytes) {
@@ -135,10 +137,11 @@ void WindowService::send_value(int peer, const WindowMessage& message,
   const auto reader = window->reader_number(peer);
   Channel* const channel = links_.channel(peer);
   if (!reader || channel == nullptr) {
-    refuse(peer, message, "does not show its value, as the asker is no out-neighbor");
+    refuse(peer, message,
+           "does not show its value, because the asker is not an out-neighbor");
     return;
   }
-  // It has what it asked for before, or wants it no more.
+  // The peer has received its earlier value, or has canceled that request.
   std::erase_if(servings_, [&](const Serving& one) {
     return one.window == window && one.peer == peer;
   });
@@ -180,7 +183,7 @@ void WindowService::finish_arrival(WindowArrival& arrival) {
           .accumulate(arrival.bytes(), 1.0, meta);
       break;
     case WindowAction::kValue: {
-      if (!parts_.contains(message.request)) return;  // given up
+      if (!parts_.contains(message.request)) return;  // canceled
       const Mailbox::Meta weighted{message.weight * message.p, meta.carries_p};
       arrival.window()->replace(arrival.peer(), arrival.bytes(), weighted);
       end_part(message.request, {});
@@ -252,14 +255,14 @@ void WindowService::cancel(int peer, const WindowMessage& message) {
 void WindowService::take_answer(int peer, const WindowMessage& message,
                                 std::unique_ptr<Incoming> incoming) {
   const auto found = parts_.find(message.request);
-  if (found == parts_.end() || found->second.peer != peer) return;  // given up
+  if (found == parts_.end() || found->second.peer != peer) return;  // canceled
   Part& part = found->second;
   switch (message.action) {
     case WindowAction::kDone:
       end_part(message.request, {});
       return;
     case WindowAction::kWaits:
-      // Whatever a peer says, it names a rank.
+      // A peer may send any number.
       if (message.other >= 0 && message.other < stats_.size()) {
         part.holder = message.other;
       }
@@ -283,11 +286,12 @@ void WindowService::take_answer(int peer, const WindowMessage& message,
     case WindowAction::kOpen:
     case WindowAction::kShareMailbox:
     case WindowAction::kShareValue:
-      return;  // no answers
+      return;  // not answers
   }
 }
 
-// What a rank that is gone leaves behind: mutexes, and payloads that will not come.
+// Releases the mutexes of a lost rank and drops its unfinished payloads, once it is
+// certain that none of its messages will arrive. Returns whether it did.
 bool WindowService::abandon(int rank) {
   if (abandoned_.contains(rank) || !links_.why_gone(rank)) return false;
   abandoned_.insert(rank);

@@ -30,13 +30,13 @@ bool WindowArrival::move(std::size_t budget) {
     const std::span<const std::byte> part = incoming_->readable();
     if (part.empty()) break;
     const std::span<std::byte> dst = into_.subspan(received_, part.size());
-    // Some transports put it there by themselves.
+    // A transport may have received it into dst itself.
     if (dst.data() != part.data()) {
       copy_scaled(dst, part, weight_,
                   window_ ? window_->config().dtype : DType::kUInt8);
     }
     incoming_->consume(part.size());
-    // A sender that has given up may have changed what was shown: it does not count.
+    // consume() fails if the sender has canceled the message: the bytes may be torn.
     if (incoming_->consumed() != received_ + part.size()) break;
     received_ += part.size();
   }

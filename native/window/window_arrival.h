@@ -11,11 +11,11 @@
 
 namespace bluecomm {
 
-// The payload of a message about a window, while it comes in.
+// The arriving payload of a message about a window.
 class WindowArrival {
  public:
-  // A put goes to the mailbox of its sender; all else to memory of its own. `weight`
-  // is applied on the way.
+  // Receives a put into the mailbox of its sender and other payloads into bytes(), each
+  // multiplied by `weight`.
   WindowArrival(int peer, const WindowMessage& message, std::shared_ptr<Window> window,
                 std::unique_ptr<Incoming> incoming, double weight);
 
@@ -23,7 +23,7 @@ class WindowArrival {
   const WindowMessage& message() const { return message_; }
   const std::shared_ptr<Window>& window() const { return window_; }
 
-  // Takes what has come, at most about `budget` bytes. True when that was anything.
+  // Takes at most about `budget` bytes of what has arrived. Returns whether any had.
   bool move(std::size_t budget);
   bool done() const { return received_ == incoming_->header().nbytes; }
   std::vector<std::byte>& bytes() { return own_; }
@@ -31,7 +31,7 @@ class WindowArrival {
  private:
   const int peer_;
   const WindowMessage message_;
-  const std::shared_ptr<Window> window_;  // null: the payload is text
+  const std::shared_ptr<Window> window_;  // null if the payload is text
   const std::unique_ptr<Incoming> incoming_;
   const double weight_;
   std::vector<std::byte> own_;
