@@ -21,10 +21,10 @@
 // Incoming, and passes the suite in native/tests/transport/conformance.h.
 //
 // Threads: an engine calls its transports, channels and messages from one thread at a
-// time, under its progress lock, so they need no locks of their own. No function
-// blocks. Only the sleep between prepare_sleep() and finish_sleep() happens outside the
-// lock: the sleeping thread polls wait_fd() and touches nothing else, while other
-// threads may call any function.
+// time, under its progress lock, so they need no locks of their own. No function may
+// block; only release_backend() may take a tenth of a second. Only the sleep between
+// prepare_sleep() and finish_sleep() happens outside the lock: the sleeping thread
+// polls wait_fd() and touches nothing else, while other threads may call any function.
 //
 // A message consists of a header and `nbytes` of payload. The headers of a channel
 // arrive in the order of the sends; its payloads may arrive in any order. A small
@@ -159,6 +159,7 @@ struct StreamCounters {
   }
 };
 
+// Counters of a channel. The bytes are those of payloads, without headers.
 struct ChannelStats {
   std::uint64_t messages_sent = 0;
   std::uint64_t bytes_sent = 0;

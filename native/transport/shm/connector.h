@@ -46,7 +46,7 @@ class Connector {
 
   const std::string& path() const { return listener_.path(); }
 
-  // Starts to dial, or continues.
+  // Starts to dial `peer`, unless it is being dialled already.
   void dial(int peer, const std::string& path);
   void give_up(int peer) { dials_.erase(peer); }
   bool is_dialling(int peer) const { return dials_.contains(peer); }

@@ -36,10 +36,10 @@ struct RingState {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// Memory order: a side that is about to sleep stores `sleeping` (or writer_waits) and
-// then looks at the ring. The other side moves the ring and then looks at that flag.
-// All four accesses are sequentially consistent, so at least one side sees the other's
-// store.
+// Memory order: a side that is about to sleep arms its doorbell (or sets writer_waits)
+// and then looks at the ring. The other side moves the ring and then looks at the
+// doorbell (or at writer_waits). All four accesses are sequentially consistent, so at
+// least one side sees the other's store.
 
 class RingWriter {
  public:
