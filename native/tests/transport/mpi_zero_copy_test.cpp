@@ -68,8 +68,8 @@ struct Two {
 };
 
 // Rank 1 has asked for the whole payload, and MPI moves nothing yet.
-struct Fixture : Two {
-  Fixture() {
+struct ZeroCopyFixture : Two {
+  ZeroCopyFixture() {
     fake->hold();
     outgoing = send(7);
     reader = ranks.await(1, 7);
@@ -117,7 +117,7 @@ TEST(mpi_zero_copy, passes_checks_of_the_suite) {
 }
 
 TEST(mpi_zero_copy, sends_from_the_payload_and_seals_it_when_mpi_has_read_it) {
-  Fixture at;
+  ZeroCopyFixture at;
   for (const std::span<const std::byte> chunk : at.fake->held()) {
     CHECK(chunk.data() >= at.payload.data() &&
           chunk.data() + chunk.size() <= at.payload.data() + kLarge);
@@ -137,7 +137,7 @@ TEST(mpi_zero_copy, sends_from_the_payload_and_seals_it_when_mpi_has_read_it) {
 }
 
 TEST(mpi_zero_copy, a_cancelled_payload_may_change_and_never_completes) {
-  Fixture at;
+  ZeroCopyFixture at;
   at.outgoing.reset();
   CHECK(at.lease.has_tenants());
   std::fill(at.payload.begin(), at.payload.end(), std::byte{0});
@@ -164,12 +164,12 @@ void discard(Two& at, const Outgoing& outgoing) {
 }
 
 TEST(mpi_zero_copy, a_discarded_payload_is_released_when_mpi_has_read_it) {
-  Fixture at;
+  ZeroCopyFixture at;
   discard(at, *at.outgoing);
 }
 
 TEST(mpi_zero_copy, a_lost_link_leaves_the_payload_to_mpi) {
-  Fixture at;
+  ZeroCopyFixture at;
   at.ranks[0].transport().forget(1);
   at.ranks.drive("the loss", [&] { return at.ranks[1].lost.contains(0); });
   at.outgoing.reset();
@@ -180,14 +180,14 @@ TEST(mpi_zero_copy, a_lost_link_leaves_the_payload_to_mpi) {
 }
 
 TEST(mpi_zero_copy, the_session_keeps_what_a_transport_leaves) {
-  Fixture at;
+  ZeroCopyFixture at;
   at.ranks[0].free_transport();
   at.outgoing.reset();
   CHECK(at.lease.has_tenants());
 }
 
 TEST(mpi_zero_copy, nothing_is_called_or_freed_after_mpi_is_finalized) {
-  Fixture at;
+  ZeroCopyFixture at;
   at.fake->end();
   at.ranks.drive("the loss", [&] { return at.ranks[0].lost.contains(1); });
   at.outgoing.reset();
@@ -196,7 +196,7 @@ TEST(mpi_zero_copy, nothing_is_called_or_freed_after_mpi_is_finalized) {
 }
 
 TEST(mpi_zero_copy, a_transport_releases_mpi_before_it_is_finalized) {
-  Fixture at;
+  ZeroCopyFixture at;
   at.fake->before_finalize([&at] {
     at.ranks[0].transport().release_backend();
     at.ranks.drive("the news", [&] { return at.ranks[1].lost.contains(0); });

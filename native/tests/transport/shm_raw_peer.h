@@ -44,9 +44,9 @@ class Sink final : public Receiver {
 };
 
 // A channel, and the raw memory of its other end.
-class Fixture {
+class RawShmPeer {
  public:
-  explicit Fixture(std::shared_ptr<SharedState> shared = make_shared_state()) {
+  explicit RawShmPeer(std::shared_ptr<SharedState> shared = make_shared_state()) {
     UniqueFd memory_file = make_memfd("test", sizeof(RingPair));
     memory_ = Mapping(memory_file.get(), sizeof(RingPair), Access::kReadWrite);
     int sockets[2];

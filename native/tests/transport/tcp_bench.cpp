@@ -31,7 +31,7 @@ namespace {
 using namespace bluecomm;
 using Clock = std::chrono::steady_clock;
 
-struct Settings {
+struct BenchSettings {
   int streams = 0;
   double seconds = 3;
   double warm_up = 1;   // time for the link to open more streams
@@ -90,7 +90,7 @@ void plain_receiver(int listener) {
   std::exit(0);
 }
 
-double plain_sender(const stream::Address& address, const Settings& settings) {
+double plain_sender(const stream::Address& address, const BenchSettings& settings) {
   const UniqueFd fd(socket(address.family(), SOCK_STREAM, 0));
   if (connect(fd.get(), address.data(), address.size()) != 0) fail("connect");
   cap_flows(settings.flow_cap);
@@ -111,7 +111,7 @@ double plain_sender(const stream::Address& address, const Settings& settings) {
 
 class Rank : public Receiver {
  public:
-  Rank(int rank, const Settings& settings)
+  Rank(int rank, const BenchSettings& settings)
       : transport_([&] {
           TcpOptions options;
           options.rank = rank;
@@ -189,7 +189,7 @@ void write_line(int fd, const std::string& text) {
 }
 
 // Plays rank 1: reads messages and answers pings until rank 0 says goodbye.
-void receiver(const Settings& settings, int in, int out) {
+void receiver(const BenchSettings& settings, int in, int out) {
   if (!settings.peer_netns.empty()) {
     const UniqueFd netns(open(settings.peer_netns.c_str(), O_RDONLY));
     if (!netns || setns(netns.get(), CLONE_NEWNET) != 0) fail("setns");
@@ -242,7 +242,7 @@ double ping(Rank& rank, int count) {
   return seconds_since(start) / count;
 }
 
-void sender(const Settings& settings, int in, int out) {
+void sender(const BenchSettings& settings, int in, int out) {
   const stream::Address plain_address = stream::parse_offer(read_line(in)).front();
   const double plain = plain_sender(plain_address, settings);
   Rank rank(0, settings);
@@ -267,7 +267,7 @@ void sender(const Settings& settings, int in, int out) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Settings settings;
+  BenchSettings settings;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--streams") settings.streams = std::atoi(argv[i + 1]);

@@ -103,7 +103,7 @@ void HandMadePeer::dial() {
 }
 
 bool HandMadePeer::greet() {
-  Stream& last = streams_.back();
+  PeerStream& last = streams_.back();
   static_cast<void>(stream::drive(last.fd.get(), last.handshake));
   if (last.handshake.state() != stream::Handshake::State::kDone) return false;
   if (wanted_ == 1) return true;

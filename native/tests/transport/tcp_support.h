@@ -73,7 +73,7 @@ class HandMadePeer {
   void close(std::size_t stream) { streams_[stream].fd.reset(); }
 
  private:
-  struct Stream {
+  struct PeerStream {
     UniqueFd fd;
     stream::Handshake handshake;
     std::size_t opened = 0;  // bytes received of the kOpen frame
@@ -85,7 +85,7 @@ class HandMadePeer {
   const std::uint32_t wanted_;
   const Spoil spoil_;
   stream::Hello hello_;
-  std::vector<Stream> streams_;
+  std::vector<PeerStream> streams_;
 };
 
 }  // namespace bluecomm::test

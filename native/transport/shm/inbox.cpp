@@ -67,7 +67,7 @@ class EagerIncoming final : public Incoming {
 // A large message. It shows its payload where the sender has put it.
 class LargeIncoming final : public Incoming {
  public:
-  struct Chunk {
+  struct MappedChunk {
     std::shared_ptr<const Mapping> mapping;
     std::span<const std::byte> bytes;
     std::size_t end;  // offset in the payload
@@ -94,7 +94,7 @@ class LargeIncoming final : public Incoming {
   // they may change, and consume() never counts them.
   std::span<const std::byte> readable() const override {
     if (!accepted_ || chunks_.empty()) return {};
-    const Chunk& chunk = chunks_.front();
+    const MappedChunk& chunk = chunks_.front();
     return chunk.bytes.last(chunk.end - consumed_);
   }
 
@@ -120,7 +120,7 @@ class LargeIncoming final : public Incoming {
 
   std::optional<SharedBytes> share() override {
     if (!in_place_ || cancelled_) return std::nullopt;
-    const Chunk& whole = chunks_.front();
+    const MappedChunk& whole = chunks_.front();
     auto owner = std::make_shared<WritablePart>(whole.mapping, whole.bytes);
     if (!owner->is_writable()) return std::nullopt;
     return SharedBytes{owner, owner->bytes()};
@@ -164,7 +164,7 @@ class LargeIncoming final : public Incoming {
   std::size_t received_ = 0;
   std::size_t consumed_ = 0;
   std::size_t reported_ = 0;
-  std::deque<Chunk> chunks_;
+  std::deque<MappedChunk> chunks_;
 };
 
 namespace {

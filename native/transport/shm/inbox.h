@@ -56,8 +56,8 @@ class Inbox : public std::enable_shared_from_this<Inbox> {
 
   Outbox* outbox_;
   RingConnection* connection_ = nullptr;
-  std::shared_ptr<Mapping> memory_;  // of the connection; still_valid() reads it
-  Direction* inbound_ = nullptr;     // in memory_
+  std::shared_ptr<Mapping> memory_;   // of the connection; still_valid() reads it
+  RingDirection* inbound_ = nullptr;  // in memory_
   std::uint64_t last_id_ = 0;
   std::unordered_map<std::uint64_t, LargeIncoming*> large_;  // not consumed completely
   std::vector<std::uint64_t> unflushed_;

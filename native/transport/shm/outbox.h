@@ -60,7 +60,7 @@ struct SentMessage {
   bool is_post = false;
   std::uint64_t id = 0;  // 0 until the message is announced
   std::size_t released = 0;
-  std::optional<std::size_t> live;  // if read in place: index in Direction::live
+  std::optional<std::size_t> live;  // if read in place: index in RingDirection::live
   std::size_t copied = 0;           // [0, copied) of the payload is in chunks
   std::shared_ptr<StagedCopies> copies;
   std::vector<Chunk> chunks;

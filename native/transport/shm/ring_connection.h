@@ -33,8 +33,8 @@ class RingConnection {
   int socket() const { return endpoints_.socket.get(); }
   pid_t peer_pid() const { return peer_pid_; }
   const std::shared_ptr<Mapping>& memory() const { return endpoints_.memory; }
-  Direction& outbound() const { return directions_[outbound_]; }
-  Direction& inbound() const { return directions_[1 - outbound_]; }
+  RingDirection& outbound() const { return directions_[outbound_]; }
+  RingDirection& inbound() const { return directions_[1 - outbound_]; }
 
   // Appends a frame and what follows it. Returns false if the ring is full or broken.
   bool push(Frame frame, std::span<const std::byte> header = {},
@@ -79,7 +79,7 @@ class RingConnection {
  private:
   Endpoints endpoints_;
   const pid_t peer_pid_;
-  Direction* directions_;
+  RingDirection* directions_;
   int outbound_;
   RingWriter writer_;
   RingReader reader_;

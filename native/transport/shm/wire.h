@@ -41,7 +41,7 @@ struct Frame {
   std::uint64_t segment = 0;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
-  std::uint64_t live = 0;  // kLarge, read in place: index in Direction::live
+  std::uint64_t live = 0;  // kLarge, read in place: index in RingDirection::live
 };
 static_assert(sizeof(Frame) == 48);
 
@@ -61,7 +61,7 @@ inline constexpr std::size_t kLiveMessages = 1024;
 // then clears the message's entry in `live` before it changes the memory. The receiver
 // looks at that entry after it has read, and does not count what it has read if the
 // entry is cleared. `revoked` does the same for all messages at once.
-struct Direction {
+struct RingDirection {
   RingState ring;
   alignas(64) std::atomic<std::uint32_t> revoked;
   std::atomic<std::uint64_t> live[kLiveMessages];  // ids of messages, or 0
@@ -69,7 +69,7 @@ struct Direction {
 
 // The shared memory of a connection. Direction 0 leads from the rank that dialled.
 struct RingPair {
-  Direction directions[2];
+  RingDirection directions[2];
 };
 
 // Orders accesses to a payload against those to `live` and `revoked`. g++ does not
