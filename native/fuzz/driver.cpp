@@ -17,11 +17,11 @@ extern "C" void __sanitizer_set_death_callback(void (*callback)())
 
 namespace {
 
-using Bytes = std::vector<std::uint8_t>;
+using FuzzBytes = std::vector<std::uint8_t>;
 
 constexpr std::size_t kMaxSize = 16 << 10;
 
-Bytes current;  // the input now running
+FuzzBytes current;  // the input now running
 std::string crash_file;
 
 void save_current() {
@@ -36,17 +36,17 @@ void on_abort(int) {
   std::_Exit(1);
 }
 
-void run(Bytes input) {
+void run(FuzzBytes input) {
   current = std::move(input);
   LLVMFuzzerTestOneInput(current.data(), current.size());
 }
 
-Bytes read_file(const std::filesystem::path& path) {
+FuzzBytes read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  return Bytes(std::istreambuf_iterator<char>(file), {});
+  return FuzzBytes(std::istreambuf_iterator<char>(file), {});
 }
 
-std::vector<Bytes> read_corpus(const std::vector<std::filesystem::path>& paths) {
+std::vector<FuzzBytes> read_corpus(const std::vector<std::filesystem::path>& paths) {
   std::vector<std::filesystem::path> files;
   for (const auto& path : paths) {
     if (!std::filesystem::is_directory(path)) {
@@ -58,18 +58,18 @@ std::vector<Bytes> read_corpus(const std::vector<std::filesystem::path>& paths) 
     }
   }
   std::sort(files.begin(), files.end());
-  std::vector<Bytes> corpus;
+  std::vector<FuzzBytes> corpus;
   for (const auto& file : files) corpus.push_back(read_file(file));
   return corpus;
 }
 
 class Mutator {
  public:
-  Mutator(std::vector<Bytes> corpus, std::uint64_t seed)
+  Mutator(std::vector<FuzzBytes> corpus, std::uint64_t seed)
       : corpus_(std::move(corpus)), random_(seed) {}
 
-  Bytes next() {
-    Bytes bytes = corpus_[below(corpus_.size())];
+  FuzzBytes next() {
+    FuzzBytes bytes = corpus_[below(corpus_.size())];
     for (std::size_t rounds = 1 + below(6); rounds > 0; --rounds) mutate(bytes);
     if (bytes.size() > kMaxSize) bytes.resize(kMaxSize);
     return bytes;
@@ -79,7 +79,7 @@ class Mutator {
   std::size_t below(std::size_t limit) { return random_() % limit; }
   std::uint8_t any_byte() { return static_cast<std::uint8_t>(random_()); }
 
-  void mutate(Bytes& bytes) {
+  void mutate(FuzzBytes& bytes) {
     const auto at = static_cast<std::ptrdiff_t>(below(bytes.size() + 1));
     const std::size_t left = bytes.size() - static_cast<std::size_t>(at);
     switch (below(6)) {
@@ -103,7 +103,7 @@ class Mutator {
                         static_cast<std::ptrdiff_t>(std::min(left, 1 + below(16))));
         break;
       case 4: {  // a piece of another input, or of this one again
-        const Bytes& other = corpus_[below(corpus_.size())];
+        const FuzzBytes& other = corpus_[below(corpus_.size())];
         if (other.empty()) break;
         const std::size_t from = below(other.size());
         const std::size_t count = 1 + below(other.size() - from);
@@ -117,7 +117,7 @@ class Mutator {
     }
   }
 
-  std::vector<Bytes> corpus_;
+  std::vector<FuzzBytes> corpus_;
   std::mt19937_64 random_;
 };
 
@@ -143,12 +143,12 @@ int main(int argc, char** argv) {
   std::signal(SIGABRT, on_abort);
   if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(save_current);
 
-  const std::vector<Bytes> corpus = read_corpus(paths);
+  const std::vector<FuzzBytes> corpus = read_corpus(paths);
   if (corpus.empty()) {
     std::fprintf(stderr, "usage: %s CORPUS... [--seconds S] [--seed N]\n", argv[0]);
     return 2;
   }
-  for (const Bytes& input : corpus) run(input);
+  for (const FuzzBytes& input : corpus) run(input);
 
   Mutator mutator(corpus, seed);
   const auto end =

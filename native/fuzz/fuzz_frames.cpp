@@ -12,7 +12,7 @@ using namespace bluecomm;
 using namespace bluecomm::stream;
 
 // Writes down what it is told; drops every fourth message.
-class Recorder final : public FrameSink {
+class FrameRecorder final : public FrameSink {
  public:
   Destination begin(const Frame& frame, std::size_t) override {
     if (frame.message % 4 == 3) return {};
@@ -34,7 +34,7 @@ class Recorder final : public FrameSink {
 
 // All of `bytes`, in pieces of at most `piece`; returns what happened.
 std::string parse(std::span<const std::byte> bytes, std::size_t piece) {
-  Recorder recorder;
+  FrameRecorder recorder;
   FrameParser parser(0);
   while (!bytes.empty()) {
     std::size_t count = 0;

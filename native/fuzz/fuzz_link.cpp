@@ -30,9 +30,9 @@ struct Sent {
   std::unique_ptr<SentMessage> message;
 };
 
-class Session {
+class LinkSession {
  public:
-  Session() : link_(kHead, 4096, std::make_shared<SegmentPool>()) {
+  LinkSession() : link_(kHead, 4096, std::make_shared<SegmentPool>()) {
     add_stream();
     add_stream();
   }
@@ -200,7 +200,7 @@ class Session {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::Input input(data, size);
-  Session session;
+  LinkSession session;
   while (!input.empty()) session.step(input);
   return 0;
 }

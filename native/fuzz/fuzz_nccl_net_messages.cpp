@@ -39,10 +39,10 @@ std::shared_ptr<nccl_net::Acceptor> acceptor() {
   return only;
 }
 
-class Session {
+class PluginSession {
  public:
   // `checked`: its frames go with checksums.
-  explicit Session(bool checked) : checked_(checked) {
+  explicit PluginSession(bool checked) : checked_(checked) {
     int pair[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
     peer_.reset(pair[0]);
@@ -52,7 +52,7 @@ class Session {
     write(std::as_bytes(std::span(&open, 1)));
     MUST(comm_->advance_opening());
   }
-  ~Session() {
+  ~PluginSession() {
     // Nobody is left for whom close() would wait.
     peer_.reset();
     comm_->close();
@@ -179,7 +179,7 @@ class Session {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::Input input(data, size);
-  Session session(input.byte() % 2 == 0);
+  PluginSession session(input.byte() % 2 == 0);
   while (!input.empty()) session.step(input);
   return 0;
 }

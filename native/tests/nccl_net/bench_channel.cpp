@@ -142,10 +142,10 @@ class SocketChannel final : public BenchChannel {
   }
   bool test_sent(void* request) override {
     std::size_t size = 0;
-    return send_->test(*static_cast<SocketStrategy::Request*>(request), &size);
+    return send_->test(*static_cast<SocketStrategy::SocketRequest*>(request), &size);
   }
   bool test_received(void* request, std::size_t* size) override {
-    return recv_->test(*static_cast<SocketStrategy::Request*>(request), size);
+    return recv_->test(*static_cast<SocketStrategy::SocketRequest*>(request), size);
   }
 
  private:

@@ -40,7 +40,7 @@ using namespace bluecomm::test;
 using Clock = std::chrono::steady_clock;
 using BenchChannels = std::vector<std::unique_ptr<BenchChannel>>;
 
-struct Settings {
+struct BenchSettings {
   ChannelSettings channel;
   std::size_t message = 1 << 20;
   std::size_t depth = 8;
@@ -110,7 +110,7 @@ double half_round_trip_us(BenchChannel& channel, bool first) {
 
 // Memory for `depth` messages, taken in turn, and the requests that are in flight.
 struct Flow {
-  Flow(BenchChannel& its_channel, const Settings& its_settings)
+  Flow(BenchChannel& its_channel, const BenchSettings& its_settings)
       : channel(its_channel),
         settings(its_settings),
         memory(settings.depth * settings.message) {}
@@ -120,7 +120,7 @@ struct Flow {
   }
 
   BenchChannel& channel;
-  const Settings& settings;
+  const BenchSettings& settings;
   std::vector<std::byte> memory;
   std::deque<void*> requests;
   std::size_t count = 0;
@@ -152,7 +152,8 @@ void turn_receiver(Flow& flow) {
   flow.over = size != flow.settings.message;
 }
 
-std::deque<Flow> make_flows(const BenchChannels& channels, const Settings& settings) {
+std::deque<Flow> make_flows(const BenchChannels& channels,
+                            const BenchSettings& settings) {
   std::deque<Flow> flows;
   for (const auto& channel : channels) flows.emplace_back(*channel, settings);
   return flows;
@@ -160,7 +161,7 @@ std::deque<Flow> make_flows(const BenchChannels& channels, const Settings& setti
 
 // Messages one after another for the time that is asked for. Returns the core seconds
 // that those after the warm-up took.
-double run_sender(const BenchChannels& channels, const Settings& settings) {
+double run_sender(const BenchChannels& channels, const BenchSettings& settings) {
   std::deque<Flow> flows = make_flows(channels, settings);
   const auto start = Clock::now();
   double cpu_before = 0;
@@ -179,7 +180,7 @@ double run_sender(const BenchChannels& channels, const Settings& settings) {
 }
 
 // Counts what has come between the end of the warm-up and the first flow's end.
-Figures run_receiver(const BenchChannels& channels, const Settings& settings) {
+Figures run_receiver(const BenchChannels& channels, const BenchSettings& settings) {
   std::deque<Flow> flows = make_flows(channels, settings);
   const auto is_over = [](const Flow& one) { return one.over; };
   auto start = Clock::now();
@@ -210,14 +211,14 @@ Figures run_receiver(const BenchChannels& channels, const Settings& settings) {
   return figures;
 }
 
-BenchChannels open_bench_channels(int control, const Settings& settings) {
+BenchChannels open_bench_channels(int control, const BenchSettings& settings) {
   BenchChannels channels;
   while (channels.size() < settings.comms)
     channels.push_back(open_bench_channel(control, settings.channel));
   return channels;
 }
 
-[[noreturn]] void run_child(int control, const Settings& settings) {
+[[noreturn]] void run_child(int control, const BenchSettings& settings) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
     if (!settings.peer_netns.empty()) {
@@ -237,7 +238,7 @@ BenchChannels open_bench_channels(int control, const Settings& settings) {
   }
 }
 
-Figures measure(const Settings& settings) {
+Figures measure(const BenchSettings& settings) {
   int lines[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, lines) != 0) {
     throw std::runtime_error("socketpair");
@@ -263,8 +264,8 @@ Figures measure(const Settings& settings) {
   return figures;
 }
 
-Settings parse(int argc, char** argv) {
-  Settings settings;
+BenchSettings parse(int argc, char** argv) {
+  BenchSettings settings;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     const char* const value = argv[i + 1];

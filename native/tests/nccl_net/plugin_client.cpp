@@ -27,14 +27,14 @@ void log(int, unsigned long, const char*, int, const char* format, ...) {
   va_end(arguments);
 }
 
-struct Library {
-  explicit Library(const std::string& path)
+struct PluginLibrary {
+  explicit PluginLibrary(const std::string& path)
       : handle(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
     if (handle == nullptr) throw std::runtime_error(dlerror());
   }
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-  ~Library() { dlclose(handle); }
+  PluginLibrary(const PluginLibrary&) = delete;
+  PluginLibrary& operator=(const PluginLibrary&) = delete;
+  ~PluginLibrary() { dlclose(handle); }
 
   void* find(const std::string& name) const {
     void* const found = dlsym(handle, name.c_str());
@@ -179,7 +179,7 @@ class VersionPlayer final : public PluginClient {
   }
 
  private:
-  const Library library_;
+  const PluginLibrary library_;
   const Net* const net_;
   void* context_ = nullptr;
 };

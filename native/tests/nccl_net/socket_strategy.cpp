@@ -47,9 +47,9 @@ SocketStrategy::~SocketStrategy() {
   }
 }
 
-SocketStrategy::Request* SocketStrategy::post(std::byte* data, std::size_t size) {
+SocketStrategy::SocketRequest* SocketStrategy::post(std::byte* data, std::size_t size) {
   const auto slot = std::find_if(requests_.begin(), requests_.end(),
-                                 [](const Request& one) { return !one.used; });
+                                 [](const SocketRequest& one) { return !one.used; });
   if (slot == requests_.end()) return nullptr;
   slot->used = true;
   slot->announced = false;
@@ -59,7 +59,7 @@ SocketStrategy::Request* SocketStrategy::post(std::byte* data, std::size_t size)
   return &*slot;
 }
 
-bool SocketStrategy::test(Request& request, std::size_t* size) {
+bool SocketStrategy::test(SocketRequest& request, std::size_t* size) {
   if (!request.announced) {
     if (!announce(request)) return false;
     request.announced = true;
@@ -78,7 +78,7 @@ bool SocketStrategy::test(Request& request, std::size_t* size) {
 }
 
 // The four bytes of the length: none of them, or all.
-bool SocketStrategy::announce(Request& request) {
+bool SocketStrategy::announce(SocketRequest& request) {
   std::uint32_t length = static_cast<std::uint32_t>(request.size);
   auto* const bytes = reinterpret_cast<std::byte*>(&length);
   std::size_t moved = move(control_.get(), bytes, sizeof length);
@@ -91,7 +91,7 @@ bool SocketStrategy::announce(Request& request) {
   return true;
 }
 
-void SocketStrategy::split(Request& request) {
+void SocketStrategy::split(SocketRequest& request) {
   const std::size_t equal = (request.size + data_.size() - 1) / data_.size();
   const std::size_t piece = std::max(equal, kMinPiece);
   const std::size_t count = (request.size + piece - 1) / piece;
@@ -110,7 +110,7 @@ void SocketStrategy::split(Request& request) {
 
 // Spins while it has pieces, as NCCL's helpers do.
 void SocketStrategy::help(Helper& helper) const {
-  std::deque<Piece> own;
+  std::deque<MessagePiece> own;
   while (true) {
     {
       std::unique_lock lock(helper.mutex);
@@ -122,12 +122,13 @@ void SocketStrategy::help(Helper& helper) const {
       own.insert(own.end(), helper.pieces.begin(), helper.pieces.end());
       helper.pieces.clear();
     }
-    for (Piece& piece : own) {
+    for (MessagePiece& piece : own) {
       piece.offset +=
           move(piece.fd, piece.data + piece.offset, piece.size - piece.offset);
       if (piece.offset == piece.size) --piece.request->pieces_left;
     }
-    std::erase_if(own, [](const Piece& piece) { return piece.offset == piece.size; });
+    std::erase_if(own,
+                  [](const MessagePiece& piece) { return piece.offset == piece.size; });
   }
 }
 

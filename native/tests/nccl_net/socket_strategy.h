@@ -21,7 +21,7 @@ namespace bluecomm::test {
 // data sockets, which is NCCL's default, all bytes follow on the control socket.
 class SocketStrategy {
  public:
-  struct Request {
+  struct SocketRequest {
     bool used = false;
     bool announced = false;
     std::byte* data = nullptr;
@@ -35,35 +35,35 @@ class SocketStrategy {
   ~SocketStrategy();
 
   // Null: all slots are taken.
-  Request* post(std::byte* data, std::size_t size);
+  SocketRequest* post(std::byte* data, std::size_t size);
   // Only the oldest request may be asked for. Throws std::runtime_error.
-  bool test(Request& request, std::size_t* size);
+  bool test(SocketRequest& request, std::size_t* size);
 
  private:
-  struct Piece {
+  struct MessagePiece {
     int fd;
     std::byte* data;
     std::size_t size;
     std::size_t offset;
-    Request* request;
+    SocketRequest* request;
   };
   struct Helper {
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<Piece> pieces;
+    std::deque<MessagePiece> pieces;
     bool stop = false;
     std::thread thread;
   };
 
   std::size_t move(int fd, std::byte* data, std::size_t size) const;
-  bool announce(Request& request);
-  void split(Request& request);
+  bool announce(SocketRequest& request);
+  void split(SocketRequest& request);
   void help(Helper& helper) const;
 
   const bool sends_;
   const UniqueFd control_;
   const std::vector<UniqueFd> data_;
-  std::array<Request, 32> requests_;
+  std::array<SocketRequest, 32> requests_;
   std::size_t next_socket_ = 0;
   std::vector<std::unique_ptr<Helper>> helpers_;
 };

@@ -44,8 +44,10 @@ TEST(nccl_net_socket_strategy, every_byte_arrives_with_and_without_data_sockets)
       std::vector<std::byte> data(script.next_size());
       script.fill(k, data);
       std::vector<std::byte> into(data.size() + 100);
-      SocketStrategy::Request* const sent = sender->post(data.data(), data.size());
-      SocketStrategy::Request* const got = receiver->post(into.data(), into.size());
+      SocketStrategy::SocketRequest* const sent =
+          sender->post(data.data(), data.size());
+      SocketStrategy::SocketRequest* const got =
+          receiver->post(into.data(), into.size());
       REQUIRE(sent != nullptr && got != nullptr);
       bool is_sent = false;
       std::size_t size = 0;

@@ -28,7 +28,7 @@ Hello hello_from(int rank) {
 }
 
 // Rank 1, to which rank 0 connects: it lets in who knocks.
-class Receiver {
+class ByteReceiver {
  public:
   const std::vector<Address>& addresses() const { return listener_.addresses(); }
 
@@ -52,7 +52,7 @@ class Receiver {
 };
 
 TEST(stream_connection, one_that_is_over_has_no_part_in_the_number_of_streams) {
-  Receiver receiver;
+  ByteReceiver receiver;
   Options options = options_of(0);
   options.count = std::make_shared<StreamCount>(8);
   Poller poller;

@@ -11,8 +11,8 @@
 namespace bluecomm::test {
 namespace {
 
-struct Memory {
-  Memory(std::size_t nbytes, std::size_t readers)
+struct PublishedMemory {
+  PublishedMemory(std::size_t nbytes, std::size_t readers)
       : storage(PublishedValue::nbytes_for(nbytes, readers) + 64) {
     void* start = storage.data();
     std::size_t room = storage.size();
@@ -26,7 +26,7 @@ struct Memory {
 };
 
 TEST(published_value, what_is_read_stays_until_the_end_of_reading) {
-  Memory memory(3, 2);
+  PublishedMemory memory(3, 2);
   PublishedValue value(memory.bytes, 3, 2);
   const auto publish = [&](int byte) {
     value.publish(std::vector<std::byte>(3, std::byte(byte)), byte);
@@ -48,7 +48,7 @@ TEST(published_value, what_is_read_stays_until_the_end_of_reading) {
 TEST(published_value, no_read_is_torn_while_the_writer_never_stops) {
   constexpr std::size_t kBytes = 50000;
   constexpr std::size_t kReaders = 2;
-  Memory memory(kBytes, kReaders);
+  PublishedMemory memory(kBytes, kReaders);
   PublishedValue value(memory.bytes, kBytes, kReaders);
   std::atomic<int> reading = kReaders;
   std::vector<std::thread> readers;
