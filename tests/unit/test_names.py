@@ -18,20 +18,12 @@ SIBLING_ROLES = {
     *("Outbox", "PostedReceive", "SentMessage", "Verdict"),
 }
 # Fixtures of single test programs and files, which no other file can see.
-FIXTURES = {"Case", "Pair", "Rank", "Runner", "World"}
+FIXTURES = {"BenchSettings", "Case", "Pair", "Rank", "Runner", "World"}
 # These files spell the types of MPI and of NCCL as their headers do.
 FOREIGN = re.compile(r"^(mpi/(abi_\w+|functions)|nccl_net/abi)\.h$")
 
 # To be renamed, by the part of the code that has to do it.
-TEMPORARY = {
-    "lifecycle": {"Memory"},
-    "stream": {
-        *("Bytes", "Direction", "Library", "Piece", "Receiver"),
-        *("Recorder", "Request", "Segment", "Session", "Settings"),
-        *("Accept", "Connect", "Init", "Irecv", "Isend", "Listen", "RegMr"),
-    },
-    "transport": {"Chunk", "Fixture", "Stream"},
-}
+TEMPORARY = {"stream": {"Request", "Segment"}}
 
 COMMENT_OR_TEXT = re.compile(
     r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
@@ -112,25 +104,19 @@ def collisions(types):
     """Return the definitions of each name that stands for several types.
 
     A type in a class is written with the name of the class (``Operation::State``), so
-    two of them may have one name; it must not hide a type that stands in no class. An
-    alias with the same target in several files is one type.
+    two such types may share a name. They must not share it with a type outside of
+    classes. Aliases with the same target are one type, and ``using State =
+    Operation::State`` adds none.
     """
     by_name = defaultdict(list)
     for found in types:
-        by_name[found.name].append(found)
+        if found.target != found.name:
+            by_name[found.name].append(found)
     return {
         name: same
         for name, same in by_name.items()
-        if not all(one.is_nested for one in same) and len(meanings(same)) > 1
-    }
-
-
-def meanings(types):
-    """Return the distinct types among ``types``, which all have one name."""
-    return {
-        one.target or one.scopes
-        for one in types
-        if one.target != one.name  # `using Ticket = Service::Ticket`
+        if not all(one.is_nested for one in same)
+        and len({one.target or one.scopes for one in same}) > 1
     }
 
 
