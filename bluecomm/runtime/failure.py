@@ -39,15 +39,15 @@ def failure(
     """Return the exception that stands for a failed completion.
 
     Args:
-        completion: What the engine said; not a success.
-        kind: The engine's word for the operation.
+        completion: The engine's outcome, which is a failure.
+        kind: The name of the function that was called.
         name: Name of the operation.
         rank: This rank.
         timeout_s: Deadline of the operation.
 
     Returns:
-        ``ValueError`` for a call that was wrong on this rank alone, else the
-        ``BluecommError`` for the code, with the facts.
+        ``ValueError`` for a call that was invalid on this rank alone, otherwise the
+        ``BluecommError`` for the code.
     """
     if completion.code == INVALID:
         return ValueError(completion.text)

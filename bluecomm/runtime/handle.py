@@ -40,8 +40,8 @@ class RequestOwner(Protocol):
 class Handle(abc.ABC, Generic[Result]):
     """An operation, or a call about a window, that was started and may still run.
 
-    The tensors that it reads and writes are kept alive until it has ended, also when
-    the handle is dropped without ``wait``. It is waited for once.
+    Its tensors are kept alive until it has ended, even if the handle is dropped without
+    ``wait``. A handle is waited for once.
     """
 
     __slots__ = ()
@@ -56,19 +56,19 @@ class Handle(abc.ABC, Generic[Result]):
 
     @abc.abstractmethod
     def wait(self, timeout_s: float | None = None) -> Result:
-        """Return the result, as soon as it is there.
+        """Return the result as soon as it is available.
 
         Args:
-            timeout_s: Seconds to wait at most; the operation goes on after that and the
-                handle can be waited for again. Default: the operation's own deadline.
+            timeout_s: Seconds to wait at most. The operation goes on after that, and
+                the handle can be waited for again. Default: the operation's deadline.
 
         Returns:
             What the blocking form of the operation returns.
 
         Raises:
             ValueError: The handle has been waited for already.
-            MismatchError: The ranks called the operation with differing arguments.
-            PeerLostError: A rank that takes part is gone.
+            MismatchError: The ranks called the operation with different arguments.
+            PeerLostError: A rank that takes part is lost.
             CommunicationTimeout: The deadline or ``timeout_s`` passed.
             ShutdownError: ``shutdown`` cut the operation short.
         """
@@ -134,11 +134,11 @@ class RequestHandle(Handle[Result]):
             world.release(number)
 
     def _fresh(self) -> Callable[[int], Result]:
-        """Return the maker of the result, which is there until ``wait`` used it."""
+        """Return the function that makes the result; ``wait`` uses it once."""
         if self._finish is None:
             raise ValueError(
                 f"cannot find handle: {self._label()} has been waited for already; "
-                "a handle is waited for once, keep the result"
+                "a handle can be waited for once, so keep the result"
             )
         return self._finish
 
@@ -172,7 +172,7 @@ class FinishedHandle(RequestHandle[Result]):
 
 
 class MappedHandle(Handle[Result]):
-    """A handle whose result is made from that of another one."""
+    """A handle whose result is made from the result of another handle."""
 
     __slots__ = ("_inner", "_map")
 
@@ -191,7 +191,7 @@ class MappedHandle(Handle[Result]):
 
 
 class GroupHandle(Handle[list[Result]]):
-    """A handle of several operations, whose results it gives in order."""
+    """A handle of several operations, which returns their results in order."""
 
     __slots__ = ("_members",)
 
@@ -213,7 +213,7 @@ def wait_all(
 ) -> list[Result]:
     """Wait for all handles and return their results in order.
 
-    All are waited for even when one of them fails; then the first failure is raised.
+    All are waited for even if one of them fails; then the first error is raised.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     results, failures = [], []

@@ -1,9 +1,9 @@
-"""Watches a rank's outstanding operations: warnings, deadlines, news of lost peers.
+"""Watches a rank's outstanding requests: warnings, deadlines, news of lost peers.
 
-Two clocks run here (they are apart on purpose). A *dead* rank is news from the agent
-and fails what waits for it at once. A *silent* rank that lives may just be busy:
-operations that wait for it are reported after 10, 60 and 300 s, and their deadline is
-put off while it uses its processor.
+A dead rank and a silent rank are treated differently. The agent reports a *dead* rank,
+and requests that wait for it fail at once. A *silent* rank that is alive may be busy:
+requests that wait for it are reported after 10, 60 and 300 s, and their deadlines are
+extended while it uses its processor.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logging.getLogger("bluecomm")
 
 _TICK_S = 0.5
 _WARN_AFTER_S = (10.0, 60.0, 300.0)
-# What a rank sent before it ended may still be under way for so long.
+# How long the last messages of a rank that has ended may still be on their way.
 _LAST_BYTES_S = 0.5
 
 
@@ -76,7 +76,7 @@ class WatchedWorld(Protocol):
 
 
 class Monitor:
-    """Daemon thread that watches the operations of one world."""
+    """Daemon thread that watches the requests of one world."""
 
     def __init__(self, world: WatchedWorld) -> None:
         self._world = world
@@ -85,7 +85,7 @@ class Monitor:
         self._awake = threading.Event()
         self._awake.set()
         self._warned: collections.Counter[int] = collections.Counter()
-        # Warning that awaits the agent's table: operation, and how many more stall.
+        # Warning that waits for the agent's table: id, and number of other stalls.
         self._unreported: tuple[int, int] | None = None
         self._ask_again_at = 0.0
         self._finished: collections.deque[tuple[float, int, str]] = collections.deque()
@@ -98,11 +98,11 @@ class Monitor:
             self._agent.listen(self._on_news)
 
     def suspend(self) -> None:
-        """Watch nothing until ``resume``; news of lost peers still comes in."""
+        """Stop watching until ``resume``; news of lost peers still arrives."""
         self._awake.clear()
 
     def resume(self) -> None:
-        """Go on watching."""
+        """Continue to watch."""
         self._awake.set()
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Monitor:
             self._look_at(self._world.engine.pending())
 
     def _pass_on_finished(self) -> None:
-        """Tell the engine of ranks that ended well, once their last bytes are in."""
+        """Report ranks that succeeded to the engine, after their last messages."""
         while self._finished and self._finished[0][0] < time.monotonic():
             _, rank, text = self._finished.popleft()
             self._world.engine.peer_lost(rank, text)
@@ -151,19 +151,19 @@ class Monitor:
         )
 
     def _is_near(self, operation: PendingRequest) -> bool:
-        """Return whether an operation's deadline is near and may be put off."""
+        """Return whether a request's deadline is near and may be extended."""
         stands = self._world.has_hard_deadline(operation["id"])
         return not stands and self._policy.is_near(operation["age_s"])
 
     def _foremost(self, operations: list[PendingRequest]) -> PendingRequest:
-        """Return the operation that the program blocks in, else the oldest one."""
+        """Return the request that the program waits for, or the oldest one."""
         return max(
             operations,
             key=lambda one: (self._world.is_waited_for(one["id"]), one["age_s"]),
         )
 
     def _warn(self, due: list[PendingRequest]) -> None:
-        """Warn of operations that wait; the table follows when the agent has it."""
+        """Warn about stalled requests, with a table once the agent has sent it."""
         operation = self._foremost(due)
         if self._warned[operation["id"]] == len(_WARN_AFTER_S):
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
@@ -181,10 +181,10 @@ class Monitor:
 
     def _tell(self, frame: Frame) -> None:
         assert self._agent is not None
-        with contextlib.suppress(BluecommError):  # the link's reader sees it, too
+        with contextlib.suppress(BluecommError):  # the reading thread reports it
             self._agent.send(frame)
 
-    # -- news, on the link's thread ---------------------------------------------------
+    # -- news, on the agent connection's thread ---------------------------------------
 
     def _on_news(self, news: News) -> None:
         if isinstance(news, RankLost):
@@ -202,7 +202,7 @@ class Monitor:
 
     def _on_lost(self, rank: int, text: str) -> None:
         if rank == self._world.rank:
-            _log.error("the launcher takes this rank for lost: %s", text)
+            _log.error("the launcher considers this rank lost: %s", text)
         else:
             self._world.engine.peer_lost(rank, text)
 
@@ -237,7 +237,7 @@ class Monitor:
             )
             if is_due:
                 _log.warning("%s", report)
-            with contextlib.suppress(ValueError):  # it has ended since, and is released
+            with contextlib.suppress(ValueError):  # it may be released by now
                 if self._blocks(operation) and (cycle := report.find_cycle()):
                     self._world.engine.fail(number, MISMATCH, cycle)
                 elif self._is_near(operation) and report.excuses_all(
@@ -248,12 +248,12 @@ class Monitor:
     def _blocks(self, operation: PendingRequest) -> bool:
         """Return whether the program blocks in an operation that others must call.
 
-        A call about a window, which others need not call, never does.
+        False for calls about windows, which other ranks do not have to call.
         """
         return not operation["wish"] and self._world.blocks_program(operation["id"])
 
     def _on_agent_lost(self, news: AgentLost) -> None:
-        """The launcher is gone: this process must not outlive it."""
+        """End this process, which must not outlive its launcher."""
         if self._stop.is_set():
             return
         _log.error("%s; rank %d ends", news.text, self._world.rank)

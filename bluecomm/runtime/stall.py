@@ -1,4 +1,4 @@
-"""What is known of an operation that waits for other ranks, as a table to print."""
+"""Reports about an operation that waits for other ranks, as a table to print."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from bfrun.frames import OutstandingOperation, StallTable
     from bluecomm._native import PendingRequest
 
-# An operation younger than this may be in a report by chance.
+# A younger operation may have been caught in a report by chance.
 _SETTLED_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
 class RankState:
-    """One rank as the agents saw it, and the operations that it has outstanding."""
+    """One rank as the agents saw it, and its outstanding operations."""
 
     rank: int
     host: str
@@ -51,7 +51,7 @@ class RankState:
 class StallReport:
     """An operation that waits, and the states of the ranks.
 
-    ``others`` is how many more operations of this rank have waited as long.
+    ``others`` is the number of other operations of this rank that have waited as long.
     """
 
     rank: int
@@ -69,7 +69,7 @@ class StallReport:
     def alone(
         cls, rank: int, operation: PendingRequest, others: int = 0
     ) -> StallReport:
-        """Return the report of a rank that can ask nobody."""
+        """Return the report of a rank that has no agent to ask."""
         return cls(
             rank,
             operation["kind"],
@@ -91,7 +91,7 @@ class StallReport:
         table: StallTable,
         others: int = 0,
     ) -> StallReport:
-        """Return the report that the driver has gathered from all ranks."""
+        """Return the report with the states that the driver has gathered."""
         states = {
             int(number): RankState(
                 rank=int(number),
@@ -109,7 +109,7 @@ class StallReport:
         """Return whether all awaited ranks are busy, or wait for such ranks.
 
         Args:
-            within_s: A rank is busy if it has used its processor so recently.
+            within_s: A rank is busy if it has used its processor within this time.
         """
         return all(self._excuses(rank, within_s, ()) for rank in self.waiting_for)
 
@@ -125,14 +125,15 @@ class StallReport:
         )
 
     def find_cycle(self) -> str | None:
-        """Return the error of blocking calls that wait for each other in a circle.
+        """Return the error if blocking calls wait for each other in a circle.
 
-        Rank a waits for b in 'x', which b has not called, because b blocks in 'y' and
-        waits there, perhaps by way of others, for a. No time will mend that.
+        For example, rank a waits for b in 'x', which b has not called, because b blocks
+        in 'y' and waits there for a, possibly through other ranks. Such ranks would
+        wait forever.
         """
         mine = self.states[self.rank].blocked_in() if self.rank in self.states else None
         if mine is None or mine.name != self.name or mine.age_s > self.age_s:
-            return None  # the states are older than this call
+            return None  # the states were taken before this call
         path = [self.rank]
         while True:
             here = self.states.get(path[-1])

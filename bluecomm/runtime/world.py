@@ -1,4 +1,4 @@
-"""The world: one process's engine, its place among the ranks, and what runs there."""
+"""The world: one process's engine, its rank, and the requests that it has started."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("bluecomm")
 
-# Completed operations that nobody waits for are noticed when so many are outstanding;
-# at the next one while a transport still reads what a failed one has left.
+# Starting a request releases dropped ones that have ended if at least this many are
+# kept; always while a transport still reads the memory of a failed one.
 _REAP_AT = 256
 
 _CLOSE_TIMEOUT_S = 5.0
 
-# What a transport was left to read when its world ended, which it may do for good.
+# Memory that a transport was still reading when its world ended. It is never freed.
 _held: list[object] = []
 
 
@@ -46,15 +46,15 @@ class World:
 
     Args:
         config: Settings.
-        rendezvous: Where to meet the other ranks.
+        rendezvous: Finds the other ranks.
         memory: Allocator of shared memory; it outlives the world.
-        topology: Digest of the topology that this rank starts with; all must agree.
-        recorder: Takes the events of a timeline, where one is made.
+        topology: Digest of this rank's first topology, on which all ranks must agree.
+        recorder: Records the events of a timeline, if one is made.
 
     Raises:
-        CommunicationTimeout: Some ranks did not come.
-        MismatchError: The ranks have differing versions of bluecomm, or were started
-            with differing settings.
+        CommunicationTimeout: Some ranks did not arrive in time.
+        MismatchError: The ranks have different versions of bluecomm, or were started
+            with different settings.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class World:
         self.pid = os.getpid()
         self.rank = self.assignment.rank
         self.size = self.assignment.size
-        self._lock = threading.Lock()  # over an operation's start and its place here
+        self._lock = threading.Lock()  # held from the start of a request to its entry
         # What each request uses, by its id. It must live as long as it is listed here.
         self._kept: dict[int, Any] = {}
         self._reap_at = _REAP_AT
@@ -187,12 +187,12 @@ class World:
         return self._engine.transport_of(rank)
 
     def stats(self) -> Stats:
-        """Return what the engine has counted."""
+        """Return the statistics of the engine."""
         hosts = {peer.rank: peer.host for peer in self.peers}
         return to_stats(self._engine.stats(), hosts)
 
     def reset_stats(self) -> None:
-        """Let the engine count from 0 again."""
+        """Reset the statistics of the engine."""
         self._engine.reset_stats()
 
     def start(self, call: Call[Result]) -> Handle[Result]:
@@ -240,8 +240,9 @@ class World:
         Args:
             submit: Starts the request and returns its id, or 0 if it has ended. Called
                 with the table of what is kept and ``keep``, which it enters there.
-            keep: What must live until the request has ended; an object of its own.
-            timeout_s: Deadline that the program gave, if any: it is never extended.
+            keep: Object that must live until the request has ended. It identifies the
+                request, so no other one may use it.
+            timeout_s: Deadline that the program gave, if any. It is never extended.
             blocking: The caller waits for the request at once.
 
         Returns:
@@ -277,14 +278,14 @@ class World:
         return self._engine.output(number)
 
     def is_done(self, number: int) -> bool:
-        """Return whether an operation is over."""
+        """Return whether a request has ended."""
         return self._closed or self._engine.done(number)
 
     def wait(self, number: int, timeout_s: float | None) -> Completion | None:
-        """Wait for the end of an operation; ``None`` when ``timeout_s`` passed.
+        """Wait until a request has ended; return ``None`` if ``timeout_s`` passed.
 
         Raises:
-            SuspendedError: It is not over, and the engine was suspended.
+            SuspendedError: The engine was suspended before the request had ended.
         """
         self.check_usable()
         suspensions = self._suspensions
@@ -301,26 +302,26 @@ class World:
             self._waiting.discard(number)
 
     def blocks_program(self, number: int) -> bool:
-        """Return whether the only thread that ever waited here waits for an operation.
+        """Return whether the only thread that ever waited here waits for a request.
 
-        Then nothing else of this program will start the operations that others need.
+        If so, no other thread will start the operations that other ranks wait for.
         """
         return number in self._waiting and len(self._waiters) == 1
 
     def is_waited_for(self, number: int) -> bool:
-        """Return whether a thread of this process blocks on an operation."""
+        """Return whether a thread of this process waits for a request."""
         return number in self._waiting
 
     def has_hard_deadline(self, number: int) -> bool:
-        """Return whether the caller gave an operation's deadline: it stands."""
+        """Return whether the program gave a request's deadline, which then stands."""
         return number in self._hard_limits_s
 
     def limit_s(self, number: int) -> float:
-        """Return the deadline that an operation was started with, in seconds."""
+        """Return the deadline that a request was started with, in seconds."""
         return self._hard_limits_s.get(number, self.config.operation_timeout_s)
 
     def release(self, number: int) -> None:
-        """Drop an operation that has been waited for."""
+        """Release a request that has been waited for."""
         self._hard_limits_s.pop(number, None)
         if self._closed:
             return
@@ -330,16 +331,16 @@ class World:
             self._reap_at = 0
 
     def forget(self, number: int) -> None:
-        """Drop an operation that nobody will wait for, as soon as it is over.
+        """Release a request that nobody will wait for, as soon as it has ended.
 
-        The garbage collector calls it, anywhere: it takes no lock.
+        The garbage collector calls this at any point, so it takes no lock.
         """
         self._dropped.append(number)
 
     def reap(self) -> None:
-        """Let go of the tensors of operations that are over."""
+        """Release dropped requests that have ended, and free unused tensors."""
         with self._lock:
-            # What is finished after this is looked for again.
+            # Requests that end after this are found by the next call.
             self._reap_at = 0 if self._engine.held() else _REAP_AT
             for number in self._engine.finished():
                 self._kept.pop(number, None)
@@ -353,7 +354,7 @@ class World:
     # -- suspending -------------------------------------------------------------------
 
     def suspend(self) -> None:
-        """Let nothing move, and no thread run, until ``resume``."""
+        """Stop all messages and the threads of this world until ``resume``."""
         self.check_usable()
         self._suspensions += 1
         self._is_suspended = True
@@ -361,17 +362,17 @@ class World:
         self._engine.suspend()
 
     def resume(self) -> None:
-        """Go on after ``suspend``; deadlines are put off by the time between."""
+        """Continue after ``suspend``; deadlines move by the time in between."""
         if self._is_suspended and not self._closed:
             self._is_suspended = False
             self._engine.resume()
             self._monitor.resume()
 
     def check_running(self, operation: str, name: str | None) -> None:
-        """Raise if it is suspended.
+        """Raise an error if the world is suspended.
 
         Raises:
-            SuspendedError: It is.
+            SuspendedError: The world is suspended.
         """
         if self._is_suspended:
             raise self._suspended(operation, name)
@@ -382,7 +383,7 @@ class World:
             operation=operation,
             name=name,
             rank=self.rank,
-            remedy="Call bluecomm.resume() first; what is under way goes on then",
+            remedy="Call bluecomm.resume() first; outstanding operations then continue",
         )
 
     @property
@@ -393,7 +394,7 @@ class World:
     # -- ending -----------------------------------------------------------------------
 
     def check_usable(self) -> None:
-        """Raise unless operations can run here.
+        """Raise an error unless operations can run here.
 
         Raises:
             ShutdownError: After ``shutdown``, or in a forked child.
@@ -423,7 +424,7 @@ class World:
 
         Args:
             orderly: Say goodbye to the peers and wait (at most 5 s) until they have
-                all that was sent to them. Otherwise just stop.
+                received all messages. Otherwise stop at once.
         """
         if self._closed or os.getpid() != self.pid:
             return

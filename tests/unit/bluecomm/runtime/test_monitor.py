@@ -243,7 +243,7 @@ def test_the_engine_hears_of_a_lost_rank_at_once(bench, log):
     assert bench.engine.calls == [("peer_lost", 1, "rank 1 was killed")]
     bench.agent.listener(lost(0, "rank 0 was stopped"))
     assert len(bench.engine.calls) == 1
-    assert "takes this rank for lost: rank 0 was stopped" in log.text
+    assert "considers this rank lost: rank 0 was stopped" in log.text
 
 
 def test_the_last_bytes_of_a_finished_rank_may_arrive_first(bench):
