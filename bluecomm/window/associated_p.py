@@ -1,4 +1,4 @@
-"""The scalar p that push-sum carries along with the values of a window."""
+"""The scalar p that push-sum sends along with the values of a window."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = [
 def turn_on_win_ops_with_associated_p() -> None:
     """Let puts, accumulates, gets and updates treat p as they treat the values.
 
-    Each window has a p at each rank, 1 at first. A put carries ``dst_weights[j] * p``
-    along and multiplies p by ``self_weight``; an update combines them with its weights.
-    Push-sum divides by it: the weights need only be column-stochastic.
+    Each window has a p at each rank, which is 1 at first. A put sends
+    ``dst_weights[j] * p`` along and multiplies p by ``self_weight``; an update combines
+    them with its weights. Push-sum divides the values by p, so its weights need only be
+    column-stochastic.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -26,7 +27,7 @@ def turn_on_win_ops_with_associated_p() -> None:
 
 
 def turn_off_win_ops_with_associated_p() -> None:
-    """Leave p as it is from now on.
+    """Stop changing p from now on.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -38,6 +39,6 @@ def win_associated_p(name: str) -> float:
     """Return the p of this rank's own value.
 
     Raises:
-        KeyError: There is no window of that name.
+        KeyError: No window has that name.
     """
     return find("win_associated_p", name).native.p

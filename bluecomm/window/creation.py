@@ -1,4 +1,4 @@
-"""Making and freeing windows, which all ranks do together."""
+"""Creating and freeing windows, which all ranks do together."""
 
 from __future__ import annotations
 
@@ -28,35 +28,39 @@ def win_create(
     *,
     timeout_s: float | None = None,
 ) -> bool:
-    """Make a window: memory in which each in-neighbor can leave a value for this rank.
+    """Create a window: memory in which in-neighbors leave values for this rank.
 
-    Collective. ``tensor`` becomes the own value of this rank, which ``win_update``
-    changes in place. While there are windows the topology cannot be changed.
+    All ranks must call it. ``tensor`` becomes the own value of this rank, which
+    ``win_update`` changes in place. The topology cannot be changed while windows exist.
 
     Args:
         tensor: Any shape; shape and type must be the same on all ranks.
         name: Name of the window, the same on all ranks.
-        zero_init: What stands for the in-neighbors until they have put something:
-            zeros, or (default) a copy of ``tensor``.
-        timeout_s: Seconds until it fails. Default: the configured one.
+        zero_init: Whether the values of in-neighbors are zeros until their first put.
+            Default: a copy of ``tensor``.
+        timeout_s: Seconds until it fails. Default: the configured deadline.
 
     Returns:
-        ``True``; ``False``, with a log message, if the name is taken.
+        ``True``, or ``False`` with a log message if the name is taken.
 
     Raises:
-        TypeError: Not a tensor, of a type that is not supported, or no name.
-        ValueError: Not a dense CPU tensor, or a name that is no text.
-        MismatchError: The ranks gave differing names, shapes or types, or have
-            differing topologies; the text names them.
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: Some ranks did not come in time; the text names them.
+        TypeError: The argument is not a tensor, its type is not supported, or the name
+            is not a string.
+        ValueError: The tensor is not a dense CPU tensor, or the name is empty or cannot
+            be encoded.
+        MismatchError: The ranks gave different names, shapes or types, or have
+            different topologies; the text names the ranks.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not call in time; the text names them.
     """
     comm = current_communicator()
     value, word = as_input(tensor, "win_create")
     if not isinstance(name, str) or not name:
-        raise TypeError(f"win_create: name must be a string, got {name!r}")
+        raise TypeError(
+            f"win_create: name must be a string that is not empty, got {name!r}"
+        )
     if not _is_text(name):
-        raise ValueError(f"win_create: {name!r} is no text that UTF-8 can write")
+        raise ValueError(f"win_create: name {name!r} cannot be encoded as UTF-8")
     is_taken = name in comm.windows
     facts = {
         "name": name,
@@ -65,12 +69,14 @@ def win_create(
         "topology": _topology_of(comm),
         "use of the name": "taken" if is_taken else "free",
     }
-    # A rank on which an earlier call failed has counted less than the others.
+    # A rank on which an earlier call failed has counted fewer calls than the others.
     number = max(
         _compare(comm, "win_create", name, facts, timeout_s, comm.window_creations)
     )
     if is_taken:
-        _log.error("win_create: there is a window %r already; win_free it first", name)
+        _log.error(
+            "win_create: a window %r exists already; call win_free for it first", name
+        )
         return False
     comm.window_creations = number + 1
 
@@ -99,7 +105,7 @@ def win_create(
         [],
         timeout_s,
     ).wait()
-    # The neighbors have made it; mutexes may be asked of any rank.
+    # All neighbors have created it, but mutexes may be requested from any rank.
     barrier(timeout_s=timeout_s)
     return True
 
@@ -107,23 +113,23 @@ def win_create(
 def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool:
     """Free a window, or all of them.
 
-    Collective; all requests of this rank to the window must have been waited for.
+    All ranks must call it, and must have waited for all their requests to the window.
 
     Args:
         name: Name of the window. Default: all windows.
-        timeout_s: Seconds until it fails. Default: the configured one.
+        timeout_s: Seconds until it fails. Default: the configured deadline.
 
     Returns:
         ``True``.
 
     Raises:
-        KeyError: Some ranks have no window of that name; the text names them. Where
-            there is one, left by a ``win_create`` that failed elsewhere, it is freed.
-            It is a ``ValueError`` too.
-        ValueError: A request of some rank is under way; nothing is freed.
-        MismatchError: The ranks gave differing names.
-        PeerLostError: A rank is gone.
-        CommunicationTimeout: Some ranks did not come in time; the text names them.
+        KeyError: Some ranks have no window of that name; the text names them. The other
+            ranks have freed theirs, which a failed ``win_create`` had left. The error
+            is a ``ValueError``, too.
+        ValueError: A request of some rank has not ended; nothing is freed.
+        MismatchError: The ranks gave different names.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not call in time; the text names them.
     """
     comm = current_communicator()
     names = sorted(comm.windows) if name is None else [name]
@@ -140,8 +146,8 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     freed = [comm.windows.pop(one) for one in mine]
     for window in freed:
         window.native.remove()
-    # Nobody writes to their memory any more once all have come here. While some have
-    # not, they may: then it stays in its place.
+    # Ranks that have not arrived here may still write to this memory, so it is kept
+    # until all have.
     comm.windows_in_doubt.extend(freed)
     barrier(timeout_s=timeout_s)
     for window in freed:
@@ -150,13 +156,13 @@ def win_free(name: str | None = None, *, timeout_s: float | None = None) -> bool
     if lacking:
         raise UnknownWindowError(
             f"win_free on rank {comm.rank}: ranks {lacking} have no window {name!r}; "
-            f"it is nowhere now. Rank {comm.rank} has {sorted(comm.windows)}"
+            f"the others have freed it. Rank {comm.rank} has {sorted(comm.windows)}"
         )
     return True
 
 
 def get_current_created_window_names() -> list[str]:
-    """Return the names of the windows that exist, sorted.
+    """Return the names of all windows, sorted.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -192,10 +198,10 @@ def _compare(
     timeout_s: float | None,
     extra: object = None,
 ) -> list[Any]:
-    """Return each rank's ``extra``, if all ranks have the same facts.
+    """Return each rank's ``extra``, after comparing the facts of all ranks.
 
     Raises:
-        MismatchError: Some have not; names them.
+        MismatchError: Some ranks have other facts; the text names them.
     """
     records = allgather_object(
         (facts, extra), comm.name_for(operation, None), timeout_s=timeout_s

@@ -19,8 +19,8 @@ def win_get_nonblocking(
 ) -> Handle[bool]:
     """Start ``win_get`` and return a handle at once.
 
-    With ``require_mutex`` it returns when all is over. Arguments, result and errors are
-    those of ``win_get``.
+    With ``require_mutex`` it returns when the get has ended. Arguments, result and
+    errors are those of ``win_get``.
     """
     return _start(name, src_weights, require_mutex, timeout_s, blocking=False)
 
@@ -34,25 +34,26 @@ def win_get(
 ) -> bool:
     """Read the own value of each in-neighbor ``j``, times ``src_weights[j]``.
 
-    It takes the place of what ``j`` has left here, for the next ``win_update``. What is
-    read is the value that ``j`` last showed, whole: a rank shows its own value in
-    ``win_create``, ``win_update``, ``win_get``, and at the end of ``win_lock``.
+    The value replaces the one that ``j`` has left here, for the next ``win_update``. A
+    get reads the value that ``j`` has published last, as a whole. A rank publishes its
+    own value in ``win_create``, ``win_update`` and ``win_get``, and at the end of
+    ``win_lock``.
 
     Args:
         name: Name of the window.
-        src_weights: In-neighbor to weight, also for some of them. Default: all
-            in-neighbors, weight 1.
-        require_mutex: Take the mutexes of the in-neighbors meanwhile.
-        timeout_s: Seconds until it fails. Default: the configured one.
+        src_weights: Weight of each in-neighbor to read. Default: all in-neighbors with
+            weight 1.
+        require_mutex: Hold the mutexes of these in-neighbors meanwhile.
+        timeout_s: Seconds until it fails. Default: the configured deadline.
 
     Returns:
         ``True``.
 
     Raises:
-        KeyError: There is no window of that name.
-        ValueError: A rank that is no in-neighbor, a weight that is no finite number, or
-            weights for integers.
-        PeerLostError: A neighbor is gone.
+        KeyError: No window has that name.
+        ValueError: A rank is not an in-neighbor, a weight is not a finite number, or
+            the window holds integers and a weight is neither 1 nor 0.
+        PeerLostError: A neighbor is lost.
         CommunicationTimeout: Some neighbors did not answer in time.
     """
     return _start(name, src_weights, require_mutex, timeout_s, blocking=True).wait()

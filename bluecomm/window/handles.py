@@ -1,4 +1,4 @@
-"""Waiting for requests to windows, in BlueFog's words."""
+"""Waiting for requests to windows, under BlueFog's names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ def win_wait(handle: Handle[bool], timeout_s: float | None = None) -> bool:
     """Return ``True`` once a put, accumulate or get has its effect.
 
     Args:
-        handle: What the nonblocking function returned. It is waited for once.
-        timeout_s: Seconds to wait at most; after that it can be waited for again.
-            Default: the request's own deadline.
+        handle: The handle that the nonblocking function returned. A handle is waited
+            for once.
+        timeout_s: Seconds to wait at most; after that the handle can be waited for
+            again. Default: the request's deadline.
 
     Raises:
         ValueError: The handle has been waited for already.
-        TypeError: It is no handle.
-        BluecommError: As the blocking function.
+        TypeError: The argument is not a handle.
+        BluecommError: See the blocking function.
     """
     return wait(handle, timeout_s)
 
@@ -29,6 +30,6 @@ def win_poll(handle: Handle[bool]) -> bool:
 
     Raises:
         ValueError: The handle has been waited for already.
-        TypeError: It is no handle.
+        TypeError: The argument is not a handle.
     """
     return poll(handle)

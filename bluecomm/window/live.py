@@ -1,4 +1,4 @@
-"""The windows that exist: what each one is, and how its requests are waited for."""
+"""The windows of this rank, and how their requests are started."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class UnknownWindowError(KeyError, ValueError):
-    """There is no window of that name."""
+    """No window has that name."""
 
-    __str__ = Exception.__str__  # KeyError's own shows the text in quotes
+    __str__ = Exception.__str__  # KeyError.__str__ puts the text in quotes
 
 
 @dataclasses.dataclass(eq=False)
@@ -29,11 +29,11 @@ class LiveWindow:
     """One window of this rank.
 
     Attributes:
-        name: Its name.
-        comm: The ranks that made it.
-        tensor: What was given to ``win_create``; the own value.
-        native: The engine's part of it.
-        has_p: It carries p, whether or not that is turned on for all windows.
+        name: Name of the window.
+        comm: Communicator of the ranks that have the window.
+        tensor: The tensor given to ``win_create``, which holds the own value.
+        native: The engine's window.
+        has_p: Whether this window has p even if that is turned off for all windows.
         shape: The tensor's shape in ``win_create``.
         dtype: The tensor's type in ``win_create``.
     """
@@ -79,11 +79,11 @@ class LiveWindow:
         """Start a request about the window; see ``World.start_request``.
 
         Args:
-            operation: Which function starts it.
-            submit: Starts it at the engine.
-            keep: What must live until it has ended; an object of its own.
+            operation: Name of the function that starts the request.
+            submit: Starts the request at the engine.
+            keep: Object of this request alone that must live until it has ended.
             timeout_s: Deadline that the program gave, if any.
-            blocking: The caller waits for it at once.
+            blocking: Whether the caller waits for the request at once.
             finish: Called by the handle's ``wait`` when the request has succeeded.
 
         Returns:
@@ -96,15 +96,15 @@ class LiveWindow:
         return RequestHandle(world, number, operation, self.name, finish)
 
     def finished(self, operation: str, finish: Callable[[int], bool]) -> Handle[bool]:
-        """Return the handle of a call that has ended, but for ``finish``."""
+        """Return the handle of a call that has ended except for ``finish``."""
         return FinishedHandle(self.comm.world, 0, operation, self.name, finish)
 
     def as_value(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
-        """Return a tensor as contiguous memory, if it fits the window.
+        """Return a tensor as contiguous memory that fits the window.
 
         Raises:
-            TypeError: Not a tensor.
-            ValueError: Of another shape or type than the window's.
+            TypeError: The argument is not a tensor.
+            ValueError: The tensor's shape or type differs from the window's.
         """
         value, _ = as_input(tensor, operation)
         if value.shape != self.shape or value.dtype != self.dtype:
@@ -121,27 +121,28 @@ class LiveWindow:
         return value
 
     def show(self) -> None:
-        """Show the own value to the neighbors that read it."""
+        """Publish the own value for the neighbors that read it."""
         self.native.publish(self.as_value(self.tensor, "win_get").data_ptr())
 
     def write(self, value: torch.Tensor) -> None:
-        """Make contiguous memory the value of the window's tensor."""
+        """Set the window's tensor to the value in contiguous memory."""
         if value.data_ptr() != self.tensor.data_ptr():
             with torch.no_grad():
                 self.tensor.copy_(value)
         else:
-            # The engine wrote behind autograd's back: say so.
+            # Autograd has not seen that the engine wrote to the tensor.
             torch.autograd.graph.increment_version(self.tensor)
 
     def weights(
         self, operation: str, argument: str, given: Any, default: dict[int, float]
     ) -> list[tuple[int, float]]:
-        """Return neighbors and weights, ascending; those of ``default`` for ``None``.
+        """Return neighbors and weights in ascending order; ``None`` means ``default``.
 
         Raises:
             TypeError: A rank is not an integer.
-            ValueError: A rank is no neighbor, that is, no key of ``default``; a weight
-                is no finite number, or not 1 or 0 for elements that are integers.
+            ValueError: A rank is not a neighbor, that is, a key of ``default``, or a
+                weight is not a finite number, or not 1 or 0 although elements are
+                integers.
         """
         if given is None:
             pairs = list(default.items())
@@ -160,10 +161,11 @@ class LiveWindow:
         return sorted(pairs)
 
     def self_weight(self, operation: str, given: Any) -> float:
-        """Return a weight of the own value.
+        """Return the weight of the own value.
 
         Raises:
-            ValueError: It is no finite number, or not 1 or 0 for integers.
+            ValueError: It is not a finite number, or not 1 or 0 although elements are
+                integers.
         """
         weight = weight_number(Wording(operation), "self_weight", given)
         self.check_integers(operation, "self_weight", [weight])
@@ -172,13 +174,13 @@ class LiveWindow:
     def check_integers(
         self, operation: str, argument: str, weights: list[float]
     ) -> None:
-        """Raise unless elements of the window's type can be weighted so."""
+        """Raise an error if elements of the window's type cannot have these weights."""
         if self.dtype.is_floating_point or all(w in (0.0, 1.0) for w in weights):
             return
         raise ValueError(
             f"{operation} {self.name!r}: elements of type {self.dtype} cannot "
             f"be weighted, got {argument} with {weights}; make the window of "
-            "tensor.float(), or give weights of 1 or 0"
+            "tensor.float(), or use weights of 1 or 0"
         )
 
     @property
@@ -198,7 +200,7 @@ def find(operation: str, name: str) -> LiveWindow:
     """Return the window of that name.
 
     Raises:
-        KeyError: There is none. It is a ``ValueError`` too.
+        KeyError: No window has that name. The error is a ``ValueError``, too.
     """
     comm = current_communicator()
     comm.world.check_usable()
@@ -206,8 +208,8 @@ def find(operation: str, name: str) -> LiveWindow:
     window = comm.windows.get(name)
     if window is None:
         raise UnknownWindowError(
-            f"{operation}: there is no window {name!r}; win_create makes one. There "
-            f"are {sorted(comm.windows)}"
+            f"{operation}: there is no window {name!r}; create it with win_create. The "
+            f"existing windows are {sorted(comm.windows)}"
         )
     live: LiveWindow = window
     return live

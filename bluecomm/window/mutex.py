@@ -1,4 +1,4 @@
-"""Mutexes: each window has one at each rank."""
+"""Mutexes: each window has one mutex at each rank."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ def win_mutex(
 ) -> Iterator[None]:
     """Hold the mutexes that a window has at some ranks.
 
-    One rank at a time holds a mutex; those that want it get it in the order in which
-    they asked. The mutex of a rank that dies goes to the next. It keeps out only those
-    that take it: puts, gets and updates with ``require_mutex``. The mutexes of several
-    ranks are taken in ascending order. It is not reentrant.
+    One rank at a time holds a mutex; the ranks that wait for it get it in the order of
+    their requests. If its holder dies, the next rank gets it. It excludes only other
+    users of the mutex, that is, ``win_mutex`` and the puts, gets and updates with
+    ``require_mutex``. The mutexes of several ranks are taken in ascending order. It is
+    not reentrant.
 
     Args:
         name: Name of the window.
-        for_self: Hold the mutex at this rank, whatever ``ranks`` is.
+        for_self: Hold the mutex at this rank and ignore ``ranks``.
         ranks: Ranks whose mutexes to hold. Default: the out-neighbors.
-        timeout_s: Seconds to wait for each. Default: the configured one.
+        timeout_s: Seconds to wait for each mutex. Default: the configured deadline.
 
     Raises:
-        KeyError: There is no window of that name. It is a ``ValueError`` too.
+        KeyError: No window has that name. The error is a ``ValueError``, too.
         ValueError: A rank is out of range.
-        PeerLostError: A rank whose mutex is wanted is gone.
-        CommunicationTimeout: The mutex was not released in time; names its holder.
+        PeerLostError: A rank whose mutex is requested is lost.
+        CommunicationTimeout: A mutex was not released in time; the text names its
+            holder.
     """
     window = find("win_mutex", name)
     limit_s = window.timeout_s("win_mutex", timeout_s)
@@ -55,16 +57,16 @@ def win_mutex(
 
 @contextlib.contextmanager
 def win_lock(name: str) -> Iterator[None]:
-    """Change the tensor of a window in one piece, as far as others can see.
+    """Change the tensor of a window atomically, as seen by other ranks.
 
-    What is done to the tensor in the block is shown to those that ``win_get`` it at the
-    end of the block, as a whole; until then they see the value from before.
+    Ranks that call ``win_get`` see the value from before the block until the block
+    ends, and all changes of the block from then on.
 
     Args:
         name: Name of the window.
 
     Raises:
-        KeyError: There is no window of that name. It is a ``ValueError`` too.
+        KeyError: No window has that name. The error is a ``ValueError``, too.
     """
     find("win_lock", name)
     yield

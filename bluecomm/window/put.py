@@ -1,4 +1,4 @@
-"""Putting values into the memory that neighbors keep for this rank."""
+"""Leaving values in the memory that neighbors keep for this rank."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ def win_put_nonblocking(
 ) -> Handle[bool]:
     """Start ``win_put`` and return a handle at once.
 
-    ``tensor`` must not change before the handle has been waited for; it is that wait
-    which multiplies it by ``self_weight``. Several may be outstanding on one window;
-    they take effect in the order of the calls. With ``require_mutex`` it returns when
-    the put is over. Arguments, result and errors are those of ``win_put``.
+    ``tensor`` must not change before the handle has been waited for, and the wait
+    multiplies it by ``self_weight``. Several puts may be outstanding on one window;
+    they take effect in the order of the calls. With ``require_mutex`` the function
+    returns when the put has ended. Arguments, result and errors are those of
+    ``win_put``.
     """
     return _start(
         "win_put",
@@ -58,28 +59,30 @@ def win_put(
 ) -> bool:
     """Leave ``dst_weights[j] * tensor`` with each out-neighbor ``j``.
 
-    It takes the place of what this rank has left there before, as a whole: neighbor
-    ``j`` sees the old value or the new one. ``j`` need not do anything for it. When all
-    is there, ``tensor`` is multiplied by ``self_weight`` in place.
+    The value replaces the one that this rank has left there before, atomically:
+    neighbor ``j`` sees the old value or the new one. ``j`` does not have to call
+    anything. When all values have arrived, ``tensor`` is multiplied by ``self_weight``
+    in place.
 
     Args:
-        tensor: Shape and type of the window.
+        tensor: Tensor of the window's shape and type.
         name: Name of the window.
-        self_weight: What ``tensor`` is multiplied by after that. Default: 1.
-        dst_weights: Out-neighbor to weight; a list of ranks means weight 1. It may be
-            some of them. Default: all out-neighbors, weight 1.
-        require_mutex: Take the mutexes of the targets meanwhile.
-        timeout_s: Seconds until it fails. Default: the configured one.
+        self_weight: Factor for ``tensor`` after the put. Default: 1.
+        dst_weights: Weight of each target, which must be an out-neighbor; a list of
+            ranks means weight 1. Default: all out-neighbors with weight 1.
+        require_mutex: Hold the mutexes of the targets meanwhile.
+        timeout_s: Seconds until it fails. Default: the configured deadline.
 
     Returns:
         ``True``.
 
     Raises:
-        KeyError: There is no window of that name.
-        TypeError: Not a tensor.
-        ValueError: Another shape or type than the window's, a target that is no
-            out-neighbor, a weight that is no finite number, or weights for integers.
-        PeerLostError: A target is gone; the others have got the value.
+        KeyError: No window has that name.
+        TypeError: The argument is not a tensor.
+        ValueError: The tensor's shape or type differs from the window's, a target is
+            not an out-neighbor, a weight is not a finite number, or the window holds
+            integers and a weight is neither 1 nor 0.
+        PeerLostError: A target is lost; the other targets have the value.
         CommunicationTimeout: Some targets did not answer in time.
     """
     return _start(
@@ -105,7 +108,7 @@ def win_accumulate_nonblocking(
 ) -> Handle[bool]:
     """Start ``win_accumulate`` and return a handle at once.
 
-    See ``win_put_nonblocking``, which has the same arguments.
+    See ``win_put_nonblocking``, which takes the same arguments.
     """
     return _start(
         "win_accumulate",
@@ -130,7 +133,7 @@ def win_accumulate(
 ) -> bool:
     """Add ``dst_weights[j] * tensor`` to what this rank has left with neighbor ``j``.
 
-    Nothing is lost or counted twice, whatever ``j`` does meanwhile. Arguments, result
+    Each value is counted once, whatever ``j`` does at the same time. Arguments, result
     and errors are those of ``win_put``.
     """
     return _start(

@@ -1,4 +1,4 @@
-"""Combining what neighbors have left with the own value."""
+"""Combining the values that neighbors have left with the own value."""
 
 from __future__ import annotations
 
@@ -23,38 +23,39 @@ def win_update(
     *,
     timeout_s: float | None = None,
 ) -> torch.Tensor:
-    """Combine the own value with what in-neighbors have left.
+    """Combine the own value with the values that in-neighbors have left.
 
-    ``x <- self_weight * x + sum_j neighbor_weights[j] * v_j``, where ``v_j`` is what
-    neighbor ``j`` has left last, as a whole. The terms are added in ascending order of
-    rank. This rank waits for nobody (but for a mutex, if it is to take one). With
-    associated p on, p is combined in the same way.
+    ``x <- self_weight * x + sum_j neighbor_weights[j] * v_j``, where ``v_j`` is the
+    last complete value of neighbor ``j``. The terms are added in ascending order of
+    rank. This rank waits for no other rank, except for a mutex with ``require_mutex``.
+    If associated p is turned on, p is combined in the same way.
 
     Args:
         name: Name of the window.
-        self_weight: Weight of the own value; goes with ``neighbor_weights``.
-        neighbor_weights: In-neighbor to weight; those left out are not looked at.
-            Default: the topology's, all in-neighbors.
-        reset: Make the values of these neighbors, and their p, zero afterwards.
-        clone: Leave the own value (and its p) as it is, and return a new tensor.
-        require_mutex: Take this rank's mutex meanwhile.
-        timeout_s: Seconds to wait for that. Default: the configured one.
+        self_weight: Weight of the own value; required with ``neighbor_weights``.
+        neighbor_weights: Weight of each in-neighbor; other in-neighbors are ignored.
+            Default: all in-neighbors with the topology's weights.
+        reset: Set the values of these neighbors, and their p, to zero afterwards.
+        clone: Return a new tensor, and do not change the own value and its p.
+        require_mutex: Hold this rank's mutex meanwhile.
+        timeout_s: Seconds to wait for the mutex. Default: the configured deadline.
 
     Returns:
-        The tensor given to ``win_create``, which has the new value; a new one with
+        The tensor given to ``win_create``, with the new value; a new tensor with
         ``clone``.
 
     Raises:
-        KeyError: There is no window of that name.
+        KeyError: No window has that name.
         ValueError: Only one of ``self_weight`` and ``neighbor_weights`` is given, a
-            rank that is no in-neighbor, a weight that is no finite number, or weights
-            other than 1 and 0 for integers.
-        CommunicationTimeout: The mutex was not released in time; names its holder.
+            rank is not an in-neighbor, a weight is not a finite number, or the window
+            holds integers and a weight is neither 1 nor 0.
+        CommunicationTimeout: The mutex was not released in time; the text names its
+            holder.
     """
     window = find("win_update", name)
     if (self_weight is None) != (neighbor_weights is None):
         raise ValueError(
-            f"win_update {name!r}: self_weight and neighbor_weights have to be given "
+            f"win_update {name!r}: self_weight and neighbor_weights must be given "
             f"together, got self_weight={self_weight}, "
             f"neighbor_weights={neighbor_weights}"
         )
@@ -72,22 +73,23 @@ def win_update(
 def win_update_then_collect(
     name: str, require_mutex: bool = True, *, timeout_s: float | None = None
 ) -> torch.Tensor:
-    """Add what in-neighbors have left to the own value, and leave zeros in its place.
+    """Add the values that in-neighbors have left to the own value, and zero them.
 
     ``x <- x + sum_j v_j``, then ``v_j <- 0``: ``win_update`` with all weights 1 and
-    ``reset``. Each thing that a neighbor accumulates is collected once.
+    ``reset``. Each value that a neighbor accumulates is collected once.
 
     Args:
         name: Name of the window.
-        require_mutex: Take this rank's mutex meanwhile.
-        timeout_s: Seconds to wait for that. Default: the configured one.
+        require_mutex: Hold this rank's mutex meanwhile.
+        timeout_s: Seconds to wait for the mutex. Default: the configured deadline.
 
     Returns:
-        The tensor given to ``win_create``, which has the new value.
+        The tensor given to ``win_create``, with the new value.
 
     Raises:
-        KeyError: There is no window of that name.
-        CommunicationTimeout: The mutex was not released in time; names its holder.
+        KeyError: No window has that name.
+        CommunicationTimeout: The mutex was not released in time; the text names its
+            holder.
     """
     window = find("win_update_then_collect", name)
     weights = sorted(dict.fromkeys(window.in_weights, 1.0).items())
@@ -98,10 +100,11 @@ def win_update_then_collect(
 def get_win_version(name: str) -> dict[int, int]:
     """Return how often each in-neighbor's value was replaced since the last update.
 
-    That is, its puts, and this rank's gets, since ``win_update`` combined it.
+    These are the puts of the neighbor and the gets of this rank since ``win_update``
+    has combined the value.
 
     Raises:
-        KeyError: There is no window of that name.
+        KeyError: No window has that name.
     """
     return find("get_win_version", name).native.versions()
 
@@ -109,8 +112,8 @@ def get_win_version(name: str) -> dict[int, int]:
 def _held(
     window: LiveWindow, require_mutex: bool, operation: str, timeout_s: float | None
 ) -> contextlib.AbstractContextManager[None]:
-    """Return what holds this rank's mutex, if it is to be held."""
-    window.timeout_s(operation, timeout_s)  # checks it
+    """Return a context that holds this rank's mutex if ``require_mutex`` is set."""
+    window.timeout_s(operation, timeout_s)  # checks the type and value
     if not require_mutex:
         return contextlib.nullcontext()
     return win_mutex(window.name, for_self=True, timeout_s=timeout_s)

@@ -139,7 +139,7 @@ def wrong_calls_say_what_is_wrong() -> None:
         bf.win_get("x", {_stranger(): 1.0})
     with pytest.raises(ValueError, match="finite"):
         bf.win_put(x, "x", self_weight=float("nan"))
-    with pytest.raises(ValueError, match="have to be given together"):
+    with pytest.raises(ValueError, match="must be given together"):
         bf.win_update("x", self_weight=0.5)
     with pytest.raises(TypeError, match="expected the handle"):
         bf.win_poll(3)
