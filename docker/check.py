@@ -1,17 +1,17 @@
 """Builds the image and runs the compose cluster without Docker.
 
-Not every machine has a Docker daemon. This executes each instruction of Dockerfile.cpu
-in a Debian root folder made by debootstrap, then each service of compose.yaml in
-namespaces of its own (network, host name, mounts, 64 MB of /dev/shm), as Docker would.
-What it cannot show is Docker's own part: layers, caches, the seccomp profile.
+For machines without a Docker daemon. It executes each instruction of Dockerfile.cpu in
+a Debian root folder made by debootstrap, then each service of compose.yaml in its own
+namespaces (network, host name, mounts, 64 MB of /dev/shm), as Docker would. It does not
+cover layers, caches and the seccomp profile, which are Docker's own.
 
     docker/check.py [--folder DIR] [--bind PATH]... [--env NAME=VALUE]...
         [--build-arg NAME=VALUE]... [--again]
 
 Needs root, debootstrap, iproute2 and PyYAML. The folder keeps the roots, so that a
-second run only repeats what follows the build (--again). --bind shows a folder of this
-machine to the instructions, such as one with wheels or certificates; they can write to
-it, so never give one that holds more.
+second run can skip the build (--again). --bind shows a folder of this machine to the
+instructions, such as one with wheels or certificates. They can write to it, so it must
+contain nothing else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def instructions(path: Path) -> Iterator[tuple[str, str]]:
-    """Return the instructions of a Dockerfile: word and the rest."""
+    """Return the instructions of a Dockerfile, each with its arguments."""
     text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.M)
     for line in text.replace("\\\n", " ").splitlines():
         word, _, rest = line.strip().partition(" ")
@@ -47,7 +47,7 @@ def instructions(path: Path) -> Iterator[tuple[str, str]]:
 
 
 class Stage:
-    """One stage of the build: a root folder, its variables and working directory."""
+    """One stage of the build, with its root folder, variables and working directory."""
 
     def __init__(self, root: Path, options: argparse.Namespace) -> None:
         self.root = root
@@ -57,12 +57,12 @@ class Stage:
         self._options = options
 
     def expand(self, text: str) -> str:
-        """Put the values of variables into an instruction."""
+        """Replace the variables in an instruction by their values."""
         values = {**self.environ, **self.arguments}
         return re.sub(r"\$(\w+)", lambda found: values.get(found[1], ""), text)
 
     def run(self, command: str) -> None:
-        """Execute a shell command in the root, as RUN does."""
+        """Execute a shell command in the root folder, as RUN does."""
         print(f"--- RUN {command}", flush=True)
         environ = {**self.environ, **self.arguments}
         environ.update(pair.split("=", 1) for pair in self._options.env)
@@ -88,7 +88,7 @@ class Stage:
 
 
 def enter(root: Path, binds: list[str], cwd: str, command: list[str]) -> list[str]:
-    """Return the words that run a command inside of a root folder."""
+    """Return the command line that runs a command inside a root folder."""
     at = shlex.quote(str(root))
     lines = [
         "set -e",
@@ -108,7 +108,7 @@ def enter(root: Path, binds: list[str], cwd: str, command: list[str]) -> list[st
 
 
 def build(options: argparse.Namespace) -> Stage:
-    """Execute the Dockerfile; return its last stage."""
+    """Execute the Dockerfile, and return its last stage."""
     stages: dict[str, Stage] = {}
     stage: Stage | None = None
     for word, rest in instructions(REPOSITORY / "docker/Dockerfile.cpu"):
@@ -143,7 +143,7 @@ def build(options: argparse.Namespace) -> Stage:
 
 
 def make_root(folder: Path, root: Path) -> None:
-    """Make a Debian root folder, as a copy of one that debootstrap made."""
+    """Make a Debian root folder by copying one of debootstrap."""
     base = folder / "debian"
     if not base.exists():
         command = ["debootstrap", "--variant=minbase", "bookworm", str(base), MIRROR]
@@ -154,7 +154,7 @@ def make_root(folder: Path, root: Path) -> None:
 
 @contextlib.contextmanager
 def network(names: list[str]) -> Iterator[dict[str, str]]:
-    """Make a namespace for each name on one bridge; return their addresses."""
+    """Make a namespace on one bridge for each name, and return their addresses."""
 
     def ip(*words: str, check: bool = True) -> None:
         subprocess.run(["ip", *words], check=check, stderr=None if check else -3)
@@ -181,7 +181,7 @@ def network(names: list[str]) -> Iterator[dict[str, str]]:
 
 
 def run_cluster(image: Stage, options: argparse.Namespace) -> int:
-    """Run the services of compose.yaml; return the exit code of ``user``."""
+    """Run the services of compose.yaml, and return the exit code of ``user``."""
     import yaml
 
     services = yaml.safe_load((REPOSITORY / "docker/compose.yaml").read_text())[
@@ -216,7 +216,7 @@ def start_words(
     command: list[str],
     hosts: str,
 ) -> list[str]:
-    """Return the words that start one service on a copy-on-write view of the image."""
+    """Return the command line of a service on a copy-on-write view of the image."""
     own = options.folder / "services" / name
     shutil.rmtree(own, ignore_errors=True)
     for part in ("upper", "work", "root"):

@@ -4,14 +4,14 @@
 #   ssh_host serve            be a host: run sshd in the foreground
 #   ssh_host run N CMD...     be the user: wait for N hosts, then run CMD
 #
-# The first container makes the cluster's login key; each host adds its host key. Nobody
-# outside of the containers that share the folder can log in.
+# The first container makes the cluster's login key, and each host adds its host key. Only
+# containers that share the folder can log in.
 set -eu
 shared=${SSH_HOST_FOLDER:-/ssh}
 mkdir -p "$shared/hosts" "$HOME/.ssh"
 chmod 700 "$HOME/.ssh"
 
-# mkdir succeeds in one container only.
+# mkdir succeeds in only one container.
 if mkdir "$shared/key" 2>/dev/null; then
   ssh-keygen -q -t ed25519 -N '' -C cluster -f "$shared/key/new"
   mv "$shared/key/new.pub" "$shared/key/identity.pub"

@@ -1,4 +1,4 @@
-"""Fixtures of the tests on several hosts."""
+"""Fixtures for tests on several hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def hosts_end_empty(cluster: Cluster) -> Iterator[None]:
-    """Restore every cable, and demand that the test left no process anywhere."""
+    """Restore every network link, and check that the test left no process."""
     yield
     for host in cluster.hosts:
         host.restore_link()

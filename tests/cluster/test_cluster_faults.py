@@ -1,8 +1,7 @@
-"""Whatever is killed or cut, nothing is left on any host.
+"""No process is left on any host, whichever process is killed or link is cut.
 
-How soon is the sum of what has tests with clocks of their own: the silence of a link,
-the grace of survivors, the time from SIGTERM to SIGKILL. The ranks here would live on
-for minutes.
+Other tests measure the times that add up here: the silence of a connection, the grace
+of survivors, and the time from SIGTERM to SIGKILL. The ranks here run for minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tests.support.launch import Launched, launched
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 
-# A rank with a child of its own, both of which ignore a polite end.
+# A rank with a child, both of which ignore SIGTERM.
 STUBBORN = "trap '' TERM HUP; echo $$; sleep 301 & wait; wait; sleep 302"
 
 
@@ -34,7 +33,7 @@ def job(cluster, tmp_path) -> Iterator[Launched]:
 
 
 def pids_of(cluster: Cluster, number: int, word: str) -> list[int]:
-    """Return the processes of one host whose command line holds ``word``."""
+    """Return the processes of one host with ``word`` in their command line."""
     found = cluster.hosts[number].processes()
     pids = [pid for pid, command in found.items() if word in command]
     assert pids, f"no process with '{word}' among {found}"
@@ -95,7 +94,7 @@ def test_sshd_session_killed(cluster, job):
 
 
 def test_driver_stopped_for_a_while_keeps_the_job(cluster, job):
-    """Ctrl-Z and fg: a driver that says that it stops is not taken for dead."""
+    """Ctrl-Z and fg: a driver that announces its stop does not count as lost."""
     job.signal(signal.SIGTSTP)
     time.sleep(5.5)
     assert set(cluster.processes()) == {"node1", "node2"}

@@ -16,7 +16,7 @@ NAMES = ["gradient_allreduce", "neighbor_allreduce", "hierarchical_neighbor_allr
 
 @pytest.fixture(scope="module")
 def results(cluster, tmp_path_factory):
-    """What the ranks of two hosts report of each algorithm; all in one job."""
+    """The reports of the ranks of two hosts for each algorithm, from one job."""
     folder = tmp_path_factory.mktemp("benchmark")
     counts = ["--num-warmup-batches", "0", "--num-batches-per-iter", "1"]
     size = ["--model", "resnet18", "--image-size", "32", "--batch-size", "2"]

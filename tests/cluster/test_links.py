@@ -1,4 +1,4 @@
-"""Several TCP streams between hosts: which paths carry how many bytes."""
+"""Tests how many bytes each path carries with several TCP streams between hosts."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ bf.shutdown()
 
 @pytest.fixture(autouse=True)
 def plain_links(cluster):
-    """Take the limits of a test off again."""
+    """Remove the limits of a test."""
     yield
     for host in cluster.hosts[:2]:
         run("tc", "-n", host.namespace, "qdisc", "del", "dev", "eth0", "root")
 
 
 def streams_between(cluster, folder, **variables: str) -> list[list[dict]]:
-    """Run the program on two hosts; return what each counted, by connection."""
+    """Run the program on two hosts, and return the counts of each connection."""
     options = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:1,node2:1"]
     for name, value in variables.items():
         options += ["-x", f"{name}={value}"]
@@ -49,7 +49,7 @@ def streams_between(cluster, folder, **variables: str) -> list[list[dict]]:
 
 
 def bytes_by_class(host: ClusterHost) -> dict[str, int]:
-    """Return the bytes that left by each class of the host's link."""
+    """Return the bytes that left through each class of the host's link."""
     text = run("tc", "-n", host.namespace, "-s", "class", "show", "dev", "eth0")
     found = re.findall(r"class htb (\S+) .*\n Sent (\d+) bytes", text)
     return {name: int(count) for name, count in found}
@@ -66,7 +66,7 @@ def test_both_paths_carry_where_ports_choose_the_path(cluster, tmp_path):
     for streams in counted:
         assert len(streams) == 16
         assert sum(one["bytes_sent"] for one in streams) >= 64 << 20
-    # Only of the host that dialled the connections have different source ports.
+    # Source ports differ only on the host that opened the connections.
     shares = [
         share_of_the_lesser(bytes_by_class(host).values()) for host in cluster.hosts[:2]
     ]
@@ -87,7 +87,7 @@ def test_both_paths_carry_where_hosts_have_two_addresses(cluster, tmp_path):
             address = ["addr", "del", f"{second}/24", "dev", "eth0"]
             run("ip", "-n", host.namespace, *address)
     assert all(len(streams) >= 2 for streams in counted)
-    # Seen from the rank that dialled, the other one has two addresses.
+    # The rank that opened the connections sees two addresses of the other one.
     by_address: list[dict[str, int]] = [{} for _ in counted]
     for counts, streams in zip(by_address, counted, strict=True):
         for one in streams:

@@ -29,7 +29,7 @@ def test_ranks_of_two_hosts_and_who_failed(cluster, tmp_path, name, slots):
         "bf.barrier()\n"
         "sys.exit(3 if me == bf.size() // 2 else 0)\n"
     )
-    # By address: mpirun's own daemons know nothing of the names in the SSH settings.
+    # Hosts are named by address, because mpirun's daemons do not read SSH settings.
     first, second = (host.address for host in cluster.hosts[:2])
     prefix = str(mpi.launcher.parents[1])
     options = ["--launcher", "mpi", "--prefix", prefix]
@@ -52,8 +52,8 @@ def test_ranks_of_two_hosts_and_who_failed(cluster, tmp_path, name, slots):
             links[rank] = "self"
             where = f"node{rank // slots + 1} {rank % slots}"
             expected.append(f"{rank} {where} {float(size)} {links}")
-        # The end of the first failed rank may cut off what mpirun still had to show;
-        # MPI itself may say something, too.
+        # mpirun may not show the last output after the first rank has failed, and MPI
+        # may print errors of its own.
         told = re.findall(r"^\d+ node.*", job.out, re.MULTILINE)
         assert set(told) <= set(expected), job.out
         assert f"rank {slots} on node2 " in job.err.splitlines()[-1], job.err

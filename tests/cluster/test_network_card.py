@@ -1,4 +1,4 @@
-"""What hierarchical operations put on each machine's network card, counted."""
+"""Counts the bytes of hierarchical operations on each machine's network card."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 NBYTES = 4 << 20
 STEPS = 5
 
-# Prints one JSON object: what the machine's card and this rank have sent.
+# Prints the bytes sent by the machine's network card and by this rank, as JSON.
 PROGRAM = f"""
 import json
 import torch
@@ -61,6 +61,6 @@ def test_a_card_sends_the_tensor_once_and_each_rank_its_shard(cluster, tmp_path)
     assert len(answers) == 8
     assert {answer["result"] for answer in answers} == {3.5}
     for answer in answers:
-        # Some percent for headers, and for what barriers send.
+        # Headers and barriers add some percent.
         assert 1.0 <= answer["card"] / (STEPS * NBYTES) < 1.06
         assert answer["between_machines"] == [STEPS * NBYTES / 4]

@@ -1,4 +1,4 @@
-"""Operations between hosts: against the mixing matrix, and what carries them."""
+"""Tests results of operations between hosts, and the transports that carry them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.launch import launched
 
 pytestmark = pytest.mark.cluster
 
-# Prints one JSON object: what this rank got, and what carried it.
+# Prints the results of this rank and their transports, as JSON.
 PROGRAM = """
 import json
 import torch
@@ -37,7 +37,7 @@ bf.shutdown()
 
 @pytest.fixture(scope="module")
 def answers(cluster, tmp_path_factory):
-    """Return what each of 2 x 2 ranks printed, in rank order."""
+    """Return the output of each of 2 x 2 ranks, in rank order."""
     folder = tmp_path_factory.mktemp("job")
     options = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:2,node2:2"]
     with launched(folder, *options, sys.executable, "-c", PROGRAM) as job:
@@ -74,7 +74,7 @@ def test_hierarchical_neighbor_allreduce_mixes_the_means_of_machines(answers):
 
 
 def test_hosts_talk_over_tcp_although_shared_memory_would_reach(answers):
-    """Namespace hosts share the kernel: only their agents tell them apart."""
+    """Namespace hosts share a kernel, so only their agents tell them apart."""
     for answer in answers:
         used = {"here": set(), "elsewhere": set()}
         for peer, transport in answer["transports"].items():

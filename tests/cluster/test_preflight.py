@@ -44,7 +44,7 @@ def check(cluster, *arguments: str) -> int:
 
 @pytest.fixture
 def second_network(cluster):
-    """Give each host a docker bridge with the same address, as machines have it."""
+    """Give each host a docker bridge with the same address, as on real machines."""
     for host in cluster.hosts:
         host.run("ip", "link", "add", "docker0", "type", "bridge")
         host.run("ip", "addr", "add", "172.17.0.1/16", "dev", "docker0")
@@ -87,7 +87,7 @@ def test_firewall_between_two_hosts_is_named(cluster):
         reports = preflight(cluster, *HOSTS)
     finally:
         first.run("ip", "route", "del", "blackhole", second.address)
-    # Both directions fail: what the second sends to the first is never answered.
+    # Both directions fail, because no answer to the second host gets through.
     assert f"{first.address} (eth0) not reached from node2" in reports[0].problems[0]
     assert f"{second.address} (eth0) not reached from node1" in reports[1].problems[0]
     assert reports[2].problems == []

@@ -1,4 +1,4 @@
-"""The byte connection to a program on another host."""
+"""Tests the byte stream to a program on another host."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_bytes_pass_both_ways_and_back_pressure_is_felt(launcher):
 
 
 def test_send_takes_nothing_when_nobody_reads(launcher):
-    # Ends when nobody takes its output any more.
+    # The program ends when nobody reads its output any more.
     program = ["sh", "-c", "while sleep 0.2; do echo; done"]
     connection = launcher.start(NODE1, program, DEADLINE_S)
     total = 0
@@ -250,7 +250,7 @@ def test_hosts_behind_one_jump_host_share_its_connection(cluster, tmp_path):
     launcher = make_launcher(settings)
     before = set(threading.enumerate())
     links = [launcher.start(host, ["cat"], DEADLINE_S) for host in (NODE2, NODE3)]
-    # Three connections with a thread each, and three threads for each connection.
+    # Three SSH connections with one thread each, and three threads per program.
     assert len(set(threading.enumerate()) - before) == 3 + 2 * 3
     for connection in links:
         connection.close()

@@ -1,4 +1,4 @@
-"""A timeline of two hosts: one clock, and messages that arrive after they were sent."""
+"""Tests that a timeline of two hosts has one clock, and effects follow causes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_both_hosts_are_in_it(timeline):
 
 
 def test_the_clocks_are_compared_and_the_error_is_an_upper_bound(timeline):
-    # All hosts of the cluster are one machine, whose clock they share: the offset is 0.
+    # All hosts are one machine with one clock, so the true offset is 0.
     for rank in timeline["otherData"]["ranks"]:
         assert rank["clock_error_us"] > 0
         assert abs(rank["clock_offset_us"]) <= rank["clock_error_us"]

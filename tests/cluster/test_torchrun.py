@@ -31,5 +31,5 @@ def test_two_hosts_meet_in_the_store_of_the_first(cluster):
     first.stdout += second.stdout
     found = check_operations(first, 4, machines=2)
     assert all(one["transports"] == ["shm", "tcp"] for one in found)
-    # Without a file of the user's, their keys were in the open store.
+    # Without a secret file of the user, the keys are in the open store.
     assert "BLUECOMM_SECRET_FILE" in first.stderr

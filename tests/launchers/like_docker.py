@@ -1,4 +1,4 @@
-"""Runs a command under the limits of a container of Docker: ``like_docker.py CMD...``
+"""Runs a command under the limits of a Docker container: ``like_docker.py CMD...``
 
 It gets 64 MB of /dev/shm, and system calls that Docker's default profile refuses to a
 container without further capabilities end with EPERM.
@@ -16,8 +16,8 @@ import sys
 
 SHM_NBYTES = 64 << 20
 
-# Numbers of x86-64. Docker also refuses clone with flags that make namespaces, which
-# is left out here.
+# System call numbers of x86-64. Docker also refuses clone with flags for namespaces,
+# unlike this filter.
 REFUSED = {
     "ptrace": 101,
     "syslog": 103,
@@ -64,7 +64,7 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 
 
 def program() -> bytes:
-    """Return the filter, in instructions of classic BPF."""
+    """Return the filter as instructions of classic BPF."""
 
     def instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
         return struct.pack("=HBBI", code, yes, no, value)
@@ -75,7 +75,7 @@ def program() -> bytes:
         instruction(_JUMP_IF_EQUAL, _AUDIT_ARCH_X86_64, 0, count + 2),
         instruction(_LOAD, 0),  # seccomp_data.nr
     ]
-    # The last word refuses, the one before allows.
+    # The last instruction refuses, and the one before it allows.
     words += [
         instruction(_JUMP_IF_EQUAL, number, count - position)
         for position, number in enumerate(REFUSED.values())
@@ -85,7 +85,7 @@ def program() -> bytes:
 
 
 def refuse_system_calls() -> None:
-    """Put the filter on this process and all that it starts."""
+    """Apply the filter to this process and its descendants."""
     libc = ctypes.CDLL(None, use_errno=True)
     code = program()
     buffer = ctypes.create_string_buffer(code, len(code))
@@ -99,7 +99,7 @@ def refuse_system_calls() -> None:
 
 
 def main(command: list[str]) -> None:
-    """Take the limits on and run ``command``. Needs a mount namespace of its own."""
+    """Apply the limits and run ``command``. Needs its own mount namespace."""
     size = f"size={SHM_NBYTES}"
     subprocess.run(
         ["mount", "-t", "tmpfs", "-o", size, "tmpfs", "/dev/shm"], check=True

@@ -1,4 +1,4 @@
-"""What ranks run in the tests of launchers.
+"""Programs of the ranks in the tests of launchers.
 
 ``python -m tests.launchers.programs CASE`` prints what the case found as one line of
 JSON, the same under each launcher.
@@ -25,7 +25,7 @@ from tests.support.optimizers import optimizers_follow_their_formulas
 
 
 def operations() -> dict[str, Any]:
-    """Run operations and optimizers, and end and begin the world once between."""
+    """Run operations and optimizers, with one shutdown and init in between."""
     bf.init()
     found = [_one_world()]
     bf.shutdown()
@@ -62,7 +62,7 @@ def _one_world() -> dict[str, Any]:
 
 
 def lost_peer() -> dict[str, Any]:
-    """Have rank 1 killed while the others wait for it; say what they saw."""
+    """Kill rank 1 while the others wait for it, and report what they saw."""
     bf.init()
     bf.barrier()
     if bf.rank() == 1:
@@ -75,7 +75,7 @@ def lost_peer() -> dict[str, Any]:
 
 
 def other_version() -> dict[str, Any]:
-    """Have rank 1 be of another version; say what each rank saw."""
+    """Give rank 1 another version, and report what each rank saw."""
     rank = int(os.environ.get("SLURM_PROCID") or os.environ["RANK"])
     if rank == 1:
         bluecomm._version.__version__ = "0.0.1"
@@ -87,7 +87,7 @@ def other_version() -> dict[str, Any]:
 
 
 def other_size() -> dict[str, Any]:
-    """Have rank 1 be told another world size; say what each rank saw."""
+    """Give rank 1 another world size, and report what each rank saw."""
     told, rank = os.environ["WORLD_SIZE"], int(os.environ["RANK"])
     if rank == 1:
         os.environ["WORLD_SIZE"] = "3"
@@ -100,14 +100,14 @@ def other_size() -> dict[str, Any]:
 
 
 def starts_of_torchrun() -> dict[str, Any]:
-    """Fail in another way in each start (``without_bluecomm.py`` is the first)."""
+    """Fail in a different way at each start (``without_bluecomm.py`` is the first)."""
     start = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     if start > 0:
-        # torchrun ends those beside a rank that failed; they tell first what they saw.
+        # Report first, because torchrun ends the other ranks after a failure.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if start == 1:
         _tell(other_size())
-        # Rank 0 begins anew only when rank 1 has seen the end of this.
+        # Rank 0 starts again only after rank 1 has seen its end.
         folder, rank = Path(os.environ["TMPDIR"]), int(os.environ["RANK"])
         say(folder, f"rank {rank} was told of another size")
         hear(folder, f"rank {1 - rank} was told of another size")
@@ -123,7 +123,7 @@ def starts_of_torchrun() -> dict[str, Any]:
 
 
 def main(case: str) -> None:
-    """Run one case and print what it found."""
+    """Run one case and print its findings."""
     cases: dict[str, Callable[[], dict[str, Any]]] = {
         "operations": operations,
         "other_version": other_version,
@@ -133,7 +133,7 @@ def main(case: str) -> None:
 
 
 def _tell(found: dict[str, Any]) -> None:
-    """Print findings in one write: lines of ranks that share a terminal stay whole."""
+    """Print findings in one write, so that lines of several ranks stay whole."""
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
 

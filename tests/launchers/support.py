@@ -1,4 +1,4 @@
-"""Runs a launcher as a user does and reads what its ranks found."""
+"""Runs a launcher as a user does, and reads the findings of its ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_launcher(
     environ: Mapping[str, str] | None = None,
     limit_s: float = 120.0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command line to its end and return what came of it."""
+    """Run a command line to its end, and return its outcome."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -47,17 +47,17 @@ def run_launcher(
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    """Return what the ranks printed, in rank order, whatever stands before it."""
+    """Return the findings of the ranks in rank order, without line prefixes."""
     texts = re.findall(r"\{.*\}", done.stdout)
     found = [json.loads(text) for text in texts]
-    # Other programs print such lines, too: torchrun does.
+    # Other programs, such as torchrun, print similar lines.
     return sorted((one for one in found if "rank" in one), key=lambda one: one["rank"])
 
 
 def check_operations(
     done: subprocess.CompletedProcess[str], size: int, *, machines: int = 1
 ) -> list[dict[str, Any]]:
-    """Demand that the case ``operations`` went well on all ranks; return findings."""
+    """Check that the case ``operations`` passed on all ranks, and return findings."""
     assert done.returncode == 0, done.stdout + done.stderr
     found = [one for one in findings(done) if "worlds" in one]
     assert [one["rank"] for one in found] == list(range(size)), done.stderr

@@ -1,4 +1,4 @@
-"""``bfrun --launcher mpi``: mpirun starts the ranks, bfrun says who failed."""
+"""``bfrun --launcher mpi``: mpirun starts the ranks, bfrun reports failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_ranks_run_with_the_usual_variables(tmp_path):
     names = "'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR'"
     body = (
         f"import os; found = [os.environ[n] for n in ({names}, 'X', 'NCCL_NET')]\n"
-        # In one write: mpirun mixes what ranks write at the same time.
+        # One write, because mpirun mixes simultaneous output of ranks.
         "os.write(1, (' '.join(found) + '\\n').encode())"
     )
     options = [*MPI, "-np", "3", "-x", "X=y", "--enable-net"]

@@ -21,7 +21,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """One torchrun whose ranks fail in each start but the last, each time otherwise."""
+    """One torchrun whose ranks fail in a different way at each start but the last."""
     options = ["--nproc-per-node", str(RANKS), "--max-restarts", "3"]
     program = ["-m", "tests.launchers.without_bluecomm", "starts_of_torchrun"]
     environ = {"TMPDIR": str(tmp_path_factory.mktemp("torchrun"))}
@@ -75,14 +75,14 @@ def test_rank_zero_runs_the_store_where_torchrun_runs_none(tmp_path):
     done = run_launcher(command, environ=environ)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("{'size': 2}") == 2
-    # Neither the secret nor a folder for sockets is left.
+    # No secret and no folder for sockets is left.
     assert not list(tmp_path.glob("bluecomm-*"))
 
 
 def test_a_script_of_torch_alone_runs_under_bfrun(tmp_path):
     script = Path(tmp_path, "ddp.py")
-    # PyTorch does not end gloo's threads while there is a model; one that still lets
-    # go of its last work when Python ends takes the process with it (SIGABRT).
+    # PyTorch keeps gloo's threads while a model exists. If one still releases its last
+    # work when Python exits, it aborts the process (SIGABRT).
     script.write_text(
         "import os\n"
         "import torch\n"

@@ -13,8 +13,8 @@ from tests.support.slurm import Slurm, make_slurm
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Slurm]:
-    """Two nodes with eight pretended cores each."""
-    # Not pytest's folder: munged refuses one below folders of other users' groups.
+    """Two nodes that claim to have eight cores each."""
+    # munged refuses pytest's folder, whose parents belong to other groups.
     with (
         tempfile.TemporaryDirectory(prefix="bluecomm-slurm-") as folder,
         make_slurm(Path(folder)) as made,

@@ -1,4 +1,4 @@
-"""bfrun inside a Slurm allocation: nothing needs to be said of hosts and ranks."""
+"""bfrun inside a Slurm allocation, which defines hosts and ranks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_operations_and_optimizers_on_two_nodes(slurm):
     done = subprocess.CompletedProcess([], code, said, said)
     for one in check_operations(done, 2, machines=2):
         assert one["source"] == "bfrun"
-        # The agents of two nodes, although they are one machine here.
+        # Two agents, although both nodes are one machine here.
         assert one["transports"] == ["tcp"]
 
 
@@ -60,7 +60,7 @@ def test_a_failed_rank_is_reported_and_nothing_is_left(slurm):
 
 @pytest.fixture
 def granted(slurm):
-    """The number of an allocation without a shell, and the variables of one in it."""
+    """The number of an allocation without a shell, and a job's variables in it."""
     said = slurm.run("salloc", "-N", "2", "-n", "2", "--no-shell").stderr
     found = re.search(r"Granted job allocation (\d+)", said)
     assert found, said
@@ -85,7 +85,7 @@ def test_an_allocation_that_ends_is_named(slurm, granted, tmp_path):
         assert "is lost with its agent" in job.err
         assert re.search(rf"STEP {number}\.\d+ ON node\d CANCELLED", job.err)
         job.wait_until_empty()
-    # And it cannot be used again.
+    # The allocation cannot be used again.
     with launched(tmp_path, *command, environ=allocation) as job:
         assert job.wait() == 1
         assert "bfrun: error: " in job.err

@@ -1,4 +1,4 @@
-"""Plain srun: the ranks meet through PMIx or PMI-2, or are told what to do."""
+"""Plain srun: the ranks meet through PMIx or PMI-2, or get an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.launchers.support import check_operations, findings, program
 
 pytestmark = pytest.mark.slurm
 
-# Two daemons of one machine cannot both serve PMIx: it has one socket for a step there.
+# Two daemons of one machine cannot both serve PMIx, whose socket has one name per step.
 ONE_NODE = {"pmix": "1", "pmi2": "2"}
 
 

@@ -1,4 +1,4 @@
-"""Which addresses carry data."""
+"""Tests the choice of addresses that carry data."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_address_counts_when_every_other_host_reached_it():
     assert chosen == ("10.1.0.1", "192.168.3.1")
 
 
-def test_without_any_the_error_says_who_failed_and_why():
+def test_the_error_names_the_hosts_that_reached_no_address_and_why():
     unreached = {ETH0: {"b": "timed out", "c": "No route to host"}}
     with pytest.raises(
         LaunchError,

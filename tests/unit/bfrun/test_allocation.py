@@ -1,4 +1,4 @@
-"""What bfrun reads from Slurm's variables."""
+"""Tests how Slurm's variables are read."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_hostlists_are_expanded(text, names):
     "text",
     ["", "a,", "a[1", "a1]", "a[]", "a[x]", "a[3-1]", "a[1-99999999]", "a b", "[[1]]"],
 )
-def test_no_hostlist(text):
+def test_text_that_is_not_a_hostlist_is_refused(text):
     with pytest.raises(LaunchError, match="not a list of hosts"):
         expand_hostlist(text)
 

@@ -1,4 +1,4 @@
-"""The command line: text to settings, exit codes, what --dry-run prints."""
+"""Tests the command line: settings, exit codes, and the output of --dry-run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bfrun.hosts import Host
 
 @pytest.fixture
 def parse(monkeypatch):
-    """Return a function from arguments to the settings that the job would get."""
+    """Return a function that returns the settings for its arguments."""
 
     def parse(*arguments: str) -> LaunchConfig:
         seen: list[LaunchConfig] = []

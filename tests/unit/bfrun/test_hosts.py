@@ -55,7 +55,7 @@ def test_any_text_is_a_host_or_an_error_that_quotes_it(text):
     if host is None:
         assert text in message
     else:
-        # No option of a program, and a sensible number.
+        # A name is never an option of a program, and slots are at least 1.
         assert host.name.strip("-") == host.name
         assert host.slots is None or host.slots >= 1
 
@@ -106,7 +106,7 @@ def test_hostfile_with_comments_and_empty_lines(tmp_path):
 
 @pytest.mark.parametrize("form", ["{} slots=2", "{}:2"])
 def test_hostfile_of_the_mpi_operator(tmp_path, form):
-    """As it writes it for Open MPI, and for MPICH and Intel MPI."""
+    """The operator writes one form for Open MPI, another for MPICH and Intel MPI."""
     names = [f"train-worker-{number}.train.default.svc" for number in range(2)]
     path = tmp_path / "hostfile"
     path.write_text("".join(f"{form.format(name)}\n" for name in names))

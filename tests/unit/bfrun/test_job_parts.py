@@ -40,7 +40,7 @@ def test_the_start_frame_holds_what_ranks_need():
     assert (welcome.rank, welcome.size) == (1, 2)
     assert (welcome.job, welcome.secret, welcome.epoch) == ("ab", "cd", 0)
     assert welcome.addresses == ["127.0.0.1"]
-    # The key must not be where `ps e` and core dumps show it.
+    # `ps e` and core dumps show variables, so the key must not be among them.
     assert not any(value == "cd" for value in second.env.values())
 
 

@@ -75,7 +75,7 @@ def test_a_path_that_nccl_cannot_take_is_an_error(name, tmp_path, monkeypatch):
         with_nccl_net(CONFIG)
 
 
-def test_in_words():
+def test_the_network_of_nccl_is_described():
     assert describe_nccl_net({}) is None
     assert describe_nccl_net(variables()) == f"BlueComm from {PLUGIN}"
     assert describe_nccl_net({"NCCL_NET_PLUGIN": "b"}) == "its first choice from b"

@@ -1,4 +1,4 @@
-"""Which hosts are reached over SSH, and by which launcher."""
+"""Tests which hosts are reached over SSH, and by which launcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs where."""
+"""Tests which ranks run on which hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine says of itself, and reaching it."""
+"""Tests the facts about a machine, and the connections to it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_facts_of_a_python_program():
 
 
 def make_package(folder: Path, version: str, *, built: bool) -> None:
-    """Write a folder ``bluecomm`` as an installation or a checkout has it."""
+    """Create a folder ``bluecomm`` as in an installation or a checkout."""
     package = folder / "bluecomm"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -124,7 +124,7 @@ def test_versions_are_those_that_the_command_would_import(tmp_path, arguments, v
     asked = question(sys.executable, *arguments, PYTHONPATH=str(installed))
     facts = machine_facts({**asked, "cwd": str(checkout)})
     if version is None:
-        # Isolated: neither the current folder nor PYTHONPATH counts.
+        # -I ignores the current folder and PYTHONPATH.
         assert facts["bluecomm"] not in ("checkout", "installed")
     else:
         assert facts["bluecomm"] == version

@@ -35,7 +35,7 @@ SHELLS = [name for name in ("sh", "bash", "tcsh", "fish") if shutil.which(name)]
 
 
 def pass_through(shell: str, words: list[str]) -> list[str]:
-    """Return the words that a program gets when sshd runs the line by ``shell``."""
+    """Return the arguments of a program whose line sshd passes to ``shell``."""
     line = quote_for_any_shell(["printf", "%s\\0", *words])
     output = subprocess.check_output([shell, "-c", line], timeout=120)
     return output.decode().split("\0")[:-1]

@@ -1,4 +1,4 @@
-"""Where and how to log in, and what is said when that fails; without a network."""
+"""Tests the settings for logging in, and the errors; without a network."""
 
 from __future__ import annotations
 

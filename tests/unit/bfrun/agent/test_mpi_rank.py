@@ -1,4 +1,4 @@
-"""What stands between mpirun and a rank."""
+"""Tests the program between mpirun and a rank."""
 
 import os
 import subprocess
@@ -78,7 +78,7 @@ def test_a_signal_is_told_as_a_shell_tells_it():
     assert (done.returncode, report["status"]) == (137, -9)
 
 
-def test_a_command_that_is_not_there():
+def test_a_command_that_does_not_exist():
     done, _, report = run("/no/such/command")
     assert done.returncode == 127
     assert "'/no/such/command' could not be started" in report["error"]

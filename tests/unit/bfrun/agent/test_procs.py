@@ -34,7 +34,7 @@ def test_names_with_blanks_and_parentheses(tmp_path):
         process.kill()
 
 
-def test_there_is_no_such_process():
+def test_a_process_that_does_not_exist():
     assert read_stat(2**22 + 1) is None
 
 
@@ -58,7 +58,7 @@ def test_kills_what_is_below_a_process_and_only_that():
         assert parent.wait(DEADLINE_S) == 0
 
 
-def test_who_cannot_be_ended_is_returned():
+def test_processes_that_cannot_be_killed_are_returned():
     with subprocess.Popen(["bash", "-c", "sleep 300; true"]) as parent:
         while not descendants(parent.pid, all_processes()):
             time.sleep(0.01)

@@ -15,7 +15,7 @@ from tests.support.frames import make_welcome
 
 
 class Agent:
-    """Just enough of an agent to serve, one turn at a time."""
+    """Just enough of an agent to run the server, one turn at a time."""
 
     def __init__(self, folder):
         self.selector = selectors.DefaultSelector()
@@ -88,7 +88,7 @@ def test_a_welcome_then_frames_both_ways(agent):
         ),
     ],
 )
-def test_who_is_refused_is_told_why_and_hung_up_on(agent, data, text):
+def test_a_refused_process_gets_the_reason_and_a_closed_connection(agent, data, text):
     client = Client(agent)
     (frame,) = client.ask(data + data)
     assert frame["type"] == "refused"
@@ -98,7 +98,7 @@ def test_who_is_refused_is_told_why_and_hung_up_on(agent, data, text):
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 8, encode({"type": "x"})[:4] + b"[" * 20])
-def test_garbage_is_hung_up_on(agent, data):
+def test_a_process_that_sends_garbage_is_disconnected(agent, data):
     client, other = Client(agent), Client(agent)
     client.socket.sendall(data)
     agent.serve()
@@ -144,7 +144,7 @@ def test_another_process_is_refused_while_the_first_lives(agent):
     client.socket.close()
 
 
-def test_the_last_frames_of_the_dead_are_read(agent):
+def test_the_last_messages_of_an_ended_rank_are_read(agent):
     client = Client(agent)
     client.ask(hello(0))
     client.socket.sendall(encode({"type": "goodbye"}))

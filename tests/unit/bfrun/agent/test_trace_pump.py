@@ -1,4 +1,4 @@
-"""What ended ranks have recorded, on its way to the driver."""
+"""Tests how traces of ended ranks are sent to the driver."""
 
 import base64
 import zlib
@@ -13,7 +13,7 @@ from tests.support.traces import TraceWriter
 
 
 class Connection:
-    """A connection to the driver that takes frames when it is told to."""
+    """A connection to the driver that is idle if the test says so."""
 
     def __init__(self):
         self.idle = True
@@ -34,7 +34,7 @@ def pump(tmp_path, connection):
 
 
 def record(folder, rank, pid=7, events=100, capacity=1000):
-    """Leave the file of a rank; return what arrives of it."""
+    """Write the trace file of a rank, and return its packed form."""
     writer = TraceWriter(rank=rank, pid=pid, capacity=capacity)
     for number in range(events):
         writer.call(number, number, number + 1)
@@ -43,7 +43,7 @@ def record(folder, rank, pid=7, events=100, capacity=1000):
 
 
 def drain(pump, connection):
-    """Return what arrives: (rank, file) to bytes."""
+    """Return the bytes that arrive for each (rank, file)."""
     arrived = {}
     while pump.busy:
         before = len(connection.frames)

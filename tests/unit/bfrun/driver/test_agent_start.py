@@ -71,7 +71,7 @@ def test_a_banner_is_skipped():
 @pytest.mark.parametrize(
     ("program", "text"),
     [
-        # Whether the end of its output is noticed first, or that it reads no more.
+        # The driver notices first either the end of output or the closed input.
         ("import sys; sys.exit('too old')", "; exit status 1; too old"),
         (f"print('hello', flush=True); {WAIT}", "no answer within 4 s; hello"),
     ],
@@ -99,7 +99,7 @@ def test_the_user_may_end_the_start():
     assert all(connection.wait(DEADLINE_S) is not None for connection in launcher.links)
 
 
-def test_after_the_watch_signals_are_python_s_own():
+def test_signal_handlers_are_restored_after_the_watch():
     before = signal.getsignal(signal.SIGINT)
     with SignalWatch() as signals:
         assert signals.take() == []

@@ -100,7 +100,7 @@ def failure(rank, cause, at_s=1.0):
     return Failure(rank, cause, f"rank {rank}", 1, at_s)
 
 
-def test_no_failure_is_nobodys():
+def test_without_failures_there_is_no_first_failure():
     assert first_failure([], {}) is None
 
 
@@ -109,7 +109,7 @@ def test_the_first_to_arrive_is_blamed():
     assert first_failure(failures, {}).rank == 1
 
 
-def test_who_complains_of_a_lost_peer_is_not_the_first():
+def test_a_rank_that_reports_a_lost_peer_is_not_the_first_failure():
     failures = [failure(1, "exit 1"), failure(0, "exit 1", 1.1)]
     tails = {1: ["bluecomm.PeerLostError: rank 0"]}
     assert first_failure(failures, tails).rank == 0
@@ -120,6 +120,6 @@ def test_a_kill_that_arrives_late_is_blamed():
     assert first_failure(failures, {}).rank == 0
 
 
-def test_what_comes_much_later_is_not_blamed():
+def test_a_much_later_failure_is_not_the_first():
     failures = [failure(1, "exit 1"), failure(0, "SIGKILL", 2.0)]
     assert first_failure(failures, {}).rank == 1

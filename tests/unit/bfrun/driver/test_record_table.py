@@ -25,7 +25,7 @@ def test_rounds_are_apart():
     assert frame.records == ["a", "c"]
 
 
-def test_after_the_limit_those_who_came_hear_who_has_not():
+def test_after_the_limit_the_missing_ranks_are_named_to_the_others():
     table = RecordTable(4, 10)
     table.publish(2, 0, None, 5.0)
     table.publish(0, 0, None, 9.0)
@@ -38,7 +38,7 @@ def test_after_the_limit_those_who_came_hear_who_has_not():
     assert "(ranks 0, 2 did)" in frame.text
 
 
-def test_a_round_that_needs_the_dead_is_closed_at_once():
+def test_a_round_that_needs_an_ended_rank_is_closed_at_once():
     table = RecordTable(2, 10)
     table.publish(0, 0, None, 0.0)
     ((ranks, frame),) = table.rank_ended(1, "rank 1 was killed")
@@ -48,7 +48,7 @@ def test_a_round_that_needs_the_dead_is_closed_at_once():
     assert (ranks, frame.round) == ([0], 1)
 
 
-def test_the_death_of_one_who_had_published_closes_nothing():
+def test_the_end_of_a_rank_that_had_published_closes_no_round():
     table = RecordTable(2, 10)
     table.publish(1, 0, "x", 0.0)
     assert table.rank_ended(1, "exit 0") == []

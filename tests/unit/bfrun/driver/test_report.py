@@ -35,7 +35,7 @@ def test_silent_hosts_are_named():
     assert text.startswith("0 processes left on 1 host; b cannot be reached")
 
 
-def test_nobody_who_could_tell_what_is_left():
+def test_without_hosts_leftovers_are_unknown():
     assert str(Leftovers(0, {})) == "no host reported whether processes are left"
 
 
@@ -47,7 +47,7 @@ def test_a_failure_alone_is_one_line():
     )
 
 
-def test_a_failure_with_all_there_is_to_know():
+def test_a_failure_with_cause_tail_log_and_later_failures():
     failures = [failure(2, hint="memory"), failure(0), failure(1), failure(3, "exit 5")]
     tails = {2: ["one", "two"], 0: ["not shown"]}
     text = verdict(failures, tails=tails, log_paths={2: "logs/rank2.stderr"}).report

@@ -43,7 +43,7 @@ def test_the_user_cuts_the_grace_short():
     assert shutdown.step(0.5, False) is Action.TERMINATE
 
 
-def test_output_that_nobody_takes_is_waited_for_until_the_user_ends_the_job():
+def test_unread_output_delays_the_end_until_the_user_interrupts():
     shutdown = Shutdown()
     assert not shutdown.leaves_output(1e6, taken_at=0.0)
     shutdown.interrupt(1e6)
@@ -52,7 +52,7 @@ def test_output_that_nobody_takes_is_waited_for_until_the_user_ends_the_job():
     assert shutdown.leaves_output(1e6 + 9, taken_at=1e6)
 
 
-def test_a_second_interrupt_or_one_after_the_end_waits_for_no_output():
+def test_a_second_interrupt_drops_unread_output():
     twice, late = Shutdown(), Shutdown()
     for now in (5.0, 6.0):
         twice.interrupt(now)

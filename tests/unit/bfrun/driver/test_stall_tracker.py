@@ -23,7 +23,7 @@ def test_one_query_serves_all_who_ask():
     assert tracker.ask(0, "x", 9.0) == 2
 
 
-def test_who_does_not_answer_is_said_to_not_answer():
+def test_a_rank_that_does_not_answer_has_the_state_no_answer():
     tracker = StallTracker(HOSTS)
     tracker.ask(0, "x", 0.0)
     tracker.pending(0, 1, [])

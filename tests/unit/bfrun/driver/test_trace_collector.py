@@ -1,4 +1,4 @@
-"""The driver's side of a timeline: pieces, clocks, and the remark at the end."""
+"""Tests the driver's side of a timeline: pieces, clocks, and the final remark."""
 
 import base64
 import itertools
@@ -98,7 +98,7 @@ def test_a_rank_cannot_fill_the_disk(collector, monkeypatch, tmp_path):
     for _ in range(3):
         collector.take(piece(0, bytes(1 << 20)))
     kept = sum(length for pieces in collector._pieces.values() for _, length in pieces)
-    # The first, and from then on a byte of each.
+    # All of the first piece, and then one byte of each.
     assert kept <= (1 << 20) + 2
 
 

@@ -1,4 +1,4 @@
-"""What is made of what mpirun and the ranks below it say."""
+"""Tests the verdict on the output of mpirun and its ranks."""
 
 import sys
 
@@ -24,7 +24,7 @@ REPORT = {
 
 
 def judge(said: bytes, exit_code: int):
-    """Return the verdict on an mpirun that says something and ends."""
+    """Return the verdict on an mpirun that prints something and ends."""
     body = f"import os, sys; os.write(2, {said!r}); sys.exit({exit_code})"
     command = MpiCommand((sys.executable, "-c", body), {}, {})
     return MpiJob(command, MARK, {}, verbose=False).run()

@@ -1,4 +1,4 @@
-"""The controller's addresses, and what becomes of it when somebody dies."""
+"""Tests the controller's addresses, and its end if another process dies."""
 
 from __future__ import annotations
 

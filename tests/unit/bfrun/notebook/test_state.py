@@ -1,4 +1,4 @@
-"""Who runs the job of a profile, and what is believed of a file that says so."""
+"""Tests the file that tells who runs the job of a profile."""
 
 from __future__ import annotations
 

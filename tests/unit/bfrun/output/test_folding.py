@@ -61,5 +61,5 @@ def test_the_same_rank_may_fail_twice():
     assert folder.take_repeats()[0][0] == [0]
 
 
-def test_nothing_held_is_nothing():
+def test_without_held_lines_flush_returns_nothing():
     assert TracebackFolder().flush(3) == []

@@ -37,7 +37,7 @@ def test_windows_line_ends_are_line_ends():
     assert cut(b"one\r", b"\ntwo\r\n")[0] == ["one", "two"]
 
 
-def test_of_a_progress_bar_the_last_state_is_the_line():
+def test_the_last_state_of_a_progress_bar_becomes_a_line():
     lines, cutter = cut(b"\r 10%", b"\r 20%")
     assert lines == []
     assert cutter.bar == " 20%"

@@ -1,4 +1,4 @@
-"""What the pre-flight makes of the answers, without hosts."""
+"""Tests how the pre-flight judges the answers of hosts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def problems(**differences: Any) -> list[str]:
         {"is_python": False, "torch": None, "python": None},
     ],
 )
-def test_these_fit(differences):
+def test_hosts_that_fit_together_have_no_problems(differences):
     assert problems(**differences) == []
 
 
@@ -85,7 +85,7 @@ def test_these_fit(differences):
         ({"program": None}, "program 'python' is not on its PATH; install it there"),
     ],
 )
-def test_these_do_not(differences, match):
+def test_hosts_that_differ_have_a_problem_with_a_remedy(differences, match):
     (problem,) = problems(**differences)
     assert match in problem
 

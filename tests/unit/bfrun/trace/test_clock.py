@@ -25,7 +25,7 @@ def test_without_an_answer_it_is_the_same_clock():
         st.tuples(st.integers(0, 50 * MS), st.integers(0, 50 * MS)), min_size=1
     ),
 )
-def test_is_never_further_off_than_it_says(offset, delays):
+def test_the_error_is_an_upper_bound_of_the_offset(offset, delays):
     estimate = ClockEstimate()
     sent = 5 * MS
     for there, back in delays:

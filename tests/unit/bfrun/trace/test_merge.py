@@ -58,7 +58,7 @@ def test_times_are_those_of_one_clock():
         source_of(late.packed(), "other", offset=offset, error=3 * US),
     )
     begins = [slices_of(timeline, rank, "communicate")[0]["ts"] for rank in range(2)]
-    # The clock of rank 1 showed 0 when ours showed -7 ms: that is when it began.
+    # Rank 1 began when its clock showed 0 and ours -7 ms.
     assert [begin - begins[0] for begin in begins] == [0, 10]
     assert result.error_ns == 3 * US
     labels = [
@@ -71,7 +71,7 @@ def test_times_are_those_of_one_clock():
     assert timeline["otherData"]["ranks"][1]["clock_error_us"] == 3.0
 
 
-def test_what_it_adds_up_to():
+def test_the_summary_adds_up_bytes_and_waits():
     first = make_rank(0, 1, called=0)
     first.add(spool.LATE, 1 * US, 31 * US, operation=1, peer=1)
     first.add(spool.DATA, 31 * US, 41 * US, operation=1, peer=1)
@@ -136,7 +136,7 @@ def test_a_trace_that_cannot_be_read_does_not_spoil_the_others():
     assert timeline["otherData"]["unreadable"] == list(result.broken)
 
 
-def test_nothing_is_valid_too():
+def test_a_timeline_without_traces_is_valid():
     result, timeline = merged()
     assert result.ranks == ()
     assert timeline["traceEvents"] == []
@@ -171,7 +171,9 @@ def test_the_file_appears_whole_or_not_at_all(tmp_path):
         ("none/t.json", "folder 'none' does not exist"),
     ],
 )
-def test_a_file_that_cannot_be(tmp_path, monkeypatch, name, text):
+def test_a_timeline_file_that_cannot_be_written_is_refused(
+    tmp_path, monkeypatch, name, text
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LaunchError, match=text):
         check_target(name)

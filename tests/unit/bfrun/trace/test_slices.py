@@ -1,4 +1,4 @@
-"""What is shown of one rank."""
+"""Tests the slices of one rank."""
 
 from bfrun.trace import spool
 from bfrun.trace.slices import make_slices
@@ -6,7 +6,7 @@ from tests.support.traces import TraceWriter
 
 
 def shown(writer):
-    """Return (row, name, begin, end) of everything."""
+    """Return (row, name, begin, end) of each slice."""
     found = make_slices(spool.Spool(writer.packed()))
     return [
         (found.tracks[each.track], each.name, each.begin_ns, each.end_ns)
@@ -33,7 +33,7 @@ def test_an_operation_has_a_row_and_the_program_its_part():
     ]
 
 
-def test_what_an_operation_tells():
+def test_the_arguments_of_an_operation():
     writer = TraceWriter()
     writer.call(1, 10, 50, nbytes=12, edges={2: (4, 8)}, sequence=5)
     lane = make_slices(spool.Spool(writer.packed())).slices[-1]
@@ -85,7 +85,7 @@ def test_operations_at_the_same_time_get_rows_of_their_own():
     }
 
 
-def test_what_never_ended_lasts_until_the_end_of_the_trace():
+def test_an_activity_without_an_end_lasts_until_the_trace_ends():
     writer = TraceWriter()
     what = {"operation": 1, "name": "x", "label": "barrier", "a": 1}
     writer.add(spool.ENQUEUE, 10, 11, **what)

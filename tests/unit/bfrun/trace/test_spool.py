@@ -1,4 +1,4 @@
-"""Reading what a rank has recorded."""
+"""Tests how the trace of a rank is read."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_a_packed_trace_is_as_long_as_what_was_written():
         ),
     ],
 )
-def test_what_is_no_trace(data, text):
+def test_data_that_is_not_a_trace_is_refused(data, text):
     with pytest.raises(ProtocolError, match=text):
         spool.Spool(data)
 
