@@ -79,4 +79,4 @@ def test_scaling_is_refused_for_asynchronous_algorithms(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "bluecomm.bench", "train", "--scaling", "1,2")
     job = run_bfrun(tmp_path, "-np", "2", *command, "--algorithms", "ddp", "win_put")
     assert job.process.returncode == 2
-    assert "[0] win_put acts among all ranks; instead of --scaling start" in job.err
+    assert "[0] win_put always uses all ranks; instead of --scaling start" in job.err

@@ -87,27 +87,27 @@ def why_refused(args: argparse.Namespace, size: int) -> str:
     Also checks the output files, so call it on the rank that writes them.
     """
     if args.scaling and max(args.scaling) > size:
-        return f"--scaling {max(args.scaling)}: there are {size} ranks"
+        return f"--scaling {max(args.scaling)}: the job has {size} ranks only"
     named = [Contender.parse(label) for label in args.algorithms]
     bound = [one.label for one in named if one.needs_all_ranks]
     if bound and args.scaling and min(args.scaling) < size:
         return (
-            f"{bound[0]} acts among all ranks; instead of --scaling start a job for "
+            f"{bound[0]} always uses all ranks; instead of --scaling start a job for "
             "each number of ranks"
         )
     if args.overhead and size > 1:
-        return "--overhead is for a world of one; start it without bfrun"
+        return "--overhead measures a world of one; start it without bfrun"
     if args.overhead and (args.json or args.plot):
-        return "--overhead prints its results only; leave out --json and --plot"
+        return "--overhead only prints its results; leave out --json and --plot"
     if args.slow_rank:
         slow_rank = args.slow_rank[0]
         if args.step_ms is None or slow_rank >= size or size == 1:
             return (
                 f"--slow-rank {slow_rank}: give --step-ms, and start more than "
-                f"{max(1, slow_rank)} ranks; there are {size}"
+                f"{max(1, slow_rank)} ranks; the job has {size}"
             )
         if args.plot:
-            return "--slow-rank has no picture; leave out --plot"
+            return "--slow-rank draws no plot; leave out --plot"
     return why_not_written(args.json, args.plot)
 
 
