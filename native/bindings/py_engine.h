@@ -12,7 +12,7 @@
 
 namespace bluecomm::bindings {
 
-// An Engine, with the checks that Python callers need.
+// An Engine with the checks that Python callers need.
 class PyEngine {
  public:
   // `mpi` may be null.
@@ -29,7 +29,7 @@ class PyEngine {
 
   ~PyEngine() {
     if (guard_.in_child()) {
-      // A fork has neither the thread nor the fds that the destructor would end.
+      // A forked child has no progress thread, and its descriptors are closed already.
       static_cast<void>(engine_.release());
     } else if (mpi_) {
       mpi_->finalize_hooks().remove(finalize_hook_);

@@ -6,7 +6,7 @@
 
 namespace bluecomm::bindings {
 
-// As EngineStats of bluecomm/_native.pyi.
+// Returns EngineCounters of bluecomm/_native.pyi.
 pybind11::dict to_dict(const Stats& stats);
 
 }  // namespace bluecomm::bindings

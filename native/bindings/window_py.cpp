@@ -22,7 +22,7 @@ namespace py = pybind11;
 namespace bluecomm::bindings {
 namespace {
 
-// One window of an engine, with the checks that Python callers need.
+// One window of an engine with the checks that Python callers need.
 class PyWindow {
  public:
   PyWindow(PyEngine& engine, WindowConfig config, std::uintptr_t address,
@@ -31,7 +31,7 @@ class PyWindow {
         window_(std::make_shared<Window>(
             std::move(config), memory_at(address, config.nbytes),
             [memory](std::size_t nbytes) {
-              // Lives as long as the window uses it.
+              // The deleter keeps the block alive as long as the window uses it.
               auto block = std::make_shared<SharedBlock>(memory->allocate(nbytes));
               auto* const bytes = new std::span<std::byte>(block->bytes());
               return Window::Memory(bytes, [block](auto* span) { delete span; });
@@ -121,8 +121,8 @@ std::unique_ptr<PyWindow> make_window(PyEngine& engine, std::uint64_t id,
   return std::make_unique<PyWindow>(engine, std::move(config), address, memory);
 }
 
-// Runs `start`, which returns a request's id, without the GIL. Then kept[id] is `keep`
-// before a signal handler can raise, unless the id is 0.
+// Runs `start` without the GIL and returns the request's id. Unless that is 0, stores
+// `keep` as kept[id] before a signal handler can raise.
 template <typename Start>
 RequestId keep_request(Start&& start, py::dict& kept, const py::object& keep) {
   RequestId id = 0;
@@ -157,8 +157,8 @@ RequestId get(PyWindow& self, Window::Weights sources, bool with_p, double timeo
       keep);
 }
 
-// `keep` is a list, to which the id is appended: its owner has to unlock the mutex even
-// if a signal handler raises at once.
+// Appends the id to the list `keep`, too, because the caller has to unlock the mutex
+// even if a signal handler raises at once.
 RequestId lock(PyWindow& self, int owner, double timeout_s, py::dict kept,
                py::list keep) {
   const RequestId id =

@@ -15,8 +15,8 @@ using Clock = std::chrono::steady_clock;
 // Identifies a request of one engine; 0 is none. Ids are never used again.
 using RequestId = std::uint64_t;
 
-// The kinds of requests, which statistics are kept by: operations, numbered as in
-// `Kind` (engine/request.h), and calls about windows.
+// The kinds of requests, which the statistics tell apart: operations, numbered as in
+// `Kind` (engine/kinds.h), and calls about windows.
 enum class RequestKind : std::uint8_t {
   kFirstOperation = 0,
   kWinCreate = 16,
@@ -37,16 +37,16 @@ constexpr bool is_operation(RequestKind kind) { return kind < RequestKind::kWinC
 struct WaitNotes {
   bool waits = false;
   int blocker = -1;  // a peer that the request waits for
-  int caller = -1;   // the last peer to call the operation during this wait ...
+  int caller = -1;   // the last peer that called the operation during this wait
   Clock::time_point since;
-  Clock::time_point called;  // ... and when
+  Clock::time_point called;  // when `caller` called it
   // The recorder's numbers of name and kind; 0 before the first event.
   std::uint32_t name = 0;
   std::uint32_t kind = 0;
 };
 
-// What a program has started and can wait for: an operation, or a call about a window.
-// docs/data-plane.md describes its life.
+// Base class of everything that a program can start and wait for: operations and calls
+// about windows. docs/data-plane.md describes the life of a request.
 //
 // A request in a RequestTable is guarded by the engine's progress lock. Id, kind, name,
 // rank and start never change and may be read without it.
@@ -54,7 +54,7 @@ class BaseRequest {
  public:
   enum class State : std::uint8_t { kQueued, kRunning, kDone };
 
-  // The fields of its call in a trace (trace/event.h).
+  // Fields of the request's events in a trace; see trace/event.h.
   struct TraceFields {
     std::uint64_t group = 0;
     std::uint32_t sequence = 0;
@@ -66,26 +66,26 @@ class BaseRequest {
 
   RequestId id() const { return id_; }
   RequestKind kind() const { return kind_; }
-  // The public name of the function that was called, such as "win_put".
+  // Returns the public name of the function that was called, such as "win_put".
   virtual std::string_view kind_name() const = 0;
   virtual std::string_view name() const = 0;
   virtual TraceFields trace_fields() const = 0;
   Clock::time_point started() const { return started_; }
 
-  // allreduce 'x' on rank 3
+  // Returns a text such as "allreduce 'x' on rank 3".
   std::string label() const;
 
   State state() const { return state_; }
   bool done() const { return state_ == State::kDone; }
-  // The outcome; final once the request is done.
+  // Returns the outcome, which is final once the request is done.
   const Status& status() const { return status_; }
   bool succeeded() const { return done() && status_.ok(); }
 
   Clock::time_point deadline() const { return deadline_; }
   void set_deadline(Clock::time_point deadline) { deadline_ = deadline; }
 
-  // Returns true while a transport reads memory of the request, which may outlast a
-  // request that has failed.
+  // Returns whether a transport reads memory of the request. It may do so even after
+  // the request has failed.
   virtual bool holds_memory() const { return false; }
 
   WaitNotes notes;

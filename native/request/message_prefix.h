@@ -7,7 +7,7 @@
 
 namespace bluecomm {
 
-// What a message is about, which decides who reads the rest of its header.
+// The kind of a message, which decides how the rest of its header is read.
 enum class MessageType : std::uint8_t {
   kData = 1,    // payload of an operation (engine/envelope.h)
   kAbort = 2,   // an operation has failed at the sender; the payload says why

@@ -43,17 +43,17 @@ class RequestTable {
   // Moves requests whose memory is no longer read from held() to take_finished().
   void check_held();
 
-  // Requests that are not done, in the order of their start.
+  // Returns the requests that are not done, in the order of their start.
   const std::vector<RequestPtr>& active() const { return active_; }
   bool outstanding() const { return !active_.empty(); }
-  // The number of requests that have ended.
+  // Returns the number of requests that have ended.
   std::uint64_t completions() const { return completions_; }
 
   // Moves a deadline to at least `time` from now.
   void extend_deadline(RequestId id, Clock::duration time);
   // Adds `time` to all deadlines.
   void put_off_deadlines(Clock::duration time);
-  // Clock::time_point::max() if nothing is active.
+  // Returns the earliest deadline; Clock::time_point::max() if no request is active.
   Clock::time_point next_deadline() const;
   std::vector<RequestPtr> expired(Clock::time_point now) const;
 

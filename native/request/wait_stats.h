@@ -38,25 +38,25 @@ class WaitStats {
   int size() const { return static_cast<int>(edges_.size()); }
   bool records() const { return recorder_ != nullptr; }
 
-  // The program's call is about to return, or to wait for other ranks.
+  // Called when the program's call is about to return, or to wait for other ranks.
   void submitted(BaseRequest& request);
-  // `peer` has called the operation too: its first message has arrived.
+  // Called when the first message of `peer` for an operation has arrived.
   void header(BaseRequest& request, int peer, Clock::time_point now);
-  // Something of the request was moved in the turn that began at `now` ...
+  // Called when the turn that began at `now` has moved bytes of the request.
   void moved(BaseRequest& request, Clock::time_point now);
-  // ... or nothing was, because `blocker` has not sent or taken its data.
+  // Called when it has not, because `blocker` has not sent or taken its data.
   void stalled(BaseRequest& request, int blocker, Clock::time_point now);
-  // The calling thread has copied or combined bytes since `begin`. Does nothing unless
-  // records().
+  // Called when the calling thread has copied or combined bytes since `begin`. Does
+  // nothing unless records().
   void combined(const BaseRequest& request, Clock::time_point begin);
-  // The request has ended. If `awaited` is not negative, it has waited for that peer
-  // from its start until now.
+  // Called when the request has ended. If `awaited` is not negative, the request has
+  // waited for that peer from its start until now.
   void ended(BaseRequest& request, int awaited = -1);
-  // The program has waited for the request since `begin`. Any thread.
+  // Called when the program has waited for the request since `begin`. Thread-safe.
   void blocked(const BaseRequest& request, Clock::time_point begin);
 
-  // A window's value has gone to `peer`, or has come from it.
   enum class Direction { kSent, kReceived };
+  // Called when the value of a window has been sent to, or received from, `peer`.
   void exchanged(const BaseRequest& request, int peer, Direction direction,
                  std::size_t nbytes);
   // Counts the messages of an operation. `for_each_message(visit)` calls
@@ -75,8 +75,8 @@ class WaitStats {
     record_edge_events();
   }
 
-  // What was counted since the last reset(), for the kinds that were used. Under the
-  // progress lock.
+  // Return the counters since the last reset(), for the kinds that were used. The
+  // progress lock must be held.
   using Edges = std::vector<std::pair<RequestKind, EdgeStats>>;
   using Kinds = std::vector<std::pair<RequestKind, KindStats>>;
   Edges edges(int peer) const;

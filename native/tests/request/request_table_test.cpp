@@ -1,4 +1,4 @@
-// The life of requests in a RequestTable.
+// Tests the life of requests in a RequestTable.
 #include "request/request_table.h"
 
 #include <memory>
@@ -78,7 +78,7 @@ TEST(request_table, a_request_is_active_until_it_ends_and_known_until_its_releas
   CHECK_THROWS(table.requests.at(first->id()), std::invalid_argument, "is unknown");
   table.end(*second);
   CHECK(table.requests.release(second->id()));
-  CHECK(table.requests.take_finished().empty());  // as it was released before
+  CHECK(table.requests.take_finished().empty());  // because it has been released
   CHECK(!table.requests.outstanding());
 }
 

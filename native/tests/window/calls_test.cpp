@@ -1,4 +1,4 @@
-// Which neighbors of a call are reached in shared memory, and which are asked.
+// Tests which neighbors a call reaches in shared memory, and which ones it asks.
 #include "window/calls.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 constexpr int kShared = 1;
 constexpr int kFar = 2;
 
-// Notes what it is asked to start.
+// Stores the calls that it is asked to start.
 class FakeHost final : public WindowHost {
  public:
   RequestId next_request_id() override { return ++last_id; }
@@ -56,7 +56,7 @@ WindowConfig config_of(int rank, std::vector<int> neighbors) {
   return config;
 }
 
-// A window of rank 0 with two neighbors, of which kShared shares its memory.
+// A window of rank 0 with two neighbors; only kShared shares its memory.
 struct Windows {
   Windows() {
     const auto bytes = [](std::span<const std::byte> memory) {
@@ -81,7 +81,7 @@ EdgeStats edge_of(const WaitStats::Edges& edges, RequestKind kind) {
   return found == edges.end() ? EdgeStats{} : found->second;
 }
 
-TEST(window_calls, a_put_into_shared_memory_asks_nobody) {
+TEST(window_calls, a_put_into_shared_memory_asks_no_rank) {
   FakeHost host;
   Windows windows;
   const WindowPut call{bytes_of(windows.two), {{kShared, 3.0}}, false, true};
@@ -159,7 +159,7 @@ TEST(window_calls, an_update_is_counted) {
   CHECK(host.stats.kinds()[0].first == RequestKind::kWinUpdate);
 }
 
-// A call that waited for the progress lock would never return here.
+// If the call took the progress lock, it would never return.
 TEST(window_calls, shared_memory_needs_no_progress_lock) {
   EngineWorld world(1);
   Windows windows;

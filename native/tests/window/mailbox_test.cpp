@@ -12,7 +12,7 @@
 namespace bluecomm::test {
 namespace {
 
-// A mailbox in memory of its own, with both its sides.
+// A mailbox in its own memory, with its writer and its reader.
 class Pair {
  public:
   explicit Pair(std::size_t nbytes, DType dtype = DType::kFloat64,
@@ -65,7 +65,7 @@ TEST(mailbox, the_last_put_counts) {
   CHECK(value_of(pair.reader) == std::vector<double>({3, 6, 9}));
 }
 
-TEST(mailbox, what_no_cache_keeps_arrives_whole) {
+TEST(mailbox, values_too_large_for_caches_arrive_whole) {
   std::vector<double> x((std::size_t{32} << 20) / sizeof(double) + 3);
   std::iota(x.begin(), x.end(), 0.5);
   Pair pair(x.size() * sizeof(double));
@@ -74,18 +74,18 @@ TEST(mailbox, what_no_cache_keeps_arrives_whole) {
   CHECK(std::ranges::equal(pair.reader.value(), bytes_of(x)));
 }
 
-// All orders of a few steps against what they mean.
-TEST(mailbox, every_order_of_steps_means_what_it_says) {
+// Compares all orders of a few steps with a simple model.
+TEST(mailbox, every_order_of_steps_agrees_with_a_model) {
   constexpr int kSteps = 6;
   enum Step { kPut, kAdd, kTake, kReset, kReplace, kStepCount };
   int orders = 1;
   for (int i = 0; i < kSteps; ++i) orders *= kStepCount;
   for (int order = 0; order < orders; ++order) {
     Pair pair(8);
-    double sent = 0;  // what the writer has left since it was taken ...
+    double sent = 0;  // by the writer since the last take
     bool sets = false;
     bool sent_any = false;
-    double value = 0;  // ... and what the reader has
+    double value = 0;  // of the reader
     double p = 0;
     double sent_p = 0;
     double next = 1;
@@ -145,7 +145,7 @@ TEST(mailbox, starts_with_the_initial_value) {
   CHECK(values_of(*initial, DType::kFloat64) == kOne);
 }
 
-TEST(mailbox, a_p_that_follows_a_put_without_one_is_added) {
+TEST(mailbox, a_p_after_a_put_without_p_is_added) {
   Pair pair(24);
   pair.writer.put(bytes_of(kOne), 1.0, {3.0, true});
   pair.reader.take();
@@ -165,7 +165,7 @@ TEST(mailbox, counts_puts_until_they_are_cleared) {
   CHECK_EQ(pair.reader.version(), 2U);
   pair.reader.take();
   pair.writer.put(bytes_of(kOne), 1.0, {});
-  pair.reader.clear_version();  // of the two that have been taken
+  pair.reader.clear_version();  // two puts have been taken
   CHECK_EQ(pair.reader.version(), 1U);
   std::vector<std::byte> zeros(24);
   pair.reader.replace(zeros, {});

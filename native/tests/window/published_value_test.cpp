@@ -25,7 +25,7 @@ struct PublishedMemory {
   std::span<std::byte> bytes;
 };
 
-TEST(published_value, what_is_read_stays_until_the_end_of_reading) {
+TEST(published_value, a_value_stays_unchanged_while_it_is_read) {
   PublishedMemory memory(3, 2);
   PublishedValue value(memory.bytes, 3, 2);
   const auto publish = [&](int byte) {

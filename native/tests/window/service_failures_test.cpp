@@ -19,7 +19,7 @@ constexpr std::uint64_t kJob = 5;
 constexpr std::uint32_t kEpoch = 2;
 constexpr std::uint64_t kId = 7;
 
-// Nothing that is sent arrives.
+// Drops all messages.
 class DeadChannel final : public Channel {
  public:
   int peer() const override { return kPeer; }
@@ -52,7 +52,7 @@ class OnePeer final : public WindowLinks {
   bool certain = false;
 };
 
-// A message whose payload, if any, never comes, but may be shared.
+// A message whose payload never arrives, but can be shared.
 class Announced final : public Incoming {
  public:
   Announced(WindowMessage message, std::span<std::byte> payload) : payload_(payload) {
@@ -130,7 +130,7 @@ class Rank {
   std::list<Memory> memories_;
 };
 
-TEST(window, the_mutex_of_a_lost_rank_is_something_to_do_until_it_is_certain) {
+TEST(window, a_lost_rank_leaves_work_until_its_mutex_is_released) {
   Rank rank;
   rank.receive(WindowAction::kOpen, 0);
   const auto window = rank.make_window();
@@ -148,7 +148,7 @@ TEST(window, the_mutex_of_a_lost_rank_is_something_to_do_until_it_is_certain) {
   CHECK(!rank.service.outstanding());
 }
 
-TEST(window, memory_that_a_lost_rank_shared_before_is_not_used) {
+TEST(window, memory_shared_by_a_lost_rank_is_not_used) {
   Rank rank;
   std::vector<std::byte> theirs(64 << 10);
   rank.receive(WindowAction::kShareMailbox, 0, theirs);
@@ -175,7 +175,7 @@ TEST(window, deadlines_are_put_off) {
   CHECK(request->done());
 }
 
-TEST(window, an_answer_that_is_given_up_is_not_awaited) {
+TEST(window, a_late_answer_leaves_no_work) {
   Rank rank;
   rank.receive(WindowAction::kOpen, 0);
   const auto window = rank.make_window();
@@ -193,7 +193,7 @@ TEST(window, an_answer_that_is_given_up_is_not_awaited) {
   CHECK(!rank.requests.outstanding());
 }
 
-TEST(window, a_request_names_whom_it_waits_for) {
+TEST(window, a_request_names_the_ranks_that_it_waits_for) {
   Rank rank;
   const auto window = rank.make_window();
   const auto opened = rank.service.open(window, Clock::time_point::max());
@@ -224,7 +224,7 @@ TEST(window, a_request_names_whom_it_waits_for) {
   CHECK(!rank.requests.outstanding());
 }
 
-TEST(window, calls_are_counted_for_whom_they_waited) {
+TEST(window, waits_are_counted_for_the_awaited_rank) {
   Rank rank;
   const auto window = rank.make_window();
   rank.service.open(window, Clock::time_point::max());
@@ -263,7 +263,7 @@ TEST(window, a_closed_service_ends_each_request_once) {
   CHECK(!rank.requests.outstanding());
 }
 
-TEST(window, messages_of_another_job_are_left) {
+TEST(window, messages_of_another_job_are_refused) {
   Rank rank;
   WindowMessage message;
   message.action = WindowAction::kOpen;

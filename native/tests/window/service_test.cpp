@@ -1,4 +1,4 @@
-// Windows of several ranks in one process, over messages and over shared memory.
+// Tests windows of several ranks in one process, with messages and with shared memory.
 #include "window/service.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 using WindowPtr = std::shared_ptr<Window>;
 
-// One rank's end of a window on the ring, as a program uses it.
+// One rank's window on a ring, used as a program uses it.
 class End {
  public:
   End(Engine& engine, int rank, int size, std::vector<double> values)
@@ -47,7 +47,7 @@ class End {
 
   static Clock::time_point deadline() { return Clock::now() + kDeadline; }
 
-  // Waits for a request, or for nothing, and releases it; returns the error.
+  // Waits for a request and releases it, unless `id` is 0. Returns the error.
   std::string wait(RequestId id) {
     if (id == 0) return "";
     const std::string text = engine_.wait(id, deadline() + 5s)->text;
@@ -59,7 +59,7 @@ class End {
     return wait(start_put(x, accumulates));
   }
 
-  // Shares memory with the neighbor where it can, as a program does.
+  // Uses shared memory if the neighbor shares it, as a program does.
   RequestId start_put(const std::vector<double>& x, bool accumulates) {
     const WindowPut call{bytes_of(x), {{right, 1.0}}, accumulates, true};
     return bluecomm::put(engine_, window, call, deadline(), false);
@@ -82,7 +82,7 @@ class End {
     });
   }
 
-  // What the left neighbor has left; with `resets` it is taken away.
+  // Returns the value that the left neighbor has left; `resets` sets it to zero.
   std::vector<double> look(bool resets) {
     std::vector<double> result(values_.size());
     window->update(std::as_writable_bytes(std::span(result)), bytes_of(values_),
@@ -115,7 +115,7 @@ void barrier(Engine& engine) {
 
 constexpr std::size_t kCounts[] = {0, 1, 100, 100000};
 
-TEST(window, a_put_is_there_when_it_is_done) {
+TEST(window, a_put_that_is_done_has_its_effect) {
   for (const bool shares_memory : {false, true}) {
     for (const std::size_t count : kCounts) {
       EngineWorld world(3, options_of(shares_memory));
@@ -133,7 +133,7 @@ TEST(window, a_put_is_there_when_it_is_done) {
   }
 }
 
-TEST(window, a_reset_leaves_p_alone_that_is_not_added) {
+TEST(window, a_reset_without_p_leaves_p_unchanged) {
   EngineWorld world(2, options_of(false));
   world.run([&](int rank, Engine& engine) {
     End end(engine, rank, 2, {1.0});
@@ -153,7 +153,7 @@ TEST(window, a_reset_leaves_p_alone_that_is_not_added) {
   });
 }
 
-TEST(window, shared_memory_is_used_where_there_is_some) {
+TEST(window, shared_memory_is_used_if_available) {
   for (const bool shares_memory : {false, true}) {
     EngineWorld world(2, options_of(shares_memory));
     world.run([&](int rank, Engine& engine) {
@@ -189,7 +189,7 @@ TEST(window, requests_take_effect_in_the_order_of_the_calls) {
   });
 }
 
-TEST(window, a_get_reads_the_value_shown_last) {
+TEST(window, a_get_reads_the_value_published_last) {
   EngineWorld world(3, options_of(false));
   world.run([&](int rank, Engine& engine) {
     End end(engine, rank, 3, std::vector<double>(3000, rank));
@@ -245,7 +245,7 @@ TEST(window, a_mutex_has_one_holder_at_a_time) {
   });
 }
 
-TEST(window, a_lost_rank_fails_requests_and_gives_its_mutexes_up) {
+TEST(window, a_lost_rank_fails_requests_and_releases_its_mutexes) {
   EngineWorld world(3, options_of(false));
   std::atomic<int> past_barrier = 0;
   std::atomic<bool> killed = false;
@@ -290,7 +290,7 @@ TEST(window, a_window_in_use_cannot_be_removed) {
     const RequestId second = end.start_lock(rank);
     CHECK_EQ(end.wait(first), "");
     CHECK_THROWS(remove(), std::invalid_argument, "win_mutex 'x' on rank");
-    end.unlock(rank, second);  // gives it up
+    end.unlock(rank, second);  // cancels the request
     end.unlock(rank, first);
     remove();
     barrier(engine);
@@ -299,10 +299,9 @@ TEST(window, a_window_in_use_cannot_be_removed) {
   });
 }
 
-// --- One table of operations and window requests
-// --------------------------------------
+// --- One table of requests -----------------------------------------------------------
 
-// Starts an operation and a window request of rank 0 that rank 1 does not answer.
+// An operation and a window request of rank 0 that rank 1 does not answer.
 struct Unanswered {
   Unanswered(End& end, Engine& engine, std::vector<float>& tensor)
       : lock(end.start_lock(1)),
@@ -313,7 +312,7 @@ struct Unanswered {
   const RequestId operation;
 };
 
-TEST(window, requests_and_operations_share_ids_and_the_list_of_pending) {
+TEST(window, operations_and_window_requests_share_one_table) {
   EngineWorld world(2, options_of(false));
   std::vector<float> tensor(4);
   world.run([&](int rank, Engine& engine) {
@@ -361,7 +360,7 @@ TEST(window, requests_and_operations_share_ids_and_the_list_of_pending) {
   });
 }
 
-TEST(window, deadlines_of_both_kinds_are_extended) {
+TEST(window, deadlines_of_operations_and_window_requests_are_extended) {
   EngineWorld world(2, options_of(false));
   std::vector<float> tensor(4);
   world.run([&](int rank, Engine& engine) {
