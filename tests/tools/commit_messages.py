@@ -35,6 +35,9 @@ _ENDS_LIKE_ANOTHER_FORM = """
 """
 _NOT_IMPERATIVE = frozenset(_OTHER_WORDS.split())
 _IMPERATIVE = frozenset(_ENDS_LIKE_ANOTHER_FORM.split())
+_LITERAL_OR_COMMENT = re.compile(
+    r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', flags=re.DOTALL
+)
 _TRAILER = re.compile(r"[A-Z][\w-]+-(by|By): ")
 
 
@@ -99,34 +102,52 @@ def _is_imperative(word: str) -> bool:
 
 
 def without_prose(path: str, source: str) -> str:
-    """Return source without comments and docstrings, so that code can be compared."""
+    """Return source without comments, docstrings and messages, to compare code.
+
+    A message is a string of one line with a space in it.
+    """
     if path.endswith((".py", ".pyi")):
-        return _without_docstrings(source)
+        return _python_without_prose(source)
     if path.endswith((".cpp", ".h")):
-        literal_or_comment = r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/'
-        kept = re.sub(
-            literal_or_comment, lambda m: m[1] or " ", source, flags=re.DOTALL
-        )
-        return " ".join(kept.split())
+        kept = re.sub(_LITERAL_OR_COMMENT, _literal_without_message, source)
+        # The formatter decides on spaces, line breaks and the parts of a long text.
+        joined = "".join(kept.split()).replace(",}", "}")
+        return re.sub('(?:"")+', '""', joined)
     lines = (line.strip() for line in source.splitlines())
     return "\n".join(line for line in lines if not line.startswith("#"))
 
 
-def _without_docstrings(source: str) -> str:
+def _literal_without_message(found: re.Match[str]) -> str:
+    literal = found[1] or " "
+    return '""' if " " in literal.strip() else literal
+
+
+def _python_without_prose(source: str) -> str:
     tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [  # type: ignore[attr-defined]
-                each
-                for each in body
-                if not (
-                    isinstance(each, ast.Expr)
-                    and isinstance(each.value, ast.Constant)
-                    and isinstance(each.value.value, str)
-                )
-            ]
+            node.body = [each for each in body if not _is_prose(each)]  # type: ignore[attr-defined]
+        if isinstance(node, ast.JoinedStr):
+            node.values = [each for each in node.values if not _is_message(each)]
+        elif isinstance(node, ast.Constant) and _is_message(node):
+            node.value = ""
     return ast.dump(tree)
+
+
+def _is_message(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return False
+    return " " in node.value and "\n" not in node.value
+
+
+def _is_prose(statement: ast.AST) -> bool:
+    """Return whether a statement is a docstring or ``...``."""
+    if not (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    ):
+        return False
+    return isinstance(statement.value.value, str) or statement.value.value is ...
 
 
 def _git(*arguments: str) -> str | None:

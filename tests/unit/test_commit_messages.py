@@ -71,7 +71,11 @@ def test_a_change_of_code_needs_a_body(rest):
     [
         ("a.py", 'x = 1  # one\ndef f():\n  "Old."', 'x = 1\ndef f():\n  "New."'),
         ("a.cpp", "int x;  // one\n/* a\nb */", "int x;\n"),
-        ("a.h", 'f("a // b");', 'f("a // b");  // c'),
+        ("a.h", 'f("a//b");', 'f("a//b");  // c'),
+        ("a.cpp", 'f("one text");', 'f("another text");'),
+        ("a.cpp", "enum { a, b, };", "enum { a, b };"),
+        ("a.py", 'f("one text", f"a {x}")', 'f("another text", f"the {x}")'),
+        ("a.pyi", "def f(): ...", 'def f():\n  "Does it."'),
         ("Makefile", "# one\nall:\n", "all:\n"),
     ],
 )
@@ -79,8 +83,18 @@ def test_prose_is_not_code(path, before, after):
     assert without_prose(path, before) == without_prose(path, after)
 
 
-def test_text_in_quotes_is_code():
-    assert without_prose("a.cpp", 'f("a // b");') != without_prose("a.cpp", 'f("a ");')
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("a.cpp", 'f("a//b");', 'f("a//c");'),
+        ("a.cpp", 'f("one text", 1);', 'f("one text", 2);'),
+        ("a.py", 'f("a")', 'f("b")'),
+        ("a.py", 'run("import a\\nmain()")', 'run("import b\\nmain()")'),
+        ("Makefile", "all: a", "all: b"),
+    ],
+)
+def test_words_and_programs_in_quotes_are_code(path, before, after):
+    assert without_prose(path, before) != without_prose(path, after)
 
 
 @pytest.fixture
