@@ -38,14 +38,14 @@ class MpiImplementation:
 def find_implementation(
     prefix: str | None, environ: Mapping[str, str]
 ) -> MpiImplementation:
-    """Return the MPI to use: the site's on ``PATH``, else the interpreter's own.
+    """Return the MPI to use: the first on ``PATH``, else that of the interpreter.
 
     Args:
-        prefix: Folder of an MPI's installation, which wins (``--prefix``).
-        environ: Has ``PATH``.
+        prefix: Folder of an MPI's installation (``--prefix``), which takes precedence.
+        environ: Environment with ``PATH``.
 
     Raises:
-        LaunchError: There is none, or one whose options are not known.
+        LaunchError: There is no MPI, or its options are not known.
     """
     own = os.path.join(sys.prefix, "bin")
     folders = environ.get("PATH", os.defpath).split(os.pathsep)
@@ -72,12 +72,14 @@ def _ask_version(mpirun: str) -> str:
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise LaunchError(f"--launcher mpi: '{mpirun} --version': {error}") from None
+        raise LaunchError(
+            f"--launcher mpi: '{mpirun} --version' fails: {error}"
+        ) from None
     return done.stdout + done.stderr
 
 
 def parse_version(mpirun: str, said: str) -> MpiImplementation:
-    """Return whose mpirun it is, from what ``mpirun --version`` says.
+    """Return the implementation that the output of ``mpirun --version`` names.
 
     Raises:
         LaunchError: It is neither Open MPI 4 or newer nor MPICH's hydra.
@@ -93,7 +95,7 @@ def parse_version(mpirun: str, said: str) -> MpiImplementation:
     version = tuple(int(number) for number in found.groups() if number is not None)
     if open_mpi and version < (4,):
         raise LaunchError(
-            f"--launcher mpi: {mpirun} is Open MPI {'.'.join(map(str, version))}; 4 or "
-            "newer is needed; name another MPI's folder with --prefix"
+            f"--launcher mpi: {mpirun} is Open MPI {'.'.join(map(str, version))}, but "
+            "bfrun needs 4 or newer; name another MPI's folder with --prefix"
         )
     return MpiImplementation(mpirun, "openmpi" if open_mpi else "mpich", version)

@@ -16,10 +16,10 @@ _HUB_LIMIT_S = 10.0
 
 @contextlib.contextmanager
 def client_of(profile: Profile, limit_s: float = _HUB_LIMIT_S) -> Iterator[Any]:
-    """Connect to the controller of a profile, and hang up at the end.
+    """Connect to the controller of a profile, and disconnect at the end.
 
     Raises:
-        LaunchError: There is none, or it does not answer within ``limit_s``.
+        LaunchError: No job runs, or the controller does not answer in ``limit_s``.
     """
     import ipyparallel
 
@@ -47,9 +47,12 @@ def await_engines(
 
     Args:
         profile: Profile of the job.
-        count: How many engines it has.
-        deadline: When to return with those that have come.
-        alive: Says whether it makes sense to wait on.
+        count: Number of engines of the job.
+        deadline: Time to return at the latest, on the clock ``time.monotonic``.
+        alive: Returns whether the job still runs.
+
+    Returns:
+        The engines that have registered.
     """
     with client_of(profile, max(1.0, deadline - time.monotonic())) as client:
         while alive() and time.monotonic() < deadline:
