@@ -64,6 +64,8 @@ class CAPABILITY("mutex") Mutex {
 class SCOPED_CAPABILITY LockGuard {
  public:
   explicit LockGuard(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  // Takes over a mutex that the calling thread holds, such as after try_lock().
+  LockGuard(Mutex& mutex, std::adopt_lock_t) REQUIRES(mutex) : mutex_(mutex) {}
   ~LockGuard() RELEASE() { mutex_.unlock(); }
   LockGuard(const LockGuard&) = delete;
   LockGuard& operator=(const LockGuard&) = delete;

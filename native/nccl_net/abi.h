@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// What NCCL and a network plugin say to each other: one struct of functions for each
-// version of the interface, and one of properties. Layouts are facts that NCCL never
-// changed after a version's first release; names are ours.
+// The binary interface between NCCL and a network plugin (NCCL's net.h): for each
+// version one struct of functions and one of device properties. NCCL never changes a
+// layout once a version is released. The names are ours.
 
 namespace bluecomm::nccl_net::abi {
 
@@ -23,7 +23,8 @@ inline constexpr unsigned long kLogNet = 0x10;
 
 inline constexpr std::size_t kHandleSize = 128;
 inline constexpr int kHostMemory = 1;
-// NCCL's mark for "I need not know when this receive is done", in *request of irecv.
+// NCCL stores this in *request of irecv to say that it does not need to know when the
+// receive completes.
 inline void* const kOptionalCompletion = reinterpret_cast<void*>(1);
 
 using Logger = void(int level, unsigned long flags, const char* file, int line,
@@ -80,7 +81,7 @@ struct VirtualDevice {
   int devices[kDevices];
 };
 
-// Versions 9 and 10.
+// Used by versions 9 and 10.
 struct PropertiesV9 {
   char* name;
   char* pci_path;
@@ -130,7 +131,7 @@ static_assert(sizeof(PropertiesV6) == 48 && sizeof(PropertiesV7) == 56);
 static_assert(sizeof(PropertiesV8) == 64 && sizeof(PropertiesV9) == 104);
 static_assert(sizeof(PropertiesV11) == 112 && sizeof(PropertiesV12) == 128);
 
-// The signatures that differ. All functions return a Result.
+// The signatures that differ between versions. All functions return a Result.
 struct SignaturesV6 {
   using Properties = PropertiesV6;
   using Init = int(Logger* logger);
@@ -186,9 +187,9 @@ struct SignaturesV12 : SignaturesV11 {
   using Properties = PropertiesV12;
 };
 
-// What all versions have, in their order.
+// The functions that all versions have, in their order.
 template <typename Signatures>
-struct Functions {
+struct NetFunctions {
   const char* name;
   typename Signatures::Init* init;
   int (*devices)(int* count);
@@ -210,7 +211,7 @@ struct Functions {
   int (*close_listen)(void* listen_comm);
 };
 
-// For network cards that run device code; since version 7.
+// For devices that run code on the GPU; since version 7.
 struct DeviceFunctions {
   int (*get_device_mr)(void* comm, void* mhandle, void** device_mhandle);
   int (*irecv_consumed)(void* recv_comm, int n, void* request);
@@ -227,16 +228,16 @@ struct ContextFunctions {
   int (*set_attributes)(void* context, void* attributes);
 };
 
-struct NetV6 : Functions<SignaturesV6> {};
-struct NetV7 : Functions<SignaturesV7>, DeviceFunctions {};
-struct NetV8 : Functions<SignaturesV8>, DeviceFunctions {};
-struct NetV9 : Functions<SignaturesV9>, DeviceFunctions, VirtualDeviceFunction {};
-struct NetV10 : Functions<SignaturesV10>, DeviceFunctions, VirtualDeviceFunction {};
-struct NetV11 : Functions<SignaturesV11>,
+struct NetV6 : NetFunctions<SignaturesV6> {};
+struct NetV7 : NetFunctions<SignaturesV7>, DeviceFunctions {};
+struct NetV8 : NetFunctions<SignaturesV8>, DeviceFunctions {};
+struct NetV9 : NetFunctions<SignaturesV9>, DeviceFunctions, VirtualDeviceFunction {};
+struct NetV10 : NetFunctions<SignaturesV10>, DeviceFunctions, VirtualDeviceFunction {};
+struct NetV11 : NetFunctions<SignaturesV11>,
                 DeviceFunctions,
                 VirtualDeviceFunction,
                 ContextFunctions {};
-struct NetV12 : Functions<SignaturesV12>,
+struct NetV12 : NetFunctions<SignaturesV12>,
                 DeviceFunctions,
                 VirtualDeviceFunction,
                 ContextFunctions {};

@@ -7,7 +7,7 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-constexpr std::size_t kMaxWaiting = 1024;  // of either kind
+constexpr std::size_t kMaxWaiting = 1024;  // newcomers, and as many streams
 
 Identity make_identity(const stream::Nonce& name, const Device& device,
                        const Settings& settings) {
@@ -27,7 +27,8 @@ Acceptor::Acceptor(const Device& device, const Settings& settings)
 Acceptor::Acceptor(const stream::Nonce& name, const Device& device,
                    const Settings& settings)
     : identity_(make_identity(name, device, settings)),
-      // Those come in who want what the sender wants.
+      // A connection is accepted if its hello names the same peers and job as the
+      // sender's.
       listener_(poller_, identity_.options, identity_.sender),
       handle_(name, listener_.addresses().front()) {}
 
@@ -44,18 +45,18 @@ void Acceptor::maintain(Clock::time_point now) {
 }
 
 void Acceptor::advance() {
-  const std::scoped_lock lock(mutex);
+  const LockGuard lock(mutex);
   maintain(Clock::now());
 }
 
 std::vector<stream::AcceptedConnection> Acceptor::take_newcomers() {
-  const std::scoped_lock lock(mutex);
+  const LockGuard lock(mutex);
   return std::exchange(newcomers_, {});
 }
 
 std::vector<stream::AcceptedConnection> Acceptor::take_streams(
     const stream::Nonce& group) {
-  const std::scoped_lock lock(mutex);
+  const LockGuard lock(mutex);
   std::vector<stream::AcceptedConnection> taken;
   for (auto one = streams_.begin(); one != streams_.end();) {
     if (one->hello.group != group) {
@@ -69,12 +70,12 @@ std::vector<stream::AcceptedConnection> Acceptor::take_streams(
 }
 
 void Acceptor::close() {
-  const std::scoped_lock lock(mutex);
+  const LockGuard lock(mutex);
   closed_ = true;
   newcomers_.clear();
 }
 
-void Acceptor::abandon() noexcept {
+void Acceptor::abandon() noexcept NO_THREAD_SAFETY_ANALYSIS {
   poller_.abandon();
   listener_.abandon();
   for (auto* queue : {&newcomers_, &streams_}) {

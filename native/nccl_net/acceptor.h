@@ -9,9 +9,9 @@
 
 namespace bluecomm::nccl_net {
 
-// Where senders arrive: the listening socket of one listen(), and those who have shown
-// that they know its name. Lives as long as a receiver that came through it, for
-// further streams come the same way.
+// The listening socket of one listen comm, and the authenticated connections that no
+// recv comm has taken yet. The acceptor outlives its listen comm while a recv comm that
+// came through it exists, because further streams of that comm arrive here too.
 class Acceptor final : public Maintained {
  public:
   Acceptor(const Device& device, const Settings& settings);
@@ -21,14 +21,17 @@ class Acceptor final : public Maintained {
   // Readable when advance() would do something.
   int fd() const { return poller_.fd(); }
 
-  // All of these take the mutex.
-  void advance();
-  std::vector<stream::AcceptedConnection> take_newcomers();
-  std::vector<stream::AcceptedConnection> take_streams(const stream::Nonce& group);
-  // Nobody new is let in from now on.
-  void close();
+  // Accepts connections and continues their handshakes.
+  void advance() EXCLUDES(mutex);
+  // Takes the first streams of new senders.
+  std::vector<stream::AcceptedConnection> take_newcomers() EXCLUDES(mutex);
+  // Takes further streams of the recv comm whose link is `group`.
+  std::vector<stream::AcceptedConnection> take_streams(const stream::Nonce& group)
+      EXCLUDES(mutex);
+  // Refuses new senders from now on.
+  void close() EXCLUDES(mutex);
 
-  void maintain(Clock::time_point now) override;
+  void maintain(Clock::time_point now) override REQUIRES(mutex);
   void abandon() noexcept override;
 
  private:
@@ -36,11 +39,12 @@ class Acceptor final : public Maintained {
 
   Identity identity_;
   stream::Poller poller_;
-  stream::Listener listener_;
+  stream::Listener listener_ GUARDED_BY(mutex);
   ListenHandle handle_;
-  bool closed_ = false;
-  std::vector<stream::AcceptedConnection> newcomers_;
-  std::vector<stream::AcceptedConnection> streams_;  // further ones, of any receiver
+  bool closed_ GUARDED_BY(mutex) = false;
+  std::vector<stream::AcceptedConnection> newcomers_ GUARDED_BY(mutex);
+  // Further streams, of any recv comm.
+  std::vector<stream::AcceptedConnection> streams_ GUARDED_BY(mutex);
 };
 
 }  // namespace bluecomm::nccl_net

@@ -1,3 +1,10 @@
+// What send comms and recv comms have in common: who may move data of a connection, and
+// how a silent peer is noticed.
+//
+// Three kinds of threads use a comm: NCCL's (isend, irecv, test), the comm's I/O thread
+// if it has one (take_turn), and the housekeeper (maintain, every kBeat). The mutex
+// lets one of them in at a time. Calls come first: test() returns rather than wait for
+// the I/O thread, and `wanted_` makes the I/O thread skip a turn for a call that waits.
 #include "nccl_net/comm.h"
 
 #include <linux/sockios.h>
@@ -13,9 +20,10 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-// Of close(), for what was sent.
+// How long close() waits for the peer to acknowledge what was sent, and how long it
+// sleeps between two looks.
 constexpr std::chrono::milliseconds kLinger{1000};
-constexpr std::chrono::milliseconds kNap{1};
+constexpr std::chrono::milliseconds kPollInterval{1};
 
 }  // namespace
 
@@ -27,23 +35,22 @@ Comm::Comm(const stream::Options& options, const stream::Hello& hello, std::stri
       last_beat_(Clock::now()),
       heard_at_(last_beat_) {}
 
-std::unique_lock<std::mutex> Comm::hold() {
-  std::unique_lock lock(mutex, std::try_to_lock);
-  if (!lock) {
-    wanted_ = true;
-    lock.lock();
-    wanted_ = false;
-  }
-  return lock;
+void Comm::acquire() {
+  if (mutex.try_lock()) return;
+  wanted_ = true;
+  mutex.lock();
+  wanted_ = false;
 }
 
 std::optional<std::size_t> Comm::test(Request& request) {
-  std::unique_lock lock(mutex, std::try_to_lock);
-  if (!lock && io_thread_ != nullptr) {
-    wanted_ = true;
-    return std::nullopt;
+  if (!mutex.try_lock()) {
+    if (io_thread_ != nullptr) {
+      wanted_ = true;
+      return std::nullopt;
+    }
+    mutex.lock();
   }
-  if (!lock) lock.lock();
+  const LockGuard lock(mutex, std::adopt_lock);
   if (wanted_) wanted_ = false;
   auto nbytes = finish(request);
   if (!nbytes) {
@@ -55,21 +62,21 @@ std::optional<std::size_t> Comm::test(Request& request) {
 }
 
 void Comm::close() {
-  const std::scoped_lock lock(mutex);
+  const LockGuard lock(mutex);
   const auto deadline = Clock::now() + kLinger;
   if (connection_.is_open() && !failure_ && idle()) {
     connection_.close();
     do {
       advance(Clock::now());
       if (failure_ || is_drained()) break;
-      std::this_thread::sleep_for(kNap);
+      std::this_thread::sleep_for(kPollInterval);
     } while (Clock::now() < deadline);
   }
   connection_.forget();
 }
 
-// The peer's kernel has everything. Before, closing a socket to which the peer has
-// written something would take back what was sent.
+// Returns whether the peer's kernel has acknowledged everything. Before that, closing a
+// socket with unread bytes would reset the connection and discard what was sent.
 bool Comm::is_drained() const {
   const stream::Link& link = connection_.link();
   if (link.flushed() < link.queued()) return false;
@@ -81,38 +88,38 @@ bool Comm::is_drained() const {
 }
 
 stream::LinkStats Comm::stats() {
-  const std::scoped_lock lock(mutex);
+  const LockGuard lock(mutex);
   return connection_.stats();
 }
 
-void Comm::abandon() noexcept {
+void Comm::abandon() noexcept NO_THREAD_SAFETY_ANALYSIS {
   poller_.abandon();
   connection_.abandon();
   io_thread_ = nullptr;
 }
 
-void Comm::use(IoThread& io_thread) {
+void Comm::attach(IoThread& io_thread) {
   io_thread_ = &io_thread;
   set_due();
   io_thread.wake();
 }
 
 IoThread* Comm::detach_io_thread() {
-  const std::scoped_lock lock(mutex);
+  const LockGuard lock(mutex);
   return io_thread_.exchange(nullptr);
 }
 
 bool Comm::take_turn() {
-  const bool wanted = wanted_.exchange(false);
-  const std::unique_lock lock(mutex, std::try_to_lock);
-  if (wanted || !lock) {
+  if (wanted_.exchange(false) || !mutex.try_lock()) {
     set_due();
     return false;
   }
+  const LockGuard lock(mutex, std::adopt_lock);
   return move_or_fail(Clock::now());
 }
 
-// Where there is no caller whom an exception would reach: the next test() tells.
+// For threads without a caller that could catch an exception: the next test() throws
+// it.
 bool Comm::move_or_fail(Clock::time_point now) {
   try {
     return move(now);
@@ -122,7 +129,7 @@ bool Comm::move_or_fail(Clock::time_point now) {
   }
 }
 
-// What is left to do is for the io_thread, whoever calls next and when.
+// Leaves remaining work to the I/O thread, as NCCL's next call may come late.
 void Comm::notify_io_thread() {
   IoThread* const io_thread = io_thread_;
   if (io_thread == nullptr || !connection_.busy()) return;
@@ -143,7 +150,7 @@ bool Comm::move(Clock::time_point now) {
   const bool moved = connection_.advance(now);
   const std::uint64_t queued = connection_.link().queued();
   while (auto message = connection_.take_arrived()) on_message(std::move(message));
-  // What they made this end say.
+  // Sends what handling the messages has queued.
   if (connection_.link().queued() != queued) connection_.advance(now);
   if (const auto end = connection_.take_end()) {
     fail(abi::kRemoteError, end->empty() ? "the peer has closed the connection" : *end);
@@ -154,7 +161,7 @@ bool Comm::move(Clock::time_point now) {
 }
 
 void Comm::beat(Clock::time_point now) {
-  // Whoever was stopped for long cannot tell for how long the peer was silent.
+  // If this process was stopped for long, it cannot tell how long the peer was silent.
   const bool was_away = now - std::exchange(last_beat_, now) > 4 * kBeat;
   on_beat(now);
   if (!connection_.is_open()) {
@@ -172,10 +179,10 @@ void Comm::beat(Clock::time_point now) {
   if (received != std::exchange(bytes_received_, received) || was_away) {
     heard_at_ = now;
   } else if (now - heard_at_ >= options_.silence_timeout) {
-    fail(abi::kRemoteError, "nothing was heard of " + connection_.name() + " for " +
-                                seconds_text(options_.silence_timeout) +
-                                "; its process is stopped, or the network is down "
-                                "(BLUECOMM_NET_TIMEOUT_S)");
+    fail(abi::kRemoteError, "nothing was received from " + connection_.name() +
+                                " for " + seconds_text(options_.silence_timeout) +
+                                " (BLUECOMM_NET_TIMEOUT_S); its process is stopped, or "
+                                "the network is down");
   }
 }
 

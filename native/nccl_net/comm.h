@@ -21,96 +21,104 @@ namespace bluecomm::nccl_net {
 class Comm;
 class IoThread;
 
-// What isend and irecv return, until test() says that it is done.
+// What isend and irecv return, and test() completes.
 struct Request {
-  Comm* comm = nullptr;  // null: free
+  Comm* comm = nullptr;  // null if the request is free
 };
 inline bool is_free(const Request& request) { return request.comm == nullptr; }
 
-// Requests of NCCL that are in flight on a connection at most.
+// The requests that may be in flight on one comm.
 inline constexpr std::size_t kMaxRequests = 32;
 
-// A connection of a sender to a receiver; one end of it. Who calls it moves what can be
-// moved, and the housekeeper does while nobody calls; besides, a IoThread may.
+// One end of a connection from a sender to a receiver: the base of send comms and recv
+// comms. Every call moves the data that can be moved now. While no call runs, the
+// comm's I/O thread moves data if it has one, and the housekeeper exchanges heartbeats.
 class Comm : public Maintained {
  public:
-  // `hello`: this end and the other; `name`: of the other end, for errors.
+  // `hello` names this end and the peer. `name` is the peer's name in error texts.
   Comm(const stream::Options& options, const stream::Hello& hello, std::string name,
        std::vector<stream::Address> addresses);
 
-  // The bytes of the request, which is free again; or nothing yet. Takes the mutex, but
-  // does not wait for a IoThread that has it. Throws Failure.
-  std::optional<std::size_t> test(Request& request);
+  // Returns the number of bytes of a request that has completed, which is free
+  // afterwards, or nothing. Returns nothing at once if the I/O thread holds the mutex.
+  // Throws Failure.
+  std::optional<std::size_t> test(Request& request) EXCLUDES(mutex);
 
-  // Takes the mutex. Gives user memory and sockets up. What was sent before is
-  // delivered, for which it waits a second at most, unless requests are in flight.
-  void close();
+  // Releases the user's buffers and the sockets. If no request is in flight, waits up
+  // to one second for the peer's kernel to acknowledge what was sent.
+  void close() EXCLUDES(mutex);
 
-  // Takes the mutex.
-  stream::LinkStats stats();
+  stream::LinkStats stats() EXCLUDES(mutex);
   virtual const char* direction() const = 0;
 
   // Readable when a turn would do something.
   int fd() const { return poller_.fd(); }
-  // From now on a IoThread takes turns, whenever the connection is due.
-  void use(IoThread& io_thread);
-  // Takes the mutex. It is woken no more; null: there was none.
-  IoThread* detach_io_thread();
-  // Of its IoThread: whether a turn is due; begin one; and moves what can be moved,
-  // unless a caller is busy with it or waits for it, when it stays due. True if
-  // anything moved.
+
+  // Lets `io_thread` move data of this comm from now on.
+  void attach(IoThread& io_thread);
+  // Returns the I/O thread, or null, and stops waking it.
+  IoThread* detach_io_thread() EXCLUDES(mutex);
+  // For the I/O thread: a comm is due while it has work to do.
   bool is_due() const { return due_; }
   bool take_due() { return due_.exchange(false); }
   void set_due() { due_ = true; }
-  bool take_turn();
+  // For the I/O thread: moves data, and returns whether any moved. If a caller holds
+  // the mutex or waits for it, does nothing and leaves the comm due.
+  bool take_turn() EXCLUDES(mutex);
 
-  void maintain(Clock::time_point now) override { move_or_fail(now); }
+  void maintain(Clock::time_point now) override REQUIRES(mutex) { move_or_fail(now); }
   void abandon() noexcept override;
 
  protected:
-  // The mutex, for a call. It waits for the turn of a IoThread at most, which then
-  // leaves the next one to calls.
-  std::unique_lock<std::mutex> hold();
+  // Locks the mutex for a call. The call waits for at most one turn of the I/O thread,
+  // which skips its next turn while a call waits.
+  void acquire() ACQUIRE(mutex);
 
-  // With the mutex held, all of them.
-  void advance(Clock::time_point now);
-  // A message of the peer.
-  virtual void on_message(std::unique_ptr<stream::ReceivedMessage> message) = 0;
-  // Something that has to be done now and then, beside heartbeats.
-  virtual void on_beat(Clock::time_point) {}
-  virtual void on_turn(Clock::time_point) {}
-  // No request is in flight.
-  virtual bool idle() const = 0;
-  // The bytes of the request, if it is done.
-  virtual std::optional<std::size_t> finish(Request& request) = 0;
-  void fail(abi::Result code, std::string text);
-  void check() const;  // throws what fail() has been told
-  // Moves what can be moved without asking the kernel what has come.
-  void push(Clock::time_point now);
+  // Moves the data that can be moved now, in both directions.
+  void advance(Clock::time_point now) REQUIRES(mutex);
+  // Like advance(), but does not ask the kernel what has arrived.
+  void push(Clock::time_point now) REQUIRES(mutex);
 
-  stream::Connection& connection() { return connection_; }
-  const stream::Connection& connection() const { return connection_; }
-  stream::Poller& poller() { return poller_; }
+  // Handles a message of the peer.
+  virtual void on_message(std::unique_ptr<stream::ReceivedMessage> message)
+      REQUIRES(mutex) = 0;
+  // Called at each heartbeat.
+  virtual void on_beat(Clock::time_point) REQUIRES(mutex) {}
+  // Called whenever data is about to be moved.
+  virtual void on_turn(Clock::time_point) REQUIRES(mutex) {}
+  // Whether no request is in flight.
+  virtual bool idle() const REQUIRES(mutex) = 0;
+  // Frees a request that has completed and returns its bytes; otherwise returns
+  // nothing.
+  virtual std::optional<std::size_t> finish(Request& request) REQUIRES(mutex) = 0;
+
+  // Records why the connection cannot be used any more. The first failure stays.
+  void fail(abi::Result code, std::string text) REQUIRES(mutex);
+  // Throws the recorded failure, if any.
+  void check() const REQUIRES(mutex);
+
+  stream::Connection& connection() REQUIRES(mutex) { return connection_; }
+  const stream::Connection& connection() const REQUIRES(mutex) { return connection_; }
+  stream::Poller& poller() REQUIRES(mutex) { return poller_; }
 
  private:
-  bool move(Clock::time_point now);
-  bool move_or_fail(Clock::time_point now);
-  void notify_io_thread();
-  void beat(Clock::time_point now);
-  bool is_drained() const;
+  bool move(Clock::time_point now) REQUIRES(mutex);
+  bool move_or_fail(Clock::time_point now) REQUIRES(mutex);
+  void notify_io_thread() REQUIRES(mutex);
+  void beat(Clock::time_point now) REQUIRES(mutex);
+  bool is_drained() const REQUIRES(mutex);
 
   const stream::Options options_;
-  stream::Poller poller_;
-  stream::Connection connection_;
-  std::optional<Failure> failure_;
-  Clock::time_point last_beat_;
-  Clock::time_point heard_at_;  // bytes of the peer
-  std::uint64_t bytes_received_ = 0;
-  std::uint64_t frames_queued_ = 0;
+  stream::Poller poller_;  // under the mutex, except for fd()
+  stream::Connection connection_ GUARDED_BY(mutex);
+  std::optional<Failure> failure_ GUARDED_BY(mutex);
+  Clock::time_point last_beat_ GUARDED_BY(mutex);
+  Clock::time_point heard_at_ GUARDED_BY(mutex);  // when bytes of the peer last arrived
+  std::uint64_t bytes_received_ GUARDED_BY(mutex) = 0;
+  std::uint64_t frames_queued_ GUARDED_BY(mutex) = 0;
   std::atomic<IoThread*> io_thread_ = nullptr;
-  std::atomic<bool> due_ = false;  // a turn of the io_thread
-  std::atomic<bool> wanted_ =
-      false;  // by a caller, who found the io_thread busy with it
+  std::atomic<bool> due_ = false;
+  std::atomic<bool> wanted_ = false;  // a caller found the mutex locked
 };
 
 }  // namespace bluecomm::nccl_net

@@ -6,7 +6,7 @@ namespace bluecomm::nccl_net {
 namespace {
 
 void put(std::ostream& out, const stream::StreamStats& one) {
-  // An address holds nothing that JSON would have to escape.
+  // Addresses contain no character that JSON would need to escape.
   out << "{\"peer\": \"" << one.peer << "\", \"bytes_sent\": " << one.bytes_sent
       << ", \"chunks_sent\": " << one.chunks_sent
       << ", \"bytes_received\": " << one.bytes_received

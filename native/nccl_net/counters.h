@@ -8,14 +8,14 @@
 
 namespace bluecomm::nccl_net {
 
-// What a connection has carried.
+// The traffic of one connection.
 struct ConnectionStats {
-  std::uint64_t number = 0;  // in the order in which they were opened, from 1
+  std::uint64_t number = 0;  // in order of opening, from 1
   std::string direction;     // "send" or "recv"
   stream::LinkStats link;
 };
 
-// JSON.
+// Formats counters as JSON.
 std::string format_counters(const std::vector<ConnectionStats>& connections);
 
 }  // namespace bluecomm::nccl_net

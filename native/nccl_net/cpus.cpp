@@ -24,7 +24,8 @@ bool is_bound(const CpuSet& cpus) {
 
 }  // namespace
 
-// Of the process, not of the thread that asks: NCCL binds its own threads.
+// Asks for the process's CPUs rather than the calling thread's: NCCL binds its own
+// threads.
 CpuSet find_cpus(std::string_view local_rank, std::string_view local_size) {
   CpuSet cpus;
   cpu_set_t set;

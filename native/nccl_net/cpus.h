@@ -5,26 +5,27 @@
 
 namespace bluecomm::nccl_net {
 
-// Where this process is among those of its machine, as far as it is known.
+// The CPUs of this process, and which of the machine's processes it is.
 struct CpuSet {
-  std::vector<int> allowed;  // that the process may run on
+  std::vector<int> allowed;  // CPUs that the process may run on
   int online = 0;            // CPUs of the machine
-  int local_rank = -1;       // -1: not known
+  int local_rank = -1;       // -1 if not known
   int local_size = 1;
 };
 
-// The two are LOCAL_RANK and LOCAL_WORLD_SIZE, empty where they are not set.
+// Asks the kernel. The arguments are the values of LOCAL_RANK and LOCAL_WORLD_SIZE,
+// empty if not set.
 CpuSet find_cpus(std::string_view local_rank, std::string_view local_size);
 
-// BLUECOMM_NET_THREADS=auto: two where each process of the machine can keep eight CPUs
-// busy, else none. A process that was bound to a part of the machine has that part for
-// itself; otherwise all of its machine's processes share all. `cores`: the CPUs that
-// this process can keep busy.
+// Returns the number of I/O threads for BLUECOMM_NET_THREADS=auto: two if each process
+// of the machine has at least eight CPUs, else none. A process that is bound to some
+// CPUs counts as their only user; otherwise all processes of the machine share its
+// CPUs. `cores` is the number of CPUs that this process can keep busy.
 int auto_threads(const CpuSet& cpus, int cores);
 
-// CPUs for thread `index` of `threads`: one, counted from the last, and others for
-// other local ranks. All if the local rank is not known: others would take the same
-// ones.
+// Returns the CPUs for I/O thread `index` of `threads`: a single one, counted from the
+// last, that no other local rank takes while the CPUs suffice. Returns all CPUs if the
+// local rank is not known, because every rank would choose the same one.
 std::vector<int> cpus_for(const CpuSet& cpus, int threads, int index);
 
 }  // namespace bluecomm::nccl_net

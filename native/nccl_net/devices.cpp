@@ -25,10 +25,11 @@ namespace {
 
 using stream::Address;
 
-constexpr std::size_t kMaxDevices = 16;  // of NCCL's socket transport
-constexpr int kUnknownSpeed = 10'000;    // what NCCL takes then
-// Without a choice these are taken in turn, until one finds a card. NCCL looks for the
-// network of NCCL_COMM_ID after the first.
+constexpr std::size_t kMaxDevices = 16;  // as NCCL's socket transport
+constexpr int kUnknownSpeed = 10'000;    // as NCCL assumes
+// Without NCCL_SOCKET_IFNAME, these filters are tried in turn until one matches an
+// interface. Between the first and the others, NCCL looks for an interface in the
+// subnet of NCCL_COMM_ID.
 constexpr const char* kFirst = "ib";
 constexpr const char* kOthers[] = {"^docker,lo,virbr", "docker", "lo", "virbr"};
 
@@ -98,7 +99,7 @@ std::vector<Device> select_by_name(const Interfaces& all, const std::string& fam
                 [&](const ifaddrs& entry) { return filter.admits(entry.ifa_name); });
 }
 
-// The host of "host:port" or "[address%scope]:port".
+// Resolves the host of "host:port" or "[address%scope]:port".
 std::optional<Address> resolve(const std::string& comm_id) {
   const bool bracketed = comm_id.starts_with('[');
   const std::size_t begin = bracketed ? 1 : 0;
@@ -129,7 +130,7 @@ bool same_subnet(const ifaddrs& entry, const Address& other) {
   }
   const auto own = ip_of(entry.ifa_addr);
   const auto there = ip_of(other.data());
-  // The kernel leaves the family of a netmask out.
+  // The kernel does not set the address family of a netmask.
   sockaddr_storage mask{};
   std::memcpy(&mask, entry.ifa_netmask, length_of(other.family()));
   mask.ss_family = static_cast<sa_family_t>(other.family());
@@ -142,7 +143,7 @@ bool same_subnet(const ifaddrs& entry, const Address& other) {
 
 std::vector<Device> select_by_subnet(const Interfaces& all,
                                      const DeviceChoice& choice) {
-  // As in NCCL, which takes no text of one character for a value.
+  // Like NCCL, which ignores values of one character.
   if (choice.comm_id.size() < 2) return {};
   const auto other = resolve(choice.comm_id);
   if (!other) return {};
@@ -169,9 +170,10 @@ std::vector<Device> find_devices(const DeviceChoice& choice) {
   auto found = chosen ? select_by_name(all, choice.family, choice.interfaces.c_str())
                       : find_any(all, choice);
   if (!found.empty()) return found;
-  throw std::runtime_error("no network interface is up that NCCL_SOCKET_IFNAME='" +
-                           choice.interfaces + "' and NCCL_SOCKET_FAMILY='" +
-                           choice.family + "' admit");
+  throw std::runtime_error(
+      "no network interface is up that matches NCCL_SOCKET_IFNAME='" +
+      choice.interfaces + "' and NCCL_SOCKET_FAMILY='" + choice.family +
+      "'; correct or unset these variables");
 }
 
 }  // namespace bluecomm::nccl_net

@@ -1,5 +1,8 @@
-// The C edge: one struct of functions for each version of NCCL's interface, all made of
-// the same few functions. Nothing that is thrown crosses it.
+// The plugin's C interface: one struct of functions per version of NCCL's net interface
+// (ncclNet_v6_t to ncclNet_v12_t), all built from the same few functions.
+//
+// NCCL loads this library and calls these functions from its proxy and init threads. No
+// exception leaves them: guard() turns it into a result code and a line in NCCL's log.
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -11,7 +14,7 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-// NCCL's own limit; a message is moved by 64-bit lengths.
+// The limit that NCCL's socket transport reports. Lengths have 64 bits.
 constexpr std::size_t kMaxMessage = std::size_t{1} << 40;
 constexpr int kMaxComms = 1 << 16;
 
@@ -34,13 +37,13 @@ int guard(const char* call, Body&& body) noexcept {
   } catch (const std::exception& error) {
     text = error.what();
   } catch (...) {
-    text = "an unknown exception";
+    text = "an unknown exception was thrown";
   }
   Plugin::get().log(abi::kWarn, std::string(call) + ": " + text);
   return result;
 }
 
-// What is the same in all versions.
+// The functions, common to all versions.
 
 int devices(int* count) noexcept {
   *count = static_cast<int>(Plugin::get().devices().size());
@@ -98,7 +101,7 @@ int register_memory(int type, void** mhandle) noexcept {
     if (type == abi::kHostMemory) return;
     throw Failure(
         abi::kInvalidArgument,
-        "only host memory can be sent, got memory of type " + std::to_string(type));
+        "only host memory can be registered, got type " + std::to_string(type));
   });
 }
 
@@ -121,7 +124,8 @@ int start_send(void* comm, void* data, std::size_t size, int tag,
 
 int start_recv(void* comm, int n, void** data, std::size_t size,
                void** request) noexcept {
-  // Whatever NCCL has put there: it must not be taken for a request.
+  // NCCL may have stored a mark there (abi::kOptionalCompletion), which must not be
+  // taken for a request.
   *request = nullptr;
   return guard("irecv", [&] {
     if (n != 1) {
@@ -133,7 +137,7 @@ int start_recv(void* comm, int n, void** data, std::size_t size,
   });
 }
 
-// Of memory of the GPU, which there is none of.
+// GPU memory is never registered, so a flush is always an error.
 int iflush(void*, int, void**, int*, void**, void** request) noexcept {
   *request = nullptr;
   return abi::kInternalError;
@@ -144,7 +148,8 @@ int test(void* request, int* done, int* sizes) noexcept {
   return guard("test", [&] {
     auto& one = *static_cast<Request*>(request);
     if (one.comm == nullptr) {
-      throw Failure(abi::kInvalidUsage, "called with a request that was done before");
+      throw Failure(abi::kInvalidUsage,
+                    "called with a request that had completed before");
     }
     const auto nbytes = one.comm->test(one);
     if (!nbytes) return;
@@ -175,7 +180,7 @@ int close_listen(void* comm) noexcept {
   });
 }
 
-// What differs: where arguments stand.
+// Adapters for the versions, which differ in the order of arguments.
 
 int open(abi::Logger* logger) noexcept {
   return guard("init", [&] { Plugin::get().open(logger); });
@@ -186,7 +191,7 @@ struct Init {
   static int call(abi::Logger* logger, void*) noexcept { return open(logger); }
   static int call(void** context, std::uint64_t, abi::Config*, abi::Logger* logger,
                   void*) noexcept {
-    // Nothing belongs to one communicator; NCCL wants to see something.
+    // The plugin has no state per communicator, but NCCL expects a context.
     *context = &Plugin::get();
     return open(logger);
   }
@@ -296,7 +301,7 @@ constexpr Net make() {
 
 #define BLUECOMM_EXPORT __attribute__((visibility("default")))
 
-using namespace bluecomm::nccl_net;  // NOLINT: only the names below are seen outside
+using namespace bluecomm::nccl_net;  // NOLINT: exports.map exports the names below only
 
 extern "C" {
 
@@ -315,9 +320,9 @@ BLUECOMM_EXPORT extern const abi::NetV11 ncclNetPlugin_v11 =
 BLUECOMM_EXPORT extern const abi::NetV12 ncclNetPlugin_v12 =
     make<abi::NetV12, abi::SignaturesV12>();
 
-// Writes JSON of what every connection and stream has carried, as far as `capacity`
-// reaches, and a 0. Returns its length without the 0, or -1. Free to be called at any
-// time from any thread.
+// Writes the traffic of each connection and stream as JSON, truncated to `capacity`
+// bytes including a terminating 0. Returns the full length without the 0, or -1 on an
+// error. Safe to call at any time from any thread.
 BLUECOMM_EXPORT long bluecomm_net_counters(char* text, std::size_t capacity) {
   long length = -1;
   guard("counters", [&] {

@@ -7,7 +7,7 @@
 
 namespace bluecomm::nccl_net {
 
-// Why a call fails, and with which result.
+// The error of a call, with the result code that NCCL receives.
 struct Failure : std::runtime_error {
   Failure(abi::Result code, const std::string& text)
       : std::runtime_error(text), result(code) {}

@@ -10,15 +10,14 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-// In the order in which locks are taken everywhere; the housekeeper holds all
-// connections.
-void before_fork() {
+// Locks in the order that all code follows. The housekeeper locks all comms.
+void before_fork() NO_THREAD_SAFETY_ANALYSIS {
   Plugin::get().before_fork();
   IoThreadPool::get().before_fork();
   Housekeeper::get().before_fork();
 }
 
-void after_fork(bool in_child) {
+void after_fork(bool in_child) NO_THREAD_SAFETY_ANALYSIS {
   Housekeeper::get().after_fork(in_child);
   IoThreadPool::get().after_fork(in_child);
   Plugin::get().after_fork();

@@ -10,11 +10,13 @@ namespace bluecomm::nccl_net {
 
 namespace {
 
-void maintain(Maintained& maintained, Clock::time_point now) {
+void maintain_one(Maintained& object, Clock::time_point now) {
+  if (!object.mutex.try_lock()) return;
+  const LockGuard lock(object.mutex, std::adopt_lock);
   try {
-    maintained.maintain(now);
+    object.maintain(now);
   } catch (const std::exception&) {
-    // What is missing now may be there at the next beat.
+    // A missing resource may be available at the next interval.
   }
 }
 
@@ -25,20 +27,20 @@ Housekeeper& Housekeeper::get() {
   return *only;
 }
 
-void Housekeeper::add(Maintained& maintained) {
-  const std::scoped_lock lock(mutex_);
-  all_.push_back(&maintained);
+void Housekeeper::add(Maintained& object) {
+  const LockGuard lock(mutex_);
+  all_.push_back(&object);
   if (run_) return;
   auto run = std::make_unique<Run>();
   run->thread = start_quiet_thread([this, &running = *run] { loop(running); });
   run_ = std::move(run);
 }
 
-void Housekeeper::remove(Maintained& maintained) {
+void Housekeeper::remove(Maintained& object) {
   std::unique_ptr<Run> last;
   {
-    const std::scoped_lock lock(mutex_);
-    std::erase(all_, &maintained);
+    const LockGuard lock(mutex_);
+    std::erase(all_, &object);
     if (!all_.empty() || !run_) return;
     last = std::move(run_);
     last->stop = true;
@@ -49,32 +51,33 @@ void Housekeeper::remove(Maintained& maintained) {
 
 void Housekeeper::loop(const Run& run) {
   pthread_setname_np(pthread_self(), "bluecomm-net");
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   while (!run.stop) {
     const Clock::time_point now = Clock::now();
-    for (Maintained* maintained : all_) {
-      const std::unique_lock busy(maintained->mutex, std::try_to_lock);
-      if (busy) maintain(*maintained, now);
+    for (Maintained* object : all_) maintain_one(*object, now);
+    while (!run.stop &&
+           changed_.wait_until(lock, now + kBeat) == std::cv_status::no_timeout) {
     }
-    changed_.wait_until(lock, now + kBeat, [&] { return run.stop; });
   }
 }
 
-void Housekeeper::before_fork() {
+void Housekeeper::before_fork() NO_THREAD_SAFETY_ANALYSIS {
   mutex_.lock();
-  // What was made at a acceptor takes the acceptor's mutex, and was added after it.
-  for (auto maintained = all_.rbegin(); maintained != all_.rend(); ++maintained)
-    (*maintained)->mutex.lock();
+  // In reverse order of registration: a comm locks its acceptor, which was registered
+  // before the comm.
+  for (auto object = all_.rbegin(); object != all_.rend(); ++object) {
+    (*object)->mutex.lock();
+  }
 }
 
-void Housekeeper::after_fork(bool in_child) {
-  for (Maintained* maintained : all_) {
-    if (in_child) maintained->abandon();
-    maintained->mutex.unlock();
+void Housekeeper::after_fork(bool in_child) NO_THREAD_SAFETY_ANALYSIS {
+  for (Maintained* object : all_) {
+    if (in_child) object->abandon();
+    object->mutex.unlock();
   }
   if (in_child) {
     all_.clear();
-    // The thread that it would end is the parent's.
+    // Not freed: its thread exists in the parent only and cannot be joined here.
     static_cast<void>(run_.release());
   }
   mutex_.unlock();

@@ -5,7 +5,7 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-constexpr std::size_t kMaxNames = 16;  // NCCL reads no more
+constexpr std::size_t kMaxNames = 16;  // NCCL's limit
 
 }  // namespace
 
@@ -27,7 +27,7 @@ bool InterfaceFilter::admits(std::string_view name) const {
   const auto matches = [&](const std::string& wanted) {
     return exact_ ? name == wanted : name.starts_with(wanted);
   };
-  // A list without names is one of all names.
+  // An empty list matches all names.
   const bool listed =
       names_.empty() || std::any_of(names_.begin(), names_.end(), matches);
   return listed != excludes_;

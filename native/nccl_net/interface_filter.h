@@ -6,9 +6,9 @@
 
 namespace bluecomm::nccl_net {
 
-// A choice of network interfaces as NCCL_SOCKET_IFNAME spells it: names separated by
-// commas, of which each is the beginning of an interface's name; after '=' the whole
-// name; after '^' (also "^=") those that are not wanted. ":port" after a name is
+// Selects network interfaces as NCCL_SOCKET_IFNAME does. The text is a comma-separated
+// list of prefixes of interface names. '=' before the list makes it a list of whole
+// names, and '^' (also "^=") excludes the listed interfaces. ":port" after a name is
 // ignored.
 class InterfaceFilter {
  public:

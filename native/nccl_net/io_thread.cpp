@@ -1,3 +1,9 @@
+// An I/O thread of the NCCL plugin. NCCL's progress threads call the plugin and move
+// data themselves; where CPUs are free, an IoThread moves data between those calls.
+//
+// A comm becomes due by an event of its poller (sleep() marks it) or by a call that
+// left work behind (Comm marks itself and calls wake()). A turn tries to lock the comm
+// and leaves it due if a caller has it, so a call never waits for more than one turn.
 #include "nccl_net/io_thread.h"
 
 #include <pthread.h>
@@ -17,7 +23,8 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-// While those that are due are in a caller's hands, or cannot go on yet.
+// How long the thread sleeps while callers hold all comms that are due, or while these
+// comms cannot make progress.
 constexpr int kNapMs = 1;
 constexpr int kSleepMs = kBeat.count();
 
@@ -46,7 +53,7 @@ IoThread::IoThread()
 
 IoThread::~IoThread() {
   {
-    const std::scoped_lock lock(mutex_);
+    const LockGuard lock(mutex_);
     stop_ = true;
   }
   wake();
@@ -61,10 +68,10 @@ bool IoThread::run_on(const std::vector<int>& cpus) {
 }
 
 void IoThread::add(Comm& comm) {
-  const std::scoped_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   comms_.push_back(&comm);
   try {
-    // At an edge only: what was reported is remembered until its turn.
+    // Edge-triggered: sleep() remembers an event by marking the comm as due.
     watch(epoll_.get(), comm.fd(), EPOLLIN | EPOLLET, &comm);
   } catch (...) {
     comms_.pop_back();
@@ -73,54 +80,57 @@ void IoThread::add(Comm& comm) {
 }
 
 void IoThread::remove(Comm& comm) {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   std::erase(comms_, &comm);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, comm.fd(), nullptr);
-  turn_over_.wait(lock, [&] { return current_ != &comm; });
+  while (current_ == &comm) turn_finished_.wait(lock);
 }
 
 void IoThread::wake() {
   if (!asleep_.exchange(false)) return;
   const std::uint64_t one = 1;
-  // It fails only if nobody has read 2^64 - 1 of them: then it wakes as well.
+  // The write fails only if the counter is full, and a full counter wakes the thread
+  // too.
   static_cast<void>(!write(event_.get(), &one, sizeof one));
 }
 
 void IoThread::loop() {
   pthread_setname_np(pthread_self(), "bluecomm-net-io");
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   while (!stop_) {
-    const bool moved = turn_all(lock);
-    // From here on wake() writes; what became due before is seen below.
+    const bool moved = turn_all();
+    // From here on wake() writes to event_. The check below sees a comm that became due
+    // before.
     asleep_ = true;
     const bool due = std::any_of(comms_.begin(), comms_.end(),
                                  [](const Comm* one) { return one->is_due(); });
-    if (!stop_) sleep(lock, !due ? kSleepMs : moved ? 0 : kNapMs);
+    if (!stop_) sleep(!due ? kSleepMs : moved ? 0 : kNapMs);
     asleep_ = false;
   }
 }
 
-// True if any has moved anything. The list may change during a turn: one that is passed
-// over for that is still due afterwards.
-bool IoThread::turn_all(std::unique_lock<std::mutex>& lock) {
+// Gives each due comm one turn; returns whether any of them moved data. comms_ may
+// change during a turn. A comm that is skipped because of that remains due.
+bool IoThread::turn_all() {
   bool moved = false;
   for (std::size_t i = 0; i < comms_.size() && !stop_; ++i) {
     if (!comms_[i]->take_due()) continue;
     current_ = comms_[i];
-    lock.unlock();
-    moved |= current_->take_turn();
-    lock.lock();
+    Comm& comm = *current_;
+    mutex_.unlock();
+    moved |= comm.take_turn();
+    mutex_.lock();
     current_ = nullptr;
-    turn_over_.notify_all();
+    turn_finished_.notify_all();
   }
   return moved;
 }
 
-void IoThread::sleep(std::unique_lock<std::mutex>& lock, int timeout_ms) {
+void IoThread::sleep(int timeout_ms) {
   std::array<epoll_event, 64> events;
-  lock.unlock();
+  mutex_.unlock();
   const int count = epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms);
-  lock.lock();
+  mutex_.lock();
   for (int i = 0; i < count; ++i) {
     void* const tag = events[static_cast<std::size_t>(i)].data.ptr;
     if (tag == nullptr) {
@@ -128,7 +138,7 @@ void IoThread::sleep(std::unique_lock<std::mutex>& lock, int timeout_ms) {
       static_cast<void>(!read(event_.get(), &times, sizeof times));
       continue;
     }
-    // It may have been removed meanwhile.
+    // The comm may have been removed during the wait.
     const auto found = std::find(comms_.begin(), comms_.end(), tag);
     if (found != comms_.end()) (*found)->set_due();
   }

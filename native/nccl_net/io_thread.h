@@ -1,60 +1,64 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "common/fd.h"
+#include "common/mutex.h"
 
 namespace bluecomm::nccl_net {
 
 class Comm;
 
-// A thread that moves the bytes of the connections given to it, beside the threads that
-// call. It sleeps until one of them has something to do, a turn for each in a round.
+// A thread that moves data of the comms assigned to it, in addition to the threads that
+// call the plugin. It sleeps in epoll_wait until a comm is due, and then gives each due
+// comm one turn per round.
 class IoThread {
  public:
-  // Throws std::system_error.
+  // Throws std::system_error if the thread or its descriptors cannot be created.
   IoThread();
   IoThread(const IoThread&) = delete;
   IoThread& operator=(const IoThread&) = delete;
   ~IoThread();
 
-  // False: the thread runs where it likes.
+  // Pins the thread to these CPUs. Returns false if the kernel refuses; the thread then
+  // keeps running on any CPU.
   bool run_on(const std::vector<int>& cpus);
 
-  // Throws std::system_error, and has not taken it then.
-  void add(Comm& comm);
-  // Returns when the thread is done with it for good. Its mutex may not be held.
-  void remove(Comm& comm);
-  // Has a turn of one that is due begin. Free to be called with a mutex of a Comm held.
+  // Assigns a comm. Throws std::system_error, and then leaves it unassigned.
+  void add(Comm& comm) EXCLUDES(mutex_);
+  // Unassigns a comm; afterwards the thread does not use it any more. The caller must
+  // not hold the comm's mutex.
+  void remove(Comm& comm) EXCLUDES(mutex_);
+  // Wakes the thread to serve comms that are due. Safe to call with a Comm's mutex
+  // held.
   void wake();
 
-  // Around a fork, by whoever forks.
-  void hold() { mutex_.lock(); }
-  void let_go() { mutex_.unlock(); }
-  // In a forked child, where there is no thread: closes the copies of descriptors.
+  // Called around a fork, by the forking thread.
+  void hold() ACQUIRE(mutex_) { mutex_.lock(); }
+  void let_go() RELEASE(mutex_) { mutex_.unlock(); }
+  // Closes the copies of descriptors in a forked child, where the thread does not
+  // exist.
   void abandon() noexcept;
 
  private:
-  void loop();
-  bool turn_all(std::unique_lock<std::mutex>& lock);
-  void sleep(std::unique_lock<std::mutex>& lock, int timeout_ms);
+  void loop() EXCLUDES(mutex_);
+  bool turn_all() REQUIRES(mutex_);
+  void sleep(int timeout_ms) REQUIRES(mutex_);
 
   UniqueFd epoll_;
   UniqueFd event_;
   // Whether wake() has to write to event_.
   std::atomic<bool> asleep_ = false;
 
-  // A leaf, like the mutex of a Comm: neither is ever waited for with the other held.
-  std::mutex mutex_;
-  std::condition_variable turn_over_;
-  std::vector<Comm*> comms_;
-  Comm* current_ = nullptr;  // that the thread is busy with
-  bool stop_ = false;
-  std::thread thread_;  // the last to be made
+  // No thread waits for this mutex while it holds a comm's mutex, nor the reverse.
+  Mutex mutex_;
+  ConditionVariable turn_finished_;
+  std::vector<Comm*> comms_ GUARDED_BY(mutex_);
+  Comm* current_ GUARDED_BY(mutex_) = nullptr;  // the comm whose turn is running
+  bool stop_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last, since it uses all of the above
 };
 
 }  // namespace bluecomm::nccl_net

@@ -10,27 +10,27 @@ IoThreadPool& IoThreadPool::get() {
 }
 
 void IoThreadPool::add(Comm& comm, const CpuSet& cpus, int threads, const Log& log) {
-  const std::scoped_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   try {
-    IoThread& next = io_thread(cpus, threads, static_cast<int>(turn_) % threads, log);
+    IoThread& next = thread(cpus, threads, static_cast<int>(turn_) % threads, log);
     next.add(comm);
     ++turn_;
     ++count_;
-    comm.use(next);
+    comm.attach(next);
   } catch (...) {
     end_if_unused();
     throw;
   }
 }
 
-IoThread& IoThreadPool::io_thread(const CpuSet& cpus, int threads, int index,
-                                  const Log& log) {
+IoThread& IoThreadPool::thread(const CpuSet& cpus, int threads, int index,
+                               const Log& log) {
   while (threads_.size() <= static_cast<std::size_t>(index)) {
     const std::vector<int> own =
         cpus_for(cpus, threads, static_cast<int>(threads_.size()));
     threads_.push_back(std::make_unique<IoThread>());
     if (!threads_.back()->run_on(own)) {
-      log("a thread runs on any CPU: it could not be bound to its own");
+      log("cannot pin an I/O thread to its CPU; it runs on any CPU of the process");
     }
   }
   return *threads_[static_cast<std::size_t>(index)];
@@ -39,7 +39,7 @@ IoThread& IoThreadPool::io_thread(const CpuSet& cpus, int threads, int index,
 void IoThreadPool::remove(Comm& comm) {
   IoThread* const io_thread = comm.detach_io_thread();
   if (io_thread == nullptr) return;
-  const std::scoped_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   io_thread->remove(comm);
   --count_;
   end_if_unused();
@@ -51,17 +51,17 @@ void IoThreadPool::end_if_unused() {
   turn_ = 0;
 }
 
-void IoThreadPool::before_fork() {
+void IoThreadPool::before_fork() NO_THREAD_SAFETY_ANALYSIS {
   mutex_.lock();
   for (const auto& one : threads_) one->hold();
 }
 
-void IoThreadPool::after_fork(bool in_child) {
+void IoThreadPool::after_fork(bool in_child) NO_THREAD_SAFETY_ANALYSIS {
   for (auto& one : threads_) {
     one->let_go();
     if (!in_child) continue;
     one->abandon();
-    // The thread that it would end is the parent's.
+    // Not freed: its thread exists in the parent only and cannot be joined here.
     static_cast<void>(one.release());
   }
   if (in_child) {

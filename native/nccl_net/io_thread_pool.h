@@ -2,45 +2,49 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "common/mutex.h"
 #include "nccl_net/cpus.h"
 #include "nccl_net/io_thread.h"
 
 namespace bluecomm::nccl_net {
 
-// The threads that move bytes beside those that call, for as long as there are
-// connections. Each connection belongs to one of them.
+// The I/O threads of this process. They exist while any comm is assigned, and each comm
+// belongs to one of them.
 class IoThreadPool {
  public:
   using Log = std::function<void(const std::string&)>;
 
-  // The process's; never freed, as a fork may come at any time.
+  // Returns the pool of this process. It is never freed, because the process may fork
+  // at any time.
   static IoThreadPool& get();
 
-  // Gives it to the next of `threads` threads, at least 1, on CPUs of `cpus`. Throws
-  // std::system_error, and it is as it was then: who calls moves its bytes.
-  void add(Comm& comm, const CpuSet& cpus, int threads, const Log& log);
-  // Returns when no thread does anything with it any more. The last one ends the
-  // threads. Nothing happens to one that was not added.
-  void remove(Comm& comm);
+  // Assigns `comm` to the next of `threads` I/O threads (at least 1), pinned to CPUs of
+  // `cpus`. Throws std::system_error if the thread cannot be started; `comm` then stays
+  // unassigned and calling threads move its data.
+  void add(Comm& comm, const CpuSet& cpus, int threads, const Log& log)
+      EXCLUDES(mutex_);
+  // Unassigns `comm`; afterwards no I/O thread uses it. Removing the last comm ends the
+  // threads. Does nothing if `comm` is not assigned.
+  void remove(Comm& comm) EXCLUDES(mutex_);
 
-  // See fork.h.
+  // Called around a fork: see fork.h.
   void before_fork();
   void after_fork(bool in_child);
 
  private:
   IoThreadPool() = default;
-  IoThread& io_thread(const CpuSet& cpus, int threads, int index, const Log& log);
-  void end_if_unused();
+  IoThread& thread(const CpuSet& cpus, int threads, int index, const Log& log)
+      REQUIRES(mutex_);
+  void end_if_unused() REQUIRES(mutex_);
 
-  // Before that of a IoThread, and with no mutex of a Comm held.
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<IoThread>> threads_;
-  std::size_t turn_ = 0;
-  std::size_t count_ = 0;  // of connections
+  // Locked before the mutex of an IoThread, and never with a comm's mutex held.
+  Mutex mutex_;
+  std::vector<std::unique_ptr<IoThread>> threads_ GUARDED_BY(mutex_);
+  std::size_t turn_ GUARDED_BY(mutex_) = 0;   // comms assigned since the threads exist
+  std::size_t count_ GUARDED_BY(mutex_) = 0;  // comms assigned now
 };
 
 }  // namespace bluecomm::nccl_net

@@ -11,7 +11,7 @@ ListenComm::ListenComm(const Device& device, const Settings& settings)
 MaintainedPtr<RecvComm> ListenComm::accept() {
   std::unique_ptr<RecvComm> open;
   {
-    const std::scoped_lock lock(mutex);
+    const LockGuard lock(mutex);
     maintain(Clock::now());
     open = take_open();
   }
@@ -25,11 +25,12 @@ void ListenComm::maintain(Clock::time_point) {
   for (stream::AcceptedConnection& newcomer : acceptor_->take_newcomers()) {
     opening_.push_back(std::make_unique<RecvComm>(acceptor_, std::move(newcomer)));
   }
-  // A sender that gave up is its own affair.
+  // Drops the comm of a sender that has given up. Its own process reports that.
   std::erase_if(opening_, [](const auto& one) { return !one->advance_opening(); });
 }
 
-// One that has been opened is good even if its sender is gone: it may have sent before.
+// Returns a comm that has opened, even if its sender has disconnected since: the sender
+// may have sent data before.
 std::unique_ptr<RecvComm> ListenComm::take_open() {
   const auto found = std::find_if(opening_.begin(), opening_.end(),
                                   [](const auto& one) { return one->is_open(); });
@@ -39,7 +40,7 @@ std::unique_ptr<RecvComm> ListenComm::take_open() {
   return taken;
 }
 
-void ListenComm::abandon() noexcept {
+void ListenComm::abandon() noexcept NO_THREAD_SAFETY_ANALYSIS {
   for (const auto& one : opening_) one->abandon();
 }
 

@@ -9,9 +9,9 @@
 
 namespace bluecomm::nccl_net {
 
-// What listen() returns: a acceptor, and the receivers that are being made at it. Any
-// number may be accepted. Those that nobody has accepted yet are maintained here, so
-// that their senders hear that this process lives.
+// NCCL's listen comm: an acceptor and the recv comms that are opening. accept() may be
+// called any number of times. Until it returns a recv comm, the housekeeper sends
+// heartbeats for that comm, so that its sender does not time out.
 class ListenComm final : public Maintained {
  public:
   ListenComm(const Device& device, const Settings& settings);
@@ -19,17 +19,18 @@ class ListenComm final : public Maintained {
 
   const ListenHandle& handle() const { return acceptor_->handle(); }
 
-  // The next receiver whose sender is there; null: none yet. Takes the mutex.
-  MaintainedPtr<RecvComm> accept();
+  // Returns the next recv comm whose sender has connected, or null if there is none
+  // yet.
+  MaintainedPtr<RecvComm> accept() EXCLUDES(mutex);
 
-  void maintain(Clock::time_point now) override;
+  void maintain(Clock::time_point now) override REQUIRES(mutex);
   void abandon() noexcept override;
 
  private:
-  std::unique_ptr<RecvComm> take_open();
+  std::unique_ptr<RecvComm> take_open() REQUIRES(mutex);
 
   const std::shared_ptr<Acceptor> acceptor_;
-  std::list<std::unique_ptr<RecvComm>> opening_;
+  std::list<std::unique_ptr<RecvComm>> opening_ GUARDED_BY(mutex);
 };
 
 }  // namespace bluecomm::nccl_net

@@ -15,11 +15,11 @@ namespace {
 constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 'n', 'e', 't', '2'};
 constexpr std::chrono::milliseconds kMaxHandshake{5000};
 constexpr std::chrono::milliseconds kMaxRefused{5000};
-// Larger messages go over all streams, and wait for their receive; to copy so many
-// bytes costs less.
+// Larger messages use all streams and wait for their irecv. Copying a message up to
+// this size costs less.
 constexpr std::size_t kEagerBytes = 32 << 10;
 
-// What the blob looks like.
+// The bytes of a handle.
 struct HandleLayout {
   std::array<char, 8> magic;
   std::uint64_t connect_id;
@@ -48,8 +48,8 @@ ListenHandle ListenHandle::read(const void* memory) {
   const int family = storage.ss_family;
   if (layout.magic != kMagic || (family != AF_INET && family != AF_INET6)) {
     throw Failure(abi::kInvalidUsage,
-                  "connect: the peer listens with another plugin, or another version "
-                  "of this one; use the same on all ranks");
+                  "connect: the peer listens with another network plugin or another "
+                  "version of bluecomm; use the same on all ranks");
   }
   ListenHandle handle(layout.name, stream::Address(storage, length_of(family)));
   handle.connect_id = layout.connect_id;
@@ -66,7 +66,7 @@ stream::Address ListenHandle::address(const Device& device) const {
   sockaddr_storage storage = address_;
   if (storage.ss_family == AF_INET6) {
     auto* six = reinterpret_cast<sockaddr_in6*>(&storage);
-    // The number of a link means something on its own host only.
+    // The index of an interface is valid on its own host only.
     const bool local = IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr);
     six->sin6_scope_id = local ? device.index : 0;
   }
@@ -84,7 +84,7 @@ Identity identity_of(const stream::Nonce& name, const Settings& settings) {
   options.connect_timeout = options.silence_timeout = settings.timeout;
   options.handshake_timeout = std::min(kMaxHandshake, settings.timeout);
   options.refused_timeout = std::min(kMaxRefused, settings.timeout);
-  // The lower number chooses the streams; the sender dials, so that is its part too.
+  // The lower number chooses the streams. The sender dials, so it gets number 0.
   identity.sender.from = identity.receiver.to = 0;
   identity.sender.to = identity.receiver.from = 1;
   identity.sender.job = identity.receiver.job = sha256(name);

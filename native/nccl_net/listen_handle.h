@@ -13,20 +13,22 @@
 
 namespace bluecomm::nccl_net {
 
-// What listen() gives NCCL to carry to the peer's connect(): where the listener is, and
-// a random name that admits to it.
+// The handle that listen() gives to NCCL, which carries it to the peer's connect(): the
+// listener's address, and a random name that serves as the key of the connection.
 class ListenHandle {
  public:
   ListenHandle(const stream::Nonce& name, const stream::Address& address);
-  // From NCCL's memory. Throws Failure if another version or something else wrote it.
+  // Reads a handle from NCCL's memory. Throws Failure if another plugin or another
+  // version of this one wrote it.
   static ListenHandle read(const void* memory);
   void write(void* memory) const;
 
   const stream::Nonce& name() const { return name_; }
-  // As the card `device` reaches it.
+  // Returns the listener's address as seen from `device`.
   stream::Address address(const Device& device) const;
 
-  // NCCL keeps the memory between the calls of connect(): which attempt it is of, or 0.
+  // The pending connect that the handle belongs to, or 0. connect() stores it here,
+  // because NCCL passes the same memory to each call.
   std::uint64_t connect_id = 0;
 
  private:
@@ -34,9 +36,9 @@ class ListenHandle {
   sockaddr_storage address_{};
 };
 
-// What both ends of a connection derive from the listener's name.
+// What both ends of a connection derive from the name in the handle.
 struct Identity {
-  stream::Options options;  // key and limits
+  stream::Options options;  // with the key
   stream::Hello sender;
   stream::Hello receiver;
 };

@@ -8,20 +8,21 @@
 
 namespace bluecomm::nccl_net {
 
-// What heads every message on a connection.
+// The kinds of messages on a connection.
 enum class MessageKind : std::uint32_t {
-  kBegin = 1,    // the sender's first, without payload: there is a connection
+  kBegin = 1,    // the sender's first message, without payload: opens the connection
   kData = 2,     // the payload of an isend
-  kRefused = 3,  // of the receiver: it cannot take what came
+  kRefused = 3,  // from the receiver: it cannot receive a message
 };
 
 enum class Refusal : std::uint32_t {
-  kTooLong = 1,  // the message is longer than what was posted for it
+  kTooLong = 1,  // the message is longer than the buffer posted for it
 };
 
+// The head of every message.
 struct MessageHead {
   MessageKind kind{};
-  std::uint32_t detail = 0;  // of kData: NCCL's tag; of kRefused: a Refusal
+  std::uint32_t detail = 0;  // kData: NCCL's tag; kRefused: a Refusal
 };
 static_assert(sizeof(MessageHead) == 8);
 

@@ -1,3 +1,9 @@
+// Opens and closes listen comms, send comms and recv comms for NCCL, and lists the open
+// ones for the counters.
+//
+// NCCL's proxy threads call from exports.cpp, several at once. connect() does not
+// block: it keeps an opening send comm in pending_connects_ between NCCL's calls, and
+// stores its id in the handle, whose memory NCCL passes each time.
 #include "nccl_net/plugin.h"
 
 #include <unistd.h>
@@ -14,7 +20,8 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-// NCCL calls connect() again at once; after so long it has given the connection up.
+// NCCL calls connect() again at once. A connect that was not continued for this long is
+// dropped.
 constexpr std::chrono::minutes kForgotten{5};
 
 std::string variable(const char* name) {
@@ -30,7 +37,7 @@ Plugin& Plugin::get() {
 }
 
 void Plugin::open(abi::Logger* logger) {
-  const std::scoped_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   logger_ = logger;
   if (is_open_) return;
   prepare_for_forks();
@@ -48,8 +55,8 @@ void Plugin::open(abi::Logger* logger) {
 
 Device& Plugin::device(int number) {
   if (number < 0 || static_cast<std::size_t>(number) >= devices_.size()) {
-    throw Failure(abi::kInvalidArgument, "there is no card " + std::to_string(number) +
-                                             "; there are " +
+    throw Failure(abi::kInvalidArgument, "device " + std::to_string(number) +
+                                             " does not exist; there are " +
                                              std::to_string(devices_.size()));
   }
   return devices_[static_cast<std::size_t>(number)];
@@ -63,12 +70,12 @@ MaintainedPtr<ListenComm> Plugin::listen(int number, void* handle) {
 
 SendComm* Plugin::connect(int number, void* memory) {
   ListenHandle handle = ListenHandle::read(memory);
-  // Out of the table while it is worked on: an error forgets it.
+  // Not in the table while it is advanced, so that an error drops it.
   PendingConnect pending = take_pending_connect(handle, number);
   const std::uint64_t id = std::exchange(handle.connect_id, 0);
   handle.write(memory);
   if (pending.comm->advance_opening()) return adopt(std::move(pending.comm));
-  const std::scoped_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   handle.connect_id = id == 0 ? ++last_connect_id_ : id;
   handle.write(memory);
   pending.called_at = Clock::now();
@@ -86,11 +93,13 @@ Plugin::PendingConnect Plugin::take_pending_connect(const ListenHandle& handle,
     return {make_maintained<SendComm>(handle, device, settings_, std::move(count)),
             now};
   }
-  const std::scoped_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto known = pending_connects_.extract(handle.connect_id);
   if (known.empty()) {
-    throw Failure(abi::kInvalidUsage,
-                  "connect: called with a handle of an attempt that has ended");
+    throw Failure(
+        abi::kInvalidUsage,
+        "the handle belongs to a connect that has ended; call connect with the "
+        "handle that listen returned");
   }
   return std::move(known.mapped());
 }
@@ -98,7 +107,7 @@ Plugin::PendingConnect Plugin::take_pending_connect(const ListenHandle& handle,
 std::shared_ptr<stream::StreamCount> Plugin::stream_count(stream::Address peer,
                                                           int number) {
   peer.set_port(0);
-  const std::scoped_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   std::erase_if(counts_, [](const auto& one) { return one.second.expired(); });
   auto& known = counts_[{number, peer.text()}];
   auto count = known.lock();
@@ -109,8 +118,8 @@ std::shared_ptr<stream::StreamCount> Plugin::stream_count(stream::Address peer,
 }
 
 void Plugin::drop_forgotten_connects(Clock::time_point now) {
-  std::vector<PendingConnect> dropped;  // and freed without the mutex
-  const std::scoped_lock lock(mutex_);
+  std::vector<PendingConnect> dropped;  // declared first: freed without the mutex
+  const LockGuard lock(mutex_);
   for (auto one = pending_connects_.begin(); one != pending_connects_.end();) {
     if (now - one->second.called_at < kForgotten) {
       ++one;
@@ -129,27 +138,28 @@ RecvComm* Plugin::accept(ListenComm& listen_comm) {
 template <typename T>
 T* Plugin::adopt(MaintainedPtr<T> comm) {
   {
-    const std::scoped_lock lock(mutex_);
+    const LockGuard lock(mutex_);
     comms_.push_back({++last_number_, comm.get()});
   }
-  give_to_thread(*comm);
+  assign_to_thread(*comm);
   return comm.release();
 }
 
-void Plugin::give_to_thread(Comm& comm) {
+void Plugin::assign_to_thread(Comm& comm) {
   if (threads_ == 0) return;
   try {
     IoThreadPool::get().add(comm, cpus_, threads_,
                             [this](const std::string& text) { log(abi::kInfo, text); });
   } catch (const std::system_error& error) {
-    log(abi::kInfo, std::string("a connection goes without a thread: ") + error.what());
+    log(abi::kInfo,
+        std::string("cannot start an I/O thread for a connection: ") + error.what());
   }
 }
 
 void Plugin::close(Comm* comm) {
   {
-    const std::scoped_lock lock(mutex_);
-    std::erase_if(comms_, [comm](const Adopted& one) { return one.comm == comm; });
+    const LockGuard lock(mutex_);
+    std::erase_if(comms_, [comm](const OpenComm& one) { return one.comm == comm; });
   }
   const MaintainedPtr<Comm> owner(comm);
   if (threads_ > 0) IoThreadPool::get().remove(*comm);
@@ -157,7 +167,7 @@ void Plugin::close(Comm* comm) {
 }
 
 std::string Plugin::counters() {
-  const std::scoped_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   std::vector<ConnectionStats> all;
   for (const auto& [number, comm] : comms_) {
     all.push_back({number, comm->direction(), comm->stats()});

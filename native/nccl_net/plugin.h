@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/mutex.h"
 #include "nccl_net/cpus.h"
 #include "nccl_net/devices.h"
 #include "nccl_net/listen_comm.h"
@@ -18,66 +18,78 @@
 
 namespace bluecomm::nccl_net {
 
-// What the process has of the plugin: cards, settings, and what is open. NCCL calls
-// from any thread; calls that move data do not come through here.
+// The plugin's state in this process: devices, settings and open comms. NCCL may call
+// from any thread. Calls that move data (isend, irecv, test) go to the comm directly.
 class Plugin {
  public:
-  // The process's; never freed, as NCCL keeps pointers into it.
+  // Returns the plugin of this process. It is never freed, because NCCL keeps pointers
+  // into it.
   static Plugin& get();
 
-  // Reads settings and cards the first time. Throws what makes the plugin useless here.
-  void open(abi::Logger* logger);
+  // Reads settings and devices at the first call. Throws if the plugin cannot be used
+  // here.
+  void open(abi::Logger* logger) EXCLUDES(mutex_);
 
   const std::vector<Device>& devices() const { return devices_; }
-  // Throws Failure if there is no such card.
+  // Throws Failure if the number is out of range.
   Device& device(int number);
 
   MaintainedPtr<ListenComm> listen(int device, void* handle);
-  // Null: called again, with the same memory, until there is one.
-  SendComm* connect(int device, void* handle);
-  RecvComm* accept(ListenComm& listen_comm);
-  void close(Comm* comm);
+  // Returns null while the connection is opening; NCCL then calls again with the same
+  // memory.
+  SendComm* connect(int device, void* handle) EXCLUDES(mutex_);
+  // Returns null while no sender has connected.
+  RecvComm* accept(ListenComm& listen_comm) EXCLUDES(mutex_);
+  void close(Comm* comm) EXCLUDES(mutex_);
 
-  // JSON: what every connection, and every stream of it, has carried.
-  std::string counters();
+  // Returns the traffic of each connection and each of its streams, as JSON.
+  std::string counters() EXCLUDES(mutex_);
 
-  // See fork.h.
-  void before_fork() { mutex_.lock(); }
-  void after_fork() { mutex_.unlock(); }
+  // Called around a fork: see fork.h.
+  void before_fork() ACQUIRE(mutex_) { mutex_.lock(); }
+  void after_fork() RELEASE(mutex_) { mutex_.unlock(); }
 
   void log(abi::LogLevel level, const std::string& text) const;
 
  private:
+  // A connection that connect() has started but not returned yet.
   struct PendingConnect {
     MaintainedPtr<SendComm> comm;
     Clock::time_point called_at;
   };
 
-  PendingConnect take_pending_connect(const ListenHandle& handle, int number);
-  // Of the connections that go out through the card `number` to the peer's host.
-  std::shared_ptr<stream::StreamCount> stream_count(stream::Address peer, int number);
-  void drop_forgotten_connects(Clock::time_point now);
+  // Returns the pending connect of `handle`, or starts one.
+  PendingConnect take_pending_connect(const ListenHandle& handle, int number)
+      EXCLUDES(mutex_);
+  // Returns the count shared by all connections from device `number` to the peer's
+  // host.
+  std::shared_ptr<stream::StreamCount> stream_count(stream::Address peer, int number)
+      EXCLUDES(mutex_);
+  void drop_forgotten_connects(Clock::time_point now) EXCLUDES(mutex_);
+  // Lists an open comm and passes its ownership to NCCL.
   template <typename T>
-  T* adopt(MaintainedPtr<T> comm);
-  void give_to_thread(Comm& comm);
+  T* adopt(MaintainedPtr<T> comm) EXCLUDES(mutex_);
+  void assign_to_thread(Comm& comm);
 
   std::atomic<abi::Logger*> logger_ = nullptr;
-  // Before those of a IoThreadPool, of the Housekeeper and of a Maintained.
-  std::mutex mutex_;
-  bool is_open_ = false;  // after that, the next four do not change
+  // Locked before the mutexes of the IoThreadPool, the Housekeeper and any Maintained.
+  Mutex mutex_;
+  bool is_open_ GUARDED_BY(mutex_) = false;
+  // open() sets these four once, before NCCL makes any other call.
   Settings settings_;
   std::vector<Device> devices_;
   CpuSet cpus_;
   int threads_ = 0;
-  std::map<std::uint64_t, PendingConnect> pending_connects_;
-  std::uint64_t last_connect_id_ = 0;
-  std::map<std::pair<int, std::string>, std::weak_ptr<stream::StreamCount>> counts_;
-  struct Adopted {
+  std::map<std::uint64_t, PendingConnect> pending_connects_ GUARDED_BY(mutex_);
+  std::uint64_t last_connect_id_ GUARDED_BY(mutex_) = 0;
+  std::map<std::pair<int, std::string>, std::weak_ptr<stream::StreamCount>> counts_
+      GUARDED_BY(mutex_);
+  struct OpenComm {
     std::uint64_t number;
     Comm* comm;
   };
-  std::vector<Adopted> comms_;
-  std::uint64_t last_number_ = 0;
+  std::vector<OpenComm> comms_ GUARDED_BY(mutex_);
+  std::uint64_t last_number_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace bluecomm::nccl_net

@@ -21,9 +21,10 @@ RecvComm::RecvComm(std::shared_ptr<Acceptor> acceptor,
 }
 
 Request* RecvComm::irecv(std::span<std::byte> into) {
-  const auto lock = hold();
+  acquire();
+  const LockGuard lock(mutex, std::adopt_lock);
   const auto slot = std::find_if(requests_.begin(), requests_.end(), is_free);
-  // What has come is good, whatever happened to the connection afterwards.
+  // A message that has arrived is valid even if the connection has failed since.
   if (unexpected_.empty()) check();
   if (slot == requests_.end()) {
     advance(Clock::now());
@@ -33,7 +34,8 @@ Request* RecvComm::irecv(std::span<std::byte> into) {
   slot->into = into;
   posted_.push_back(&*slot);
   ++posted_so_far_;
-  // What waits for its receive otherwise need not: the sender knows of it beforehand.
+  // Announces the buffer, so that the sender need not wait until it has announced the
+  // message.
   if (unexpected_.empty() && expects_) connection().expect(posted_so_far_, into);
   match();
   push(Clock::now());
@@ -41,13 +43,13 @@ Request* RecvComm::irecv(std::span<std::byte> into) {
 }
 
 bool RecvComm::advance_opening() {
-  const std::scoped_lock lock(mutex);
+  const LockGuard lock(mutex);
   advance(Clock::now());
   return connection().was_opened() || !connection().is_idle();
 }
 
 bool RecvComm::is_open() {
-  const std::scoped_lock lock(mutex);
+  const LockGuard lock(mutex);
   return connection().was_opened();
 }
 
@@ -73,7 +75,9 @@ void RecvComm::on_message(std::unique_ptr<stream::ReceivedMessage> message) {
     unexpected_.push_back(std::move(message));
     match();
   } else {
-    fail(abi::kInternalError, connection().name() + " broke the protocol");
+    fail(abi::kInternalError,
+         connection().name() +
+             " broke the protocol; use the same version of bluecomm on all ranks");
   }
 }
 

@@ -11,50 +11,53 @@
 
 namespace bluecomm::nccl_net {
 
-// The end that receives. The k-th message is for the k-th irecv.
+// NCCL's recv comm: the receiving end of a connection. The k-th irecv receives the k-th
+// message.
 class RecvComm final : public Comm {
  public:
-  // `newcomer`: what came through the acceptor, which it keeps open for further
-  // streams.
+  // `newcomer` is the first stream. The comm keeps `acceptor` alive, because further
+  // streams arrive there.
   RecvComm(std::shared_ptr<Acceptor> acceptor, stream::AcceptedConnection newcomer);
 
   const char* direction() const override { return "recv"; }
 
-  // Takes the mutex. Posts memory for the next message, which may be shorter. Null: too
-  // many requests are in flight. Throws Failure.
-  Request* irecv(std::span<std::byte> into);
+  // Posts a buffer for the next message, which may be shorter than the buffer. Returns
+  // null if too many requests are in flight. Throws Failure.
+  Request* irecv(std::span<std::byte> into) EXCLUDES(mutex);
 
-  // Take the mutex. advance_opening() is false if the sender has given this attempt up:
-  // it will never open.
-  bool advance_opening();
-  bool is_open();
+  // Returns false if the sender has given up, so that the comm will never open.
+  bool advance_opening() EXCLUDES(mutex);
+  bool is_open() EXCLUDES(mutex);
 
  private:
   struct RecvRequest : Request {
     std::span<std::byte> into;
-    std::unique_ptr<stream::ReceivedMessage> message;  // once it has begun to arrive
+    std::unique_ptr<stream::ReceivedMessage> message;  // null until its head arrives
   };
 
-  void on_message(std::unique_ptr<stream::ReceivedMessage> message) override;
-  void on_beat(Clock::time_point now) override { take_streams(now); }
-  void on_turn(Clock::time_point now) override;
-  std::optional<std::size_t> finish(Request& request) override;
-  bool idle() const override;
+  void on_message(std::unique_ptr<stream::ReceivedMessage> message) override
+      REQUIRES(mutex);
+  void on_beat(Clock::time_point now) override REQUIRES(mutex) { take_streams(now); }
+  void on_turn(Clock::time_point now) override REQUIRES(mutex);
+  std::optional<std::size_t> finish(Request& request) override REQUIRES(mutex);
+  bool idle() const override REQUIRES(mutex);
 
-  void take_streams(Clock::time_point now);
-  void match();
-  void refuse(std::size_t nbytes, std::size_t room);
+  void take_streams(Clock::time_point now) REQUIRES(mutex);
+  void match() REQUIRES(mutex);
+  void refuse(std::size_t nbytes, std::size_t room) REQUIRES(mutex);
   bool has_arrived(RecvRequest& receiving) const;
 
   const std::shared_ptr<Acceptor> acceptor_;
-  stream::Watch acceptor_watch_;
-  bool begun_ = false;
-  // Receives so far. Message 0 of the connection is the sender's kBegin.
-  std::uint64_t posted_so_far_ = 0;
-  bool expects_ = false;  // the last message was one that pays to be expected
-  std::array<RecvRequest, kMaxRequests> requests_;
-  std::deque<RecvRequest*> posted_;  // that no message has come for, in order
-  std::deque<std::unique_ptr<stream::ReceivedMessage>> unexpected_;
+  stream::Watch acceptor_watch_ GUARDED_BY(mutex);
+  bool begun_ GUARDED_BY(mutex) = false;
+  // The number of irecvs so far. Message 0 of the connection is the sender's kBegin.
+  std::uint64_t posted_so_far_ GUARDED_BY(mutex) = 0;
+  // Whether to announce buffers to the sender: the last message was long enough.
+  bool expects_ GUARDED_BY(mutex) = false;
+  std::array<RecvRequest, kMaxRequests> requests_ GUARDED_BY(mutex);
+  // Receives without a message, and messages without a receive, each in order.
+  std::deque<RecvRequest*> posted_ GUARDED_BY(mutex);
+  std::deque<std::unique_ptr<stream::ReceivedMessage>> unexpected_ GUARDED_BY(mutex);
 };
 
 }  // namespace bluecomm::nccl_net

@@ -6,9 +6,9 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-// Short messages that follow others go to the kernel together: when this much waits, or
-// one of them is tested, which NCCL does next.
-constexpr std::uint64_t kTogether = 64 << 10;
+// Short messages sent while others are in flight are given to the kernel together: once
+// this many bytes wait, or at the next test(), which NCCL calls right afterwards.
+constexpr std::uint64_t kBatchBytes = 64 << 10;
 
 Identity identity_with(const ListenHandle& handle, const Settings& settings,
                        std::shared_ptr<stream::StreamCount> count) {
@@ -27,12 +27,12 @@ SendComm::SendComm(const ListenHandle& handle, const Device& device,
 SendComm::SendComm(const Identity& identity, const stream::Address& address)
     : Comm(identity.options, identity.sender, "the receiver at " + address.text(),
            {address}) {
-  // Something to send makes the connection be dialled.
+  // The connection is dialed because a message waits to be sent.
   connection().post(bytes_of(MessageHead{.kind = MessageKind::kBegin}), {});
 }
 
 bool SendComm::advance_opening() {
-  const std::scoped_lock lock(mutex);
+  const LockGuard lock(mutex);
   advance(Clock::now());
   if (connection().was_opened()) return true;
   check();
@@ -40,7 +40,8 @@ bool SendComm::advance_opening() {
 }
 
 Request* SendComm::isend(std::span<const std::byte> payload, int tag) {
-  const auto lock = hold();
+  acquire();
+  const LockGuard lock(mutex, std::adopt_lock);
   check();
   const auto slot = std::find_if(requests_.begin(), requests_.end(), is_free);
   if (slot == requests_.end()) {
@@ -57,12 +58,13 @@ Request* SendComm::isend(std::span<const std::byte> payload, int tag) {
   slot->frames_end = connection().link().queued();
   const stream::Link& link = connection().link();
   const bool waits = !alone && payload.size() <= connection().eager_bytes() &&
-                     link.queued() - link.flushed() < kTogether;
+                     link.queued() - link.flushed() < kBatchBytes;
   if (!waits) push(Clock::now());
   return &*slot;
 }
 
-// Done means that the kernel has every byte: NCCL may not call for a long time then.
+// A request completes once the kernel has every byte, because NCCL may make no further
+// call for a long time.
 std::optional<std::size_t> SendComm::finish(Request& request) {
   auto& sending = static_cast<SendRequest&>(request);
   const bool released = sending.message->released() == sending.nbytes;
@@ -84,9 +86,12 @@ void SendComm::on_message(std::unique_ptr<stream::ReceivedMessage> message) {
                        head.detail == static_cast<std::uint32_t>(Refusal::kTooLong);
   if (refused) {
     fail(abi::kInvalidUsage,
-         connection().name() + " has posted less memory than this message is long");
+         connection().name() +
+             " posted a receive that is shorter than the message sent to it");
   } else {
-    fail(abi::kInternalError, connection().name() + " broke the protocol");
+    fail(abi::kInternalError,
+         connection().name() +
+             " broke the protocol; use the same version of bluecomm on all ranks");
   }
 }
 

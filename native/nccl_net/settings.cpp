@@ -11,7 +11,7 @@ namespace bluecomm::nccl_net {
 namespace {
 
 constexpr std::string_view kPrefix = "BLUECOMM_NET_";
-// The heartbeats of a peer come twice a second.
+// Several heartbeats, which come twice a second, fit into the shortest timeout.
 constexpr double kMinTimeout = 2;
 constexpr double kMaxTimeout = 86'400;
 constexpr int kMaxThreads = 16;
@@ -23,7 +23,7 @@ constexpr int kMaxThreads = 16;
                               "'; correct or unset it");
 }
 
-// What "auto" stands for stays.
+// Leaves `number` at its default if the text is "auto".
 void set_number(int& number, int low, int high, std::string_view name,
                 std::string_view text) {
   if (text == "auto") return;
@@ -85,8 +85,8 @@ void set(Settings& settings, std::string_view name, std::string_view text) {
     known += known.empty() ? "" : ", ";
     known += variable.name;
   }
-  throw std::invalid_argument("unknown variable " + std::string(name) + "; there are " +
-                              known);
+  throw std::invalid_argument("unknown variable " + std::string(name) +
+                              "; the known ones are " + known);
 }
 
 }  // namespace

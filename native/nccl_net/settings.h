@@ -5,26 +5,26 @@
 
 namespace bluecomm::nccl_net {
 
-// What BLUECOMM_NET_* says. The two ends of a connection may differ in all but the key.
+// The values of BLUECOMM_NET_*. The two ends of a connection may differ in all but the
+// key.
 struct Settings {
-  // BLUECOMM_NET_STREAMS: TCP connections of each sender to its receiver, "auto" (0) or
-  // 1 to 16.
+  // BLUECOMM_NET_STREAMS: the number of TCP connections from a sender to its receiver,
+  // 1 to 16, or 0 for "auto".
   int streams = 0;
-  // BLUECOMM_NET_TIMEOUT_S: how long a peer may be silent, or out of reach when a
-  // connection is made, before that is an error.
+  // BLUECOMM_NET_TIMEOUT_S: how long a peer may be silent, or unreachable while a
+  // connection is opened, before the call fails.
   std::chrono::milliseconds timeout{30'000};
-  // BLUECOMM_NET_KEY: a secret that both ends know, any text. Empty: only the handle,
-  // which NCCL carries to the peer, admits.
+  // BLUECOMM_NET_KEY: a secret text that both ends know. If empty, whoever knows the
+  // handle, which NCCL carries to the peer, may connect.
   std::string key;
-  // BLUECOMM_NET_CHECKSUM: 1 to send CRC32Cs with all that is sent.
+  // BLUECOMM_NET_CHECKSUM: whether this end sends a CRC32C with all data.
   bool checksum = false;
-  // BLUECOMM_NET_THREADS: that move bytes beside those of NCCL, 0 to 16, or "auto"
-  // (-1).
+  // BLUECOMM_NET_THREADS: the number of I/O threads, 0 to 16, or -1 for "auto".
   int threads = -1;
 };
 
-// `environment`: as `environ`. Throws std::invalid_argument if a variable is unknown or
-// its value is of no use.
+// Reads the settings from `environment`, which is like `environ`. Throws
+// std::invalid_argument if a variable is unknown or its value is invalid.
 Settings read_settings(const char* const* environment);
 
 }  // namespace bluecomm::nccl_net

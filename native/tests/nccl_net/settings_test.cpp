@@ -50,9 +50,9 @@ TEST(nccl_net_settings, what_is_wrong_is_said) {
                  "expected seconds from 2 to 86400");
   }
   CHECK_THROWS(read({"BLUECOMM_NET_CHECKSUM=yes"}), std::invalid_argument, "0 or 1");
-  CHECK_THROWS(
-      read({"BLUECOMM_NET_STREAM=4"}), std::invalid_argument,
-      "unknown variable BLUECOMM_NET_STREAM; there are BLUECOMM_NET_STREAMS, ");
+  CHECK_THROWS(read({"BLUECOMM_NET_STREAM=4"}), std::invalid_argument,
+               "unknown variable BLUECOMM_NET_STREAM; the known ones are "
+               "BLUECOMM_NET_STREAMS, ");
 }
 
 }  // namespace
