@@ -48,7 +48,7 @@ ListenHandle ListenHandle::read(const void* memory) {
   const int family = storage.ss_family;
   if (layout.magic != kMagic || (family != AF_INET && family != AF_INET6)) {
     throw Failure(abi::kInvalidUsage,
-                  "connect: the peer listens with another network plugin or another "
+                  "the peer listens with another network plugin or another "
                   "version of bluecomm; use the same on all ranks");
   }
   ListenHandle handle(layout.name, stream::Address(storage, length_of(family)));

@@ -63,7 +63,7 @@ Address Address::any(int family) {
 }
 
 std::uint16_t Address::port() const {
-  // The port has the same place in both families.
+  // Both families store the port at the same offset.
   static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
   return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
 }

@@ -9,15 +9,15 @@
 
 namespace bluecomm::stream {
 
-// An IP address and a port, as the kernel and as people write them.
+// An IP address and a port.
 class Address {
  public:
-  // `host`: a numeric IPv4 or IPv6 address, the latter with %scope if need be, without
-  // brackets. Throws std::invalid_argument.
+  // `host` is a numeric IPv4 or IPv6 address without brackets; an IPv6 address may have
+  // a %scope. Throws std::invalid_argument.
   Address(std::string_view host, std::uint16_t port);
   Address(const sockaddr_storage& storage, socklen_t length);
 
-  // 0.0.0.0 or ::, whichever is of this address's family.
+  // Returns the wildcard address of this family: 0.0.0.0 or ::, with port 0.
   static Address any(int family);
 
   int family() const { return storage_.ss_family; }
@@ -26,7 +26,7 @@ class Address {
   std::uint16_t port() const;
   void set_port(std::uint16_t port);
 
-  // "10.0.0.2:4711", "[fe80::1%eth0]:4711".
+  // Returns text such as "10.0.0.2:4711" or "[fe80::1%eth0]:4711".
   std::string text() const;
 
  private:
@@ -34,8 +34,9 @@ class Address {
   socklen_t length_ = 0;
 };
 
-// An offer is "10.0.0.2:4711,[2001:db8::1]:4711", in order of preference. Throws
-// std::invalid_argument, naming the entry that is wrong.
+// An offer lists the addresses of a rank in order of preference, such as
+// "10.0.0.2:4711,[2001:db8::1]:4711". parse_offer throws std::invalid_argument, naming
+// the invalid entry.
 std::vector<Address> parse_offer(std::string_view offer);
 std::string format_offer(const std::vector<Address>& addresses);
 

@@ -12,11 +12,11 @@
 
 namespace bluecomm::stream {
 
-// A connection whose handshake is done, and of which the peer may yet say that it is
-// used: by a kOpen, the first thing on it.
+// A connection whose handshake is done and that the peer may choose as a stream. The
+// peer announces its choice by a kOpen frame, the first frame on the connection.
 class Candidate {
  public:
-  enum class Verdict { kNone, kOpen, kClosed };
+  enum class Verdict { kNone, kOpen, kClosed };  // kNone: the peer has not decided
 
   Candidate(const Nonce& group, UniqueFd socket, Clock::time_point deadline)
       : group_(group), socket_(std::move(socket)), deadline_(deadline) {}
@@ -24,7 +24,7 @@ class Candidate {
   const Nonce& group() const { return group_; }
   Clock::time_point deadline() const { return deadline_; }
 
-  // What the peer has said so far. Reads the kOpen and nothing that follows it.
+  // Returns the peer's decision. Reads the kOpen frame and nothing after it.
   Verdict read_verdict(Poller& poller);
 
   UniqueFd take_socket() {
@@ -37,7 +37,7 @@ class Candidate {
   Nonce group_;
   UniqueFd socket_;
   Clock::time_point deadline_;
-  Watch watch_;  // goes before socket_
+  Watch watch_;  // destroyed before socket_
   std::array<std::byte, sizeof(Frame)> open_{};
   std::size_t received_ = 0;
 };

@@ -1,3 +1,9 @@
+// A connection to one peer, driven by its owner: TcpTransport's channels call it on the
+// progress thread, and the NCCL plugin's comms call it under their mutex.
+//
+// advance() runs the connector until the first stream is chosen, then the link, and
+// opens further streams as StreamCount asks for. An error ends the link, and take_end()
+// reports it once.
 #include "stream/connection.h"
 
 #include <sys/epoll.h>
@@ -61,13 +67,13 @@ void Connection::open(Connector::First first) {
   group_ = first.group;
   const int fd = first.socket.get();
   if (options_.streams == 0) {
-    // Between processes of one machine there is one path, and it knows no limit.
+    // A second stream brings nothing between processes of one machine.
     const bool stays = stays_on_this_machine(fd);
     const bool shares = options_.count != nullptr && !stays;
     count_.emplace(shares ? options_.count
                           : std::make_shared<StreamCount>(stays ? 1 : kMaxAutoStreams));
   }
-  if (first.dialled) {
+  if (first.dialed) {
     Hello hello = hello_;
     hello.group = group_;
     opener_.emplace(poller_, options_, hello, addresses_, peer_address(fd));
@@ -95,7 +101,7 @@ bool Connection::advance_link(Clock::time_point now) {
   const bool moved = link_.progress();
   if (const auto& ended = link_.ended()) {
     if (ended->empty()) {
-      let_go();
+      close_link();
     } else {
       lose("lost the connection to " + name_ + ": " + *ended);
     }
@@ -124,20 +130,20 @@ void Connection::grow(Clock::time_point now) {
 }
 
 std::optional<std::string> Connection::take_end() {
-  if (told_) return std::nullopt;
+  if (end_reported_) return std::nullopt;
   std::optional<std::string> end;
   if (link_.peer_finished()) {
     end.emplace();
   } else {
     end = lost_;
   }
-  told_ = end.has_value();
+  end_reported_ = end.has_value();
   return end;
 }
 
 bool Connection::busy() const {
   if (link_.has_arrived()) return true;
-  if (!told_ && (lost_ || link_.peer_finished())) return true;
+  if (!end_reported_ && (lost_ || link_.peer_finished())) return true;
   return state_ == State::kOpen && link_.busy();
 }
 
@@ -166,27 +172,27 @@ void Connection::check_silence() {
 
 void Connection::lose(std::string text) {
   lost_ = std::move(text);
-  let_go();
+  close_link();
 }
 
-void Connection::let_go() {
+void Connection::close_link() {
   state_ = State::kGone;
   watches_.clear();
   opener_.reset();
-  count_.reset();  // others go on without this link
+  count_.reset();  // the number is shared with other links
   link_.end();
   connector_.stop();
 }
 
 void Connection::forget() {
-  told_ = true;
-  let_go();
+  end_reported_ = true;
+  close_link();
 }
 
 void Connection::close() {
   closing_ = true;
   link_.say_goodbye();
-  if (state_ == State::kConnecting && !link_.is_wanted()) let_go();
+  if (state_ == State::kConnecting && !link_.is_wanted()) close_link();
 }
 
 bool Connection::closed() const {

@@ -16,11 +16,13 @@
 
 namespace bluecomm::stream {
 
-// One peer: first a connector, then a link that may grow, at last neither.
+// The connection to one peer: first a connector, which finds the first stream, then a
+// link, which may get further streams. Not thread-safe.
 class Connection {
  public:
-  // `hello`: this rank, the peer, epoch and job. `name`: of the peer, for errors, such
-  // as "rank 3". `head_nbytes`: as for Link. References outlive the connection.
+  // `hello` names this rank, the peer, the epoch and the job. `name` is the peer's name
+  // in error texts, such as "rank 3". `head_nbytes` is as for Link. The referenced
+  // objects must outlive the connection.
   Connection(Poller& poller, const Options& options, const Hello& hello,
              std::string name, std::vector<Address> addresses, std::size_t head_nbytes,
              std::shared_ptr<SegmentPool> pool);
@@ -28,7 +30,7 @@ class Connection {
   int peer() const { return hello_.to; }
   const std::string& name() const { return name_; }
 
-  // As those of Link.
+  // See Link for these.
   void send(SentMessage& message, std::span<const std::byte> head,
             std::span<const std::byte> payload) {
     link_.send(message, head, payload);
@@ -37,7 +39,7 @@ class Connection {
     link_.post(head, payload);
   }
   LinkStats stats() const { return link_.stats(); }
-  // Longer messages wait for memory at the peer.
+  // Messages longer than this wait until the peer has a buffer for them.
   std::size_t eager_bytes() const { return options_.eager_bytes; }
   const Link& link() const { return link_; }
   std::unique_ptr<ReceivedMessage> take_arrived() { return link_.take_arrived(); }
@@ -49,32 +51,37 @@ class Connection {
   void send_heartbeat() { link_.send_heartbeat(); }
 
   bool is_open() const { return state_ == State::kOpen; }
-  // Also when it is over.
+  // Stays true after the link has ended.
   bool was_opened() const { return opened_; }
-  // Of an open link: names it.
+  // The name of the link. Valid while it is open.
   const Nonce& group() const { return group_; }
-  // Neither open nor on the way there.
+  // Whether the link is neither open nor being opened.
   bool is_idle() const { return state_ == State::kConnecting && connector_.is_idle(); }
 
-  // A stream that the peer has dialled. False: not wanted, and closed.
+  // Takes a stream that the peer has dialed. Returns false, and closes it, if it is not
+  // needed.
   bool admit(const Hello& hello, UniqueFd fd, Clock::time_point now);
 
-  // Moves what can be moved now. True if anything changed.
+  // Moves the data that can be moved now. Returns whether anything changed.
   bool advance(Clock::time_point now);
 
-  // How the link ended, said once: it broke, and why; or, as "", the peer finished.
+  // Returns how the link ended: the error, or "" if the peer said goodbye. Reports it
+  // once, and nothing otherwise.
   std::optional<std::string> take_end();
 
-  // advance(), take_arrived() or take_end() would do something now.
+  // Whether advance(), take_arrived() or take_end() would do something now.
   bool busy() const;
   Clock::time_point next_timer() const;
-  // Ends the link if the peer's kernel has fallen silent.
+  // Ends the link if the peer's kernel has stopped acknowledging.
   void check_silence();
 
-  // Drops the link without a word, to the peer or to the owner.
+  // Closes the link without telling the peer, and without reporting an end.
   void forget();
+  // Starts to close the link: sends what was queued, then a goodbye. closed() tells
+  // when that is done.
   void close();
   bool closed() const;
+  // In a forked child: closes the copies of all descriptors.
   void abandon() noexcept;
 
  private:
@@ -86,7 +93,7 @@ class Connection {
   void add(UniqueFd socket, bool announce);
   void grow(Clock::time_point now);
   void lose(std::string text);
-  void let_go();
+  void close_link();
 
   Poller& poller_;
   const Options& options_;
@@ -96,15 +103,15 @@ class Connection {
   State state_ = State::kConnecting;
   bool opened_ = false;
   bool closing_ = false;
-  bool told_ = false;                // the owner knows how the link ended
-  std::optional<std::string> lost_;  // to be told
+  bool end_reported_ = false;        // take_end() has returned the end
+  std::optional<std::string> lost_;  // the error that ended the link
   Connector connector_;
-  Nonce group_{};  // of the link
+  Nonce group_{};  // the name of the link
   Link link_;
-  std::vector<Watch> watches_;              // of link_'s streams: go before them
-  std::optional<StreamCount::User> count_;  // unless it is given
-  std::optional<StreamOpener> opener_;      // of a link that this end dialled
-  std::size_t asked_for_ = 1;               // of the peer, if it dialled
+  std::vector<Watch> watches_;  // one per stream of link_, destroyed before it
+  std::optional<StreamCount::User> count_;  // unless Options::streams sets a number
+  std::optional<StreamOpener> opener_;      // only if this end dialed the link
+  std::size_t asked_for_ = 1;  // streams requested from the peer, if it dialed
 };
 
 }  // namespace bluecomm::stream

@@ -19,7 +19,7 @@ void Connector::want(Clock::time_point now) {
 }
 
 void Connector::admit(const Hello& hello, UniqueFd fd, Clock::time_point now) {
-  // A peer that dials anew has given its former attempt up.
+  // A peer that dials again has abandoned its previous connection.
   accepted_.reset();
   accepted_.emplace(hello.group, std::move(fd), now + options_.handshake_timeout);
 }
@@ -28,13 +28,13 @@ std::optional<Connector::First> Connector::advance(Clock::time_point now) {
   if (auto chosen = check(accepted_, false, now)) return chosen;
   if (dialer_) {
     advance_dialer(now);
-  } else if (wanted_since_ && !dialled_ && !accepted_ && now >= retry_at_) {
+  } else if (wanted_since_ && !dialed_ && !accepted_ && now >= retry_at_) {
     dialer_.emplace(poller_, options_, hello_, addresses_, now);
     dialer_->advance(now);
   }
-  const bool had_dialled = dialled_.has_value();
-  if (auto chosen = check(dialled_, true, now)) return chosen;
-  if (had_dialled && !dialled_) retry_later(now);
+  const bool had_dialed = dialed_.has_value();
+  if (auto chosen = check(dialed_, true, now)) return chosen;
+  if (had_dialed && !dialed_) retry_later(now);
 
   if (!wanted_since_) return std::nullopt;
   const bool refused = !answered_ && !failures_.empty() && !dialer_;
@@ -49,8 +49,8 @@ void Connector::advance_dialer(Clock::time_point now) {
   dialer_->advance(now);
   if (dialer_->state() == Dialer::State::kRunning) return;
   if (dialer_->state() == Dialer::State::kDone) {
-    dialled_.emplace(dialer_->group(), dialer_->take_socket(),
-                     now + options_.connect_timeout);
+    dialed_.emplace(dialer_->group(), dialer_->take_socket(),
+                    now + options_.connect_timeout);
     answered_ = true;
   } else {
     failures_ = dialer_->failures();
@@ -65,14 +65,14 @@ void Connector::retry_later(Clock::time_point now) {
   retry_delay_ = std::min(2 * retry_delay_, kMaxRetryDelay);
 }
 
-// Returns the candidate if it is the link; drops it if it will not be.
+// Returns the candidate if it is chosen, and drops it if it cannot be chosen any more.
 std::optional<Connector::First> Connector::check(std::optional<Candidate>& candidate,
-                                                 bool dialled, Clock::time_point now) {
+                                                 bool dialed, Clock::time_point now) {
   if (!candidate) return std::nullopt;
   using Verdict = Candidate::Verdict;
   const Verdict verdict = decides() ? Verdict::kOpen : candidate->read_verdict(poller_);
   if (verdict == Verdict::kOpen) {
-    First first{candidate->take_socket(), candidate->group(), dialled};
+    First first{candidate->take_socket(), candidate->group(), dialed};
     candidate.reset();
     return first;
   }
@@ -95,10 +95,10 @@ Clock::time_point Connector::next_timer() const {
   Clock::time_point next = Clock::time_point::max();
   if (wanted_since_) {
     next = *wanted_since_ + options_.connect_timeout;
-    if (!dialer_ && !dialled_ && !accepted_) next = std::min(next, retry_at_);
+    if (!dialer_ && !dialed_ && !accepted_) next = std::min(next, retry_at_);
   }
   if (dialer_) next = std::min(next, dialer_->next_timer());
-  for (const auto* candidate : {&dialled_, &accepted_}) {
+  for (const auto* candidate : {&dialed_, &accepted_}) {
     if (*candidate) next = std::min(next, (*candidate)->deadline());
   }
   return next;
@@ -112,13 +112,13 @@ std::chrono::milliseconds Connector::waited(Clock::time_point now) const {
 void Connector::stop() {
   wanted_since_.reset();
   dialer_.reset();
-  dialled_.reset();
+  dialed_.reset();
   accepted_.reset();
 }
 
 void Connector::abandon() noexcept {
   if (dialer_) dialer_->abandon();
-  for (auto* candidate : {&dialled_, &accepted_}) {
+  for (auto* candidate : {&dialed_, &accepted_}) {
     if (*candidate) (*candidate)->abandon();
   }
 }

@@ -13,49 +13,51 @@
 
 namespace bluecomm::stream {
 
-// Finds the one stream that becomes the link to a peer.
+// Finds the first stream of the link to a peer.
 //
-// Either rank dials when it has something to send, so two streams may come up at once.
-// The lower rank decides: it takes the one that is ready first, whoever dialled it, and
-// says so in a kOpen on it; all others are closed. The higher rank takes what the kOpen
-// comes on. So a peer that can be reached in one direction only is reached, and both
-// ends always hold the same stream.
+// A rank dials when it has something to send, so both ranks may dial at once. The lower
+// rank chooses: it takes the connection that is ready first, whoever dialed it, sends a
+// kOpen frame on it and closes the others. The higher rank takes the connection on
+// which the kOpen arrives. So both ends choose the same connection, and peers find each
+// other even if only one of them can reach the other.
 class Connector {
  public:
-  // What a link begins with.
+  // The first stream of a link.
   struct First {
     UniqueFd socket;
     Nonce group{};
-    bool dialled = false;  // by this end, which opens the further streams
+    bool dialed = false;  // whether this end dialed; it then opens further streams
   };
 
-  // `hello`: this rank, the peer, epoch and job. References outlive the connector.
+  // `hello` names this rank, the peer, the epoch and the job. The referenced objects
+  // must outlive the connector.
   Connector(Poller& poller, const Options& options, const Hello& hello,
             const std::vector<Address>& addresses);
 
-  // There is something to send to the peer.
+  // Asks for a connection, because there is something to send.
   void want(Clock::time_point now);
-  // The peer has dialled.
+  // Takes a connection that the peer has dialed.
   void admit(const Hello& hello, UniqueFd fd, Clock::time_point now);
 
-  // The chosen stream, once there is one.
+  // Continues; returns the stream once it is chosen.
   std::optional<First> advance(Clock::time_point now);
+  // Whether this rank is the one that chooses.
   bool decides() const { return hello_.from < hello_.to; }
 
-  // Closes all that is not chosen, and does nothing more.
+  // Closes all connections that were not chosen, and stops dialing.
   void stop();
 
   bool is_wanted() const { return wanted_since_.has_value(); }
   std::chrono::milliseconds waited(Clock::time_point now) const;
-  // Why the peer is out of reach, once that is certain.
+  // Set once the peer counts as unreachable: the reason.
   const std::optional<std::string>& failure() const { return failure_; }
-  bool is_idle() const { return !wanted_since_ && !dialer_ && !dialled_ && !accepted_; }
+  bool is_idle() const { return !wanted_since_ && !dialer_ && !dialed_ && !accepted_; }
   Clock::time_point next_timer() const;
 
   void abandon() noexcept;
 
  private:
-  std::optional<First> check(std::optional<Candidate>& candidate, bool dialled,
+  std::optional<First> check(std::optional<Candidate>& candidate, bool dialed,
                              Clock::time_point now);
   void advance_dialer(Clock::time_point now);
   void retry_later(Clock::time_point now);
@@ -68,10 +70,10 @@ class Connector {
   std::optional<Clock::time_point> wanted_since_;
   Clock::time_point retry_at_ = Clock::time_point::min();
   std::chrono::milliseconds retry_delay_{50};
-  bool answered_ = false;  // an attempt got further than a refusal
+  bool answered_ = false;  // some attempt failed otherwise than by a refusal
   std::map<std::string, std::string> failures_;
   std::optional<Dialer> dialer_;
-  std::optional<Candidate> dialled_;
+  std::optional<Candidate> dialed_;
   std::optional<Candidate> accepted_;
   std::optional<std::string> failure_;
 };

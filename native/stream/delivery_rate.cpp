@@ -6,7 +6,7 @@ namespace bluecomm::stream {
 namespace {
 
 constexpr double kMuchFaster = 2;
-// Rates are estimates, and a chunk that comes late holds up the next messages too.
+// A safety margin: rates are estimates, and a late chunk delays the next messages too.
 constexpr double kMargin = 2;
 
 }  // namespace
@@ -14,14 +14,14 @@ constexpr double kMargin = 2;
 void DeliveryRate::update(const Backlog& backlog, Clock::time_point now) {
   held_ = backlog.held;
   is_far_ = backlog.is_far;
-  // Less than nothing, where a socket counts more than the bytes it was given.
+  // Negative if the kernel counts more bytes than were written.
   const auto acknowledged = static_cast<std::int64_t>(backlog.sent - backlog.held);
   if (begun_ && now - since_ < kSpan) return;
   if (begun_) {
     const auto count = std::max<std::int64_t>(acknowledged - acknowledged_before_, 0);
     const double rate = static_cast<double>(count) /
                         std::chrono::duration<double>(now - since_).count();
-    // Where nothing had to wait for the network, it is at least so fast.
+    // If no bytes had to wait for the network, the measured rate is only a lower bound.
     if (backlog.unsent > 0 || rate > rate_) {
       rate_ = rate_ == 0 ? rate : (rate_ + rate) / 2;
       measured_at_ = now;
@@ -46,7 +46,7 @@ bool leaves_chunk_to_others(std::span<const DeliveryRate* const> streams,
     before += static_cast<double>(other->held());
   }
   if (rate == 0) return false;
-  // One chunk shows how fast it is.
+  // A stream of unknown rate gets one chunk, which shows how fast it is.
   if (own.rate() == 0) return own.held() > 0;
   return kMargin * static_cast<double>(own.held() + chunk) / own.rate() > before / rate;
 }

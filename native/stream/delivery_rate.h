@@ -9,31 +9,31 @@
 
 namespace bluecomm::stream {
 
-// Where a round trip takes longer, most of what a stream holds is on its way, and its
-// rate tells what it was given rather than what it can take.
+// The round-trip time above which a stream counts as far. Most bytes held by a far
+// stream are in transit, so its rate shows what it was given rather than what it could
+// carry.
 inline constexpr std::chrono::microseconds kNear{2000};
 
-// What the kernel tells of a stream's socket.
+// What the kernel reports about a stream's socket.
 struct Backlog {
-  std::uint64_t sent = 0;  // bytes ever given to the socket
-  std::size_t held = 0;    // those that the peer's kernel has not acknowledged
-  std::size_t unsent = 0;  // those that have not left this machine
-  bool is_far = false;     // a round trip takes longer than kNear
+  std::uint64_t sent = 0;  // bytes written to the socket so far
+  std::size_t held = 0;    // of these, not acknowledged by the peer's kernel
+  std::size_t unsent = 0;  // of these, not sent to the network yet
+  bool is_far = false;     // the round-trip time is above kNear
 };
 
-// How fast a stream gets rid of what its socket holds: the bytes that the peer's kernel
-// has acknowledged, over stretches of kSpan. A rate falls only where bytes could not
-// leave, since a stream that waits for acknowledgements of all it was given is not
-// slow.
+// Estimates how fast a stream delivers: the bytes that the peer's kernel acknowledges
+// per second, over intervals of kSpan. The estimate falls only while bytes wait to be
+// sent, because a stream that merely waits for acknowledgments is not slow.
 class DeliveryRate {
  public:
   static constexpr std::chrono::milliseconds kSpan{20};
-  // A stream that was given nothing for so long may be another one by now.
+  // The rate of a stream that was idle for this long counts as unknown.
   static constexpr std::chrono::milliseconds kForget{1000};
 
   void update(const Backlog& backlog, Clock::time_point now);
 
-  double rate() const { return rate_; }  // bytes per second; 0: not known
+  double rate() const { return rate_; }  // bytes per second; 0 if unknown
   std::size_t held() const { return held_; }
   bool is_far() const { return is_far_; }
 
@@ -47,13 +47,13 @@ class DeliveryRate {
   std::int64_t acknowledged_before_ = 0;
 };
 
-// Whether stream `index` should leave a chunk of `chunk` bytes to those that are at
-// least twice as fast: before it could deliver the chunk, they would be through half of
-// what they hold and of the `pending` bytes that no stream has taken. Otherwise a slow
-// path would hold back the oldest message, and so all others in the end. A stream that
-// is far leaves nothing. Source: the
-// rule "earliest completion first" of Lim et al., "ECF: An MPTCP Path Scheduler to
-// Manage Heterogeneous Paths", CoNEXT 2017, for many streams.
+// Returns whether stream `index` should leave a chunk of `chunk` bytes to the streams
+// that are at least twice as fast: before it could deliver the chunk, these could
+// deliver half of what they hold and of the `pending` bytes that no stream has taken.
+// Otherwise a slow path would delay the oldest message, and in the end all others. A
+// far stream leaves nothing. Generalizes the rule "earliest completion first" of Lim et
+// al., "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths", CoNEXT 2017, to
+// many streams.
 bool leaves_chunk_to_others(std::span<const DeliveryRate* const> streams,
                             std::size_t index, std::size_t pending, std::size_t chunk);
 

@@ -11,21 +11,21 @@
 
 namespace bluecomm::stream {
 
-// One connection that is being dialled, until its handshake is done.
+// One connection attempt to one address, from connect() until its handshake is done.
 class DialAttempt {
  public:
-  // `hello`: with its stream and group; the nonce is made here.
+  // `hello` must have its stream and group set; the constructor sets the nonce.
   DialAttempt(Poller& poller, const Options& options, const Address& address,
               Hello hello, Clock::time_point now);
 
-  // Why the attempt is of no use, once that is so.
+  // Continues the attempt. Returns the reason once it has failed.
   std::optional<std::string> advance(Clock::time_point now);
-  // When failed: the address refused, so nobody listens there.
+  // After a failure: whether the address refused the connection.
   bool refused() const { return refused_; }
 
   const Address& address() const { return address_; }
   const Hello& hello() const { return hello_; }
-  // The peer has shown that it belongs here.
+  // Whether the peer has proved that it knows the key.
   bool greeted() const { return handshake_.greeted(); }
   bool done() const { return handshake_.state() == Handshake::State::kDone; }
   UniqueFd take_socket();
@@ -38,7 +38,7 @@ class DialAttempt {
   const Hello hello_;
   const Clock::time_point deadline_;
   Handshake handshake_;
-  int error_ = 0;  // of the first step
+  int error_ = 0;  // errno of connect(), or 0
   UniqueFd fd_;
   Watch watch_;
   bool connected_ = false;

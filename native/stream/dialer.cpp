@@ -36,7 +36,7 @@ void Dialer::advance(Clock::time_point now) {
       state_ = State::kDone;
       return;
     } else if (!greeted_ && current->greeted()) {
-      // The other addresses are not needed any more.
+      // This address works, so the other attempts are not needed.
       greeted_ = true;
       attempts_.remove_if(
           [&](const DialAttempt& other) { return &other != &*current; });

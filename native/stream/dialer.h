@@ -11,13 +11,15 @@
 
 namespace bluecomm::stream {
 
-// Opens the first stream of a link. Tries the peer's addresses in their order, a little
-// after one another; the first that answers the handshake is kept.
+// Dials the first stream of a link. Tries the peer's addresses in order, starting each
+// attempt shortly after the one before, and keeps the first that completes the
+// handshake.
 class Dialer {
  public:
   enum class State { kRunning, kDone, kFailed };
 
-  // `hello`: this rank, the peer, epoch and job. `addresses` outlives the dialer.
+  // `hello` names this rank, the peer, the epoch and the job. `addresses` must outlive
+  // the dialer.
   Dialer(Poller& poller, const Options& options, const Hello& hello,
          const std::vector<Address>& addresses, Clock::time_point now);
 
@@ -26,11 +28,11 @@ class Dialer {
   Clock::time_point next_timer() const;
 
   const Nonce& group() const { return hello_.group; }
-  // When done.
+  // In state kDone: the connected socket.
   UniqueFd take_socket() { return std::move(socket_); }
-  // When failed: what went wrong with each address, by address.
+  // In state kFailed: the error of each address, by address.
   const std::map<std::string, std::string>& failures() const { return failures_; }
-  // When failed: every address refused, so nobody listens there.
+  // In state kFailed: whether every address refused the connection.
   bool refused() const { return refused_; }
 
   void abandon() noexcept;
@@ -42,7 +44,7 @@ class Dialer {
   const std::vector<Address>& addresses_;
   std::size_t next_address_ = 0;
   Clock::time_point next_start_;
-  bool greeted_ = false;  // the only attempt left has found the peer
+  bool greeted_ = false;  // the only attempt left has authenticated the peer
   std::list<DialAttempt> attempts_;
   UniqueFd socket_;
   std::map<std::string, std::string> failures_;

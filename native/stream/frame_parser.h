@@ -12,44 +12,47 @@
 
 namespace bluecomm::stream {
 
-// What the owner of a parser does with frames. Text returned as a defect ends the link.
+// Receives the frames of a parser. A non-empty defect is an error text and ends the
+// link.
 class FrameSink {
  public:
   struct Destination {
-    std::span<std::byte> into;  // frame.length bytes, or none: the payload is dropped
+    std::span<std::byte> into;  // frame.length bytes, or empty to drop the payload
     std::string_view defect;
   };
 
   virtual ~FrameSink() = default;
-  // A frame with a payload begins.
+  // Called when a frame with a payload begins; returns where to put the payload.
   virtual Destination begin(const Frame& frame, std::size_t stream) = 0;
-  // A frame is complete, and its payload in place.
+  // Called when a frame is complete. Returns a defect, or nothing.
   virtual std::string_view end(const Frame& frame, std::size_t stream) = 0;
 };
 
-// Cuts the bytes of one stream into frames. Reads no socket: its owner asks where the
-// next bytes belong, puts some there, and says how many. Payloads land in their final
-// place, but for the few bytes that arrive together with their frame. Frames that
-// follow a checksum are compared with it before they count as complete; after the first
-// that does, all have to.
+// Cuts the bytes of one stream into frames. The parser does not read the socket: its
+// owner calls spaces(), reads into them and calls advance(). Payloads are read directly
+// into their destination, except for the bytes that arrive together with the head of
+// their frame. A frame that follows a kChecksum frame is verified before it counts as
+// complete. After the first checksum on a stream, every frame must have one.
 class FrameParser {
  public:
   explicit FrameParser(std::size_t stream) : stream_(stream) {}
 
-  // Where the next bytes go: first the one, then the other. Never both empty.
+  // Where to read the next bytes: into the first span, then the second. At least one is
+  // not empty.
   std::array<std::span<std::byte>, 2> spaces();
 
-  // `nbytes` have been put into spaces(). Returns what is wrong with them, or nothing;
-  // after a defect the parser is not used again.
+  // Parses `nbytes` that were read into spaces(). Returns a defect, or nothing. After a
+  // defect the parser must not be used any more.
   std::string_view advance(std::size_t nbytes, FrameSink& sink);
 
-  // Memory of `message` goes away: the rest of a chunk for it is dropped.
+  // The destination of `message` is about to be freed: drops the rest of a chunk for
+  // it.
   void drop(std::uint64_t message);
 
  private:
   static constexpr std::size_t kBufferSize = 64 << 10;
-  // Read beyond the payload at hand: room for the next frame's head, hardly more, so
-  // that in a run of chunks next to nothing is copied twice.
+  // Bytes to read beyond the current payload: enough for the head of the next frame,
+  // and few enough that in a run of chunks almost nothing is copied.
   static constexpr std::size_t kTail = 512;
 
   std::string_view parse(FrameSink& sink);
@@ -59,14 +62,15 @@ class FrameParser {
   std::size_t stream_;
   std::unique_ptr<std::byte[]> buffer_ =
       std::make_unique_for_overwrite<std::byte[]>(kBufferSize);
-  std::size_t begin_ = 0;  // [begin_, end_) of buffer_ has arrived and is not parsed
+  std::size_t begin_ = 0;  // [begin_, end_) of buffer_ is not parsed yet
   std::size_t end_ = 0;
   Frame frame_;
   std::size_t missing_ = 0;  // payload bytes of frame_ that have not arrived
-  std::optional<std::uint32_t> expected_;  // CRC32C of the next frame, or of frame_ ...
-  std::uint32_t seen_ = 0;                 // ... and of what has come of it
-  bool checked_ = false;                   // there has been one
-  std::span<std::byte> destination_;       // where they go; empty: nowhere
+  std::optional<std::uint32_t>
+      expected_;                      // CRC32C that frame_ (or the next one) must have
+  std::uint32_t seen_ = 0;            // CRC32C of the part of frame_ that has arrived
+  bool checked_ = false;              // a checksum has arrived on this stream
+  std::span<std::byte> destination_;  // of missing_ bytes, or empty to drop them
 };
 
 }  // namespace bluecomm::stream

@@ -14,7 +14,7 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-bool sensible(const Hello& hello, const Hello& me) {
+bool is_acceptable(const Hello& hello, const Hello& me) {
   return hello.to == me.to && hello.from >= 0 && hello.from != me.to &&
          hello.epoch == me.epoch && hello.job == me.job && hello.reserved == 0 &&
          hello.stream < static_cast<std::uint32_t>(kMaxStreams);
@@ -76,7 +76,8 @@ std::span<std::byte> Handshake::space() {
 void Handshake::received(std::size_t nbytes) {
   received_ += nbytes;
   if (step_ == Step::kAwaitHello) {
-    // Strangers mostly send less than a Hello and wait: tell them by their first bytes.
+    // Other programs mostly send less than a Hello and wait, so check the first bytes
+    // at once.
     const std::size_t known = std::min(received_, kMagic.size());
     if (std::memcmp(input_.data(), kMagic.data(), known) != 0) state_ = State::kFailed;
   }
@@ -97,7 +98,7 @@ void Handshake::check_hello() {
   const Hello me = hello_;
   std::memcpy(&hello_, input_.data(), sizeof(Hello));
   const auto mac = std::span(input_).subspan(sizeof(Hello));
-  if (!equal_in_constant_time(mac, keyed("hello")) || !sensible(hello_, me)) {
+  if (!equal_in_constant_time(mac, keyed("hello")) || !is_acceptable(hello_, me)) {
     state_ = State::kFailed;
     return;
   }
@@ -124,7 +125,7 @@ void Handshake::check_proof() {
   state_ = right ? State::kDone : State::kFailed;
 }
 
-// The label keeps a message of one kind from passing for one of another.
+// The label prevents that the MAC of one message is accepted for another one.
 Digest Handshake::keyed(const char* label) const {
   const std::string_view text(label);
   const auto words = std::as_bytes(std::span(text));

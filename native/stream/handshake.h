@@ -8,15 +8,17 @@
 
 #include "common/hmac.h"
 
-// How the two ends of a new connection prove to each other that they belong together.
+// The handshake by which the two ends of a new connection prove to each other that they
+// know the job's key.
 //
-//   dialer -> acceptor   Hello: who I am, whom I want, a nonce; keyed
-//   acceptor -> dialer   Reply: another nonce; keyed over Hello and itself
-//   dialer -> acceptor   Proof: keyed over Hello and Reply
+//   dialer -> acceptor   Hello: own rank, wanted rank, a nonce; MAC of the Hello
+//   acceptor -> dialer   Reply: another nonce; MAC of the Hello and the Reply
+//   dialer -> acceptor   Proof: MAC of the Hello and the Reply
 //
-// Keyed = HMAC-SHA256 with the job's secret, each with a label of its own. The acceptor
-// says nothing to a stranger; a replayed Hello gets a Reply to which its sender has no
-// Proof. Anything unexpected fails, and what failed is closed without a word.
+// Each MAC is an HMAC-SHA256 with the job's key and a label of its own. The acceptor
+// sends nothing before the Hello is verified. Whoever replays a recorded Hello cannot
+// compute the Proof for the new Reply. Anything unexpected fails the handshake, and the
+// connection is closed without an explanation.
 
 namespace bluecomm::stream {
 
@@ -24,42 +26,44 @@ using Nonce = std::array<std::byte, 16>;
 
 inline constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 't', 'c', 'p', '3'};
 
-// Who wants what; sent as it is.
+// The first message of the dialer, in its wire format.
 struct Hello {
   std::array<char, 8> magic = kMagic;
-  std::uint32_t stream = 0;    // 0: a new link; else one more stream of `group`
+  std::uint32_t stream = 0;  // 0 for a new link, otherwise a further stream of `group`
   std::uint32_t reserved = 0;  // always 0
-  std::int32_t from = 0;       // ranks
-  std::int32_t to = 0;
+  std::int32_t from = 0;       // the ranks of the dialer ...
+  std::int32_t to = 0;         // ... and of the acceptor
   std::uint64_t epoch = 0;
-  Digest job{};   // of the job's id
-  Nonce group{};  // chosen by the dialer for stream 0: names the link
-  Nonce nonce{};  // a fresh one for each connection
+  Digest job{};   // SHA-256 of the job's id
+  Nonce group{};  // the name of the link, chosen by the dialer of stream 0
+  Nonce nonce{};  // fresh for each connection
 };
 static_assert(sizeof(Hello) == 96);
 
-// One end's part. Pure: no socket, no clock, no random numbers of its own.
+// One end of a handshake. It uses no socket, no clock and no random numbers of its own:
+// the owner moves the bytes (see drive() in socket.h).
 class Handshake {
  public:
   enum class State { kRunning, kDone, kFailed };
 
   static Handshake dial(std::span<const std::byte> key, const Hello& hello);
-  // `me`: the hello's `to`, `epoch` and `job` must be these.
+  // Accepts a hello whose `to`, `epoch` and `job` are those of `me`.
   static Handshake accept(std::span<const std::byte> key, const Hello& me,
                           const Nonce& nonce);
 
   State state() const { return state_; }
 
-  // Bytes to be sent now; sent() takes them off.
+  // The bytes to send now. sent() removes those that were sent.
   std::span<const std::byte> output() const;
   void sent(std::size_t nbytes);
 
-  // Where the next bytes go. Never longer than what this end still expects: what
-  // follows on the connection stays in the socket. Empty: nothing is expected now.
+  // Where to receive the next bytes. It is no longer than this end expects, so that the
+  // bytes after the handshake stay in the socket. Empty if nothing is expected now.
   std::span<std::byte> space();
   void received(std::size_t nbytes);
 
-  // The peer has shown that it knows the key. An acceptor now has the peer's hello.
+  // Whether the peer's first message was verified. hello() of an acceptor is then the
+  // peer's hello.
   bool greeted() const { return greeted_; }
   const Hello& hello() const { return hello_; }
 
@@ -77,8 +81,8 @@ class Handshake {
   void put(std::span<const std::byte> bytes);
 
   std::vector<std::byte> key_;
-  Hello hello_;  // an acceptor's own expectations until greeted
-  Nonce nonce_;  // the acceptor's
+  Hello hello_;  // until greeted_, an acceptor's expectations
+  Nonce nonce_;  // of the acceptor
   Step step_;
   State state_ = State::kRunning;
   bool greeted_ = false;

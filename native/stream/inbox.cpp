@@ -1,3 +1,10 @@
+// The receiving side of a link. The link calls begin() and end() for the frames of its
+// streams, on the thread that calls Link::progress().
+//
+// A message starts with a kMessage frame on stream 0, which has the head and, for an
+// eager message, the payload. Its owner accepts it, which grants the peer room, and
+// kChunk frames bring the payload on any stream. If the owner announced a buffer by
+// expect(), chunks may even arrive before the head.
 #include "stream/inbox.h"
 
 #include <algorithm>
@@ -41,12 +48,13 @@ std::string_view Inbox::end_message(const Frame& frame) {
 }
 
 void Inbox::expect(std::uint64_t message, std::span<std::byte> into) {
-  if (message < next_message_) return;  // it has come meanwhile
+  if (message < next_message_) return;  // the head has arrived already
   expected_[message].into = into;
   control(FrameKind::kExpected, message, into.size());
 }
 
-// Chunks of an eager message, or of one that is too long, were never allowed.
+// Hands the announced buffer and its chunks over to the message. The peer must not send
+// chunks of an eager message, or of one that does not fit.
 std::string_view Inbox::adopt(ReceivedMessage& message, PostedReceive expected) {
   const std::size_t nbytes = message.nbytes();
   const bool fits = !message.eager_ && nbytes <= expected.into.size();
@@ -60,7 +68,7 @@ std::string_view Inbox::adopt(ReceivedMessage& message, PostedReceive expected) 
 FrameSink::Destination Inbox::begin_chunk(const Frame& frame) {
   if (frame.message >= next_message_) return begin_early_chunk(frame);
   const auto found = known_.find(frame.message);
-  if (found == known_.end()) return {};  // discarded here meanwhile
+  if (found == known_.end()) return {};  // the message was discarded here
   const auto into = found->second->destination(frame.offset, frame.length);
   if (into.empty()) return {{}, "a chunk that was not asked for"};
   return {into, {}};

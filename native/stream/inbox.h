@@ -17,35 +17,36 @@ namespace bluecomm::stream {
 
 class Streams;
 
-// Messages that arrive on a link, and how much the peer may send of each.
+// The messages that arrive on a link, and the limits that the peer may send up to.
 //
-// Memory for one peer: kEagerCredit of eager messages, a head for each larger one that
-// is not accepted yet, and for those read from segments kViewBudget in all, but at
-// least one segment each, so that every accepted message gets through whatever the
-// others do.
+// The memory used for one peer is bounded: kEagerCredit for eager messages, a head for
+// each larger message that is not accepted yet, and kViewBudget for all messages that
+// are received into segments. Each accepted message may use at least one segment, so
+// that it can make progress independently of the others.
 class Inbox {
  public:
-  // `head_nbytes`: the length of every message's head.
+  // `head_nbytes` is the length of each message's head.
   Inbox(Streams& streams, std::size_t head_nbytes, std::shared_ptr<SegmentPool> pool)
       : streams_(streams), head_nbytes_(head_nbytes), pool_(std::move(pool)) {}
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
   ~Inbox() { lose(); }
 
-  // Frames that belong here: kMessage and kChunk.
+  // Handle kMessage and kChunk frames, as in FrameSink.
   FrameSink::Destination begin(const Frame& frame);
   std::string_view end(const Frame& frame);
 
-  // See Link.
+  // See Link::expect.
   void expect(std::uint64_t message, std::span<std::byte> into);
 
   bool has_arrived() const { return !arrived_.empty(); }
-  // The next message in the order of the peer's sends; null if none.
+  // Returns the next message in the order of the peer's sends, or null.
   std::unique_ptr<ReceivedMessage> take_arrived();
 
+  // The number of chunks that were received completely.
   std::uint64_t chunks_ended() const { return chunks_ended_; }
 
-  // The link is gone: messages keep what they have.
+  // The link has ended: detaches all messages, which keep the data that has arrived.
   void lose();
 
   const MessageStats& stats() const { return stats_; }
@@ -55,13 +56,14 @@ class Inbox {
 
   static constexpr std::size_t kMessageWindow = 4 << 20;
   static constexpr std::size_t kViewBudget = 8 << 20;
-  // Credit is returned in steps, for a frame costs something too.
+  // Credit is returned in steps, to save frames.
   static constexpr std::size_t kCreditStep = kEagerCredit / 16;
 
-  // Where a message will land whose head has not come; chunks may overtake it.
+  // The buffer for a message whose head has not arrived. Chunks may arrive before the
+  // head.
   struct PostedReceive {
     std::span<std::byte> into;
-    std::size_t reach = 0;  // chunks begin and end before
+    std::size_t reach = 0;  // the end of the furthest chunk so far
     Prefix begun;
     Prefix arrived;
   };
@@ -80,12 +82,12 @@ class Inbox {
   const std::size_t head_nbytes_;
   std::shared_ptr<SegmentPool> pool_;
   std::uint64_t next_message_ = 0;
-  std::unique_ptr<std::byte[]> message_bytes_;  // of the kMessage that is coming in
+  std::unique_ptr<std::byte[]> message_bytes_;  // the kMessage frame being received
   std::deque<std::unique_ptr<ReceivedMessage>> arrived_;
-  std::unordered_map<std::uint64_t, ReceivedMessage*> known_;  // that have an owner
+  std::unordered_map<std::uint64_t, ReceivedMessage*> known_;  // not yet destroyed
   std::unordered_map<std::uint64_t, PostedReceive> expected_;
-  std::size_t in_segments_ = 0;   // granted and not consumed
-  std::size_t freed_credit_ = 0;  // not yet returned
+  std::size_t in_segments_ = 0;   // bytes granted in segments and not consumed
+  std::size_t freed_credit_ = 0;  // credit not returned yet
   std::uint64_t chunks_ended_ = 0;
   MessageStats stats_;
 };

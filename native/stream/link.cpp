@@ -1,3 +1,8 @@
+// A link: one Outbox, one Inbox and the streams that carry their frames.
+//
+// The owner calls progress() on one thread at a time: the engine's progress thread, or
+// a caller of the NCCL plugin. progress() reads all readable streams, then writes chunk
+// by chunk over all writable ones. Frames that have an order travel on stream 0.
 #include "stream/link.h"
 
 #include <algorithm>
@@ -11,8 +16,8 @@
 namespace bluecomm::stream {
 namespace {
 
-// Moved by one call of progress() in each direction, so that other links get a turn and
-// what has come is combined while it is in the cache.
+// The bytes that one call of progress() moves in each direction. The limit lets other
+// links have a turn, and received data is combined while it is in the cache.
 constexpr std::size_t kBudget = 1 << 20;
 
 }  // namespace
@@ -58,8 +63,9 @@ bool Link::busy() const {
   return next != Clock::time_point::max() && next <= Clock::now();
 }
 
-// One that was passed over waits for others. The kernel tells when those take more, but
-// not when they stand still, or are no longer in use.
+// A stream that left its chunk to others waits for them. The kernel reports when they
+// can take more, but not when they have stalled or are no longer used, so check again
+// later.
 Clock::time_point Link::next_timer() const {
   const auto& all = streams_.all();
   for (std::size_t i = 0; outbox_.has_chunks() && i < all.size(); ++i) {
@@ -90,10 +96,10 @@ bool Link::read_all(std::size_t budget) {
   return any;
 }
 
-// Chunk by chunk over all streams that have room, so that all of them are busy.
+// Writes chunk by chunk over all streams that have room, so that all of them are busy.
 bool Link::write_all(std::size_t budget) {
   auto& all = streams_.all();
-  // With one stream nothing can be held back by another one.
+  // A single stream cannot hold back another one, so its chunks may be larger.
   const std::size_t chunk = std::min(all.size(), in_use_) == 1 ? kSegment : kSmallChunk;
   std::size_t moved = 0;
   std::size_t before;
@@ -113,7 +119,7 @@ bool Link::passes_over(std::size_t index, std::size_t chunk) {
   auto& all = streams_.all();
   const std::size_t count = std::min(all.size(), in_use_);
   if (count == 1 || index >= count || !outbox_.has_chunks()) return false;
-  // The others too, now and then: they may be slower than they were.
+  // Updates the other streams now and then, because they may have become slower.
   const Clock::time_point now = Clock::now();
   const bool due = now - rates_updated_at_ >= DeliveryRate::kSpan / 4;
   if (due) rates_updated_at_ = now;
@@ -153,15 +159,15 @@ void Link::queue_goodbye() {
   streams_.queue(frame);
 }
 
-// The goodbye comes on stream 0, and may overtake chunks on the others.
+// The goodbye arrives on stream 0 and may overtake chunks on the others.
 void Link::check_goodbye() {
   if (peer_finished_ || !peer_chunks_ || inbox_.chunks_ended() < *peer_chunks_) return;
   peer_finished_ = true;
   streams_.queue(Frame{.kind = FrameKind::kGoodbyeSeen});
 }
 
-// One stream that broke ends the link. What the others have brought is read before, as
-// the peer may have sent all that it wanted to, goodbye included, before it ended.
+// A single broken stream ends the link. Before that, reads what has arrived on the
+// others: the peer may have sent everything, goodbye included, before it exited.
 void Link::check_ends() {
   const auto has_ended = [](const Stream& stream) { return stream.ended.has_value(); };
   const auto& all = streams_.all();
@@ -222,7 +228,7 @@ std::string_view Link::end(const Frame& frame, std::size_t stream) {
       goodbye_seen_ = true;
       return {};
     case FrameKind::kHeartbeat:
-    case FrameKind::kChecksum:  // which the parser keeps
+    case FrameKind::kChecksum:  // the parser handles these
       return {};
     case FrameKind::kOpen:
       return "a link opened twice";

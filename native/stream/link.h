@@ -16,90 +16,96 @@
 
 namespace bluecomm::stream {
 
-// Messages over a set of connected sockets, to which more may be added at any time:
-// framing, placement of chunks, room for the peer, goodbye. Knows nothing of ranks,
-// dialling, epoll or threads: its owner says which streams the kernel reports
-// ready, and calls progress().
+// Sends and receives messages over a set of connected sockets, to which more may be
+// added at any time. The link does the framing, distributes chunks over the sockets,
+// limits what the peer may send, and says goodbye. It knows nothing of ranks, dialing,
+// epoll or threads: its owner marks the streams that the kernel reports ready, and
+// calls progress().
 class Link final : private FrameSink {
  public:
-  // `head_nbytes`: what heads every message, the same at both ends; 1 to kMaxHead.
-  // `checksum`: what this end sends goes with one. What comes is checked if it has one.
+  // `head_nbytes` is the length of each message's head, 1 to kMaxHead and the same at
+  // both ends. `checksum` says whether this end sends checksums; received ones are
+  // always verified.
   Link(std::size_t head_nbytes, std::size_t eager_bytes,
        std::shared_ptr<SegmentPool> pool, bool checksum = false)
       : streams_(checksum),
         outbox_(streams_, eager_bytes),
         inbox_(streams_, head_nbytes, std::move(pool)) {}
 
-  // Starts a message; `message` is new. `payload` stays alive and unchanged until
-  // released() has passed it or `message` is destroyed. Messages wait until the link is
-  // open. After end() nothing is sent.
+  // Starts to send a message; `message` must be new. The caller keeps `payload` alive
+  // and unchanged up to message.released(), or until `message` is destroyed. Messages
+  // wait until the link is open. After end() nothing is sent.
   void send(SentMessage& message, std::span<const std::byte> head,
             std::span<const std::byte> payload);
-  // Sends a message and forgets it; the payload is copied.
+  // Sends a message whose payload is copied.
   void post(std::span<const std::byte> head, std::span<const std::byte> payload);
   LinkStats stats() const;
 
-  // Takes over a socket whose handshake is done; the first one opens the link.
-  // `announce`: tells the peer that this stream is used.
+  // Adds a socket whose handshake is done; the first one opens the link. `announce`
+  // tells the peer, by a kOpen frame, that this stream is used.
   void add(UniqueFd socket, bool announce);
   bool is_open() const { return !streams_.empty(); }
-  // Something waits for the link to open.
+  // Whether a message waits for the link to open.
   bool is_wanted() const { return streams_.empty() && streams_.has_early_frames(); }
 
   Streams::Set& streams() { return streams_.all(); }
   const Streams::Set& streams() const { return streams_.all(); }
 
-  // Moves what can be moved, up to a few MiB. True if anything moved or ended.
+  // Moves data in both directions, up to a limit of a few MiB. Returns whether anything
+  // moved or ended.
   bool progress();
-  // progress() or take_arrived() would do something now.
+  // Whether progress() or take_arrived() would do something now.
   bool busy() const;
-  // When busy() becomes true without news of the kernel; max: not at all.
+  // When busy() becomes true without an event from the kernel, or max.
   Clock::time_point next_timer() const;
-  // Chunks are sent on the first `count` streams only.
+  // Sends chunks on the first `count` streams only.
   void use(std::size_t count) { in_use_ = count; }
-  // There are chunks to be sent, and no stream takes one.
+  // Whether there are chunks to send but no stream can take one.
   bool is_blocked() const;
-  // Bytes of payloads that streams have begun to write.
+  // The payload bytes that streams have begun to write.
   std::uint64_t bytes_started() const { return outbox_.stats().bytes; }
-  // Bytes that the peer's kernel has acknowledged; asks the kernel.
+  // The bytes that the peer's kernel has acknowledged. Asks the kernel.
   std::uint64_t bytes_acknowledged() const;
 
   std::unique_ptr<ReceivedMessage> take_arrived() { return inbox_.take_arrived(); }
   bool has_arrived() const { return inbox_.has_arrived(); }
-  // Memory for message number `message`, counted from 0, whose head has not come yet:
-  // if it is no longer than `into`, its payload lands there without being asked for,
-  // unless it is eager; then the message comes accepted(). Numbers ascend.
+  // Announces to the peer a buffer for message number `message` (counted from 0), whose
+  // head has not arrived yet. If the message fits into `into` and is not eager, the
+  // peer sends its payload there at once, and the message arrives accepted(). The
+  // numbers of successive calls must ascend.
   void expect(std::uint64_t message, std::span<std::byte> into) {
     inbox_.expect(message, into);
   }
 
-  // Asks the end that dialled for so many streams in all.
+  // Asks the end that dialed to open streams up to `count` in all.
   void ask_for_streams(std::size_t count);
-  // How many the peer would like; 0: it has not said.
+  // The number of streams that the peer has asked for, or 0.
   std::size_t streams_asked_for() const { return asked_for_; }
 
-  // Tells the peer that this process runs.
+  // Tells the peer that this process is alive.
   void send_heartbeat();
-  // Bytes that have come, whatever they were.
+  // All bytes received, frames included.
   std::uint64_t bytes_received() const;
 
-  // What was queued on stream 0 before the kernel takes it: flushed() of queued().
+  // Bytes of frames queued on stream 0, and those of them that the kernel has taken.
   std::uint64_t queued() const { return streams_.queued(); }
   std::uint64_t flushed() const { return streams_.flushed(); }
 
-  // Refuses new messages; tells the peer once all others are through.
+  // Refuses new messages, and says goodbye to the peer once all others are sent.
   void say_goodbye() { closing_ = true; }
-  // The peer has received everything, the goodbye included.
+  // Whether the peer has received everything, the goodbye included.
   bool goodbye_seen() const { return goodbye_seen_; }
-  // The peer has said goodbye, and everything before it has been received.
+  // Whether the peer has said goodbye and everything before it was received.
   bool peer_finished() const { return peer_finished_; }
 
-  // Set when the connection is gone: why, with the stream's address, or "" when the
-  // peer had finished.
+  // Set once the link has ended: the error with the stream's address, or "" if the peer
+  // had said goodbye.
   const std::optional<std::string>& ended() const { return ended_; }
 
-  // Lets go of the sockets and of all messages; received ones keep what they have.
+  // Closes the sockets and detaches all messages. Received messages keep the data that
+  // has arrived.
   void end();
+  // In a forked child: closes the copies of all descriptors.
   void abandon() noexcept;
 
  private:
@@ -118,13 +124,13 @@ class Link final : private FrameSink {
   Outbox outbox_;
   Inbox inbox_;
   std::size_t in_use_ = kMaxStreams;
-  Clock::time_point rates_updated_at_;  // when those of all streams were updated
+  Clock::time_point rates_updated_at_;  // of all streams
   std::size_t asked_for_ = 0;
   bool closing_ = false;
   bool refusing_ = false;  // end() was called
   bool goodbye_queued_ = false;
   bool goodbye_seen_ = false;
-  std::optional<std::uint64_t> peer_chunks_;  // said in its goodbye: all that it sent
+  std::optional<std::uint64_t> peer_chunks_;  // chunks it sent, by its goodbye
   bool peer_finished_ = false;
   std::optional<std::string> ended_;
 };

@@ -14,9 +14,10 @@
 namespace bluecomm::stream {
 namespace {
 
-// While strangers fill all places, the oldest one keeps its place at least so long.
+// While unauthenticated connections fill all slots, the oldest one keeps its slot at
+// least this long.
 constexpr std::chrono::milliseconds kMinStay{500};
-// Pause after accept() failed for want of descriptors or memory.
+// The pause after accept() failed for lack of descriptors or memory.
 constexpr std::chrono::milliseconds kPause{100};
 
 }  // namespace
@@ -41,7 +42,7 @@ Listener::Listener(Poller& poller, const Options& options, const Hello& me)
   watch_sockets(true);
 }
 
-// Returns the port under which `address` can be reached.
+// Opens a listening socket unless one serves `address` already; returns its port.
 std::uint16_t Listener::open_socket(const Address& address) {
   if (options_.listen_everywhere) {
     for (const ListeningSocket& socket : sockets_) {
@@ -104,7 +105,7 @@ void Listener::advance(Clock::time_point now,
   watch_sockets(!full() && now >= paused_until_);
 }
 
-// False when nobody is waiting, or there is no room.
+// Accepts one connection. Returns false if none is waiting or all slots are taken.
 bool Listener::accept_from(ListeningSocket& socket, Clock::time_point now) {
   if (full()) return false;
   UniqueFd fd(accept4(socket.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));

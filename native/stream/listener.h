@@ -14,28 +14,29 @@
 
 namespace bluecomm::stream {
 
-// A connection whose dialer belongs to the job.
+// A connection whose dialer has proved that it knows the key.
 struct AcceptedConnection {
   Hello hello;
   UniqueFd fd;
 };
 
-// Accepts connections and finds out who belongs to the job. Anyone may knock: whoever
-// does not show the key in time is put out without a word, and costs nobody else more
-// than a turn.
+// Accepts connections and authenticates their dialers by the handshake. A connection
+// that does not complete the handshake in time is closed without an answer. Strangers
+// cannot delay others by more than one turn.
 class Listener {
  public:
   // Throws std::system_error if it can listen on none of the addresses.
   Listener(Poller& poller, const Options& options, const Hello& me);
 
-  // The addresses under which peers may reach it.
+  // The addresses that peers can dial.
   const std::vector<Address>& addresses() const { return addresses_; }
 
-  // Does what the events collected so far allow; appends who has been let in.
+  // Handles the events collected by the poller; appends connections that were
+  // authenticated.
   void advance(Clock::time_point now, std::vector<AcceptedConnection>& admitted);
   Clock::time_point next_timer() const;
 
-  // Connections that were put out.
+  // The number of connections that were closed without authentication.
   std::uint64_t rejected() const { return rejected_; }
 
   void abandon() noexcept;
@@ -43,7 +44,7 @@ class Listener {
  private:
   struct ListeningSocket {
     UniqueFd fd;
-    Watch watch;  // must go before fd
+    Watch watch;  // destroyed before fd
   };
   struct HalfOpen {
     UniqueFd fd;

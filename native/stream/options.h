@@ -11,7 +11,7 @@ namespace bluecomm::stream {
 
 using Clock = std::chrono::steady_clock;
 
-// Of a link at most; so many are also opened when the link is left to find out itself.
+// The most streams of a link, and the most that it opens if it decides itself.
 inline constexpr int kMaxStreams = 16;
 inline constexpr int kMaxAutoStreams = 8;
 
@@ -21,31 +21,31 @@ struct Options {
   int rank = 0;
   std::string job;
   std::uint64_t epoch = 0;
-  std::vector<std::byte> key;          // the job's secret; not empty
-  std::vector<std::string> addresses;  // numeric, own, in order of preference
-  // Listen on the wildcard addresses and only offer those above.
+  std::vector<std::byte> key;          // the job's secret; must not be empty
+  std::vector<std::string> addresses;  // own numeric addresses, in order of preference
+  // Whether to listen on the wildcard addresses, and only offer those above.
   bool listen_everywhere = false;
-  // Of the links that this end dials, 1 to kMaxStreams; 0: as many as pay: see
-  // stream_count.h.
+  // The number of streams of links that this end dials, 1 to kMaxStreams; or 0 to open
+  // as many as pay off (see stream_count.h).
   int streams = 0;
-  // For 0: what links that go the same way have in common; null: nothing.
+  // If `streams` is 0: the count to share with links to the same host, or null.
   std::shared_ptr<StreamCount> count;
   std::size_t eager_bytes = 4096;
-  // What this end sends goes with CRC32Cs.
+  // Whether this end sends a CRC32C with each frame.
   bool checksum = false;
 
-  // How long a connection may take to show that it belongs to the job.
+  // How long the handshake of a connection may take.
   std::chrono::milliseconds handshake_timeout{5000};
-  // How long a peer may be out of reach before its link is lost ...
+  // How long a peer may be unreachable before its link is lost ...
   std::chrono::milliseconds connect_timeout{20000};
   // ... and how long it may refuse connections.
   std::chrono::milliseconds refused_timeout{2000};
-  // Between the starts of attempts at a peer's several addresses.
+  // The time between the starts of attempts at a peer's addresses.
   std::chrono::milliseconds stagger{100};
-  // A peer's kernel that acknowledges nothing for so long is cut off. A stopped process
-  // is not: its kernel goes on answering.
+  // A link is lost if the peer's kernel acknowledges nothing for this long. A stopped
+  // process does not lose its links, because its kernel keeps answering.
   std::chrono::milliseconds silence_timeout{20000};
-  // Connections that have not yet shown the key.
+  // The most connections that may be unauthenticated at a time.
   std::size_t max_half_open = 64;
 };
 

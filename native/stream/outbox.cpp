@@ -1,3 +1,9 @@
+// The sending side of a link. The link calls it on the thread that calls
+// Link::progress(), and its owner calls send() and post() on the same thread.
+//
+// A short message goes eagerly with its kMessage frame, as long as the peer's credit
+// lasts. A longer one is announced by its head and waits for a grant, unless the peer
+// has announced a buffer for it; then next_chunk() hands its chunks to the streams.
 #include "stream/outbox.h"
 
 #include <algorithm>
@@ -26,7 +32,8 @@ void Outbox::send(SentMessage& message, std::span<const std::byte> head,
   waiting_.emplace(next_message_, &message);
   const std::size_t room = take_expected(next_message_);
   announce(head, payload.size(), {}, 0);
-  // Too little is for the receiver to say, when it has seen the head.
+  // If the announced buffer is too small, the receiver will decide after it has read
+  // the head.
   if (room >= payload.size()) extend(message, payload.size());
 }
 
@@ -49,7 +56,7 @@ std::optional<Chunk> Outbox::next_chunk(std::size_t max_nbytes) const {
   if (ready_.empty()) return std::nullopt;
   const SentMessage& message = *ready_[turn()];
   const std::size_t begin = message.started_;
-  // Cut at multiples of the chunk size, hence never across a segment.
+  // Cut at multiples of the chunk size, so that no chunk crosses a segment border.
   const std::size_t border = begin / max_nbytes * max_nbytes + max_nbytes;
   const std::size_t end = std::min(border, message.granted_);
   return Chunk{message.message_, begin, message.payload_.subspan(begin, end - begin)};
@@ -85,7 +92,7 @@ void Outbox::finish(std::uint64_t message, std::size_t offset, std::size_t nbyte
 std::string_view Outbox::grant(const Frame& frame) {
   if (frame.message >= next_message_) return "room for a message never sent";
   const auto found = waiting_.find(frame.message);
-  if (found == waiting_.end()) return {};  // cancelled here meanwhile
+  if (found == waiting_.end()) return {};  // the message was canceled here
   SentMessage& message = *found->second;
   if (frame.offset > message.payload_.size() || frame.offset < message.granted_) {
     return "room for more than was announced";

@@ -17,15 +17,15 @@ namespace bluecomm::stream {
 class Outbox;
 class Streams;
 
-// A piece of a payload to be written to a stream.
+// A part of a payload that is written to one stream.
 struct Chunk {
   std::uint64_t message;
   std::size_t offset;
   std::span<const std::byte> bytes;
 };
 
-// A message on its way out; its owner keeps it where it is. Destroying it before the
-// end cancels it: its memory is read no more, and the peer's message never completes.
+// A message being sent. The owner must not move it. Destroying it early cancels it: its
+// payload is not read any more, and the peer's message never completes.
 class SentMessage {
  public:
   SentMessage() = default;
@@ -33,26 +33,26 @@ class SentMessage {
   SentMessage& operator=(const SentMessage&) = delete;
   ~SentMessage();
 
-  // The prefix [0, released()) of the payload will not be read again.
+  // The part [0, released()) of the payload will not be read again.
   std::size_t released() const { return released_; }
 
  private:
   friend class Outbox;
 
-  Outbox* outbox_ = nullptr;  // null once it is over, or the link is lost
+  Outbox* outbox_ = nullptr;  // null once the message is sent or the link is lost
   std::uint64_t message_ = 0;
   std::span<const std::byte> payload_;
-  std::size_t granted_ = 0;  // the peer has room for [0, granted_)
-  std::size_t started_ = 0;  // [0, started_) has been handed to streams
+  std::size_t granted_ = 0;  // the peer has granted [0, granted_)
+  std::size_t started_ = 0;  // streams have taken [0, started_)
   Prefix written_;
   std::size_t released_ = 0;
 };
 
-// Messages of a link that have not been written in full, and where their chunks come
-// from. All that the peer has granted room for are in flight together, and whichever
-// stream has room takes the next chunk: by turns one of the oldest message, which so
-// has half of the link and is never held up, and one of the others, in a round; so a
-// short message is through after two chunks for each longer one.
+// The messages of a link that are not written completely, and the source of their
+// chunks. All messages that the peer has granted room for are in flight together. A
+// stream that has room takes the next chunk: alternately one of the oldest message,
+// which thereby gets half of the link, and one of the others in a round. So a short
+// message is finished after two chunks for each longer one.
 class Outbox {
  public:
   Outbox(Streams& streams, std::size_t eager_bytes)
@@ -61,31 +61,32 @@ class Outbox {
   Outbox& operator=(const Outbox&) = delete;
   ~Outbox() { lose(); }
 
-  // `message` is new.
+  // See Link::send.
   void send(SentMessage& message, std::span<const std::byte> head,
             std::span<const std::byte> payload);
-  // A message whose payload is copied.
+  // Sends a message whose payload is copied.
   void post(std::span<const std::byte> head, std::span<const std::byte> payload);
 
-  // The next chunk, of at most `max_nbytes`; it remains the next one until start().
+  // Returns the next chunk, of at most `max_nbytes`. It stays the next one until
+  // start().
   std::optional<Chunk> next_chunk(std::size_t max_nbytes) const;
   void start(const Chunk& chunk);
-  // A started chunk is in the kernel's hands.
+  // Called when the kernel has taken a started chunk completely.
   void finish(std::uint64_t message, std::size_t offset, std::size_t nbytes);
 
-  // What the peer says. Returns what is wrong with it, or nothing.
+  // Handle frames of the peer. Return a defect, or nothing.
   std::string_view grant(const Frame& frame);
   std::string_view expect(const Frame& frame);
   std::string_view discard(const Frame& frame);
   std::string_view credit(const Frame& frame);
 
-  // Bytes of chunks that are to be sent, and that no stream has taken.
+  // Granted bytes that no stream has taken yet.
   std::size_t pending() const;
   bool has_chunks() const { return !ready_.empty(); }
   std::uint64_t chunks_started() const { return chunks_started_; }
-  // No message waits for anything.
+  // Whether no message is waiting.
   bool idle() const { return waiting_.empty(); }
-  // The link is gone: forgets all messages.
+  // The link has ended: detaches all messages.
   void lose();
 
   const MessageStats& stats() const { return stats_; }
@@ -95,6 +96,7 @@ class Outbox {
 
   void announce(std::span<const std::byte> head, std::size_t nbytes,
                 std::span<const std::byte> eager, std::uint8_t flags);
+  // A message that the peer has a buffer for, and the buffer's size.
   struct ExpectedMessage {
     std::uint64_t message;
     std::uint64_t room;
@@ -110,11 +112,12 @@ class Outbox {
   Streams& streams_;
   const std::size_t eager_bytes_;
   std::uint64_t next_message_ = 0;
-  std::size_t charged_ = 0;  // bytes of eager messages at the peer
+  std::size_t charged_ = 0;  // eager bytes for which the peer has not returned credit
   std::unordered_map<std::uint64_t, SentMessage*> waiting_;
-  std::deque<ExpectedMessage> expected_;  // by the peer, and not sent yet; in order
-  // Those of waiting_ with started_ < granted_: first the oldest by grant, then the
-  // others from the one whose turn is next.
+  std::deque<ExpectedMessage>
+      expected_;  // announced by the peer, not sent yet; in order
+  // The messages of waiting_ with started_ < granted_: first the one granted earliest,
+  // then the others, beginning with the one whose turn is next.
   std::deque<SentMessage*> ready_;
   bool others_turn_ = false;
   std::uint64_t chunks_started_ = 0;

@@ -10,12 +10,12 @@ namespace bluecomm::stream {
 
 class Poller;
 
-// Collects what the kernel reports about one descriptor until its owner asks for it.
-// Nothing is called back, so owners may come and go at any time.
+// The events of one descriptor, collected until its owner takes them. There are no
+// callbacks, so a watch may be created or destroyed at any time.
 class Watch {
  public:
   Watch() = default;
-  // `interest`: EPOLL flags. `fd` stays open as long as the watch lives.
+  // `interest` are EPOLL flags. `fd` must stay open while the watch exists.
   Watch(Poller& poller, int fd, std::uint32_t interest);
   Watch(Watch&&) noexcept = default;
   Watch& operator=(Watch&& other) noexcept;
@@ -35,15 +35,15 @@ class Watch {
   std::unique_ptr<Slot> slot_;
 };
 
-// An epoll set. Outlives its watches.
+// An epoll set. Must outlive its watches.
 class Poller {
  public:
   Poller();
 
   int fd() const { return fd_.get(); }
-  // Collects what is there now; does not wait. True if there was anything.
+  // Collects pending events without waiting. Returns whether there were any.
   bool collect();
-  // In a forked child: closes the set, which the parent goes on using.
+  // In a forked child: closes the copy of the set, which the parent keeps using.
   void abandon() noexcept { fd_.reset(); }
 
  private:
@@ -51,7 +51,8 @@ class Poller {
 
   UniqueFd fd_;
   std::uint64_t next_token_ = 0;
-  // By token, not by descriptor: an event may outlive the descriptor it is about.
+  // By token rather than descriptor, because an event may be reported after its
+  // descriptor was closed and reused.
   std::unordered_map<std::uint64_t, Watch::Slot*> slots_;
 };
 

@@ -5,10 +5,10 @@
 
 namespace bluecomm::stream {
 
-// The ranges of a payload that are through, in whatever order they got there.
+// The ranges of a payload that are complete, added in any order.
 class Prefix {
  public:
-  // Adds [begin, end). False: some of it had been added before.
+  // Adds [begin, end). Returns false if it overlaps a range that was added before.
   bool add(std::size_t begin, std::size_t end) {
     const auto next = later_.lower_bound(begin);
     if (begin < length_ || (next != later_.end() && next->first < end)) return false;
@@ -21,12 +21,12 @@ class Prefix {
     return true;
   }
 
-  // Everything before this has been added.
+  // The length of the prefix that is complete.
   std::size_t length() const { return length_; }
 
  private:
   std::size_t length_ = 0;
-  std::map<std::size_t, std::size_t> later_;  // begin to end, apart from one another
+  std::map<std::size_t, std::size_t> later_;  // ranges after a gap: begin to end
 };
 
 }  // namespace bluecomm::stream

@@ -73,7 +73,7 @@ void ReceivedMessage::free_segments() {
 std::span<std::byte> ReceivedMessage::destination(std::size_t offset,
                                                   std::size_t length) {
   if (offset > granted_ || length > granted_ - offset) return {};
-  // A range is written once, so nothing is written to memory that was given back.
+  // Each range is written once, so that memory that was released is not written again.
   if (!begun_.add(offset, offset + length)) return {};
   if (!into_.empty()) return into_.subspan(offset, length);
   const std::size_t index = offset / kSegment - first_segment_;

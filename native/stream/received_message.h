@@ -14,12 +14,13 @@ namespace bluecomm::stream {
 
 class Inbox;
 
-// A message whose head has arrived. It owns what has arrived of its payload (unless
-// that lies in the receiver's own memory), so it stays readable when the link is gone.
-// Destroying it discards what is left.
+// A message whose head has arrived. It owns the part of its payload that has arrived
+// (unless the receiver gave a buffer), so it stays readable after the link has ended.
+// Destroying it discards the rest.
 class ReceivedMessage {
  public:
-  // `bytes`: `head_nbytes` of head and, if `length` is longer, the eager payload.
+  // `bytes` holds the head of `head_nbytes` bytes and, if `frame.length` is larger, the
+  // eager payload.
   ReceivedMessage(Inbox& inbox, const Frame& frame, std::size_t head_nbytes,
                   std::unique_ptr<std::byte[]> bytes,
                   std::shared_ptr<SegmentPool> pool);
@@ -30,18 +31,19 @@ class ReceivedMessage {
   std::span<const std::byte> head() const { return {bytes_.get(), head_nbytes_}; }
   std::size_t nbytes() const { return nbytes_; }
 
-  // The payload lands in memory that was given before.
+  // Whether the payload was asked for, by accept() or by Link::expect().
   bool accepted() const { return accepted_; }
-  // Asks for the payload; called once. `into` is empty, or as long as the payload: then
-  // chunks land there, and readable() points into it.
+  // Asks for the payload; called once. `into` is a buffer as long as the payload, into
+  // which chunks are then received and readable() points. If it is empty, chunks are
+  // received into segments.
   void accept(std::span<std::byte> into);
 
-  // The next bytes of the payload in order, starting at offset consumed(). Its length
+  // The next bytes of the payload in order, starting at offset consumed(). The length
   // is a multiple of kAlignment unless it reaches the end of the payload. Valid until
-  // the next consume() or the next progress of the link.
+  // the next consume() or Link::progress().
   std::span<const std::byte> readable() const;
 
-  // Gives back the first `nbytes` of readable(): the sender may send more.
+  // Releases the first `nbytes` of readable(), so that the sender may send more.
   void consume(std::size_t nbytes);
   std::size_t consumed() const { return consumed_; }
 
@@ -50,11 +52,11 @@ class ReceivedMessage {
 
   void adopt(std::span<std::byte> into, Prefix begun, Prefix arrived);
   bool in_segments() const { return !eager_ && into_.empty(); }
-  // Where a chunk goes; empty if it lies outside of what was granted.
+  // Where to receive a chunk; empty if it was not granted.
   std::span<std::byte> destination(std::size_t offset, std::size_t length);
   void free_segments();
 
-  Inbox* inbox_;  // null once the link is gone
+  Inbox* inbox_;  // null once the link has ended
   const std::uint64_t message_;
   const std::size_t nbytes_;
   const std::size_t head_nbytes_;
@@ -65,12 +67,12 @@ class ReceivedMessage {
   std::span<std::byte> into_;
   std::size_t consumed_ = 0;
   std::size_t granted_ = 0;  // the sender may send [0, granted_)
-  std::size_t held_ = 0;     // of the inbox's budget for segments
+  std::size_t held_ = 0;     // bytes of the inbox's kViewBudget
   Prefix begun_;             // ranges whose chunks have begun to arrive ...
-  Prefix arrived_;           // ... and are complete
+  Prefix arrived_;           // ... and have arrived completely
   std::shared_ptr<SegmentPool> pool_;
-  std::deque<Segment> segments_;   // null: not needed yet
-  std::size_t first_segment_ = 0;  // number of segments_[0] in the payload
+  std::deque<Segment> segments_;   // null where no chunk has begun
+  std::size_t first_segment_ = 0;  // index of segments_[0] in the payload
 };
 
 }  // namespace bluecomm::stream

@@ -11,7 +11,7 @@ namespace bluecomm::stream {
 
 using Segment = std::unique_ptr<std::byte[]>;
 
-// Keeps segments for reuse, so that their pages are not faulted in again.
+// Keeps free segments for reuse, which avoids page faults. Not thread-safe.
 class SegmentPool {
  public:
   Segment take() {

@@ -13,14 +13,14 @@
 namespace bluecomm::stream {
 namespace {
 
-// Unsent bytes that a socket takes: enough to keep the wire busy, so few that a chunk
-// goes to the stream that sends it soonest.
+// The unsent bytes that a socket holds: enough to keep the network busy, and few enough
+// that a chunk goes to the stream that can send it soonest.
 constexpr int kUnsentLimit = 128 << 10;
 
 constexpr int kBacklog = 1024;
 
 void set_option(int fd, int level, int name, int value) {
-  // Options tune; a kernel that lacks one still moves the bytes.
+  // These options improve performance only, so a failure does not matter.
   static_cast<void>(setsockopt(fd, level, name, &value, sizeof value));
 }
 
@@ -81,7 +81,7 @@ int connect_error(int fd) {
 void prepare_stream(int fd, std::chrono::milliseconds silence_timeout) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentLimit);
-  // Asks an idle peer's kernel whether it is still there, four times within the limit.
+  // Probes an idle peer's kernel four times within the timeout.
   const auto quarter =
       std::chrono::duration_cast<std::chrono::seconds>(silence_timeout / 4);
   const int interval_s = std::max(1, static_cast<int>(quarter.count()));
@@ -106,8 +106,8 @@ bool is_silent(int fd, std::chrono::milliseconds timeout) {
   tcp_info info{};
   socklen_t length = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
-  // Probes of a closed window may be minutes apart; one that is answered does not
-  // count.
+  // While the peer's receive window is closed, probes may be minutes apart, and a
+  // single unanswered one does not count.
   const bool asked = info.tcpi_retransmits > 0 || info.tcpi_probes > 1;
   return asked && std::chrono::milliseconds(info.tcpi_last_ack_recv) >= timeout;
 }
@@ -136,7 +136,7 @@ std::optional<std::string> drive(int fd, Handshake& handshake) {
 
 Nonce random_nonce() {
   Nonce nonce;
-  // So few bytes come whole, once the kernel has any.
+  // getrandom() returns up to 256 bytes completely.
   if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
     fail(errno, "getrandom");
   }

@@ -6,16 +6,16 @@
 
 namespace bluecomm::stream {
 
-// Counters of one connection. Bytes are those of the wire, frames included.
+// Counters of one stream. Bytes are those on the wire, frames included.
 struct StreamStats {
-  std::string peer;  // its address
+  std::string peer;  // address
   std::uint64_t bytes_sent = 0;
   std::uint64_t chunks_sent = 0;
   std::uint64_t bytes_received = 0;
   std::uint64_t chunks_received = 0;
 };
 
-// Counters of one direction of a link. Bytes are those of payloads.
+// Counters of one direction of a link. Bytes are payload bytes.
 struct MessageStats {
   std::uint64_t messages = 0;
   std::uint64_t bytes = 0;
@@ -24,7 +24,7 @@ struct MessageStats {
 struct LinkStats {
   MessageStats sent;
   MessageStats received;
-  std::vector<StreamStats> streams;  // in the order in which they were opened
+  std::vector<StreamStats> streams;  // in order of opening
 };
 
 }  // namespace bluecomm::stream

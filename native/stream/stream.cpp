@@ -1,3 +1,6 @@
+// One stream: the socket calls of a link, made on the thread that calls
+// Link::progress(). write_some() sends frames and at most one chunk per call;
+// read_some() lets the parser choose where the bytes go.
 #include "stream/stream.h"
 
 #include <linux/sockios.h>
@@ -19,7 +22,7 @@
 namespace bluecomm::stream {
 namespace {
 
-// What one sendmsg or readv moves.
+// The buffers of one sendmsg or readv.
 class Vector {
  public:
   void add(std::span<const std::byte> bytes) {
@@ -37,9 +40,9 @@ class Vector {
   std::size_t nbytes_ = 0;
 };
 
-// Whether a round trip takes longer than kNear, at best.
+// Returns whether the shortest round trip took longer than kNear.
 bool is_far(int fd) {
-  tcp_info info{};  // stays so where it is no TCP
+  tcp_info info{};  // unchanged if the socket is not TCP
   socklen_t length = sizeof(info);
   static_cast<void>(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length));
   return std::chrono::microseconds(info.tcpi_min_rtt) > kNear;
@@ -81,7 +84,7 @@ std::uint64_t Stream::acknowledged() const {
 void Stream::update_delivery_rate(Clock::time_point now) {
   int held = 0;
   if (ioctl(fd_.get(), SIOCOUTQ, &held) != 0) return;
-  int unsent = held;  // stays so where it is no TCP
+  int unsent = held;  // unchanged if the socket is not TCP
   static_cast<void>(ioctl(fd_.get(), SIOCOUTQNSD, &unsent));
   delivery_rate_.update({.sent = stats_.bytes_sent,
                          .held = static_cast<std::size_t>(held),
@@ -114,7 +117,8 @@ std::size_t Stream::write_some(Outbox& outbox, std::size_t max_chunk) {
   message.msg_iov = vector.data();
   message.msg_iovlen = vector.count();
   const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
-  // Whether an error is the end is for the reading side to say: a goodbye may wait.
+  // The reading side decides whether an error ends the stream, because a goodbye may be
+  // waiting to be read.
   if (n < 0) {
     if (errno == EINTR) return 0;
     if (errno != EAGAIN) readable = hung_up = true;

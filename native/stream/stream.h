@@ -17,7 +17,7 @@
 
 namespace bluecomm::stream {
 
-// Bytes that wait for a socket, in order.
+// Bytes waiting to be written to a socket, in order.
 class OutBuffer {
  public:
   void append(std::span<const std::byte> bytes) {
@@ -31,7 +31,7 @@ class OutBuffer {
   bool empty() const { return done_ == bytes_.size(); }
   void consume(std::size_t nbytes);
 
-  // Bytes that were ever consumed, and ever appended.
+  // The numbers of bytes consumed and appended so far.
   std::uint64_t consumed() const { return consumed_; }
   std::uint64_t appended() const { return consumed_ + bytes_.size() - done_; }
 
@@ -41,14 +41,15 @@ class OutBuffer {
   std::size_t done_ = 0;
 };
 
-// What goes before a frame, whose payload is in two parts, so that it is checked.
+// Returns the kChecksum frame for `frame`, whose payload is given in two parts.
 Frame checksum_of(const Frame& frame, std::span<const std::byte> head,
                   std::span<const std::byte> tail);
 
-// One connection of a link: writes frames and chunks, reads frames into their places.
+// One connection of a link: writes frames and chunks, and reads frames into their
+// destinations.
 class Stream {
  public:
-  // `checksum`: chunks go with one.
+  // `checksum` says whether to send a checksum with each chunk.
   Stream(UniqueFd fd, std::size_t index, bool checksum);
 
   int fd() const { return fd_.get(); }
@@ -56,34 +57,37 @@ class Stream {
   const StreamStats& stats() const { return stats_; }
   void count_received_chunk() { ++stats_.chunks_received; }
 
-  // Frames to be written between two chunks.
+  // Frames to write between two chunks.
   OutBuffer& frames() { return frames_; }
   const OutBuffer& frames() const { return frames_; }
 
-  // The kernel said so, or the last call did not find out otherwise.
+  // Set by events of the kernel, and cleared by a call that would block.
   bool readable = true;
   bool writable = true;
-  // Chunks were left to faster streams: see delivery_rate.h.
+  // This stream left a chunk to faster ones: see delivery_rate.h.
   bool passed_over = false;
-  // The peer has hung up: read until the end, for no event will tell of it again.
+  // The peer has hung up. No event will report that again, so read until the end.
   bool hung_up = false;
-  // Set by read_some() when nothing more will come: why.
+  // Set by read_some() when nothing more will arrive: the reason.
   std::optional<std::string> ended;
 
   bool has_output() const { return chunk_.has_value() || !frames_.empty(); }
 
-  // Bytes that the peer's kernel has acknowledged; asks the kernel.
+  // The bytes that the peer's kernel has acknowledged. Asks the kernel.
   std::uint64_t acknowledged() const;
 
   const DeliveryRate& delivery_rate() const { return delivery_rate_; }
-  // Asks the kernel what it still holds.
+  // Updates delivery_rate() by asking the kernel.
   void update_delivery_rate(Clock::time_point now);
 
-  // One system call. Returns the bytes moved. `max_chunk`: 0 to begin no new chunk.
+  // Make one system call each, and return the bytes moved. `max_chunk` is 0 to start no
+  // new chunk.
   std::size_t write_some(Outbox& outbox, std::size_t max_chunk);
   std::size_t read_some(FrameSink& sink);
 
-  // The payload of `message` goes away: what a started chunk lacks is copied.
+  // The payload of `message` is about to be freed. keep_chunk() copies the rest of a
+  // chunk that was partly sent; drop_chunk() drops the rest of a chunk that is being
+  // received.
   void keep_chunk(std::uint64_t message);
   void drop_chunk(std::uint64_t message) { parser_.drop(message); }
 
@@ -92,10 +96,10 @@ class Stream {
  private:
   struct OpenChunk {
     Chunk chunk;
-    std::array<std::byte, 2 * sizeof(Frame)> heads;  // with a checksum, or without
+    std::array<std::byte, 2 * sizeof(Frame)> heads;  // kChecksum if any, and kChunk
     std::size_t head_nbytes = 0;
-    std::size_t written = 0;      // of heads and payload
-    std::vector<std::byte> kept;  // the rest of the payload, if it was copied
+    std::size_t written = 0;      // bytes of heads and payload
+    std::vector<std::byte> kept;  // the rest of the payload, once it was copied
     std::size_t nbytes() const { return head_nbytes + chunk.bytes.size(); }
     std::size_t payload_written() const {
       return written - std::min(written, head_nbytes);
@@ -112,7 +116,7 @@ class Stream {
   DeliveryRate delivery_rate_;
   FrameParser parser_;
   OutBuffer frames_;
-  std::optional<OpenChunk> chunk_;  // started: it goes before frames_
+  std::optional<OpenChunk> chunk_;  // partly written; goes before frames_
 };
 
 }  // namespace bluecomm::stream

@@ -11,11 +11,13 @@ StreamCount::User::~User() {
 
 void StreamCount::User::update(bool blocked, std::uint64_t bytes, std::size_t streams,
                                Clock::time_point now) {
-  const std::unique_lock lock(count_->mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || count_->settled_) return;
-  count_->count(*this, bytes, streams, now);
+  StreamCount& count = *count_;
+  if (!count.mutex_.try_lock()) return;
+  const LockGuard lock(count.mutex_, std::adopt_lock);
+  if (count.settled_) return;
+  count.count(*this, bytes, streams, now);
   const bool counts = is_informative(blocked, bytes, streams, now);
-  if (counts != counts_) count_->blocked_users_ += counts ? 1 : -1;
+  if (counts != counts_) count.blocked_users_ += counts ? 1 : -1;
   counts_ = counts;
   bytes_before_ = bytes;
 }
@@ -36,16 +38,16 @@ void StreamCount::count(const User& user, std::uint64_t bytes, std::size_t strea
                         Clock::time_point now) {
   const Clock::duration passed = now - std::exchange(since_, now);
   if (blocked_users_ == 0) return;
-  // Nobody looked: this process did not run. And until the last increase is there,
-  // nothing is learnt about it.
+  // Starts over if this process did not run for a while, or if the link does not have
+  // all its streams yet.
   if (passed > kPatience || (user.counts_ && streams < wanted_)) return start_over();
   blocked_time_ += passed;
   if (user.counts_ && blocked_time_ > Clock::duration::zero()) {
-    // A little less than before, where a socket counts more than its bytes.
+    // `bytes` may fall a little, as the kernel may count more bytes than were written.
     blocked_bytes_ += bytes - std::min(bytes, user.bytes_before_);
   }
   if (blocked_time_ < kTrial) return;
-  // Without a byte it is the peer that did not run.
+  // If no byte was acknowledged, the peer did not run.
   if (blocked_bytes_ > 0) {
     evaluate(static_cast<double>(blocked_bytes_) /
              std::chrono::duration<double>(blocked_time_).count());
@@ -64,7 +66,7 @@ void StreamCount::evaluate(double rate) {
   } else {
     climb(rate);
   }
-  // Links that come later need no more than these.
+  // Links that open later need no more streams than these.
   if (settled_) wanted_ = used_.load();
 }
 
@@ -85,8 +87,9 @@ void StreamCount::climb(double rate) {
   }
 }
 
-// The higher of two rates: where the other direction is busy too, acknowledgements come
-// late, and a trial finds less than there is; more it can hardly find.
+// Uses the higher rate of two trials. If the other direction is busy too,
+// acknowledgments come late, so a trial may measure less than the true rate, but hardly
+// more.
 void StreamCount::descend(double rate) {
   if (!first_rate_) {
     first_rate_ = rate;

@@ -30,7 +30,7 @@ std::vector<UniqueFd> StreamOpener::advance(Clock::time_point now) {
       fail(current->address(), now);
       attempts_.erase(current);
     } else if (current->done()) {
-      // No deadline: the peer may take the stream into use however late it wakes.
+      // No deadline: the peer may choose the stream at any later time.
       candidates_.emplace_back(
           current->address(),
           Candidate(hello_.group, current->take_socket(), Clock::time_point::max()));
@@ -64,8 +64,8 @@ void StreamOpener::start_attempts(Clock::time_point now) {
   }
 }
 
-// An address that is of no use is passed over from now on; the first one has answered
-// once, and is tried again later.
+// Removes an address that has failed. The first address has worked before, so it stays
+// and is tried again later.
 void StreamOpener::fail(const Address& address, Clock::time_point now) {
   const auto found =
       std::find_if(addresses_.begin() + 1, addresses_.end(),

@@ -11,18 +11,19 @@
 
 namespace bluecomm::stream {
 
-// Opens further streams of a link that this end has dialled. They go to the peer's
-// addresses in turn, so that each path gets some. An address that does not answer costs
-// nothing but the attempt: the link goes on with what it has.
+// Opens further streams of a link that this end has dialed. They go to the peer's
+// addresses in turn, so that every path gets some. The link does not wait for them, and
+// a failed attempt does not affect it.
 class StreamOpener {
  public:
-  // `hello`: this rank, the peer, epoch, job and group; `first`: where stream 0 went.
+  // `hello` names this rank, the peer, the epoch, the job and the group. `first` is the
+  // peer's address of stream 0.
   StreamOpener(Poller& poller, const Options& options, const Hello& hello,
                std::vector<Address> addresses, const Address& first);
 
-  // Dials until the link has `count` streams in all.
+  // Asks for `count` streams in all, stream 0 included.
   void want(std::size_t count) { wanted_ = count; }
-  // Does what can be done now; returns streams that both ends use from now on.
+  // Continues; returns the new streams that both ends use from now on.
   std::vector<UniqueFd> advance(Clock::time_point now);
   Clock::time_point next_timer() const;
   void abandon() noexcept;
@@ -34,7 +35,7 @@ class StreamOpener {
   Poller& poller_;
   const Options& options_;
   Hello hello_;
-  std::vector<Address> addresses_;  // in the order of their turns; the first one works
+  std::vector<Address> addresses_;  // in order of use; the first one is known to work
   std::size_t wanted_ = 1;
   std::size_t opened_ = 1;  // stream 0 included
   std::size_t turn_ = 1;

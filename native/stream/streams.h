@@ -13,12 +13,12 @@
 
 namespace bluecomm::stream {
 
-// The streams of a link, once it has any; frames queued before wait.
+// The streams of a link. Frames queued before the first stream opens wait for it.
 class Streams {
  public:
-  using Set = std::deque<Stream>;  // streams stay where they are
+  using Set = std::deque<Stream>;  // does not move its elements
 
-  // `checksum`: what is queued goes with one.
+  // `checksum` says whether to queue a checksum with each frame.
   explicit Streams(bool checksum) : checksum_(checksum) {}
 
   Set& all() { return streams_; }
@@ -36,12 +36,12 @@ class Streams {
     frames.append(tail);
   }
   bool has_early_frames() const { return !early_.empty(); }
-  // Bytes of frames on stream 0: ever queued, and taken by the kernel. Also after
-  // close().
+  // Bytes of frames queued on stream 0 so far, and those that the kernel has taken.
+  // Valid after close(), too.
   std::uint64_t queued() const { return queued_before_ + frames().appended(); }
   std::uint64_t flushed() const { return flushed_before_ + frames().consumed(); }
 
-  // `announce`: the first thing that is said on it is that it is used.
+  // `announce` says whether to send a kOpen frame first.
   Stream& add(UniqueFd fd, bool announce) {
     Stream& stream = streams_.emplace_back(std::move(fd), streams_.size(), checksum_);
     if (announce) stream.frames().append(Frame{.kind = FrameKind::kOpen});
@@ -51,7 +51,8 @@ class Streams {
     }
     return stream;
   }
-  // Closes them; their counters stay. A forked child's copies keep no connection up.
+  // Closes all streams; their counters stay. shutdown() ends the connections even if a
+  // forked child holds copies of the descriptors.
   void close() {
     if (!streams_.empty()) closed_ = stats();
     queued_before_ = queued();
@@ -61,7 +62,8 @@ class Streams {
     early_ = {};
   }
 
-  // Memory of a message goes away: of one that is sent, of one that is received.
+  // The payload of a sent message, or the buffer of a received one, is about to be
+  // freed.
   void keep_chunks(std::uint64_t message) {
     for (Stream& stream : streams_) stream.keep_chunk(message);
   }

@@ -6,30 +6,31 @@
 #include <span>
 #include <string_view>
 
-// What travels on an established stream: frames, each a fixed head and `length` bytes.
+// The wire format of an established stream: frames, each a fixed head and `length`
+// bytes of payload. Both ends are little-endian.
 //
-// Stream 0 of a link carries everything that has an order (messages, control); chunks
-// of large payloads travel on whichever stream has room. Both ends are little-endian.
+// Stream 0 of a link carries all frames that have an order (messages and control
+// frames). Chunks of large payloads travel on whichever stream has room.
 
 namespace bluecomm::stream {
 
 static_assert(std::endian::native == std::endian::little);
 
 enum class FrameKind : std::uint8_t {
-  kOpen = 1,         // the first of a stream, by the end that chooses: it is used
-  kMessage = 2,      // what the owner of the link heads a message with, then the
-                     // payload if it is eager; `offset` is the payload's length
+  kOpen = 1,         // first frame of a stream: the choosing end uses the stream
+  kMessage = 2,      // head of a message, then the payload if it is eager; `offset` is
+                     // the payload's length
   kChunk = 3,        // bytes [offset, offset + length) of an accepted payload
   kGrant = 4,        // the payload may be sent up to `offset`
-  kDiscard = 5,      // the payload is not wanted
-  kCredit = 6,       // `offset` bytes of eager messages have been freed
-  kGrow = 7,         // the end that did not dial would like `offset` streams
-  kGoodbye = 8,      // no messages follow, and `offset` chunks were sent in all
-  kGoodbyeSeen = 9,  // everything up to the peer's goodbye has been received
-  kHeartbeat = 10,   // nothing but that the process runs
-  kExpected = 11,    // memory for a message that has not come yet: up to `offset` bytes
-  kChecksum = 12,    // the CRC32C of the next frame on this stream, all of it; in
-                     // `offset`. After the first one on a stream, each frame has one
+  kDiscard = 5,      // the receiver does not want the payload
+  kCredit = 6,       // the receiver has freed `offset` bytes of eager messages
+  kGrow = 7,         // the end that did not dial asks for `offset` streams in all
+  kGoodbye = 8,      // no messages follow; `offset` chunks were sent in all
+  kGoodbyeSeen = 9,  // everything up to the peer's goodbye was received
+  kHeartbeat = 10,   // the process is alive
+  kExpected = 11,    // a buffer of `offset` bytes waits for a message not sent yet
+  kChecksum = 12,    // `offset` is the CRC32C of the next frame on this stream, payload
+                     // included. After the first one, each frame must have one
 };
 
 struct Frame {
@@ -42,42 +43,42 @@ struct Frame {
 };
 static_assert(sizeof(Frame) == 24);
 
-// Of a kMessage: it counts against the eager credit of its sender.
+// Flag of a kMessage: it counts against the sender's eager credit.
 inline constexpr std::uint8_t kCharged = 1;
 
-// Payloads are cut at multiples of this only, so that no element is cut.
+// Payloads are cut at multiples of this, so that no element is cut.
 inline constexpr std::size_t kAlignment = 64;
 
-// A receiver that takes views stores a payload in segments; no chunk crosses the border
-// of two, so that what it shows is contiguous.
+// A receiver without a buffer stores a payload in segments of this size. No chunk
+// crosses a segment border, so that each view of the payload is contiguous.
 inline constexpr std::size_t kSegment = 256 << 10;
 
-// Chunks when there are several streams: the smaller, the less a slow stream holds
-// back.
+// The size of chunks when there are several streams. Smaller chunks let a slow stream
+// hold back less.
 inline constexpr std::size_t kSmallChunk = 64 << 10;
 static_assert(kSegment % kSmallChunk == 0 && kSmallChunk % kAlignment == 0);
 
-// The owner's part of a message, at most.
+// The longest head of a message.
 inline constexpr std::size_t kMaxHead = 1024;
 
 inline std::span<const std::byte> bytes_of(const Frame& frame) {
   return std::as_bytes(std::span(&frame, 1));
 }
 
-// How many messages ahead of the last one may be expected.
+// How many messages ahead of the last one the receiver may announce a buffer for.
 inline constexpr std::size_t kMaxExpected = 64;
 
-// Bytes of eager messages, heads included, that a receiver stores for one peer.
+// The bytes of eager messages, heads included, that a receiver stores for one peer.
 inline constexpr std::size_t kEagerCredit = 1 << 20;
 
-// What is wrong with a frame by itself; empty if nothing.
+// Returns what is wrong with a frame on its own, or nothing.
 inline std::string_view defect_of(const Frame& frame) {
   if (frame.reserved != 0 || frame.flags > kCharged) return "unknown flags";
   const bool plain = frame.flags == 0;
   switch (frame.kind) {
     case FrameKind::kMessage:
       if (frame.length > kMaxHead + kEagerCredit) return "too long a message";
-      // A payload is addressed in memory; lengths beyond that are not sincere.
+      // No payload in memory is longer than this.
       return frame.offset <= PTRDIFF_MAX ? "" : "a message of impossible length";
     case FrameKind::kChunk:
       if (frame.length == 0 || frame.length > kSegment)
