@@ -1,4 +1,4 @@
-// What send comms and recv comms have in common: who may move data of a connection, and
+// The common part of send comms and recv comms: who may move data of a connection, and
 // how a silent peer is noticed.
 //
 // Three kinds of threads use a comm: NCCL's (isend, irecv, test), the comm's I/O thread

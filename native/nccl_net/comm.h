@@ -21,7 +21,7 @@ namespace bluecomm::nccl_net {
 class Comm;
 class IoThread;
 
-// What isend and irecv return, and test() completes.
+// A request, which isend and irecv return and test() completes.
 struct Request {
   Comm* comm = nullptr;  // null if the request is free
 };

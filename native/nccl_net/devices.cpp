@@ -1,3 +1,8 @@
+// Finds the network interfaces that NCCL's own socket transport would use, so that the
+// plugin reports the same devices in the same order. Called once, by Plugin::open().
+//
+// NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY filter the interfaces that are up. Without
+// NCCL_SOCKET_IFNAME, find_any() tries NCCL's defaults in turn.
 #include "nccl_net/devices.h"
 
 #include <ifaddrs.h>

@@ -36,7 +36,7 @@ class ListenHandle {
   sockaddr_storage address_{};
 };
 
-// What both ends of a connection derive from the name in the handle.
+// The options and identities that both ends derive from the name in the handle.
 struct Identity {
   stream::Options options;  // with the key
   stream::Hello sender;

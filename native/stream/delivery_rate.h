@@ -14,7 +14,7 @@ namespace bluecomm::stream {
 // carry.
 inline constexpr std::chrono::microseconds kNear{2000};
 
-// What the kernel reports about a stream's socket.
+// The kernel's report about a stream's socket.
 struct Backlog {
   std::uint64_t sent = 0;  // bytes written to the socket so far
   std::size_t held = 0;    // of these, not acknowledged by the peer's kernel

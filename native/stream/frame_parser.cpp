@@ -12,7 +12,7 @@ std::array<std::span<std::byte>, 2> FrameParser::spaces() {
   if (begin_ == end_) {
     begin_ = end_ = 0;
   } else if (begin_ > 0) {
-    // What is left unparsed is shorter than a frame's head.
+    // The unparsed rest is shorter than a frame's head.
     std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;

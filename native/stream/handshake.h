@@ -16,9 +16,9 @@
 //   dialer -> acceptor   Proof: MAC of the Hello and the Reply
 //
 // Each MAC is an HMAC-SHA256 with the job's key and a label of its own. The acceptor
-// sends nothing before the Hello is verified. Whoever replays a recorded Hello cannot
-// compute the Proof for the new Reply. Anything unexpected fails the handshake, and the
-// connection is closed without an explanation.
+// sends nothing before the Hello is verified. A replayed Hello does not help: its
+// sender cannot compute the Proof for the new Reply. Anything unexpected fails the
+// handshake, and the connection is closed without an explanation.
 
 namespace bluecomm::stream {
 

@@ -1,3 +1,8 @@
+// Accepts and authenticates connections. The owner calls advance() after its poller has
+// collected events: the TCP transport on the progress thread, an Acceptor of the NCCL
+// plugin under its mutex. A slot limit (Options::max_half_open) bounds the connections
+// that are not authenticated; while all slots are taken, the listening sockets are not
+// watched.
 #include "stream/listener.h"
 
 #include <sys/epoll.h>
