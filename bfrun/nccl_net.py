@@ -1,4 +1,4 @@
-"""``--enable-net``: the ranks' NCCL uses bluecomm's network plugin."""
+"""``--enable-net``: makes the ranks' NCCL use bluecomm's network plugin."""
 
 from __future__ import annotations
 
@@ -11,40 +11,41 @@ from pathlib import Path
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 
-# By the first NCCL finds the plugin. The second makes one that does not load an error.
+# The first variable is the plugin's path. The second makes NCCL fail if it cannot load
+# the plugin.
 PATH_NAME = "NCCL_NET_PLUGIN"
 CHOICE_NAME = "NCCL_NET"
 _CHOICE = "BlueComm"
 _FILE = Path("nccl_net", "libnccl-net-bluecomm.so")
-_MAX_PATH = 254  # of a plugin, in NCCL; which takes several, separated by commas
+_MAX_PATH = 254  # NCCL's limit. It takes several paths, separated by commas.
 
 
 def with_nccl_net(config: LaunchConfig) -> LaunchConfig:
     """Return the settings with the plugin's variables, which ``-x`` overrides.
 
     Raises:
-        LaunchError: The plugin is not there, or NCCL cannot be told where.
+        LaunchError: The plugin does not exist, or NCCL does not accept its path.
     """
     if not config.enable_net:
         return config
     path = str(_plugin_path())
     if "," in path or len(os.fsencode(path)) > _MAX_PATH:
         raise LaunchError(
-            "--enable-net: NCCL takes no path with a comma, or of more than "
-            f"{_MAX_PATH} bytes: {path}; install bluecomm in another folder"
+            "--enable-net: NCCL accepts no path that contains a comma or is longer "
+            f"than {_MAX_PATH} bytes: {path}; install bluecomm in another folder"
         )
     variables = ((PATH_NAME, path), (CHOICE_NAME, _CHOICE))
     return replace(config, environment=(*variables, *config.environment))
 
 
 def needed_files(config: LaunchConfig) -> list[str]:
-    """Return the files that every host must have for the variables to be right."""
+    """Return the files that must exist on every host."""
     path = dict(config.environment).get(PATH_NAME, "")
     return [path] if config.enable_net and path.startswith("/") else []
 
 
 def describe_nccl_net(environment: Mapping[str, str]) -> str | None:
-    """Return what the NCCL of a rank with these variables uses, if they say it."""
+    """Describe the network that NCCL will use with these variables, if they set one."""
     path = environment.get(PATH_NAME)
     if path is None:
         return None
@@ -52,15 +53,15 @@ def describe_nccl_net(environment: Mapping[str, str]) -> str | None:
 
 
 def _plugin_path() -> Path:
-    # Looks the package up without running it: it needs torch.
+    # Finds the package without importing it, because that needs torch.
     spec = importlib.util.find_spec("bluecomm")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder).resolve() / _FILE
         if path.is_file():
             return path
         raise LaunchError(
-            f"--enable-net: {path} is not there; build bluecomm again (pip install, or "
-            "make build)"
+            f"--enable-net: {path} does not exist; build bluecomm again (pip install, "
+            "or make build)"
         )
     raise LaunchError(
         "--enable-net: bluecomm is not installed for this interpreter; install it, or "

@@ -1,7 +1,7 @@
-"""The network plugin for NCCL: where it is, and how a program comes to use it.
+"""The network plugin for NCCL: its path, its counters, and how to enable it.
 
-``python -m bluecomm.nccl_net -- CMD`` runs a program on it, without any change of code;
-docs/nccl-plugin.md says what it does and how it is set.
+``python -m bluecomm.nccl_net -- CMD`` runs a program with the plugin, without any
+change of code. docs/nccl-plugin.md describes the plugin and its settings.
 """
 
 from __future__ import annotations
@@ -28,75 +28,77 @@ __all__ = [
     "serve_metrics",
 ]
 
-_MAX_PATH = 254  # of a plugin, in NCCL
+_MAX_PATH = 254  # NCCL's limit for the path of a plugin
 
 
 def plugin_path() -> Path:
-    """Return the file that NCCL loads.
+    """Return the path of the library that NCCL loads.
 
     Raises:
-        FileNotFoundError: It is not there; bluecomm was not built.
+        FileNotFoundError: The library does not exist, because bluecomm was not built.
     """
     path = Path(__file__).resolve().parent / "libnccl-net-bluecomm.so"
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path} is not there; build bluecomm again (pip install, or make build)"
+            f"{path} does not exist; build bluecomm again (pip install, or make build)"
         )
     return path
 
 
 def environment() -> dict[str, str]:
-    """Return the variables by which NCCL 2.21.5 or newer takes the plugin.
+    """Return the environment variables that make NCCL 2.21.5 or newer use the plugin.
 
-    ``NCCL_NET`` names it, so that NCCL fails where it would go on without the plugin.
+    With ``NCCL_NET`` set, NCCL fails if it cannot load the plugin, rather than go on
+    without it.
 
     Raises:
-        FileNotFoundError: The plugin is not there.
-        RuntimeError: NCCL cannot be told where it is.
+        FileNotFoundError: The plugin does not exist.
+        RuntimeError: NCCL does not accept the plugin's path.
     """
     path = str(plugin_path())
     if "," in path or len(os.fsencode(path)) > _MAX_PATH:
         raise RuntimeError(
-            f"NCCL takes no path with a comma, or of more than {_MAX_PATH} bytes: "
-            f"{path}; install bluecomm in another folder"
+            "NCCL accepts no path that contains a comma or is longer than "
+            f"{_MAX_PATH} bytes: {path}; install bluecomm in another folder"
         )
     return {"NCCL_NET_PLUGIN": path, "NCCL_NET": "BlueComm"}
 
 
 def enable() -> None:
-    """Make NCCL use the plugin in this process and in those that it starts.
+    """Make NCCL use the plugin in this process and in the processes that it starts.
 
-    To be called before the first communicator is made: NCCL looks once, and a later
-    call changes nothing. Values that the variables have are replaced.
+    Call it before the first communicator is created: NCCL reads the variables once, so
+    a later call has no effect. Replaces existing values of the variables.
 
     Raises:
-        FileNotFoundError: The plugin is not there.
-        RuntimeError: NCCL cannot be told where it is.
+        FileNotFoundError: The plugin does not exist.
+        RuntimeError: NCCL does not accept the plugin's path.
     """
     os.environ.update(environment())
 
 
 def counters() -> list[ConnectionCounters]:
-    """Return what the plugin in this process has carried so far, by stream.
+    """Return the traffic of each connection and stream of this process so far.
 
     Raises:
-        FileNotFoundError: The plugin is not there.
-        RuntimeError: The plugin could not tell.
+        FileNotFoundError: The plugin does not exist.
+        RuntimeError: The plugin could not read its counters.
     """
     return read_counters(plugin_path())
 
 
 def serve_metrics(port: int = 0) -> MetricsServer:
-    """Let Prometheus read the counters of this process at http://127.0.0.1:port/metrics.
+    """Serve the counters to Prometheus at ``http://127.0.0.1:port/metrics``.
 
     Args:
-        port: Each process of a machine has its own, such as 9400 and the local rank.
-            0: a free one, which the server's ``port`` tells.
+        port: Port to listen on. Each process of a machine needs its own, such as 9400
+            plus the local rank. With 0, the server chooses a free port and stores it in
+            its attribute ``port``.
 
     Returns:
-        The server, whose owner closes it; also as the context of a ``with``.
+        The server. Close it, or use it in a ``with`` statement.
 
     Raises:
-        OSError: The port is taken.
+        OSError: The port is in use.
     """
     return MetricsServer(lambda: format_metrics(counters()), port)

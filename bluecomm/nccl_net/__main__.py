@@ -1,4 +1,4 @@
-"""``python -m bluecomm.nccl_net``: run a program with NCCL on the plugin."""
+"""``python -m bluecomm.nccl_net``: run a program whose NCCL uses the plugin."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bluecomm.nccl_net.check import describe_nccl, find_cards
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says.
+    """Run the command line.
 
     Args:
         argv: Arguments without the program's name. Default: those of this process.
 
     Returns:
-        0, or 1 when the plugin cannot be used; a program that is run takes this
-        process's place.
+        0, or 1 if the plugin cannot be used. Does not return if it runs a command,
+        which replaces this process.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -41,12 +41,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bluecomm.nccl_net",
         usage="%(prog)s (-- COMMAND ... | --env | --check)",
-        description="Run a program with NCCL on the network plugin.",
+        description="Run a program whose NCCL uses bluecomm's network plugin.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--env", action="store_true", help="print variables for a shell")
     what.add_argument(
-        "--check", action="store_true", help="say what NCCL will find here"
+        "--env",
+        action="store_true",
+        help="print the environment variables as shell commands",
+    )
+    what.add_argument(
+        "--check",
+        action="store_true",
+        help="show the NCCL version, the network interfaces and the number of streams",
     )
     what.add_argument("command", nargs="*", metavar="COMMAND", default=[])
     return parser

@@ -1,4 +1,4 @@
-"""What NCCL will find: its own version, the plugin's, and the network cards."""
+"""Find out which NCCL is installed, and which network interfaces it will use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-# The first NCCL that looks for a version of the plugin interface, newest first.
+# For each version of the plugin interface the first NCCL that uses it, newest first.
 _INTERFACES = (
     ((2, 30), 12),
     ((2, 28), 11),
@@ -17,15 +17,15 @@ _INTERFACES = (
     ((2, 19), 7),
     ((2, 13), 6),
 )
-# Before, it is given the name of a library, which the loader finds.
+# Earlier versions take the name of a library, which the dynamic loader looks up.
 _FIRST_WITH_PATH = (2, 21)
 _DEFAULT_LIBRARY = "libnccl.so.2"
-_WARNING = 2  # level of what the plugin logs
+_WARNING = 2  # log level
 
 
 @dataclass(frozen=True)
 class Card:
-    """A network card that NCCL may use through the plugin."""
+    """A network interface that NCCL may use through the plugin."""
 
     name: str
     speed_mbps: int
@@ -33,7 +33,7 @@ class Card:
 
 
 class _Properties(ctypes.Structure):
-    """Of version 6 of the interface; all versions know the same cards."""
+    """Device properties of version 6 of the interface; other versions list the same."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -61,7 +61,7 @@ _LOGGER = ctypes.CFUNCTYPE(
 
 
 class _Functions(ctypes.Structure):
-    """What version 6 of the interface begins with."""
+    """The first functions of version 6 of the interface."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -75,27 +75,27 @@ class _Functions(ctypes.Structure):
 
 
 def find_cards(plugin: Path) -> list[Card]:
-    """Return the cards that the plugin finds, as NCCL_SOCKET_IFNAME chooses them.
+    """Return the network interfaces that the plugin finds.
 
     Raises:
-        RuntimeError: The plugin cannot be used here; says why.
+        RuntimeError: The plugin cannot be used here. The text says why.
     """
     functions = _Functions.in_dll(ctypes.CDLL(str(plugin)), "ncclNetPlugin_v6")
-    said: list[str] = []
+    warnings: list[str] = []
 
     def log(
         level: int, _f: int, _file: bytes, _l: int, _format: bytes, text: bytes
     ) -> None:
-        # The plugin's only format is "...%s", of one text.
+        # The plugin logs with a single format, "...%s".
         if level == _WARNING:
-            said.append(text.decode(errors="replace"))
+            warnings.append(text.decode(errors="replace"))
 
     logger = _LOGGER(log)
     started = functions.init(logger) == 0
-    # It forgets the logger, which ends here.
+    # The plugin must not call the logger after this function has returned.
     functions.init(_LOGGER())
     if not started:
-        raise RuntimeError("; ".join(said) or "the plugin does not start")
+        raise RuntimeError("; ".join(warnings) or "the plugin does not start")
     count = ctypes.c_int()
     functions.devices(ctypes.byref(count))
     cards = []
@@ -119,14 +119,14 @@ def find_nccl() -> tuple[int, ...] | None:
             continue
         if failed:
             continue
-        # The digits of a release had other places before 2.9.
+        # NCCL encoded its version differently before 2.9.
         major = 10000 if code.value >= 10000 else 1000
         return code.value // major, code.value % major // 100, code.value % 100
     return None
 
 
 def _beside_torch() -> str | None:
-    """Return the library of the package nvidia-nccl, which torch's wheels bring."""
+    """Return the library of the package nvidia-nccl, on which torch's wheels depend."""
     try:
         spec = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:
@@ -139,7 +139,7 @@ def _beside_torch() -> str | None:
 
 
 def interface_of(nccl: tuple[int, ...]) -> int | None:
-    """Return the version of the interface that an NCCL loads, None if it has none."""
+    """Return the version of the plugin interface that an NCCL uses, or None."""
     for first, interface in _INTERFACES:
         if nccl[:2] >= first:
             return interface
@@ -147,7 +147,7 @@ def interface_of(nccl: tuple[int, ...]) -> int | None:
 
 
 def describe_nccl(plugin: Path) -> str:
-    """Return which NCCL is found, and what it makes of the plugin, in words."""
+    """Describe the NCCL that is found, and how it will load the plugin."""
     nccl = find_nccl()
     if nccl is None:
         return "none found"

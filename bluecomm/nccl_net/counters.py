@@ -1,4 +1,4 @@
-"""What the plugin in this process has carried: by connection, by stream."""
+"""The traffic of the plugin in this process, by connection and by stream."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class StreamCounters:
-    """One TCP connection, from this end.
+    """Counters of one TCP connection.
 
     Attributes:
-        peer: Address of the other end.
-        bytes_sent: Bytes that it took, heads included.
-        bytes_received: Bytes that came, heads included.
-        chunks_sent: Pieces of messages of more than 16 KiB that it took.
-        chunks_received: Such pieces that came.
+        peer: Address of the peer.
+        bytes_sent: Bytes sent, frame heads included.
+        bytes_received: Bytes received, frame heads included.
+        chunks_sent: Chunks of long messages sent.
+        chunks_received: Chunks of long messages received.
     """
 
     peer: str
@@ -30,14 +30,14 @@ class StreamCounters:
 
 @dataclass(frozen=True)
 class ConnectionCounters:
-    """What NCCL uses as one connection: it carries messages in one direction.
+    """Counters of one connection of NCCL, which carries messages in one direction.
 
     Attributes:
-        number: Which one it is in this process, in the order of their opening, from 1.
+        number: Number of the connection in this process, in order of opening, from 1.
         direction: ``"send"`` or ``"recv"``.
         messages: Messages begun.
-        nbytes: Bytes of their payloads, as far as they have moved.
-        streams: Its TCP connections, those that are closed first.
+        nbytes: Payload bytes moved.
+        streams: Its TCP connections; closed ones come first.
     """
 
     number: int
@@ -48,10 +48,10 @@ class ConnectionCounters:
 
 
 def read_counters(plugin: Path) -> list[ConnectionCounters]:
-    """Return the counters of all connections that are open in this process.
+    """Return the counters of all open connections of this process.
 
     Raises:
-        RuntimeError: The plugin could not tell.
+        RuntimeError: The plugin could not read its counters.
     """
     read = ctypes.CDLL(str(plugin)).bluecomm_net_counters
     read.restype = ctypes.c_long
@@ -64,12 +64,12 @@ def read_counters(plugin: Path) -> list[ConnectionCounters]:
             raise RuntimeError("the plugin could not read its counters")
         if length < capacity:
             return parse_counters(text.value.decode())
-        # More may have been opened meanwhile.
+        # Leaves room for connections that were opened in the meantime.
         capacity = 2 * length
 
 
 def parse_counters(text: str) -> list[ConnectionCounters]:
-    """Return what the plugin's JSON says."""
+    """Parse the JSON of the plugin."""
     return [
         ConnectionCounters(
             number=one["number"],

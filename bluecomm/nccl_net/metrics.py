@@ -1,4 +1,4 @@
-"""An endpoint on the loopback at which Prometheus reads the plugin's counters."""
+"""A server on the loopback address from which Prometheus reads the counters."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-# A request that is not there by then is dropped, and so is one that is longer.
+# A request that takes longer than this, or is longer, is dropped.
 _REQUEST_S = 1.0
 _MAX_REQUEST = 8192
 
 
 class MetricsServer:
-    """Answers ``GET /metrics`` until it is closed; one request at a time.
+    """Answers ``GET /metrics``, one request at a time, until it is closed.
 
     Args:
-        read: Returns the text of the answer; called in the server's thread.
-        port: Where it listens, on 127.0.0.1; 0: a free port.
+        read: Returns the text of the answer. Called in the server's thread.
+        port: Port to listen on, on 127.0.0.1, or 0 for a free one.
 
     Attributes:
-        port: Where it listens.
+        port: The port that the server listens on.
 
     Raises:
-        OSError: The port is taken.
+        OSError: The port is in use.
     """
 
     def __init__(self, read: Callable[[], str], port: int = 0) -> None:
@@ -38,14 +38,14 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, and wait for the request that is being answered.
+        """Stop listening, and wait until the current request is answered.
 
-        Once more does nothing.
+        Further calls do nothing.
         """
         if self._closing:
             return
         self._closing = True
-        # Wakes accept(), which closing the socket would not.
+        # Unlike close(), shutdown() wakes accept().
         self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
@@ -60,22 +60,22 @@ class MetricsServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the server."""
         self.close()
 
     def _serve(self) -> None:
         while not self._closing:
             try:
-                caller, _ = self._socket.accept()
+                client, _ = self._socket.accept()
             except OSError:
-                # Closing; or no descriptors, which others may free.
+                # The server is closing, or the process has no free descriptor.
                 time.sleep(0 if self._closing else 0.1)
                 continue
-            with caller:
+            with client:
                 try:
-                    caller.sendall(self._answer(_request(caller)))
+                    client.sendall(self._answer(_request(client)))
                 except OSError:
-                    continue  # it has gone, or was too slow
+                    continue  # the client has disconnected, or is too slow
 
     def _answer(self, request: bytes) -> bytes:
         words = request.split(b" ", 2)
@@ -95,23 +95,23 @@ class MetricsServer:
         return head.encode() + body
 
 
-def _request(caller: socket.socket) -> bytes:
-    """Return what comes up to the empty line.
+def _request(client: socket.socket) -> bytes:
+    """Receive a request up to its empty line.
 
     Raises:
-        OSError: It did not come in time, or is too long.
+        OSError: The request was not complete in time, or is too long.
     """
     deadline = time.monotonic() + _REQUEST_S
     data = b""
     while b"\r\n\r\n" not in data:
         left = deadline - time.monotonic()
         if left <= 0 or len(data) > _MAX_REQUEST:
-            raise TimeoutError("no request")
-        caller.settimeout(left)
-        more = caller.recv(4096)
+            raise TimeoutError("no complete request in time")
+        client.settimeout(left)
+        more = client.recv(4096)
         if not more:
-            raise ConnectionError("no request")
+            raise ConnectionError("the client sent no complete request")
         data += more
-    # The answer, too, has its limit.
-    caller.settimeout(_REQUEST_S)
+    # The same limit applies to sending the answer.
+    client.settimeout(_REQUEST_S)
     return data
