@@ -1,1 +1,1 @@
-"""Measurements that need a rig of their own."""
+"""Measurements on hosts and links that are simulated by network namespaces."""

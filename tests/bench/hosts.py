@@ -1,11 +1,11 @@
-"""Runs the benchmark on namespace hosts, each behind a link of its own rate.
+"""Run the benchmark on simulated hosts, each with a link of limited rate.
 
-As root, from the folder of the project::
+Run it as root, from the project's folder::
 
     python -m tests.bench.hosts --hosts 8 --rate 1gbit -- \\
         train --layers 20x1000000 --step-ms 200 --scaling 1,2,4,8 --plot train.png
 
-All hosts share the cores of this machine, so emulate the accelerator (``--step-ms``).
+All hosts share the CPUs of this machine, so emulate the accelerator (``--step-ms``).
 """
 
 from __future__ import annotations
@@ -27,10 +27,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.hosts", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("--hosts", type=int, default=8, help="default: 8")
-    parser.add_argument("--slots", type=int, default=1, help="per host (default: 1)")
-    parser.add_argument("--rate", default="1gbit", help="for tc (default: 1gbit)")
-    parser.add_argument("--limit-s", type=float, default=600.0, help="default: 600")
+    parser.add_argument("--hosts", type=int, default=8, help="number (default: 8)")
+    parser.add_argument(
+        "--slots", type=int, default=1, help="ranks per host (default: 1)"
+    )
+    parser.add_argument(
+        "--rate", default="1gbit", help="rate of each link, as for tc (default: 1gbit)"
+    )
+    parser.add_argument(
+        "--limit-s", type=float, default=600.0, help="timeout (default: 600)"
+    )
     parser.add_argument("bench", nargs="+", help="arguments of bluecomm.bench")
     args = parser.parse_args()
     with (

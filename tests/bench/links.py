@@ -1,10 +1,10 @@
-"""Goodput between two hosts over shaped links, beside that of one plain TCP stream.
+"""Measure the goodput between two hosts over shaped links, and of a plain TCP stream.
 
     make build/native/transport/tcp_bench
     python -m tests.bench.links [--rounds 3] [--seconds 2] [ROW ...]
 
-Makes network namespaces: needs root and iproute2. The rows are measured in turn, round
-after round, and each with a plain stream in the same run; a figure is the median.
+Creates network namespaces, which needs root and iproute2. The rows are measured
+alternately, in rounds, each together with a plain stream. Each figure is a median.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.support.paths import Paths, make_paths
 
 BENCH = Path(__file__).parents[2] / "build/native/transport/tcp_bench"
-# What is left of a link's rate for payload: 1448 of 1514 bytes of each packet.
+# The share of payload in a link's rate: 1448 of 1514 bytes of each Ethernet frame.
 _PAYLOAD = 1448 / 1514
 
 
@@ -32,12 +32,12 @@ class Row:
 
     Attributes:
         links: Cables between the hosts; 0 is one host's loopback.
-        mbit: Limit of each cable, none if empty.
-        by_port: Limits of two classes that the ports of a connection choose from.
-        streams: As ``BLUECOMM_TCP_STREAMS``, 0 for auto.
-        flow_cap_mbit: Limit of each connection.
-        ideal_mbit: The figure is a share of this payload rate; 0: of the plain stream.
-        versus_one: The figure is a share of the same with one stream.
+        mbit: Rate of each cable, unlimited if empty.
+        by_port: Rates of two paths; a connection's port decides which one it takes.
+        streams: Value of ``BLUECOMM_TCP_STREAMS``, 0 for auto.
+        flow_cap_mbit: Rate of each connection.
+        ideal_mbit: Payload rate to compare with; 0 compares with the plain stream.
+        versus_one: Compare with a run over one stream.
     """
 
     text: str
@@ -79,17 +79,19 @@ ROWS = {
 
 
 def main() -> int:
-    """Measure the rows that the command line names, all by default."""
+    """Measure the rows that the command line names (default: all)."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.links")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    parser.add_argument("--seconds", type=float, default=2, help="of each run")
+    parser.add_argument(
+        "--seconds", type=float, default=2, help="of each run (default: 2)"
+    )
     args = parser.parse_args()
     if unknown := set(args.rows) - set(ROWS):
-        parser.error(f"unknown row {unknown.pop()}; there are {', '.join(ROWS)}")
+        parser.error(f"unknown row {unknown.pop()}; choose from {', '.join(ROWS)}")
     if not BENCH.exists():
         parser.error(
-            f"{BENCH} is not there; run 'make {BENCH.relative_to(Path.cwd())}'"
+            f"{BENCH} does not exist; run 'make {BENCH.relative_to(Path.cwd())}'"
         )
     names = args.rows or list(ROWS)
     runs: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
@@ -110,7 +112,7 @@ def main() -> int:
 
 
 def _measure(row: Row, seconds: float) -> tuple[float, float, float]:
-    """Return the reference and the own goodput in MB/s, and the round trip in us."""
+    """Return the reference's goodput and ours in MB/s, and the round trip in us."""
     with _rig(row) as command:
         command += ["--seconds", str(seconds)]
         if row.flow_cap_mbit:

@@ -1,16 +1,16 @@
-"""The NCCL plugin beside NCCL's own way over sockets, on the same links.
+"""Compare the NCCL plugin with NCCL's own socket transport, on the same links.
 
     make build/native/nccl_net/net_bench
     python -m tests.bench.nccl_net [--rounds 3] [--seconds 2] [--json F] [ROW ...]
     python -m tests.bench.nccl_net --plot net.png F ...
     python -m tests.bench.nccl_net --table F ...
 
-The other side is the driver's own reimplementation of what NCCL does over sockets
-(native/tests/nccl_net/socket_strategy.h); on the loopback also one plain socket
-that carries nothing but the messages' bytes. Rows with a shaped link make network
-namespaces: they need root and iproute2. The ways are measured in turn, round after
-round; a figure is the median. The second form draws what such runs have written, the
-third prints it as tables of Markdown.
+The socket transport is a reimplementation of NCCL's
+(native/tests/nccl_net/socket_strategy.h). On the loopback, a plain socket that carries
+only the bytes of the messages is measured, too. Rows with a shaped link create network
+namespaces, which needs root and iproute2. The transports are measured alternately, in
+rounds, and each figure is a median. The second form plots the files that --json wrote,
+and the third prints them as Markdown tables.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ BENCH = Path(__file__).parents[2] / "build/native/nccl_net/net_bench"
 
 @dataclass(frozen=True)
 class Row:
-    """One link, and how each side uses it.
+    """One link, and how each transport uses it.
 
     Attributes:
-        shaped: There is a link between two namespaces; else it is the loopback.
-        by_port: Limits in Mbit/s of two classes that the ports of a connection choose
-            from.
-        streams: As ``BLUECOMM_NET_STREAMS``.
-        sockets: Data sockets of the other side, and as many helper threads up to 4;
-            0 is NCCL's default.
-        ports: The paths of the other side's connections, in turn: 0 for the first
-            class of ``by_port``, 1 for the second; empty: as it comes.
-        mbit: Limit of the link, for all together.
-        comms: Connections of NCCL side by side, all moved by one thread.
-        flow_cap_mbit: Limit of each connection.
-        message: Bytes of a message.
+        shaped: Whether to use a link between two namespaces instead of the loopback.
+        by_port: Rates in Mbit/s of two paths; a connection's port decides which one it
+            takes.
+        streams: Value of ``BLUECOMM_NET_STREAMS``.
+        sockets: Data sockets of the socket transport, with as many helper threads, up
+            to 4. 0 is NCCL's default.
+        ports: Paths of the socket transport's connections, in turn: 0 for the first
+            of ``by_port``, 1 for the second. Empty: at random.
+        mbit: Rate of the link, shared by all connections.
+        comms: Number of parallel connections of NCCL, all moved by one thread.
+        flow_cap_mbit: Rate of each connection.
+        message: Size of a message in bytes.
     """
 
     text: str
@@ -73,7 +73,7 @@ SIZES = [
 
 
 def loopback(size: int) -> str:
-    """Return the name of the row of messages of so many bytes."""
+    """Return the name of the row for messages of ``size`` bytes."""
     return f"loopback-{size // KIB}k" if size >= KIB else f"loopback-{size}"
 
 
@@ -81,11 +81,11 @@ ROWS = {
     **{
         loopback(size): Row(f"loopback, {size:,} bytes", message=size) for size in SIZES
     },
-    # What it costs to hand bytes to another thread.
+    # Shows the cost of handing bytes to another thread.
     "helper": Row("loopback, one socket that a helper thread moves", sockets=1),
     "comms-8": Row("loopback, 8 communicators of one thread", comms=8),
     "veth": Row("unshaped link", shaped=True),
-    # One connection has one of the paths, whichever its port gives it.
+    # A single connection uses one of the paths, which its port determines.
     "ports-fast": Row(
         "400 + 100 Mbit/s by port, one socket, on 400",
         shaped=True,
@@ -127,8 +127,8 @@ ROWS = {
         for count in (2, 4, 8)
     },
 }
-# What the links of a row carry, in MB/s of payload, where that is known: a frame of
-# 1514 bytes holds 1448.
+# The rate of a row's links in MB/s of payload, where it is known. An Ethernet frame of
+# 1514 bytes carries 1448 bytes of payload.
 LIMITS = {
     **{f"ports-{how}": 500 / 8 * 1448 / 1514 for how in ("fast", "slow", "2", "4")},
     **{f"shared-{count}": 1000 / 8 * 1448 / 1514 for count in (2, 8)},
@@ -138,23 +138,33 @@ Side = dict[str, float]
 
 
 def main() -> int:
-    """Measure the rows that the command line names, all by default; or draw."""
+    """Measure the rows that the command line names (default: all), or report files."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.nccl_net")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    parser.add_argument("--seconds", type=float, default=2, help="of each run")
-    parser.add_argument("--warm-up", type=float, default=1, help="before each, seconds")
-    parser.add_argument("--json", type=Path, metavar="F", help="write the medians")
-    parser.add_argument("--plot", type=Path, metavar="F", help="draw files of --json")
-    parser.add_argument("--table", action="store_true", help="of files of --json")
+    parser.add_argument(
+        "--seconds", type=float, default=2, help="of each run (default: 2)"
+    )
+    parser.add_argument(
+        "--warm-up", type=float, default=1, help="seconds before each run (default: 1)"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="F", help="write the medians to this file"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="F", help="plot files that --json wrote"
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="print files that --json wrote as tables"
+    )
     args = parser.parse_args()
     if args.plot is not None or args.table:
         _report(args)
         return 0
     if unknown := set(args.rows) - set(ROWS):
-        parser.error(f"unknown row {unknown.pop()}; there are {', '.join(ROWS)}")
+        parser.error(f"unknown row {unknown.pop()}; choose from {', '.join(ROWS)}")
     print(
-        f"{'link':44} {'way':8} {'MB/s':>8} {'ratio':>6} {'8 bytes':>9} "
+        f"{'link':44} {'kind':8} {'MB/s':>8} {'ratio':>6} {'8 bytes':>9} "
         f"{'core s/GiB':>11} {'least share':>12}"
     )
     medians = {name: _measure(ROWS[name], args) for name in args.rows or ROWS}
@@ -164,7 +174,7 @@ def main() -> int:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Print a table of what files hold, or draw it."""
+    """Print the results in files as tables, or plot them."""
     from tests.bench import nccl_net_report
 
     found: dict[str, dict[str, Side]] = {}
@@ -177,28 +187,28 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _measure(row: Row, args: argparse.Namespace) -> dict[str, Side]:
-    """Return the medians of all ways, and print them.
+    """Print and return the medians of all transports.
 
-    The ratio is that of the plugin's throughput to the way's own, in the same round.
+    The ratio is the plugin's throughput divided by the transport's in the same round.
     """
     with _rig(row) as command:
         runs = [_compare(row, command, args) for _ in range(args.rounds)]
     medians = {}
-    for way in runs[0]:
+    for kind in runs[0]:
         side = {
-            key: statistics.median(run[way][key] for run in runs)
-            for key in runs[0][way]
+            key: statistics.median(run[kind][key] for run in runs)
+            for key in runs[0][kind]
         }
         side["ratio"] = statistics.median(
-            run["plugin"]["mb_s"] / run[way]["mb_s"] for run in runs
+            run["plugin"]["mb_s"] / run[kind]["mb_s"] for run in runs
         )
         print(
-            f"{row.text:44} {way:8} {side['mb_s']:8.1f} {side['ratio']:6.2f} "
+            f"{row.text:44} {kind:8} {side['mb_s']:8.1f} {side['ratio']:6.2f} "
             f"{side['half_round_trip_us']:6.1f} us {side['core_s_per_gib']:11.2f} "
             f"{side['least_share']:12.2f}",
             flush=True,
         )
-        medians[way] = side
+        medians[kind] = side
     return medians
 
 
@@ -238,7 +248,7 @@ def _rig(row: Row) -> Iterator[list[str]]:
 
 
 def _wait_until_up(namespace: str) -> None:
-    """Wait until the kernel calls eth0 running: NCCL takes no other card."""
+    """Wait until eth0 is running; NCCL ignores an interface that is not."""
     deadline = time.monotonic() + 30
     while "LOWER_UP" not in run("ip", "-n", namespace, "link", "show", "dev", "eth0"):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What ``tests.bench.nccl_net --json`` has written, as Markdown and as a picture."""
+"""Markdown tables and a plot of the files of ``tests.bench.nccl_net --json``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Found = Mapping[str, Mapping[str, Side]]
 
 
 def tables(found: Found) -> str:
-    """Return a table of the sizes on the loopback and one of all other rows."""
+    """Return one table of the sizes on the loopback, and one of all other rows."""
     return f"{_sizes(found)}\n{_links(found)}"
 
 
 def _sizes(found: Found) -> str:
-    ways = ("sockets", "plain", "plugin")
+    kinds = ("sockets", "plain", "plugin")
     lines = [
         "| loopback, message | sockets MB/s | plain socket MB/s | plugin MB/s "
         "| plugin / sockets | plugin / plain "
@@ -29,9 +29,9 @@ def _sizes(found: Found) -> str:
             continue
         cells = [
             _size(size),
-            *(_rate(row[way]["mb_s"]) for way in ways),
-            *(f"{row[way]['ratio']:.2f}" for way in ways[:2]),
-            *(f"{row[way]['core_s_per_gib']:.2f}" for way in ways),
+            *(_rate(row[kind]["mb_s"]) for kind in kinds),
+            *(f"{row[kind]['ratio']:.2f}" for kind in kinds[:2]),
+            *(f"{row[kind]['core_s_per_gib']:.2f}" for kind in kinds),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -69,7 +69,7 @@ def _rate(mb_s: float) -> str:
 
 
 def draw(path: Path, found: Found) -> None:
-    """Draw messages of all sizes on the loopback, and links that are limited."""
+    """Plot messages of all sizes on the loopback, and links with limits."""
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
@@ -77,14 +77,14 @@ def draw(path: Path, found: Found) -> None:
     limited = [name for name in LIMITS if name in found]
     for number, side in enumerate(("sockets", "plugin")):
         shares = [100 * found[row][side]["mb_s"] / LIMITS[row] for row in limited]
-        places = [place + 0.4 * number for place in range(len(limited))]
-        right.barh(places, shares, height=0.4, label=side)
+        bars = [index + 0.4 * number for index in range(len(limited))]
+        right.barh(bars, shares, height=0.4, label=side)
     for side in ("sockets", "plugin", "plain"):
         rates = [found[loopback(size)][side]["mb_s"] for size in sizes]
         left.semilogx([size / KIB for size in sizes], rates, "o-", label=side, base=2)
     left.set(xlabel="message, KiB", ylabel="MB/s", title="loopback")
-    right.set(xlabel="% of what the links carry", title="limited links")
-    right.set_yticks([place + 0.2 for place in range(len(limited))])
+    right.set(xlabel="% of the links' capacity", title="limited links")
+    right.set_yticks([index + 0.2 for index in range(len(limited))])
     right.set_yticklabels([ROWS[name].text for name in limited])
     right.axvline(100, color="gray", linestyle=":")
     for axes in (left, right):

@@ -25,8 +25,8 @@ PATIENT = {"BLUECOMM_NET_TIMEOUT_S": "600"}
 ETH0 = {"NCCL_SOCKET_IFNAME": "=eth0"}
 SIX = ["fd77::1", "fd77::2"]
 
-Players = list[PluginClient]
-Start = Callable[..., Players]
+Clients = list[PluginClient]
+Start = Callable[..., Clients]
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,10 @@ def bindable(shown: str) -> bool:
 
 @pytest.fixture
 def start(paths: Paths) -> Iterator[Start]:
-    """Return a function that starts a player on each host."""
+    """Return a function that starts a client on each host."""
     with ExitStack() as stack:
 
-        def start(**variables: str) -> Players:
+        def start(**variables: str) -> Clients:
             return [
                 stack.enter_context(PluginClient(namespace, variables))
                 for namespace in (paths.here, paths.there)
@@ -67,11 +67,11 @@ def start(paths: Paths) -> Iterator[Start]:
         yield start
 
 
-def hosts_of(player: PluginClient) -> set[str]:
-    """Return the hosts to which a player's streams go."""
+def hosts_of(client: PluginClient) -> set[str]:
+    """Return the hosts to which a client's streams go."""
     return {
         stream["peer"].rpartition(":")[0]
-        for connection in player.ask("counters")
+        for connection in client.call("counters")
         for stream in connection["streams"]
     }
 
@@ -88,96 +88,96 @@ def hosts_of(player: PluginClient) -> set[str]:
     ],
 )
 def test_cards_are_those_that_nccl_would_take(paths, interfaces, cards):
-    with PluginClient(paths.here, {"NCCL_SOCKET_IFNAME": interfaces}) as player:
-        assert player.ask("devices") == cards
+    with PluginClient(paths.here, {"NCCL_SOCKET_IFNAME": interfaces}) as client:
+        assert client.call("devices") == cards
 
 
 @pytest.mark.parametrize("card", [0, 1])
 def test_each_card_carries_its_own_connections(start, card):
-    players = start()
-    join(players, card)
-    assert both(players, "traffic", 20, 300_000) == [0, 0]
-    assert hosts_of(players[0]) == {f"10.77.{card}.2"}
-    assert both(players, "close") == [0, 0]
+    clients = start()
+    join(clients, card)
+    assert both(clients, "traffic", 20, 300_000) == [0, 0]
+    assert hosts_of(clients[0]) == {f"10.77.{card}.2"}
+    assert both(clients, "close") == [0, 0]
 
 
 def test_ipv6(start):
-    players = start(**ETH0, NCCL_SOCKET_FAMILY="AF_INET6", BLUECOMM_NET_STREAMS="3")
-    join(players)
-    assert both(players, "traffic", 20, 300_000) == [0, 0]
-    (host,) = hosts_of(players[0])
+    clients = start(**ETH0, NCCL_SOCKET_FAMILY="AF_INET6", BLUECOMM_NET_STREAMS="3")
+    join(clients)
+    assert both(clients, "traffic", 20, 300_000) == [0, 0]
+    (host,) = hosts_of(clients[0])
     # The first address of the card, as in NCCL: link-local, or the global one.
     assert host == f"[{SIX[1]}]" or host.startswith("[fe80::")
-    assert both(players, "close") == [0, 0]
+    assert both(clients, "close") == [0, 0]
 
 
 def test_ipv6_of_the_link_alone(paths, start):
     variables = {"NCCL_SOCKET_IFNAME": "=eth1", "NCCL_SOCKET_FAMILY": "AF_INET6"}
-    players = start(**variables, BLUECOMM_NET_STREAMS="3")
-    join(players)
-    assert both(players, "traffic", 20, 300_000) == [0, 0]
-    (host,) = hosts_of(players[0])
+    clients = start(**variables, BLUECOMM_NET_STREAMS="3")
+    join(clients)
+    assert both(clients, "traffic", 20, 300_000) == [0, 0]
+    (host,) = hosts_of(clients[0])
     assert host.startswith("[fe80::")
     assert host.endswith("%eth1]")
-    assert both(players, "close") == [0, 0]
+    assert both(clients, "close") == [0, 0]
 
 
 def test_dropped_packets_cost_no_byte(paths, start):
-    players = start(**ETH0, BLUECOMM_NET_STREAMS="4")
-    join(players)
+    clients = start(**ETH0, BLUECOMM_NET_STREAMS="4")
+    join(clients)
     tc = ["tc", "-n", paths.here, "-s"]
     # The queue is shorter than a sender's window.
     limit = ["tbf", "rate", "200mbit", "burst", "10kb", "limit", "20kb"]
     run(*tc, "qdisc", "add", "dev", "eth0", "root", *limit)
     try:
-        assert both(players, "traffic", 20, 1_000_000) == [0, 0]
+        assert both(clients, "traffic", 20, 1_000_000) == [0, 0]
         assert "dropped 0" not in run(*tc, "qdisc", "show", "dev", "eth0")
     finally:
         run(*tc, "qdisc", "del", "dev", "eth0", "root")
-    assert both(players, "close") == [0, 0]
+    assert both(clients, "close") == [0, 0]
 
 
 def test_a_network_that_swallows_everything_is_a_remote_error(paths, start):
-    players = start(**ETH0, BLUECOMM_NET_TIMEOUT_S="2")
-    join(players)
-    assert both(players, "post") == [2, 2]
+    clients = start(**ETH0, BLUECOMM_NET_TIMEOUT_S="2")
+    join(clients)
+    assert both(clients, "post") == [2, 2]
     ends = [(paths.here, paths.there_addresses), (paths.there, paths.here_addresses)]
     nobody = ["lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent"]
     for namespace, others in ends:
         run("ip", "-n", namespace, "neigh", "replace", others[0], *nobody)
     try:
         expected = [REMOTE_ERROR, REMOTE_ERROR]
-        assert both(players, "finish") == [expected, expected]
+        assert both(clients, "finish") == [expected, expected]
     finally:
         for namespace, others in ends:
             run("ip", "-n", namespace, "neigh", "del", others[0], "dev", "eth0")
-    assert both(players, "close") == [0, 0]
+    assert both(clients, "close") == [0, 0]
 
 
 @pytest.mark.parametrize("streams", ["1", "4"])
 def test_killed_connections_are_a_remote_error(paths, start, streams):
-    players = start(**ETH0, **PATIENT, BLUECOMM_NET_STREAMS=streams)
-    join(players)
-    assert both(players, "post") == [2, 2]
+    clients = start(**ETH0, **PATIENT, BLUECOMM_NET_STREAMS=streams)
+    join(clients)
+    assert both(clients, "post") == [2, 2]
     inside = ["ip", "netns", "exec", paths.here]
     run(*inside, "ss", "-K", "dst", paths.there_addresses[0])
     expected = [REMOTE_ERROR, REMOTE_ERROR]
-    assert both(players, "finish") == [expected, expected]
-    assert both(players, "close") == [0, 0]
+    assert both(clients, "finish") == [expected, expected]
+    assert both(clients, "close") == [0, 0]
 
 
 def test_a_receiver_without_descriptors_accepts_when_it_has_some(start):
-    players = start(**ETH0, **PATIENT)
-    sender, receiver = players
-    handles = [player.ask("listen", 0) for player in players]
-    receiver.ask("limit_descriptors", 0)
-    sender.tell("open", 0, handles[1])
-    assert receiver.ask("accept_in_vain", 50) is False
-    receiver.ask("limit_descriptors", None)
-    assert receiver.ask("open", 0, handles[0]) == 0
-    assert sender.heard() == 0
-    assert both(players, "traffic", 10, 100_000) == [0, 0]
-    assert both(players, "close") == [0, 0]
+    clients = start(**ETH0, **PATIENT)
+    sender, receiver = clients
+    handles = [client.call("listen", 0) for client in clients]
+    receiver.call("limit_descriptors", 0)
+    sender.send("open", 0, handles[1])
+    assert receiver.call("accept_repeatedly", 50) is False
+    receiver.call("limit_descriptors", None)
+    assert receiver.call("open", 0, handles[0]) == 0
+    assert sender.receive() == 0
+    assert both(clients, "traffic", 10, 100_000) == [0, 0]
+    assert both(clients, "close") == [0, 0]
 
 
 @pytest.fixture(scope="module")
@@ -194,10 +194,10 @@ def short_io(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("streams", ["1", "4"])
 def test_short_and_interrupted_reads_and_writes_cost_no_byte(start, short_io, streams):
-    players = start(
+    clients = start(
         **ETH0, **PATIENT, BLUECOMM_NET_STREAMS=streams, LD_PRELOAD=str(short_io)
     )
-    join(players)
+    join(clients)
     for nbytes in (1, 16_000, 300_001):
-        assert both(players, "traffic", 20, nbytes) == [0, 0]
-    assert both(players, "close") == [0, 0]
+        assert both(clients, "traffic", 20, nbytes) == [0, 0]
+    assert both(clients, "close") == [0, 0]

@@ -1,1 +1,1 @@
-"""What needs a GPU: make test-gpu."""
+"""Tests that need a GPU, run by ``make test-gpu``."""

@@ -1,7 +1,7 @@
-"""Two ranks of NCCL on one GPU, which believe to be on two hosts.
+"""Run two ranks of NCCL on one GPU, as if they were on two hosts.
 
-NCCL refuses two ranks on one GPU of one host, and takes a process's host from
-NCCL_HOSTID. With different ones neither shared memory nor peer access joins the ranks:
+NCCL refuses two ranks on one GPU of one host, and identifies a host by NCCL_HOSTID.
+With different ids, NCCL uses neither shared memory nor peer access between the ranks:
 all traffic goes through the network plugin, or through NCCL's own sockets.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# The ranks take turns on the GPU: a step of NCCL takes two of its time slices.
+# Long, because the ranks take turns on the GPU: a step of NCCL takes two time slices.
 LIMIT_S = 900
 
 _COMMON = {
@@ -25,43 +25,46 @@ _COMMON = {
     "NCCL_MNNVL_ENABLE": "0",
     "NCCL_NVLS_ENABLE": "0",
     "NCCL_RAS_ENABLE": "0",
-    # So few that the kernels of both ranks find room.
+    # Few enough that the kernels of both ranks fit on the GPU.
     "NCCL_MAX_CTAS": "4",
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH",
 }
-_WAYS = {
+_COMMANDS = {
     "plugin": [sys.executable, "-m", "bluecomm.nccl_net", "--"],
     "socket": [],
 }
 
-Way = Literal["plugin", "socket"]
+Network = Literal["plugin", "socket"]
 
 
 def run_pair(
-    folder: Path, way: Way, what: str, variables: Mapping[str, str] | None = None
+    folder: Path,
+    network: Network,
+    what: str,
+    variables: Mapping[str, str] | None = None,
 ) -> list[Any]:
-    """Run ``tests.gpu.program`` as two ranks and return what each of them found.
+    """Run ``tests.gpu.program`` as two ranks and return the result of each.
 
     Args:
-        folder: Empty or not there; gets NCCL's log of each rank.
-        way: What carries NCCL's traffic.
-        what: Which part of the program.
-        variables: Set for both ranks.
+        folder: Folder for NCCL's log of each rank, empty or not existing.
+        network: Network that carries NCCL's traffic.
+        what: Part of the program to run.
+        variables: Environment variables for both ranks.
 
     Raises:
-        RuntimeError: A rank failed, did not end, or used another way; with the end of
-            what it wrote.
+        RuntimeError: A rank failed, did not end, or used another network. The text has
+            the end of its output.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    command = [*_WAYS[way], sys.executable, "-m", "tests.gpu.program", what]
+    command = [*_COMMANDS[network], sys.executable, "-m", "tests.gpu.program", what]
     processes = []
     try:
         for rank in range(2):
             environment = {
                 **os.environ,
                 **_COMMON,
-                **({"NCCL_NET": "Socket"} if way == "socket" else {}),
+                **({"NCCL_NET": "Socket"} if network == "socket" else {}),
                 **(variables or {}),
                 "RANK": str(rank),
                 "MEETING": str(folder / "meeting"),
@@ -75,7 +78,7 @@ def run_pair(
                     )
                 )
         return [
-            _result(process, folder, rank, way)
+            _result(process, folder, rank, network)
             for rank, process in enumerate(processes)
         ]
     finally:
@@ -84,7 +87,9 @@ def run_pair(
             process.communicate()
 
 
-def _result(process: subprocess.Popen[bytes], folder: Path, rank: int, way: Way) -> Any:
+def _result(
+    process: subprocess.Popen[bytes], folder: Path, rank: int, network: Network
+) -> Any:
     try:
         said, _ = process.communicate(timeout=LIMIT_S)
         ended = f"ended with {process.returncode}"
@@ -93,9 +98,9 @@ def _result(process: subprocess.Popen[bytes], folder: Path, rank: int, way: Way)
         said, _ = process.communicate()
         ended = f"did not end within {LIMIT_S} s"
     log = _end_of(folder / f"nccl-{rank}.log", 1 << 24)
-    expected = "via NET/BlueComm" if way == "plugin" else "via NET/Socket"
+    expected = "via NET/BlueComm" if network == "plugin" else "via NET/Socket"
     if process.returncode != 0 or expected not in log:
-        # Where one waited for the other, the other has the reason.
+        # A rank may fail because of the other one, so show the output of both.
         wrote = "\n".join(
             f"Rank {each} wrote:\n{_end_of(folder / f'errors-{each}.txt', 3000)}"
             for each in range(2)

@@ -1,4 +1,4 @@
-"""A rank of ``tests.gpu.pair``: knows torch and NCCL, nothing of bluecomm."""
+"""The program of each rank of ``tests.gpu.pair``; uses torch and NCCL only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPEED_S = 1.0
 
 
 def main() -> None:
-    """Do the part that the command line names; print its result as JSON."""
+    """Run the part that the command line names, and print its result as JSON."""
     torch.cuda.set_device(DEVICE)
     dist.init_process_group(
         "nccl",
@@ -38,15 +38,15 @@ def main() -> None:
 
 
 def fill(nbytes: int, rank: int) -> Tensor:
-    """Return the tensor of a rank: small whole numbers, whose sums are exact."""
+    """Return the tensor of a rank, of small integers whose sums are exact."""
     index = torch.arange(nbytes // 4, device=DEVICE, dtype=torch.int32)
     return ((index * 7 + rank * 3) % 1021).float()
 
 
 def operations() -> dict[str, Any]:
-    """Compare every element of each operation with arithmetic, for all sizes."""
+    """Compare every element of each operation's result, for all sizes."""
     rank = dist.get_rank()
-    # Both ranks need some five times a message at once.
+    # Both ranks need about five times the size of a message.
     room = torch.tensor(torch.cuda.mem_get_info()[0] // 12, device=DEVICE)
     dist.all_reduce(room, dist.ReduceOp.MIN)
     sizes = [size for size in SIZES if size <= int(room)]
@@ -77,7 +77,7 @@ def operations() -> dict[str, Any]:
 
 
 def versions() -> dict[str, Any]:
-    """Return what a figure depends on."""
+    """Return the GPU and the versions that figures depend on."""
     return {
         "gpu": torch.cuda.get_device_name(DEVICE),
         "torch": torch.__version__,
@@ -93,7 +93,7 @@ def make_model() -> nn.Module:
 
 
 def train(model: nn.Module, inputs: Tensor, labels: Tensor) -> None:
-    """Make three steps."""
+    """Take three steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):
         optimizer.zero_grad()
@@ -102,7 +102,7 @@ def train(model: nn.Module, inputs: Tensor, labels: Tensor) -> None:
 
 
 def ddp() -> dict[str, Any]:
-    """Train by DDP on half of each batch, and alone on all of it."""
+    """Train with DDP on half of each batch, and alone on the whole batch."""
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(3, 32, 64, generator=generator).to(DEVICE)
     labels = torch.randint(10, (3, 32), generator=generator).to(DEVICE)
@@ -123,9 +123,9 @@ def ddp() -> dict[str, Any]:
 
 
 def speed() -> dict[str, float]:
-    """Return seconds of an all_reduce by its bytes, of calls that repeat for a second.
+    """Return the seconds of an all_reduce by its bytes, over about a second of calls.
 
-    Both ranks make the same number of calls: rank 0 says how many.
+    Both ranks make the same number of calls, which rank 0 chooses.
     """
     found = {}
     for nbytes in SPEED_SIZES:

@@ -1,7 +1,7 @@
-"""The plugin beside NCCL's own sockets, under NCCL: python -m tests.gpu.speed.
+"""Compare the plugin with NCCL's own sockets, under NCCL: python -m tests.gpu.speed.
 
-Both in turn, round after round; exits with 1 if the plugin is slower by more than 5 %
-at any size. The ranks take turns on one GPU, so a figure says nothing by itself.
+Measures both alternately, in rounds. Exits with 1 if the plugin is more than 5 % slower
+at any size. The ranks take turns on one GPU, so a figure alone means nothing.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.gpu.pair import Way, run_pair
+from tests.gpu.pair import Network, run_pair
 
 TOLERANCE = 1.05
 
 
 def main() -> int:
-    """Measure, print a table, return the exit code."""
+    """Measure, print a table and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.speed")
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     args = parser.parse_args()
-    runs: dict[Way, list[dict[str, float]]] = {"socket": [], "plugin": []}
+    runs: dict[Network, list[dict[str, float]]] = {"socket": [], "plugin": []}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(args.rounds):
-            for way, found in runs.items():
-                place = Path(folder) / f"{way}-{number}"
-                found.append(run_pair(place, way, "speed")[0])
+            for network, found in runs.items():
+                logs = Path(folder) / f"{network}-{number}"
+                found.append(run_pair(logs, network, "speed")[0])
     print(f"{'all_reduce':>12} {'sockets, ms':>12} {'plugin, ms':>12} {'ratio':>6}")
     slower = False
     for size in runs["plugin"][0]:
@@ -39,7 +39,7 @@ def main() -> int:
         )
         slower |= ours > TOLERANCE * theirs
     if slower:
-        print("the plugin is slower by more than 5 %", file=sys.stderr)
+        print("the plugin is more than 5 % slower", file=sys.stderr)
     return int(slower)
 
 

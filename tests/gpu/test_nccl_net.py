@@ -1,6 +1,6 @@
-"""The network plugin under NCCL itself: results, and a training step of DDP.
+"""Test the network plugin under NCCL: results of operations, and training with DDP.
 
-Nothing here is skipped: ``make test-gpu`` on a machine without a GPU fails.
+No test is skipped: without a GPU, ``make test-gpu`` fails.
 """
 
 from __future__ import annotations

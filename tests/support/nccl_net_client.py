@@ -1,6 +1,6 @@
 """A process that calls the network plugin as NCCL does.
 
-The test plays NCCL's bootstrap: it sends each player its commands, one line of JSON at
+The test plays NCCL's bootstrap: it sends each client its commands, one line of JSON at
 a time, and carries handles between them. The calls are those of version 8 of the
 interface, made through ctypes; torch is not needed.
 """
@@ -32,7 +32,7 @@ _NAMES = (
 
 
 class PluginClient:
-    """A player process, which ends with the ``with`` block.
+    """A client process, which ends with the ``with`` block.
 
     Args:
         namespace: Network namespace in which it runs. Default: this process's.
@@ -58,42 +58,42 @@ class PluginClient:
         self._process.kill()
         self._process.communicate()
 
-    def tell(self, what: str, *arguments: Any) -> None:
-        """Send a command; heard() returns its result."""
+    def send(self, what: str, *arguments: Any) -> None:
+        """Send a command; receive() returns its result."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([what, *arguments]) + "\n")
         self._process.stdin.flush()
 
-    def heard(self) -> Any:
+    def receive(self) -> Any:
         """Return the result of the oldest command without one."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, f"the player has ended with {self._process.wait(DEADLINE_S)}"
+        assert line, f"the client has ended with {self._process.wait(DEADLINE_S)}"
         return json.loads(line)
 
-    def ask(self, what: str, *arguments: Any) -> Any:
+    def call(self, what: str, *arguments: Any) -> Any:
         """Send a command and return its result."""
-        self.tell(what, *arguments)
-        return self.heard()
+        self.send(what, *arguments)
+        return self.receive()
 
 
-def both(players: Sequence[PluginClient], what: str, *arguments: Any) -> list[Any]:
-    """Send a command to all players and return their results."""
-    for player in players:
-        player.tell(what, *arguments)
-    return [player.heard() for player in players]
+def both(clients: Sequence[PluginClient], what: str, *arguments: Any) -> list[Any]:
+    """Send a command to all clients and return their results."""
+    for client in clients:
+        client.send(what, *arguments)
+    return [client.receive() for client in clients]
 
 
-def join(players: Sequence[PluginClient], device: int = 0) -> None:
-    """Connect two players in both directions."""
-    handles = [player.ask("listen", device) for player in players]
-    for player, handle in zip(players, reversed(handles), strict=True):
-        player.tell("open", device, handle)
-    assert [player.heard() for player in players] == [0, 0]
+def join(clients: Sequence[PluginClient], device: int = 0) -> None:
+    """Connect two clients in both directions."""
+    handles = [client.call("listen", device) for client in clients]
+    for client, handle in zip(clients, reversed(handles), strict=True):
+        client.send("open", device, handle)
+    assert [client.receive() for client in clients] == [0, 0]
 
 
 class _Plugin:
-    """The commands of a player."""
+    """The commands of a client."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(str(PLUGIN))
@@ -143,7 +143,7 @@ class _Plugin:
         _spin(turn, "connect and accept")
         return self._call("close_listen", self._listen)
 
-    def accept_in_vain(self, turns: int) -> bool:
+    def accept_repeatedly(self, turns: int) -> bool:
         """Call accept() ``times`` times; return whether it gave a comm."""
         spare = ctypes.c_void_p()
         for _ in range(turns):
@@ -193,7 +193,7 @@ class _Plugin:
                 found[0] = self._raw("test", request, ctypes.byref(done), None)
                 return bool(found[0] or done.value)
 
-            _spin(turn, "an end")
+            _spin(turn, "result")
             results.append(found[0])
         return results
 

@@ -1,4 +1,4 @@
-"""The Python side of the network plugin for NCCL."""
+"""Test the Python side of the network plugin for NCCL."""
 
 import os
 import shlex
@@ -26,34 +26,36 @@ def run(*arguments, **variables):
 def test_the_plugin_is_in_the_package():
     path = nccl_net.plugin_path()
     assert path.name == "libnccl-net-bluecomm.so"
-    assert len(str(path)) < 255, "NCCL takes no longer path"
+    assert len(str(path)) < 255, "NCCL accepts no longer path"
 
 
 def test_a_plugin_that_is_not_built_is_an_error(monkeypatch):
     monkeypatch.setattr(nccl_net, "__file__", "/nowhere/bluecomm/nccl_net/__init__.py")
-    with pytest.raises(FileNotFoundError, match=r"libnccl-net.* is not there; build"):
+    with pytest.raises(FileNotFoundError, match=r"libnccl-net.* does not exist; build"):
         nccl_net.environment()
 
 
 @pytest.mark.parametrize("name", ["a,b", "/".join(["x" * 100] * 3)])
-def test_a_path_that_nccl_cannot_take_is_an_error(name, tmp_path, monkeypatch, capsys):
+def test_a_path_that_nccl_does_not_accept_is_an_error(
+    name, tmp_path, monkeypatch, capsys
+):
     plugin = tmp_path / name / "libnccl-net-bluecomm.so"
     plugin.parent.mkdir(parents=True)
     plugin.touch()
     monkeypatch.setattr(nccl_net, "__file__", str(plugin.parent / "__init__.py"))
     with pytest.raises(
-        RuntimeError, match="NCCL takes no path with a comma, or of mor"
+        RuntimeError, match="NCCL accepts no path that contains a comma"
     ):
         nccl_net.environment()
     assert main(["--env"]) == 1
-    assert capsys.readouterr().err.startswith("bluecomm.nccl_net: NCCL takes no path")
+    assert capsys.readouterr().err.startswith("bluecomm.nccl_net: NCCL accepts no path")
 
 
 def test_enable_sets_what_nccl_reads(monkeypatch):
     monkeypatch.setenv("NCCL_NET", "Socket")
     monkeypatch.setenv("NCCL_NET_PLUGIN", "none")
     nccl_net.enable()
-    nccl_net.enable()  # once more is no harm
+    nccl_net.enable()  # a second call does no harm
     assert os.environ["NCCL_NET"] == "BlueComm"
     assert os.environ["NCCL_NET_PLUGIN"] == str(nccl_net.plugin_path())
 
@@ -63,7 +65,7 @@ def test_a_command_runs_with_the_variables():
     assert (done.returncode, done.stdout) == (0, "BlueComm\n")
 
 
-def test_a_command_that_is_not_there_is_an_error(capsys):
+def test_a_missing_command_is_an_error(capsys):
     assert main(["--", "no-such-program"]) == 1
     assert capsys.readouterr().err.startswith("bluecomm.nccl_net: ")
 
@@ -99,7 +101,7 @@ PRINT_PLUGIN = "import os; print(os.environ['NCCL_NET_PLUGIN'])"
 
 @pytest.fixture(scope="module")
 def fake_nccl(tmp_path_factory):
-    """Return a folder with an NCCL whose version a variable tells."""
+    """Return a folder with a fake NCCL, whose version is set by FAKE_NCCL."""
     folder = tmp_path_factory.mktemp("nccl")
     source = folder / "nccl.cpp"
     source.write_text(FAKE_NCCL)
@@ -117,7 +119,7 @@ extern "C" int ncclGetVersion(int* version) {
 }
 """
 PLUGIN = Path("/folder/libnccl-net-bluecomm.so")
-OLD_WAY = "; needs NCCL_NET_PLUGIN=bluecomm and /folder in LD_LIBRARY_PATH"
+OLD_NCCL = "; needs NCCL_NET_PLUGIN=bluecomm and /folder in LD_LIBRARY_PATH"
 
 
 @pytest.mark.parametrize(
@@ -125,14 +127,14 @@ OLD_WAY = "; needs NCCL_NET_PLUGIN=bluecomm and /folder in LD_LIBRARY_PATH"
     [
         (22809, "2.28.9, loads version 11 of the interface"),
         (22105, "2.21.5, loads version 8 of the interface"),
-        (22005, f"2.20.5, loads version 8 of the interface{OLD_WAY}"),
-        (21304, f"2.13.4, loads version 6 of the interface{OLD_WAY}"),
+        (22005, f"2.20.5, loads version 8 of the interface{OLD_NCCL}"),
+        (21304, f"2.13.4, loads version 6 of the interface{OLD_NCCL}"),
         (21212, "2.12.12, too old: it loads no version of the interface"),
         (2808, "2.8.8, too old: it loads no version of the interface"),
         (0, "none found"),
     ],
 )
-def test_what_an_nccl_makes_of_the_plugin(fake_nccl, monkeypatch, code, said):
+def test_how_each_nccl_loads_the_plugin(fake_nccl, monkeypatch, code, said):
     monkeypatch.setattr(check, "_beside_torch", lambda: None)
     monkeypatch.setattr(check, "_DEFAULT_LIBRARY", str(fake_nccl / "libnccl.so.2"))
     monkeypatch.setenv("FAKE_NCCL", str(code))
@@ -148,13 +150,13 @@ def test_the_nccl_beside_torch_comes_first(fake_nccl, tmp_path, monkeypatch):
     assert check.find_nccl() == (2, 27, 5)
 
 
-def test_a_library_that_is_no_nccl_is_passed_over(monkeypatch):
+def test_a_library_other_than_nccl_is_ignored(monkeypatch):
     monkeypatch.setattr(check, "_beside_torch", lambda: None)
     monkeypatch.setattr(check, "_DEFAULT_LIBRARY", "libc.so.6")
     assert check.find_nccl() is None
 
 
-def test_check_names_nccl_and_the_cards(fake_nccl):
+def test_check_names_nccl_and_the_interfaces(fake_nccl):
     found = {"LD_LIBRARY_PATH": str(fake_nccl), "FAKE_NCCL": "22005"}
     chosen = {"NCCL_SOCKET_IFNAME": "=lo", "BLUECOMM_NET_STREAMS": "4"}
     done = run("--check", **found, **chosen)
@@ -167,10 +169,10 @@ def test_check_names_nccl_and_the_cards(fake_nccl):
 def test_check_says_what_is_wrong():
     done = run("--check", NCCL_SOCKET_IFNAME="=lo", BLUECOMM_NET_STREAM="4")
     assert done.returncode == 1
-    assert "unknown variable BLUECOMM_NET_STREAM; there are" in done.stderr
+    assert "unknown variable BLUECOMM_NET_STREAM; the known ones are" in done.stderr
 
 
-def test_a_plugin_without_cards_says_so():
+def test_a_plugin_without_interfaces_says_so():
     script = (
         "from bluecomm import nccl_net\n"
         "from bluecomm.nccl_net.check import find_cards\n"

@@ -1,4 +1,4 @@
-"""Counters of the network plugin for NCCL, and the endpoint that shows them."""
+"""Test the counters of the network plugin for NCCL, and the server that shows them."""
 
 import socket
 import urllib.error
@@ -52,22 +52,23 @@ def test_the_endpoint_shows_the_counters():
         assert "# TYPE bluecomm_net_stream_bytes_sent_total" in get(server.port)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(server.port, "/")
-        # Of no other address of this machine.
+        # The server listens on 127.0.0.1 only.
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(("127.0.0.2", server.port), timeout=DEADLINE_S)
     with pytest.raises(urllib.error.URLError, match="refused"):
         get(server.port)
 
 
-def test_a_caller_who_says_nothing_holds_up_nobody_for_long():
+def test_a_silent_client_delays_others_only_briefly():
     with MetricsServer(lambda: "text\n") as server:
-        where = ("127.0.0.1", server.port)
-        with socket.create_connection(where), socket.create_connection(where) as half:
+        address = ("127.0.0.1", server.port)
+        silent, half = (socket.create_connection(address) for _ in range(2))
+        with silent, half:
             half.sendall(b"GET /metr")
             assert get(server.port) == "text\n"
 
 
-def test_counters_that_cannot_be_read_are_the_answer():
+def test_the_answer_says_why_counters_cannot_be_read():
     def fail():
         raise RuntimeError("no plugin")
 
@@ -79,7 +80,7 @@ def test_counters_that_cannot_be_read_are_the_answer():
     assert caught.value.read() == b"no plugin\n"
 
 
-def test_a_port_that_is_taken_is_an_error():
+def test_a_port_in_use_is_an_error():
     with (
         MetricsServer(lambda: "") as server,
         pytest.raises(OSError, match="in use"),
