@@ -14,7 +14,7 @@ class MpichAbi {
   using Datatype = int;
   using Errhandler = int;
   using Request = int;
-  struct Status {
+  struct MpiStatus {
     int count_low;
     int count_high_and_cancelled;
     int source;

@@ -16,7 +16,7 @@ class OpenMpiAbi {
   using Datatype = void*;
   using Errhandler = void*;
   using Request = void*;
-  struct Status {
+  struct MpiStatus {
     int source;
     int tag;
     int error;

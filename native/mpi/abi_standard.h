@@ -18,7 +18,7 @@ class StandardAbi {
   using Datatype = struct StandardDatatype*;
   using Errhandler = struct StandardErrhandler*;
   using Request = struct StandardRequest*;
-  struct Status {
+  struct MpiStatus {
     int source;
     int tag;
     int error;

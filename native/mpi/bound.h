@@ -118,7 +118,7 @@ class BoundCommunicator final : public Communicator {
 
   std::optional<Completion> test(RequestHandle& request) override {
     typename Abi::Request own = unwrap(request);
-    typename Abi::Status status{};
+    typename Abi::MpiStatus status{};
     int flag = 0;
     mpi_.check("MPI_Test", mpi_->test(&own, &flag, &status));
     request = wrap(own);
@@ -131,7 +131,7 @@ class BoundCommunicator final : public Communicator {
     // Reused between calls. Not members, because threads share a communicator.
     static thread_local std::vector<typename Abi::Request> own;
     static thread_local std::vector<int> indices;
-    static thread_local std::vector<typename Abi::Status> statuses;
+    static thread_local std::vector<typename Abi::MpiStatus> statuses;
     own.clear();
     for (const RequestHandle request : requests) own.push_back(unwrap(request));
     indices.resize(own.size());
@@ -160,7 +160,7 @@ class BoundCommunicator final : public Communicator {
   using Bits = std::conditional_t<sizeof(typename Abi::Request) == 8, std::uint64_t,
                                   std::uint32_t>;
 
-  Completion completion_of(const typename Abi::Status& status) const {
+  Completion completion_of(const typename Abi::MpiStatus& status) const {
     int cancelled = 0;
     int count = 0;
     mpi_.check("MPI_Test_cancelled", mpi_->test_cancelled(&status, &cancelled));

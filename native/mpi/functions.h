@@ -39,7 +39,7 @@ struct MpiFunctions {
   using Datatype = typename Abi::Datatype;
   using Errhandler = typename Abi::Errhandler;
   using Request = typename Abi::Request;
-  using Status = typename Abi::Status;
+  using MpiStatus = typename Abi::MpiStatus;
   using CopyAttribute = int (*)(Comm, int, void*, void*, void*, int*);
   using DeleteAttribute = int (*)(Comm, int, void*, void*);
 
@@ -62,11 +62,11 @@ struct MpiFunctions {
   int (*issend)(const void*, int, Datatype, int, int, Comm, Request*);
   int (*irecv)(void*, int, Datatype, int, int, Comm, Request*);
   int (*ibcast)(void*, int, Datatype, int, Comm, Request*);
-  int (*test)(Request*, int*, Status*);
-  int (*testsome)(int, Request*, int*, int*, Status*);
-  int (*test_cancelled)(const Status*, int*);
+  int (*test)(Request*, int*, MpiStatus*);
+  int (*testsome)(int, Request*, int*, int*, MpiStatus*);
+  int (*test_cancelled)(const MpiStatus*, int*);
   int (*cancel)(Request*);
-  int (*get_count)(const Status*, Datatype, int*);
+  int (*get_count)(const MpiStatus*, Datatype, int*);
 };
 
 }  // namespace bluecomm::mpi

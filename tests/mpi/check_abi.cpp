@@ -42,11 +42,11 @@ static_assert(kSame<ABI::Comm, MPI_Comm> && kSame<ABI::Datatype, MPI_Datatype>);
 static_assert(kSame<ABI::Errhandler, MPI_Errhandler>);
 static_assert(kSame<ABI::Request, MPI_Request>);
 
-static_assert(sizeof(ABI::Status) == sizeof(MPI_Status));
-static_assert(alignof(ABI::Status) >= alignof(MPI_Status));
-static_assert(offsetof(ABI::Status, source) == offsetof(MPI_Status, MPI_SOURCE));
-static_assert(offsetof(ABI::Status, tag) == offsetof(MPI_Status, MPI_TAG));
-static_assert(offsetof(ABI::Status, error) == offsetof(MPI_Status, MPI_ERROR));
+static_assert(sizeof(ABI::MpiStatus) == sizeof(MPI_Status));
+static_assert(alignof(ABI::MpiStatus) >= alignof(MPI_Status));
+static_assert(offsetof(ABI::MpiStatus, source) == offsetof(MPI_Status, MPI_SOURCE));
+static_assert(offsetof(ABI::MpiStatus, tag) == offsetof(MPI_Status, MPI_TAG));
+static_assert(offsetof(ABI::MpiStatus, error) == offsetof(MPI_Status, MPI_ERROR));
 
 static_assert(ABI::kSuccess == MPI_SUCCESS);
 static_assert(ABI::kAnySource == MPI_ANY_SOURCE);

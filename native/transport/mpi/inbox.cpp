@@ -205,7 +205,7 @@ bool Inbox::progress() {
 bool Inbox::receive(MpiIncoming& incoming) {
   bool any = false;
   while (!incoming.posted_.empty()) {
-    PostedReceive& next = incoming.posted_.front();
+    ChunkReceive& next = incoming.posted_.front();
     const std::optional<Completion> done = port_.test(next);
     if (!done) break;
     any = true;
@@ -276,7 +276,7 @@ void Inbox::abandon_early_chunks(MpiIncoming& incoming) {
   const std::size_t begin = incoming.granted_;
   const std::size_t end = std::exchange(incoming.early_, 0);
   if (begin >= end || port_.check_finalized()) return;
-  std::deque<PostedReceive> unwanted;
+  std::deque<ChunkReceive> unwanted;
   for (std::size_t at = begin; at < end; at += kChunkBytes) {
     const std::size_t nbytes = std::min(kChunkBytes, end - at);
     unwanted.push_back(port_.receive_chunk(peer_, incoming.early_tag_, nbytes, true));

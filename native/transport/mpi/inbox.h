@@ -68,7 +68,7 @@ class MpiIncoming final : public Incoming {
   std::size_t consumed_ = 0;
   std::size_t granted_ = 0;  // receives have been started for [0, granted_)
   std::size_t arrived_ = 0;
-  std::deque<PostedReceive> posted_;  // the receives of [arrived_, granted_)
+  std::deque<ChunkReceive> posted_;  // the receives of [arrived_, granted_)
   std::deque<Buffer> chunks_;  // arrived, beginning with the one that holds consumed_
 };
 

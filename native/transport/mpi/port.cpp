@@ -256,9 +256,9 @@ std::optional<int> Port::take_tags(int count) {
   return address_.port * Session::kTags + std::exchange(tags_used_, tags_used_ + count);
 }
 
-PostedReceive Port::receive_chunk(const PortAddress& from, int tag, std::size_t nbytes,
-                                  bool may_be_there) {
-  PostedReceive posted{{}, chunk_pool_.take(), nbytes};
+ChunkReceive Port::receive_chunk(const PortAddress& from, int tag, std::size_t nbytes,
+                                 bool may_be_there) {
+  ChunkReceive posted{{}, chunk_pool_.take(), nbytes};
   if (check_finalized()) return posted;
   RequestHandle request = mpi_.irecv({posted.memory.get(), nbytes}, from.rank, tag);
   const std::optional<Completion> done =
@@ -267,22 +267,22 @@ PostedReceive Port::receive_chunk(const PortAddress& from, int tag, std::size_t 
   return posted;
 }
 
-std::optional<Completion> Port::test(PostedReceive& posted) {
+std::optional<Completion> Port::test(ChunkReceive& posted) {
   if (finalized_ || !posted.id) return std::nullopt;
   return requests_.take(*posted.id);
 }
 
-void Port::drain_later(std::deque<PostedReceive> posted, int tag) {
+void Port::drain_later(std::deque<ChunkReceive> posted, int tag) {
   abandoned_receives_.push_back({std::move(posted), tag});
 }
 
-void Port::cancel_receives(std::deque<PostedReceive> posted, int tag) {
+void Port::cancel_receives(std::deque<ChunkReceive> posted, int tag) {
   if (posted.empty()) {
     if (tag >= 0) give_tag(tag);
     return;
   }
   // Messages may still come under the tag, so it is not used again.
-  for (PostedReceive& one : posted) {
+  for (ChunkReceive& one : posted) {
     if (check_finalized()) {
       never_free(std::move(one.memory));  // see leak_memory()
     } else if (const std::optional<RequestHandle> request =

@@ -33,7 +33,7 @@ struct PortAddress {
 };
 
 // A receive under way, and its memory. It has no id if MPI had been finalized before.
-struct PostedReceive {
+struct ChunkReceive {
   std::optional<RequestSet::Id> id;
   Buffer memory;
   std::size_t nbytes = 0;
@@ -97,15 +97,15 @@ class Port {
   std::optional<int> take_tags(int count);
   // Starts the receive of a chunk. `may_be_there` tells that the chunk may have come
   // already, so the request is tested at once.
-  PostedReceive receive_chunk(const PortAddress& from, int tag, std::size_t nbytes,
-                              bool may_be_there);
-  std::optional<Completion> test(PostedReceive& posted);
+  ChunkReceive receive_chunk(const PortAddress& from, int tag, std::size_t nbytes,
+                             bool may_be_there);
+  std::optional<Completion> test(ChunkReceive& posted);
   // Takes over receives that nobody wants, and that their sender will all answer.
   // Frees `tag` afterwards, unless it is negative.
-  void drain_later(std::deque<PostedReceive> posted, int tag);
+  void drain_later(std::deque<ChunkReceive> posted, int tag);
   // Cancels receives that nobody wants, and whose sender is lost. Frees `tag` if
   // nothing can come under it, unless it is negative.
-  void cancel_receives(std::deque<PostedReceive> posted, int tag);
+  void cancel_receives(std::deque<ChunkReceive> posted, int tag);
 
   // Tests all requests except those of received frames. Returns true if any completed.
   bool poll_requests() { return !finalized_ && requests_.poll(); }
@@ -147,7 +147,7 @@ class Port {
     std::shared_ptr<const bool> is_lost;
   };
   struct AbandonedReceives {
-    std::deque<PostedReceive> posted;
+    std::deque<ChunkReceive> posted;
     int tag;
   };
 

@@ -30,7 +30,7 @@ class RequestSet {
   bool poll();
 
  private:
-  struct Slot {
+  struct TrackedRequest {
     std::size_t at = 0;  // index in under_way_, until it is done
     std::optional<Completion> done;
   };
@@ -39,7 +39,7 @@ class RequestSet {
   void remove_unowned();
 
   Communicator& mpi_;
-  std::vector<Slot> slots_;
+  std::vector<TrackedRequest> slots_;
   std::vector<Id> free_;
   std::vector<RequestHandle> under_way_;
   std::vector<std::optional<Id>> owners_;  // of the requests in under_way_

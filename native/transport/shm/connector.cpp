@@ -149,10 +149,10 @@ Connector::Fate Connector::serve(HalfOpen& connection, Owner& owner) {
 bool Connector::refuse(HalfOpen& connection, const Hello& hello, Owner& owner) {
   Answer answer;
   if (const pid_t pid = owner.connected_process(hello.from); pid != 0) {
-    answer.verdict = Verdict::kAlreadyConnected;
+    answer.kind = AnswerKind::kAlreadyConnected;
     answer.pid = pid;
   } else if (options_.rank < hello.from && dials_.contains(hello.from)) {
-    answer.verdict = Verdict::kCrossed;
+    answer.kind = AnswerKind::kCrossed;
   } else {
     return false;
   }
@@ -242,13 +242,13 @@ Connector::Fate Connector::conclude(int peer, Dial& dial, Packet& packet,
                      answer->mac)) {
     return retry(peer, dial, owner);
   }
-  switch (answer->verdict) {
-    case Verdict::kCrossed:
+  switch (answer->kind) {
+    case AnswerKind::kCrossed:
       dial.socket.reset();
       dial.memory_file.reset();
       dial.retry_at = Clock::now() + kRetryCrossed;
       return Fate::kWaiting;
-    case Verdict::kAlreadyConnected:
+    case AnswerKind::kAlreadyConnected:
       owner.on_unreachable(
           peer, "it is already connected to process " + std::to_string(answer->pid) +
                     " as rank " + std::to_string(options_.rank) +
@@ -256,7 +256,7 @@ Connector::Fate Connector::conclude(int peer, Dial& dial, Packet& packet,
                     "; does the program start processes of its own without "
                     "`if __name__ == \"__main__\":`?");
       return Fate::kDone;
-    case Verdict::kAccepted:
+    case AnswerKind::kAccepted:
       break;
   }
   if (packet.files.size() != 2) return retry(peer, dial, owner);

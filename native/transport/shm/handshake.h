@@ -41,7 +41,7 @@ struct Hello {
   Digest mac{};
 };
 
-enum class Verdict : std::uint32_t {
+enum class AnswerKind : std::uint32_t {
   kAccepted,
   kCrossed,  // both ranks have dialled, and the acceptor's own connection is kept
   kAlreadyConnected,  // another process already has a connection as the dialer's rank
@@ -49,7 +49,7 @@ enum class Verdict : std::uint32_t {
 
 struct Answer {
   std::array<char, 8> magic = kMagic;
-  Verdict verdict = Verdict::kAccepted;
+  AnswerKind kind = AnswerKind::kAccepted;
   std::int32_t pid = 0;  // of kAlreadyConnected: that process
   Digest mac{};
 };
