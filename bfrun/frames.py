@@ -1,7 +1,7 @@
-"""Every frame of the control plane, with its sender, receiver, meaning and fields.
+"""Every control frame, with its sender, receiver, meaning and fields.
 
-A frame is a JSON object whose key "type" names its class here. ``decode`` refuses
-objects that are no such frame. ``python -m bfrun.frames --table`` prints the table of
+A control frame is a JSON object whose key "type" names its class here. ``decode``
+refuses other objects. ``python -m bfrun.frames --table`` prints the table of
 docs/control-plane.md.
 
 Part of the agent: standard library only, Python 3.8.

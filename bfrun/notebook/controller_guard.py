@@ -1,4 +1,4 @@
-"""Parent process of the controller, which makes sure that it ends with the driver.
+"""The controller guard: parent of the controller, which ends it with the driver.
 
 The controller starts a process for each of its queues, and these outlive it if it is
 killed. They all stay descendants of the guard. The driver holds the guard's standard

@@ -158,7 +158,7 @@ def test_versions(said, kind, version):
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ("mpirun (Open MPI) 3.1.6", "is Open MPI 3.1.6; 4 or newer"),
+        ("mpirun (Open MPI) 3.1.6", "is Open MPI 3.1.6, but bfrun needs 4 or newer"),
         ("Intel(R) MPI Library 2021", "neither Open MPI nor MPICH"),
         ("", "neither Open MPI nor MPICH"),
     ],

@@ -74,5 +74,5 @@ def test_an_mpirun_that_cannot_be_started(tmp_path):
     broken = tmp_path / "bin" / "mpirun"
     broken.write_text("#!/no/such/interpreter\n")
     broken.chmod(0o755)
-    with pytest.raises(LaunchError, match=r"--version': .*No such file"):
+    with pytest.raises(LaunchError, match=r"--version' fails: .*No such file"):
         find_implementation(str(tmp_path), {})
