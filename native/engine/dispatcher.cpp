@@ -35,8 +35,8 @@ Dispatcher::Dispatcher(EngineConfig config,
       transports_(std::move(transports)),
       peers_(config_.rank, config_.size, config_.machine),
       stats_(config_.size, config_.recorder),
-      links_(peers_),
-      windows_(config_.rank, job_, config_.epoch, links_, requests_, stats_),
+      window_peers_(peers_),
+      windows_(config_.rank, job_, config_.epoch, window_peers_, requests_, stats_),
       counted_before_(static_cast<std::size_t>(config_.size)) {}
 
 Dispatcher::~Dispatcher() {

@@ -15,10 +15,10 @@
 
 #include "common/status.h"
 #include "engine/collectives/tuning.h"
+#include "engine/engine_peers.h"
 #include "engine/matching.h"
 #include "engine/operation.h"
 #include "engine/peers.h"
-#include "engine/window_links.h"
 #include "request/request_table.h"
 #include "request/wait_stats.h"
 #include "transport/channel.h"
@@ -179,7 +179,7 @@ class Dispatcher final : private Receiver {
   Matching matching_;
   RequestTable requests_;
   WaitStats stats_;
-  PeersAsLinks links_;
+  EnginePeers window_peers_;
   WindowService windows_;
   std::vector<ChannelStats> counted_before_;  // by rank, at the last reset_stats()
   Clock::time_point now_;                     // the start of this turn

@@ -78,7 +78,7 @@ void WindowService::share_with(int peer, const WindowPtr& window) {
 
 void WindowService::share(int peer, const WindowPtr& window, WindowMessage message,
                           std::span<const std::byte> bytes) {
-  Channel* const channel = links_.channel(peer);
+  Channel* const channel = peers_.channel(peer);
   if (channel == nullptr || !channel->shares_memory()) return;
   sharings_.push_back({window, peer, bytes.size(),
                        channel->send(header_of(message, bytes.size()), bytes)});
@@ -214,7 +214,7 @@ void WindowService::note_exchange(const Part& part) {
 }
 
 void WindowService::send(Part& part) {
-  Channel* const channel = links_.channel(part.peer);
+  Channel* const channel = peers_.channel(part.peer);
   if (channel == nullptr) return;  // fail_gone() will end the part
   const Header header = header_of(part.message, part.payload.size());
   part.outgoing = channel->send(header, part.payload);
@@ -269,7 +269,7 @@ void WindowService::fail_part(RequestId number, Status status) {
 
 void WindowService::post(int peer, const WindowMessage& message,
                          std::string_view text) {
-  Channel* const channel = links_.channel(peer);
+  Channel* const channel = peers_.channel(peer);
   if (channel == nullptr) return;
   text = text.substr(0, Channel::kMaxPost);
   channel->post(header_of(message, text.size()), std::as_bytes(std::span(text)));
@@ -279,11 +279,11 @@ void WindowService::post(int peer, const WindowMessage& message,
 
 std::string WindowService::timeout_text(const Part& part) const {
   const std::string limit = seconds(part.request->deadline() - part.request->started());
-  const std::string peer = links_.describe_rank(part.peer);
+  const std::string peer = peers_.describe_rank(part.peer);
   std::string text = part.request->label() + ": ";
   if (part.message.action == WindowAction::kLock && part.holder >= 0) {
     return text + "the mutex of " + peer + " is held by " +
-           links_.describe_rank(part.holder) + ", which did not release it within " +
+           peers_.describe_rank(part.holder) + ", which did not release it within " +
            limit;
   }
   if (part.message.action == WindowAction::kOpen) {
@@ -298,7 +298,7 @@ WindowService::Awaited WindowService::awaited(const WindowRequest& request) cons
     if (part.request.get() != &request) continue;
     awaited.ranks.insert(part.holder >= 0 ? part.holder : part.peer);
     if (part.message.action == WindowAction::kLock && part.holder >= 0) {
-      awaited.wish = "to release the mutex of " + links_.describe_rank(part.peer);
+      awaited.wish = "to release the mutex of " + peers_.describe_rank(part.peer);
     } else if (part.message.action == WindowAction::kOpen) {
       awaited.wish = "to make the window";
     } else {
@@ -333,7 +333,7 @@ bool WindowService::fail_gone(int rank) {
     if (part.peer == rank) lost.push_back(number);
   }
   if (lost.empty()) return false;
-  const std::optional<std::string> why = links_.why_gone(rank);
+  const std::optional<std::string> why = peers_.why_gone(rank);
   if (!why) return false;
   for (const RequestId number : lost) {
     const std::string label = parts_.at(number).request->label();
@@ -350,7 +350,7 @@ bool WindowService::poll(std::span<const int> gone) {
     return over;
   });
   const auto shared = std::erase_if(sharings_, [&](const Sharing& one) {
-    return one.outgoing->released() == one.nbytes || links_.is_gone(one.peer);
+    return one.outgoing->released() == one.nbytes || peers_.is_gone(one.peer);
   });
   if (served + shared > 0) changed = true;
   for (const int rank : gone) {

@@ -17,10 +17,10 @@
 #include "request/base_request.h"
 #include "request/request_table.h"
 #include "request/wait_stats.h"
-#include "window/links.h"
 #include "window/message.h"
 #include "window/window.h"
 #include "window/window_arrival.h"
+#include "window/window_peers.h"
 #include "window/window_request.h"
 
 namespace bluecomm {
@@ -58,11 +58,11 @@ class WindowService {
 
   // `job` is a hash of the job's name.
   WindowService(int rank, std::uint64_t job, std::uint32_t epoch,
-                const WindowLinks& links, RequestTable& requests, WaitStats& stats)
+                const WindowPeers& peers, RequestTable& requests, WaitStats& stats)
       : rank_(rank),
         job_(job),
         epoch_(epoch),
-        links_(links),
+        peers_(peers),
         requests_(requests),
         stats_(stats) {}
 
@@ -193,7 +193,7 @@ class WindowService {
   const int rank_;
   const std::uint64_t job_;
   const std::uint32_t epoch_;
-  const WindowLinks& links_;
+  const WindowPeers& peers_;
   RequestTable& requests_;
   WaitStats& stats_;
   std::unordered_map<std::uint64_t, WindowPtr> windows_;

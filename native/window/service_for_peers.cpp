@@ -75,7 +75,7 @@ void WindowService::refuse(int peer, const WindowMessage& message,
                            const std::string& why) {
   WindowMessage answer = message;
   answer.action = WindowAction::kRefused;
-  post(peer, answer, links_.describe_rank(rank_) + " " + why);
+  post(peer, answer, peers_.describe_rank(rank_) + " " + why);
 }
 
 void WindowService::note_open(int peer, std::uint64_t window) {
@@ -135,7 +135,7 @@ void WindowService::receive(int peer, const WindowMessage& message,
 void WindowService::send_value(int peer, const WindowMessage& message,
                                const WindowPtr& window) {
   const auto reader = window->reader_number(peer);
-  Channel* const channel = links_.channel(peer);
+  Channel* const channel = peers_.channel(peer);
   if (!reader || channel == nullptr) {
     refuse(peer, message,
            "does not show its value, because the asker is not an out-neighbor");
@@ -293,7 +293,7 @@ void WindowService::take_answer(int peer, const WindowMessage& message,
 // Releases the mutexes of a lost rank and drops its unfinished payloads, once it is
 // certain that none of its messages will arrive. Returns whether it did.
 bool WindowService::abandon(int rank) {
-  if (abandoned_.contains(rank) || !links_.why_gone(rank)) return false;
+  if (abandoned_.contains(rank) || !peers_.why_gone(rank)) return false;
   abandoned_.insert(rank);
   for (const auto& [id, window] : windows_) {
     if (const auto next = window->mutex_queue.leave_all(rank)) grant(*next, *window);

@@ -36,7 +36,7 @@ class DeadChannel final : public Channel {
   };
 };
 
-class OnePeer final : public WindowLinks {
+class OnePeer final : public WindowPeers {
  public:
   Channel* channel(int rank) const override { return is_gone(rank) ? nullptr : &dead; }
   bool is_gone(int rank) const override { return rank == kPeer && gone; }
@@ -110,17 +110,17 @@ class Rank {
   }
 
   void poll(Clock::time_point now = Clock::now()) {
-    const std::vector<int> gone = links.gone ? std::vector{kPeer} : std::vector<int>();
+    const std::vector<int> gone = peers.gone ? std::vector{kPeer} : std::vector<int>();
     service.poll(gone);
     for (const auto& request : requests.expired(now)) {
       service.expire(static_cast<WindowRequest&>(*request));
     }
   }
 
-  OnePeer links;
+  OnePeer peers;
   RequestTable requests;
   WaitStats stats{6, nullptr};
-  WindowService service{0, kJob, kEpoch, links, requests, stats};
+  WindowService service{0, kJob, kEpoch, peers, requests, stats};
 
  private:
   struct Memory {
@@ -138,11 +138,11 @@ TEST(window, a_lost_rank_leaves_work_until_its_mutex_is_released) {
   rank.receive(WindowAction::kLock, 1);
   CHECK(window->mutex_queue.holder().has_value());
   CHECK(!rank.service.outstanding());
-  rank.links.gone = true;
+  rank.peers.gone = true;
   rank.poll();
   CHECK(window->mutex_queue.holder().has_value());
   CHECK(rank.service.outstanding());
-  rank.links.certain = true;
+  rank.peers.certain = true;
   rank.poll();
   CHECK(!window->mutex_queue.holder().has_value());
   CHECK(!rank.service.outstanding());
@@ -153,7 +153,7 @@ TEST(window, memory_shared_by_a_lost_rank_is_not_used) {
   std::vector<std::byte> theirs(64 << 10);
   rank.receive(WindowAction::kShareMailbox, 0, theirs);
   rank.receive(WindowAction::kOpen, 0);
-  rank.links.gone = true;
+  rank.peers.gone = true;
   rank.poll();
   const auto window = rank.make_window();
   rank.service.open(window, Clock::time_point::max());

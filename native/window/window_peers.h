@@ -8,9 +8,9 @@
 namespace bluecomm {
 
 // The other ranks, as WindowService sees them.
-class WindowLinks {
+class WindowPeers {
  public:
-  virtual ~WindowLinks() = default;
+  virtual ~WindowPeers() = default;
 
   // Returns null if the rank is lost.
   virtual Channel* channel(int rank) const = 0;

@@ -6,14 +6,14 @@
 #include <string>
 
 #include "engine/peers.h"
-#include "window/links.h"
+#include "window/window_peers.h"
 
 namespace bluecomm {
 
 // Gives the windows of an engine access to its peers.
-class PeersAsLinks final : public WindowLinks {
+class EnginePeers final : public WindowPeers {
  public:
-  explicit PeersAsLinks(const Peers& peers) : peers_(peers) {}
+  explicit EnginePeers(const Peers& peers) : peers_(peers) {}
 
   Channel* channel(int rank) const override {
     return is_gone(rank) ? nullptr : peers_.channels()[static_cast<std::size_t>(rank)];
