@@ -303,7 +303,7 @@ def call_wrongly() -> None:
     for timeout_s in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="allreduce: timeout_s must be above 0"):
             bf.allreduce(x, timeout_s=timeout_s)
-    with pytest.raises(TypeError, match="no 'neighbor_weights'; give 'src_weights'"):
+    with pytest.raises(TypeError, match="'neighbor_weights'; use 'src_weights'"):
         bf.neighbor_allreduce(x, self_weight=0.5, neighbor_weights={})
     with pytest.raises(TypeError, match="unexpected keyword argument 'weights'"):
         bf.hierarchical_neighbor_allreduce(x, weights={})

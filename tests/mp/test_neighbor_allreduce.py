@@ -263,7 +263,7 @@ def wrong_calls() -> None:
         )
     with pytest.raises(ValueError, match="must be finite numbers"):
         bf.neighbor_allreduce(x, self_weight="1", src_weights={})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="finite, got nan"):
+    with pytest.raises(ValueError, match="finite numbers, got nan"):
         bf.neighbor_allreduce(x, self_weight=float("nan"), src_weights={})
     with pytest.raises(ValueError, match=r"neighbor_allreduce: dst_weights: each rank"):
         bf.neighbor_allreduce(x, self_weight=1.0, src_weights={}, dst_weights=[9])

@@ -11,7 +11,7 @@ import torch
 
 import bluecomm as bf
 from bluecomm.ops import forms
-from bluecomm.runtime import Handle
+from bluecomm.runtime import Handle, current_process
 
 FORMS = [
     name
@@ -26,11 +26,11 @@ class Finished(Handle[str]):
     def __init__(self, result: str) -> None:
         self._result = result
 
+    def done(self) -> bool:
+        return True
+
     def wait(self, timeout_s: float | None = None) -> str:
         return self._result
-
-    def __del__(self) -> None:
-        pass
 
 
 def _shout(form: forms.Form, /, word: str, *, times: int = 1) -> Handle[str]:
@@ -109,4 +109,4 @@ def test_in_a_world_of_one_all_forms_agree():
     assert bf.broadcast_(x, 0) is x
     assert bf.broadcast_nonblocking_(x, 0).wait() is x
     assert torch.equal(bf.broadcast_nonblocking(x, 0, "x").wait(), x)
-    bf.shutdown()
+    current_process().leave()
