@@ -94,8 +94,8 @@ class Membership:
         """Whether every rank has ended."""
         return all(member.ended for member in self.members.values())
 
-    def born(self, rank: int, pid: int) -> None:
-        """Note the process of a rank that has been started."""
+    def command_started(self, rank: int, pid: int) -> None:
+        """Note the process of a rank whose command has been started."""
         self.members[rank].pid = pid
 
     def hello(self, rank: int, pid: int) -> None:

@@ -110,7 +110,7 @@ class RankSupervisor:
     # Reports of agents
 
     def _on_started(self, frame: RankStarted) -> None:
-        self.membership.born(frame.rank, frame.pid)
+        self.membership.command_started(frame.rank, frame.pid)
 
     def _on_not_started(self, frame: RankNotStarted) -> None:
         self._announce(self.membership.not_started(frame.rank, frame.error))

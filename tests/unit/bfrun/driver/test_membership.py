@@ -8,7 +8,7 @@ from bfrun.frames import RankFinished, RankFrozen, RankLost
 def members():
     membership = Membership.of({0: "a", 1: "a", 2: "b"})
     for rank in range(3):
-        membership.born(rank, 100 + rank)
+        membership.command_started(rank, 100 + rank)
     return membership
 
 
