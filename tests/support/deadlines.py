@@ -28,7 +28,7 @@ def wait_until(
 
     Args:
         done: Returns whether the event has happened.
-        what: What to report at the deadline.
+        what: The failure to report at the deadline.
         limit_s: The deadline, in seconds from now.
         look_s: Seconds between two polls.
 
