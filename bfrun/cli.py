@@ -155,8 +155,8 @@ def add_placement(group: argparse._ArgumentGroup) -> None:
         default="auto",
         help="how to reach the hosts. local: this machine only; ssh: every host over "
         "SSH; slurm: srun, in a Slurm job; mpi: mpirun starts the ranks; auto: srun in "
-        "a Slurm job unless hosts are given, else SSH for other machines (default: "
-        "%(default)s)",
+        "a Slurm job unless hosts are given, else directly on this machine and over "
+        "SSH on others (default: %(default)s)",
     )
     group.add_argument(
         "--gpus-per-rank",

@@ -111,5 +111,9 @@ def _pickle_call(
 def _result(task: Task, rank: int) -> Any:
     data = task.result(rank)
     if data is None:
-        raise JobFailed(1, f"bfrun.run: rank {rank} ended without a result (exit 0)")
+        raise JobFailed(
+            1,
+            f"bfrun.run: rank {rank} ended without a result (exit 0); the function "
+            "must return instead of ending its process",
+        )
     return pickle.loads(data)

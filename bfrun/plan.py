@@ -273,8 +273,9 @@ def _gpus(
     have = facts.gpus if facts is not None else ()
     if each * ranks > len(have):
         raise LaunchError(
-            f"--gpus-per-rank {each}: {count(ranks, 'rank')} on host '{host.name}' "
-            f"need {count(each * ranks, 'GPU')}, but it has {len(have)}"
+            f"--gpus-per-rank {each}: host '{host.name}' needs "
+            f"{count(each * ranks, 'GPU')} for {count(ranks, 'rank')}, but it has "
+            f"{len(have)}; lower --gpus-per-rank, or start fewer ranks there"
         )
     return have[position * each : (position + 1) * each]
 

@@ -110,7 +110,9 @@ def _fetch(agent: socket.socket) -> bytes:
     while expected is None or len(parts) < expected:
         data = agent.recv(1 << 20)
         if not data:
-            raise ConnectionError("bfrun.run: the agent hung up too early")
+            raise ConnectionError(
+                "bfrun.run: the agent hung up before it sent the function; the job ends"
+            )
         for message in parser.feed(data):
             frame = decode(message, "the agent of this machine", AGENT_TO_RANK)
             if isinstance(frame, TaskHeader):

@@ -27,7 +27,7 @@ class Profile:
     def __init__(self, name: str) -> None:
         if not _NAME.match(name):
             raise LaunchError(
-                f"--ipython-profile '{name}': expected letters, digits, _, - and ."
+                f"--ipython-profile '{name}': expected letters, digits, '_', '-', '.'"
             )
         self.name = name
         self.folder = Path(_ipython_folder()) / f"profile_{name}"

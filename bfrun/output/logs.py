@@ -30,7 +30,9 @@ class LogFiles:
                     self._files[rank, stream] = path.open("wb", buffering=0)
         except OSError as error:
             self.close()
-            raise LaunchError(f"--output-dir '{folder}': {error}") from error
+            raise LaunchError(
+                f"--output-dir '{folder}' cannot be written: {error}"
+            ) from error
 
     def write(self, rank: int, stream: str, data: bytes) -> None:
         """Append to the file of one stream."""

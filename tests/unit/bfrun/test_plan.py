@@ -116,7 +116,7 @@ def test_gpus_per_rank():
 
 def test_too_few_gpus():
     with pytest.raises(
-        LaunchError, match="2 ranks on host 'a' need 2 GPUs, but it has 0"
+        LaunchError, match="host 'a' needs 2 GPUs for 2 ranks, but it has 0"
     ):
         plan(Host("a", 2), gpus_per_rank=1)
 

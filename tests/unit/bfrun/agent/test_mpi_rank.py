@@ -94,7 +94,7 @@ def test_each_rank_of_a_host_gets_its_gpus():
     gpus = ["0", "1", "GPU-a", "5"]
     assert [choose_gpus(gpus, 2, rank, 2) for rank in range(2)] == ["0,1", "GPU-a,5"]
     with pytest.raises(
-        ValueError, match=r"this host would need 6 GPUs for its ranks, but 4 are"
+        ValueError, match=r"this host needs 6 GPUs for its ranks, but it has 4"
     ):
         choose_gpus(gpus, 2, 0, 3)
 
@@ -103,7 +103,7 @@ def test_a_host_with_too_few_gpus_starts_nothing():
     environ = {"PMI_RANK": "1", "CUDA_VISIBLE_DEVICES": ""}
     done, said, report = run("echo", "started", environ=environ, gpus_per_rank=2)
     assert (done.returncode, done.stdout, said) == (1, b"", b"")
-    assert "--gpus-per-rank 2: this host would need 2 GPUs" in report["error"]
+    assert "--gpus-per-rank 2: this host needs 2 GPUs" in report["error"]
 
 
 def test_a_report_that_was_torn_apart_is_refused():
