@@ -79,7 +79,7 @@ std::shared_ptr<const Group> Dispatcher::group(std::uint64_t id) const {
 Operation& Dispatcher::operation(RequestId id) const {
   BaseRequest& request = *requests_.at(id);
   if (!is_operation(request.kind())) {
-    throw std::invalid_argument(request.label() + " is no operation");
+    throw std::invalid_argument(request.label() + " is not an operation");
   }
   return static_cast<Operation&>(request);
 }
@@ -163,8 +163,8 @@ bool Dispatcher::read_arrivals() {
         is_window ? std::nullopt : read_envelope(one.message->header());
     if (!envelope || envelope->job != job_ || envelope->key.epoch != config_.epoch) {
       peers_.lose(one.peer,
-                  "it sent a message that this version of bluecomm, or this job, does "
-                  "not know");
+                  "it sent a message that does not belong to this job or this version "
+                  "of bluecomm");
     } else if (envelope->type == MessageType::kAbort) {
       one.message->accept({});
       aborts_.push_back({one.peer, *envelope, std::move(one.message), ""});

@@ -136,7 +136,7 @@ void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
   const std::string there = peers_.describe_rank(peer);
   const std::string_view remedy =
       kind_info(theirs.kind).spares_group
-          ? "The destinations of one and the sources of the other must agree."
+          ? "The destinations of each rank must match the sources of the other."
           : "All ranks must pass the same arguments.";
   std::string text = describe_operation(theirs, theirs.name_text());
   text.append(": ").append(there).append(" called ").append(describe_call(theirs));
@@ -162,8 +162,8 @@ void Dispatcher::fail_forgotten(Operation& operation, int peer) {
                       describe_operation(operation.call(), operation.request().name) +
                           ": " + here + " receives from " + there + ", but " + there +
                           " has ended this call without sending to " + here +
-                          ". The sources of one and the destinations of the other must "
-                          "agree.",
+                          ". The sources of each rank must match the destinations of "
+                          "the other.",
                       peer};
   const Envelope call = operation.call();
   fail_operation(operation, status);
@@ -301,7 +301,8 @@ bool Dispatcher::fail_gone(Clock::time_point now) {
 void Dispatcher::peer_lost(int rank, std::string text) {
   if (!peers_.is_peer(rank)) {
     throw std::invalid_argument("rank " + std::to_string(rank) +
-                                " is no peer of rank " + std::to_string(config_.rank));
+                                " is not a peer of rank " +
+                                std::to_string(config_.rank));
   }
   peers_.explain(rank, std::move(text));
   for_transports([rank](Transport& one) { one.forget(rank); });

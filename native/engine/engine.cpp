@@ -70,7 +70,8 @@ void Engine::add_group(std::uint64_t id, std::vector<int> ranks,
     const int rank = dispatcher_.peers().rank();
     const auto me = std::find(ranks.begin(), ranks.end(), rank);
     if (me == ranks.end()) {
-      throw std::invalid_argument("the group lacks rank " + std::to_string(rank));
+      throw std::invalid_argument("the group does not contain rank " +
+                                  std::to_string(rank));
     }
     group.me = static_cast<int>(me - ranks.begin());
     group.ranks = std::move(ranks);

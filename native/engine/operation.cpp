@@ -148,8 +148,9 @@ void Operation::bind() {
   } catch (const std::invalid_argument& error) {
     error_ = Status{Code::kMismatch, error.what(), -1};
   } catch (const std::exception& error) {
-    error_ = Status{Code::kInternal,
-                    label() + ": no memory for the result: " + error.what(), -1};
+    error_ = Status{
+        Code::kInternal,
+        label() + ": cannot allocate memory for the result: " + error.what(), -1};
   }
 }
 

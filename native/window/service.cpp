@@ -32,7 +32,8 @@ WindowService::RequestPtr WindowService::open(WindowPtr window,
                                               Clock::time_point deadline) {
   const std::uint64_t id = window->config().id;
   if (!windows_.emplace(id, window).second) {
-    throw std::invalid_argument("window '" + window->config().name + "' exists");
+    throw std::invalid_argument("window '" + window->config().name +
+                                "' exists already");
   }
   const auto request = std::make_shared<WindowRequest>(
       requests_.next_id(), RequestKind::kWinCreate, window, deadline);
@@ -149,7 +150,7 @@ WindowService::RequestPtr WindowService::lock(const WindowPtr& window, int owner
 
 void WindowService::unlock(const WindowPtr& window, int owner, RequestId id) {
   if (const auto found = parts_.find(id); found != parts_.end()) {
-    fail_part(id, {Code::kInvalid, found->second.request->label() + ": given up", -1});
+    fail_part(id, {Code::kInvalid, found->second.request->label() + ": canceled", -1});
     return;
   }
   if (owner == rank_) {

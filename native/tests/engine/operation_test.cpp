@@ -321,8 +321,9 @@ TEST(operation, reports_why_bind_failed) {
   plan.phases[0].bind = [](auto, auto&) { throw std::bad_alloc(); };
   world[0].set_plan(std::move(plan));
   world.run();
-  CHECK_EQ(world[0].operation().error()->text,
-           "allreduce 'x' on rank 0: no memory for the result: std::bad_alloc");
+  CHECK_EQ(
+      world[0].operation().error()->text,
+      "allreduce 'x' on rank 0: cannot allocate memory for the result: std::bad_alloc");
 }
 
 TEST(operation, reports_what_is_unfinished) {

@@ -323,11 +323,11 @@ def test_unknown_handles_ranks_and_transports(
 ) -> None:
     with pytest.raises(ValueError, match="request 77 is unknown"):
         pair[0].done(77)
-    with pytest.raises(ValueError, match="rank 5 is no peer of rank 0"):
+    with pytest.raises(ValueError, match="rank 5 is not a peer of rank 0"):
         pair[0].peer_lost(5, "gone")
     with pytest.raises(ValueError, match=r"rank 5 is not in 0 \.\. 1"):
         pair[0].transport_of(5)
-    with pytest.raises(ValueError, match="the group lacks rank 0"):
+    with pytest.raises(ValueError, match="the group does not contain rank 0"):
         pair[0].add_group(3, [1], [0])
     with pytest.raises(ValueError, match="transport must be one of auto "):
         make_engine(0, 2, tmp_path, transport="ib")
