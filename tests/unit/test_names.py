@@ -15,10 +15,10 @@ NATIVE = ROOT / "native"
 SIBLINGS = {"stream", "transport/inproc", "transport/mpi", "transport/shm"}
 SIBLING_ROLES = {
     *("Chunk", "Connector", "Frame", "FrameKind", "Hello", "Inbox", "Listener"),
-    *("Outbox", "PostedReceive", "SentMessage", "Verdict"),
+    *("Outbox", "SentMessage"),
 }
 # Fixtures of single test programs and files, which no other file can see.
-FIXTURES = {"BenchSettings", "Case", "Pair", "Rank", "Runner", "World"}
+FIXTURES = {"BenchSettings", "Case", "Pair", "Rank", "World"}
 # These files spell the types of MPI and of NCCL as their headers do.
 FOREIGN = re.compile(r"^(mpi/(abi_\w+|functions)|nccl_net/abi)\.h$")
 
@@ -116,7 +116,7 @@ def collisions(types):
         name: same
         for name, same in by_name.items()
         if not all(one.is_nested for one in same)
-        and len({one.target or one.scopes for one in same}) > 1
+        and len({one.target or (one.file, one.scopes) for one in same}) > 1
     }
 
 
@@ -138,6 +138,10 @@ def test_no_two_native_types_share_a_name():
         if not is_allowed(name, same) and name not in later
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_lists_hold_no_other_names():
+    assert {*FIXTURES, *SIBLING_ROLES} <= collisions(native_types()).keys()
 
 
 @pytest.mark.parametrize(
@@ -163,6 +167,7 @@ def test_collisions_are_found():
     assert found("struct A {};", "namespace b { struct A {}; }") == {"A"}
     assert found("struct A {};", "struct B { struct A {}; };") == {"A"}
     assert found("struct B { struct A {}; };", "struct C { struct A {}; };") == set()
+    assert found("namespace { class A {}; }", "namespace { class A {}; }") == {"A"}
     assert found("using A = int;", "namespace b { using A = long; }") == {"A"}
     assert found("using A = int;", "struct B { using A = int; };") == set()
     assert found("struct B { using A = int; };", "using A = B::A;") == set()
