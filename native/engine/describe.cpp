@@ -52,14 +52,15 @@ std::string_view remedy(const Envelope& a, const Envelope& b) {
   if (a.kind != b.kind) return "All ranks must call the same operation under one name.";
   if (a.dtype != b.dtype || a.shape_hash != b.shape_hash) {
     return kind_info(a.kind).shape == ShapeRule::kAllButFirst
-               ? "All ranks must pass the same dtype and, but for the first dimension, "
-                 "the same shape."
+               ? "All ranks must pass the same dtype and, except for the first "
+                 "dimension, the same shape."
                : "All ranks must pass the same shape and dtype.";
   }
   if (a.op != b.op) return "All ranks must pass the same reduction.";
   if (a.root != b.root) return "All ranks must pass the same root rank.";
   if (a.local_only != b.local_only) {
-    return "All ranks must ask for the same: inside the machine, or over all machines.";
+    return "All ranks must reduce in the same scope: inside the machine, or over all "
+           "machines.";
   }
   if (a.prescale != b.prescale || a.postscale != b.postscale) {
     return "All ranks must pass the same scale factors.";
@@ -67,7 +68,7 @@ std::string_view remedy(const Envelope& a, const Envelope& b) {
   if (a.group_hash != b.group_hash) {
     return "The process sets of the callers have different members.";
   }
-  return "They chose different algorithms: all ranks must run the same version of "
+  return "The ranks chose different algorithms. All ranks must run the same version of "
          "bluecomm with the same settings.";
 }
 

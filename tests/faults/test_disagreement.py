@@ -111,7 +111,7 @@ DISAGREEMENTS = {
         lambda: bf.allgather(_ones(7, 4), name="x"),
         "[2, 5]",
         "[7, 4]",
-        "but for the first dimension",
+        "except for the first dimension",
     ),
     "alltoall": (
         lambda: bf.alltoall(_ones(3, 2, dtype=torch.int32), name="x"),
@@ -139,7 +139,7 @@ DISAGREEMENTS = {
         lambda: bf.neighbor_allgather(_ones(2, 6), name="x"),
         "[2, 5]",
         "[2, 6]",
-        "but for the first dimension",
+        "except for the first dimension",
     ),
     "hierarchical_neighbor_allreduce": (
         lambda: bf.hierarchical_neighbor_allreduce(_ones(9), name="x"),
