@@ -59,7 +59,7 @@ def DistributedAdaptWithCombineOptimizer(  # noqa: N802
     Args:
         optimizer: As in ``DistributedOptimizer``, and so are results and errors.
         model: Its model or models.
-        communication_type: With whom to average.
+        communication_type: The operation that averages the parameters.
         num_steps_per_communication: Steps or training forward passes per round.
     """
     return _averaging(
@@ -80,7 +80,7 @@ def DistributedAdaptThenCombineOptimizer(  # noqa: N802
     Args:
         optimizer: As in ``DistributedOptimizer``, and so are results and errors.
         model: Its model or models.
-        communication_type: With whom to average.
+        communication_type: The operation that averages the parameters.
         num_steps_per_communication: Steps or training forward passes per round.
     """
     return _averaging(

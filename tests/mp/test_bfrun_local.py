@@ -105,7 +105,7 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
         "    print(RankClient().publish(0)['text'])\n"
         "    open('missed', 'w').close()\n"
     )
-    # The start timeout is over for the agents, too.
+    # The agents' start timeout has passed, too.
     job = run_bfrun(tmp_path, "-np", "2", "--start-timeout", "4", *python(body))
     assert "rank 1 did not call bluecomm.init within 4 s" in job.out
 

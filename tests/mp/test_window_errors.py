@@ -16,7 +16,7 @@ from tests.support.deadlines import wait_until
 from tests.support.ranks import run_ranks
 
 
-def a_mutex_that_is_not_released_names_its_holder() -> None:
+def a_mutex_timeout_names_the_holder() -> None:
     bf.win_create(torch.zeros(1), "late")
     last = bf.size() - 1
     if bf.rank() == last:
@@ -64,7 +64,7 @@ def windows_hold_the_topology() -> None:
     assert bf.set_topology(bf.ExponentialTwoGraph(bf.size()))
 
 
-def freeing_a_window_that_some_ranks_lack_frees_it() -> None:
+def freeing_a_window_that_some_ranks_lack() -> None:
     """Remove the window on rank 0, as if ``win_create`` had failed there late."""
     if bf.size() == 1:
         return
@@ -105,7 +105,7 @@ def a_tensor_that_changes_its_shape_is_refused() -> None:
     bf.win_free()
 
 
-def wrong_calls_say_what_is_wrong() -> None:
+def wrong_calls_are_refused() -> None:
     x = torch.zeros(4)
     bf.set_topology(bf.RingGraph(bf.size()))
     no_neighbor = "must be neighbors" if bf.size() > 3 else "must be less than the size"
@@ -160,11 +160,11 @@ def _stranger() -> int:
 
 
 CASES: list[Callable[[], None]] = [
-    a_mutex_that_is_not_released_names_its_holder,
+    a_mutex_timeout_names_the_holder,
     windows_hold_the_topology,
-    freeing_a_window_that_some_ranks_lack_frees_it,
+    freeing_a_window_that_some_ranks_lack,
     a_tensor_that_changes_its_shape_is_refused,
-    wrong_calls_say_what_is_wrong,
+    wrong_calls_are_refused,
 ]
 
 
@@ -194,7 +194,7 @@ def disagree() -> list[str]:
     return texts
 
 
-def test_ranks_that_disagree_are_named() -> None:
+def test_disagreeing_ranks_are_named() -> None:
     for rank, texts in enumerate(run_ranks(3, disagree)):
         others = "[0, 2]" if rank == 1 else "[1]"
         for fact, text in zip(("shape", "name", "names"), texts, strict=True):

@@ -281,7 +281,7 @@ def a_weight_of_zero_leaves_zeros_of_any_type() -> None:
         bf.win_free()
 
 
-def names_are_any_text() -> None:
+def names_may_be_any_string() -> None:
     names = ["a b/c'\"\\", "\0", "nul\0nul", "größe 重み 😀", "long " * 2000]
     for name in names:
         x = torch.full((3,), float(bf.rank()))
@@ -326,7 +326,7 @@ CASES: list[Callable[[], None]] = [
     a_tensor_with_gaps_and_a_gradient,
     bools_are_collected_by_or,
     a_weight_of_zero_leaves_zeros_of_any_type,
-    names_are_any_text,
+    names_may_be_any_string,
     nan_reaches_neighbors_only,
 ]
 

@@ -29,7 +29,7 @@ from tests.mp import test_optim_methods as methods
 from tests.mp.test_allreduce import other_collectives, reduce_all, shuffled_names
 from tests.mp.test_neighbor_allreduce import TOPOLOGIES, mix_all_shapes
 from tests.mp.test_optim_one_sided import RATE, STEPS, push_with_constant_gradient
-from tests.mp.test_window_errors import a_mutex_that_is_not_released_names_its_holder
+from tests.mp.test_window_errors import a_mutex_timeout_names_the_holder
 from tests.mp.test_windows import (
     collecting_is_exact,
     get_reads_the_published_value,
@@ -141,7 +141,7 @@ def windows_over_mpi() -> None:
         weights_of_a_put_and_versions,
         get_reads_the_published_value,
         several_puts_are_outstanding,
-        a_mutex_that_is_not_released_names_its_holder,
+        a_mutex_timeout_names_the_holder,
         updates_see_complete_puts_only,
     ):
         case()
