@@ -335,9 +335,10 @@ class RankVanished(Frame, kind="vanished", routes=(AGENT_TO_DRIVER,)):
 
 
 class RankExited(Frame, kind="exited", routes=(AGENT_TO_DRIVER,)):
-    """The command of a rank has ended with an exit code, or by minus a signal.
+    """The command of a rank has ended.
 
-    ``oom`` is evidence of the out-of-memory killer.
+    ``status`` is its exit code, or minus the number of a signal. ``oom`` is evidence of
+    the out-of-memory killer.
     """
 
     rank: int
