@@ -11,7 +11,7 @@ namespace bluecomm::nccl_net {
 
 class Comm;
 
-// A thread that moves data of the comms assigned to it, in addition to the threads that
+// An I/O thread: moves data of the comms assigned to it, in addition to the threads that
 // call the plugin. It sleeps in epoll_wait until a comm is due, and then gives each due
 // comm one turn per round.
 class IoThread {
