@@ -1,5 +1,5 @@
-// Stands in for libFuzzer where there is none: mutates a corpus without looking at
-// coverage, the same way each time for the same seed.
+// A replacement for libFuzzer where it is not available: mutates a corpus without
+// coverage feedback, in the same way each time for the same seed.
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -21,7 +21,7 @@ using FuzzBytes = std::vector<std::uint8_t>;
 
 constexpr std::size_t kMaxSize = 16 << 10;
 
-FuzzBytes current;  // the input now running
+FuzzBytes current;  // the input that is running
 std::string crash_file;
 
 void save_current() {
@@ -86,23 +86,23 @@ class Mutator {
       case 0:  // flip a bit
         if (left > 0) bytes[static_cast<std::size_t>(at)] ^= 1u << below(8);
         break;
-      case 1:  // a number at the edge
+      case 1:  // write a boundary value
         if (left > 0) {
           constexpr std::uint8_t kEdges[] = {0, 1, 0x3f, 0x40, 0x7f, 0x80, 0xfe, 0xff};
           bytes[static_cast<std::size_t>(at)] = kEdges[below(std::size(kEdges))];
         }
         break;
-      case 2:  // new bytes
+      case 2:  // write random bytes
         for (std::size_t i = 1 + below(8); i > 0; --i) {
           bytes.insert(bytes.begin() + at, any_byte());
         }
         break;
-      case 3:  // a hole
+      case 3:  // remove bytes
         bytes.erase(bytes.begin() + at,
                     bytes.begin() + at +
                         static_cast<std::ptrdiff_t>(std::min(left, 1 + below(16))));
         break;
-      case 4: {  // a piece of another input, or of this one again
+      case 4: {  // copy bytes of another input, or of this one
         const FuzzBytes& other = corpus_[below(corpus_.size())];
         if (other.empty()) break;
         const std::size_t from = below(other.size());
@@ -111,7 +111,7 @@ class Mutator {
                      other.begin() + static_cast<long>(from + count));
         break;
       }
-      case 5:  // the end cut off
+      case 5:  // cut off the end
         if (below(4) == 0) bytes.resize(static_cast<std::size_t>(at));
         break;
     }

@@ -1,12 +1,13 @@
-// What every fuzz target is built on.
+// The helpers of all fuzz targets.
 //
-// A target is one file fuzz_<name>.cpp that defines LLVMFuzzerTestOneInput, with inputs
-// to start from in corpus/<name>/. With driver.cpp it is a program that g++ builds:
+// A target is one file fuzz_<name>.cpp that defines LLVMFuzzerTestOneInput, with its
+// initial inputs in corpus/<name>/. Linked with driver.cpp it is a program that g++
+// builds:
 //
-//   fuzz_frames CORPUS... [--seconds 20] [--seed 1]    or, to repeat a finding,
+//   fuzz_frames CORPUS... [--seconds 20] [--seed 1]    or, to reproduce a crash,
 //   fuzz_frames crash-fuzz_frames
 //
-// With clang it is linked with -fsanitize=fuzzer instead of driver.cpp.
+// With clang, link it with -fsanitize=fuzzer instead of driver.cpp.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 namespace bluecomm::fuzz {
 
-// Takes an input apart. Past the end everything is zero.
+// Reads values from an input. Beyond its end, all bytes are zero.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size)

@@ -1,4 +1,4 @@
-// However a stream of bytes is cut, it gives the same frames.
+// The frames of a stream of bytes do not depend on how the stream is cut.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@ namespace {
 using namespace bluecomm;
 using namespace bluecomm::stream;
 
-// Writes down what it is told; drops every fourth message.
+// Records all calls; drops every fourth message.
 class FrameRecorder final : public FrameSink {
  public:
   Destination begin(const Frame& frame, std::size_t) override {
@@ -32,7 +32,7 @@ class FrameRecorder final : public FrameSink {
   std::vector<std::byte> payload_;
 };
 
-// All of `bytes`, in pieces of at most `piece`; returns what happened.
+// Parses `bytes` in pieces of at most `piece` bytes; returns the record.
 std::string parse(std::span<const std::byte> bytes, std::size_t piece) {
   FrameRecorder recorder;
   FrameParser parser(0);

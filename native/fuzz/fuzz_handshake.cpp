@@ -1,4 +1,4 @@
-// Whoever reaches the port may say anything during the handshake.
+// A stranger sends any bytes during the handshake.
 #include <cstring>
 #include <vector>
 
@@ -19,7 +19,7 @@ stream::Hello hello() {
   return hello;
 }
 
-// Gives `handshake` the bytes in pieces; returns how many it took.
+// Passes the bytes to `handshake` in pieces; returns how many it took.
 void feed(Handshake& handshake, std::span<const std::byte> bytes, std::size_t piece) {
   while (!bytes.empty() && !handshake.space().empty()) {
     const auto space = handshake.space();
@@ -46,14 +46,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   stream::Hello me;
   Handshake acceptor = Handshake::accept(kKey, me, nonce);
   Handshake dialer = Handshake::dial(kKey, hello());
-  // What comes before the stranger takes over: nothing, a hello, a hello and a reply.
+  // The genuine messages before the stranger's: none, a hello, or a hello and a reply.
   if (mode % 3 >= 1) move_output(dialer, acceptor, piece);
   if (mode % 3 == 2) move_output(acceptor, dialer, piece);
 
   const auto bytes = input.take(size);
   feed(acceptor, bytes, piece);
   feed(dialer, bytes, piece);
-  // Nobody guesses a key. (A corpus that holds a true exchange would be another thing.)
+  // No input can guess the key. (The corpus must not hold a genuine exchange.)
   MUST(acceptor.state() != Handshake::State::kDone);
   if (mode % 3 == 2) {
     MUST(dialer.greeted());

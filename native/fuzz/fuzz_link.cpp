@@ -1,5 +1,5 @@
-// A peer that knows the key, and then says anything in any order, while the messages on
-// this side come and go. Whatever it does may cost the link, nothing else.
+// A peer that knows the key sends any frames in any order, while this side sends and
+// receives messages. The worst result is the end of the link.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -92,7 +92,7 @@ class LinkSession {
     link_.end();
   }
 
-  // As when one more stream has been opened meanwhile.
+  // Adds a further stream.
   void add_stream() {
     const std::size_t count = link_.streams().size();
     if (ended_ || count == kStreams) return;
@@ -108,7 +108,7 @@ class LinkSession {
     static_cast<void>(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL));
   }
 
-  // A frame that is nearly right, so that it gets past the first checks.
+  // A frame that is almost valid, so that it passes the first checks.
   void write_frame(std::size_t stream, fuzz::Input& input) {
     Frame frame{.kind = static_cast<FrameKind>(input.byte() % 13)};
     frame.message = input.byte() % 8;
@@ -145,7 +145,7 @@ class LinkSession {
     link_.send(*sent.message, std::array<std::byte, kHead>{}, sent.payload);
   }
 
-  // Memory for one of the next messages.
+  // Announces a buffer for one of the next messages.
   void expect(std::size_t nbytes) {
     if (ended_ || expected_.size() > 30) return;
     next_expected_ = std::max(next_expected_, announced_);
@@ -162,7 +162,7 @@ class LinkSession {
 
   void consume(Received& received, std::uint8_t how) {
     const auto bytes = received.message->readable();
-    std::size_t sum = 0;  // reads every byte that is shown
+    std::size_t sum = 0;  // reads every byte of readable()
     for (const std::byte byte : bytes) sum += std::to_integer<std::size_t>(byte);
     received.message->consume(how % 2 == 1 || sum > 1'000'000'000 ? bytes.size()
                                                                   : bytes.size() / 2);

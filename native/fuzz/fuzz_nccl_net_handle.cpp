@@ -1,5 +1,5 @@
-// What NCCL's bootstrap brings to connect(): bytes that another rank's listen() wrote,
-// or another plugin's, or nobody's.
+// The handle that NCCL's bootstrap passes to connect(): written by another rank's
+// listen(), by another plugin, or random.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const stream::Address address = handle.address(device);
     MUST(address.family() == AF_INET || address.family() == AF_INET6);
     MUST(!address.text().empty());
-    // What is written again is read as the same.
+    // Writing the handle and reading it again gives the same handle.
     handle.write(memory.data());
     const nccl_net::ListenHandle again = nccl_net::ListenHandle::read(memory.data());
     MUST(again.name() == handle.name());

@@ -1,5 +1,5 @@
-// A sender that knows the key, and then says anything in any order, while NCCL posts
-// and tests receives. It may cost this connection, nothing else.
+// A sender that knows the key sends any messages in any order, while NCCL posts and
+// tests receives. The worst result is the failure of this connection.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -32,7 +32,7 @@ nccl_net::Settings one_stream() {
   return settings;
 }
 
-// Nobody comes through it: the sender is let in at once.
+// Accepts no connection: each session passes its sender in directly.
 std::shared_ptr<nccl_net::Acceptor> acceptor() {
   static const auto only =
       std::make_shared<nccl_net::Acceptor>(loopback(), one_stream());
@@ -41,7 +41,7 @@ std::shared_ptr<nccl_net::Acceptor> acceptor() {
 
 class PluginSession {
  public:
-  // `checked`: its frames go with checksums.
+  // `checked` says whether the sender's frames have checksums.
   explicit PluginSession(bool checked) : checked_(checked) {
     int pair[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
@@ -53,7 +53,7 @@ class PluginSession {
     MUST(comm_->advance_opening());
   }
   ~PluginSession() {
-    // Nobody is left for whom close() would wait.
+    // Closes the sender's end, so that close() does not wait for it.
     peer_.reset();
     comm_->close();
   }
@@ -96,7 +96,7 @@ class PluginSession {
     static_cast<void>(::send(peer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
   }
 
-  // A message that is nearly right, so that it gets past the first checks.
+  // A message that is almost valid, so that it passes the first checks.
   void write_message(nccl_net::MessageKind kind, fuzz::Input& input) {
     const std::size_t nbytes = input.byte() * 100u;
     const bool eager = input.byte() % 4 != 0;
@@ -127,7 +127,7 @@ class PluginSession {
     write(bytes);
   }
 
-  // Mostly right.
+  // Usually valid.
   void write_checksum(const Frame& frame, std::span<const std::byte> head,
                       std::span<const std::byte> tail, fuzz::Input& input) {
     if (!checked_) return;
@@ -144,11 +144,11 @@ class PluginSession {
       MUST((request == nullptr) == (posted_.size() == nccl_net::kMaxRequests));
       if (request != nullptr) posted_.push_back({std::move(memory), request});
     } catch (const nccl_net::Failure&) {
-      // As it may: the connection is over.
+      // Allowed: the connection has failed.
     }
   }
 
-  // As NCCL: the oldest.
+  // Tests the oldest request, as NCCL does.
   void test() {
     drain();
     if (posted_.empty()) return;
@@ -158,7 +158,7 @@ class PluginSession {
       MUST(*nbytes <= posted_.front().memory.size());
       posted_.erase(posted_.begin());
     } catch (const nccl_net::Failure&) {
-      // As it may: the connection is over.
+      // Allowed: the connection has failed.
     }
   }
 
@@ -171,7 +171,7 @@ class PluginSession {
   const bool checked_;
   UniqueFd peer_;
   std::uint64_t announced_ = 0;
-  std::vector<Posted> posted_;  // outlives the connection's use of it
+  std::vector<Posted> posted_;  // must outlive comm_
   std::optional<nccl_net::RecvComm> comm_;
 };
 

@@ -1,4 +1,4 @@
-// Offers come from other ranks, by way of the control plane.
+// Offers of addresses, which arrive from other ranks through the control plane.
 #include <stdexcept>
 #include <string_view>
 
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::string again = format_offer(addresses);
     MUST(format_offer(parse_offer(again)) == again);
   } catch (const std::invalid_argument&) {
-    // Refused, as most are.
+    // Most inputs are refused.
   }
   return 0;
 }

@@ -11,9 +11,9 @@ namespace bluecomm::nccl_net {
 
 class Comm;
 
-// An I/O thread: moves data of the comms assigned to it, in addition to the threads that
-// call the plugin. It sleeps in epoll_wait until a comm is due, and then gives each due
-// comm one turn per round.
+// An I/O thread: moves data of the comms assigned to it, in addition to the threads
+// that call the plugin. It sleeps in epoll_wait until a comm is due, and then gives
+// each due comm one turn per round.
 class IoThread {
  public:
   // Throws std::system_error if the thread or its descriptors cannot be created.

@@ -76,7 +76,8 @@ class PluginChannel final : public BenchChannel {
 };
 
 UniqueFd dial(const stream::Address& from, const stream::Address& to, char port_bit) {
-  std::vector<UniqueFd> passed_over;  // kept, so that each has another port
+  std::vector<UniqueFd>
+      passed_over;  // kept open, so that the next one gets another port
   while (true) {
     UniqueFd fd(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (port_bit != 0) {
@@ -103,21 +104,22 @@ struct Connections {
 
 Connections connect_all(int control, const ChannelSettings& settings,
                         std::size_t count) {
-  const auto card = nccl_net::find_devices({"=" + settings.interface, "", ""}).front();
-  const UniqueFd listener = stream::listen_on(card.address);
-  fcntl(listener.get(), F_SETFL, 0);  // waits
+  const auto device =
+      nccl_net::find_devices({"=" + settings.interface, "", ""}).front();
+  const UniqueFd listener = stream::listen_on(device.address);
+  fcntl(listener.get(), F_SETFL, 0);  // makes it blocking
   const stream::Address mine = stream::local_address(listener.get());
   sockaddr_storage storage{};
   std::memcpy(&storage, mine.data(), mine.size());
   send_bytes(control, &storage, sizeof storage);
   receive_bytes(control, &storage, sizeof storage);
   const stream::Address theirs(storage, mine.size());
-  // All of one direction, then the other; the backlog holds them.
+  // Dials all connections, then accepts all; the backlog holds them.
   Connections all;
   const std::string& ports = settings.ports;
   for (std::size_t k = 0; k < count; ++k) {
     const char bit = ports.empty() ? '\0' : ports[k % ports.size()];
-    all.out.push_back(dial(card.address, theirs, bit));
+    all.out.push_back(dial(device.address, theirs, bit));
   }
   for (std::size_t k = 0; k < count; ++k) {
     all.in.emplace_back(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -213,7 +215,7 @@ class PlainTcpChannel final : public BenchChannel {
   static std::size_t count(ssize_t n) {
     if (n >= 0) return static_cast<std::size_t>(n);
     if (errno == EAGAIN || errno == EINTR) return 0;
-    throw std::runtime_error("the peer is gone");
+    throw std::runtime_error("the peer has closed the connection");
   }
 
   UniqueFd out_;
@@ -226,13 +228,13 @@ class PlainTcpChannel final : public BenchChannel {
 
 void send_bytes(int control, const void* data, std::size_t nbytes) {
   if (send(control, data, nbytes, MSG_NOSIGNAL) != static_cast<ssize_t>(nbytes)) {
-    throw std::runtime_error("the other process is gone");
+    throw std::runtime_error("the other process has ended");
   }
 }
 
 void receive_bytes(int control, void* data, std::size_t nbytes) {
   if (recv(control, data, nbytes, MSG_WAITALL) != static_cast<ssize_t>(nbytes)) {
-    throw std::runtime_error("the other process is gone");
+    throw std::runtime_error("the other process has ended");
   }
 }
 
@@ -246,7 +248,7 @@ std::unique_ptr<BenchChannel> open_bench_channel(int control,
     return std::make_unique<PlainTcpChannel>(control, settings);
   if (settings.kind == "socket")
     return std::make_unique<SocketChannel>(control, settings);
-  throw std::runtime_error("expected the channel plugin, socket or plain, got '" +
+  throw std::runtime_error("--way: expected plugin, socket or plain, got '" +
                            settings.kind + "'");
 }
 

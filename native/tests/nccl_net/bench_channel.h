@@ -6,38 +6,38 @@
 
 namespace bluecomm::test {
 
-// What two processes have in common that measure a way of moving messages: a socket
-// pair between them. Both throw std::runtime_error if the other one is gone.
+// Exchange bytes over `control`, the socket pair between the two processes of the
+// benchmark. Both throw std::runtime_error if the other process has ended.
 void send_bytes(int control, const void* data, std::size_t nbytes);
 void receive_bytes(int control, void* data, std::size_t nbytes);
 
 struct ChannelSettings {
-  // "plugin"; "socket": as NCCL does it; "plain": one TCP connection with nothing on it
-  // but the bytes of messages, all of one length.
+  // "plugin"; "socket": NCCL's socket transport; "plain": one TCP connection that
+  // carries only the bytes of messages, all of the same length.
   std::string kind = "plugin";
-  // Of "socket": data sockets in all, and threads that move them.
+  // For "socket": the number of data sockets, and of threads that move their data.
   int sockets = 0;
   int threads = 0;
-  // Connections but the plugin's dial from ports of which the last bit but one is that
-  // digit of `ports` whose turn it is; empty: from any.
+  // Connections other than the plugin's use local ports whose second-lowest bit is the
+  // next digit of `ports`, in turn. Empty: any port.
   std::string ports;
   std::string interface = "lo";
 };
 
-// One end of a channel in both directions, as NCCL's progress thread uses it.
+// One end of a channel that carries messages in both directions.
 class BenchChannel {
  public:
   virtual ~BenchChannel() = default;
-  virtual void* isend(std::byte* data, std::size_t size) = 0;  // null: busy
+  virtual void* isend(std::byte* data, std::size_t size) = 0;  // null if busy
   virtual void* irecv(std::byte* data, std::size_t size) = 0;
-  // Of the oldest request of its direction.
+  // May be called for the oldest request of a direction.
   virtual bool test_sent(void* request) = 0;
   virtual bool test_received(void* request, std::size_t* size) = 0;
-  // No message follows: the other end receives one of 0 or 1 bytes.
+  // Sends the last message, of 0 or 1 bytes.
   virtual void* isend_end(std::byte* data) { return isend(data, 1); }
 };
 
-// Connects to the other process, which calls it too.
+// Connects to the other process, which must call this function, too.
 std::unique_ptr<BenchChannel> open_bench_channel(int control,
                                                  const ChannelSettings& settings);
 

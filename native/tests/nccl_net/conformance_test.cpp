@@ -1,5 +1,4 @@
-// What NCCL does with a plugin, played by two processes: the sequence of calls,
-// threads, lifetimes.
+// Two processes use the plugin as NCCL does: the order of calls, threads and lifetimes.
 #include <algorithm>
 #include <atomic>
 #include <random>
@@ -41,7 +40,7 @@ TEST(nccl_net_conformance, several_streams_and_checksums) {
   run_ranks_in_both_modes(both, [&](TestRank& rank) { play_all(rank, 11, 2, 100); });
 }
 
-TEST(nccl_net_conformance, cards_are_described) {
+TEST(nccl_net_conformance, devices_are_described) {
   run_ranks(kLoopback, [](TestRank&) {
     for (int version = 6; version <= 12; ++version) {
       const auto client = start_client(version);
@@ -49,15 +48,16 @@ TEST(nccl_net_conformance, cards_are_described) {
       int count = 0;
       client->devices(&count);
       CHECK_EQ(count, 1);
-      Card card;
-      CHECK_EQ(client->properties(0, &card), abi::kSuccess);
-      CHECK_EQ(card.name, std::string("lo"));
-      CHECK_EQ(card.pci_path, std::string());
-      CHECK_EQ(card.ptr_support, abi::kHostMemory);
-      CHECK_EQ(card.max_recvs, 1);
-      CHECK(card.speed > 0);
-      CHECK_EQ(card.max_p2p_bytes, version >= 9 ? std::size_t{1} << 40 : 0);
-      CHECK_EQ(client->properties(1, &card), abi::kInvalidArgument);
+      DeviceProperties device_properties;
+      CHECK_EQ(client->properties(0, &device_properties), abi::kSuccess);
+      CHECK_EQ(device_properties.name, std::string("lo"));
+      CHECK_EQ(device_properties.pci_path, std::string());
+      CHECK_EQ(device_properties.ptr_support, abi::kHostMemory);
+      CHECK_EQ(device_properties.max_recvs, 1);
+      CHECK(device_properties.speed > 0);
+      CHECK_EQ(device_properties.max_p2p_bytes,
+               version >= 9 ? std::size_t{1} << 40 : 0);
+      CHECK_EQ(client->properties(1, &device_properties), abi::kInvalidArgument);
     }
   });
 }
@@ -66,8 +66,8 @@ TEST(nccl_net_conformance, sixty_four_communicators_at_once) {
   run_ranks_in_both_modes(kLoopback, [](TestRank& rank) { play_all(rank, 12, 64, 6); });
 }
 
-// Two communicators: each with a thread that does everything.
-TEST(nccl_net_conformance, two_threads_with_communicators_of_their_own) {
+// Two communicators, each with a thread of its own.
+TEST(nccl_net_conformance, two_threads_use_a_communicator_each) {
   run_ranks_in_both_modes(kLoopback, [](TestRank& rank) {
     const auto client = start_client(11);
     const auto first = open_comm_pairs(*client, rank, 2);
@@ -82,7 +82,7 @@ TEST(nccl_net_conformance, two_threads_with_communicators_of_their_own) {
       }
     };
     std::thread other([&] { run(second); });
-    // Memory is registered while others move data.
+    // Registers memory while the other thread moves data.
     std::byte memory[64];
     for (int i = 0; i < 1000; ++i) {
       void* mhandle = nullptr;
@@ -96,9 +96,9 @@ TEST(nccl_net_conformance, two_threads_with_communicators_of_their_own) {
   });
 }
 
-// What one communicator has queued is no affair of another's: its short messages get
-// through although nobody receives, or tests, the long ones.
-TEST(nccl_net_conformance, a_busy_communicator_holds_up_no_other) {
+// Short messages of one communicator arrive although another one has queued long
+// messages that are neither received nor tested.
+TEST(nccl_net_conformance, a_busy_communicator_does_not_delay_others) {
   run_ranks_in_both_modes(kLoopback, [](TestRank& rank) {
     const auto client = start_client(11);
     const auto pairs = open_comm_pairs(*client, rank, 2);
@@ -111,7 +111,7 @@ TEST(nccl_net_conformance, a_busy_communicator_holds_up_no_other) {
       REQUIRE(queued.back() != nullptr);
     }
     run_traffic(*client, rank, std::span(pairs).last(1), 100);
-    // Not even the first of them can be through.
+    // Not even the first of them can have completed.
     int done = 0;
     CHECK_EQ(client->test(queued.front(), &done, nullptr), abi::kSuccess);
     CHECK_EQ(done, 0);
@@ -120,9 +120,9 @@ TEST(nccl_net_conformance, a_busy_communicator_holds_up_no_other) {
   });
 }
 
-// A receive that the sender knows of beforehand may turn out longer than the message,
-// or the message may be short after all.
-TEST(nccl_net_conformance, long_messages_and_short_ones_in_turn) {
+// A buffer announced to the sender may be longer than the message, and the message may
+// be a short one.
+TEST(nccl_net_conformance, long_and_short_messages_alternate) {
   run_ranks_in_both_modes(kLoopback, [](TestRank& rank) {
     const auto client = start_client(12);
     const CommPair pair = open_comm_pair(*client, rank);
@@ -132,7 +132,7 @@ TEST(nccl_net_conformance, long_messages_and_short_ones_in_turn) {
       for (int k = 0; k < 2; ++k) {
         void* recv = abi::kOptionalCompletion;
         REQUIRE(client->irecv(pair.recv, memory, 0, &recv) == abi::kSuccess);
-        // Whether the word of it comes before the message or after it.
+        // Posts the receive before or after the message is sent.
         if (k == 0) rank.barrier();
         void* send = nullptr;
         REQUIRE(client->isend(pair.send, data, 0, &send) == abi::kSuccess);
@@ -152,8 +152,8 @@ TEST(nccl_net_conformance, long_messages_and_short_ones_in_turn) {
   });
 }
 
-// Short ones that follow another go together, when one is tested; or without.
-TEST(nccl_net_conformance, short_messages_arrive_though_nobody_tests_the_sends) {
+// Short messages that are batched are sent even if no send is tested.
+TEST(nccl_net_conformance, short_messages_arrive_although_no_send_is_tested) {
   run_ranks_in_both_modes(kLoopback, [](TestRank& rank) {
     const auto client = start_client(12);
     const CommPair pair = open_comm_pair(*client, rank);
@@ -166,7 +166,7 @@ TEST(nccl_net_conformance, short_messages_arrive_though_nobody_tests_the_sends) 
                              : client->irecv(pair.recv, part, 0, &requests[k]);
       REQUIRE(result == abi::kSuccess && requests[k] != nullptr);
     }
-    // The sender does nothing but wait until the receiver has all.
+    // The sender only waits until the receiver has everything.
     if (rank.number() == 0) rank.barrier();
     for (void* const request : requests) {
       spin_until("a message", [&] {
@@ -203,7 +203,7 @@ TEST(nccl_net_conformance, one_listener_serves_several_senders) {
     REQUIRE(client->listen(0, handle, &listen_comm) == abi::kSuccess);
     const HandleBytes theirs = rank.exchange(handle);
     std::vector<CommPair> pairs;
-    // Each message says which sender it is of: accept() may give them in any order.
+    // Each message names its sender, because accept() may return them in any order.
     for (int k = 0; k < 3; ++k) {
       HandleBytes copy = theirs;
       CommPair pair;
@@ -226,7 +226,7 @@ TEST(nccl_net_conformance, one_listener_serves_several_senders) {
   });
 }
 
-// Each side is called when it is, and often in vain.
+// Neither side waits for the other, so many calls return null.
 TEST(nccl_net_conformance, connect_and_accept_in_any_order) {
   run_ranks_in_both_modes(kLoopback, [](TestRank& rank) {
     const auto client = start_client(11);
@@ -256,8 +256,8 @@ TEST(nccl_net_conformance, connect_and_accept_in_any_order) {
   });
 }
 
-// The thread that keeps lets the sender in.
-TEST(nccl_net_conformance, connect_is_through_though_nobody_accepts_yet) {
+// The housekeeper accepts the sender.
+TEST(nccl_net_conformance, connect_succeeds_before_accept_is_called) {
   run_ranks(kLoopback, [](TestRank& rank) {
     const auto client = start_client(11);
     HandleBytes handle{};
@@ -287,7 +287,7 @@ TEST(nccl_net_conformance, connect_is_through_though_nobody_accepts_yet) {
   });
 }
 
-TEST(nccl_net_conformance, a_full_table_says_busy_and_recovers) {
+TEST(nccl_net_conformance, a_full_request_table_returns_null_and_recovers) {
   run_ranks_in_both_modes(kLoopback, [](TestRank& rank) {
     const auto client = start_client(11);
     const CommPair pair = open_comm_pair(*client, rank);
@@ -323,7 +323,7 @@ TEST(nccl_net_conformance, a_full_table_says_busy_and_recovers) {
       });
       list.erase(list.begin());
     };
-    // As NCCL tests: the oldest of each.
+    // Tests the oldest request of each direction, as NCCL does.
     finish(sent);
     finish(requests);
     void* again = nullptr;
@@ -375,7 +375,7 @@ TEST(nccl_net_conformance, a_late_receive_gets_what_was_sent_before_the_close) {
       CHECK(into == data);
     }
     void* request = nullptr;
-    spin_until("the end is noticed", [&] {
+    spin_until("the end of the connection", [&] {
       const int result = client->irecv(pair.recv, data, 0, &request);
       if (result == abi::kSuccess) {
         int done = 0;

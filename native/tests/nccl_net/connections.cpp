@@ -8,7 +8,7 @@ namespace bluecomm::test {
 namespace {
 
 constexpr int kSuccess = nccl_net::abi::kSuccess;
-// NCCL posts more than it gets, and says for some receives that it need not know.
+// NCCL passes this mark for receives whose completion it need not know.
 constexpr std::size_t kSpare = 4096;
 
 }  // namespace
@@ -18,8 +18,8 @@ std::unique_ptr<PluginClient> start_client(int version) {
   REQUIRE(client->init() == kSuccess);
   int count = 0;
   REQUIRE(client->devices(&count) == kSuccess && count > 0);
-  Card card;
-  REQUIRE(client->properties(0, &card) == kSuccess);
+  DeviceProperties device_properties;
+  REQUIRE(client->properties(0, &device_properties) == kSuccess);
   return client;
 }
 
@@ -45,7 +45,7 @@ std::vector<CommPair> open_comm_pairs(PluginClient& client, const TestRank& rank
       }
       if (pair.recv == nullptr) {
         REQUIRE(client.accept(one.listen, &pair.recv) == kSuccess);
-        // As NCCL does, at once.
+        // NCCL retries at once.
         if (pair.recv != nullptr) CHECK_EQ(client.close_listen(one.listen), kSuccess);
       }
       done &= pair.send != nullptr && pair.recv != nullptr;
@@ -66,7 +66,7 @@ void close_comm_pair(PluginClient& client, const CommPair& pair) {
   CHECK_EQ(client.close_recv(pair.recv), kSuccess);
 }
 
-std::size_t Script::next_size() {
+std::size_t MessageSequence::next_size() {
   constexpr std::size_t kBorders[] = {0,        1,         8,        32 << 10,
                                       64 << 10, 128 << 10, 256 << 10};
   const std::size_t kind = random_() % 10;
@@ -78,7 +78,7 @@ std::size_t Script::next_size() {
   return random_() % (kind == 9 ? 1 << 20 : 100'000);
 }
 
-void Script::fill(std::uint64_t k, std::span<std::byte> bytes) const {
+void MessageSequence::fill(std::uint64_t k, std::span<std::byte> bytes) const {
   std::uint64_t state = seed_ * 0x9e3779b97f4a7c15 + k;
   for (std::size_t at = 0; at < bytes.size(); at += sizeof state) {
     state = state * 6364136223846793005 + 1442695040888963407;
@@ -87,7 +87,7 @@ void Script::fill(std::uint64_t k, std::span<std::byte> bytes) const {
   }
 }
 
-bool Script::matches(std::uint64_t k, std::span<const std::byte> bytes) const {
+bool MessageSequence::matches(std::uint64_t k, std::span<const std::byte> bytes) const {
   std::vector<std::byte> expected(bytes.size());
   fill(k, expected);
   return bytes.empty() || std::memcmp(expected.data(), bytes.data(), bytes.size()) == 0;
@@ -97,15 +97,15 @@ SendFlow::SendFlow(PluginClient& client, void* comm, std::uint64_t seed, int cou
                    int depth)
     : client_(client),
       comm_(comm),
-      script_(seed),
+      sequence_(seed),
       left_(count),
       depth_(static_cast<std::size_t>(depth)) {}
 
 bool SendFlow::turn() {
   while (left_ > 0 && items_.size() < depth_) {
     if (items_.empty() || items_.back().request != nullptr) {
-      Item item{std::vector<std::byte>(script_.next_size()), nullptr};
-      script_.fill(posted_, item.data);
+      Item item{std::vector<std::byte>(sequence_.next_size()), nullptr};
+      sequence_.fill(posted_, item.data);
       items_.push_back(std::move(item));
     }
     Item& item = items_.back();
@@ -130,14 +130,14 @@ RecvFlow::RecvFlow(PluginClient& client, void* comm, std::uint64_t seed, int cou
                    int depth)
     : client_(client),
       comm_(comm),
-      script_(seed),
+      sequence_(seed),
       left_(count),
       depth_(static_cast<std::size_t>(depth)) {}
 
 bool RecvFlow::turn() {
   while (left_ > 0 && items_.size() < depth_) {
     if (items_.empty() || items_.back().request != nullptr) {
-      const std::size_t nbytes = script_.next_size();
+      const std::size_t nbytes = sequence_.next_size();
       items_.push_back({std::vector<std::byte>(nbytes + kSpare), nbytes, nullptr});
     }
     Item& item = items_.back();
@@ -152,11 +152,11 @@ bool RecvFlow::turn() {
     Item& item = items_.front();
     int done = 0;
     int size = -1;
-    const bool ask = taken_ % 3 != 0;  // NCCL does not always want the size
+    const bool ask = taken_ % 3 != 0;  // NCCL does not always ask for the size
     REQUIRE(client_.test(item.request, &done, ask ? &size : nullptr) == kSuccess);
     if (done != 0) {
       if (ask) CHECK_EQ(static_cast<std::size_t>(size), item.nbytes);
-      CHECK(script_.matches(taken_, std::span(item.memory).first(item.nbytes)));
+      CHECK(sequence_.matches(taken_, std::span(item.memory).first(item.nbytes)));
       ++taken_;
       items_.pop_front();
     }

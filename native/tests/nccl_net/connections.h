@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tests/nccl_net/plugin_client.h"
@@ -11,31 +13,41 @@
 
 namespace bluecomm::test {
 
-// Both ends of what a rank has with the other: it sends on one, receives on the other.
+using Variables = std::map<std::string, std::string>;
+
+// Environments with the longest timeout, so that an error has another cause, and with
+// the shortest one.
+inline const Variables kLongTimeout{{"NCCL_SOCKET_IFNAME", "=lo"},
+                                    {"BLUECOMM_NET_TIMEOUT_S", "600"}};
+inline const Variables kShortTimeout{{"NCCL_SOCKET_IFNAME", "=lo"},
+                                     {"BLUECOMM_NET_TIMEOUT_S", "2"}};
+
+// The send comm and the recv comm of a rank.
 struct CommPair {
   void* send = nullptr;
   void* recv = nullptr;
 };
 
-// Does what NCCL does for one pair in both directions: listen, ship the handle,
-// connect and accept in turn until both are there, closeListen.
+// Connects two ranks in both directions as NCCL does: calls listen, exchanges the
+// handles, calls connect and accept in turn until both succeed, and calls closeListen.
 CommPair open_comm_pair(PluginClient& client, const TestRank& rank, int device = 0);
-// Of several, all in progress at once.
+// Opens `count` pairs at the same time.
 std::vector<CommPair> open_comm_pairs(PluginClient& client, const TestRank& rank,
                                       int count);
 void close_comm_pair(PluginClient& client, const CommPair& pair);
 
-// Loads a version, and starts it: init, devices, properties.
+// Loads one version of the interface and calls init, devices and properties.
 std::unique_ptr<PluginClient> start_client(int version);
 
-// Sizes and bytes of a sequence of messages, the same in both processes.
-class Script {
+// A sequence of messages with pseudo-random sizes and contents, the same in both
+// processes.
+class MessageSequence {
  public:
-  explicit Script(std::uint64_t seed) : seed_(seed), random_(seed) {}
+  explicit MessageSequence(std::uint64_t seed) : seed_(seed), random_(seed) {}
 
-  // Mostly around the borders of chunks and of what is sent ahead.
+  // Mostly close to the size of a chunk or to the eager limit.
   std::size_t next_size();
-  // Message number `k` of so many bytes.
+  // Fills `bytes` with the contents of message `k`.
   void fill(std::uint64_t k, std::span<std::byte> bytes) const;
   bool matches(std::uint64_t k, std::span<const std::byte> bytes) const;
 
@@ -44,12 +56,12 @@ class Script {
   std::mt19937_64 random_;
 };
 
-// A stream of messages in one direction, as NCCL's progress thread moves it: up to
-// `depth` in flight, only the oldest is tested.
+// Sends a sequence of messages as NCCL's proxy thread does: up to `depth` are in
+// flight, and only the oldest is tested.
 class SendFlow {
  public:
   SendFlow(PluginClient& client, void* comm, std::uint64_t seed, int count, int depth);
-  // Posts and tests. True when all are done.
+  // Posts and tests. Returns whether all messages are sent.
   bool turn();
 
  private:
@@ -59,17 +71,18 @@ class SendFlow {
   };
   PluginClient& client_;
   void* comm_;
-  Script script_;
+  MessageSequence sequence_;
   int left_;
   std::size_t depth_;
   std::uint64_t posted_ = 0;
   std::deque<Item> items_;
 };
 
+// Receives and checks the messages of a SendFlow.
 class RecvFlow {
  public:
   RecvFlow(PluginClient& client, void* comm, std::uint64_t seed, int count, int depth);
-  // Posts, tests and compares every byte. True when all are done.
+  // Posts, tests and compares every byte. Returns whether all messages are received.
   bool turn();
 
  private:
@@ -80,7 +93,7 @@ class RecvFlow {
   };
   PluginClient& client_;
   void* comm_;
-  Script script_;
+  MessageSequence sequence_;
   int left_;
   std::size_t depth_;
   std::uint64_t posted_ = 0;
@@ -88,7 +101,8 @@ class RecvFlow {
   std::deque<Item> items_;
 };
 
-// `count` messages of random sizes each way over each pair, all at once.
+// Exchanges `count` messages in each direction over each pair, all pairs at the same
+// time.
 void run_traffic(PluginClient& client, const TestRank& rank,
                  std::span<const CommPair> pairs, int count);
 

@@ -1,5 +1,4 @@
-// A byte that is damaged on the way and that TCP lets through, with checksums and
-// without.
+// Bytes that are damaged in transit without TCP noticing, with and without checksums.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -13,15 +12,13 @@ namespace {
 
 namespace abi = nccl_net::abi;
 
-const std::map<std::string, std::string> kPatient{{"NCCL_SOCKET_IFNAME", "=lo"},
-                                                  {"BLUECOMM_NET_TIMEOUT_S", "600"}};
-constexpr std::size_t kShort = 1000;    // goes with its head
-constexpr std::size_t kLong = 300'000;  // in chunks
+constexpr std::size_t kShort = 1000;    // sent eagerly
+constexpr std::size_t kLong = 300'000;  // sent in chunks
 
-// Only what this end sends.
+// Enables checksums of what this rank sends.
 void use_checksums(bool on) { setenv("BLUECOMM_NET_CHECKSUM", on ? "1" : "0", 1); }
 
-// TestRank 0 sends to rank 1 through a proxy.
+// Rank 0 sends to rank 1 through a proxy.
 class Pair {
  public:
   explicit Pair(const TestRank& rank) : rank_(rank), client_(start_client(11)) {}
@@ -58,23 +55,23 @@ class Pair {
   bool sends() const { return rank_.number() == 0; }
   Proxy& proxy() { return *proxy_; }
 
-  // What becomes of a message; the end of the connection may be known beforehand.
+  // Returns the result of a message. The connection may have failed before.
   int move(std::span<std::byte> memory) {
     void* request = nullptr;
     int result = try_post(memory, &request);
     if (result != abi::kSuccess) return result;
-    spin_until("the request ends", [&] {
+    spin_until("the request to complete", [&] {
       int done = 0;
       result = client_->test(request, &done, nullptr);
       return result != abi::kSuccess || done != 0;
     });
     return result;
   }
-  // What this end says of the connection once it has heard that it is over.
+  // Returns the result of a call after the connection has failed.
   int end() {
     std::byte byte{};
     int result = abi::kSuccess;
-    spin_until("the end", [&] {
+    spin_until("the end of the connection", [&] {
       void* request = nullptr;
       result = try_post({&byte, 1}, &request);
       return result != abi::kSuccess;
@@ -83,7 +80,7 @@ class Pair {
   }
 
  private:
-  // A handle has the listener's address after its magic, the attempt and the name.
+  // In a handle, the listener's address follows the magic, the connect id and the name.
   static constexpr std::size_t kAddress = 32;
 
   static sockaddr_in redirect(const HandleBytes& handle) {
@@ -103,21 +100,21 @@ class Pair {
   void* comm_ = nullptr;
 };
 
-// Whether the receiver's end has them on makes no difference: the sender's has.
-TEST(nccl_net_damage, a_byte_of_a_message_is_an_error_at_both_ends) {
-  run_ranks_in_both_modes(kPatient, [](TestRank& rank) {
+// The sender's setting decides; the receiver's makes no difference.
+TEST(nccl_net_damage, a_damaged_message_is_an_error_at_both_ends) {
+  run_ranks_in_both_modes(kLongTimeout, [](TestRank& rank) {
     use_checksums(rank.number() == 0);
     Pair pair(rank);
     for (const std::size_t nbytes : {kShort, kLong}) {
-      // Checksum, frame and the message's own head take 56 bytes.
+      // The checksum, the frame and the message's head take 56 bytes.
       for (const std::size_t position : {0ul, 1ul, 3ul, 5ul, 12ul, 16ul, 21ul, 24ul,
                                          30ul, 50ul, 60ul, 100ul, nbytes / 2, nbytes}) {
         pair.open();
         std::vector<std::byte> memory(nbytes, std::byte{7});
         if (pair.sends()) {
-          // Of a checksum's head this makes another frame without a payload.
+          // Turns a kChecksum frame into another frame without payload.
           pair.proxy().damage(Proxy::kToTarget, position, std::byte{4});
-          // All of a short one may be in the kernel's hands by then.
+          // The kernel may have taken all of a short message by then.
           pair.move(memory);
           CHECK_EQ(pair.end(), abi::kRemoteError);
         } else {
@@ -129,14 +126,14 @@ TEST(nccl_net_damage, a_byte_of_a_message_is_an_error_at_both_ends) {
   });
 }
 
-TEST(nccl_net_damage, a_byte_of_what_the_receiver_says_is_an_error_at_both_ends) {
-  run_ranks_in_both_modes(kPatient, [](TestRank& rank) {
+TEST(nccl_net_damage, a_damaged_control_frame_is_an_error_at_both_ends) {
+  run_ranks_in_both_modes(kLongTimeout, [](TestRank& rank) {
     use_checksums(true);
     Pair pair(rank);
     for (const std::uint64_t position : {0, 17, 24, 32, 40}) {
       pair.open();
       std::vector<std::byte> memory(kLong);
-      // From the first checksum on all has one.
+      // After the first checksum every frame has one.
       CHECK_EQ(pair.move(memory), abi::kSuccess);
       rank.barrier();
       if (pair.sends()) {
@@ -149,9 +146,9 @@ TEST(nccl_net_damage, a_byte_of_what_the_receiver_says_is_an_error_at_both_ends)
   });
 }
 
-// What the receiver has set is of what it sends, and demands nothing of the sender.
-TEST(nccl_net_damage, without_checksums_of_the_sender_it_goes_unnoticed) {
-  run_ranks_in_both_modes(kPatient, [](TestRank& rank) {
+// The receiver's setting applies to what it sends; it demands nothing of the sender.
+TEST(nccl_net_damage, damage_goes_unnoticed_without_the_senders_checksums) {
+  run_ranks_in_both_modes(kLongTimeout, [](TestRank& rank) {
     use_checksums(rank.number() == 1);
     Pair pair(rank);
     for (const std::size_t nbytes : {kShort, kLong}) {
@@ -168,8 +165,8 @@ TEST(nccl_net_damage, without_checksums_of_the_sender_it_goes_unnoticed) {
   });
 }
 
-TEST(nccl_net_damage, the_ends_may_have_other_settings) {
-  run_ranks(kPatient, [](TestRank& rank) {
+TEST(nccl_net_damage, the_ends_may_have_different_settings) {
+  run_ranks(kLongTimeout, [](TestRank& rank) {
     const bool first = rank.number() == 0;
     use_checksums(first);
     setenv("BLUECOMM_NET_STREAMS", first ? "4" : "1", 1);

@@ -1,4 +1,4 @@
-// A fork while other threads are in the midst of what has process-wide locks.
+// Forks while other threads hold process-wide locks of the plugin.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -18,11 +18,11 @@ namespace abi = nccl_net::abi;
 [[maybe_unused]] const std::map<std::string, std::string> kLoopback{
     {"NCCL_SOCKET_IFNAME", "=lo"}};
 
-// How a child ends that does `body`; one that hangs is ended.
+// Runs `body` in a forked child and returns its wait status. Kills a child that hangs.
 [[maybe_unused]] int status_of_child(const std::function<void()>& body) {
   const int child = fork();
   if (child == 0) {
-    // Its parent may be ended first.
+    // The parent may be killed first.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     body();
     _exit(failures_so_far() == 0 ? 0 : 1);
@@ -37,14 +37,14 @@ namespace abi = nccl_net::abi;
   return status;
 }
 
-// Those of ASan's allocator are not, so it cannot be tested with it.
+// Not with ASan, whose allocator's locks may be held in the child.
 #if !defined(__SANITIZE_ADDRESS__)
 TEST(nccl_net_fork, a_child_finds_all_locks_free) {
   run_ranks_in_both_modes(kLoopback, [](TestRank& rank) {
     const auto client = start_client(12);
     const auto pairs = open_comm_pairs(*client, rank, 8);
     std::atomic<bool> over = false;
-    // Nearly always in the one, waiting for the other: process, connection.
+    // Almost always holds the process-wide lock while it waits for a connection's.
     std::thread asking([&] {
       while (!over) {
         CHECK(!client->counters().empty());

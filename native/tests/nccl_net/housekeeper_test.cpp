@@ -24,7 +24,7 @@ class Counting final : public Maintained {
   const bool throws_;
 };
 
-TEST(nccl_net_housekeeper, what_fails_is_tried_again_and_holds_up_nobody) {
+TEST(nccl_net_housekeeper, a_failing_object_is_retried_and_delays_no_other) {
   const auto failing = make_maintained<Counting>(true);
   const auto other = make_maintained<Counting>(false);
   test::spin_until("two beats",

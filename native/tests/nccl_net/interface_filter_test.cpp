@@ -15,7 +15,7 @@ std::string admitted(const char* filter) {
   return all;
 }
 
-TEST(nccl_net_interface_filter, reads_what_nccl_reads) {
+TEST(nccl_net_interface_filter, matches_as_nccl_does) {
   CHECK_EQ(admitted("eth"), std::string("eth0 eth1 eth10"));
   CHECK_EQ(admitted("eth1,ib"), std::string("eth1 eth10 ib0"));
   CHECK_EQ(admitted("=eth1"), std::string("eth1"));
@@ -24,13 +24,13 @@ TEST(nccl_net_interface_filter, reads_what_nccl_reads) {
   CHECK_EQ(admitted("^=eth1,lo"), std::string("eth0 eth10 ib0 docker0"));
   CHECK_EQ(admitted("eth0:4711,ib0"), std::string("eth0 ib0"));
   CHECK_EQ(admitted(",,eth0,"), std::string("eth0"));
-  // An empty list is one of all; '=' before '^' is part of a name.
+  // An empty list matches all names. '=' before '^' is part of a name.
   CHECK_EQ(admitted(""), std::string("eth0 eth1 eth10 ib0 lo docker0"));
   CHECK_EQ(admitted("^"), std::string(""));
   CHECK_EQ(admitted("=^eth"), std::string(""));
 }
 
-TEST(nccl_net_devices, loopback_is_found_by_name_only_if_there_is_another) {
+TEST(nccl_net_devices, loopback_must_be_named_if_another_interface_exists) {
   const auto found = find_devices({"=lo", "", ""});
   REQUIRE(found.size() == 1);
   CHECK_EQ(found[0].name, std::string("lo"));
@@ -42,8 +42,8 @@ TEST(nccl_net_devices, loopback_is_found_by_name_only_if_there_is_another) {
   CHECK_THROWS(find_devices({"nosuchcard", "", ""}), std::runtime_error, "nosuchcard");
 }
 
-TEST(nccl_net_devices, the_network_of_the_comm_id_is_looked_for) {
-  // As long as there is no InfiniBand, which NCCL takes before.
+TEST(nccl_net_devices, the_subnet_of_the_comm_id_is_preferred) {
+  // Holds only without InfiniBand, which NCCL prefers.
   const auto found = find_devices({"", "", "127.0.0.9:4711"});
   CHECK_EQ(found.size(), 1u);
   CHECK_EQ(found[0].name, std::string("lo"));

@@ -1,5 +1,5 @@
-// The threads of the plugin: how many there are, when they end, what they do by
-// themselves. What all calls do with threads beside them is tested with the calls.
+// The plugin's I/O threads: their number, their lifetime, and what they do while no
+// call runs. The tests of the calls run with I/O threads, too.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,13 +25,13 @@ const std::map<std::string, std::string> kThree{{"NCCL_SOCKET_IFNAME", "=lo"},
                                                 {"BLUECOMM_NET_TIMEOUT_S", "600"},
                                                 {"BLUECOMM_NET_THREADS", "3"}};
 
-// Files of the threads of this process that have this name.
+// Returns the /proc folders of this process's threads of this name.
 std::vector<std::filesystem::path> threads_named(const std::string& start) {
   std::vector<std::filesystem::path> found;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream file(task.path() / "comm");
     std::string name;
-    // One that ends meanwhile has none.
+    // A thread that has ended in the meantime has no file.
     if (std::getline(file, name) && name.starts_with(start)) {
       found.push_back(task.path());
     }
@@ -53,9 +53,9 @@ std::string status_of(const std::filesystem::path& task, const std::string& key)
   return "";
 }
 
-TEST(nccl_net_io_thread_pool, threads_live_as_long_as_connections) {
+TEST(nccl_net_io_thread_pool, threads_exist_while_connections_exist) {
   run_ranks(kThree, [](TestRank& rank) {
-    // In three versions: each loads the library, and unloads it.
+    // Three versions, each of which loads and unloads the library.
     for (const int version : {6, 8, 12}) {
       const auto client = start_client(version);
       CHECK_EQ(threads_named("bluecomm-net-io").size(), 0u);
@@ -65,14 +65,14 @@ TEST(nccl_net_io_thread_pool, threads_live_as_long_as_connections) {
       close_comm_pair(*client, pairs[0]);
       CHECK_EQ(threads_named("bluecomm-net-io").size(), std::size_t{kThreads});
       close_comm_pair(*client, pairs[1]);
-      // The kernel takes a thread from its list a moment after it was joined.
+      // The kernel removes a thread from /proc shortly after it was joined.
       wait_for_threads("bluecomm-", 0);
       CHECK_EQ(client->finalize(), abi::kSuccess);
     }
   });
 }
 
-TEST(nccl_net_io_thread_pool, no_thread_unless_it_is_wanted) {
+TEST(nccl_net_io_thread_pool, no_thread_exists_unless_configured) {
   auto none = kThree;
   none["BLUECOMM_NET_THREADS"] = "0";
   run_ranks(none, [](TestRank& rank) {
@@ -84,7 +84,7 @@ TEST(nccl_net_io_thread_pool, no_thread_unless_it_is_wanted) {
   });
 }
 
-TEST(nccl_net_io_thread_pool, threads_take_no_signals_and_have_their_cpus) {
+TEST(nccl_net_io_thread_pool, threads_receive_no_signals_and_are_pinned) {
   auto ranked = kThree;
   ranked["LOCAL_RANK"] = "0";
   run_ranks(ranked, [](TestRank& rank) {
@@ -97,7 +97,7 @@ TEST(nccl_net_io_thread_pool, threads_take_no_signals_and_have_their_cpus) {
           std::stoull(status_of(task, "SigBlk:"), nullptr, 16);
       CHECK((blocked & (std::uint64_t{1} << (SIGUSR1 - 1))) != 0);
       CHECK((blocked & (std::uint64_t{1} << (SIGINT - 1))) != 0);
-      // One CPU is one number, not a range or a list.
+      // A single number means one CPU, not a range or a list.
       const std::string list = status_of(task, "Cpus_allowed_list:");
       CHECK(!list.empty() && list.find_first_of(",-") == std::string::npos);
       cpus.insert(list);
@@ -108,7 +108,7 @@ TEST(nccl_net_io_thread_pool, threads_take_no_signals_and_have_their_cpus) {
   });
 }
 
-// By the only connection that receives, on its only stream.
+// Returns the bytes received on the only stream of the only recv comm.
 std::uint64_t received_so_far(PluginClient& client) {
   const std::string text = client.counters();
   const std::string key = "\"bytes_received\": ";
@@ -117,14 +117,14 @@ std::uint64_t received_so_far(PluginClient& client) {
   return std::strtoull(text.c_str() + at + key.size(), nullptr, 10);
 }
 
-// Nobody calls while the bytes go. The housekeeper alone, which moves a MiB or two in
-// half a second, would take far longer than is waited.
+// No call runs while the data moves. The housekeeper alone, which moves a MiB or two in
+// half a second, would take far longer than the time limit.
 TEST(nccl_net_io_thread_pool, bytes_move_without_calls) {
   run_ranks(kThree, [](TestRank& rank) {
     constexpr std::size_t kMessages = 8;
     const auto client = start_client(12);
     const CommPair pair = open_comm_pair(*client, rank);
-    // The same bytes each time, into the same memory.
+    // All messages use the same buffers.
     std::vector<std::byte> memory(32 << 20, std::byte(rank.number() == 0 ? 7 : 0));
     std::vector<void*> requests(kMessages);
     for (void*& request : requests) {
@@ -151,9 +151,8 @@ TEST(nccl_net_io_thread_pool, bytes_move_without_calls) {
   });
 }
 
-// Forks while threads move bytes, again and again; the child has no thread, and its
-// calls fail.
-// ASan's own locks are not free in a child.
+// Forks repeatedly while I/O threads move data. The child has no I/O thread, and its
+// calls fail. Not with ASan, whose locks may be held in the child.
 #if !defined(__SANITIZE_ADDRESS__)
 TEST(nccl_net_io_thread_pool, a_fork_amid_traffic) {
   run_ranks(kThree, [](TestRank& rank) {

@@ -1,14 +1,15 @@
-// The plugin beside NCCL's own way over sockets and beside a plain socket, on the same
-// link: goodput of messages as NCCL's progress thread moves them, cores, and the time
-// of an 8-byte message.
+// Compares the plugin with NCCL's own socket transport and with a plain socket, on the
+// same link: the throughput of messages as NCCL's proxy thread moves them, the CPU
+// time, and the time of an 8-byte message.
 //
 //   net_bench --way plugin|socket|plain [--sockets 0] [--threads 0] [--ports 01]
 //             [--message 1048576] [--depth 8] [--comms 1] [--seconds 2] [--warm-up 1]
 //             [--flow-cap MB/S] [--interface lo] [--peer-netns /run/netns/NAME]
 //
-// Prints one line of JSON. For --way, --sockets (in all), --threads and --ports see
-// bench_channel.h; the plugin has BLUECOMM_NET_STREAMS. --comms: so many of them side
-// by side, moved by one thread in turn. --flow-cap limits each connection of the
+// Prints one line of JSON. bench_channel.h explains --way, --sockets (in all),
+// --threads and
+// --ports; the plugin uses BLUECOMM_NET_STREAMS. --comms is the number of parallel
+// connections, moved by one thread in turn. --flow-cap limits each connection of the
 // sender.
 #include <fcntl.h>
 #include <sched.h>
@@ -47,7 +48,7 @@ struct BenchSettings {
   std::size_t comms = 1;
   double seconds = 2;
   double warm_up = 1;
-  double flow_cap = 0;  // MB/s; 0: none
+  double flow_cap = 0;  // MB/s; 0: no limit
   std::string peer_netns;
 };
 
@@ -67,7 +68,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Caps every TCP connection that this process has by now.
+// Limits every TCP connection that this process has opened so far.
 void cap_flows(double megabytes_per_s) {
   if (megabytes_per_s == 0) return;
   const auto rate = static_cast<std::uint64_t>(megabytes_per_s * 1e6);
@@ -81,7 +82,7 @@ struct Figures {
   double mb_s = 0;
   double cores_per_gib = 0;  // both ends, core seconds
   double half_round_trip_us = 0;
-  double least_share = 0;  // of the slowest of --comms, in what the fastest has
+  double least_share = 0;  // the slowest of --comms, relative to the fastest
 };
 
 void send_one(BenchChannel& channel, std::byte* data, std::size_t size) {
@@ -108,7 +109,7 @@ double half_round_trip_us(BenchChannel& channel, bool first) {
   return seconds_since(start) / kRoundTrips / 2 * 1e6;
 }
 
-// Memory for `depth` messages, taken in turn, and the requests that are in flight.
+// Buffers for `depth` messages, used in turn, and the requests in flight.
 struct Flow {
   Flow(BenchChannel& its_channel, const BenchSettings& its_settings)
       : channel(its_channel),
@@ -125,23 +126,23 @@ struct Flow {
   std::deque<void*> requests;
   std::size_t count = 0;
   std::uint64_t total = 0;  // bytes received
-  bool over = false;
+  bool finished = false;
 };
 
-// One turn: posts as long as `more`, then an end; tests the oldest.
+// Posts messages while `more` is set, then the last one, and tests the oldest.
 void turn_sender(Flow& flow, bool more) {
-  while (!flow.over && flow.requests.size() < flow.settings.depth) {
+  while (!flow.finished && flow.requests.size() < flow.settings.depth) {
     std::byte* const at = flow.next();
     flow.requests.push_back(more ? flow.channel.isend(at, flow.settings.message)
                                  : flow.channel.isend_end(at));
-    flow.over = !more;
+    flow.finished = !more;
   }
   if (flow.requests.empty()) return;
   if (flow.channel.test_sent(flow.requests.front())) flow.requests.pop_front();
 }
 
 void turn_receiver(Flow& flow) {
-  if (flow.over) return;
+  if (flow.finished) return;
   while (flow.requests.size() < flow.settings.depth) {
     flow.requests.push_back(flow.channel.irecv(flow.next(), flow.settings.message));
   }
@@ -149,7 +150,7 @@ void turn_receiver(Flow& flow) {
   if (!flow.channel.test_received(flow.requests.front(), &size)) return;
   flow.requests.pop_front();
   flow.total += size;
-  flow.over = size != flow.settings.message;
+  flow.finished = size != flow.settings.message;
 }
 
 std::deque<Flow> make_flows(const BenchChannels& channels,
@@ -159,15 +160,16 @@ std::deque<Flow> make_flows(const BenchChannels& channels,
   return flows;
 }
 
-// Messages one after another for the time that is asked for. Returns the core seconds
-// that those after the warm-up took.
+// Sends messages for the requested time. Returns the CPU seconds after the warm-up.
 double run_sender(const BenchChannels& channels, const BenchSettings& settings) {
   std::deque<Flow> flows = make_flows(channels, settings);
   const auto start = Clock::now();
   double cpu_before = 0;
   bool counting = false;
-  const auto is_over = [](const Flow& one) { return one.over && one.requests.empty(); };
-  while (!std::all_of(flows.begin(), flows.end(), is_over)) {
+  const auto is_finished = [](const Flow& one) {
+    return one.finished && one.requests.empty();
+  };
+  while (!std::all_of(flows.begin(), flows.end(), is_finished)) {
     const double passed = seconds_since(start);
     if (!counting && passed > settings.warm_up) {
       counting = true;
@@ -179,10 +181,10 @@ double run_sender(const BenchChannels& channels, const BenchSettings& settings) 
   return cpu_seconds() - cpu_before;
 }
 
-// Counts what has come between the end of the warm-up and the first flow's end.
+// Measures between the end of the warm-up and the end of the first flow.
 Figures run_receiver(const BenchChannels& channels, const BenchSettings& settings) {
   std::deque<Flow> flows = make_flows(channels, settings);
-  const auto is_over = [](const Flow& one) { return one.over; };
+  const auto is_finished = [](const Flow& one) { return one.finished; };
   auto start = Clock::now();
   while (seconds_since(start) < settings.warm_up) {
     for (Flow& flow : flows) turn_receiver(flow);
@@ -190,7 +192,7 @@ Figures run_receiver(const BenchChannels& channels, const BenchSettings& setting
   for (Flow& flow : flows) flow.total = 0;
   const double cpu_before = cpu_seconds();
   start = Clock::now();
-  while (std::none_of(flows.begin(), flows.end(), is_over)) {
+  while (std::none_of(flows.begin(), flows.end(), is_finished)) {
     for (Flow& flow : flows) turn_receiver(flow);
   }
   const double passed = seconds_since(start);
@@ -205,7 +207,7 @@ Figures run_receiver(const BenchChannels& channels, const BenchSettings& setting
   figures.cores_per_gib = (cpu_seconds() - cpu_before) / (sum / (1 << 30));
   const auto [least, most] = std::minmax_element(totals.begin(), totals.end());
   figures.least_share = *least / *most;
-  while (!std::all_of(flows.begin(), flows.end(), is_over)) {
+  while (!std::all_of(flows.begin(), flows.end(), is_finished)) {
     for (Flow& flow : flows) turn_receiver(flow);
   }
   return figures;
@@ -258,7 +260,7 @@ Figures measure(const BenchSettings& settings) {
     figures.half_round_trip_us = latency;
     figures.cores_per_gib += cpu / (figures.mb_s * 1e6 * settings.seconds / (1 << 30));
     send_bytes(mine.get(), "x", 1);
-    // A receive that was posted ahead ends with the other process.
+    // The other process must exit first, as it has posted receives.
     waitpid(child, nullptr, 0);
   }
   return figures;

@@ -15,9 +15,9 @@ namespace {
 
 namespace abi = nccl_net::abi;
 
-// Prints what the plugin says when PLAYER_VERBOSE is set; NCCL prints it by NCCL_DEBUG.
+// Prints the plugin's log if PLUGIN_VERBOSE is set, as NCCL does with NCCL_DEBUG.
 void log(int, unsigned long, const char*, int, const char* format, ...) {
-  static const bool verbose = std::getenv("PLAYER_VERBOSE") != nullptr;
+  static const bool verbose = std::getenv("PLUGIN_VERBOSE") != nullptr;
   if (!verbose) return;
   va_list arguments;
   va_start(arguments, format);
@@ -74,15 +74,15 @@ class VersionPlayer final : public PluginClient {
 
   int devices(int* count) override { return net_->devices(count); }
 
-  int properties(int device, Card* card) override {
+  int properties(int device, DeviceProperties* device_properties) override {
     typename Signatures::Properties got{};
     const int result = net_->get_properties(device, &got);
     if (result != abi::kSuccess) return result;
-    *card = {got.name,        got.pci_path == nullptr ? "" : got.pci_path,
-             got.speed,       got.max_recvs,
-             got.ptr_support, 0};
+    *device_properties = {got.name,        got.pci_path == nullptr ? "" : got.pci_path,
+                          got.speed,       got.max_recvs,
+                          got.ptr_support, 0};
     if constexpr (requires { got.max_p2p_bytes; }) {
-      card->max_p2p_bytes = got.max_p2p_bytes;
+      device_properties->max_p2p_bytes = got.max_p2p_bytes;
     }
     return result;
   }
@@ -189,14 +189,14 @@ std::string default_path() {
   const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
   if (length <= 0) throw std::runtime_error("readlink of /proc/self/exe failed");
   std::string folder(program, static_cast<std::size_t>(length));
-  // Beside the tests, and above the benchmarks.
+  // In the tests' folder, which is the parent of the benchmarks' folder.
   for (int up = 0; up < 2; ++up) {
     folder.resize(folder.find_last_of('/'));
     const std::string path = folder + "/libnccl-net-bluecomm.so";
     if (access(path.c_str(), R_OK) == 0) return path;
   }
   throw std::runtime_error(
-      "libnccl-net-bluecomm.so is not there; run make build/native/tests");
+      "libnccl-net-bluecomm.so does not exist; run make build/native/tests");
 }
 
 }  // namespace

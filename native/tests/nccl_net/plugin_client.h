@@ -10,26 +10,26 @@
 
 namespace bluecomm::test {
 
-// What is asked of a card.
-struct Card {
+// The properties of a device.
+struct DeviceProperties {
   std::string name;
   std::string pci_path;
   int speed = 0;
   int max_recvs = 0;
   int ptr_support = 0;
-  std::size_t max_p2p_bytes = 0;  // 0: the version does not say
+  std::size_t max_p2p_bytes = 0;  // 0 if the version has no such property
 };
 
 using HandleBytes = std::array<std::byte, nccl_net::abi::kHandleSize>;
 
-// NCCL's side of one version of the interface: calls the plugin's functions as NCCL
-// does, in that version's order of arguments.
+// NCCL's side of one version of the interface: calls the plugin's functions with that
+// version's arguments.
 class PluginClient {
  public:
   virtual ~PluginClient() = default;
 
-  // Loads the library as NCCL does, beside this program unless `path` is given. Throws
-  // std::runtime_error.
+  // Loads the library as NCCL does, from this program's folder unless `path` is given.
+  // Throws std::runtime_error.
   static std::unique_ptr<PluginClient> load(int version, const std::string& path = {});
 
   virtual const char* name() const = 0;
@@ -37,7 +37,7 @@ class PluginClient {
   virtual int init() = 0;
   virtual int finalize() = 0;
   virtual int devices(int* count) = 0;
-  virtual int properties(int device, Card* card) = 0;
+  virtual int properties(int device, DeviceProperties* properties) = 0;
   virtual int listen(int device, HandleBytes& handle, void** comm) = 0;
   virtual int connect(int device, HandleBytes& handle, void** comm) = 0;
   virtual int accept(void* listen_comm, void** comm) = 0;
@@ -46,14 +46,14 @@ class PluginClient {
   virtual int dereg_mr(void* comm, void* mhandle) = 0;
   virtual int isend(void* comm, std::span<const std::byte> data, int tag,
                     void** request) = 0;
-  // `*request` goes in as it is.
+  // Passes `*request` on unchanged.
   virtual int irecv(void* comm, std::span<std::byte> into, int tag, void** request) = 0;
   virtual int iflush(void* comm, void** request) = 0;
   virtual int test(void* request, int* done, int* sizes) = 0;
   virtual int close_send(void* comm) = 0;
   virtual int close_recv(void* comm) = 0;
   virtual int close_listen(void* comm) = 0;
-  // JSON.
+  // Returns JSON.
   virtual std::string counters() = 0;
 };
 

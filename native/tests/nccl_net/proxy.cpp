@@ -12,13 +12,13 @@
 namespace bluecomm::test {
 namespace {
 
-constexpr int kForEver = -1;  // or until stop_
+constexpr int kForEver = -1;  // until stop_ is written to
 
 const sockaddr* generic(const sockaddr_in& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-// Each word goes on at once.
+// Sends each write at once.
 void hurry(int fd) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -69,7 +69,7 @@ void Proxy::serve() {
   }
 }
 
-// Until one of the two ends it; the other hears of it then.
+// Forwards until one side closes, then closes the other.
 void Proxy::carry(int client, int server) {
   while (true) {
     std::array<pollfd, 3> fds{

@@ -13,8 +13,8 @@
 
 namespace bluecomm::test {
 
-// A way over the loopback to `target` that can damage what it carries, where TCP does
-// not notice. For one connection at a time; its thread ends with it.
+// A TCP proxy on the loopback that forwards one connection at a time to `target` and
+// can damage bytes on the way. Its thread ends with the object.
 class Proxy {
  public:
   explicit Proxy(const sockaddr_in& target);
@@ -22,29 +22,29 @@ class Proxy {
   Proxy& operator=(const Proxy&) = delete;
   ~Proxy();
 
-  // To connect to instead.
+  // The address to connect to instead of `target`.
   const sockaddr_in& address() const { return address_; }
 
   enum Direction { kToTarget, kFromTarget };
-  // Flips `bits` of byte `position` of what it carries from now on.
+  // Flips `bits` of byte `position`, counted from the bytes forwarded from now on.
   void damage(Direction direction, std::uint64_t position, std::byte bits);
 
  private:
   struct Damage {
-    std::uint64_t left;  // bytes that go by before
+    std::uint64_t left;  // bytes to forward before
     std::byte bits;
   };
 
   void serve();
   void carry(int client, int server);
-  // False at the end.
+  // Returns false at the end.
   bool move(int from, int to, Direction direction);
   void apply(std::span<std::byte> bytes, Direction direction);
 
   const sockaddr_in target_;
   sockaddr_in address_{};
   UniqueFd listener_;
-  UniqueFd stop_;  // written to when it ends
+  UniqueFd stop_;  // written to by the destructor
   std::mutex mutex_;
   std::optional<Damage> damages_[2];
   std::thread thread_;

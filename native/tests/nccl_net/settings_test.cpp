@@ -31,7 +31,7 @@ TEST(nccl_net_settings, defaults_and_values) {
   CHECK_EQ(read({"BLUECOMM_NET_THREADS=16"}).threads, 16);
 }
 
-TEST(nccl_net_settings, what_is_wrong_is_said) {
+TEST(nccl_net_settings, errors_name_the_variable_and_the_value) {
   for (const char* value : {"0", "17", "-1", "4.0", "4 ", "", "many"}) {
     const std::string entry = std::string("BLUECOMM_NET_STREAMS=") + value;
     CHECK_THROWS(read({entry.c_str()}), std::invalid_argument,

@@ -14,7 +14,7 @@
 namespace bluecomm::test {
 namespace {
 
-// Pieces are no smaller (NCCL_SOCKET_MIN_TASKSIZE).
+// The smallest piece (NCCL_SOCKET_MIN_TASKSIZE).
 constexpr std::size_t kMinPiece = 64 << 10;
 
 void prepare(int fd) {
@@ -77,7 +77,7 @@ bool SocketStrategy::test(SocketRequest& request, std::size_t* size) {
   return true;
 }
 
-// The four bytes of the length: none of them, or all.
+// Moves the four bytes of the length: all of them or none.
 bool SocketStrategy::announce(SocketRequest& request) {
   std::uint32_t length = static_cast<std::uint32_t>(request.size);
   auto* const bytes = reinterpret_cast<std::byte*>(&length);
@@ -108,7 +108,7 @@ void SocketStrategy::split(SocketRequest& request) {
   }
 }
 
-// Spins while it has pieces, as NCCL's helpers do.
+// Spins while there are pieces to move, as NCCL's helper threads do.
 void SocketStrategy::help(Helper& helper) const {
   std::deque<MessagePiece> own;
   while (true) {

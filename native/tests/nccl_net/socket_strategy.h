@@ -14,29 +14,29 @@
 
 namespace bluecomm::test {
 
-// How NCCL's own socket transport moves a message, written anew, to be measured beside
-// the plugin: nothing begins before test() reaches a request, so one message at a time
-// is under way; its length goes over a control socket, and its bytes in equal pieces
-// over the data sockets, each moved by the helper thread that it belongs to; without
-// data sockets, which is NCCL's default, all bytes follow on the control socket.
+// A reimplementation of NCCL's own socket transport, to compare the plugin with. A
+// message starts only when test() reaches its request, so one message is in transit at
+// a time. Its length goes over a control socket, and its bytes go in equal pieces over
+// the data sockets, each moved by a helper thread. Without data sockets, which is
+// NCCL's default, all bytes follow on the control socket.
 class SocketStrategy {
  public:
   struct SocketRequest {
     bool used = false;
     bool announced = false;
     std::byte* data = nullptr;
-    std::size_t size = 0;    // of the receiver: first what it has posted
-    std::size_t offset = 0;  // without data sockets: bytes moved
+    std::size_t size = 0;    // at the receiver, first the size of the buffer
+    std::size_t offset = 0;  // bytes moved, without data sockets
     std::atomic<int> pieces_left = 0;
   };
 
-  // `sends`: which end this is. `threads` * `sockets` data sockets.
+  // `sends` says which end this is.
   SocketStrategy(bool sends, UniqueFd control, std::vector<UniqueFd> data, int threads);
   ~SocketStrategy();
 
-  // Null: all slots are taken.
+  // Returns null if all slots are taken.
   SocketRequest* post(std::byte* data, std::size_t size);
-  // Only the oldest request may be asked for. Throws std::runtime_error.
+  // May be called for the oldest request only. Throws std::runtime_error.
   bool test(SocketRequest& request, std::size_t* size);
 
  private:

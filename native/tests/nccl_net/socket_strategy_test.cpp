@@ -1,4 +1,5 @@
-// The other side of the benchmark moves what it says that it moves.
+// Tests the reimplementation of NCCL's socket transport that the benchmark compares
+// with.
 #include "tests/nccl_net/socket_strategy.h"
 
 #include <sys/socket.h>

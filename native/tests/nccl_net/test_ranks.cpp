@@ -43,7 +43,7 @@ void write_all(int fd, const void* data, std::size_t nbytes) {
 
 void read_all(int fd, void* data, std::size_t nbytes) {
   if (recv(fd, data, nbytes, MSG_WAITALL) != static_cast<ssize_t>(nbytes)) {
-    throw std::runtime_error("the other process has ended, or says nothing");
+    throw std::runtime_error("the other process has ended or sends nothing");
   }
 }
 
@@ -59,13 +59,13 @@ void read_all(int fd, void* data, std::size_t nbytes) {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: %s\n", rank.number(), error.what());
   } catch (const TestAborted&) {
-    // REQUIRE has said why.
+    // REQUIRE has printed why.
   }
   std::fflush(stderr);
   _exit(failures == 0 ? 0 : 1);
 }
 
-// Returns how a process ended; ends it if it does not.
+// Returns the wait status of a process. Kills it if it does not end in time.
 int wait_for(int pid) {
   int status = -1;
   const auto deadline = Clock::now() + kLimit;
@@ -162,7 +162,7 @@ void spin_until(const char* what, const std::function<bool()>& done) {
   const auto deadline = Clock::now() + kLimit;
   while (!done()) {
     if (Clock::now() > deadline) {
-      throw std::runtime_error(std::string("waited too long: ") + what);
+      throw std::runtime_error(std::string("waited too long for ") + what);
     }
     sched_yield();
   }

@@ -9,7 +9,7 @@
 
 namespace bluecomm::test {
 
-// One of two processes that play two ranks of NCCL, as its own code sees it.
+// One of the two processes of a test, each of which is a rank of NCCL.
 class TestRank {
  public:
   TestRank(int number, UniqueFd other, UniqueFd controller)
@@ -17,7 +17,8 @@ class TestRank {
 
   int number() const { return number_; }  // 0 or 1
 
-  // NCCL's bootstrap: bytes to and from the other rank. Throws std::runtime_error.
+  // Exchange bytes with the other rank, as NCCL's bootstrap does. Throw
+  // std::runtime_error.
   void send_bytes(const void* data, std::size_t nbytes) const;
   void receive_bytes(void* data, std::size_t nbytes) const;
   template <typename T>
@@ -27,11 +28,12 @@ class TestRank {
     receive_bytes(&theirs, sizeof theirs);
     return theirs;
   }
-  // Both have come here.
+  // Waits until both ranks have called it.
   void barrier() const { static_cast<void>(exchange('m')); }
 
-  // The controller is told, or waited for.
+  // Tells the controller that this rank has come here.
   void report() const;
+  // Waits until the controller releases this rank.
   void wait() const;
 
  private:
@@ -40,14 +42,14 @@ class TestRank {
   UniqueFd controller_;
 };
 
-// The process of the test, which does things to the ranks meanwhile.
+// The test's own process, which observes and disturbs the ranks.
 class Controller {
  public:
   // Waits until the rank reports.
   void wait_for_report(int rank) const;
   void release(int rank) const;
   void signal(int rank, int number) const;
-  // What became of an rank that a signal ends: nothing is expected of it.
+  // Kills a rank, which then need not succeed.
   void kill(int rank);
 
  private:
@@ -61,18 +63,19 @@ class Controller {
   Process ranks_[2];
 };
 
-// Runs `body` in two processes of their own, with these variables set, and `meanwhile`
-// here. Fails the test if one of them fails, or does not end.
+// Runs `body` in two processes with these environment variables, and `meanwhile` in
+// this one. Fails the test if a rank fails or does not end.
 void run_ranks(const std::map<std::string, std::string>& environment,
                const std::function<void(TestRank&)>& body,
                const std::function<void(Controller&)>& meanwhile = {});
 
-// run_ranks(), by calls alone and then with threads that move bytes beside them.
+// Calls run_ranks() twice, without and with I/O threads.
 void run_ranks_in_both_modes(const std::map<std::string, std::string>& environment,
                              const std::function<void(TestRank&)>& body,
                              const std::function<void(Controller&)>& meanwhile = {});
 
-// Calls `done` until it is true. Throws std::runtime_error, naming `what`, after 30 s.
+// Calls `done` until it returns true. After 30 s throws std::runtime_error, which names
+// `what`.
 void spin_until(const char* what, const std::function<bool()>& done);
 
 }  // namespace bluecomm::test

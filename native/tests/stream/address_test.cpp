@@ -18,7 +18,7 @@ TEST(stream_address, scopes_are_kept) {
   CHECK_EQ(Address("fe80::1%lo", 5).text(), "[fe80::1%lo]:5");
 }
 
-TEST(stream_address, what_is_wrong_is_named) {
+TEST(stream_address, errors_name_the_invalid_entry) {
   CHECK_THROWS(parse_offer(""), std::invalid_argument, "expected address:port: ''");
   CHECK_THROWS(parse_offer("1.2.3.4:5,"), std::invalid_argument, "address:port: ''");
   CHECK_THROWS(parse_offer("1.2.3.4"), std::invalid_argument, "'1.2.3.4'");

@@ -15,7 +15,7 @@ Options options_of(int rank) {
   Options options;
   options.rank = rank;
   options.key.assign(32, std::byte{7});
-  // Another one for each: as if on two machines.
+  // A different loopback address for each, as if on two machines.
   options.addresses = {"127.0.0." + std::to_string(rank + 2)};
   return options;
 }
@@ -27,7 +27,7 @@ Hello hello_from(int rank) {
   return hello;
 }
 
-// Rank 1, to which rank 0 connects: it lets in who knocks.
+// Rank 1, which accepts the connections of rank 0.
 class ByteReceiver {
  public:
   const std::vector<Address>& addresses() const { return listener_.addresses(); }
@@ -51,7 +51,7 @@ class ByteReceiver {
                          {},      kHeadNbytes, nullptr};
 };
 
-TEST(stream_connection, one_that_is_over_has_no_part_in_the_number_of_streams) {
+TEST(stream_connection, a_closed_connection_does_not_affect_the_number_of_streams) {
   ByteReceiver receiver;
   Options options = options_of(0);
   options.count = std::make_shared<StreamCount>(8);

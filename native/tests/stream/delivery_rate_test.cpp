@@ -12,12 +12,13 @@ using namespace std::chrono_literals;
 constexpr std::size_t kKiB = 1 << 10;
 constexpr std::size_t kChunk = 64 * kKiB;
 
-// All that a stream holds waits to leave this machine.
+// A backlog whose bytes all wait to be sent.
 Backlog waiting(std::uint64_t sent, std::size_t held) {
   return {.sent = sent, .held = held, .unsent = held};
 }
 
-// A stream that is kept at `held` bytes for a while, and moves `rate` bytes per second.
+// Returns the estimate for a stream that holds `held` bytes and delivers `rate` bytes
+// per second.
 DeliveryRate steady(std::size_t rate, std::size_t held, bool is_far = false) {
   DeliveryRate estimate;
   std::uint64_t acknowledged = 0;
@@ -30,32 +31,32 @@ DeliveryRate steady(std::size_t rate, std::size_t held, bool is_far = false) {
   return estimate;
 }
 
-// Whether the last of the streams leaves a chunk to the others.
+// Returns whether the last stream leaves a chunk to the others.
 bool last_leaves(const std::vector<DeliveryRate>& all, std::size_t pending) {
   std::vector<const DeliveryRate*> estimates;
   for (const DeliveryRate& one : all) estimates.push_back(&one);
   return leaves_chunk_to_others(estimates, all.size() - 1, pending, kChunk);
 }
 
-TEST(stream_delivery_rate, the_rate_is_that_of_acknowledged_bytes) {
+TEST(stream_delivery_rate, the_rate_counts_acknowledged_bytes) {
   const DeliveryRate estimate = steady(40'000'000, 200 * kKiB);
   CHECK_EQ(estimate.rate(), 40e6);
   CHECK_EQ(estimate.held(), 200 * kKiB);
 }
 
-TEST(stream_delivery_rate, a_stream_without_work_does_not_look_slow) {
+TEST(stream_delivery_rate, an_idle_stream_does_not_look_slow) {
   DeliveryRate estimate = steady(40'000'000, 200 * kKiB);
   const std::uint64_t sent = 100'000'000;
   estimate.update(waiting(sent, 0), Clock::time_point{130ms});
   const double before = estimate.rate();
   estimate.update(waiting(sent, 0), Clock::time_point{500ms});
   CHECK_EQ(estimate.rate(), before);
-  // For long: nobody knows.
+  // After a long idle time the rate is unknown.
   estimate.update(waiting(sent, 0), Clock::time_point{2s});
   CHECK_EQ(estimate.rate(), 0.0);
 }
 
-TEST(stream_delivery_rate, a_stream_that_stands_still_is_slow) {
+TEST(stream_delivery_rate, a_stalled_stream_is_slow) {
   DeliveryRate estimate = steady(40'000'000, 200 * kKiB);
   const std::uint64_t sent = 4'000'000 + 200 * kKiB;
   for (int k = 1; k <= 10; ++k) {
@@ -76,7 +77,7 @@ TEST(stream_delivery_rate,
   CHECK_EQ(estimate.rate(), 40e6);
 }
 
-TEST(stream_delivery_rate, a_socket_that_counts_more_than_it_was_given_is_not_fast) {
+TEST(stream_delivery_rate, a_socket_that_holds_more_than_was_written_is_not_fast) {
   DeliveryRate estimate;
   for (int k = 0; k < 10; ++k) {
     estimate.update(waiting(1000, 1000 + 100 * static_cast<std::size_t>(k)),
@@ -94,25 +95,25 @@ TEST(stream_delivery_rate, a_slow_stream_takes_chunks_as_long_as_there_are_many)
   const std::vector<DeliveryRate> all{steady(48'000'000, 0),
                                       steady(12'000'000, 100 * kKiB)};
   CHECK(!last_leaves(all, 4096 * kKiB));
-  // The last ones would be late.
+  // The last chunks would be late.
   CHECK(last_leaves(all, 2 * kChunk));
-  // The fast one takes all.
+  // The fast stream takes all.
   CHECK(!last_leaves({all[1], all[0]}, 2 * kChunk));
 }
 
-TEST(stream_delivery_rate, a_slow_stream_that_is_far_leaves_nothing) {
+TEST(stream_delivery_rate, a_slow_far_stream_leaves_nothing) {
   const DeliveryRate fast = steady(48'000'000, 0);
   CHECK(last_leaves({fast, steady(12'000'000, 100 * kKiB)}, 2 * kChunk));
   CHECK(!last_leaves({fast, steady(12'000'000, 100 * kKiB, true)}, 2 * kChunk));
 }
 
-TEST(stream_delivery_rate, what_a_slow_stream_already_holds_counts) {
+TEST(stream_delivery_rate, bytes_held_by_a_slow_stream_count) {
   const DeliveryRate fast = steady(48'000'000, 0);
   CHECK(!last_leaves({fast, steady(12'000'000, 0)}, 1024 * kKiB));
   CHECK(last_leaves({fast, steady(12'000'000, 256 * kKiB)}, 1024 * kKiB));
 }
 
-TEST(stream_delivery_rate, a_stream_that_is_not_known_gets_one_chunk) {
+TEST(stream_delivery_rate, a_stream_of_unknown_rate_gets_one_chunk) {
   DeliveryRate fresh;
   fresh.update({}, Clock::time_point{});
   DeliveryRate begun;
@@ -120,7 +121,7 @@ TEST(stream_delivery_rate, a_stream_that_is_not_known_gets_one_chunk) {
   const DeliveryRate fast = steady(48'000'000, 0);
   CHECK(!last_leaves({fast, fresh}, kChunk));
   CHECK(last_leaves({fast, begun}, 4096 * kKiB));
-  // Nor are the others known.
+  // The rates of the others are unknown, too.
   CHECK(!last_leaves({fresh, begun}, 4096 * kKiB));
 }
 

@@ -26,7 +26,7 @@ Frame chunk(std::size_t length, std::uint64_t offset) {
           .offset = offset};
 }
 
-// Takes chunks of one message into its memory.
+// Receives chunks of one message into a buffer.
 struct Payload final : FrameSink {
   explicit Payload(std::size_t nbytes) : memory(nbytes) {}
   Destination begin(const Frame& frame, std::size_t) override {
@@ -61,7 +61,7 @@ std::string_view feed(FrameParser& parser, FrameSink& sink,
   return {};
 }
 
-TEST(stream_frame_parser, payloads_get_into_place_however_they_are_cut) {
+TEST(stream_frame_parser, payloads_arrive_however_the_bytes_are_cut) {
   const std::string text = [] {
     std::string made;
     for (int i = 0; i < 3000; ++i) made += std::to_string(i);
@@ -93,7 +93,7 @@ TEST(stream_frame_parser, a_run_of_chunks_is_read_in_place) {
   CHECK(parser.spaces()[1].size() >= sizeof(Frame));
 }
 
-TEST(stream_frame_parser, memory_that_went_away_is_not_written) {
+TEST(stream_frame_parser, a_freed_buffer_is_not_written) {
   FrameParser parser(0);
   Payload payload(640);
   Bytes bytes;
@@ -110,7 +110,7 @@ TEST(stream_frame_parser, memory_that_went_away_is_not_written) {
   CHECK(payload.text() == std::string(100, 'a') + std::string(540, '\0'));
 }
 
-TEST(stream_frame_parser, what_is_wrong_is_named) {
+TEST(stream_frame_parser, errors_name_the_defect) {
   const std::vector<std::pair<Frame, std::string>> cases{
       {{}, "an unknown kind of frame"},
       {{.kind = static_cast<FrameKind>(99)}, "an unknown kind of frame"},
@@ -138,7 +138,7 @@ TEST(stream_frame_parser, what_is_wrong_is_named) {
   }
 }
 
-// The checksum of a frame, the frame, and its payload.
+// Returns the checksum of a frame, the frame, and its payload.
 Bytes checked(const Frame& frame, const std::string& payload) {
   Frame checksum{.kind = FrameKind::kChecksum};
   checksum.offset = crc32c(std::as_bytes(std::span(payload)), crc32c(bytes_of(frame)));
@@ -148,7 +148,7 @@ Bytes checked(const Frame& frame, const std::string& payload) {
   return bytes;
 }
 
-TEST(stream_frame_parser, checked_frames_are_those_that_were_sent) {
+TEST(stream_frame_parser, frames_with_checksums_arrive_unchanged) {
   const std::string payload(100'000, 'c');
   for (const std::size_t piece : {1ul, 7ul, 1000ul, 1ul << 20}) {
     FrameParser parser(0);
@@ -168,8 +168,8 @@ TEST(stream_frame_parser, checked_frames_are_those_that_were_sent) {
 TEST(stream_frame_parser, a_damaged_frame_is_never_complete) {
   const std::string payload(1000, 'c');
   const Bytes whole = checked(chunk(payload.size(), 0), payload);
-  const std::size_t place = sizeof(Frame) + 17;  // of the offset in the chunk's head
-  for (const std::size_t at : {sizeof(Frame) - 8, place, 2 * sizeof(Frame),
+  const std::size_t in_offset = sizeof(Frame) + 17;  // a byte of the chunk's offset
+  for (const std::size_t at : {sizeof(Frame) - 8, in_offset, 2 * sizeof(Frame),
                                2 * sizeof(Frame) + 500, whole.size() - 1}) {
     FrameParser parser(0);
     Payload sink(100'000);
@@ -181,7 +181,7 @@ TEST(stream_frame_parser, a_damaged_frame_is_never_complete) {
   }
 }
 
-TEST(stream_frame_parser, a_checksum_is_of_one_frame) {
+TEST(stream_frame_parser, a_checksum_applies_to_one_frame) {
   FrameParser parser(0);
   Payload sink(100);
   Bytes bytes;

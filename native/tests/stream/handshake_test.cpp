@@ -65,7 +65,7 @@ TEST(stream_handshake, both_ends_agree_however_the_bytes_are_cut) {
   }
 }
 
-TEST(stream_handshake, a_recorded_exchange_is_of_no_use) {
+TEST(stream_handshake, a_replayed_exchange_fails) {
   Handshake ours = dialer();
   Handshake theirs = acceptor(1);
   const Bytes hello = take_output(ours);
@@ -88,7 +88,7 @@ TEST(stream_handshake, a_recorded_exchange_is_of_no_use) {
   CHECK(!redial.greeted());
 }
 
-TEST(stream_handshake, what_an_end_said_is_no_answer_to_itself) {
+TEST(stream_handshake, an_end_does_not_accept_its_own_messages) {
   Handshake ours = dialer();
   feed(ours, take_output(ours));
   CHECK(ours.state() == Handshake::State::kFailed);
@@ -112,7 +112,7 @@ TEST(stream_handshake, any_changed_bit_fails) {
   }
 }
 
-TEST(stream_handshake, a_stranger_is_told_by_the_first_bytes) {
+TEST(stream_handshake, a_stranger_is_recognized_by_the_first_bytes) {
   Handshake theirs = acceptor();
   feed(theirs, Bytes{std::byte{'G'}});
   CHECK(theirs.state() == Handshake::State::kFailed);

@@ -33,7 +33,7 @@ TEST(stream_prefix, grows_over_ranges_in_any_order) {
   }
 }
 
-TEST(stream_prefix, refuses_what_overlaps) {
+TEST(stream_prefix, refuses_overlapping_ranges) {
   Prefix prefix;
   CHECK(prefix.add(10, 20));
   CHECK(!prefix.add(5, 11));

@@ -18,13 +18,13 @@ int option_of(const UniqueFd& fd, int option) {
   return value;
 }
 
-TEST(stream_socket, a_connection_sends_at_once_and_takes_little_ahead) {
+TEST(stream_socket, a_connection_sends_at_once_and_buffers_little) {
   const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   prepare_stream(fd.get(), 20s);
   CHECK_EQ(option_of(fd, TCP_NODELAY), 1);
-  // What it holds unsent, another stream cannot take: no more than a few chunks.
+  // Another stream cannot send the bytes that this one holds, so they are few.
   CHECK_EQ(option_of(fd, TCP_NOTSENT_LOWAT), 128 << 10);
-  // An idle peer that is gone is noticed within the limit.
+  // Keepalive probes notice a lost idle peer within the timeout.
   const int probes = option_of(fd, TCP_KEEPCNT);
   CHECK(option_of(fd, TCP_KEEPIDLE) + probes * option_of(fd, TCP_KEEPINTVL) <= 20);
 }

@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Senders that always have data, over streams that are opened at once.
+// Simulated senders that always have data, and whose streams open at once.
 class Senders {
  public:
   explicit Senders(std::size_t max, std::size_t number = 1)
@@ -22,8 +22,7 @@ class Senders {
     for (std::size_t i = 0; i < number; ++i) senders_.emplace_back(count_);
   }
 
-  // For `time`; in each millisecond one carries as many bytes as `rate` says of its
-  // streams.
+  // Runs for `time`. In each millisecond a sender carries rate(streams) bytes.
   void send(std::chrono::milliseconds time,
             const std::function<std::uint64_t(std::size_t streams)>& rate) {
     for (auto end = now_ + time; now_ < end; now_ += 1ms) {
@@ -34,7 +33,7 @@ class Senders {
     }
   }
 
-  // None for `time`: nobody runs.
+  // Lets `time` pass without any update.
   void sleep(std::chrono::milliseconds time) { now_ += time; }
 
   std::size_t wanted() const { return count_->wanted(); }
@@ -64,27 +63,27 @@ TEST(stream_count, grows_while_each_stream_brings_its_share) {
   CHECK_EQ(count.used(), 8u);
 }
 
-TEST(stream_count, uses_one_where_more_bring_nothing) {
+TEST(stream_count, uses_one_stream_if_more_bring_nothing) {
   Senders count(8);
   count.send(1s, [](std::size_t) { return 120'000; });
   CHECK_EQ(count.wanted(), 1u);
   CHECK_EQ(count.used(), 1u);
 }
 
-TEST(stream_count, stops_where_the_line_is_full) {
+TEST(stream_count, stops_when_the_line_is_full) {
   Senders count(16);
   count.send(1s, [](std::size_t streams) { return std::min<std::size_t>(streams, 4); });
   CHECK_EQ(count.wanted(), 4u);
   CHECK_EQ(count.used(), 4u);
 }
 
-TEST(stream_count, finds_the_second_path_though_the_first_tries_miss_it) {
+TEST(stream_count, finds_the_second_path_although_the_first_trials_miss_it) {
   Senders count(8);
   count.send(1s, [](std::size_t streams) { return streams < 4 ? 100 : 500; });
   CHECK_EQ(count.used(), 4u);
 }
 
-TEST(stream_count, one_fortunate_trial_does_not_decide) {
+TEST(stream_count, one_lucky_trial_does_not_decide) {
   Senders count(8);
   bool fortunate = true;
   count.send(2s, [&](std::size_t streams) {
@@ -95,7 +94,7 @@ TEST(stream_count, one_fortunate_trial_does_not_decide) {
   CHECK(!count.user().needs_update(true));
 }
 
-TEST(stream_count, one_unfortunate_trial_on_the_way_back_does_not_decide) {
+TEST(stream_count, one_unlucky_trial_of_a_descent_does_not_decide) {
   Senders count(8);
   std::size_t most = 0;
   int calls = 0;
@@ -111,26 +110,26 @@ TEST(stream_count, comes_back_to_what_is_enough) {
   Senders count(8);
   int calls = 0;
   count.send(2s, [&](std::size_t streams) {
-    // A line that grows while it is tried seems to owe that to the streams.
+    // If the line becomes faster during a trial, that looks like a gain of the streams.
     return std::min(++calls, 300) * static_cast<int>(std::min<std::size_t>(streams, 2));
   });
   CHECK_EQ(count.used(), 2u);
 }
 
-TEST(stream_count, senders_of_one_way_find_one_number) {
+TEST(stream_count, senders_to_one_host_find_one_number) {
   Senders count(8, 3);
-  // Who has more streams than the others would have more of the line.
+  // A sender with more streams would get a larger share of the line.
   count.send(3s, [](std::size_t) { return 40; });
   CHECK_EQ(count.used(), 1u);
 }
 
-TEST(stream_count, senders_of_one_way_grow_together) {
+TEST(stream_count, senders_to_one_host_grow_together) {
   Senders count(8, 3);
   count.send(3s, [](std::size_t streams) { return 20 * streams; });
   CHECK_EQ(count.used(), 8u);
 }
 
-TEST(stream_count, goes_on_without_a_sender_that_ends) {
+TEST(stream_count, continues_without_a_sender_that_ends) {
   Senders count(8, 2);
   count.send(30ms, [](std::size_t) { return 100; });
   count.stop_one();
@@ -139,7 +138,7 @@ TEST(stream_count, goes_on_without_a_sender_that_ends) {
   CHECK(!count.user().needs_update(true));
 }
 
-TEST(stream_count, stays_where_nothing_waits) {
+TEST(stream_count, stays_if_nothing_waits) {
   Senders count(8);
   Clock::time_point now{};
   for (int i = 0; i < 1000; ++i) {
@@ -149,7 +148,7 @@ TEST(stream_count, stays_where_nothing_waits) {
   CHECK_EQ(count.wanted(), 1u);
 }
 
-TEST(stream_count, learns_nothing_before_the_streams_are_there) {
+TEST(stream_count, does_not_measure_before_the_streams_are_open) {
   Senders count(8);
   count.send(80ms, [](std::size_t) { return 1; });
   CHECK_EQ(count.wanted(), 2u);
@@ -158,7 +157,7 @@ TEST(stream_count, learns_nothing_before_the_streams_are_there) {
   CHECK_EQ(count.wanted(), 2u);
 }
 
-TEST(stream_count, a_sender_that_never_gets_its_streams_holds_up_no_other) {
+TEST(stream_count, a_sender_that_never_gets_its_streams_delays_no_other) {
   Senders count(8);
   StreamCount::User alone(count.count());
   for (std::uint64_t bytes = 0; count.now() < Clock::time_point{} + 10s; ++bytes) {
@@ -168,7 +167,7 @@ TEST(stream_count, a_sender_that_never_gets_its_streams_holds_up_no_other) {
   CHECK_EQ(count.used(), 8u);
 }
 
-TEST(stream_count, time_of_a_sender_that_stands_still_does_not_count) {
+TEST(stream_count, the_time_of_a_stalled_sender_does_not_count) {
   Senders count(8);
   StreamCount::User still(count.count());
   for (; count.now() < Clock::time_point{} + 3s; count.sleep(1ms)) {
@@ -176,7 +175,7 @@ TEST(stream_count, time_of_a_sender_that_stands_still_does_not_count) {
   }
   StreamCount::User busy(count.count());
   std::uint64_t bytes = 0;
-  // As much in each 100 ms, in less time where there are more streams.
+  // Sends the same amount every 100 ms, in less time with more streams.
   for (int i = 0; i < 100'000; ++i) {
     count.sleep(1ms);
     const bool is_sending = i % 100 < 80 / static_cast<int>(count.used());
@@ -187,7 +186,7 @@ TEST(stream_count, time_of_a_sender_that_stands_still_does_not_count) {
   CHECK_EQ(count.used(), 8u);
 }
 
-TEST(stream_count, a_process_that_was_stopped_learns_nothing_of_it) {
+TEST(stream_count, the_time_of_a_stopped_process_does_not_count) {
   Senders count(8);
   const auto rate = [](std::size_t streams) { return 100 * streams; };
   while (count.wanted() < 8) count.send(1ms, rate);
@@ -197,7 +196,7 @@ TEST(stream_count, a_process_that_was_stopped_learns_nothing_of_it) {
   CHECK_EQ(count.used(), 8u);
 }
 
-TEST(stream_count, a_peer_that_takes_nothing_for_a_while_decides_nothing) {
+TEST(stream_count, a_peer_that_stalls_for_a_while_decides_nothing) {
   Senders count(8);
   std::size_t most = 0;
   int pause = 1000;
