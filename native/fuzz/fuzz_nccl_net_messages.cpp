@@ -88,7 +88,7 @@ class PluginSession {
  private:
   struct Posted {
     std::vector<std::byte> memory;
-    nccl_net::Request* request;
+    nccl_net::CommRequest* request;
   };
 
   void write(std::span<const std::byte> bytes) {
@@ -140,7 +140,7 @@ class PluginSession {
   void post(std::size_t nbytes) {
     try {
       std::vector<std::byte> memory(nbytes);
-      nccl_net::Request* const request = comm_->irecv(memory);
+      nccl_net::CommRequest* const request = comm_->irecv(memory);
       MUST((request == nullptr) == (posted_.size() == nccl_net::kMaxRequests));
       if (request != nullptr) posted_.push_back({std::move(memory), request});
     } catch (const nccl_net::Failure&) {

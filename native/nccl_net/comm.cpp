@@ -42,7 +42,7 @@ void Comm::acquire() {
   wanted_ = false;
 }
 
-std::optional<std::size_t> Comm::test(Request& request) {
+std::optional<std::size_t> Comm::test(CommRequest& request) {
   if (!mutex.try_lock()) {
     if (io_thread_ != nullptr) {
       wanted_ = true;

@@ -22,10 +22,10 @@ class Comm;
 class IoThread;
 
 // A request, which isend and irecv return and test() completes.
-struct Request {
+struct CommRequest {
   Comm* comm = nullptr;  // null if the request is free
 };
-inline bool is_free(const Request& request) { return request.comm == nullptr; }
+inline bool is_free(const CommRequest& request) { return request.comm == nullptr; }
 
 // The requests that may be in flight on one comm.
 inline constexpr std::size_t kMaxRequests = 32;
@@ -42,7 +42,7 @@ class Comm : public Maintained {
   // Returns the number of bytes of a request that has completed, which is free
   // afterwards, or nothing. Returns nothing at once if the I/O thread holds the mutex.
   // Throws Failure.
-  std::optional<std::size_t> test(Request& request) EXCLUDES(mutex);
+  std::optional<std::size_t> test(CommRequest& request) EXCLUDES(mutex);
 
   // Releases the user's buffers and the sockets. If no request is in flight, waits up
   // to one second for the peer's kernel to acknowledge what was sent.
@@ -90,7 +90,7 @@ class Comm : public Maintained {
   virtual bool idle() const REQUIRES(mutex) = 0;
   // Frees a request that has completed and returns its bytes; otherwise returns
   // nothing.
-  virtual std::optional<std::size_t> finish(Request& request) REQUIRES(mutex) = 0;
+  virtual std::optional<std::size_t> finish(CommRequest& request) REQUIRES(mutex) = 0;
 
   // Records why the connection cannot be used any more. The first failure stays.
   void fail(abi::Result code, std::string text) REQUIRES(mutex);

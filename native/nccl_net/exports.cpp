@@ -146,7 +146,7 @@ int iflush(void*, int, void**, int*, void**, void** request) noexcept {
 int test(void* request, int* done, int* sizes) noexcept {
   *done = 0;
   return guard("test", [&] {
-    auto& one = *static_cast<Request*>(request);
+    auto& one = *static_cast<CommRequest*>(request);
     if (one.comm == nullptr) {
       throw Failure(abi::kInvalidUsage,
                     "called with a request that had completed before");

@@ -20,7 +20,7 @@ RecvComm::RecvComm(std::shared_ptr<Acceptor> acceptor,
   connection().admit(newcomer.hello, std::move(newcomer.fd), Clock::now());
 }
 
-Request* RecvComm::irecv(std::span<std::byte> into) {
+CommRequest* RecvComm::irecv(std::span<std::byte> into) {
   acquire();
   const LockGuard lock(mutex, std::adopt_lock);
   const auto slot = std::find_if(requests_.begin(), requests_.end(), is_free);
@@ -118,7 +118,7 @@ bool RecvComm::has_arrived(RecvRequest& receiving) const {
   return true;
 }
 
-std::optional<std::size_t> RecvComm::finish(Request& request) {
+std::optional<std::size_t> RecvComm::finish(CommRequest& request) {
   auto& receiving = static_cast<RecvRequest&>(request);
   if (!receiving.message || !has_arrived(receiving)) return std::nullopt;
   const std::size_t nbytes = receiving.message->nbytes();

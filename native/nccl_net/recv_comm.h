@@ -23,14 +23,14 @@ class RecvComm final : public Comm {
 
   // Posts a buffer for the next message, which may be shorter than the buffer. Returns
   // null if too many requests are in flight. Throws Failure.
-  Request* irecv(std::span<std::byte> into) EXCLUDES(mutex);
+  CommRequest* irecv(std::span<std::byte> into) EXCLUDES(mutex);
 
   // Returns false if the sender has given up, so that the comm will never open.
   bool advance_opening() EXCLUDES(mutex);
   bool is_open() EXCLUDES(mutex);
 
  private:
-  struct RecvRequest : Request {
+  struct RecvRequest : CommRequest {
     std::span<std::byte> into;
     std::unique_ptr<stream::ReceivedMessage> message;  // null until its head arrives
   };
@@ -39,7 +39,7 @@ class RecvComm final : public Comm {
       REQUIRES(mutex);
   void on_beat(Clock::time_point now) override REQUIRES(mutex) { take_streams(now); }
   void on_turn(Clock::time_point now) override REQUIRES(mutex);
-  std::optional<std::size_t> finish(Request& request) override REQUIRES(mutex);
+  std::optional<std::size_t> finish(CommRequest& request) override REQUIRES(mutex);
   bool idle() const override REQUIRES(mutex);
 
   void take_streams(Clock::time_point now) REQUIRES(mutex);

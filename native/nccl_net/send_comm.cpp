@@ -39,7 +39,7 @@ bool SendComm::advance_opening() {
   return false;
 }
 
-Request* SendComm::isend(std::span<const std::byte> payload, int tag) {
+CommRequest* SendComm::isend(std::span<const std::byte> payload, int tag) {
   acquire();
   const LockGuard lock(mutex, std::adopt_lock);
   check();
@@ -65,7 +65,7 @@ Request* SendComm::isend(std::span<const std::byte> payload, int tag) {
 
 // A request completes once the kernel has every byte, because NCCL may make no further
 // call for a long time.
-std::optional<std::size_t> SendComm::finish(Request& request) {
+std::optional<std::size_t> SendComm::finish(CommRequest& request) {
   auto& sending = static_cast<SendRequest&>(request);
   const bool released = sending.message->released() == sending.nbytes;
   if (!released || connection().link().flushed() < sending.frames_end) {

@@ -25,10 +25,10 @@ class SendComm final : public Comm {
   // Starts to send a message. The caller must not change `payload` until test() has
   // completed the request. Returns null if too many requests are in flight. Throws
   // Failure.
-  Request* isend(std::span<const std::byte> payload, int tag) EXCLUDES(mutex);
+  CommRequest* isend(std::span<const std::byte> payload, int tag) EXCLUDES(mutex);
 
  private:
-  struct SendRequest : Request {
+  struct SendRequest : CommRequest {
     std::optional<stream::SentMessage> message;
     std::size_t nbytes = 0;
     std::uint64_t frames_end = 0;  // position on stream 0 after the message's frames
@@ -38,7 +38,7 @@ class SendComm final : public Comm {
 
   void on_message(std::unique_ptr<stream::ReceivedMessage> message) override
       REQUIRES(mutex);
-  std::optional<std::size_t> finish(Request& request) override REQUIRES(mutex);
+  std::optional<std::size_t> finish(CommRequest& request) override REQUIRES(mutex);
   bool idle() const override REQUIRES(mutex);
 
   std::array<SendRequest, kMaxRequests> requests_ GUARDED_BY(mutex);

@@ -22,7 +22,7 @@ ReceivedMessage::ReceivedMessage(Inbox& inbox, const Frame& frame,
 
 ReceivedMessage::~ReceivedMessage() {
   if (inbox_ != nullptr) inbox_->remove(*this);
-  for (Segment& segment : segments_) pool_->give(std::move(segment));
+  for (PayloadSegment& segment : segments_) pool_->give(std::move(segment));
 }
 
 void ReceivedMessage::accept(std::span<std::byte> into) {
