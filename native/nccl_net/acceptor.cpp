@@ -7,7 +7,7 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-constexpr std::size_t kMaxWaiting = 1024;  // newcomers, and as many streams
+constexpr std::size_t kMaxWaiting = 1024;  // in each of the two queues
 
 Identity make_identity(const stream::Nonce& name, const Device& device,
                        const Settings& settings) {

@@ -21,7 +21,7 @@ namespace bluecomm::nccl_net {
 namespace {
 
 // How long close() waits for the peer to acknowledge what was sent, and how long it
-// sleeps between two looks.
+// sleeps between two checks.
 constexpr std::chrono::milliseconds kLinger{1000};
 constexpr std::chrono::milliseconds kPollInterval{1};
 
@@ -150,7 +150,7 @@ bool Comm::move(Clock::time_point now) {
   const bool moved = connection_.advance(now);
   const std::uint64_t queued = connection_.link().queued();
   while (auto message = connection_.take_arrived()) on_message(std::move(message));
-  // Sends what handling the messages has queued.
+  // Sends the frames that the messages' handlers have queued.
   if (connection_.link().queued() != queued) connection_.advance(now);
   if (const auto end = connection_.take_end()) {
     fail(abi::kRemoteError, end->empty() ? "the peer has closed the connection" : *end);

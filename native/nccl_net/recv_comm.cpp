@@ -34,8 +34,8 @@ CommRequest* RecvComm::irecv(std::span<std::byte> into) {
   slot->into = into;
   posted_.push_back(&*slot);
   ++posted_so_far_;
-  // Announces the buffer, so that the sender need not wait until it has announced the
-  // message.
+  // Announces the buffer, so that the sender can send a long message without waiting
+  // for a grant.
   if (unexpected_.empty() && expects_) connection().expect(posted_so_far_, into);
   match();
   push(Clock::now());

@@ -67,7 +67,7 @@ void Connection::open(Connector::First first) {
   group_ = first.group;
   const int fd = first.socket.get();
   if (options_.streams == 0) {
-    // A second stream brings nothing between processes of one machine.
+    // Between processes of one machine, a second stream gains nothing.
     const bool stays = stays_on_this_machine(fd);
     const bool shares = options_.count != nullptr && !stays;
     count_.emplace(shares ? options_.count
@@ -179,7 +179,7 @@ void Connection::close_link() {
   state_ = State::kGone;
   watches_.clear();
   opener_.reset();
-  count_.reset();  // the number is shared with other links
+  count_.reset();  // links that share the count continue without this one
   link_.end();
   connector_.stop();
 }

@@ -125,7 +125,7 @@ void Handshake::check_proof() {
   state_ = right ? State::kDone : State::kFailed;
 }
 
-// The label prevents that the MAC of one message is accepted for another one.
+// The label prevents the MAC of one message from being accepted for another.
 Digest Handshake::keyed(const char* label) const {
   const std::string_view text(label);
   const auto words = std::as_bytes(std::span(text));
