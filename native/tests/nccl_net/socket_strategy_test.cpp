@@ -40,10 +40,10 @@ TEST(nccl_net_socket_strategy, every_byte_arrives_with_and_without_data_sockets)
     Ends ends = make_ends(1 + sockets);
     const auto sender = make(true, std::move(ends.sender), threads);
     const auto receiver = make(false, std::move(ends.receiver), threads);
-    Script script(5);
+    MessageSequence sequence(5);
     for (std::uint64_t k = 0; k < 30; ++k) {
-      std::vector<std::byte> data(script.next_size());
-      script.fill(k, data);
+      std::vector<std::byte> data(sequence.next_size());
+      sequence.fill(k, data);
       std::vector<std::byte> into(data.size() + 100);
       SocketStrategy::SocketRequest* const sent =
           sender->post(data.data(), data.size());
@@ -62,7 +62,7 @@ TEST(nccl_net_socket_strategy, every_byte_arrives_with_and_without_data_sockets)
         return is_sent || (is_sent = sender->test(*sent, &ignored));
       });
       CHECK_EQ(size, data.size());
-      CHECK(script.matches(k, std::span(into).first(size)));
+      CHECK(sequence.matches(k, std::span(into).first(size)));
     }
   }
 }
