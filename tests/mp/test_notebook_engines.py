@@ -108,8 +108,8 @@ def test_a_killed_driver_leaves_nothing(tmp_path: Path) -> None:
         assert "did not end in order, so its state was removed" in done.stderr
         done = book.ibfrun("stop")
         assert done.stderr == (
-            "ibfrun: error: no job of profile 'bluefog' is running; what the last one "
-            f"said is in {book.profile.log}\n"
+            "ibfrun: error: no job of profile 'bluefog' is running; the log of the "
+            f"last one is {book.profile.log}\n"
         )
 
 
