@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from bluecomm.runtime import Handle
-from bluecomm.runtime.handle import Result
+from bluecomm.runtime.handle import FinishedHandle, RequestHandle, Result
 
 __all__ = ["poll", "synchronize", "wait"]
+
+# Checked first, because isinstance() is slow for an abstract class.
+_USUAL = frozenset({FinishedHandle, RequestHandle})
 
 
 def poll(handle: Handle[Result]) -> bool:
@@ -42,7 +45,7 @@ def synchronize(handle: Handle[Result], timeout_s: float | None = None) -> Resul
 
 
 def _checked(handle: Handle[Result]) -> Handle[Result]:
-    if not isinstance(handle, Handle):
+    if type(handle) not in _USUAL and not isinstance(handle, Handle):
         raise TypeError(
             "expected the handle that a nonblocking operation returned, got "
             f"{handle!r:.80}"

@@ -63,7 +63,7 @@ class Handle(abc.ABC, Generic[Result]):
                 the handle can be waited for again. Default: the operation's deadline.
 
         Returns:
-            What the blocking form of the operation returns.
+            The result of the blocking form of the operation.
 
         Raises:
             ValueError: The handle has been waited for already.
