@@ -13,8 +13,8 @@ namespace bluecomm {
 // cores, because a spinning waiter then keeps the others from arriving.
 class FutexBarrier {
  public:
-  // Returns the number of missing ranks: 0, or more if the deadline has passed. In that
-  // case the barrier must not be used again.
+  // Waits for all ranks. Returns the number of ranks that are missing at the deadline,
+  // or 0. If it is not 0, the barrier must not be used again.
   int wait(int world_size, int spins, std::chrono::steady_clock::time_point deadline);
 
  private:

@@ -1,6 +1,6 @@
-// The lower bounds that `python -m bluecomm.bench` compares the engine with, on one
+// The operations with which `python -m bluecomm.bench` measures the lower bounds on one
 // machine. bluecomm/bench/limit.py calls them on the program's thread, on all ranks at
-// once; ranks meet in a futex barrier in the shared file.
+// once; the ranks meet at a futex barrier in the shared file.
 #include "bench/raw_memory.h"
 
 #include <sys/mman.h>
@@ -18,8 +18,9 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-// Sizes up to which reading from slots is faster, measured on 2 cores. An allreduce in
-// place is faster with slots up to kSlotBytes.
+// Up to these sizes, reading from slots is faster than reading in place, as measured on
+// 2 cores with a spinning and a sleeping barrier. An in-place allreduce is faster with
+// slots up to kSlotBytes.
 constexpr std::size_t kSmallPassSpinning = 1 << 10;
 constexpr std::size_t kSmallPassSleeping = 16 << 10;
 

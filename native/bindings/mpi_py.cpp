@@ -57,7 +57,7 @@ class LateCallTimer {
       : thread_([this, deadline = deadline_after(limit_s), &late] {
           if (!wait_until(deadline)) call(late);
         }) {}
-  // To be called without the GIL.
+  // Must be called without the GIL.
   ~LateCallTimer() {
     {
       const LockGuard lock(mutex_);

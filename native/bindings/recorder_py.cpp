@@ -28,7 +28,7 @@ std::shared_ptr<Recorder> make_recorder(const std::string& path, std::size_t nby
 
 void mark(Recorder& self, EventType type, std::string_view activity,
           std::string_view tensor) {
-  // A forked child shares the file but is not the rank.
+  // A forked child shares the mapped file, but must not record events as the rank.
   if (::getpid() != self.owner()) return;
   Event event;
   event.type = type;

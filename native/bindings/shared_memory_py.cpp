@@ -30,7 +30,7 @@ py::buffer_info buffer_of(SharedBlock& block) {
 }  // namespace
 
 void register_shared_memory(py::module_& module) {
-  // A block keeps its allocator alive by itself.
+  // A block owns a reference to its allocator, so py::keep_alive is not needed.
   py::class_<SharedBlock, std::shared_ptr<SharedBlock>>(module, "SharedBlock",
                                                         py::buffer_protocol())
       .def_property_readonly("address", &address_of)

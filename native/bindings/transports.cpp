@@ -50,13 +50,14 @@ std::unique_ptr<Transport> make_mpi(const TransportOptions& options) {
   MpiOptions made;
   made.rank = options.rank;
   made.session = options.mpi;
-  // A message that must be asked for waits for three sleeps of a peer, not one.
+  // Ranks sleep between polls. An eager message waits for one such sleep; a larger one,
+  // which the receiver must request first, waits for three.
   made.eager_bytes = std::max(options.eager_bytes, mpi::kMaxEager);
   return std::make_unique<MpiTransport>(std::move(made));
 }
 
-// If the probe fails, this rank offers no shared memory, so all peers reach it over
-// another transport, and it reaches them over that one, too.
+// If the probe fails, this rank offers no shared memory, so it and its peers use
+// another transport in both directions.
 bool shm_works(const TransportOptions& options) {
   return probe_shm(options.socket_dir, options.rank).empty();
 }

@@ -12,7 +12,7 @@
 
 namespace bluecomm::bindings {
 
-// All that any transport is made from. Each transport takes what it needs.
+// The options of all transports. Each transport uses those that it needs.
 struct TransportOptions {
   int rank = 0;
   std::string job;

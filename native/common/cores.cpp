@@ -38,7 +38,7 @@ int limit_v1(const std::string& group) {
 }
 
 // Returns the lowest limit of the group `path` and of the groups above it. In a
-// container the path may belong to another view of the tree; groups that do not exist
+// container, the path may be that on the host; groups that do not exist under `mount`
 // are skipped.
 template <typename Limit>
 int least_limit(const std::string& mount, std::string path, Limit limit) {

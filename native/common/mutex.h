@@ -74,9 +74,10 @@ class SCOPED_CAPABILITY LockGuard {
   Mutex& mutex_;
 };
 
-// Holds a Mutex. It can be released before the scope ends, taken again, and waited
-// with. Not movable, but a function may return one that it constructs in its return
-// statement. The analysis then checks the callers of the function, but not its body:
+// Holds a Mutex, which it can also release early and lock again, and with which a
+// ConditionVariable can wait. Not movable, but a function may return one that it
+// constructs in its return statement. The analysis then checks the callers of the
+// function, but not its body:
 //   UniqueLock hold() ACQUIRE(mutex_) NO_THREAD_SAFETY_ANALYSIS {
 //     return UniqueLock(mutex_);
 //   }

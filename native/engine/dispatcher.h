@@ -33,8 +33,8 @@ struct PendingRequest {
   std::string name;
   double age_s = 0;
   std::vector<int> waiting_for;
-  // What those ranks have to do, such as "to answer"; empty if they have to take part
-  // in the operation.
+  // The action that is expected of those ranks, such as "to answer"; empty if they have
+  // to take part in the operation.
   std::string wish;
   std::size_t received_bytes = 0;
   std::size_t expected_bytes = 0;
@@ -68,8 +68,8 @@ struct EngineConfig {
   std::function<Result(std::size_t nbytes)> allocate;
 };
 
-// All requests of one rank: starts operations, hands them what arrives and ends them;
-// passes messages about windows to its WindowService.
+// Manages all requests of one rank: starts operations, passes arriving messages to
+// them, and ends them. Passes messages about windows to its WindowService.
 //
 // It has no thread and never waits: each call does what is possible now. Guarded by the
 // engine's progress lock, except next_request_id() and wait_stats().
@@ -116,12 +116,13 @@ class Dispatcher final : private Receiver {
   WindowService& windows() { return windows_; }
 
   // Moves at most about kBudget bytes of each operation. Returns whether anything
-  // changed; then it should be called again.
+  // changed; if so, the caller should call it again.
   bool poll();
   bool outstanding() const { return requests_.outstanding() || windows_.outstanding(); }
   // The number of requests that have ended.
   std::uint64_t completions() const { return requests_.completions(); }
-  // Returns when poll() has to be called even if no transport wakes the leader.
+  // Returns the time at which poll() must be called even if no transport wakes the
+  // leader.
   Clock::time_point next_timer() const;
   // Returns the transports that have not failed.
   std::span<const std::unique_ptr<Transport>> transports() const { return transports_; }
@@ -131,15 +132,16 @@ class Dispatcher final : private Receiver {
   bool closed() const;
   // Calls Transport::release_backend() on all transports.
   void release_backends();
-  // Drops all messages and transports. Memory that a transport leaves to be read is
-  // never freed; held() lists its requests.
+  // Drops all messages and transports. Memory that may still be read afterwards is
+  // never freed; held() lists the requests that own it.
   void free();
   void abandon_after_fork() noexcept;
 
  private:
   static constexpr std::size_t kBudget = 1 << 20;
 
-  // Receiver. They only store what happened, because the transport is being polled.
+  // Receiver. These functions only store the event, because the transport calls them
+  // from within poll().
   void on_message(int peer, std::unique_ptr<Incoming> message) override;
   void on_lost(int peer, Status status) override;
   void on_goodbye(int peer) override;
@@ -170,8 +172,8 @@ class Dispatcher final : private Receiver {
   const EngineConfig config_;
   const std::uint64_t job_;
   std::vector<std::unique_ptr<Transport>> transports_;
-  // Transports that have thrown. Nothing is asked of them, because their state is
-  // unknown, but their channels are still in use.
+  // Transports that have thrown. The dispatcher no longer calls them, because their
+  // state is unknown, but keeps them, because their channels are still in use.
   std::vector<std::unique_ptr<Transport>> broken_transports_;
   std::string broken_;  // the reason why no operation can start, after that
   Peers peers_;

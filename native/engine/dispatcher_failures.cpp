@@ -126,7 +126,7 @@ void Dispatcher::fail_mismatch(Operation& operation, int peer, const Envelope& t
                         {peer, peers_.describe_rank(peer), theirs}),
       peer};
   fail_operation(operation, status);
-  // The peer need not be among the ranks that this rank's call exchanges with.
+  // The peer may be a rank with which this rank's call exchanges no messages.
   send_abort(peer, ours, status);
 }
 
@@ -217,7 +217,7 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
     case Matching::Standing::kUnfinished:
     case Matching::Standing::kPast:
       matching_.remember_failure(key);
-      // It does no harm if the peer has shut down after this rank's call has ended.
+      // A peer that shuts down after this rank's call has ended does no harm.
       if (status.code != Code::kClosed) {
         late_failures_.try_emplace(key.group, std::move(status));
       }

@@ -1,6 +1,6 @@
-// Locks the dispatcher for each call, and waits. Called by the program's threads,
-// except poll() and the sleeping functions, which Progress calls on the thread that
-// leads.
+// Forwards calls to the dispatcher under the progress lock, and waits for requests. The
+// program's threads call these functions, except poll() and the sleeping functions,
+// which Progress calls on the leading thread.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -259,7 +259,7 @@ bool Engine::prepare_sleep() {
   const auto transports = dispatcher_.transports();
   for (std::size_t i = 0; i < transports.size(); ++i) {
     if (transports[i]->prepare_sleep()) continue;
-    // finish_sleep() follows each call of prepare_sleep(), also one that returned
+    // finish_sleep() follows each call of prepare_sleep(), even one that returned
     // false.
     for (std::size_t j = 0; j <= i; ++j) transports[j]->finish_sleep();
     return false;

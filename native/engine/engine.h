@@ -23,11 +23,11 @@ namespace bluecomm {
 class Engine final : public WindowHost, private Work {
  public:
   Engine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports);
-  // Frees everything at once. Call close() before to say goodbye to the peers.
+  // Frees everything at once. Call close() first to say goodbye to the peers.
   ~Engine() override;
 
   std::map<std::string, std::string> offers();
-  // Opens the channels and starts the progress thread. To be called once.
+  // Opens the channels and starts the progress thread. Call it once.
   void start(std::vector<Peer> peers);
   std::string transport_of(int rank);
   // See Group for `machine_of`. Throws std::invalid_argument if the list has an unknown
@@ -82,8 +82,8 @@ class Engine final : public WindowHost, private Work {
   Stats stats();
   void reset_stats();
 
-  // From suspend() to resume() no message moves, wait() returns nothing at once, and
-  // deadlines are put off.
+  // Between suspend() and resume(), no message moves, wait() returns nothing
+  // immediately, and deadlines are extended.
   void suspend();
   void resume();
 
@@ -91,7 +91,7 @@ class Engine final : public WindowHost, private Work {
   // stops the thread.
   void close(Clock::duration limit);
 
-  // To be called when MPI_Finalize begins; see Transport::release_backend().
+  // Call this when MPI_Finalize begins; see Transport::release_backend().
   void release_backends();
 
   // Keep all other threads out of the engine during a fork.

@@ -20,10 +20,10 @@
 
 namespace bluecomm {
 
-// Identifies one call of an operation, equally on all ranks that take part. `sequence`
-// counts the calls with this (group, name). The hash `name` includes the kind if the
-// call has no name, and the pair of ranks for pair_gossip, so these are counted
-// separately.
+// Identifies one call of an operation; all ranks that take part compute the same key.
+// `sequence` counts the calls with this (group, name). The hash `name` includes the
+// kind if the call has no name, and the pair of ranks for pair_gossip, so these are
+// counted separately.
 struct Key {
   std::uint64_t group = 0;
   std::uint64_t name = 0;

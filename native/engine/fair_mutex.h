@@ -8,7 +8,7 @@
 
 namespace bluecomm {
 
-// A mutex whose holder cannot lock it again before a waiting thread has had it. So a
+// A mutex whose holder cannot lock it again before a waiting thread has held it. So a
 // leader that moves megabytes in short steps lets other threads in between the steps.
 class CAPABILITY("mutex") FairMutex {
  public:

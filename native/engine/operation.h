@@ -77,7 +77,7 @@ class Operation final : public BaseRequest {
   // Ends the call with a status and cancels its messages.
   void finish(Status status);
 
-  // What the running phase still waits for.
+  // The messages that the running phase still waits for.
   struct Unfinished {
     std::vector<Missing> missing;
     std::vector<int> not_taken;  // peers that still read this rank's messages

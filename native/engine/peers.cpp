@@ -30,7 +30,8 @@ void Peers::connect(std::vector<Peer> peers,
                      [&](const auto& one) { return one->reaches(known); });
     if (transport == transports.end()) {
       std::string text = "no transport reaches " + describe_process(rank) +
-                         " from rank " + std::to_string(rank_) + "; there are:";
+                         " from rank " + std::to_string(rank_) +
+                         "; the transports are:";
       for (const auto& one : transports) text.append(" ").append(one->name());
       throw std::invalid_argument(text);
     }

@@ -61,7 +61,8 @@ class Peers {
   // reason.
   void explain(int rank, std::string text);
 
-  // Return when operations that need this peer fail, if it is gone, and why.
+  // Return the time at which operations that need this peer fail, if it is gone, and
+  // the reason.
   Clock::time_point grace_until(int rank) const { return entry(rank).grace_until; }
   const std::string& reason(int rank) const { return entry(rank).reason; }
   std::span<const int> gone() const { return gone_; }

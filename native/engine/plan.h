@@ -25,17 +25,14 @@
 //   `linger` are an exception: they may be read until the operation ends. So a later
 //   phase may overwrite memory that an earlier phase has sent, unless that send
 //   lingers.
-// - A gather may overwrite memory that the same phase sends, or that a lingering send
-// of
-//   an earlier phase sends, only if `overwrites_sent` is set. A chunk that is still
-//   being read is then combined into scratch memory and written back after its release.
-// - A gather may have a Source without a peer: this rank's own memory. That memory may
-// be
-//   exactly the gather's `dst`; it must not overlap any `dst` of the phase otherwise.
+// - A gather may overwrite memory that the same phase or a lingering send of an earlier
+//   phase sends only if `overwrites_sent` is set. A chunk that is still being read is
+//   then combined into scratch memory and written back after its release.
+// - A gather may have a Source without a peer: this rank's own memory. That memory is
+//   exactly the gather's `dst`, or does not overlap any `dst` of the phase.
 // - The `dst` of a phase do not overlap one another.
-// - A phase may be empty. A message may have no bytes; it is sent nevertheless, so that
-// a
-//   rank that called another operation is noticed.
+// - A phase may be empty. A message without bytes is sent nevertheless, so that ranks
+//   notice if one of them called another operation.
 
 namespace bluecomm {
 

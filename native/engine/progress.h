@@ -64,8 +64,8 @@ class Progress {
   // polls.
   void set_yield(std::chrono::microseconds yield) { yield_ = yield; }
 
-  // Runs `body` under the progress lock. `body` may leave work behind, but no thread is
-  // woken for it: the caller is about to wait and will do it; otherwise the progress
+  // Runs `body` under the progress lock. If `body` leaves work behind, no thread is
+  // woken: the caller is about to wait and does the work itself, or else the progress
   // thread polls soon.
   template <typename Body>
   auto run(Body&& body) {
@@ -74,8 +74,8 @@ class Progress {
     return std::forward<Body>(body)();
   }
 
-  // Runs `body` likewise, for a caller that continues with something else: the progress
-  // thread is woken for the work that is left, if no caller drives.
+  // Like run(), for a caller that continues with something else: if `body` leaves work
+  // behind and no caller drives, wakes the progress thread.
   template <typename Body>
   auto submit(Body&& body) {
     const FairLock lock(mutex_);

@@ -2,9 +2,9 @@
 //
 //   at_level(level, [=] BLUECOMM_INLINE { for (...) dst[i] = a[i] + b[i]; });
 //
-// The lambda is inlined into one function per level, where the compiler vectorises it
+// The lambda is inlined into one function per level, where the compiler vectorizes it
 // for that level. This is an explicit switch rather than target_clones, because the
-// resolvers of target_clones run before the sanitizers are initialised, and because
+// resolvers of target_clones run before the sanitizers are initialized, and because
 // tests must be able to choose a level.
 #pragma once
 

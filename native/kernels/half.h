@@ -1,7 +1,7 @@
 // Conversion of single 16-bit floats to float32 and back, without F16C.
 //
-// The compiled functions have no branches, so loops over them vectorise. They produce
-// the same bits as F16C.
+// The compiled functions have no branches, so the compiler vectorizes loops over them.
+// They produce the same bits as F16C.
 #pragma once
 
 #include <bit>

@@ -13,9 +13,9 @@
 // which differ between implementations. bluecomm does not link to an MPI library:
 // open_library() binds one that is found at run time.
 //
-// Threads: as MPI's thread level says; with kSerialized or higher, one thread at a
-// time. Every function throws std::runtime_error with MPI's own text if MPI reports an
-// error. Only duplicate(), init() and finalize() block.
+// Threads: MPI's thread level applies. With kSerialized or higher, any thread may call,
+// but only one at a time. Every function throws std::runtime_error with MPI's own text
+// if MPI reports an error. Only duplicate(), init() and finalize() block.
 
 namespace bluecomm::mpi {
 
@@ -23,7 +23,7 @@ enum class ThreadLevel { kSingle, kFunneled, kSerialized, kMultiple };
 
 inline constexpr int kAnySource = -1;
 
-// Every MPI allows tags from 0 to kMaxTag.
+// Every MPI implementation allows tags from 0 to kMaxTag.
 inline constexpr int kMaxTag = 32767;
 
 // A request that has been started. Its memory must stay alive until test() has
@@ -68,8 +68,8 @@ class Communicator {
   // is no longer valid.
   virtual std::optional<Completion> test(RequestHandle& request) = 0;
   // Appends the completions among `requests` to `ended`; those requests are no longer
-  // valid. MPI may move messages only if it finds none complete, and not test again
-  // afterwards.
+  // valid. MPI may make progress only after it has found none complete, and then return
+  // without testing them again.
   virtual void test_some(std::span<RequestHandle> requests,
                          std::vector<IndexedCompletion>& ended) = 0;
   // Asks MPI to cancel a receive. test() reports its completion.

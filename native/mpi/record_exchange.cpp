@@ -1,7 +1,7 @@
 // Exchanges one record per rank over MPI with a deadline, which MPI_Allgather does not
-// have: rank 0 receives a record from each rank, broadcasts all of them, or tells who
-// is missing. Called on the thread that initializes bluecomm, which blocks and sleeps
-// between tests of its requests.
+// have: rank 0 receives a record from each rank, then either broadcasts all records or
+// names the missing ranks. Called on the thread that initializes bluecomm, which blocks
+// and sleeps between tests of its requests.
 #include "mpi/record_exchange.h"
 
 #include <algorithm>
@@ -27,8 +27,8 @@ constexpr std::chrono::microseconds kLongestNap{2000};
 
 using Bytes = std::vector<std::byte>;
 
-// Rank 0's reply at the end: how many ranks are missing and which, or how many bytes
-// the broadcast of the records has.
+// Rank 0's final reply: the number of missing ranks and the first of them, or the
+// length of the broadcast of the records.
 struct RootReply {
   std::uint64_t nbytes = 0;
   std::uint64_t missing_count = 0;
@@ -134,7 +134,8 @@ class RecordExchange {
     return conclude(std::move(records), std::move(missing));
   }
 
-  // Receives the next part of a record. Returns true if it has come.
+  // Receives the next part of a record, its length or its bytes. Returns false if that
+  // part has not arrived.
   bool receive(PendingRecord& peer, int from) {
     if (!communicator_.test(peer.request)) return false;
     if (peer.has_length) {

@@ -35,8 +35,9 @@ class Session {
   // give the next one these messages, or crash (Open MPI 4.1).
   ~Session();
 
-  // Waits for all ranks of `communicator`, then duplicates it. Returns null if they
-  // did not all come, with `missing` set unless the wait was interrupted.
+  // Waits for all ranks of `communicator`, then duplicates it. If some of them are
+  // missing at the deadline, returns null and sets `missing`; returns null as well if
+  // the wait was interrupted.
   static std::shared_ptr<Session> open(std::shared_ptr<Library> library,
                                        std::shared_ptr<Communicator> communicator,
                                        std::chrono::steady_clock::time_point deadline,
@@ -55,7 +56,7 @@ class Session {
                             const std::function<bool()>& interrupted);
 
   // Returns a port, one for each transport. Throws std::runtime_error when none is
-  // left: a port to which messages may still come is not given back.
+  // left: a port at which messages may still arrive is never reused.
   int take_port();
   void give_port(int port) { free_ports_.push_back(port); }
 

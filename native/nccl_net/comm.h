@@ -79,7 +79,7 @@ class Comm : public Maintained {
   // Like advance(), but does not ask the kernel what has arrived.
   void push(Clock::time_point now) REQUIRES(mutex);
 
-  // Handles a message of the peer.
+  // Handles a message from the peer.
   virtual void on_message(std::unique_ptr<stream::ReceivedMessage> message)
       REQUIRES(mutex) = 0;
   // Called at each heartbeat.
@@ -113,7 +113,7 @@ class Comm : public Maintained {
   stream::Connection connection_ GUARDED_BY(mutex);
   std::optional<Failure> failure_ GUARDED_BY(mutex);
   Clock::time_point last_beat_ GUARDED_BY(mutex);
-  Clock::time_point heard_at_ GUARDED_BY(mutex);  // when bytes of the peer last arrived
+  Clock::time_point heard_at_ GUARDED_BY(mutex);  // when the peer's bytes last arrived
   std::uint64_t bytes_received_ GUARDED_BY(mutex) = 0;
   std::uint64_t frames_queued_ GUARDED_BY(mutex) = 0;
   std::atomic<IoThread*> io_thread_ = nullptr;

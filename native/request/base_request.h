@@ -33,7 +33,7 @@ static_assert(static_cast<std::size_t>(RequestKind::kWinMutex) + 1 == kRequestKi
 
 constexpr bool is_operation(RequestKind kind) { return kind < RequestKind::kWinCreate; }
 
-// What WaitStats notes about a request while it runs.
+// The notes that WaitStats takes about a running request.
 struct WaitNotes {
   bool waits = false;
   int blocker = -1;  // a peer that the request waits for

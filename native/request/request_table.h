@@ -26,16 +26,16 @@ class RequestTable {
   // Throws std::invalid_argument for an unknown id.
   const RequestPtr& at(RequestId id) const;
 
-  // Takes a request that is done out of the list of active ones.
+  // Removes a request that is done from active().
   void end(const BaseRequest& request);
 
-  // Forgets a request that is done. Returns false while a transport reads its memory;
-  // take_finished() then reports the id once it no longer does. Throws
+  // Forgets a request that is done. Returns false while a transport still reads its
+  // memory; take_finished() reports the id when the transport has finished. Throws
   // std::invalid_argument for a request that is not done.
   bool release(RequestId id);
 
-  // Returns the ids of requests that have ended since the last call and whose memory
-  // nobody reads, except those already released.
+  // Returns the ids of requests that have ended since the last call and whose memory no
+  // transport reads, except those already released.
   std::vector<RequestId> take_finished();
   // Returns the ids of requests that have ended while a transport reads their memory.
   std::vector<RequestId> held() const;
@@ -58,7 +58,7 @@ class RequestTable {
   std::vector<RequestPtr> expired(Clock::time_point now) const;
 
   // Keeps the memory of held() until the process ends, because no transport will report
-  // any more what it reads.
+  // when it has stopped reading.
   void never_free_held() const;
 
  private:

@@ -19,10 +19,11 @@ namespace bluecomm {
 // Counts what one rank's requests do and which peers they wait for, and writes the same
 // to a Recorder if there is one.
 //
-// An operation waits while it lacks something from a peer and nothing can be moved. The
-// time until the last of the peers that it lacked had called the operation is counted
-// for that peer, as late; the rest for the peer whose data came (or was taken) last. So
-// no time is counted twice, and it is counted for the peer that held up the operation.
+// An operation waits while it needs something from peers and no data can be moved. The
+// time until the last of these peers has called the operation counts for that peer, as
+// late. The remaining time counts for the peer whose data arrived (or was taken) last.
+// So no time is counted twice, and all of it counts for the peer that held up the
+// operation.
 //
 // Operations are counted under the engine's progress lock, so their calls must hold it,
 // except blocked(). Calls about windows may be counted by any thread, because those
@@ -44,7 +45,8 @@ class WaitStats {
   void header(BaseRequest& request, int peer, Clock::time_point now);
   // Called when the turn that began at `now` has moved bytes of the request.
   void moved(BaseRequest& request, Clock::time_point now);
-  // Called when it has not, because `blocker` has not sent or taken its data.
+  // Called when that turn has moved no bytes, because `blocker` has not sent or taken
+  // its data.
   void stalled(BaseRequest& request, int blocker, Clock::time_point now);
   // Called when the calling thread has copied or combined bytes since `begin`. Does
   // nothing unless records().

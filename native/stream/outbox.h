@@ -51,8 +51,8 @@ class SentMessage {
 // The messages of a link that are not written completely, and the source of their
 // chunks. All messages that the peer has granted room for are in flight together. A
 // stream that has room takes the next chunk: alternately one of the oldest message,
-// which thereby gets half of the link, and one of the others in a round. So a short
-// message is finished after two chunks for each longer one.
+// which thereby gets half of the link, and one of the other messages, in round-robin
+// order. So a short message is finished after two chunks for each longer one.
 class Outbox {
  public:
   Outbox(Streams& streams, std::size_t eager_bytes)
@@ -74,7 +74,7 @@ class Outbox {
   // Called when the kernel has taken a started chunk completely.
   void finish(std::uint64_t message, std::size_t offset, std::size_t nbytes);
 
-  // Handle frames of the peer. Return a defect, or nothing.
+  // Handle frames from the peer. Return a defect, or nothing.
   std::string_view grant(const Frame& frame);
   std::string_view expect(const Frame& frame);
   std::string_view discard(const Frame& frame);

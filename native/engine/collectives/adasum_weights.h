@@ -5,10 +5,10 @@
 //   adasum(a, b) = (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b,
 //
 // which is their sum if they are orthogonal and their mean if they are equal. The
-// adasum of more tensors is that of two adasums: of the first ones and of the last
-// ones. Each adasum is a weighted sum of the tensors, so every inner product follows
-// from the inner products of the tensors, and no tensor has to be combined before all
-// weights are known.
+// adasum of more than two tensors is the adasum of two results: that of the first
+// tensors and that of the last ones. Each adasum is a weighted sum of the tensors, so
+// every inner product follows from the inner products of the tensors, and no tensor has
+// to be combined before all weights are known.
 #pragma once
 
 #include <cstddef>

@@ -54,7 +54,7 @@ void add_allreduce(Algorithm algorithm, Plan& plan, std::size_t first, const Tea
     case Algorithm::kBlocks:
       break;
   }
-  throw std::logic_error("this algorithm does not belong to add_allreduce()");
+  throw std::logic_error("add_allreduce() does not implement this algorithm");
 }
 
 std::size_t allreduce_phases(Algorithm algorithm, int members) {
@@ -75,12 +75,12 @@ std::size_t allreduce_phases(Algorithm algorithm, int members) {
     case Algorithm::kBlocks:
       break;
   }
-  throw std::logic_error("this algorithm does not belong to add_allreduce()");
+  throw std::logic_error("add_allreduce() does not implement this algorithm");
 }
 
 namespace {
 
-// Adds what a team of one member has to do: scale its value or copy it, if needed.
+// Adds the work of a team of one member, which scales or copies its value if needed.
 void add_own_result(Plan& plan, const Reduction& reduction, const Buffers& buffers) {
   const bool is_scaled = reduction.prescale != 1.0 || reduction.postscale != 1.0;
   if (buffers.in_place() && !is_scaled) return;

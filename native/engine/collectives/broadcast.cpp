@@ -22,8 +22,8 @@ int my_number(const Request& request) {
 }
 
 // Sends to a child, which answers with an empty message. Without the answer, a rank
-// that wrongly believes to be the root would never notice, because short messages leave
-// it without waiting for a receiver.
+// that wrongly considers itself the root would never notice, because short messages are
+// sent without waiting for a receiver.
 void give(Phase& phase, int child, std::span<const std::byte> bytes) {
   phase.sends.push_back({.peer = child, .slot = 0, .bytes = bytes});
   phase.gathers.push_back(copy_from(child, 0, {}));

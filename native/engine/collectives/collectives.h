@@ -37,11 +37,11 @@ Plan plan_neighbor_allgather(const Request& request, const Tuning& tuning);
 //          (weight of j here) * (weight of this rank in j's destinations) * input of j.
 Plan plan_neighbor_allreduce(const Request& request, const Tuning& tuning);
 
-// Does neighbor_allreduce between machines, on the average of each machine's inputs.
-// All members of a machine get the same bits.
+// Runs neighbor_allreduce between machines on the average of each machine's inputs. All
+// members of a machine get the same bits.
 Plan plan_hierarchical_neighbor_allreduce(const Request& request, const Tuning& tuning);
 
-// Does neighbor_allreduce with one member, which is both source and destination.
+// Runs neighbor_allreduce with one member, which is both source and destination.
 Plan plan_pair_gossip(const Request& request, const Tuning& tuning);
 
 }  // namespace bluecomm

@@ -54,7 +54,7 @@ void add_direct_allreduce(Plan& plan, std::size_t first, const Team& team,
                             slices[team.me].of(buffers.output), slices);
   add_direct_allgather(plan, first + 1, team, buffers.output, slices);
   // The arrival of a member's reduced slice shows that the member has read its inputs,
-  // so nobody waits for the release of these sends between the phases.
+  // so the next phase need not wait for the release of these sends.
   for (Send& send : std::span(plan.phases[first].sends).subspan(sends_before)) {
     send.lingers = true;
   }

@@ -30,8 +30,9 @@ void add_direct_allgather(Plan& plan, std::size_t number, const Team& team,
 void add_direct_allreduce(Plan& plan, std::size_t first, const Team& team,
                           const Reduction& reduction, const Buffers& buffers);
 
-// Adds an allreduce of one block of at most about `block_bytes` after another, each in
-// two phases. Between blocks, no member waits until its sends have been read.
+// Adds an allreduce that processes one block after another, each in two phases. A block
+// has at most about `block_bytes` bytes. Between blocks, no member waits until its
+// sends have been read.
 void add_block_allreduce(Plan& plan, const Team& team, const Reduction& reduction,
                          const Buffers& buffers, std::size_t block_bytes);
 

@@ -13,8 +13,8 @@ int member_at(int number, int extra) {
   return number < extra ? 2 * number : number + extra;
 }
 
-// Combines this member's value with that of member `other`, starting with the lower
-// member's.
+// Combines this member's value with that of member `other`, the lower member's value
+// first.
 Gather combine_with(int other, const Team& team, std::span<const std::byte> value,
                     std::span<std::byte> output, const Reduction& reduction,
                     bool is_last) {

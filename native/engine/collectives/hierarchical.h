@@ -8,11 +8,10 @@
 namespace bluecomm {
 
 // Adds an allreduce for groups with several members per machine:
-// 1. The members of a machine reduce among themselves, each one slice of the tensor.
-// 2. Each member reduces its bytes with the members that own the same bytes on the
-// other
-//    machines, all at once, so that each byte leaves a machine once and all links are
-//    used.
+// 1. The members of a machine reduce the tensor among themselves, one slice each.
+// 2. Each member reduces its bytes with the members that own the same bytes on other
+//    machines. All members do so at once, so that each byte leaves a machine once and
+//    all links are used.
 // 3. The members of a machine copy one another's slices.
 // Machines may have different numbers of members (see Piece in layout.h).
 void add_hierarchical_allreduce(Plan& plan, std::size_t first, const Group& group,

@@ -16,7 +16,7 @@ Neighbors neighbors_of(const Team& team) {
 }
 
 // Slice k starts at member k + 1 and is summed on its way to member k, so in step s
-// member i receives what members i - s - 1, ..., i - 1 make of slice i - s - 2.
+// member i receives slice i - s - 2, reduced over members i - s - 1, ..., i - 1.
 void add_reduce_scatter(Plan& plan, std::size_t first, const Team& team,
                         const Reduction& reduction, const Buffers& buffers,
                         const std::vector<Range>& slices) {

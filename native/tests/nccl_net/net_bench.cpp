@@ -7,17 +7,9 @@
 //             [--flow-cap MB/S] [--interface lo] [--peer-netns /run/netns/NAME]
 //
 // Prints one line of JSON. bench_channel.h explains --way, --sockets (in all),
-// --threads and
-// --ports; the plugin uses BLUECOMM_NET_STREAMS. --comms is the number of parallel
-// connections, moved by one thread in turn. --flow-cap limits each connection of the
-// sender.
-#include <fcntl.h>
-#include <sched.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
+// --threads and --ports; the plugin uses BLUECOMM_NET_STREAMS. --comms is the number of
+// parallel connections, moved by one thread in turn. --flow-cap limits each connection
+// of the sender.
 
 #include <algorithm>
 #include <chrono>
