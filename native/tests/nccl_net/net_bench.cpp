@@ -10,6 +10,13 @@
 // --threads and --ports; the plugin uses BLUECOMM_NET_STREAMS. --comms is the number of
 // parallel connections, moved by one thread in turn. --flow-cap limits each connection
 // of the sender.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
