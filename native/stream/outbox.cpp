@@ -92,7 +92,7 @@ void Outbox::finish(std::uint64_t message, std::size_t offset, std::size_t nbyte
 std::string_view Outbox::grant(const Frame& frame) {
   if (frame.message >= next_message_) return "room for a message never sent";
   const auto found = waiting_.find(frame.message);
-  if (found == waiting_.end()) return {};  // the message was canceled here
+  if (found == waiting_.end()) return {};  // the message was cancelled here
   SentMessage& message = *found->second;
   if (frame.offset > message.payload_.size() || frame.offset < message.granted_) {
     return "room for more than was announced";

@@ -30,7 +30,7 @@
 // arrive in the order of the sends; its payloads may arrive in any order. A small
 // payload (eager) travels with its header. A large one stays with the sender until the
 // receiver has accepted the message. So a message that nobody wants yet costs a header
-// (and a bounded buffer, where a transport copies the start of the payload ahead), and
+// (and a bounded buffer, if the transport sends the start of the payload early), and
 // never blocks another message.
 //
 // Failures, call by call:
@@ -276,24 +276,24 @@ class Transport {
   virtual bool prepare_sleep() = 0;
   virtual void finish_sleep() = 0;
 
-  // The earliest time at which poll() must be called even if wait_fd() stays silent, as
-  // for retries and handshake deadlines; time_point::max() if there is none.
+  // The earliest time at which poll() must be called even if wait_fd() stays silent,
+  // such as for retries and handshake deadlines; time_point::max() if there is none.
   virtual std::chrono::steady_clock::time_point next_timer() const = 0;
 
-  // Drops the link to a peer of which the control plane knows that its process is dead
-  // or has finished. The end of the link is not reported.
+  // Drops the link to a peer whose process is dead or has finished, as the control
+  // plane has reported. The end of the link is not reported.
   virtual void forget(int peer) = 0;
 
   virtual void close() = 0;
   virtual bool closed() const = 0;
 
-  // The library that carries the messages is about to be finalized by the program, as
-  // by MPI_Finalize. Tells the peers and stops using that library; may take a tenth of
-  // a second. A transport without such a library does nothing.
+  // Called when the program is about to finalize the library that carries the messages,
+  // such as by MPI_Finalize. Tells the peers and stops using that library; may take a
+  // tenth of a second. A transport without such a library does nothing.
   virtual void release_backend() {}
 
-  // In a forked child: closes every file descriptor and tells no peer. Called with the
-  // progress lock held; at most destructors are called afterwards.
+  // In a forked child: closes every file descriptor without notifying any peer. Called
+  // with the progress lock held; afterwards, only destructors may be called.
   virtual void abandon_after_fork() noexcept = 0;
 };
 

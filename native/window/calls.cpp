@@ -7,8 +7,8 @@ namespace {
 
 using Direction = WaitStats::Direction;
 
-// Counts the part of a call that was done in shared memory. Returns true, and the call
-// has ended, if nobody has to be asked for the rest.
+// Counts the part of a call that was done in shared memory. Returns true if that was
+// the whole call, which has then ended.
 bool finish_direct(WaitStats& stats, WindowRequest& request, std::size_t neighbors,
                    std::size_t to_ask) {
   if (to_ask < neighbors) stats.combined(request, request.started());

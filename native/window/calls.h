@@ -32,13 +32,13 @@ class WindowHost {
   ~WindowHost() = default;
 };
 
-// Leaves a value with out-neighbors; `call.p` need not be set. Returns the request that
-// the caller has to wait for, during which x must stay as it is, or 0 if the call has
-// ended because all targets share memory with this rank.
+// Leaves a value with out-neighbors; `call.p` need not be set. Returns 0 if the call
+// has ended because all targets share memory with this rank. Otherwise returns the
+// request that the caller must wait for; x must stay unchanged until it is done.
 RequestId put(WindowHost& host, const std::shared_ptr<Window>& window,
               const WindowPut& call, Clock::time_point deadline, bool blocking);
 
-// Reads the own values of in-neighbors. Returns as put() does.
+// Reads the own values of in-neighbors. Returns the same as put().
 RequestId get(WindowHost& host, const std::shared_ptr<Window>& window,
               const WindowGet& call, Clock::time_point deadline, bool blocking);
 

@@ -102,8 +102,8 @@ void MailboxWriter::accumulate(std::span<const std::byte> x, double weight,
       return;
     }
   }
-  // Nothing is published, or the reader has taken it meanwhile and changes nothing
-  // more.
+  // No publication is pending (the reader may have just taken it), so this one stands
+  // alone.
   copy_scaled(back(), x, weight, mailbox_.dtype());
   mailbox_.meta(back_) = meta;
   const Mailbox::State alone{back_, true, true, puts_};

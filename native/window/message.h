@@ -9,7 +9,7 @@
 #include "request/message_prefix.h"
 #include "transport/channel.h"
 
-// The messages of ranks about windows.
+// The messages that ranks send each other about windows.
 
 namespace bluecomm {
 
@@ -26,7 +26,7 @@ enum class WindowAction : std::uint32_t {
   kShareMailbox,
   kShareValue,
   // Answers, which carry the id of the request.
-  kDone,     // the put or accumulate has its effect; the asker holds the mutex
+  kDone,     // the put or accumulate has taken effect, or the asker holds the mutex
   kValue,    // the own value
   kWaits,    // the mutex is held by rank `other`
   kRefused,  // the payload is the reason

@@ -36,7 +36,7 @@ class MutexQueue {
     return holder_ == claim ? pass_on() : std::nullopt;
   }
 
-  // Removes all claims of a lost rank likewise.
+  // Removes all claims of a lost rank. Returns the same as leave().
   std::optional<Claim> leave_all(int rank) {
     std::erase_if(waiting_, [&](const Claim& one) { return one.rank == rank; });
     return holder_ && holder_->rank == rank ? pass_on() : std::nullopt;

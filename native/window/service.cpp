@@ -150,7 +150,7 @@ WindowService::RequestPtr WindowService::lock(const WindowPtr& window, int owner
 
 void WindowService::unlock(const WindowPtr& window, int owner, RequestId id) {
   if (const auto found = parts_.find(id); found != parts_.end()) {
-    fail_part(id, {Code::kInvalid, found->second.request->label() + ": canceled", -1});
+    fail_part(id, {Code::kInvalid, found->second.request->label() + ": cancelled", -1});
     return;
   }
   if (owner == rank_) {
@@ -247,8 +247,8 @@ void WindowService::end_part(RequestId number, Status status) {
   }
 }
 
-// Ends a request whose parts have all ended; it has waited for `awaited`, or for nobody
-// if that is -1.
+// Ends a request whose parts have all ended. `awaited` is the rank that it has waited
+// for, or -1.
 void WindowService::finish(WindowRequest& request, int awaited) {
   request.finish();
   stats_.ended(request, awaited);

@@ -41,13 +41,14 @@ struct WindowGet {
   bool with_p = false;
 };
 
-// All windows of a rank: asks other ranks for what its program wants of their windows,
-// and serves what they ask of its own, without its program.
+// All windows of a rank: sends the program's requests to the ranks that own the
+// windows, and serves the requests of other ranks for its own windows without involving
+// the program.
 //
 // A request has a part for each rank that is asked. Between two ranks and for one
 // window, one put, accumulate or get is under way at a time and the others queue at the
-// asker, so a window needs no memory but its own. A part ends by an answer, so a put
-// that is done has its effect at the target. A part is numbered by an id of the request
+// asker, so a window needs no memory but its own. An answer ends a part, so a put that
+// is done has taken effect at the target. A part is numbered by an id of the request
 // table; the first part of a request has the request's own id.
 //
 // Starts no thread and never waits. Guarded by the engine's progress lock.
@@ -86,12 +87,13 @@ class WindowService {
 
   // Fails the unanswered parts of a request.
   void fail(const WindowRequest& request, const Status& status);
-  // Fails them because the deadline has passed, and names the ranks.
+  // Fails the unanswered parts because the deadline has passed; the error names the
+  // ranks.
   void expire(const WindowRequest& request);
   // Returns the ranks that a request waits for.
   struct Awaited {
     std::set<int> ranks;
-    std::string wish;  // what they have to do
+    std::string wish;  // the action that is expected of them
   };
   Awaited awaited(const WindowRequest& request) const;
 
@@ -101,7 +103,7 @@ class WindowService {
   // Moves what can be moved now. `gone` are the lost ranks. Returns whether anything
   // changed.
   bool poll(std::span<const int> gone);
-  // Returns whether something is left to do besides this rank's requests.
+  // Returns whether there is work to do other than this rank's requests.
   bool outstanding() const {
     return !arrivals_.empty() || !sharings_.empty() ||
            abandoned_.size() < detached_.size();

@@ -141,7 +141,7 @@ void WindowService::send_value(int peer, const WindowMessage& message,
            "does not show its value, because the asker is not an out-neighbor");
     return;
   }
-  // The peer has received its earlier value, or has canceled that request.
+  // The peer has received its earlier value, or has cancelled that request.
   std::erase_if(servings_, [&](const Serving& one) {
     return one.window == window && one.peer == peer;
   });
@@ -183,7 +183,7 @@ void WindowService::finish_arrival(WindowArrival& arrival) {
           .accumulate(arrival.bytes(), 1.0, meta);
       break;
     case WindowAction::kValue: {
-      if (!parts_.contains(message.request)) return;  // canceled
+      if (!parts_.contains(message.request)) return;  // cancelled
       const Mailbox::Meta weighted{message.weight * message.p, meta.carries_p};
       arrival.window()->replace(arrival.peer(), arrival.bytes(), weighted);
       end_part(message.request, {});
@@ -255,7 +255,7 @@ void WindowService::cancel(int peer, const WindowMessage& message) {
 void WindowService::take_answer(int peer, const WindowMessage& message,
                                 std::unique_ptr<Incoming> incoming) {
   const auto found = parts_.find(message.request);
-  if (found == parts_.end() || found->second.peer != peer) return;  // canceled
+  if (found == parts_.end() || found->second.peer != peer) return;  // cancelled
   Part& part = found->second;
   switch (message.action) {
     case WindowAction::kDone:

@@ -36,7 +36,7 @@ bool WindowArrival::move(std::size_t budget) {
                   window_ ? window_->config().dtype : DType::kUInt8);
     }
     incoming_->consume(part.size());
-    // consume() fails if the sender has canceled the message: the bytes may be torn.
+    // consume() fails if the sender has cancelled the message: the bytes may be torn.
     if (incoming_->consumed() != received_ + part.size()) break;
     received_ += part.size();
   }

@@ -23,7 +23,8 @@ class WindowArrival {
   const WindowMessage& message() const { return message_; }
   const std::shared_ptr<Window>& window() const { return window_; }
 
-  // Takes at most about `budget` bytes of what has arrived. Returns whether any had.
+  // Takes at most about `budget` of the bytes that have arrived. Returns whether it
+  // took any.
   bool move(std::size_t budget);
   bool done() const { return received_ == incoming_->header().nbytes; }
   std::vector<std::byte>& bytes() { return own_; }

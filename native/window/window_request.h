@@ -31,8 +31,8 @@ class WindowRequest final : public BaseRequest {
 
   // Sets how many ranks are asked.
   void expect_parts(std::size_t count) { unanswered_ = count; }
-  // Notes the outcome of one part: the first failure becomes the status. Returns true,
-  // and the request is done, if no other part is unanswered.
+  // Notes the outcome of one part: the first failure becomes the status. If this was
+  // the last unanswered part, finishes the request and returns true.
   bool end_part(Status status) {
     if (status_.ok()) status_ = std::move(status);
     if (--unanswered_ > 0) return false;

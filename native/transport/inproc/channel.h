@@ -29,7 +29,7 @@ class InprocChannel final : public Channel {
   // Whether poll() would copy a chunk. The caller holds the hub's mutex.
   bool can_copy() const { return inbox_.can_copy(); }
 
-  // Cuts the link. `text` tells the peer, as a sentence about this rank, why.
+  // Cuts the link. `text`, a sentence about this rank, tells the peer the reason.
   void drop(const std::string& text);
   void forget();
   void close() { outbox_.close(); }

@@ -129,7 +129,7 @@ bool Inbox::poll() {
     nbytes_ += n;
     changed |= n > 0;
   }
-  // Only the inbox still refers to those whose Incoming has been destroyed.
+  // A reception whose Incoming has been destroyed is referenced by the inbox only.
   std::erase_if(receptions_, [](const auto& one) { return one.use_count() == 1; });
   return changed;
 }

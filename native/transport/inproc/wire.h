@@ -107,7 +107,8 @@ class Hub {
     ring(to);
   }
 
-  // Cuts the link, and tells `other` so if it was in use; `text` says what `rank` did.
+  // Cuts the link, and notifies `other` if the link was in use; `text` says what `rank`
+  // did.
   void break_link(int rank, int other, const std::string& text) REQUIRES(mutex) {
     LinkState& state = link(rank, other);
     const bool was_used = state == LinkState::kUsed;

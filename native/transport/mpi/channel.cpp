@@ -1,4 +1,4 @@
-// An MpiChannel: hands each frame of the peer to its outbox or inbox, and keeps the
+// An MpiChannel: hands each frame from the peer to its outbox or inbox, and keeps the
 // state of the link from the first frame to the goodbye or the loss. The mpi transport
 // calls it from poll(), under the progress lock.
 #include "transport/mpi/channel.h"

@@ -39,7 +39,7 @@ class MpiChannel final : public Channel {
   // Reports the messages that have arrived, then the end of the link. Returns true if
   // it reported anything.
   bool report(Receiver& receiver);
-  // Whether advance() or report() would do something now. `has_room` tells whether the
+  // Whether advance() or report() would do something now. `has_room` says whether the
   // port has room for chunks.
   bool busy(bool has_room) const;
 
@@ -50,14 +50,13 @@ class MpiChannel final : public Channel {
   void on_finalized();
   void close();
   bool closed() const;
-  // Tells the peer, if any frame has gone to or from it, that this rank drops the
-  // link.
+  // Tells the peer that this rank drops the link, if the two have exchanged any frame.
   void announce_drop(DropReason why);
 
  private:
   bool can_send() const { return !closing_ && !dropped_ && !peer_finished_; }
-  // A goodbye goes also to a peer that no frame has gone to or come from: what it
-  // sends from now on would reach nobody, and MPI would not tell it. Such a peer need
+  // A goodbye also goes to a peer with which no frame was exchanged: the messages that
+  // it might still send would be lost, and MPI would not report that. Such a peer need
   // not answer.
   bool owes_goodbye() const {
     return closing_ && !goodbye_sent_ && !dropped_ && outbox_.idle();

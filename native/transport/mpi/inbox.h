@@ -17,19 +17,18 @@ namespace bluecomm::mpi {
 
 class Inbox;
 
-// A received message. It owns what has arrived of its payload, so that stays readable
-// when the link is lost.
+// A received message. It owns the part of its payload that has arrived, so that part
+// stays readable when the link is lost.
 class MpiIncoming final : public Incoming {
  public:
-  // `eager` is the payload that came along, if any, in the frame that the port shows
-  // now.
+  // `eager` is the payload, if any, that arrived in the port's current frame.
   MpiIncoming(Inbox& inbox, const Frame& frame, const Header& header,
               std::span<const std::byte> eager);
   ~MpiIncoming() override;
 
   const Header& header() const override { return header_; }
-  // Chunks arrive in memory of the transport: a receive into the caller's memory could
-  // not be taken back when the message is dropped.
+  // Chunks arrive in the transport's memory, because a receive into the caller's memory
+  // could not be withdrawn if the message is dropped.
   void accept(std::span<std::byte> into) override;
   std::span<const std::byte> readable() const override;
   void consume(std::size_t nbytes) override;
@@ -38,8 +37,8 @@ class MpiIncoming final : public Incoming {
  private:
   friend class Inbox;
 
-  // An eager payload of at least this size stays in the frame in which it came. Frames
-  // are kMaxFrame long whatever they hold.
+  // An eager payload of at least this size stays in the frame in which it arrived.
+  // Frames are kMaxFrame long whatever they hold.
   static constexpr std::size_t kKeptEager = kMaxEager / 4;
 
   std::size_t nbytes() const { return header_.nbytes; }
@@ -57,8 +56,8 @@ class MpiIncoming final : public Incoming {
   const bool is_eager_;
   const std::size_t in_chunks_;  // the number of bytes of the payload in chunks
   const int early_tag_;
-  std::size_t early_;                 // bytes that come early, under early_tag_
-  std::vector<std::byte> seal_;       // the bytes after in_chunks_, once they have come
+  std::size_t early_;            // bytes sent early, under early_tag_
+  std::vector<std::byte> seal_;  // the bytes after in_chunks_, once they have arrived
   const std::byte* eager_ = nullptr;  // in frame_ or copy_
   Buffer frame_;
   std::vector<std::byte> copy_;
@@ -104,11 +103,11 @@ class Inbox {
   // Returns the next message in the order of the peer's sends, or null.
   std::unique_ptr<Incoming> take_arrived();
 
-  // Looks at the receives under way. Returns true if anything arrived.
+  // Checks the receives under way. Returns true if anything arrived.
   bool progress();
-  // The link is lost: messages get what is on its way, and ask for no more.
+  // The link is lost: messages receive the chunks under way, and ask for no more.
   void lose() { is_lost_ = true; }
-  // MPI is about to end: messages do not get what is on its way, either.
+  // MPI is about to be finalized: messages do not even receive the chunks under way.
   void release_backend();
 
   const ChannelStats& stats() const { return stats_; }

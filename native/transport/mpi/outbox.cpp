@@ -217,7 +217,7 @@ void Outbox::seal(MpiOutgoing& outgoing) {
   stats_.bytes_sent += rest.size();
 }
 
-// MPI goes on reading the chunks that it has been given.
+// MPI continues to read the chunks that it was given.
 void Outbox::forget(MpiOutgoing& outgoing) {
   waiting_.erase(outgoing.message_);
   reading_.erase(&outgoing);

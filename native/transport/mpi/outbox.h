@@ -51,11 +51,11 @@ class MpiOutgoing final : public Outgoing {
 
 // Sends messages to one peer.
 //
-// MPI cannot take back a buffer that it was given, but a message may be cancelled at
-// any moment. So the outbox copies a chunk before MPI gets it; the combining has just
-// written that memory, or will read it anyway. A chunk of a large payload whose memory
-// is lent is not copied, but given to the port together with the lease. Such chunks
-// are sent early while the peer's lent tags last.
+// MPI reads a buffer until its send completes, but a message may be cancelled at any
+// moment. So the outbox copies each chunk and lets MPI read the copy. The copy is
+// cheap, because the engine has just written that memory or is about to read it. A
+// chunk of a large payload whose memory is lent is not copied, but given to the port
+// together with the lease. Such chunks are sent early while the peer's lent tags last.
 class Outbox {
  public:
   Outbox(Port& port, int rank, const PortAddress& peer, std::size_t eager_bytes)
@@ -71,7 +71,7 @@ class Outbox {
   // Sends a frame without a payload.
   void control(Frame frame);
 
-  // Each handles a frame of the peer.
+  // Each handles a frame from the peer.
   void grant(const Frame& frame);
   void discard(const Frame& frame);
   void credit(const Frame& frame);

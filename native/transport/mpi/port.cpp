@@ -1,8 +1,8 @@
 // The only file of the transport that calls MPI. It sends and receives frames and
-// chunks, owns their memory until MPI has completed the requests, and hands over to
-// the session what MPI has not completed when the transport ends. Called under the
-// progress lock. No call of MPI may follow MPI_Finalize, which another thread may call
-// at any time: a function that starts a request calls check_finalized() first, and
+// chunks, owns their memory until MPI has completed the requests, and hands over to the
+// session the requests that MPI has not completed when the transport ends. Called under
+// the progress lock. No call of MPI may follow MPI_Finalize, which another thread may
+// call at any time: a function that starts a request calls check_finalized() first, and
 // requests are no longer tested once that has returned true.
 #include "transport/mpi/port.h"
 
@@ -20,7 +20,7 @@
 namespace bluecomm::mpi {
 namespace {
 
-// How long the end of a port waits for MPI to complete what is under way.
+// How long a port that ends waits for MPI to complete the requests under way.
 constexpr std::chrono::milliseconds kLastMoves{100};
 
 // Sends of at most this length mostly complete at once.
@@ -114,7 +114,7 @@ void Port::wait_for(Condition done) {
   }
 }
 
-// Hands everything under way to the session.
+// Hands all requests under way to the session.
 void Port::abandon_all() {
   for (AbandonedReceives& abandoned : abandoned_receives_)
     cancel_receives(std::move(abandoned.posted), abandoned.tag);
@@ -281,7 +281,7 @@ void Port::cancel_receives(std::deque<ChunkReceive> posted, int tag) {
     if (tag >= 0) give_tag(tag);
     return;
   }
-  // Messages may still come under the tag, so it is not used again.
+  // Messages may still arrive under the tag, so it is not used again.
   for (ChunkReceive& one : posted) {
     if (check_finalized()) {
       never_free(std::move(one.memory));  // see leak_memory()

@@ -45,7 +45,7 @@ struct ZeroCopySend {
   std::size_t end = 0;  // of the bytes, as an offset in their payload
 };
 
-// Owns what a transport has under way in MPI: requests, their memory, and tags.
+// Owns the MPI resources of a transport: requests under way, their memory, and tags.
 class Port {
  public:
   explicit Port(std::shared_ptr<Session> session);
@@ -62,11 +62,11 @@ class Port {
 
   void send_frame(const PortAddress& to, Frame frame, std::span<const std::byte> header,
                   std::span<const std::byte> payload);
-  // Returns the next frame that has come, or nothing. It stays readable until the next
-  // call.
+  // Returns the next frame that has arrived, or nothing. The frame stays readable until
+  // the next call.
   std::span<const std::byte> next_frame();
   // Returns the memory of that frame, which then stays readable beyond the next call.
-  // It comes from frames().
+  // The buffer belongs to frames().
   Buffer keep_frame();
 
   // Whether one more chunk may be sent.
@@ -84,8 +84,8 @@ class Port {
                                            std::span<const std::byte> bytes);
   // Whether the send has completed. If it has, the id is no longer valid.
   bool has_completed(RequestSet::Id id);
-  // Takes over sends that nobody waits for, and keeps `lease` until they have
-  // completed. They may never complete once the peer is lost, which `is_lost` tells.
+  // Takes over sends whose message has ended, and keeps `lease` until they have
+  // completed. Once the peer is lost, as `is_lost` says, they may never complete.
   void abandon_sends(std::deque<ZeroCopySend> sends, std::shared_ptr<const void> lease,
                      std::shared_ptr<const bool> is_lost);
 
@@ -95,16 +95,16 @@ class Port {
   // Returns the first of `count` successive tags, which are never given back. Returns
   // nothing if messages need the tags.
   std::optional<int> take_tags(int count);
-  // Starts the receive of a chunk. `may_be_there` tells that the chunk may have come
-  // already, so the request is tested at once.
+  // Starts the receive of a chunk. `may_be_there` says that the chunk may have arrived
+  // already; the request is then tested at once.
   ChunkReceive receive_chunk(const PortAddress& from, int tag, std::size_t nbytes,
                              bool may_be_there);
   std::optional<Completion> test(ChunkReceive& posted);
-  // Takes over receives that nobody wants, and that their sender will all answer.
+  // Takes over unwanted receives, to each of which the sender will send a message.
   // Frees `tag` afterwards, unless it is negative.
   void drain_later(std::deque<ChunkReceive> posted, int tag);
-  // Cancels receives that nobody wants, and whose sender is lost. Frees `tag` if
-  // nothing can come under it, unless it is negative.
+  // Cancels unwanted receives whose sender is lost. Frees `tag`, unless it is negative
+  // or messages may still arrive under it.
   void cancel_receives(std::deque<ChunkReceive> posted, int tag);
 
   // Tests all requests except those of received frames. Returns true if any completed.
@@ -115,17 +115,17 @@ class Port {
   // Whether the program has called MPI_Finalize, after which any other call of MPI
   // would abort the process. From then on the port sends and receives nothing.
   bool check_finalized();
-  // MPI_Finalize has begun: gives MPI a tenth of a second to complete what is under
-  // way, then takes everything back.
+  // MPI_Finalize has begun: gives MPI a tenth of a second to complete all sends, then
+  // abandons all requests.
   void release_backend();
-  // Whether nothing that was sent is under way.
+  // Whether all sends have completed, except those to lost peers.
   bool idle() const;
 
   // In a forked child: MPI belongs to the parent and is not called any more.
   void abandon_after_fork() noexcept { forked_ = finalized_ = true; }
   bool forked() const { return forked_; }
 
-  // Messages may still come that nobody will receive, so the port is not used again.
+  // Messages that nobody will receive may still arrive, so the port is not used again.
   void taint() { is_dirty_ = true; }
 
  private:

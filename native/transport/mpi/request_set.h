@@ -8,8 +8,9 @@
 
 namespace bluecomm::mpi {
 
-// The MPI requests under way, tested together by one call. Each call that finds
-// nothing may cost a time slice of the core, because MPI yields it when told to.
+// The MPI requests under way, tested together by one call. Each call that finds nothing
+// may cost a time slice of the core, because MPI yields the core if it is configured
+// to.
 class RequestSet {
  public:
   using Id = std::size_t;

@@ -1,6 +1,6 @@
 // The mpi transport: polls the port for frames and completed requests, and passes them
 // to the channels. The leader of the engine calls it under the progress lock. It has
-// no descriptor to sleep on, so next_timer() tells when to poll again.
+// no descriptor to sleep on, so next_timer() returns when to poll again.
 #include "transport/mpi/transport.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace bluecomm {
 namespace {
 
-// poll() looks at other requests after this many frames.
+// poll() checks other requests after this many frames.
 constexpr int kFramesInTurn = 64;
 
 MpiOptions checked(MpiOptions options) {
@@ -36,7 +36,7 @@ MpiTransport::~MpiTransport() {
     for (const auto& [peer, channel] : channels_)
       channel->announce_drop(mpi::DropReason::kDropped);
   } catch (const std::exception&) {
-    // MPI has failed and will not tell the peers, either.
+    // MPI has failed, so the peers cannot be told.
   }
 }
 
@@ -61,9 +61,9 @@ bool MpiTransport::take_frame() {
   return true;
 }
 
-// Takes one frame, and reports it before MPI is asked for more: a call to which MPI
-// has no answer may cost a time slice of the core. So the news that a link has ended
-// also comes before that of its consequences.
+// Takes one frame and reports it before calling MPI again, because a call that finds
+// nothing may cost a time slice of the core. This also reports the end of a link before
+// its consequences.
 bool MpiTransport::poll_mpi() {
   const bool has_frame = take_frame();
   if (has_frame && ++frames_ < kFramesInTurn) return true;

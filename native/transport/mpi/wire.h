@@ -34,8 +34,8 @@ namespace bluecomm::mpi {
 
 inline constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
 
-// At most this much of a payload is sent early, and of at most this many messages per
-// peer.
+// The number of bytes of a payload that may be sent early, and the number of messages
+// per peer that may use this at a time.
 inline constexpr std::size_t kEarlyBytes = 4 * kChunkBytes;
 inline constexpr int kEarlyTags = 8;
 
@@ -46,13 +46,13 @@ inline constexpr std::size_t kMaxEager = std::size_t{64} << 10;
 
 enum class FrameKind : std::uint32_t {
   kMessage,      // the Header follows and, if `end` is not 0, the eager payload;
-                 // otherwise `begin` bytes come in chunks, the others as the seal;
-                 // if `tag` is not 0, the first kEarlyBytes are under way under it
+                 // otherwise `begin` bytes travel in chunks, the others as the seal; if
+                 // `tag` is not 0, the first kEarlyBytes are under way under it
   kGrant,        // chunks of `message` in [begin, end), under `tag`
-  kSeal,         // the last bytes of `message`, which come in no chunk, follow
+  kSeal,         // the last bytes of `message`, which are in no chunk, follow
   kTags,         // the receiver may send early under [`tag`, `tag` + `end`)
   kDiscard,      // the receiver does not want the rest of `message`
-  kCancel,       // the sender cancels `message`: only its early chunks still come
+  kCancel,       // the sender cancels `message`: only its early chunks still arrive
   kCredit,       // `end` bytes of eager messages were taken
   kGoodbye,      // the sender sends no more messages
   kGoodbyeSeen,  // answers kGoodbye

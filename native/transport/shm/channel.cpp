@@ -119,7 +119,7 @@ bool RingChannel::poll(Receiver& receiver) {
     connection_->forget_gone_segments(
         [this](const Frame& gone) { outbox_->control(gone); });
     if (!connection_->error().empty()) throw ConnectionError(connection_->error());
-    // Messages that the peer sent before its end come first.
+    // Messages that the peer sent before its end are reported first.
     const bool is_end = connection_->ended() || forgotten_;
     if (!is_end || connection_->reader().available() > 0) return changed;
   } catch (const ConnectionError& error) {
@@ -139,8 +139,8 @@ bool RingChannel::poll(Receiver& receiver) {
 
 bool RingChannel::drain(Receiver& receiver) {
   std::size_t drained = 0;
-  // The peer may go on writing, so one call takes no more than what was there at its
-  // start.
+  // The peer may keep writing, so one call takes only the bytes that were available
+  // when it began.
   const std::size_t nbytes = connection_->reader().available();
   while (drained < nbytes && connection_) {
     Frame frame;
@@ -158,7 +158,7 @@ bool RingChannel::drain(Receiver& receiver) {
   return drained > 0;
 }
 
-// Gives the frame back to the ring before it calls anybody else.
+// Gives the frame back to the ring before it calls the receiver.
 void RingChannel::dispatch(const Frame& frame, Receiver& receiver) {
   std::unique_ptr<Incoming> message;
   bool is_goodbye = false;
@@ -249,7 +249,7 @@ void RingChannel::disconnect() {
     outbox_->detach();
     return;
   }
-  // The peer must no longer count what it reads before memory may change.
+  // The peer must treat what it reads as invalid before the memory may change.
   const std::unique_ptr<RingConnection> connection =
       std::exchange(connection_, nullptr);
   connection->revoke();

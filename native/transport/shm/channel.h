@@ -39,12 +39,12 @@ class RingChannel final : public Channel {
   int socket() const { return connection_ ? connection_->socket() : -1; }
   pid_t peer_pid() const { return connection_ ? connection_->peer_pid() : 0; }
   void attach(std::unique_ptr<RingConnection> connection);
-  // To be called when the socket is readable.
+  // Call this when the socket is readable.
   void receive() { connection_->receive(); }
 
   bool poll(Receiver& receiver);
   // Whether poll() would do something now. If not, the peer will wake this rank when
-  // it would, with the exception of needs_retry().
+  // that changes, except for needs_retry().
   bool busy();
   // poll() must be tried again soon, because the socket was full.
   bool needs_retry() const { return outbox_->needs_retry(); }
@@ -52,7 +52,7 @@ class RingChannel final : public Channel {
   // Ends the channel and reports the loss to `receiver`. `text` is a phrase about the
   // peer.
   void lose(Receiver& receiver, const std::string& text);
-  // Ends the link without reporting it. Messages that have come already are still
+  // Ends the link without reporting it. Messages that have already arrived are still
   // reported.
   void forget();
   void close();

@@ -130,7 +130,7 @@ void Connector::accept_all() {
   }
 }
 
-// --- Connections that peers have dialled --------------------------------------------
+// --- Connections that peers have dialed ---------------------------------------------
 Connector::Fate Connector::serve(HalfOpen& connection, Owner& owner) {
   Packet packet = receive_packet(connection.socket.get());
   if (packet.state == Packet::State::kNothing) return Fate::kWaiting;
@@ -185,7 +185,7 @@ Connector::Fate Connector::admit(HalfOpen& connection, const Hello& hello,
   return Fate::kDone;
 }
 
-// --- Connections that this rank has dialled -----------------------------------------
+// --- Connections that this rank has dialed -----------------------------------------
 void Connector::connect(int peer, Dial& dial, Owner& owner) {
   dial.socket = connect_to(dial.path);
   if (!dial.socket) {

@@ -20,9 +20,9 @@ namespace bluecomm::shm {
 
 // Establishes connections: dials peers, and accepts peers that dial.
 //
-// If both ranks of a pair dial, the connection dialled by the lower rank wins: the
-// lower rank refuses the other one while its own is under way, and the higher rank
-// gives up its own.
+// If both ranks of a pair dial, the connection dialed by the lower rank wins: the lower
+// rank refuses the other one while its own is under way, and the higher rank gives up
+// its own.
 class Connector {
  public:
   using Clock = std::chrono::steady_clock;
@@ -32,8 +32,8 @@ class Connector {
    public:
     virtual ~Owner() = default;
     virtual bool knows(int peer) const = 0;
-    // The process id at the other end of the connection to `peer`, now or earlier; 0
-    // if there has been none.
+    // Returns the id of the process at the other end of the current or last connection
+    // to `peer`, or 0 if there was none.
     virtual pid_t connected_process(int peer) const = 0;
     virtual void on_connected(int peer, std::unique_ptr<RingConnection> connection) = 0;
     // `peer` cannot be reached. `text` is a phrase about the peer.
@@ -46,7 +46,7 @@ class Connector {
 
   const std::string& path() const { return listener_.path(); }
 
-  // Starts to dial `peer`, unless it is being dialled already.
+  // Starts to dial `peer`, unless it is being dialed already.
   void dial(int peer, const std::string& path);
   void give_up(int peer) { dials_.erase(peer); }
   bool is_dialling(int peer) const { return dials_.contains(peer); }
@@ -63,7 +63,7 @@ class Connector {
   void abandon_after_fork() noexcept;
 
  private:
-  // A connection that a peer has dialled, until its Hello has come.
+  // A connection that a peer has dialed, until its Hello has arrived.
   struct HalfOpen {
     UniqueFd socket;
     Challenge challenge;

@@ -63,7 +63,8 @@ class PeerDoorbell {
       : event_(std::move(event)),
         state_(state_file.get(), sizeof(DoorbellState), Access::kReadWrite) {}
 
-  // Wakes the peer if it sleeps. To be called after storing what the peer is to see.
+  // Wakes the peer if it sleeps. Call this after storing the data that the peer is to
+  // see.
   void ring() const {
     auto& word = reinterpret_cast<DoorbellState*>(state_.bytes().data())->word;
     std::uint32_t value = word.load();

@@ -43,7 +43,7 @@ struct Hello {
 
 enum class AnswerKind : std::uint32_t {
   kAccepted,
-  kCrossed,  // both ranks have dialled, and the acceptor's own connection is kept
+  kCrossed,  // both ranks have dialed, and the acceptor's own connection is kept
   kAlreadyConnected,  // another process already has a connection as the dialer's rank
 };
 

@@ -40,9 +40,9 @@ class StagedChunk {
   const SharedMemory::Location location_;
 };
 
-// The staged chunks of a payload that goes to several peers: chunk k starts at offset
-// k * kChunkBytes. A send that comes while another peer still reads a chunk shares
-// that chunk.
+// The staged chunks of a payload that goes to several peers: chunk k starts at offset k
+// * kChunkBytes. A send that starts while another peer still reads a chunk shares that
+// chunk.
 struct StagedCopies {
   std::vector<std::weak_ptr<const StagedChunk>> chunks;
 };
@@ -93,11 +93,11 @@ class Outbox {
   // the frame makes no sense.
   void on_frame(const Frame& frame);
 
-  // Moves what waits. Returns true if anything moved.
+  // Sends queued frames, and copies the next chunks. Returns true if anything moved.
   bool progress();
   bool has_queue() const { return !queue_.empty(); }
   // Whether progress() would move anything now. If not, the peer has been asked to wake
-  // this rank when it would.
+  // this rank when that changes.
   bool can_progress();
   // A segment could not be made known because the socket is full: progress() must be
   // tried again soon.

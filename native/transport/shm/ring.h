@@ -67,7 +67,7 @@ class RingWriter {
   void publish() { state_.head.store(head_); }
 
   // Asks the reader to ring this rank's doorbell when it gives bytes back. The caller
-  // looks at fits() or empty() afterwards.
+  // must check fits() or empty() afterwards.
   void wait() { state_.writer_waits.store(1); }
   bool empty() { return (tail_ = checked_tail()) == head_; }
 

@@ -101,7 +101,7 @@ void RingConnection::receive() {
     }
     if (packet.nbytes != sizeof announced || announced.magic != expected.magic) {
       error_ = "it sent a packet of " + std::to_string(packet.nbytes) +
-               " bytes that is no segment";
+               " bytes that describes no segment";
       return;
     }
     if (packet.files.size() != 1)

@@ -17,7 +17,7 @@
 namespace bluecomm::shm {
 
 // An established connection to one peer: two rings, the peer's doorbell, and a socket.
-// The socket passes file descriptors of shared memory, and its end tells that the
+// The socket passes file descriptors of shared memory, and its closing shows that the
 // peer's process has ended.
 class RingConnection {
  public:
@@ -39,8 +39,8 @@ class RingConnection {
   // Appends a frame and what follows it. Returns false if the ring is full or broken.
   bool push(Frame frame, std::span<const std::byte> header = {},
             std::span<const std::byte> payload = {});
-  // Asks the peer to wake this rank when it has read more. The caller looks at fits()
-  // and drained() only afterwards.
+  // Asks the peer to wake this rank when it has read more. The caller must check fits()
+  // and drained() afterwards.
   void wait_for_space() { writer_.wait(); }
   bool fits(std::size_t nbytes);
   bool drained();
@@ -65,13 +65,13 @@ class RingConnection {
   std::shared_ptr<const Mapping> segment(std::uint64_t id);
   void drop_segment(std::uint64_t id) { segments_.erase(id); }
 
-  // Reads the socket. Afterwards ended() tells whether the peer has closed it.
+  // Reads the socket. Afterwards ended() says whether the peer has closed it.
   void receive();
   bool ended() const { return ended_; }
   // Why the connection can no longer be used; empty while it can.
   const std::string& error() const { return error_; }
 
-  // From now on the peer does not count what it reads of this rank's payloads.
+  // From now on, the peer treats what it reads of this rank's payloads as invalid.
   void revoke();
   // In a forked child: closes all file descriptors. The peer notices nothing.
   void abandon_after_fork() noexcept;

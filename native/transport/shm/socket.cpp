@@ -78,8 +78,8 @@ Listener::Listener(const std::string& directory, int rank)
   const UnixAddress address(path_);
   const bool bound = fd_ && address.valid() &&
                      bind(fd_.get(), address.get(), sizeof(sockaddr_un)) == 0;
-  // The connector serves only peers with the same user id; the mode tells so to
-  // others.
+  // The connector serves only peers with the same user id; the mode rejects other users
+  // earlier.
   if (bound && chmod(path_.c_str(), S_IRUSR | S_IWUSR) == 0 &&
       listen(fd_.get(), SOMAXCONN) == 0) {
     return;

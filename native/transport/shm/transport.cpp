@@ -1,7 +1,6 @@
 // The shm transport: owns the channels, the connector, this rank's doorbell, and the
-// epoll descriptor on which a leader sleeps. poll() looks at the sockets only once a
-// millisecond or after a sleep; messages are found in the rings, without a system
-// call.
+// epoll descriptor on which a leader sleeps. poll() checks the sockets only once a
+// millisecond or after a sleep; messages are found in the rings, without a system call.
 #include "transport/shm/transport.h"
 
 #include <sys/epoll.h>
@@ -28,7 +27,7 @@ using namespace shm;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// A rank that does not sleep looks at its sockets this often.
+// A rank that does not sleep checks its sockets this often.
 constexpr auto kSocketInterval = 1ms;
 
 UniqueFd make_epoll() {

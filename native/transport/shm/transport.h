@@ -10,8 +10,8 @@
 // Small messages go through a ring that two ranks share. A peer reads a large payload
 // in SharedMemory where it lies; the sender copies any other large payload into shared
 // memory, chunk by chunk, when the peer wants it. A Unix socket connects two ranks,
-// passes file descriptors of shared memory, and tells by its end that a peer's process
-// has ended. While both ranks are awake, no message needs a system call.
+// passes file descriptors of shared memory, and shows by its closing that a peer's
+// process has ended. While both ranks are awake, no message needs a system call.
 
 namespace bluecomm {
 

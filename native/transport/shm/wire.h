@@ -59,15 +59,15 @@ inline constexpr std::size_t kLiveMessages = 1024;
 //
 // A sender may have to take a payload back while the receiver reads it in place. It
 // then clears the message's entry in `live` before it changes the memory. The receiver
-// looks at that entry after it has read, and does not count what it has read if the
-// entry is cleared. `revoked` does the same for all messages at once.
+// checks the entry after reading, and treats what it read as invalid if the entry is
+// cleared. `revoked` does the same for all messages at once.
 struct RingDirection {
   RingState ring;
   alignas(64) std::atomic<std::uint32_t> revoked;
   std::atomic<std::uint64_t> live[kLiveMessages];  // ids of messages, or 0
 };
 
-// The shared memory of a connection. Direction 0 leads from the rank that dialled.
+// The shared memory of a connection. Direction 0 leads from the rank that dialed.
 struct RingPair {
   RingDirection directions[2];
 };

@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A transport without channels that does not sleep looks for strangers' connections
+// A transport without channels that does not sleep checks for strangers' connections
 // this often.
 constexpr std::chrono::milliseconds kLookEvery{1};
 
@@ -65,7 +65,7 @@ Channel& TcpTransport::channel(int peer, std::string_view offer) {
 bool TcpTransport::poll(Receiver& receiver) {
   const Clock::time_point now = Clock::now();
   // If no peer is reached over tcp, only strangers may connect, and there is no reason
-  // to look at every poll.
+  // to check for them at every poll.
   const bool was_woken = std::exchange(woken_, false);
   if (channels_.empty() && !was_woken && now < next_look_) return false;
   next_look_ = now + kLookEvery;
