@@ -140,10 +140,11 @@ void RawMemory::gather(std::span<std::byte> output, std::span<const ArrayRange> 
     total += piece.nbytes;
   }
   if (published > largest || total != output.size()) {
-    throw std::invalid_argument(
-        "raw memory: pieces of " + std::to_string(total) + " bytes for an output of " +
-        std::to_string(output.size()) + ", " + std::to_string(published) + " of " +
-        std::to_string(largest) + " bytes published");
+    throw std::invalid_argument("raw memory: got pieces of " + std::to_string(total) +
+                                " bytes for an output of " +
+                                std::to_string(output.size()) + ", " +
+                                std::to_string(published) + " of " +
+                                std::to_string(largest) + " bytes published");
   }
   publish(published, largest <= small_pass_, deadline);
   std::byte* next = output.data();

@@ -84,7 +84,7 @@ class LateCallTimer {
     try {
       late();
     } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("a call of MPI that takes long");
+      error.discard_as_unraisable("the warning about a slow MPI call");
     }
   }
 

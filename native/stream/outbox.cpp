@@ -102,7 +102,8 @@ std::string_view Outbox::grant(const Frame& frame) {
 }
 
 std::string_view Outbox::expect(const Frame& frame) {
-  if (frame.message >= next_message_ + kMaxExpected) return "too early a receive";
+  if (frame.message >= next_message_ + kMaxExpected)
+    return "a receive that is announced too early";
   if (frame.message >= next_message_) {
     drop_expected_before(next_message_);
     const bool in_order = expected_.empty() || expected_.back().message < frame.message;

@@ -77,7 +77,7 @@ inline std::string_view defect_of(const Frame& frame) {
   const bool plain = frame.flags == 0;
   switch (frame.kind) {
     case FrameKind::kMessage:
-      if (frame.length > kMaxHead + kEagerCredit) return "too long a message";
+      if (frame.length > kMaxHead + kEagerCredit) return "a message that is too long";
       // No payload in memory is longer than this.
       return frame.offset <= PTRDIFF_MAX ? "" : "a message of impossible length";
     case FrameKind::kChunk:
@@ -91,7 +91,7 @@ inline std::string_view defect_of(const Frame& frame) {
       return plain ? "" : "unknown flags";
     case FrameKind::kChecksum:
       if (frame.message != 0 || frame.offset > UINT32_MAX) {
-        return "a checksum that is none";
+        return "a malformed checksum frame";
       }
       [[fallthrough]];
     case FrameKind::kOpen:
@@ -103,7 +103,8 @@ inline std::string_view defect_of(const Frame& frame) {
     case FrameKind::kGoodbyeSeen:
     case FrameKind::kHeartbeat:
     case FrameKind::kExpected:
-      return plain && frame.length == 0 ? "" : "a control frame with a payload";
+      return plain && frame.length == 0 ? ""
+                                        : "a control frame with a flag or a payload";
   }
   return "an unknown kind of frame";
 }

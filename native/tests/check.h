@@ -41,7 +41,7 @@ using TestBody = void (*)();
 // Adds a test to the runner's list; used by TEST.
 bool add_test(std::string_view suite, std::string_view name, TestBody body);
 
-// Limit for waits in tests. Longer than anything takes, even if a process does not run
+// The limit for waits in tests. No wait takes this long, even if a process does not run
 // for seconds.
 inline constexpr std::chrono::seconds kDeadline{60};
 

@@ -178,9 +178,9 @@ void check_adasum(const Request& request) {
   for (const std::int64_t count : request.splits) {
     if (count < 0 || static_cast<std::size_t>(count) > rest) {
       refuse(request,
-             "expected splits of at least 0 that sum up to " +
+             "expected nonnegative splits that add up to at most " +
                  std::to_string(request.input.size() / item_size(request.dtype)) +
-                 " elements at most, got one of " + std::to_string(count));
+                 " elements, got a split of " + std::to_string(count));
     }
     rest -= static_cast<std::size_t>(count);
   }

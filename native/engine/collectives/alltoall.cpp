@@ -27,9 +27,9 @@ std::vector<std::int64_t> splits_of(const Request& request) {
   std::int64_t left = rows;
   for (std::int64_t split : request.splits) {
     if (split < 0 || split > left) {
-      refuse(request, "expected splits of at least 0 that add up to the " +
-                          std::to_string(rows) + " rows, got one of " +
-                          std::to_string(split) + " where " + std::to_string(left) +
+      refuse(request, "expected nonnegative splits that add up to the " +
+                          std::to_string(rows) + " rows, got a split of " +
+                          std::to_string(split) + " when only " + std::to_string(left) +
                           " rows are left");
     }
     left -= split;

@@ -168,8 +168,8 @@ TEST(adasum, rejects_invalid_requests) {
                 "expected a floating dtype for op adasum, got int32");
   check_refused(Kind::kReducescatter, DType::kFloat32, 4,
                 "only allreduce supports op adasum");
-  check_refused(Kind::kAllreduce, DType::kFloat32, 5, "got one of 5");
-  check_refused(Kind::kAllreduce, DType::kFloat32, -1, "got one of -1");
+  check_refused(Kind::kAllreduce, DType::kFloat32, 5, "got a split of 5");
+  check_refused(Kind::kAllreduce, DType::kFloat32, -1, "got a split of -1");
 }
 
 Values weights_of(const std::vector<Values>& tensors) {

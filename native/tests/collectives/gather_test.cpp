@@ -1,5 +1,5 @@
-// Tests of operations whose results are stacked rows, of which only the senders know
-// the number.
+// Tests of operations whose results are stacked rows; only the senders know how many
+// rows.
 #include <algorithm>
 #include <random>
 #include <stdexcept>

@@ -138,8 +138,8 @@ TEST(pair_gossip, averages_two_members) {
   }
 }
 
-// Returns the W of members that belongs to a W of machines: the average within each
-// machine comes first.
+// Returns the mixing matrix of the members for a mixing matrix of machines: each
+// machine first averages its members.
 Matrix spread(const Matrix& machines, const std::vector<int>& sizes) {
   const std::vector<int> machine_of = machines_of(sizes);
   Matrix matrix;

@@ -129,7 +129,7 @@ TEST(simulator, notices_a_lingering_send_that_is_overwritten) {
   CHECK(broken > 0);
 }
 
-// So a result that is read later than the rules allow is wrong.
+// A peer that reads the memory later than the rules allow then gets a wrong result.
 TEST(simulator, overwrites_the_memory_of_finished_members) {
   SimulatedWorld world(one_machine(2));
   for (int i = 0; i < 2; ++i) {

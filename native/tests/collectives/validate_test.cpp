@@ -200,9 +200,9 @@ TEST(validate, checks_splits) {
       "expected one split for each of 2 members, got 1");
   check_refused(
       Kind::kAlltoall, [](Request& r) { r.splits = {5, -1}; },
-      "got one of 5 where 4 rows are left");
+      "got a split of 5 when only 4 rows are left");
   check_refused(
-      Kind::kAlltoall, [](Request& r) { r.splits = {-1, 5}; }, "got one of -1");
+      Kind::kAlltoall, [](Request& r) { r.splits = {-1, 5}; }, "got a split of -1");
   check_refused(
       Kind::kAlltoall, [](Request& r) { r.splits = {1, 1}; },
       "expected splits that add up to the 4 rows, got 2");

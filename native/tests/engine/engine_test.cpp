@@ -167,7 +167,8 @@ TEST(engine, runs_what_the_caller_waits_for) {
   EngineWorld world(2);
   std::vector<float> a(4, 1.0F);
   Engine& engine = world.engine(0);
-  // Its peer has not come: after a while the caller may look after other things.
+  // The peer has not called the barrier, so run() returns after a while with a request
+  // to wait for.
   const RequestId late =
       engine.run(make_request(engine, Kind::kBarrier, "late", {}, {}));
   REQUIRE(late != 0);
@@ -177,7 +178,7 @@ TEST(engine, runs_what_the_caller_waits_for) {
   CHECK(engine.wait(late, Clock::now() + 10s)->ok());
   CHECK(engine.finished() == std::vector<RequestId>({late}));
 
-  // A failure is to be fetched.
+  // The caller must fetch the failure, so the request is not released.
   engine.fail(engine.submit(make_request(engine, Kind::kAllreduce, "x", a, a)),
               {Code::kMismatch, "enough", 0});
   const RequestId failed = other.run(make_request(other, Kind::kAllreduce, "x", a, a));
@@ -195,7 +196,7 @@ TEST(engine, releases_what_it_has_run_to_a_good_end) {
   CHECK(engine.finished().empty());
   CHECK(engine.stats().kinds[0].second.calls == 1);
 
-  // But for a result that it has allocated.
+  // A request whose result the engine has allocated is not released.
   const RequestId gather =
       engine.run(make_request(engine, Kind::kAllgather, "g", a, {}));
   REQUIRE(gather != 0);

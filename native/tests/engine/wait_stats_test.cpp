@@ -29,7 +29,8 @@ EdgeStats edge_of(const Stats& stats, int peer, Kind kind) {
   return {};
 }
 
-// Until the one operation of `engine` has got all but what ranks from `rank` on send.
+// Waits until the only operation of `engine` lacks nothing but the data of ranks from
+// `rank` on.
 void await_waiting(Engine& engine, int rank) {
   await([&] {
     const std::vector<PendingRequest> pending = engine.pending();
@@ -70,7 +71,7 @@ TEST(wait_stats, counts_a_wait_for_the_one_who_came_last) {
   EngineWorld world(3);
   world.run([&](int rank, Engine& engine) {
     std::vector<float> a(4, 1.0F);
-    // Each comes a while after rank 0 has begun to wait for it.
+    // Each rank calls a while after rank 0 has begun to wait for it.
     if (rank > 0) await_waiting(world.engine(0), rank);
     if (rank > 0) std::this_thread::sleep_for(rank * 150ms);
     CHECK(call(engine, make_request(engine, Kind::kAllreduce, "a", a, a)).ok());
@@ -79,7 +80,7 @@ TEST(wait_stats, counts_a_wait_for_the_one_who_came_last) {
   const EdgeStats last = edge_of(stats, 2, Kind::kAllreduce);
   CHECK(last.late_s > 0.1);
   CHECK(last.wait_s >= last.late_s);
-  // Peers are late from the submit on, the program waits a moment after it.
+  // Peers are late from submit() on; the program begins to wait a moment later.
   CHECK(stats.kinds[0].second.blocked_s > 0.1);
   const double waited = edge_of(stats, 1, Kind::kAllreduce).wait_s + last.wait_s;
   CHECK(waited <= stats.kinds[0].second.duration_s);

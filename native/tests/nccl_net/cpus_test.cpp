@@ -29,7 +29,7 @@ TEST(nccl_net_cpus, each_thread_of_each_local_rank_has_its_own_cpu) {
   CHECK(cpus_for(cpu_set(8, 8, 0, 2), 2, 1) == Cpus{106});
   CHECK(cpus_for(cpu_set(8, 8, 1, 2), 2, 0) == Cpus{105});
   CHECK(cpus_for(cpu_set(8, 8, 4, 8), 2, 0) ==
-        Cpus{107});  // starts again from the last one
+        Cpus{107});  // wraps around to the last CPU
   const CpuSet unknown = cpu_set(8, 8, -1, 1);
   CHECK(cpus_for(unknown, 2, 1) == unknown.allowed);
   CHECK(cpus_for(cpu_set(0, 8, 0, 1), 2, 0).empty());

@@ -15,7 +15,7 @@ namespace abi = nccl_net::abi;
 constexpr std::size_t kShort = 1000;    // sent eagerly
 constexpr std::size_t kLong = 300'000;  // sent in chunks
 
-// Enables checksums of what this rank sends.
+// Enables or disables checksums for the data that this rank sends.
 void use_checksums(bool on) { setenv("BLUECOMM_NET_CHECKSUM", on ? "1" : "0", 1); }
 
 // Rank 0 sends to rank 1 through a proxy.
@@ -146,7 +146,8 @@ TEST(nccl_net_damage, a_damaged_control_frame_is_an_error_at_both_ends) {
   });
 }
 
-// The receiver's setting applies to what it sends; it demands nothing of the sender.
+// The receiver's setting applies to the data that it sends itself, and requires nothing
+// of the sender.
 TEST(nccl_net_damage, damage_goes_unnoticed_without_the_senders_checksums) {
   run_ranks_in_both_modes(kLongTimeout, [](TestRank& rank) {
     use_checksums(rank.number() == 1);

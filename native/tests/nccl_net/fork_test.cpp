@@ -37,14 +37,15 @@ namespace abi = nccl_net::abi;
   return status;
 }
 
-// Not with ASan, whose allocator's locks may be held in the child.
+// Not built with ASan, whose allocator's locks may be held in the child.
 #if !defined(__SANITIZE_ADDRESS__)
 TEST(nccl_net_fork, a_child_finds_all_locks_free) {
   run_ranks_in_both_modes(kLoopback, [](TestRank& rank) {
     const auto client = start_client(12);
     const auto pairs = open_comm_pairs(*client, rank, 8);
     std::atomic<bool> over = false;
-    // Almost always holds the process-wide lock while it waits for a connection's.
+    // This thread almost always holds the process-wide lock while it waits for a
+    // connection's lock.
     std::thread asking([&] {
       while (!over) {
         CHECK(!client->counters().empty());

@@ -152,7 +152,7 @@ TEST(nccl_net_io_thread_pool, bytes_move_without_calls) {
 }
 
 // Forks repeatedly while I/O threads move data. The child has no I/O thread, and its
-// calls fail. Not with ASan, whose locks may be held in the child.
+// calls fail. Not built with ASan, whose allocator's locks may be held in the child.
 #if !defined(__SANITIZE_ADDRESS__)
 TEST(nccl_net_io_thread_pool, a_fork_amid_traffic) {
   run_ranks(kThree, [](TestRank& rank) {

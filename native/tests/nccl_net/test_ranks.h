@@ -31,7 +31,7 @@ class TestRank {
   // Waits until both ranks have called it.
   void barrier() const { static_cast<void>(exchange('m')); }
 
-  // Tells the controller that this rank has come here.
+  // Tells the controller that this rank has reached this point.
   void report() const;
   // Waits until the controller releases this rank.
   void wait() const;

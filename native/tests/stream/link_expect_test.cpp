@@ -140,7 +140,8 @@ TEST(stream_link_expect, invalid_announcements_are_refused) {
     REQUIRE(pair.turn_until([&] { return pair.sender.ended().has_value(); }));
     return *pair.sender.ended();
   };
-  CHECK(error_after({kMaxExpected}).find("too early a receive") != std::string::npos);
+  CHECK(error_after({kMaxExpected}).find("a receive that is announced too early") !=
+        std::string::npos);
   CHECK(error_after({3, 3}).find("receives out of order") != std::string::npos);
 }
 

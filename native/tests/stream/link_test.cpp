@@ -26,7 +26,7 @@ TEST(stream_link, a_stalled_stream_holds_back_no_more_than_it_has_taken) {
   for (const StreamStats& stream : pair.receiver.stats().streams) {
     moved += stream.bytes_received;
   }
-  // Everything but the bytes in the stalled stream's buffer and one chunk that was
+  // All bytes moved, except those in the stalled stream's buffer and one chunk that was
   // begun.
   CHECK(moved + (512 << 10) > 8 * kMiB);
   CHECK(sent.streams[3].bytes_sent < 512 << 10);

@@ -42,8 +42,8 @@ void check_sender_cancels(const Scheme& scheme, Findings& findings) {
       const auto shown = reader->message().readable();
       sending.message.reset();
       std::fill(sending.payload.begin(), sending.payload.end(), std::byte{0});
-      // With 1, the receiver has heard of the cancellation before it reads on;
-      // otherwise it may not have.
+      // With 1, the receiver knows of the cancellation before it reads on; otherwise it
+      // may not know of it yet.
       if (read_before == 1) ranks.drive_for(2ms);
       const auto shown_still = reader->message().readable();
       expect(shown.empty() || (shown_still.data() == shown.data() &&

@@ -50,8 +50,7 @@ struct Two {
                                             lease);
   }
 
-  // Waits until all messages have come: until one that is sent after all others has
-  // come.
+  // Waits until all messages have arrived, by sending one more and waiting for it.
   void settle() {
     for (const int from : {0, 1}) {
       const Sending sending = ranks[from].send(1 - from, 8, 10);
@@ -274,7 +273,7 @@ TEST(mpi_zero_copy, early_chunks_are_received_when_the_receiver_ends) {
   at.ranks.drive("the end of the lease", [&] { return !at.lease.has_tenants(); });
 }
 
-// Nobody starts the receives of chunks that come after the loss.
+// After the loss, no receives of further chunks are started.
 TEST(mpi_zero_copy, a_lost_peer_holds_up_no_shutdown) {
   EarlyFixture at;
   at.ranks[1].transport().forget(0);

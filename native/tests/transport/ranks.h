@@ -121,7 +121,7 @@ class Ranks {
   // Polls and sleeps for about `time`.
   void drive_for(std::chrono::milliseconds time);
   // Waits for message `tag` at `rank`. Returns nullptr, with a finding, if it does not
-  // come.
+  // arrive.
   Reader* await(int rank, std::uint64_t tag);
   // Reads the whole message and verifies it.
   void read_all(Reader& reader, std::size_t step = SIZE_MAX);

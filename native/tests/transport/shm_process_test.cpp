@@ -178,7 +178,7 @@ TEST(shm_process, a_forked_child_keeps_no_link_open) {
   close(freed[0]);
   close(freed[1]);
   CHECK_EQ(access(offer.c_str(), F_OK), 0);
-  // What the child has freed is still valid here.
+  // Memory that the child has freed is still valid in this process.
   Findings findings;
   Reader& reader = *rank1.find(1);
   reader.accept(Reader::Mode::kViews);

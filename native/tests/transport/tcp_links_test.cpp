@@ -22,8 +22,8 @@ std::size_t count_fds() {
   return count;
 }
 
-// An address that never answers: a listener with a full queue, so that the kernel
-// drops what comes.
+// An address that never answers: a listener with a full queue, so that the kernel drops
+// new connections.
 class BlackHole {
  public:
   BlackHole() : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -41,7 +41,7 @@ class BlackHole {
   std::array<UniqueFd, 4> fillers_;
 };
 
-// An address on which nobody listens, and which stays taken.
+// A port that stays bound, but on which nobody listens.
 class ClosedPort {
  public:
   ClosedPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

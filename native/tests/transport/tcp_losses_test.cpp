@@ -37,7 +37,7 @@ TEST(tcp_losses, a_stream_cut_in_mid_chunk_loses_the_channel) {
   const std::string& text = world.await_loss();
   expect_part(text, "lost the connection to rank 1: stream 3 of 3 to 127.0.0.1:");
   expect_part(text, "closed by the peer without a goodbye");
-  // The bytes that came before are valid, and no others ever come.
+  // The bytes that arrived before the loss are valid, and no others ever arrive.
   CHECK_EQ(reader->message().readable().size(), 65536u);
 }
 

@@ -50,11 +50,11 @@ void write_all(int fd, std::span<const std::byte> bytes);
 inline void write_all(int fd, std::string_view text) {
   write_all(fd, std::as_bytes(std::span(text)));
 }
-// Whether the other end has closed the connection. Appends what it said before to
-// `said`.
+// Whether the other end has closed the connection. Appends the bytes that it sent
+// before to `said`.
 bool has_ended(int fd, std::string& said);
 
-// Plays rank 1 towards a transport of rank 0, stream by stream.
+// Plays rank 1 for a transport of rank 0, stream by stream.
 class HandMadePeer {
  public:
   using Spoil = std::function<void(stream::Hello&, TcpOptions&)>;

@@ -52,7 +52,7 @@ class OnePeer final : public WindowPeers {
   bool certain = false;
 };
 
-// A message whose payload never arrives, but can be shared.
+// A message whose payload never arrives by transfer, but can be shared.
 class Announced final : public Incoming {
  public:
   Announced(WindowMessage message, std::span<std::byte> payload) : payload_(payload) {

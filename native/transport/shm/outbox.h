@@ -40,9 +40,9 @@ class StagedChunk {
   const SharedMemory::Location location_;
 };
 
-// The staged chunks of a payload that goes to several peers: chunk k starts at offset k
-// * kChunkBytes. A send that starts while another peer still reads a chunk shares that
-// chunk.
+// The staged chunks of a payload that goes to several peers: chunk k begins at the byte
+// k * kChunkBytes. A send that starts while another peer still reads a chunk shares
+// that chunk.
 struct StagedCopies {
   std::vector<std::weak_ptr<const StagedChunk>> chunks;
 };
