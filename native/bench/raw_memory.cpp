@@ -142,9 +142,9 @@ void RawMemory::gather(std::span<std::byte> output, std::span<const ArrayRange> 
   if (published > largest || total != output.size()) {
     throw std::invalid_argument("raw memory: got pieces of " + std::to_string(total) +
                                 " bytes for an output of " +
-                                std::to_string(output.size()) + ", " +
+                                std::to_string(output.size()) + ", and " +
                                 std::to_string(published) + " of " +
-                                std::to_string(largest) + " bytes published");
+                                std::to_string(largest) + " bytes were published");
   }
   publish(published, largest <= small_pass_, deadline);
   std::byte* next = output.data();

@@ -1,5 +1,5 @@
-// The Python module bluecomm.bench._raw_memory, which bluecomm/bench/limit.py calls.
-// It is apart from bluecomm._native, so that the product's extension holds no
+// The Python module bluecomm.bench._raw_memory, which bluecomm/bench/limit.py calls. It
+// is separate from bluecomm._native, so that the product's extension contains no
 // benchmark.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -17,8 +17,8 @@
 
 namespace bluecomm::bindings {
 
-// Parse the name of a kind, reduction or dtype. Throw std::invalid_argument that lists
-// the known names.
+// Parse the name of a kind, reduction or dtype. Throw std::invalid_argument, whose text
+// lists the known names.
 Kind parse_kind(std::string_view word);
 ReduceOp parse_op(std::string_view word);
 DType parse_dtype(std::string_view word);

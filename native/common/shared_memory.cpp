@@ -149,7 +149,8 @@ struct SharedBlock::Owner {
     free_ranges.erase(range);
   }
 
-  // Unmaps the segment `whole`, which has no block in use, if too many are unused.
+  // Keeps the segment `whole`, which has no block in use, or unmaps it if too much
+  // memory is unused.
   void retire(std::span<std::byte> whole) REQUIRES(mutex) {
     nbytes_idle += whole.size();
     if (nbytes_idle <= sizes.keep_free_bytes) return;

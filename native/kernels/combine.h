@@ -45,7 +45,7 @@ void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,
                       double post_scale, DType dtype,
                       CpuLevel level = cpu_level()) noexcept;
 
-// dst[k] = post_scale * op over t of weight_t * term_t[k], as combine_weighted().
+// dst[k] = post_scale * op over t of weight_t * term_t[k], like combine_weighted().
 //
 // NaN wins over every number in min and max. The product and the minimum of bools are
 // `and`, sum and maximum are `or`.

@@ -59,7 +59,7 @@ class Communicator {
   virtual std::shared_ptr<Communicator> duplicate() = 0;
 
   virtual RequestHandle isend(std::span<const std::byte> bytes, int to, int tag) = 0;
-  // As isend(), but does not complete before its receive has been started.
+  // Like isend(), but does not complete before its receive has been started.
   virtual RequestHandle issend(std::span<const std::byte> bytes, int to, int tag) = 0;
   // Receives a message of at most the length of `into`. `from` may be kAnySource.
   virtual RequestHandle irecv(std::span<std::byte> into, int from, int tag) = 0;

@@ -21,8 +21,9 @@ struct Options {
   int rank = 0;
   std::string job;
   std::uint64_t epoch = 0;
-  std::vector<std::byte> key;          // the job's secret; must not be empty
-  std::vector<std::string> addresses;  // own numeric addresses, in order of preference
+  std::vector<std::byte> key;  // the job's secret; must not be empty
+  std::vector<std::string>
+      addresses;  // this end's numeric addresses, in order of preference
   // Whether to listen on the wildcard addresses, and only offer those above.
   bool listen_everywhere = false;
   // The number of streams of links that this end dials, 1 to kMaxStreams; or 0 to open

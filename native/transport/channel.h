@@ -196,10 +196,10 @@ class Channel {
   virtual std::unique_ptr<Outgoing> send(const Header& header,
                                          std::span<const std::byte> payload) = 0;
 
-  // As send(), for a payload that may go to several peers at once. The caller passes
-  // the same `copies`, null at first, to each of these sends: a transport that copies
-  // payloads can keep its copies there, for the other sends to use. The caller frees
-  // the payload's memory only when `lease` has no tenants.
+  // Like send(), for a payload that may go to several peers. The caller passes the same
+  // `copies`, null at first, to each of these sends: a transport that copies payloads
+  // can keep its copies there, for the other sends to use. The caller frees the
+  // payload's memory only when `lease` has no tenants.
   virtual std::unique_ptr<Outgoing> send_to_many(const Header& header,
                                                  std::span<const std::byte> payload,
                                                  std::shared_ptr<void>& copies,

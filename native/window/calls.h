@@ -38,7 +38,7 @@ class WindowHost {
 RequestId put(WindowHost& host, const std::shared_ptr<Window>& window,
               const WindowPut& call, Clock::time_point deadline, bool blocking);
 
-// Reads the own values of in-neighbors. Returns the same as put().
+// Reads the in-neighbors' own values. Returns the same as put().
 RequestId get(WindowHost& host, const std::shared_ptr<Window>& window,
               const WindowGet& call, Clock::time_point deadline, bool blocking);
 

@@ -27,7 +27,7 @@ enum class WindowAction : std::uint32_t {
   kShareValue,
   // Answers, which carry the id of the request.
   kDone,     // the put or accumulate has taken effect, or the asker holds the mutex
-  kValue,    // the own value
+  kValue,    // the answering rank's own value
   kWaits,    // the mutex is held by rank `other`
   kRefused,  // the payload is the reason
 };

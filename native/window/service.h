@@ -35,7 +35,7 @@ struct WindowPut {
   double p = 0.0;
 };
 
-// Own values of in-neighbors to read, each times its weight.
+// The in-neighbors whose own values are read, each with its weight.
 struct WindowGet {
   Window::Weights sources;
   bool with_p = false;

@@ -32,8 +32,8 @@ struct WindowConfig {
   bool zero_init = false;
 };
 
-// One rank's part of a window: a mailbox for each in-neighbor, and the own value that
-// out-neighbors may read.
+// One rank's part of a window: a mailbox for each in-neighbor, and this rank's own
+// value, which out-neighbors may read.
 //
 // Threads: the program calls update(), publish(), put_directly(), get_directly() and
 // the functions for p on any thread. The leader of the engine calls the others, under
@@ -43,7 +43,8 @@ class Window {
   using Memory = std::shared_ptr<std::span<std::byte>>;
   using Weights = std::vector<std::pair<int, double>>;
 
-  // `value` is the own tensor's value. `allocate` returns memory aligned to 64 bytes.
+  // `value` is the initial value of this rank's tensor. `allocate` returns memory
+  // aligned to 64 bytes.
   Window(WindowConfig config, std::span<const std::byte> value,
          const std::function<Memory(std::size_t)>& allocate);
 
@@ -51,8 +52,8 @@ class Window {
 
   // Sets `result`, which may be `own`, to self_weight * own + the weighted sum of the
   // values that in-neighbors have left, added in ascending order of rank. `resets` sets
-  // those values to zero. `with_p` does the same to p. `keeps` makes the result the own
-  // value that neighbors see.
+  // those values to zero. `with_p` applies all this to p, too. `keeps` makes the result
+  // this rank's own value, which neighbors see.
   struct Update {
     double self_weight = 1.0;
     Weights weights;
@@ -88,7 +89,8 @@ class Window {
   void attach_mailbox(int out_neighbor, SharedBytes shared);
   void attach_value(int in_neighbor, SharedBytes shared, std::size_t reader,
                     std::size_t readers);
-  // Detach the memory shared by one rank, or by all, so that nothing is done directly.
+  // Detach the memory shared by one rank, or by all, so that puts and gets use
+  // messages.
   void detach(int rank);
   void detach_all();
   std::span<const std::byte> mailbox_memory(int in_neighbor) const {

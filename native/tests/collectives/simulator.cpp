@@ -182,11 +182,11 @@ class PlanRunner {
         for (const Source& source : gathers[j].sources) {
           if (source.peer != kSelf) continue;
           if (source.own.size() != gathers[j].dst.size()) {
-            broken("an own source has another length than its destination");
+            broken("a source in own memory has another length than its destination");
           }
           if (overlap(gather.dst, source.own) &&
               !(i == j && equal(gather.dst, source.own))) {
-            broken("an own source overlaps a destination in part");
+            broken("a source in own memory overlaps a destination in part");
           }
         }
       }

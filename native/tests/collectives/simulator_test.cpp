@@ -95,13 +95,13 @@ TEST(simulator, notices_memory_that_is_still_needed) {
         const std::size_t start = gather.dst.data() - input.data();
         gather.sources[1].own = input.subspan(start - 64, gather.dst.size());
       },
-      "an own source overlaps a destination in part");
+      "a source in own memory overlaps a destination in part");
   check_broken(
       [](SimulatedWorld& world) {
         Gather& gather = first_phase(world).gathers[0];
         gather.dst = gather.dst.first(64);
       },
-      "an own source has another length than its destination");
+      "a source in own memory has another length than its destination");
 }
 
 // The second phase of a direct allreduce writes where peers may still read the first.

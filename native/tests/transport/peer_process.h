@@ -10,8 +10,8 @@
 
 namespace bluecomm::test {
 
-// Rank 1 in a process of its own, for tests that kill or stop it. To be made while
-// this process has one thread; the destructor kills the child.
+// Rank 1 in a process of its own, for tests that kill or stop it. Construct it while
+// this process has only one thread; the destructor kills the child.
 class PeerProcess {
  public:
   // The child makes a transport, waits for begin(), and runs `body` as rank 1 with a

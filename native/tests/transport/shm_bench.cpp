@@ -72,7 +72,7 @@ class Rank final : public Receiver {
     while (message->released() < payload.size()) wait(Wait::kSleep);
   }
 
-  // Reads all bytes of a message, as a kernel would.
+  // Reads all bytes of a message, as a compute kernel would.
   unsigned long receive() {
     const std::unique_ptr<Incoming> message = next(Wait::kSleep);
     message->accept({});

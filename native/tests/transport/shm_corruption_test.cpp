@@ -67,7 +67,7 @@ TEST(shm_corruption, malformed_answers_are_a_loss) {
   });
   for (const auto kind :
        {FrameKind::kGrant, FrameKind::kConsumed, FrameKind::kDiscard}) {
-    expect_loss("it answered message 9 of 0",
+    expect_loss("it answered message number 9, but the last is number 0",
                 [&](RawShmPeer& f) { f.write({.kind = kind, .id = 9}); });
   }
   expect_loss("accepted message 1 twice", [](RawShmPeer& f) {
@@ -95,7 +95,7 @@ TEST(shm_corruption, malformed_chunks_are_a_loss) {
     f.start_message(1, FrameKind::kLarge, 1000);
     f.write({.kind = FrameKind::kChunk, .id = 1, .segment = 5, .length = 1000});
   });
-  expect_loss("it sent a part of message 3 of 0",
+  expect_loss("it sent a part of message 3, but the last is 0",
               [](RawShmPeer& f) { f.write({.kind = FrameKind::kCancel, .id = 3}); });
 }
 

@@ -19,9 +19,9 @@ class Outbox;
 
 class MpiOutgoing final : public Outgoing {
  public:
-  // A message that needs nothing more: `released` bytes have been released.
+  // Makes a message that is already complete; `released` bytes have been released.
   explicit MpiOutgoing(std::size_t released) : released_(released) {}
-  // With a `lease` this is a zero-copy send: MPI reads the payload itself.
+  // With a `lease` this is a zero-copy send: MPI reads the caller's payload.
   MpiOutgoing(Outbox& outbox, std::uint64_t message, std::span<const std::byte> payload,
               std::shared_ptr<const void> lease)
       : outbox_(&outbox),

@@ -3,7 +3,7 @@
 // session the requests that MPI has not completed when the transport ends. Called under
 // the progress lock. No call of MPI may follow MPI_Finalize, which another thread may
 // call at any time: a function that starts a request calls check_finalized() first, and
-// requests are no longer tested once that has returned true.
+// once that has returned true, no request is tested any more.
 #include "transport/mpi/port.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 // How long a port that ends waits for MPI to complete the requests under way.
 constexpr std::chrono::milliseconds kLastMoves{100};
 
-// Sends of at most this length mostly complete at once.
+// Most sends of at most this length complete immediately.
 constexpr std::size_t kShort = 4096;
 
 std::uint64_t draw() {
@@ -61,9 +61,9 @@ PortAddress PortAddress::parse(std::string_view text, int ranks) {
       !parse_number(text.substr(second + 1), address.transport, 16) ||
       address.rank < 0 || address.rank >= ranks || address.port < 1 ||
       address.port >= Session::kPorts) {
-    throw std::invalid_argument("expected RANK.PORT.NUMBER of an mpi transport, with " +
-                                std::to_string(ranks) + " ranks: '" +
-                                std::string(text) + "'");
+    throw std::invalid_argument(
+        "expected the address RANK.PORT.NUMBER of an mpi transport with " +
+        std::to_string(ranks) + " ranks, got '" + std::string(text) + "'");
   }
   return address;
 }

@@ -78,8 +78,8 @@ class Port {
   // Returns nothing if MPI has been finalized.
   std::optional<RequestSet::Id> send_zero_copy(const PortAddress& to, int tag,
                                                std::span<const std::byte> bytes);
-  // As send_zero_copy(), but before the peer has asked for the bytes: completes when
-  // the peer has started the receive.
+  // Like send_zero_copy(), but before the peer has asked for the bytes. The send
+  // completes when the peer has started the receive.
   std::optional<RequestSet::Id> send_early(const PortAddress& to, int tag,
                                            std::span<const std::byte> bytes);
   // Whether the send has completed. If it has, the id is no longer valid.

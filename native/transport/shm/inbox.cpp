@@ -259,7 +259,7 @@ std::unique_ptr<Incoming> Inbox::take_large(const Frame& frame, const Header& he
 void Inbox::on_frame(const Frame& frame) {
   if (frame.id == 0 || frame.id > last_id_) {
     throw ConnectionError("it sent a part of message " + std::to_string(frame.id) +
-                          " of " + std::to_string(last_id_));
+                          ", but the last is " + std::to_string(last_id_));
   }
   const auto found = large_.find(frame.id);
   if (found == large_.end()) return;  // it has been consumed or discarded since

@@ -12,8 +12,8 @@
 namespace bluecomm::shm {
 namespace {
 
-// At most this many chunks are copied by one progress(), so that others are not kept
-// waiting.
+// One call of progress() copies at most this many chunks, so that other channels are
+// served in time.
 constexpr int kChunksPerTurn = 4;
 
 }  // namespace
@@ -145,7 +145,7 @@ bool Outbox::flush_queue() {
 bool Outbox::can_progress() {
   if (!connection_) return false;
   if (!queue_.empty()) {
-    // No frame needs more room than this, whichever is first.
+    // No queued frame needs more room than kMaxFrame.
     connection_->wait_for_space();
     return connection_->fits(kMaxFrame);
   }
@@ -236,8 +236,8 @@ void Outbox::on_frame(const Frame& frame) {
     return;
   }
   if (frame.id == 0 || frame.id > last_id_) {
-    throw ConnectionError("it answered message " + std::to_string(frame.id) + " of " +
-                          std::to_string(last_id_));
+    throw ConnectionError("it answered message number " + std::to_string(frame.id) +
+                          ", but the last is number " + std::to_string(last_id_));
   }
   const auto found = sent_.find(frame.id);
   if (found == sent_.end()) return;  // the message has ended since
