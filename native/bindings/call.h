@@ -12,7 +12,7 @@ namespace bluecomm::bindings {
 struct ParsedCall {
   Request request;             // without its group
   std::uint64_t group_id = 0;  // group that takes part
-  bool blocking = false;       // the caller waits for the operation at once
+  bool blocking = false;       // the caller waits for the operation immediately
 };
 
 // Reads the attributes of a Python Call. Needs the GIL. Throws std::invalid_argument

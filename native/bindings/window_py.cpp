@@ -158,7 +158,7 @@ RequestId get(PyWindow& self, Window::Weights sources, bool with_p, double timeo
 }
 
 // Appends the id to the list `keep`, too, because the caller has to unlock the mutex
-// even if a signal handler raises at once.
+// even if a signal handler raises immediately.
 RequestId lock(PyWindow& self, int owner, double timeout_s, py::dict kept,
                py::list keep) {
   const RequestId id =

@@ -23,7 +23,7 @@ namespace bluecomm {
 class Engine final : public WindowHost, private Work {
  public:
   Engine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports);
-  // Frees everything at once. Call close() first to say goodbye to the peers.
+  // Frees everything immediately. Call close() first to say goodbye to the peers.
   ~Engine() override;
 
   std::map<std::string, std::string> offers();
@@ -36,7 +36,8 @@ class Engine final : public WindowHost, private Work {
   std::shared_ptr<const Group> group(std::uint64_t id);
 
   // Whether the caller of submit() continues with something else, so that the progress
-  // thread has to move the request on, or waits for it at once and so drives it itself.
+  // thread has to move the request on, or waits for it immediately and so drives it
+  // itself.
   enum class Caller { kGoesOn, kWaits };
 
   // See Dispatcher.

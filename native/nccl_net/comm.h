@@ -40,8 +40,8 @@ class Comm : public Maintained {
        std::vector<stream::Address> addresses);
 
   // Returns the number of bytes of a request that has completed, which is free
-  // afterwards, or nothing. Returns nothing at once if the I/O thread holds the mutex.
-  // Throws Failure.
+  // afterwards, or nothing. Returns nothing immediately if the I/O thread holds the
+  // mutex. Throws Failure.
   std::optional<std::size_t> test(CommRequest& request) EXCLUDES(mutex);
 
   // Releases the user's buffers and the sockets. If no request is in flight, waits up

@@ -1,9 +1,9 @@
 // Opens and closes listen comms, send comms and recv comms for NCCL, and lists the open
 // ones for the counters.
 //
-// NCCL's proxy threads call from exports.cpp, several at once. connect() does not
-// block: it keeps an opening send comm in pending_connects_ between NCCL's calls, and
-// stores its id in the handle, whose memory NCCL passes each time.
+// NCCL's proxy threads call from exports.cpp, possibly several at the same time.
+// connect() does not block: it keeps an opening send comm in pending_connects_ between
+// NCCL's calls, and stores its id in the handle, whose memory NCCL passes each time.
 #include "nccl_net/plugin.h"
 
 #include <unistd.h>
@@ -20,8 +20,8 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-// NCCL calls connect() again at once. A connect that was not continued for this long is
-// dropped.
+// NCCL calls connect() again immediately. A connect that was not continued for this
+// long is dropped.
 constexpr std::chrono::minutes kForgotten{5};
 
 std::string variable(const char* name) {

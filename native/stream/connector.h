@@ -15,11 +15,11 @@ namespace bluecomm::stream {
 
 // Finds the first stream of the link to a peer.
 //
-// A rank dials when it has something to send, so both ranks may dial at once. The lower
-// rank chooses: it takes the connection that is ready first, whoever dialed it, sends a
-// kOpen frame on it and closes the others. The higher rank takes the connection on
-// which the kOpen arrives. So both ends choose the same connection, and peers find each
-// other even if only one of them can reach the other.
+// A rank dials when it has something to send, so both ranks may dial at the same time.
+// The lower rank chooses: it takes the connection that is ready first, whoever dialed
+// it, sends a kOpen frame on it and closes the others. The higher rank takes the
+// connection on which the kOpen arrives. So both ends choose the same connection, and
+// peers find each other even if only one of them can reach the other.
 class Connector {
  public:
   // The first stream of a link.

@@ -77,7 +77,7 @@ void Handshake::received(std::size_t nbytes) {
   received_ += nbytes;
   if (step_ == Step::kAwaitHello) {
     // Other programs mostly send less than a Hello and wait, so check the first bytes
-    // at once.
+    // immediately.
     const std::size_t known = std::min(received_, kMagic.size());
     if (std::memcmp(input_.data(), kMagic.data(), known) != 0) state_ = State::kFailed;
   }

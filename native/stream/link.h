@@ -71,7 +71,7 @@ class Link final : private FrameSink {
   bool has_arrived() const { return inbox_.has_arrived(); }
   // Announces to the peer a buffer for message number `message` (counted from 0), whose
   // head has not arrived yet. If the message fits into `into` and is not eager, the
-  // peer sends its payload there at once, and the message arrives accepted(). The
+  // peer sends its payload there immediately, and the message arrives accepted(). The
   // numbers of successive calls must ascend.
   void expect(std::uint64_t message, std::span<std::byte> into) {
     inbox_.expect(message, into);

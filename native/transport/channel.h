@@ -138,8 +138,8 @@ class Incoming {
   virtual std::size_t consumed() const = 0;
 
   // Instead of accept(): returns the sender's own memory of the payload if this rank
-  // can map it, otherwise nothing. The sender sees at once what is written there, as
-  // long as it keeps the memory. See Channel::shares_memory().
+  // can map it, otherwise nothing. The sender sees writes to this memory immediately,
+  // as long as it keeps the memory. See Channel::shares_memory().
   virtual std::optional<SharedBytes> share() { return std::nullopt; }
 };
 
@@ -236,7 +236,7 @@ class Receiver {
 
 // A transport ends in three steps: close() says goodbye to the peers and refuses new
 // messages, closed() tells when everything that was sent has been delivered, and the
-// destructor frees everything at once, whether delivered or not.
+// destructor frees everything immediately, whether delivered or not.
 class Transport {
  public:
   Transport() = default;

@@ -11,8 +11,9 @@
 #include "window/window_request.h"
 
 // The calls of a program about its windows. Each does what it can in memory that
-// neighbors share with this rank: at once, on the calling thread, without the progress
-// lock. For the other neighbors it starts a request at the rank's WindowService.
+// neighbors share with this rank: immediately, on the calling thread, without the
+// progress lock. For the other neighbors it starts a request at the rank's
+// WindowService.
 
 namespace bluecomm {
 
@@ -22,7 +23,7 @@ class WindowHost {
   virtual RequestId next_request_id() = 0;
   virtual WaitStats& wait_stats() = 0;
   // Start a request at the WindowService, under the progress lock. `blocking` says that
-  // the caller waits for it at once.
+  // the caller waits for it immediately.
   virtual void start_put(std::shared_ptr<WindowRequest> request, const WindowPut& put,
                          bool blocking) = 0;
   virtual void start_get(std::shared_ptr<WindowRequest> request, const WindowGet& get,

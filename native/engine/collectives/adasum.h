@@ -15,9 +15,9 @@ namespace bluecomm {
 //   their parts: n (n + 1) / 2 numbers.
 // - Each member computes the weights, combines its slice, and sends it to all.
 //
-// So the tensor crosses the network twice, as in any allreduce, for any n. In addition
-// this takes n (n + 1) / 2 multiplications per element, shared by n members, and as
-// much memory as the tensor.
+// So the tensor crosses the network twice for any n, as in any allreduce. Adasum
+// additionally needs n (n + 1) / 2 multiplications per element, which the n members
+// share, and as much scratch memory as the tensor has bytes.
 void add_adasum_allreduce(Plan& plan, const Team& team, const Request& request);
 
 // Checks that the tensors whose lengths are `splits` fit into the input.

@@ -23,8 +23,9 @@ struct Tuning {
 
   // Direct: reduce-scatter and all-gather in one phase each. Every byte is moved twice,
   // which is the minimum, and slices are read in place. Each rank has n - 1 messages in
-  // both directions at once; with more members than this, messages would be too short
-  // and sockets too many, so a ring (2 links per rank, 2 (n - 1) steps) is used.
+  // each direction at the same time. With more members than this, messages would be too
+  // short and sockets too numerous, so a ring (2 links per rank, 2 (n - 1) steps) is
+  // used.
   int direct_members = 16;
 
   // On one machine, longer tensors are reduced in blocks of at most this size, so that
@@ -37,9 +38,10 @@ struct Tuning {
   // memory that it overwrites.
   std::size_t past_caches_bytes = 32 << 20;
 
-  // Between machines, messages that arrive from all members at once share each link,
-  // and the last message of a phase delays the next phase. When slices take longer than
-  // the steps of a ring, sending one message at a time uses the links better.
+  // Between machines, messages that arrive from all members at the same time share each
+  // link, and the last message of a phase delays the next phase. When slices take
+  // longer than the steps of a ring, sending one message at a time uses the links
+  // better.
   std::size_t ring_slice_bytes = 64 << 10;
 
   // The root sends its tensor to each member itself, in one step; on one machine all

@@ -45,7 +45,7 @@ std::vector<CommPair> open_comm_pairs(PluginClient& client, const TestRank& rank
       }
       if (pair.recv == nullptr) {
         REQUIRE(client.accept(one.listen, &pair.recv) == kSuccess);
-        // NCCL retries at once.
+        // NCCL retries immediately.
         if (pair.recv != nullptr) CHECK_EQ(client.close_listen(one.listen), kSuccess);
       }
       done &= pair.send != nullptr && pair.recv != nullptr;

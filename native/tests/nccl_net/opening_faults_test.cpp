@@ -66,7 +66,7 @@ TEST(nccl_net_opening_faults, strangers_do_not_disturb) {
       strangers.push_back(connect_and_send(mine, std::as_bytes(std::span(&older, 1))));
       strangers.push_back(connect_and_send(mine, forged));
       strangers.push_back(connect_and_send(mine, std::as_bytes(std::span(http))));
-      connect_and_send(mine, half);  // and closes at once
+      connect_and_send(mine, half);  // and closes immediately
     }
     CommPair pair;
     spin_until("connect and accept", [&] {

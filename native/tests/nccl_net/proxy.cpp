@@ -18,7 +18,7 @@ const sockaddr* generic(const sockaddr_in& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-// Sends each write at once.
+// Sends each write immediately.
 void hurry(int fd) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

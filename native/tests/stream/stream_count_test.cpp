@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Simulated senders that always have data, and whose streams open at once.
+// Simulated senders that always have data, and whose streams open immediately.
 class Senders {
  public:
   explicit Senders(std::size_t max, std::size_t number = 1)

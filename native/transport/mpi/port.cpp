@@ -188,7 +188,7 @@ std::span<const std::byte> Port::next_frame() {
         return {next.memory.get(), done->nbytes};
       }
     }
-    // It was sent to an earlier transport of this port.
+    // The frame was sent to an earlier transport of this port.
     receive_next_frame();
   }
 }

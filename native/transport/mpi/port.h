@@ -96,7 +96,7 @@ class Port {
   // nothing if messages need the tags.
   std::optional<int> take_tags(int count);
   // Starts the receive of a chunk. `may_be_there` says that the chunk may have arrived
-  // already; the request is then tested at once.
+  // already; the request is then tested immediately.
   ChunkReceive receive_chunk(const PortAddress& from, int tag, std::size_t nbytes,
                              bool may_be_there);
   std::optional<Completion> test(ChunkReceive& posted);

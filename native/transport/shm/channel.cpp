@@ -12,7 +12,7 @@
 namespace bluecomm::shm {
 namespace {
 
-// An Outgoing that was complete at once, or never will be.
+// An Outgoing that was complete from the start, or never will be.
 class SettledOutgoing final : public Outgoing {
  public:
   explicit SettledOutgoing(std::size_t released) : released_(released) {}

@@ -80,7 +80,7 @@ class Outbox {
   // In a forked child: frees nothing, because a lock may be held forever.
   void abandon_after_fork() noexcept { connection_ = nullptr; }
 
-  // Sends the message at once if it is eager and there is room. Returns false
+  // Sends the message immediately if it is eager and there is room. Returns false
   // otherwise.
   bool send_now(const Header& header, std::span<const std::byte> payload, bool is_post);
   void enqueue(std::shared_ptr<SentMessage> message);

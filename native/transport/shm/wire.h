@@ -12,12 +12,12 @@
 //
 // A message starts with kEager, which carries the payload, or with kLarge. If kLarge
 // names the memory where the payload lies, the receiver reads it in place. Otherwise
-// the sender copies the payload into staging memory and announces each chunk by
-// kChunk: the first chunks at once, as far as staging memory allows, the others after
-// the receiver has asked for the payload by kGrant. kConsumed tells the sender how
-// much the receiver has read, which releases the chunks, or the payload that is read
-// in place. The receiver answers the sender's kCancel by kDiscard, and also sends
-// kDiscard when it no longer wants a message.
+// the sender copies the payload into staging memory and announces each chunk by kChunk:
+// the first chunks immediately, as far as staging memory allows, the others after the
+// receiver has asked for the payload by kGrant. kConsumed tells the sender how much the
+// receiver has read, which releases the chunks, or the payload that is read in place.
+// The receiver answers the sender's kCancel by kDiscard, and also sends kDiscard when
+// it no longer wants a message.
 
 namespace bluecomm::shm {
 
