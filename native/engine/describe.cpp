@@ -46,8 +46,8 @@ std::string describe_factor(std::string_view name, double factor) {
   return std::string(", ").append(name) + value.data();
 }
 
-// Returns what the callers must change, for the first property in which the calls
-// differ.
+// Returns a sentence about the change that the callers must make, for the first
+// property in which their calls differ.
 std::string_view remedy(const Envelope& a, const Envelope& b) {
   if (a.kind != b.kind) return "All ranks must call the same operation under one name.";
   if (a.dtype != b.dtype || a.shape_hash != b.shape_hash) {

@@ -118,7 +118,7 @@ std::optional<Status> Engine::wait(RequestId id, Clock::time_point deadline,
   const bool done =
       progress_.drive_until([&] { return request->done(); }, deadline, interrupted);
   wait_stats().blocked(*request, begin);
-  // The status does not change any more, so it is read without the lock.
+  // The status no longer changes, so it is read without the lock.
   return done ? std::optional<Status>(request->status()) : std::nullopt;
 }
 
@@ -239,8 +239,9 @@ bool Engine::poll() {
   }
 }
 
-// Moves what the caller has started. If work is left after two turns and the caller
-// continues with something else, no leader may sleep, because nothing would wake it.
+// Begins to move the data of the request that the caller has started. If work is left
+// after two turns and the caller continues with something else, no leader may sleep,
+// because nothing would wake it.
 void Engine::begin(Caller caller) {
   const bool changed = poll();
   has_more_ = changed && caller == Caller::kGoesOn && poll();

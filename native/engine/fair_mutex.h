@@ -24,7 +24,7 @@ class CAPABILITY("mutex") FairMutex {
     lock();
   }
 
-  // Release the lock while they wait for `changed`.
+  // These functions release the lock while they wait for `changed`.
   void wait(std::condition_variable& changed) REQUIRES(this) {
     std::unique_lock lock(mutex_, std::adopt_lock);
     changed.wait(lock);

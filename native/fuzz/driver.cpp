@@ -1,5 +1,5 @@
 // A replacement for libFuzzer where it is not available: mutates a corpus without
-// coverage feedback, in the same way each time for the same seed.
+// coverage feedback, deterministically for a given seed.
 #include <chrono>
 #include <csignal>
 #include <cstring>

@@ -25,7 +25,7 @@
 
 namespace bluecomm::mpi {
 
-// The functions and constants of a loaded library, and how they are called.
+// The functions and constants of a loaded library, with helpers that call them.
 template <typename Abi>
 class Calls {
  public:

@@ -92,7 +92,7 @@ class Comm : public Maintained {
   // nothing.
   virtual std::optional<std::size_t> finish(CommRequest& request) REQUIRES(mutex) = 0;
 
-  // Records why the connection cannot be used any more. The first failure stays.
+  // Records why the connection can no longer be used. The first failure stays.
   void fail(abi::Result code, std::string text) REQUIRES(mutex);
   // Throws the recorded failure, if any.
   void check() const REQUIRES(mutex);

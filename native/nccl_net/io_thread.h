@@ -28,8 +28,8 @@ class IoThread {
 
   // Assigns a comm. Throws std::system_error, and then leaves it unassigned.
   void add(Comm& comm) EXCLUDES(mutex_);
-  // Unassigns a comm; afterwards the thread does not use it any more. The caller must
-  // not hold the comm's mutex.
+  // Unassigns a comm; afterwards the thread no longer uses it. The caller must not hold
+  // the comm's mutex.
   void remove(Comm& comm) EXCLUDES(mutex_);
   // Wakes the thread to serve comms that are due. Safe to call with a Comm's mutex
   // held.

@@ -65,7 +65,7 @@ void Connector::retry_later(Clock::time_point now) {
   retry_delay_ = std::min(2 * retry_delay_, kMaxRetryDelay);
 }
 
-// Returns the candidate if it is chosen, and drops it if it cannot be chosen any more.
+// Returns the candidate if it is chosen, and drops it if it can no longer be chosen.
 std::optional<Connector::First> Connector::check(std::optional<Candidate>& candidate,
                                                  bool dialed, Clock::time_point now) {
   if (!candidate) return std::nullopt;

@@ -42,7 +42,7 @@ class FrameParser {
   std::array<std::span<std::byte>, 2> spaces();
 
   // Parses `nbytes` that were read into spaces(). Returns a defect, or nothing. After a
-  // defect the parser must not be used any more.
+  // defect the parser must no longer be used.
   std::string_view advance(std::size_t nbytes, FrameSink& sink);
 
   // The destination of `message` is about to be freed: drops the rest of a chunk for

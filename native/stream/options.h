@@ -21,10 +21,9 @@ struct Options {
   int rank = 0;
   std::string job;
   std::uint64_t epoch = 0;
-  std::vector<std::byte> key;  // the job's secret; must not be empty
-  std::vector<std::string>
-      addresses;  // this end's numeric addresses, in order of preference
-  // Whether to listen on the wildcard addresses, and only offer those above.
+  std::vector<std::byte> key;          // the job's secret; must not be empty
+  std::vector<std::string> addresses;  // local numeric addresses, preferred first
+  // Whether to listen on the wildcard addresses, while offering only `addresses`.
   bool listen_everywhere = false;
   // The number of streams of links that this end dials, 1 to kMaxStreams; or 0 to open
   // as many as pay off (see stream_count.h).

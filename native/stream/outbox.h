@@ -25,7 +25,7 @@ struct Chunk {
 };
 
 // A message being sent. The owner must not move it. Destroying it early cancels it: its
-// payload is not read any more, and the peer's message never completes.
+// payload is no longer read, and the peer's message never completes.
 class SentMessage {
  public:
   SentMessage() = default;

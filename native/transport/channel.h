@@ -110,7 +110,7 @@ struct SharedBytes {
 };
 
 // A message whose header has arrived. Destroying it discards the rest of the payload.
-// An Incoming may outlive its transport, and what it has shown stays readable.
+// An Incoming may outlive its transport, and the bytes that it has shown stay readable.
 class Incoming {
  public:
   Incoming() = default;

@@ -102,12 +102,12 @@ class MailboxReader {
   // `initial` is the value before the first put; null stands for zero.
   MailboxReader(Mailbox mailbox, std::shared_ptr<const std::vector<std::byte>> initial);
 
-  // Takes the publication into the value. Returns whether there was one.
+  // Applies the pending publication to the value. Returns whether there was one.
   bool take();
   // Sets the value to zero, and p too if `with_p`.
   void reset(bool with_p);
-  // Sets the value to `bytes`, which must be as long as the tensor, and leaves memory
-  // that is free for other use in `bytes`.
+  // Sets the value to `bytes`, which must be as long as the tensor, and returns memory
+  // that the caller may reuse in `bytes`.
   void replace(std::vector<std::byte>& bytes, Mailbox::Meta meta);
 
   // Returns the value; empty if it is zero, or if the tensor has no elements.

@@ -85,7 +85,7 @@ void PublishedValue::publish(std::span<const std::byte> value, double p_of_value
 PublishedValue::View PublishedValue::begin_read(std::size_t reader) {
   // These accesses and the writer's accesses to the same words have one total order. So
   // either the writer sees the slot that is read here, or this reader sees that the
-  // slot is not current any more.
+  // slot is no longer current.
   std::uint32_t seen = current().load();
   while (true) {
     reading(reader).store(seen + 1);

@@ -255,7 +255,7 @@ void WindowService::finish(WindowRequest& request, int awaited) {
   requests_.end(request);
 }
 
-// Fails a part, and tells the peer that no answer is wanted any more.
+// Fails a part, and tells the peer that an answer is no longer wanted.
 void WindowService::fail_part(RequestId number, Status status) {
   const Part& part = parts_.at(number);
   if (part.message.action == WindowAction::kLock && part.peer == rank_) {

@@ -72,7 +72,7 @@ void add_block_allreduce(Plan& plan, const Team& team, const Reduction& reductio
   for (const Range& block : cut(buffers.output.size(), blocks)) {
     const std::size_t first = plan.phases.size();
     add_direct_allreduce(plan, first, team, reduction, buffers.part(block));
-    // A reduced slice is not modified any more, so peers may read it until the end.
+    // A reduced slice is no longer modified, so peers may read it until the end.
     for (Send& send : plan.phases[first + 1].sends) send.lingers = true;
   }
 }

@@ -270,7 +270,7 @@ class PlanRunner {
     return true;
   }
 
-  // Copies bytes from scratch memory back to ranges that no peer reads any more.
+  // Copies bytes from scratch memory back to ranges that peers no longer read.
   bool write_back(std::size_t index) {
     const Gather& gather = phase().gathers[index];
     GatherProgress& progress = progress_[index];

@@ -86,7 +86,7 @@ class Player {
                std::to_string(expected(s, i)));
       break;
     }
-    // No peer may read this memory any more.
+    // Peers may no longer read this memory.
     std::fill(inputs_[s].begin(), inputs_[s].end(), -1e9F);
     std::fill(output.begin(), output.end(), -1e9F);
   }

@@ -16,8 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// If ranks that have news sleep this long, nothing has woken them. It is far more than
-// the kernel of a busy machine needs.
+// If ranks that have news sleep this long, nothing has woken them. Even a busy machine
+// wakes a rank much sooner.
 constexpr std::chrono::seconds kOversleep{2};
 
 std::uint64_t mix(std::uint64_t x) {

@@ -83,7 +83,7 @@ Inbox::~Inbox() {
     try {
       abandon_receives(*incoming);
     } catch (const std::exception&) {
-      // MPI has failed and will not write to memory any more.
+      // MPI has failed and no longer writes to memory.
     }
     incoming->inbox_ = nullptr;
   }

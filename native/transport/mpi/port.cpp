@@ -3,7 +3,7 @@
 // session the requests that MPI has not completed when the transport ends. Called under
 // the progress lock. No call of MPI may follow MPI_Finalize, which another thread may
 // call at any time: a function that starts a request calls check_finalized() first, and
-// once that has returned true, no request is tested any more.
+// once that has returned true, requests are no longer tested.
 #include "transport/mpi/port.h"
 
 #include <algorithm>

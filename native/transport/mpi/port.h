@@ -42,7 +42,7 @@ struct ChunkReceive {
 // A send under way from memory that does not belong to the port.
 struct ZeroCopySend {
   RequestSet::Id id = 0;
-  std::size_t end = 0;  // of the bytes, as an offset in their payload
+  std::size_t end = 0;  // offset of the end of the bytes in their payload
 };
 
 // Owns the MPI resources of a transport: requests under way, their memory, and tags.
@@ -71,7 +71,7 @@ class Port {
 
   // Whether one more chunk may be sent.
   bool has_room() const { return sends_.size() < kMaxSends; }
-  // Sends the first `nbytes` of `chunk`; may be 0.
+  // Sends the first `nbytes` bytes of `chunk`; `nbytes` may be 0.
   void send_chunk(const PortAddress& to, int tag, Buffer chunk, std::size_t nbytes);
 
   // Sends `bytes` without a copy. The caller keeps them alive until has_completed().
@@ -121,7 +121,7 @@ class Port {
   // Whether all sends have completed, except those to lost peers.
   bool idle() const;
 
-  // In a forked child: MPI belongs to the parent and is not called any more.
+  // In a forked child: MPI belongs to the parent and is no longer called.
   void abandon_after_fork() noexcept { forked_ = finalized_ = true; }
   bool forked() const { return forked_; }
 

@@ -15,7 +15,7 @@
 namespace bluecomm::shm {
 namespace {
 
-// The inbox reports smaller amounts at the next poll, together with what follows.
+// The inbox reports smaller amounts at the next poll, together with later ones.
 constexpr std::size_t kReportAtOnce = 64 << 10;
 constexpr std::size_t kCreditStep = kEagerCredit / 4;
 

@@ -74,7 +74,7 @@ class Outbox {
   explicit Outbox(std::shared_ptr<SharedState> shared);
   ~Outbox();
 
-  // Messages wait until attach(). After detach() nothing is sent any more.
+  // Messages wait until attach(). After detach(), nothing is sent.
   void attach(RingConnection& connection) { connection_ = &connection; }
   void detach();
   // In a forked child: frees nothing, because a lock may be held forever.
