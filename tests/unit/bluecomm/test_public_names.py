@@ -54,16 +54,10 @@ DistributedOptimizer broadcast_parameters broadcast_optimizer_state
 broadcast_object allgather_object
 """
 
-KINDS = (
-    *("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier"),
-    *("grouped", "neighbor", "hierarchical", "pair_gossip"),
+STARTING = [name for name in bf.__all__ if re.search("_(nonblocking|async)_?$", name)]
+WITH_DEADLINE = sorted(
+    {"barrier", *STARTING, *(re.sub("_nonblocking|_async", "", n) for n in STARTING)}
 )
-WITH_DEADLINE = [
-    name
-    for name in bf.__all__
-    if name.startswith(KINDS)
-    and not name.endswith(("_parameters", "_optimizer_state", "_object"))
-]
 
 
 def test_all_lists_every_public_name():
