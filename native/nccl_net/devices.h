@@ -20,7 +20,7 @@ struct Device {
 // NCCL's own environment variables that select interfaces.
 struct DeviceChoice {
   std::string interfaces;  // NCCL_SOCKET_IFNAME
-  std::string family;      // NCCL_SOCKET_FAMILY: "AF_INET", "AF_INET6" or anything
+  std::string family;      // NCCL_SOCKET_FAMILY; other than "AF_INET", "AF_INET6": both
   std::string comm_id;     // NCCL_COMM_ID: "address:port", or a host's name
 };
 

@@ -194,7 +194,7 @@ FrameSink::Destination Link::begin(const Frame& frame, std::size_t stream) {
 
 std::string_view Link::end(const Frame& frame, std::size_t stream) {
   if (frame.kind != FrameKind::kChunk && stream != 0) {
-    return "control on a stream for chunks";
+    return "a control frame on a stream for chunks";
   }
   switch (frame.kind) {
     case FrameKind::kMessage:

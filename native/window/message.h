@@ -19,7 +19,7 @@ enum class WindowAction : std::uint32_t {
   kGet,         // asks for the receiver's own value
   kLock,        // asks for the receiver's mutex
   kCancel,      // cancels an earlier request, or gives the mutex back
-  kOpen,        // the sender has made the window and sent its shared memory
+  kOpen,        // the sender has created the window and sent its shared memory
   // The payload is memory of the sender that the receiver maps: the mailbox that the
   // receiver writes, or the sender's own value, which the receiver reads as reader
   // `other` of `readers`.

@@ -11,8 +11,8 @@ namespace bluecomm {
 // copy it at any time, without a lock.
 //
 // Each reader has a word that names the slot that it reads. The writer fills a slot
-// that is neither current nor being read. There are two slots more than readers, so
-// such a slot always exists, even if readers have died while they were reading.
+// that is neither current nor being read. There are two more slots than readers, so
+// such a slot always exists, even if readers have died while reading.
 class PublishedValue {
  public:
   struct View {

@@ -1,6 +1,6 @@
 // Starts this rank's requests about windows, sends their parts and ends them. The
-// engine calls these functions under its progress lock; service_for_peers.cpp has the
-// other side.
+// engine calls these functions under its progress lock; service_for_peers.cpp serves
+// the requests of other ranks.
 #include "window/service.h"
 
 #include <algorithm>
@@ -288,7 +288,7 @@ std::string WindowService::timeout_text(const Part& part) const {
            limit;
   }
   if (part.message.action == WindowAction::kOpen) {
-    return text + peer + " has not made the window within " + limit;
+    return text + peer + " has not created the window within " + limit;
   }
   return text + "no answer from " + peer + " within " + limit;
 }
@@ -301,7 +301,7 @@ WindowService::Awaited WindowService::awaited(const WindowRequest& request) cons
     if (part.message.action == WindowAction::kLock && part.holder >= 0) {
       awaited.wish = "to release the mutex of " + peers_.describe_rank(part.peer);
     } else if (part.message.action == WindowAction::kOpen) {
-      awaited.wish = "to make the window";
+      awaited.wish = "to create the window";
     } else {
       awaited.wish = "to answer";
     }

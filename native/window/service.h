@@ -67,7 +67,7 @@ class WindowService {
         requests_(requests),
         stats_(stats) {}
 
-  // Makes a window known. The request is done when all its neighbors have done so.
+  // Registers a window. The request is done when all neighbors have registered it, too.
   // Throws std::invalid_argument if the id is known.
   RequestPtr open(WindowPtr window, Clock::time_point deadline);
   // Forgets a window. Throws std::invalid_argument while requests of this rank for it
@@ -142,7 +142,7 @@ class WindowService {
     std::unique_ptr<Outgoing> outgoing;
   };
 
-  // Messages about a window that this rank has not made yet.
+  // Messages about a window that this rank has not created yet.
   struct Shared {
     int peer;
     WindowMessage message;

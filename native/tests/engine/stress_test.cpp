@@ -39,7 +39,7 @@ std::vector<ScriptStep> make_script(std::size_t steps, int groups, std::uint64_t
     ScriptStep step{};
     step.kind = random() % 2 == 0 ? Kind::kAllreduce : Kind::kNeighborAllreduce;
     step.group = kWorld + random() % static_cast<std::uint64_t>(groups);
-    // Mostly small ones.
+    // Most counts are small.
     step.count = kCounts[std::min(random() % 6, random() % 6)];
     step.hop = 1 + static_cast<int>(random() % 2);
     step.in_place = random() % 2 == 0;

@@ -15,7 +15,7 @@ Options options_of(int rank) {
   Options options;
   options.rank = rank;
   options.key.assign(32, std::byte{7});
-  // A different loopback address for each, as if on two machines.
+  // Each rank has its own loopback address, as if on its own machine.
   options.addresses = {"127.0.0." + std::to_string(rank + 2)};
   return options;
 }

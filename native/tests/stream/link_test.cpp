@@ -234,7 +234,7 @@ TEST(stream_link, messages_and_control_on_other_streams_are_refused) {
     LinkPair pair(2);
     pair.sender.streams()[1].frames().append(Frame{.kind = kind});
     REQUIRE(pair.turn_until([&] { return pair.receiver.ended().has_value(); }));
-    CHECK(pair.receiver.ended()->find("control on a stream for chunks") !=
+    CHECK(pair.receiver.ended()->find("a control frame on a stream for chunks") !=
           std::string::npos);
   }
 }

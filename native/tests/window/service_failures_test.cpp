@@ -198,7 +198,7 @@ TEST(window, a_request_names_the_ranks_that_it_waits_for) {
   const auto window = rank.make_window();
   const auto opened = rank.service.open(window, Clock::time_point::max());
   CHECK(opened->kind() == RequestKind::kWinCreate);
-  CHECK_EQ(rank.service.awaited(*opened).wish, "to make the window");
+  CHECK_EQ(rank.service.awaited(*opened).wish, "to create the window");
   CHECK(rank.service.is_busy(*window));
   rank.receive(WindowAction::kOpen, 0);
   CHECK(opened->done());

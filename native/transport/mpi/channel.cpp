@@ -139,7 +139,7 @@ void MpiChannel::release_backend() {
 
 void MpiChannel::on_finalized() {
   if (dropped_) return;
-  lose("the program has called MPI_Finalize; call bluecomm.shutdown() before");
+  lose("the program has called MPI_Finalize; call bluecomm.shutdown() first");
 }
 
 void MpiChannel::close() { closing_ = true; }

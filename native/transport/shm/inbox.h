@@ -25,8 +25,8 @@ class Inbox : public std::enable_shared_from_this<Inbox> {
   // Messages that have arrived stay readable afterwards.
   void detach();
 
-  // Returns the message that `frame`, at the reader's position, starts. Throws
-  // ConnectionError if the frame makes no sense.
+  // Returns the message that begins with `frame`, which is at the reader's position.
+  // Throws ConnectionError if the frame makes no sense.
   std::unique_ptr<Incoming> take_message(const Frame& frame);
   // Handles any other frame about a message of this inbox. Throws like take_message().
   void on_frame(const Frame& frame);
