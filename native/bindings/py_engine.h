@@ -29,7 +29,7 @@ class PyEngine {
 
   ~PyEngine() {
     if (guard_.in_child()) {
-      // A forked child has no progress thread, and its descriptors are closed already.
+      // A forked child has no progress thread, and its descriptors are already closed.
       static_cast<void>(engine_.release());
     } else if (mpi_) {
       mpi_->finalize_hooks().remove(finalize_hook_);

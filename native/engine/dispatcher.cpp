@@ -64,7 +64,7 @@ void Dispatcher::add_group(Group group) {
     }
   }
   if (!groups_.emplace(id, std::make_shared<const Group>(std::move(group))).second) {
-    throw std::invalid_argument("group " + std::to_string(id) + " exists already");
+    throw std::invalid_argument("group " + std::to_string(id) + " already exists");
   }
 }
 

@@ -41,7 +41,7 @@ std::map<std::string, std::string> Engine::offers() {
 
 void Engine::start(std::vector<Peer> peers) {
   progress_.with_lock([&] {
-    if (started_) throw std::invalid_argument("the engine has been started already");
+    if (started_) throw std::invalid_argument("the engine has already been started");
     dispatcher_.connect(std::move(peers));
     started_ = true;
     const int ranks_here = dispatcher_.peers().ranks_here();

@@ -14,7 +14,7 @@ class RecentMap {
  public:
   explicit RecentMap(std::size_t limit) : limit_(limit) {}
 
-  // Inserts an entry, unless the key exists already.
+  // Inserts an entry, unless the key already exists.
   void insert(const Key& key, Value value) {
     if (!map_.try_emplace(key, std::move(value)).second) return;
     order_.push_back(key);

@@ -39,9 +39,9 @@ struct Request {
   DType dtype = DType::kUInt8;
   std::vector<std::int64_t> shape;  // of the input
   std::span<const std::byte> input;
-  // As long as the result. Either the same memory as `input` or not overlapping it.
-  // Empty for allgather, alltoall and neighbor_allgather, where only the other ranks
-  // know the length.
+  // Memory for the result, of its length. It is either the same memory as `input` or
+  // does not overlap it. Empty for allgather, alltoall and neighbor_allgather, where
+  // only the other ranks know the length.
   std::span<std::byte> output;
   // Allocates the result of those three operations. Called once, from Phase::bind, with
   // the number of rows from each member (neighbor_allgather: from each of `sources`) in

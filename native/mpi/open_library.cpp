@@ -23,7 +23,7 @@ std::string file_name(void* library) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// With or without version numbers.
+// Accepts names with or without version numbers.
 bool is_libmpi(std::string_view path) {
   const std::size_t slash = path.rfind('/');
   if (slash == std::string_view::npos) return false;

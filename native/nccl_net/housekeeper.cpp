@@ -77,7 +77,8 @@ void Housekeeper::after_fork(bool in_child) NO_THREAD_SAFETY_ANALYSIS {
   }
   if (in_child) {
     all_.clear();
-    // Not freed: its thread exists in the parent only and cannot be joined here.
+    // This object is not freed, because its thread exists in the parent only and cannot
+    // be joined here.
     static_cast<void>(run_.release());
   }
   mutex_.unlock();

@@ -61,7 +61,8 @@ void IoThreadPool::after_fork(bool in_child) NO_THREAD_SAFETY_ANALYSIS {
     one->let_go();
     if (!in_child) continue;
     one->abandon();
-    // Not freed: its thread exists in the parent only and cannot be joined here.
+    // This object is not freed, because its thread exists in the parent only and cannot
+    // be joined here.
     static_cast<void>(one.release());
   }
   if (in_child) {

@@ -70,7 +70,7 @@ MaintainedPtr<ListenComm> Plugin::listen(int number, void* handle) {
 
 SendComm* Plugin::connect(int number, void* memory) {
   ListenHandle handle = ListenHandle::read(memory);
-  // Not in the table while it is advanced, so that an error drops it.
+  // The connect is not in the table while it is advanced, so that an error drops it.
   PendingConnect pending = take_pending_connect(handle, number);
   const std::uint64_t id = std::exchange(handle.connect_id, 0);
   handle.write(memory);

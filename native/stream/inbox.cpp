@@ -48,7 +48,7 @@ std::string_view Inbox::end_message(const Frame& frame) {
 }
 
 void Inbox::expect(std::uint64_t message, std::span<std::byte> into) {
-  if (message < next_message_) return;  // the head has arrived already
+  if (message < next_message_) return;  // the head has already arrived
   expected_[message].into = into;
   control(FrameKind::kExpected, message, into.size());
 }

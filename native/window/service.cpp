@@ -33,7 +33,7 @@ WindowService::RequestPtr WindowService::open(WindowPtr window,
   const std::uint64_t id = window->config().id;
   if (!windows_.emplace(id, window).second) {
     throw std::invalid_argument("window '" + window->config().name +
-                                "' exists already");
+                                "' already exists");
   }
   const auto request = std::make_shared<WindowRequest>(
       requests_.next_id(), RequestKind::kWinCreate, window, deadline);

@@ -29,7 +29,7 @@ Algorithm choose_allreduce(std::size_t nbytes, int members, Reach reach,
     return Algorithm::kFlat;
   }
   if (nbytes <= tuning.doubling_bytes) return Algorithm::kDoubling;
-  // With two members, ring and direct do the same.
+  // With two members, ring and direct send the same messages.
   const bool has_long_slices = reach == Reach::kNetwork && members > 2 &&
                                nbytes / members >= tuning.ring_slice_bytes;
   if (members > tuning.direct_members || has_long_slices) return Algorithm::kRing;

@@ -60,7 +60,7 @@ TEST(cores, reads_quotas_of_version_1_wherever_they_are_mounted) {
 }
 
 TEST(cores, respects_the_affinity_mask) {
-  // In a thread of its own, so that no other test is pinned.
+  // Runs in its own thread, so that no other test is pinned.
   std::thread([] {
     cpu_set_t all;
     CPU_ZERO(&all);

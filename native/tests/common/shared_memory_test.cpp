@@ -167,7 +167,8 @@ TEST(shared_memory, a_forked_child_may_not_allocate) {
   }));
 }
 
-// In the child the lock may stay locked forever, by a thread that only the parent has.
+// In the child, the lock may stay locked forever by a thread that exists in the parent
+// only.
 TEST(shared_memory, a_forked_child_frees_nothing) {
   SharedMemory memory({.segment_bytes = 4 << 20, .keep_free_bytes = 0});
   SharedBlock block = memory.allocate(4 << 20);

@@ -179,7 +179,7 @@ TEST(nccl_net_peer_faults, closing_in_flight_touches_no_memory_afterwards) {
           void* request = nullptr;
           const auto part = std::span(memory).subspan(k << 20, 1 << 20);
           const int result = client->isend(pair.send, part, 0, &request);
-          // The peer may have closed already.
+          // The peer may have already closed the connection.
           REQUIRE(result == abi::kSuccess || result == abi::kRemoteError);
         }
         if (recv_first) CHECK_EQ(client->close_recv(pair.recv), abi::kSuccess);
@@ -225,7 +225,7 @@ TEST(nccl_net_peer_faults, a_forked_child_keeps_no_connection_open) {
     if (rank.number() == 1) {
       std::byte byte{};
       void* request = nullptr;
-      // The peer may have closed already.
+      // The peer may have already closed the connection.
       int result = client->irecv(pair.recv, {&byte, 1}, 0, &request);
       if (result == abi::kSuccess) result = result_of_test(*client, request);
       CHECK_EQ(result, abi::kRemoteError);

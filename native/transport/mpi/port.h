@@ -95,8 +95,8 @@ class Port {
   // Returns the first of `count` successive tags, which are never given back. Returns
   // nothing if messages need the tags.
   std::optional<int> take_tags(int count);
-  // Starts the receive of a chunk. `may_be_there` says that the chunk may have arrived
-  // already; the request is then tested immediately.
+  // Starts the receive of a chunk. `may_be_there` says that the chunk may have already
+  // arrived; the request is then tested immediately.
   ChunkReceive receive_chunk(const PortAddress& from, int tag, std::size_t nbytes,
                              bool may_be_there);
   std::optional<Completion> test(ChunkReceive& posted);

@@ -46,7 +46,7 @@ class Connector {
 
   const std::string& path() const { return listener_.path(); }
 
-  // Starts to dial `peer`, unless it is being dialed already.
+  // Starts to dial `peer`, unless it is already being dialed.
   void dial(int peer, const std::string& path);
   void give_up(int peer) { dials_.erase(peer); }
   bool is_dialling(int peer) const { return dials_.contains(peer); }
