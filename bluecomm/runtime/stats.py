@@ -65,7 +65,7 @@ class NeighborStats:
     Attributes:
         rank: The other rank.
         host: Host of the other rank.
-        transport: Transport of the link: ``"shm"``, ``"tcp"`` or ``"mpi"``.
+        transport: Transport of the link, such as ``"shm"``: see ``BLUECOMM_TRANSPORT``.
         messages_sent: Messages sent over the link, including those of failed operations
             and of bluecomm itself.
         bytes_sent: Bytes of these messages.

@@ -16,8 +16,8 @@
 
 // The interface of a transport: it moves messages between this rank and its peers.
 //
-// An engine has one Transport per kind of link (inproc, shm, mpi, tcp), and a Transport
-// has one Channel per peer. A new transport implements Transport, Channel, Outgoing and
+// An engine has one Transport per kind of link, such as shm or tcp, and a Transport has
+// one Channel per peer. A new transport implements Transport, Channel, Outgoing and
 // Incoming, and passes the suite in native/tests/transport/conformance.h.
 //
 // Threads: an engine calls its transports, channels and messages from one thread at a
@@ -133,7 +133,8 @@ class Incoming {
   virtual std::span<const std::byte> readable() const = 0;
 
   // Gives back the first `nbytes` of readable(): the sender may overwrite them. Has no
-  // effect, so that consumed() stays the same, if the sender has cancelled the message.
+  // effect, so that consumed() stays the same, if the sender has cancelled the message
+  // and these bytes may have changed while the caller read them.
   virtual void consume(std::size_t nbytes) = 0;
   virtual std::size_t consumed() const = 0;
 
@@ -228,8 +229,8 @@ class Receiver {
   virtual ~Receiver() = default;
   virtual void on_message(int peer, std::unique_ptr<Incoming> message) = 0;
   // The link broke, as `status` says, or the peer said goodbye and will send no more.
-  // At most one of the two is called, once per peer. Messages that have arrived stay
-  // readable.
+  // At most one of the two is called, once per peer; neither need be called if no
+  // message has been sent either way. Messages that have arrived stay readable.
   virtual void on_lost(int peer, Status status) = 0;
   virtual void on_goodbye(int peer) = 0;
 };
@@ -251,7 +252,9 @@ class Transport {
   // does not read it.
   virtual std::string offer() const = 0;
 
-  // Whether this rank can exchange messages with `peer` over this transport.
+  // Whether this rank can exchange messages with `peer` over this transport. Both ranks
+  // must find the same answer, because each of them chooses its transport alone. To be
+  // overridden if an offer alone does not mean that the peer can be reached.
   virtual bool reaches(const Peer& peer) const {
     return peer.offers.contains(std::string(name()));
   }

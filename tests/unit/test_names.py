@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "native"
 
 # Roles of sibling transports, each in its own namespace.
-SIBLINGS = {"stream", "transport/inproc", "transport/mpi", "transport/shm"}
+FOLDERS = [path for path in (NATIVE / "transport").iterdir() if path.is_dir()]
+SIBLINGS = {"stream", *(f"transport/{path.name}" for path in FOLDERS)}
 SIBLING_ROLES = {
     *("Chunk", "Connector", "Frame", "FrameKind", "Hello", "Inbox", "Listener"),
     *("Outbox", "SentMessage"),

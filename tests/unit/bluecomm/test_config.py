@@ -123,9 +123,7 @@ def test_other_numbers_of_streams_are_refused(text):
 
 
 def test_unknown_choice_names_the_choices():
-    with pytest.raises(
-        ValueError, match=r"transport .*auto, shm, tcp.* or \w+, got 'ib'"
-    ):
+    with pytest.raises(ValueError, match=r"transport .*auto, .*shm.* or \w+, got 'ib'"):
         Config.from_environment({"BLUECOMM_TRANSPORT": "ib"})
 
 
