@@ -73,13 +73,11 @@ class Membership:
         members: Members by rank.
         failures: Failures in order of arrival, at most one for each rank.
         ending: Whether the driver is ending the ranks, so that an end is no failure.
-        epoch: Number of the membership, always 0: a membership cannot change yet.
     """
 
     members: dict[int, Member]
     failures: list[Failure] = field(default_factory=list)
     ending: bool = False
-    epoch: int = 0
     clock: Callable[[], float] = time.monotonic
     started: float = field(default=0.0)
 
