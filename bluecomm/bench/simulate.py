@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bluecomm.bench import results
 from bluecomm.bench.arguments import add_outputs, why_not_written
-from bluecomm.bench.prediction.links import Cluster, Link, cluster_from
+from bluecomm.bench.prediction.links import Cluster, LinkCost, cluster_from
 from bluecomm.bench.prediction.report import (
     plot,
     print_comparison,
@@ -140,8 +140,8 @@ def _cluster(args: argparse.Namespace) -> Cluster:
     if min(numbers[:2]) < 0 or min(numbers[2:]) <= 0 or args.ranks_per_machine < 1:
         raise ValueError("latencies must be at least 0, bandwidths and ranks above 0")
     given = Cluster(
-        Link(1e-6 * args.alpha_us, 8e-9 / args.gbit_s),
-        Link(1e-6 * args.memory_alpha_us, 1e-9 / args.memory_gb_s),
+        LinkCost(1e-6 * args.alpha_us, 8e-9 / args.gbit_s),
+        LinkCost(1e-6 * args.memory_alpha_us, 1e-9 / args.memory_gb_s),
         args.ranks_per_machine,
     )
     return cluster_from([results.load(path) for path in args.runs], given)

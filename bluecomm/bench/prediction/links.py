@@ -17,8 +17,8 @@ _FITTED = ("one_peer_", "one_peer")
 
 
 @dataclasses.dataclass(frozen=True)
-class Link:
-    """A link that exchanges ``s`` bytes in ``alpha_s + beta_s * s`` seconds."""
+class LinkCost:
+    """The cost of a link: ``s`` bytes take ``alpha_s + beta_s * s`` seconds."""
 
     alpha_s: float
     beta_s: float
@@ -36,12 +36,12 @@ class Cluster:
         ranks_per_machine: Ranks that share a network card.
     """
 
-    network: Link
-    memory: Link
+    network: LinkCost
+    memory: LinkCost
     ranks_per_machine: int = 1
 
 
-def fit_link(results: Results) -> Link:
+def fit_link(results: Results) -> LinkCost:
     """Fit a link to measured one-peer exchanges.
 
     Minimizes ``sum(((alpha + beta * s - t) / t)**2)``, so that all sizes have equal
@@ -68,10 +68,10 @@ def fit_link(results: Results) -> Link:
     determinant = a * c - b * b
     alpha, beta = (p * c - q * b) / determinant, (a * q - b * p) / determinant
     if alpha < 0:
-        return Link(0.0, q / c)
+        return LinkCost(0.0, q / c)
     if beta < 0:
-        return Link(p / a, 0.0)
-    return Link(alpha, beta)
+        return LinkCost(p / a, 0.0)
+    return LinkCost(alpha, beta)
 
 
 def _points(results: Results) -> list[tuple[int, float]]:

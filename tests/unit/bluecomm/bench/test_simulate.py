@@ -8,7 +8,7 @@ import pytest
 from bluecomm.bench import results
 from bluecomm.bench.__main__ import main
 from bluecomm.bench.prediction import exchanges
-from bluecomm.bench.prediction.links import Cluster, Link, cluster_from, fit_link
+from bluecomm.bench.prediction.links import Cluster, LinkCost, cluster_from, fit_link
 from bluecomm.bench.prediction.methods import METHODS
 from bluecomm.bench.prediction.steps import PREDICTED, TrainingJob, predict
 from bluecomm.bench.training.contenders import Contender
@@ -16,7 +16,7 @@ from bluecomm.bench.training.measuring import StepTime
 from bluecomm.bench.training.report import TrainReport
 
 ALPHA, BETA, GAMMA = 1e-4, 1e-8, 1e-10
-CLUSTER = Cluster(Link(ALPHA, BETA), Link(1e-5, GAMMA))
+CLUSTER = Cluster(LinkCost(ALPHA, BETA), LinkCost(1e-5, GAMMA))
 S = 8 << 20
 
 
@@ -41,7 +41,7 @@ def test_the_fit_finds_the_line():
 
 @pytest.mark.parametrize(
     ("times", "expected"),
-    [((1.0, 100.0), Link(0.0, 1e-6)), ((100.0, 1.0), Link(1.98e-6, 0.0))],
+    [((1.0, 100.0), LinkCost(0.0, 1e-6)), ((100.0, 1.0), LinkCost(1.98e-6, 0.0))],
 )
 def test_neither_number_is_below_zero(times, expected):
     points = [
@@ -121,7 +121,7 @@ def test_steps_take_longer_with_more_ranks_and_slower_links(name, per_machine):
     ]
     assert steps == sorted(steps)
     assert steps[0] >= 200 - 1e-9
-    slower = dataclasses.replace(cluster, network=Link(ALPHA, 2 * BETA))
+    slower = dataclasses.replace(cluster, network=LinkCost(ALPHA, 2 * BETA))
     assert predict(job, slower, contender, 64).step_ms >= steps[3]
     assert predict(job, cluster, contender, 1).efficiency == pytest.approx(1)
 
