@@ -89,8 +89,8 @@ def choose_gpus(
     if each * local_size > len(gpus):
         raise ValueError(
             f"--gpus-per-rank {each}: this host needs {each * local_size} GPUs for "
-            f"its ranks, but it has {len(gpus)}; lower --gpus-per-rank, or start fewer "
-            "ranks there"
+            f"{local_size} ranks, but {len(gpus)} are visible; lower --gpus-per-rank, "
+            "or start fewer ranks there"
         )
     return ",".join(gpus[local_rank * each : (local_rank + 1) * each])
 

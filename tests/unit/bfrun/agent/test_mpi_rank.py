@@ -94,7 +94,7 @@ def test_each_rank_of_a_host_gets_its_gpus():
     gpus = ["0", "1", "GPU-a", "5"]
     assert [choose_gpus(gpus, 2, rank, 2) for rank in range(2)] == ["0,1", "GPU-a,5"]
     with pytest.raises(
-        ValueError, match=r"this host needs 6 GPUs for its ranks, but it has 4"
+        ValueError, match=r"this host needs 6 GPUs for 3 ranks, but 4 are visible"
     ):
         choose_gpus(gpus, 2, 0, 3)
 
