@@ -130,9 +130,8 @@ class AgentConnection:
 
     def close(self) -> None:
         """Close the connection and stop the reader's thread."""
-        with contextlib.suppress(
-            OSError
-        ):  # the agent may have closed the connection first
+        # The agent may have closed the connection first.
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(timeout=1.0)
         self._socket.close()
