@@ -13,7 +13,8 @@ from bluecomm.config import Config
 from bluecomm.errors import NotInitializedError, ShutdownError
 from bluecomm.runtime.communicator import Communicator
 from bluecomm.runtime.recording import Recording
-from bluecomm.runtime.rendezvous.rendezvous import Rendezvous, find_rendezvous
+from bluecomm.runtime.rendezvous.find import find_rendezvous
+from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 from bluecomm.runtime.world import World
 from bluecomm.topology.compare import topology_digest
 from bluecomm.topology.default import default_digest

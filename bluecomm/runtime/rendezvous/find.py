@@ -1,0 +1,52 @@
+"""Chooses the rendezvous of the launcher that started this process."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from bluecomm.config import Config
+from bluecomm.runtime.rendezvous.mpi_library import launcher_family
+from bluecomm.runtime.rendezvous.rendezvous import (
+    AgentRendezvous,
+    Rendezvous,
+    SoloRendezvous,
+)
+
+
+def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:
+    """Return the rendezvous of this process's launcher.
+
+    The first that applies: ``communicator`` if given, bfrun's agent, torchrun, an MPI
+    launcher, srun, a world of one.
+
+    Args:
+        config: Settings.
+        communicator: A communicator of mpi4py, whose ranks are the world.
+
+    Raises:
+        BluecommError: The launcher cannot be reached, or refuses this process.
+        CommunicationTimeout: Some ranks did not come within the start timeout.
+        MismatchError: The ranks have differing versions or world sizes.
+    """
+    if communicator is not None:
+        from bluecomm.runtime.rendezvous.mpi import MpiRendezvous
+
+        return MpiRendezvous(config, os.environ, communicator)
+    if config.agent_socket is not None:
+        return AgentRendezvous(config)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from bluecomm.runtime.rendezvous.torchrun import TorchrunRendezvous
+
+        return TorchrunRendezvous(config, os.environ)
+    from bluecomm.runtime.rendezvous.slurm import SlurmRendezvous, is_in_step
+
+    # srun also starts processes of MPI, but rendezvous under srun needs no MPI.
+    is_step = is_in_step(os.environ)
+    if is_step and config.transport != "mpi":
+        return SlurmRendezvous(config, os.environ)
+    if is_step or launcher_family(os.environ) is not None:
+        from bluecomm.runtime.rendezvous.mpi import MpiRendezvous
+
+        return MpiRendezvous(config, os.environ)
+    return SoloRendezvous()
