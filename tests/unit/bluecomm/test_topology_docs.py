@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from bluecomm import topology
+from bluecomm.optim.exchanges.symmetric import _FIT
 from bluecomm.topology.names import SCHEDULES, STATIC, make_topology
 from bluecomm.topology.traffic import traffic_of
+from tests.unit.bluecomm.test_topology_static import SYMMETRIC
 
 TEXT = (Path(__file__).parents[3] / "docs" / "topology.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` ((?:\| \d+/[\d.]+ )+)\|$", re.MULTILINE)
@@ -45,6 +47,19 @@ def test_uniform_weights_are_doubly_stochastic_where_the_page_says_so(name):
 def test_uniform_weights_are_not_for_star_and_grid(name):
     matrix = topology.mixing_matrix(getattr(topology, name)(6), is_weighted=False)
     assert abs(matrix.sum(axis=0) - 1).max() > 0.05
+
+
+def test_symmetric_graphs_are_named_where_they_are_needed():
+    symmetric = set()
+    for name, make in STATIC.items():
+        matrix = topology.mixing_matrix(make(16))
+        if (matrix == matrix.T).all():
+            symmetric.add(name)
+    assert set(STATIC) & SYMMETRIC == symmetric
+    assert set(re.findall(r"\w+Graph", _FIT)) == symmetric
+    (line,) = re.findall(r"needs a symmetric `W`:\*\* ([^;]+);", TEXT)
+    # FullyConnectedGraph has a line of its own.
+    assert set(re.findall(r"\w+Graph", line)) == symmetric - {"FullyConnectedGraph"}
 
 
 def test_each_picture_of_the_page_exists():
