@@ -83,7 +83,7 @@ void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, double post_sc
 template <typename Format, typename Op, std::size_t kFused>
 void fold_few(CpuLevel level, std::byte* dst, std::span<const Term> terms,
               double post_scale, std::size_t count) {
-  // Of the loops for 1 to kFused terms, runs the one that has the right size.
+  // Runs the loop that is made for kIndex + 1 terms, if there are as many.
   const auto try_size = [&]<std::size_t kIndex>() {
     if (terms.size() != kIndex + 1) return;
     fold_loop<Format, Op, kIndex + 1>(level, dst, terms.data(), post_scale, count);

@@ -15,7 +15,7 @@ from tests.support.mpi import environment, find_mpi, run
 
 pytestmark = pytest.mark.mpi
 
-# Which library initializes MPI under each launcher.
+# The library that initializes MPI under each launcher.
 FIRST = {"openmpi": "bluecomm", "mpich": "mpi4py", "debian-openmpi": "mpi4py"}
 RANKS = 4
 
