@@ -33,8 +33,8 @@ def choose_interfaces(
     Args:
         addresses: All addresses of a host, without loopback and link-local ones.
         pattern: Interface names, globs or CIDR networks, separated by commas. An
-            entry with ``^`` in front excludes; if the first entry has it, all do.
-            None allows all addresses, those of containers last.
+            entry that begins with ``^`` excludes; if the first one does, all exclude.
+            None allows all addresses, and puts those of containers last.
 
     Raises:
         LaunchError: An entry is not a name, a glob or a network.

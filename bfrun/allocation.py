@@ -20,8 +20,8 @@ class Allocation:
 
     Attributes:
         job: Number of the job.
-        hosts: Hosts in Slurm's order. Their slots are the tasks that were requested
-            per host (``-n``, ``--ntasks-per-node``); None if no number was.
+        hosts: Hosts in Slurm's order. Their slots are the tasks requested per host
+            (``-n``, ``--ntasks-per-node``); None if no number was requested.
         cpus: Cores that the job has on each host.
     """
 
@@ -88,7 +88,7 @@ def expand_hostlist(text: str) -> list[str]:
     """Return the hosts in a list as Slurm writes it, such as ``a[1-3,07],b``.
 
     Raises:
-        LaunchError: The text has another form, or more than 100000 hosts.
+        LaunchError: The text is not such a list, or has more than 100000 hosts.
     """
     names: list[str] = []
     for part in _split(text):

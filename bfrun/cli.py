@@ -27,12 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``bfrun`` and return its exit code.
 
     Args:
-        argv: Arguments without the program's name. Default: those of this process.
+        argv: Command-line arguments. Default: ``sys.argv[1:]``.
 
     Returns:
-        0 if every rank ended well, the exit code of the first rank that failed (128 +
-        signal), 1 if the job could not start, 2 for a wrong command line, or 130 for
-        Ctrl-C before the ranks run.
+        0 if no rank failed, the exit code of the first rank that failed (128 + signal),
+        1 if the job could not start, 2 for a wrong command line, or 130 for Ctrl-C
+        before the ranks run.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
@@ -268,7 +268,7 @@ def _add_mpi(group: argparse._ArgumentGroup) -> None:
         "--prefix",
         metavar="DIR",
         help="folder of the MPI, which has bin/mpirun (default: the first mpirun on "
-        "PATH, else the one beside this interpreter)",
+        "PATH, or the one next to this interpreter)",
     )
 
 
@@ -292,14 +292,14 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--prefix-timestamp",
         action="store_true",
-        help="put the time before the rank in each line (default: the rank only)",
+        help="put the time before the rank in each line (default: only the rank)",
     )
     group.add_argument(
         "--only-rank",
         type=_ranks,
         default=(),
         metavar="R,...",
-        help="show the output of these ranks only, such as 0 or 0,4-7 (default: all)",
+        help="show only the output of these ranks, such as 0 or 0,4-7 (default: all)",
     )
     group.add_argument(
         "-v",

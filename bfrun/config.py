@@ -22,18 +22,17 @@ class LaunchConfig:
         hosts: Machines in rank order; if empty, this machine runs every rank.
         oversubscribe: Allow more ranks than slots.
         ranks_per_machine: Split each host into simulated machines of this many ranks.
-        launcher: How agents start: ``local``, ``ssh``, ``slurm`` (srun), or ``auto``,
-            which uses srun on all hosts of the Slurm job that this process belongs to,
-            unless hosts are given, and otherwise starts agents directly on this
-            machine and over SSH on others. With ``mpi`` there are no agents, and
-            mpirun starts the ranks.
+        launcher: How agents start: ``local``, ``ssh``, ``slurm`` (srun) or ``auto``.
+            In a Slurm job and without hosts, ``auto`` uses srun on all hosts of the
+            job. Otherwise it starts agents directly on this machine and over SSH on
+            others. With ``mpi`` there are no agents, and mpirun starts the ranks.
         gpus_per_rank: Number of GPUs that each rank sees (``CUDA_VISIBLE_DEVICES``).
         bind_to: CPUs that a rank may run on.
         cwd: Working directory of every rank.
         environment: Variables from ``-x`` and ``--env-file``, in order.
-        python: Interpreter of the agents; None means the path of this one, else
-            ``python3``.
-        ssh_port: Port of every host; None means that of ``~/.ssh/config``, else 22.
+        python: Interpreter of the agents; None means the path of this interpreter, or
+            ``python3`` where that path does not exist.
+        ssh_port: Port of every host; None means the one in ``~/.ssh/config``, or 22.
         ssh_identity_file: Private key; None means those of the SSH settings, the SSH
             agent and the default files.
         ssh_config: SSH settings file; None means ``~/.ssh/config``.
@@ -42,7 +41,7 @@ class LaunchConfig:
         enable_net: Let NCCL in the ranks use bluecomm's network plugin.
         use_infiniband: With ``mpi``, carry data over InfiniBand (UCX).
         extra_mpi_flags: With ``mpi``, more options for mpirun, quoted as for a shell.
-        prefix: With ``mpi``, the folder of the MPI, which has ``bin/mpirun``.
+        prefix: With ``mpi``, the folder of the MPI installation (``bin/mpirun``).
         stdin: Pass this process's standard input to rank 0.
         output_dir: Folder for one file per rank and stream.
         timeline_filename: File for the timeline of all ranks; None for no timeline.

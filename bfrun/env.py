@@ -10,7 +10,7 @@ from pathlib import Path
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 
-# Removed, because a rank with another launcher's variables would join that job.
+# Removed, because with these variables a rank would join the other launcher's job.
 FOREIGN_PREFIXES = ("OMPI_", "PMI", "SLURM_", "TORCHELASTIC_")
 
 # Forwarded to every host without -x: paths of programs and libraries, language, and
@@ -76,7 +76,7 @@ class Placement:
 
 
 def is_foreign(name: str) -> bool:
-    """Return whether ``name`` is another launcher's, which no rank may see."""
+    """Return whether ``name`` belongs to another launcher, so no rank may see it."""
     return name.startswith(FOREIGN_PREFIXES)
 
 
@@ -166,7 +166,7 @@ def read_env_file(path: str | Path) -> list[tuple[str, str]]:
     the name and one pair of quotes around the value.
 
     Raises:
-        LaunchError: The file cannot be read, or a line has another form.
+        LaunchError: The file cannot be read, or a line is not ``NAME=VALUE``.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()

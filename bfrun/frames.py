@@ -53,7 +53,7 @@ class Frame(Structure):
             _REGISTRY[route, kind] = cls
 
     def to_message(self) -> dict[str, Any]:
-        """Return the JSON object that travels."""
+        """Return the frame as a JSON object."""
         return {"type": self.kind, **self.to_json()}
 
 
@@ -115,7 +115,7 @@ class ProcessState(Structure):
 
 
 class RankSnapshot(Structure):
-    """The state of a rank and its operations, as its agent and itself report them."""
+    """The state of a rank and its operations, as its agent and the rank report them."""
 
     host: str
     pid: int
@@ -411,11 +411,11 @@ class Publish(Frame, kind="publish", routes=(RANK_TO_DRIVER,)):
 
 
 class Goodbye(Frame, kind="goodbye", routes=(RANK_TO_DRIVER,)):
-    """The rank has ended its communication in order, so its exit is no failure."""
+    """The rank has shut down cleanly, so its exit is not a failure."""
 
 
 class Stall(Frame, kind="stall", routes=(RANK_TO_DRIVER,)):
-    """The rank has waited for long in an operation, and asks what all ranks do."""
+    """The rank has waited long in an operation, and asks what all ranks are doing."""
 
     op: str
 
@@ -462,7 +462,10 @@ class RankLost(Frame, kind="lost", routes=(DRIVER_TO_RANK,)):
 
 
 class RankFinished(Frame, kind="finished", routes=(DRIVER_TO_RANK,)):
-    """A rank has ended well. ``cause`` and ``text`` are empty after ``goodbye``."""
+    """A rank has ended without failing.
+
+    ``cause`` and ``text`` are empty after ``goodbye``.
+    """
 
     rank: int
     host: str

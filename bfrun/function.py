@@ -19,7 +19,7 @@ from bfrun.plan import LaunchPlan
 from bfrun.start import start
 from bfrun.task import Task
 
-# Finds this very bfrun, installed or not.
+# Imports the caller's bfrun, whether it is installed or not.
 _PROGRAM = (
     f"import sys; sys.path.append({str(Path(__file__).parents[1])!r}); "
     "from bfrun.task import main; main()"
@@ -38,15 +38,15 @@ def run(
     """Call ``fn(*args, **kwargs)`` on ``np`` ranks and return their results.
 
     The function, its arguments and its results are pickled with cloudpickle, so
-    closures and functions of a notebook work. The ranks' output is shown as by
-    ``bfrun``.
+    closures and functions of a notebook work. The ranks' output is shown as ``bfrun``
+    shows it.
 
     Args:
         fn: Function to call once on each rank. It must call ``bluecomm.init`` itself.
         args: Positional arguments, the same on all ranks.
         kwargs: Keyword arguments, the same on all ranks.
         np: Number of ranks.
-        hosts: Hosts as for ``-H``, or parsed. Default: this machine.
+        hosts: Text as for ``-H``, or a sequence of hosts. Default: this machine.
         **settings: More fields of ``bfrun.config.LaunchConfig``, such as
             ``ranks_per_machine=2`` or ``failure_timeout_s=30``.
 

@@ -24,7 +24,7 @@ class Host:
         name: Name or address as the user gave it, without IPv6 brackets. It may be a
             name of ``~/.ssh/config``.
         slots: How many ranks it takes; None means its GPU count, else its core count.
-        user: Login name of ``user@host``; None means that of the SSH settings.
+        user: Login name of ``user@host``; None means the one in the SSH settings.
     """
 
     name: str
@@ -48,7 +48,7 @@ def parse_host(text: str) -> Host:
         text: ``host``, ``host:slots``, ``user@host:slots`` or ``[IPv6]:slots``.
 
     Raises:
-        LaunchError: The text has another form, or the slots are not at least 1.
+        LaunchError: The text is malformed, or the slots are less than 1.
     """
     user, at, rest = text.strip().rpartition("@")
     if at and not _USER.match(user):

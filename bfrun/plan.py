@@ -36,10 +36,10 @@ class ProcessSpec:
         host_index: Position of its host in ``LaunchPlan.hosts``.
         command: Program and arguments.
         cwd: Working directory.
-        environment: Variables to add to those of the agent, from which the agent
-            removes those of other launchers (``env.is_foreign``). It lacks
-            ``BLUECOMM_AGENT_SOCKET`` and ``BLUECOMM_JOB``, and ``MASTER_ADDR`` and
-            ``MASTER_PORT`` unless the user gave them: they are known when agents run.
+        environment: Variables to add to the agent's own, after the agent has removed
+            those of other launchers (``env.is_foreign``). Some are known only when
+            agents run: ``BLUECOMM_AGENT_SOCKET``, ``BLUECOMM_JOB``, and ``MASTER_ADDR``
+            and ``MASTER_PORT`` unless the user gave them.
         cpus: CPUs that it is bound to; if empty, it is not bound.
     """
 

@@ -242,7 +242,7 @@ def listen(word: str) -> dict[str, Any]:
 
 
 def dial(targets: Sequence[tuple[str, int, str]]) -> dict[str, Any]:
-    """Return, for each ``[address, port, word]``, null if reached, else the reason."""
+    """Return, for each ``[address, port, word]``, why it was not reached, or null."""
     with ThreadPoolExecutor(max_workers=32) as pool:
         return {"reasons": list(pool.map(_dial_one, targets))}
 

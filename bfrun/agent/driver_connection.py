@@ -32,7 +32,7 @@ class DriverConnection:
 
     Args:
         marker: Written before the first frame.
-        beat_fd: Pipe on which the guard is told of each sign of life of the driver.
+        beat_fd: Pipe that tells the guard of each sign of life from the driver.
         selector: The agent's.
         on_frame: Called with each frame of the driver except heartbeats.
     """

@@ -3,7 +3,7 @@
 Launchers start the guard. It makes itself a subreaper, forks the agent, and keeps only
 a pipe from it. Every process that the agent starts stays a descendant of the guard,
 even if its own parent dies or it starts a session. If the agent ends, or has not heard
-of the driver for 5 s, the guard kills its descendants. It finds them by their parents
+from the driver for 5 s, the guard kills its descendants. It finds them by their parents
 in /proc, so no list of process ids can go stale. If the guard itself is killed, the
 kernel signals the agent, which ends the job.
 
@@ -42,7 +42,7 @@ def main(marker: bytes) -> None:
         marker: Bytes that the agent writes before its first frame, so that the driver
             can skip the output of a login shell.
     """
-    # The leader of a session gets an error, but needs no session of its own.
+    # setsid fails if this process leads a session already, which is as good.
     with contextlib.suppress(PermissionError):
         os.setsid()
     kernel.become_subreaper()

@@ -10,7 +10,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
-# Loaded at import, because a child between fork and exec must not do it.
+# Loaded at import, because a child must not load it between fork and exec.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -22,7 +22,7 @@ class OomWatch:
         self._before = self._read()
 
     def evidence(self) -> str | None:
-        """Return a sentence if the counter has risen since the start, else None."""
+        """Return a sentence if the counter has risen since the start, or None."""
         now = self._read()
         if self._before is None or now is None or now <= self._before:
             return None

@@ -76,15 +76,15 @@ def send_signal(pids: Iterable[int], signum: int) -> None:
 def kill_descendants(root: int, spare: set[int], timeout_s: float) -> set[int]:
     """Kill the descendants of ``root`` until none is left.
 
-    It looks again until then, so it also finds processes that are forked meanwhile.
+    Scans /proc again after each round, so it also kills newly forked processes.
 
     Args:
-        root: Process whose descendants are killed, but not itself.
+        root: Process whose descendants are killed. It is not killed itself.
         spare: Pids of descendants that are spared.
         timeout_s: Seconds after which it gives up.
 
     Returns:
-        Pids that are left, such as those of processes in an uninterruptible wait.
+        Pids of the processes that still run, for example in an uninterruptible wait.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -25,7 +25,8 @@ Event = Literal["frozen", "failed", "thawed"]
 OUTPUT_WINDOW_NBYTES = 256 << 10
 READ_NBYTES = 64 << 10
 
-# The children of an ended rank may keep its pipes open, so the agent closes them then.
+# Seconds after a rank's end at which the agent closes its pipes, because the rank's
+# children may keep them open.
 OUTPUT_LINGER_S = 0.5
 
 
@@ -53,11 +54,14 @@ class RankProcess:
 
     @property
     def watched_pid(self) -> int:
-        """The process that speaks for this rank, else the started command."""
+        """The process that speaks for this rank, or the command if none does yet."""
         return self.hello_pid or self.pid
 
     def start(self, environment: Mapping[str, str]) -> str | None:
-        """Start the command. Call it from the main thread (PR_SET_PDEATHSIG).
+        """Start the command.
+
+        Call it from the main thread, because the kernel kills the rank when the thread
+        that started it ends.
 
         Returns:
             None, or a text that says why the command could not be started.
@@ -201,16 +205,16 @@ class FreezeWatch:
         self._reported: Event | None = None
 
     def sample(self, pid: int, step_s: float, limit_s: float) -> Event | None:
-        """Look at the process. Call it once a second.
+        """Read the state of the process. Call it once a second.
 
         Args:
-            pid: Process to look at.
-            step_s: Seconds since the last look.
+            pid: The process.
+            step_s: Seconds since the last call.
             limit_s: Seconds that a stop may last.
 
         Returns:
             ``"frozen"`` when a stop has lasted 10 s, ``"failed"`` when it has lasted
-            ``limit_s``, ``"thawed"`` when a reported stop has ended, else None.
+            ``limit_s``, ``"thawed"`` when a reported stop has ended, otherwise None.
         """
         stat = read_stat(pid)
         if stat is None:

@@ -58,7 +58,7 @@ class RankWatch:
         return due
 
     def sample(self, failure_timeout_s: float) -> None:
-        """Report ranks that were stopped, run again, or vanished. Call it often."""
+        """Report ranks that have stopped, continued or vanished. Call it often."""
         now = time.monotonic()
         step_s = now - self._sampled
         if step_s < _SAMPLE_EVERY_S or self._connection.paused:

@@ -73,7 +73,7 @@ class AgentSession:
             self._queue.put(frame.to_message())
 
     def flush(self) -> None:
-        """Send what the connection takes now, and a heartbeat if it is time."""
+        """Send what the connection takes now, and a heartbeat if one is due."""
         if self.lost or self.ended:
             return
         now = time.monotonic()
@@ -116,7 +116,7 @@ class AgentSession:
         return frames
 
     def _take(self, frame: Frame) -> bool:
-        """Note what a frame says of the agent, and return whether that is all of it."""
+        """Apply a frame to the session; return whether nobody else needs the frame."""
         if isinstance(frame, Ready):
             self.ready = frame
         elif isinstance(frame, AgentEnded):
@@ -134,7 +134,7 @@ class AgentSession:
         self.lost = reason
 
     def why_lost(self) -> str:
-        """Return why the agent is lost, with its own last words."""
+        """Return why the agent is lost, with the last lines of its error output."""
         status = self.connection.wait(0.0)
         parts = [self.lost]
         if status is not None:
@@ -147,7 +147,8 @@ class AgentSession:
     def start_error(self, timeout_s: float) -> LaunchError:
         """Return why the agent did not start."""
         reason = self.lost or f"no answer within {timeout_s:g} s"
-        # An agent that has hung up is about to end, and then its errors are known.
+        # If the agent has hung up, wait for its end, because its errors are complete
+        # only then.
         status = self.connection.wait(_END_S if self.lost else 0.5)
         lines = [f"host '{self.host.name}': the agent did not start: {reason}"]
         if status is not None:

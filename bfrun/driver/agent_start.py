@@ -39,7 +39,7 @@ def start_agents(
     """Start an agent on every host.
 
     Returns:
-        Sessions in the order of the hosts, each ready.
+        The sessions in the order of the hosts, all ready.
 
     Raises:
         LaunchError: Some agents did not start. The text names each.
@@ -68,7 +68,7 @@ def start_agents(
 
 
 class _Start:
-    """One start, in its own thread because connecting blocks."""
+    """Starts one agent, in its own thread because connecting blocks."""
 
     def __init__(
         self, host: Host, launcher: Launcher, python: str | None, limit_s: float

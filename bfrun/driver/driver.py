@@ -31,7 +31,7 @@ def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
         config: Time limits and output options.
 
     Returns:
-        0 if every rank ended well, else the exit code of the first rank that failed
+        0 if no rank failed, otherwise the exit code of the first rank that failed
         (128 + signal).
 
     Raises:

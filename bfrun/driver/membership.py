@@ -1,4 +1,4 @@
-"""Which ranks are alive, which have ended, and which failed. Pure state, no I/O.
+"""Records which ranks are alive, which have ended, and which failed. Does no I/O.
 
 The driver passes on the reports of the agents. Each method returns the frames that
 every rank must get; a rank that waits for a lost rank then raises an error naming it.
@@ -28,11 +28,11 @@ class Member:
     Attributes:
         rank: The rank.
         host: Name of its host.
-        pid: The process that speaks for it, else the started command.
-        said_goodbye: Whether it has ended its communication in order.
+        pid: The process that speaks for it, or the command if none does yet.
+        said_goodbye: Whether it has shut down cleanly.
         status: Exit status of the command, negative for a signal; None before its end.
         announced: Whether the other ranks have been told of its end.
-        ended: Whether nothing more can be heard of it, such as a status.
+        ended: Whether the agent can report nothing more about it, such as a status.
     """
 
     rank: int
@@ -72,7 +72,7 @@ class Membership:
     Attributes:
         members: Members by rank.
         failures: Failures in order of arrival, at most one for each rank.
-        ending: Whether the driver is ending the ranks, so that an end is no failure.
+        ending: Whether the driver is ending the ranks; their ends are not failures.
     """
 
     members: dict[int, Member]
@@ -103,7 +103,7 @@ class Membership:
         member.said_goodbye = False
 
     def goodbye(self, rank: int) -> None:
-        """Note that a rank has ended its communication in order."""
+        """Note that a rank has shut down cleanly."""
         self.members[rank].said_goodbye = True
 
     def not_started(self, rank: int, error: str) -> list[Change]:

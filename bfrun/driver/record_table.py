@@ -1,4 +1,4 @@
-"""Collects a record of every rank and gives all records to all ranks. Pure state."""
+"""Collects a record of every rank for all ranks. Does no I/O."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from bfrun.wording import count
 
 @dataclass(frozen=True)
 class Leftovers:
-    """The processes of a job that are left at its end, as its agents count them.
+    """The processes of a job that still run at its end, as its agents count them.
 
     Attributes:
         hosts: Number of hosts of the job.
@@ -71,7 +71,7 @@ def make_verdict(
     Args:
         failures: Failures in order of arrival.
         leftovers: Processes that are left on the hosts.
-        interrupted_by: Name of the signal with which the user ended the job.
+        interrupted_by: Name of the signal that ended the job, if the user sent one.
         interrupted_code: Exit code in that case.
         tails: Last lines of each rank's stderr.
         log_paths: Path of each rank's full stderr, if it is logged.

@@ -1,4 +1,4 @@
-"""The steps in which a job is ended: grace, SIGTERM, SIGKILL. Pure state."""
+"""The steps that end a job: grace period, SIGTERM, SIGKILL. Does no I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GRACE_S = 2.0
 # Seconds from SIGTERM to SIGKILL, after a failure and after a signal of the user.
 TERM_S = 2.0
 USER_TERM_S = 4.0
-# Seconds for which a job that the user has ended waits for output that nobody reads.
+# Seconds that a job waits for somebody to read its output after the user has ended it.
 UNREAD_S = 3.0
 # Limit of grace and SIGTERM together, from the failure itself, not its discovery.
 _ALL_S = 5.2

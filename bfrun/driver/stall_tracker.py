@@ -1,4 +1,4 @@
-"""Collects what every rank waits for when one has waited for long. Pure state."""
+"""Collects what every rank waits for when one has waited long. Does no I/O."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _QUICK_S = 0.2
 _QUICK_COUNT = 20
 _SLOW_S = 2.0
 
-# Far more than anybody configures: the rest of the data is dropped.
+# Far above any sensible trace size. Data beyond this is dropped.
 _MAX_RANK_NBYTES = 1 << 30
 
 
@@ -45,14 +45,14 @@ class TraceCollector:
         self._compares = host_count > 1
         self._asked = 0
         self._ask_at = 0.0
-        # It has no name, so nothing is left of it even if the driver is killed.
+        # The file has no name, so it vanishes even if the driver is killed.
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._received: dict[int, int] = {}
         self._pieces: dict[tuple[int, str], list[tuple[int, int]]] = {}
         self.heard_at = 0.0
 
     def question(self, now: float) -> ReadClock | None:
-        """Return what to ask all agents now, or None if it is not time to."""
+        """Return the frame to send to all agents, or None if none is due."""
         if not self._compares or now < self._ask_at:
             return None
         self._asked += 1
@@ -60,7 +60,7 @@ class TraceCollector:
         return ReadClock(sent_ns=time.monotonic_ns())
 
     def take_reading(self, host: str, frame: ClockReading) -> None:
-        """Take the time on an agent's clock, as soon as it has arrived."""
+        """Store a reading of an agent's clock. Call it as soon as the frame arrives."""
         self._clocks[host].add(
             frame.sent_ns, frame.received_ns, frame.replied_ns, time.monotonic_ns()
         )

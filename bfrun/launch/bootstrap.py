@@ -72,7 +72,7 @@ def agent_archive(files: Sequence[str] = AGENT_FILES) -> bytes:
     return buffer.getvalue()
 
 
-# Runs the first of several interpreters that exists, in any POSIX shell.
+# Runs the first interpreter that exists. Works in any POSIX shell.
 _CHOOSE = """\
 last=$1; shift
 for python in "$@"; do
@@ -89,10 +89,10 @@ def agent_argv(pythons: list[str], marker: bytes, archive_nbytes: int) -> list[s
     """Return the command that receives the archive and becomes the agent.
 
     Args:
-        pythons: Interpreters on that host, of which the first that exists runs,
-            without its site packages and without the user's ``PYTHON*`` settings.
+        pythons: Interpreters to try on that host, in order. The first that exists
+            runs, without site packages and the user's ``PYTHON*`` settings.
         marker: Bytes that the agent writes before its first frame.
-        archive_nbytes: Length of the archive, with which the agent's input begins.
+        archive_nbytes: Length of the archive, which comes first in the agent's input.
     """
     word = marker.decode("ascii")
     program = ["-I", "-S", "-c", _PROGRAM, word, str(archive_nbytes)]
@@ -102,7 +102,7 @@ def agent_argv(pythons: list[str], marker: bytes, archive_nbytes: int) -> list[s
 
 
 class MarkerFilter:
-    """Drops the output of a host before the agent's marker."""
+    """Drops a host's output up to the end of the agent's marker."""
 
     LIMIT_NBYTES = 1 << 20
 

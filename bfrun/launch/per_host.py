@@ -38,7 +38,7 @@ def remote_hosts(config: LaunchConfig) -> frozenset[Host]:
 
 
 class PerHostLauncher(Launcher):
-    """Starts programs of this machine as children, and others over SSH."""
+    """Starts programs on this machine as children, and on other hosts over SSH."""
 
     def __init__(self, config: LaunchConfig, remote: frozenset[Host]) -> None:
         """Prepare to reach the hosts in ``remote`` over SSH.

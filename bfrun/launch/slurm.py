@@ -43,7 +43,7 @@ class SlurmLauncher(Launcher):
             "--nodes=1",
             "--ntasks=1",
             f"--cpus-per-task={self._allocation.cpus[host]}",
-            # Run beside the step of bfrun itself, and of other bfruns.
+            # Share the cores with bfrun's own step and the steps of other bfruns.
             "--overlap",
             # bfrun binds the ranks, and they are not MPI processes of Slurm.
             "--cpu-bind=none",

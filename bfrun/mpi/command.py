@@ -16,8 +16,8 @@ interface          ``btl_tcp_if_include``          ``-iface``
 InfiniBand         ``pml ucx``                     ``MPIR_CVAR_CH4_NETMOD=ucx``
 =================  ==============================  ==============================
 
-Without ``--use-infiniband``, the MPI of the site chooses the network. Settings that
-exclude one transport may enable another one that does not work.
+Without ``--use-infiniband``, the site's MPI chooses the network. bfrun excludes none of
+its transports, because MPI may then choose one that does not work.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class MpiImplementation:
 def find_implementation(
     prefix: str | None, environ: Mapping[str, str]
 ) -> MpiImplementation:
-    """Return the MPI to use: the first on ``PATH``, else that of the interpreter.
+    """Return the MPI to use: the first on ``PATH``, or the interpreter's own.
 
     Args:
         prefix: Folder of an MPI's installation (``--prefix``), which takes precedence.

@@ -119,8 +119,8 @@ def stop_background(profile: Profile) -> int:
         if job is not None:
             clear_state(profile.state)
             text += (
-                f"; the last one (pid {job.pid} on {job.host}) did not end in order, "
-                "so its state was removed"
+                f"; the last one (pid {job.pid} on {job.host}) did not shut down "
+                "cleanly, so its state was removed"
             )
         if profile.log.exists():
             text += f"; the log of the last one is {profile.log}"

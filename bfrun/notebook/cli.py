@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``ibfrun`` and return its exit code.
 
     Args:
-        argv: Arguments without the program's name. Default: those of this process.
+        argv: Command-line arguments. Default: ``sys.argv[1:]``.
 
     Returns:
         0 if the action was done, 1 if not, 2 for a wrong command line, 130 for Ctrl-C;

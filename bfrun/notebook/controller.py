@@ -102,7 +102,7 @@ class Controller:
 
 
 def own_address(host: HostPlan) -> str:
-    """Return the address of this machine to which engines on ``host`` connect.
+    """Return the address of this machine that engines on ``host`` connect to.
 
     Raises:
         LaunchError: There is no IPv4 route, which ipyparallel needs.

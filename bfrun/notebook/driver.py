@@ -1,4 +1,4 @@
-"""Drives a notebook job: bfrun's own driver, and a controller beside it."""
+"""Drives a notebook job: runs bfrun's own driver and a controller."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def serve(config: LaunchConfig, profile: Profile) -> int:
     with hold_state(profile.state, profile.name) as state:
         if state.stale is not None:
             print(
-                f"ibfrun: the last job (pid {state.stale.pid}) did not end in order; "
-                "its state was removed",
+                f"ibfrun: the last job (pid {state.stale.pid}) did not shut down "
+                "cleanly; its state was removed",
                 file=sys.stderr,
             )
         job = _Job(profile, state)

@@ -52,7 +52,7 @@ def read_state(path: Path) -> tuple[JobState | None, bool]:
 
 
 def clear_state(path: Path) -> None:
-    """Empty a stale file, unless a driver has locked it meanwhile."""
+    """Empty a stale file, unless a driver has locked it in the meantime."""
     fd = open_private(path)
     try:
         if _lock(fd):

@@ -1,4 +1,4 @@
-"""Folds equal tracebacks of several ranks into one. Pure state."""
+"""Folds equal tracebacks of several ranks into one. Does no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits the output of a rank into lines and progress bars. Pure state."""
+"""Splits the output of a rank into lines and progress bars. Does no I/O."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LineCutter:
         return lines
 
     def due_bar(self) -> str:
-        """Return the bar as a line if it is time to show one, else ""."""
+        """Return the bar as a line if one is due, otherwise ""."""
         now = self._clock()
         if not self.bar or now - self._bar_line_at < BAR_LINE_EVERY_S:
             return ""

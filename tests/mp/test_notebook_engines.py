@@ -105,7 +105,7 @@ def test_a_killed_driver_leaves_nothing(tmp_path: Path) -> None:
         book.wait_until_empty()
         done = book.ibfrun("stop")
         assert done.returncode == 1
-        assert "did not end in order, so its state was removed" in done.stderr
+        assert "did not shut down cleanly, so its state was removed" in done.stderr
         done = book.ibfrun("stop")
         assert done.stderr == (
             "ibfrun: error: no job of profile 'bluefog' is running; the log of the "
