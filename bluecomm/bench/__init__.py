@@ -1,4 +1,4 @@
-"""Measures bluecomm on your machines, beside its peers in the same run.
+"""Measures bluecomm on your machines, and its peers in the same run.
 
 ::
 

@@ -1,4 +1,4 @@
-"""``launch``: times the start of a job, beside as many imports by hand."""
+"""``launch``: times the start of a job, and as many imports without bfrun."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "launch",
         help="time from bfrun to the first collective, on this machine",
-        description="Time how long bfrun takes to start jobs on this machine, beside "
-        "as many imports of bluecomm by hand. Start it without bfrun.",
+        description="Time how long bfrun takes to start jobs on this machine, and "
+        "as many imports of bluecomm take without it. Start it without bfrun.",
     )
     parser.add_argument(
         "--ranks",

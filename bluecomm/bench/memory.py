@@ -37,7 +37,7 @@ def _left_to_groups(groups: Path, root: Path) -> Iterator[int]:
         if controllers and "memory" not in controllers.split(","):
             continue
         base = root / "memory" if controllers else root
-        # In a container the path may be that of the host, whose root alone is mounted.
+        # In a container this may be the host's path, of which only the root is mounted.
         own = base / path.lstrip("/")
         for folder in (own, *own.parents):
             if folder.is_relative_to(base):

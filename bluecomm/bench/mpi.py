@@ -43,12 +43,12 @@ def why_not_here() -> str:
     if importlib.util.find_spec("mpi4py") is None:
         return "mpi4py is not installed"
     if find_mpirun() is None:
-        return "no mpirun exists beside this Python or in PATH"
+        return "no mpirun exists next to this Python or in PATH"
     return ""
 
 
 def find_mpirun() -> str | None:
-    """Return the ``mpirun`` of this environment, else that of the system."""
+    """Return the ``mpirun`` of this environment, or the system's if it has none."""
     own = Path(sys.executable).with_name("mpirun")
     return str(own) if own.exists() else shutil.which("mpirun")
 

@@ -1,4 +1,4 @@
-"""``ops``: times each operation by size, beside the peers."""
+"""``ops``: times each operation and its peers by size."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand to the command line."""
     parser = subparsers.add_parser(
         "ops",
-        help="time of each operation by size, beside gloo, MPI and the machine's limit",
+        help="time of each operation, gloo, MPI and the machine's limit, by size",
         description="Time operations, interleaved with those of peers in the same "
         "run. Start it with bfrun -np N.",
     )

@@ -162,7 +162,7 @@ def _job(args: argparse.Namespace) -> TrainingJob:
 
 
 def _compare(cluster: Cluster, report: TrainReport) -> None:
-    """Print predictions beside measurements."""
+    """Print predictions and measurements side by side."""
     step_ms = report.alone_ms if report.step_ms is None else report.step_ms
     job = TrainingJob(report.layer_nbytes, report.layer_shares, 1e-3 * step_ms)
     pairs = [

@@ -1,4 +1,4 @@
-"""The type to which a subcommand of the benchmark adds itself."""
+"""The type of the object that subcommands of the benchmark add themselves to."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand to the command line."""
     parser = subparsers.add_parser(
         "train",
-        help="time per step and exposed communication, beside torch's DDP",
+        help="time per step and exposed communication, compared with DDP",
         description="Time training steps with each algorithm, in turns. Start it with "
         "bfrun -np N.",
     )
@@ -125,7 +125,7 @@ def _show_overhead(
 
 
 def _show_paces(args: argparse.Namespace, layers: list[Layer]) -> int:
-    """Print how fast the other ranks train beside a slow rank."""
+    """Print how fast the other ranks train when one rank is slow."""
     slow_rank, factor = args.slow_rank
     contenders = [Contender.parse(label) for label in args.algorithms if label != DDP]
     comm = current_communicator()

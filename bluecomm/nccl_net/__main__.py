@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: Arguments without the program's name. Default: those of this process.
+        argv: Command-line arguments. Default: ``sys.argv[1:]``.
 
     Returns:
         0, or 1 if the plugin cannot be used. Does not return if it runs a command,

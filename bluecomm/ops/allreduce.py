@@ -47,7 +47,7 @@ def _allreduce(
             "allreduce: is_hierarchical_local must be True or False, got "
             f"{is_hierarchical_local!r}; pass the name as name="
         )
-    # start() rejects objects that are no tensors.
+    # start() rejects objects that are not tensors.
     dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
     reduction = choose("allreduce", average, op, dtype)
     if not (prescale_factor == postscale_factor == 1.0 or dtype.is_floating_point):

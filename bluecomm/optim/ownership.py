@@ -16,7 +16,7 @@ from bluecomm.runtime import Communicator, current_process
 
 
 class ParameterOwner(Protocol):
-    """A distributed optimizer, as far as its parameters are concerned."""
+    """The part of a distributed optimizer that concerns its parameters."""
 
     @property
     def is_live(self) -> bool:

@@ -1,4 +1,4 @@
-"""The class from which distributed optimizers derive, beside the user's own class."""
+"""The base that distributed optimizers have in addition to the user's own class."""
 
 from __future__ import annotations
 

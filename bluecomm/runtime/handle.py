@@ -113,7 +113,7 @@ class RequestHandle(Handle[Result]):
         if completion is None:
             raise CommunicationTimeout(
                 f"{self._label()} on rank {world.rank}: not finished within "
-                f"{timeout_s:g} s; the operation goes on, wait for it again",
+                f"{timeout_s:g} s; the operation goes on; wait for it again",
                 operation=self._kind,
                 name=self._name,
                 rank=world.rank,

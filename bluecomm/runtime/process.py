@@ -205,9 +205,9 @@ class Process:
     def _at_exit(self) -> None:
         """End the world when the interpreter exits.
 
-        If an exception ends the program, the world is not closed in order: the peers
-        see the links break when the process ends, and the launcher can then tell them
-        the reason. A rendezvous whose end waits for the peers is an exception to this.
+        If an exception ends the program, the world is not shut down cleanly. The peers
+        see the links break when the process ends, and the launcher tells them the
+        reason. Only with a rendezvous that outlives failures does the world end here.
         """
         if os.getpid() != self._pid:
             return

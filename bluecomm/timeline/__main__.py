@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Read a timeline and print a summary.
 
     Args:
-        argv: Arguments without the program's name. Default: those of this process.
+        argv: Command-line arguments. Default: ``sys.argv[1:]``.
 
     Returns:
         0, or 1 if a file cannot be read or written, or matplotlib is missing.

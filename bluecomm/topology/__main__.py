@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print a table of topologies, and draw one.
 
     Args:
-        argv: Arguments without the program's name. Default: those of this process.
+        argv: Command-line arguments. Default: ``sys.argv[1:]``.
 
     Returns:
         0, or 2 if the arguments do not fit together or the picture cannot be drawn.

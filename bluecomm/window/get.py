@@ -43,7 +43,7 @@ def win_get(
         name: Name of the window.
         src_weights: Weight of each in-neighbor to read. Default: all in-neighbors with
             weight 1.
-        require_mutex: Hold the mutexes of these in-neighbors meanwhile.
+        require_mutex: Hold the mutexes of these in-neighbors during the get.
         timeout_s: Seconds until it fails. Default: the configured deadline.
 
     Returns:

@@ -70,7 +70,7 @@ def win_put(
         self_weight: Factor for ``tensor`` after the put. Default: 1.
         dst_weights: Weight of each target, which must be an out-neighbor; a list of
             ranks means weight 1. Default: all out-neighbors with weight 1.
-        require_mutex: Hold the mutexes of the targets meanwhile.
+        require_mutex: Hold the mutexes of the targets during the put.
         timeout_s: Seconds until it fails. Default: the configured deadline.
 
     Returns:

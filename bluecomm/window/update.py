@@ -37,7 +37,7 @@ def win_update(
             Default: all in-neighbors with the topology's weights.
         reset: Set the values of these neighbors, and their p, to zero afterwards.
         clone: Return a new tensor, and do not change the own value and its p.
-        require_mutex: Hold this rank's mutex meanwhile.
+        require_mutex: Hold this rank's mutex during the update.
         timeout_s: Seconds to wait for the mutex. Default: the configured deadline.
 
     Returns:
@@ -80,7 +80,7 @@ def win_update_then_collect(
 
     Args:
         name: Name of the window.
-        require_mutex: Hold this rank's mutex meanwhile.
+        require_mutex: Hold this rank's mutex during the update.
         timeout_s: Seconds to wait for the mutex. Default: the configured deadline.
 
     Returns:

@@ -91,7 +91,7 @@ def _symmetric(cluster: Cluster, ranks: int, nbytes: float) -> int:
 
 
 def _neighbors_and_machines(cluster: Cluster, ranks: int, nbytes: float) -> int:
-    # An allreduce adds few connections to those of the neighbors.
+    # An allreduce adds few connections to the neighbors'.
     return max(_neighbors(cluster, ranks, nbytes), _machines(cluster, ranks, nbytes))
 
 
@@ -184,7 +184,7 @@ def _copies(name: str, ranks: int) -> int:
     algorithm = get_algorithm(name)
     if issubclass(algorithm, OneSided):
         # Each in-neighbor's mailbox has three slots. The published value has two slots
-        # more than there are out-neighbors. push_sum keeps x beside the parameters.
+        # more than there are out-neighbors. push_sum also keeps x.
         window = 4 * len(hops(ranks)) + 2 if ranks > 1 else 0
         return 2 + window + (name == "push_sum" and ranks > 1)
     # Gradients are in buckets; averaging has a second half for the next values.

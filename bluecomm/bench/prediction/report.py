@@ -1,4 +1,4 @@
-"""Shows predictions as a table, as JSON, as a plot, and beside measurements."""
+"""Shows predictions as a table, JSON or a plot, and compares them with measurements."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def print_predictions(cluster: Cluster, predictions: Sequence[Prediction]) -> No
 
 
 def print_comparison(pairs: Sequence[tuple[Prediction, StepTime]]) -> None:
-    """Print predicted beside measured steps."""
+    """Print predicted and measured steps side by side."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Command line of ``train``, and its check against the ranks of the job."""
+"""Defines the arguments of ``train`` and checks them against the job's ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step-ms",
         type=positive,
         help="emulate an accelerator: forward (1/3) and backward (2/3) take this "
-        "many milliseconds and no core, the optimizer's update takes no time "
+        "many milliseconds and use no core; the optimizer's update takes no time "
         "(default: compute)",
     )
     parser.add_argument(
@@ -77,7 +77,7 @@ def _add_modes(group: argparse._MutuallyExclusiveGroup) -> None:
         type=_slow_rank,
         metavar="RANK:FACTOR",
         help="let one rank take FACTOR times --step-ms, such as 0:10, and show how "
-        "fast the others train beside it",
+        "fast the others train",
     )
 
 
@@ -87,7 +87,7 @@ def why_refused(args: argparse.Namespace, size: int) -> str:
     Also checks the output files, so call it on the rank that writes them.
     """
     if args.scaling and max(args.scaling) > size:
-        return f"--scaling {max(args.scaling)}: the job has {size} ranks only"
+        return f"--scaling {max(args.scaling)}: the job has only {size} ranks"
     named = [Contender.parse(label) for label in args.algorithms]
     bound = [one.label for one in named if one.needs_all_ranks]
     if bound and args.scaling and min(args.scaling) < size:

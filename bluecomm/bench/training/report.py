@@ -63,7 +63,7 @@ class TrainReport:
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: The file is no such report.
+            ValueError: The file is not a training report.
         """
         with stored(file, FORMAT) as content:
             times = content.pop("times")

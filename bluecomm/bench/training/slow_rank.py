@@ -34,7 +34,7 @@ class Pace:
 
     @property
     def kept(self) -> float:
-        """Pace of the others beside a slow rank, relative to equally fast ranks."""
+        """Pace of the others when one rank is slow, relative to equally fast ranks."""
         return self.others / self.alike
 
 

@@ -1,1 +1,1 @@
-"""Exchanges: how parameters are averaged, and with which weights in each round."""
+"""Exchanges: the operations and weights that average parameters in each round."""

@@ -56,7 +56,7 @@ def remove_abandoned(parent: str) -> None:
 
 
 def _make(parent: str) -> tuple[str, int] | None:
-    """Create a folder; return path and lock, or None if it was removed meanwhile."""
+    """Create and lock a folder; return both, or None if another process removed it."""
     path = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
     with contextlib.suppress(FileNotFoundError):
         lock = _open(path)

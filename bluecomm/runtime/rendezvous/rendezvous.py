@@ -83,7 +83,7 @@ class Rendezvous(abc.ABC):
 
     @abc.abstractmethod
     def goodbye(self) -> None:
-        """Tell the launcher that this rank has shut down in order."""
+        """Tell the launcher that this rank has shut down cleanly."""
 
     @abc.abstractmethod
     def close(self) -> None:

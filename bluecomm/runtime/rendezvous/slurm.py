@@ -98,7 +98,8 @@ def _number(name: str, environ: Mapping[str, str]) -> int:
     if not text.isdecimal():
         raise BluecommError(
             f"init: this process looks like a task of a Slurm step, but {name} is "
-            f"{text!r}, no number; start the script with srun, or unset SLURM_STEP_ID",
+            f"{text!r}, not a number; start the script with srun, or unset "
+            "SLURM_STEP_ID",
             operation="init",
         )
     return int(text)

@@ -44,7 +44,7 @@ def test_the_mpi_world_is_not_that_of_the_launcher() -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the ``mpirun`` beside a Python that does not exist."""
+    """Return the ``mpirun`` next to a Python that does not exist."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     return tmp_path / "mpirun"
@@ -63,7 +63,7 @@ def test_missing_programs_are_named(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert mpi.why_not_here() == "mpi4py is not installed"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert mpi.why_not_here() == "no mpirun exists beside this Python or in PATH"
+    assert mpi.why_not_here() == "no mpirun exists next to this Python or in PATH"
 
 
 _FAKE = """#!{python}

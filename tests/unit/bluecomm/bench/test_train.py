@@ -206,7 +206,7 @@ def test_overhead_in_a_world_of_one(capsys, world_of_one):
 
 def test_more_ranks_than_the_job_has(capsys, world_of_one):
     assert main(["train", *SHORT, "--scaling", "1,8"]) == 2
-    assert "--scaling 8: the job has 1 ranks only" in capsys.readouterr().err
+    assert "--scaling 8: the job has only 1 ranks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -89,5 +89,5 @@ def test_differing_world_sizes_are_named(meet, tmp_path, sizes, other):
 
 def test_a_rank_that_is_not_a_number_is_shown():
     environ = {"SLURM_PROCID": "x", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0"}
-    with pytest.raises(BluecommError, match="SLURM_PROCID is 'x', no number"):
+    with pytest.raises(BluecommError, match="SLURM_PROCID is 'x', not a number"):
         slurm.SlurmRendezvous(Config(), environ)
