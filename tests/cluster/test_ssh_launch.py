@@ -33,7 +33,7 @@ def launch(cluster, tmp_path) -> Iterator[Callable[..., Launched]]:
 
 
 def finished(job: Launched) -> list[str]:
-    """Return the sorted lines of a job that must end well."""
+    """Wait for a job that must succeed, and return its output lines, sorted."""
     code = job.wait()
     assert code == 0, job.err
     return sorted(job.out.splitlines())

@@ -68,7 +68,7 @@ def start(paths: Paths) -> Iterator[Start]:
 
 
 def hosts_of(client: PluginClient) -> set[str]:
-    """Return the hosts to which a client's streams go."""
+    """Return the hosts that a client's streams go to."""
     return {
         stream["peer"].rpartition(":")[0]
         for connection in client.call("counters")

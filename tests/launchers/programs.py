@@ -107,7 +107,7 @@ def starts_of_torchrun() -> dict[str, Any]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if start == 1:
         _tell(other_size())
-        # Rank 0 starts again only after rank 1 has seen its end.
+        # Rank 0 must not start again before rank 1 has seen its first attempt end.
         folder, rank = Path(os.environ["TMPDIR"]), int(os.environ["RANK"])
         say(folder, f"rank {rank} was told of another size")
         hear(folder, f"rank {1 - rank} was told of another size")

@@ -1,8 +1,8 @@
 """Decentralized methods against the recursions of their papers.
 
 The oracle runs the recursions as the papers write them, on the stacked ranks; the
-algorithms compute them in other forms. The ranks form a line, have unlike data and
-start at unlike points.
+algorithms compute them in other forms. The ranks form a line, have different data and
+start at different points.
 """
 
 import copy

@@ -74,8 +74,8 @@ def push_with_constant_gradient(
     """Step without waiting for others, then only mix.
 
     Returns:
-        The parameters; this rank's ``x`` and ``p``; and the sum of its steps as they
-        count in the sum of all ``x``.
+        The parameters; this rank's ``x`` and ``p``; and by how much its steps changed
+        the sum of all ``x``.
     """
     bf.set_topology(lopsided())
     model = Constant(float(bf.rank()))
@@ -124,7 +124,7 @@ def mix_once(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def step_at(p: float, exact_step_sum: bool) -> float:
-    """Bring rank 0 to a ``p``; return how far one step moves its parameters."""
+    """Give rank 0 the weight ``p``; return how far one step moves its parameters."""
     bf.set_topology(bf.FullyConnectedGraph(bf.size()))
     model = Constant(float(bf.rank()))
     sgd = torch.optim.SGD(model.parameters(), RATE)
@@ -183,7 +183,7 @@ def test_a_combine_of_push_sum_stays_within_what_it_combined() -> None:
 
 
 def starve_on_a_ring(exact_step_sum: bool) -> float:
-    """Keep rank 0 without mass for half of the steps; return its least parameter."""
+    """Starve rank 0 of mass for half of the steps; return its smallest parameter."""
     bf.set_topology(bf.RingGraph(bf.size(), connect_style=1))
     model = Constant(0.0)
     sgd = torch.optim.SGD(model.parameters(), RATE)
@@ -292,7 +292,7 @@ def test_the_mean_is_kept_and_reached(algorithm: str) -> None:
 
 
 def train_logistic(algorithm: str) -> list[float]:
-    """Train with full gradients and a falling rate, about as fast as the others."""
+    """Train with full gradients and a falling rate, in step with the other ranks."""
     model = Logistic(start_of(bf.rank()))
     sgd = torch.optim.SGD(model.parameters(), 0.4)
     optimizer = bf.DistributedOptimizer(sgd, model, algorithm=algorithm)

@@ -65,7 +65,7 @@ class ControlServer:
         self._thread.start()
 
     def environment(self, rank: int) -> dict[str, str]:
-        """Return the variables with which ``init`` finds this server."""
+        """Return the variables that tell ``init`` where this server is."""
         return {
             "BLUECOMM_AGENT_SOCKET": self.path,
             "BLUECOMM_RANK": str(rank),

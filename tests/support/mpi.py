@@ -64,7 +64,7 @@ def wheel(package: str) -> Path:
 
 @functools.cache
 def debian_package(package: str) -> Path:
-    """Return the folder into which a package of Debian is unpacked, not installed."""
+    """Return the folder where a Debian package is unpacked without being installed."""
     folder = FOLDER / package
     if not (folder / ".complete").exists():
         folder.mkdir(parents=True, exist_ok=True)

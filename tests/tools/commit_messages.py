@@ -195,7 +195,7 @@ def check_commits(base: str, known: Sequence[str]) -> Iterator[str]:
 
 
 def find_base() -> str | None:
-    """Return the newest tag, else the first commit; ``None`` without git history."""
+    """Return the newest tag, or the first commit, or ``None`` without git history."""
     tag = (_git("describe", "--tags", "--abbrev=0") or "").strip()
     if tag:
         return tag

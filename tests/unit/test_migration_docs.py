@@ -19,7 +19,7 @@ from tests.unit.bluecomm.test_public_names import BLUEFOG, HOROVOD
 ROOT = Path(__file__).parents[2]
 PAGES = ["from-bluefog.md", "from-horovod.md"]
 DEFECTS = "notes/bluefog-defects.md"
-# Names of arguments, and of their functions.
+# Arguments in the tables of names, and a function that has them.
 ARGUMENTS = {
     "src_weights": bf.neighbor_allreduce,
     "dst_weights": bf.neighbor_allreduce,
