@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import the launcher on first use only, because ranks import this package too."""
+    """Import the launcher only on first use, because ranks import this package too."""
     if name == "run":
         from bfrun.function import run
 

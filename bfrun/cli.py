@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bfrun: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        # The driver handles Ctrl-C while ranks run, so no rank runs here.
+        # While ranks run, the driver handles Ctrl-C, so no rank is running now.
         print("bfrun: interrupted; no rank is running", file=sys.stderr)
         return 128 + signal.SIGINT
 
@@ -147,16 +147,16 @@ def add_placement(group: argparse._ArgumentGroup) -> None:
         default=os.environ.get("BLUECOMM_RANKS_PER_MACHINE"),
         metavar="K",
         help="split each host into simulated machines of K ranks (default: "
-        "$BLUECOMM_RANKS_PER_MACHINE, else each host is one machine)",
+        "$BLUECOMM_RANKS_PER_MACHINE; if unset, each host is one machine)",
     )
     group.add_argument(
         "--launcher",
         choices=("auto", "local", "ssh", "slurm", "mpi"),
         default="auto",
-        help="how to reach the hosts. local: this machine only; ssh: every host over "
+        help="how to reach the hosts. local: only this machine; ssh: every host over "
         "SSH; slurm: srun, in a Slurm job; mpi: mpirun starts the ranks; auto: srun in "
-        "a Slurm job unless hosts are given, else directly on this machine and over "
-        "SSH on others (default: %(default)s)",
+        "a Slurm job unless hosts are given, otherwise directly on this machine and "
+        "over SSH on others (default: %(default)s)",
     )
     group.add_argument(
         "--gpus-per-rank",
@@ -195,7 +195,7 @@ def add_environment(group: argparse._ArgumentGroup) -> None:
         "--python",
         metavar="PATH",
         help="interpreter that runs bfrun's agent on each host, Python 3.8 or newer "
-        "(default: the path of this one, else python3)",
+        "(default: this interpreter's path, or python3)",
     )
 
 
@@ -206,7 +206,7 @@ def add_connections(group: argparse._ArgumentGroup) -> None:
         "--ssh-port",
         type=_port,
         metavar="PORT",
-        help="SSH port of every host (default: from the SSH settings, else 22)",
+        help="SSH port of every host (default: from the SSH settings, or 22)",
     )
     group.add_argument(
         "-i",

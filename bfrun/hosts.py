@@ -23,7 +23,7 @@ class Host:
     Attributes:
         name: Name or address as the user gave it, without IPv6 brackets. It may be a
             name of ``~/.ssh/config``.
-        slots: How many ranks it takes; None means its GPU count, else its core count.
+        slots: Ranks that it takes; None means one per GPU, or per core without GPUs.
         user: Login name of ``user@host``; None means the one in the SSH settings.
     """
 

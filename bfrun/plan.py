@@ -65,7 +65,7 @@ class HostPlan:
         host: The host.
         processes: Its ranks in order, at least one.
         addresses: Addresses at which other hosts reach its ranks, best first; empty
-            if the job runs on one machine, which needs loopback only.
+            if the job runs on one machine, which needs only loopback.
     """
 
     index: int

@@ -304,8 +304,8 @@ class Agent:
 
     def _poll_ranks(self) -> None:
         if self._orphaned or self._terminated:
-            # Ranks that end now were ended by this agent, or with it, and are not to
-            # blame.
+            # Ranks that end now are not to blame: the agent ended them, or the signal
+            # that ends the agent did.
             return
         for rank in self._watch.poll():
             self._output.check_closed(rank)

@@ -33,7 +33,7 @@ class DriverConnection:
     Args:
         marker: Written before the first frame.
         beat_fd: Pipe that tells the guard of each sign of life from the driver.
-        selector: The agent's.
+        selector: The agent's selector.
         on_frame: Called with each frame of the driver except heartbeats.
     """
 

@@ -145,7 +145,7 @@ class MpiRank:
         return 128 - status if status < 0 else status
 
     def _take_gpus(self) -> None:
-        """Show this rank its own GPUs only, unless it may see all (0)."""
+        """Show this rank only its own GPUs, unless it may see all (0)."""
         if self._gpus_per_rank:
             self._environ["CUDA_VISIBLE_DEVICES"] = choose_gpus(
                 visible_gpus(self._environ),

@@ -17,7 +17,7 @@ class StdinFeed:
 
     Args:
         rank: The rank, started with a pipe as standard input.
-        selector: The agent's.
+        selector: The agent's selector.
         on_taken: Called with the number of bytes that were written or dropped.
     """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from bfrun.frames import RankFinished, RankFrozen, RankLost
 
-# A change of one rank, which all ranks are told.
+# A change of one rank's state, which the driver reports to all ranks.
 Change = RankLost | RankFinished | RankFrozen
 
 # Exit statuses that shells use for a command that could not be started.

@@ -15,7 +15,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class SignalWatch:
     """Collects signals while it is entered, and restores the handlers afterwards.
 
-    Python sets handlers in the main thread only; in other threads it catches no
+    Python sets handlers only in the main thread. A watch in another thread catches no
     signals, and only ``wake`` works.
 
     Attributes:

@@ -85,7 +85,7 @@ class SshProcessConnection(ProcessConnection):
         return None if self._channel.exit_status == -1 else self._channel.exit_status
 
     def close(self) -> None:
-        """Close the channel if the program ended, else cut the whole connection."""
+        """Close the channel if the program ended, or else cut the connection."""
         if self._near.fileno() < 0:
             return
         if self._channel.exit_status_ready() and self._connection.is_active():

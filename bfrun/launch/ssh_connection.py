@@ -112,7 +112,7 @@ class SshConnection:
             hop.address,
             port=hop.port,
             username=hop.user,
-            # The stub knows one file only, paramiko takes a list.
+            # The stub declares only one file, but paramiko takes a list.
             key_filename=list(hop.identity_files),  # type: ignore[arg-type]
             look_for_keys=not hop.identity_files,
             timeout=timeout_s,

@@ -155,7 +155,7 @@ def _mpich(
         if which == "exclude" or "," in names or "/" in names:
             raise LaunchError(
                 f"--network-interface '{config.network_interface}': MPICH takes the "
-                "name of one interface only"
+                "name of only one interface"
             )
         words += ["-iface", names]
     if config.use_infiniband:

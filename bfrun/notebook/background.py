@@ -143,7 +143,7 @@ def stop_background(profile: Profile) -> int:
 
 
 def _signal_driver(pid: int, number: int, profile: Profile) -> bool:
-    """Signal the driver and wait for its end; False when the time is over."""
+    """Signal the driver and wait for its end; return False after a timeout."""
     with suppress(ProcessLookupError):
         process = os.pidfd_open(pid)
         try:

@@ -48,7 +48,7 @@ def await_engines(
     Args:
         profile: Profile of the job.
         count: Number of engines of the job.
-        deadline: Time to return at the latest, on the clock ``time.monotonic``.
+        deadline: Latest time to return, on the clock ``time.monotonic``.
         alive: Returns whether the job still runs.
 
     Returns:

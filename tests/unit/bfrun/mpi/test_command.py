@@ -122,7 +122,7 @@ def test_root_is_allowed_for_open_mpi(monkeypatch):
     [
         (OPEN_MPI_4, {"network_interface": "eth*"}, r"without \* and \?"),
         (OPEN_MPI_4, {"network_interface": "eth0,^eth1"}, "not both"),
-        (MPICH, {"network_interface": "^eth0"}, "MPICH takes the name of one"),
+        (MPICH, {"network_interface": "^eth0"}, "MPICH takes the name of only one"),
         (MPICH, {"extra_mpi_flags": "'"}, "--extra-mpi-flags .*No closing"),
     ],
 )
