@@ -221,7 +221,7 @@ def _check_agreement(
     ).tolist()
     others = [comm.ranks[i] for i, other in enumerate(numbers) if other != number]
     raise MismatchError.describe(
-        f"ranks {others} passed another topology than rank {comm.world.rank}",
+        f"ranks {others} passed a different topology than rank {comm.world.rank}",
         operation=operation,
         rank=comm.world.rank,
         peers=others,

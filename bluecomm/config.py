@@ -80,7 +80,7 @@ class Config:
     )
     network_interface: str | None = _setting(
         None,
-        "Interfaces that carry data if another launcher than bfrun started the ranks: "
+        "Interfaces that carry data if a launcher other than bfrun started the ranks: "
         "names, globs, ^exclusions or CIDRs, separated by commas. Default: all.",
     )
     secret_file: str | None = _setting(
@@ -91,7 +91,7 @@ class Config:
     )
     operation_timeout_s: float = _setting(
         600.0,
-        "Seconds that an operation waits for ranks that live but do not take part.",
+        "Seconds that an operation waits for live ranks that do not take part.",
         minimum=0.001,
     )
     start_timeout_s: float = _setting(

@@ -62,7 +62,7 @@ class Launch:
 
     @property
     def overhead(self) -> float:
-        """Extra time of the job, relative to the imports by hand; 0.1 is 10 %."""
+        """Extra time of the job, relative to imports without it; 0.1 is 10 %."""
         return self.whole_s / self.by_hand_s - 1
 
 

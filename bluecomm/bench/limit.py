@@ -31,7 +31,7 @@ _STREAM_LIMIT_S = 120.0
 class MemoryLimit:
     """Runs operations as bare loops over arrays that all ranks map.
 
-    Works on one machine only.
+    Works only on one machine.
 
     Args:
         nbytes: Size of the largest case.

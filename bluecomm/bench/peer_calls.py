@@ -1,4 +1,4 @@
-"""Builds the calls that measure a case, for peers with messages only."""
+"""Builds the calls that measure a case, for peers that only send messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Horovod's names for nonblocking operations and machines, and about the build."""
+"""Horovod's names for nonblocking operations, machines and build queries."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ reducescatter_async = reducescatter_nonblocking
 
 
 def mpi_built() -> bool:
-    """Return ``True``: an MPI library is found at run time, so no build lacks it."""
+    """Return ``True``: MPI is loaded at run time, so every build supports it."""
     return True

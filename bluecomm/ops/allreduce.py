@@ -104,7 +104,7 @@ def allreduce(
         tensor: Tensor of any shape; shape and type must be the same on all ranks. It
             is not modified.
         average: ``True`` for the average (the default), ``False`` for the sum.
-        is_hierarchical_local: Whether to reduce among the ranks of this machine only.
+        is_hierarchical_local: Whether to reduce only among the ranks of this machine.
         name: Name by which the ranks' calls are matched. Calls without a name are
             matched by their order.
         compression: ``Compression.fp16`` sends 16-bit numbers.

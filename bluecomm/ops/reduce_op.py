@@ -64,7 +64,7 @@ def choose(
     Raises:
         TypeError: ``op`` is not a ``ReduceOp``, or the engine does not know the type.
         ValueError: Both are given; the average or adasum of an integer type is
-            requested; or adasum is requested of another operation than allreduce.
+            requested; or adasum is requested of an operation other than allreduce.
     """
     if op is not None and not isinstance(op, ReduceOp):
         raise TypeError(

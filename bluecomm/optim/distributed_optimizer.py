@@ -57,7 +57,7 @@ def DistributedOptimizer(  # noqa: N802
             training forward passes, from one round to the next. For gradient allreduce
             the same as ``backward_passes_per_step``.
         bucket_bytes: Bytes of parameters that are sent together. Default: the setting
-            ``BLUECOMM_BUCKET_BYTES``, else a value that suits the algorithm.
+            ``BLUECOMM_BUCKET_BYTES``, or a value that suits the algorithm.
         groups: Lists of parameters, each of which is sent as one tensor for each dtype;
             or a number of groups, among which the parameters are divided in order.
             Default: by ``bucket_bytes``.

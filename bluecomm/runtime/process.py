@@ -207,7 +207,7 @@ class Process:
 
         If an exception ends the program, the world is not shut down cleanly. The peers
         see the links break when the process ends, and the launcher tells them the
-        reason. Only with a rendezvous that outlives failures does the world end here.
+        reason. A world whose rendezvous outlives failures is still closed.
         """
         if os.getpid() != self._pid:
             return

@@ -26,7 +26,7 @@ class EdgeStats:
         bytes_received: Bytes of these messages.
         wait_s: Seconds in which an operation could not continue without the neighbor,
             whether computation hid them or not. An operation that waits for several
-            neighbors counts the time for the last of them only.
+            neighbors counts the time only for the last of them.
         late_s: Part of ``wait_s`` in which the neighbor had not called the operation
             yet.
     """

@@ -1,4 +1,4 @@
-"""Matchings: in each round every rank averages with one partner only."""
+"""Matchings: in each round every rank averages with only one partner."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ class PushSum(OneSided):
 
     A change of the parameters by other means than the optimizer's step counts as a
     step. ``dst_weights`` of the optimizer may name some of the out-neighbors; with
-    ``self_weight`` its values are used, else equal ones. They must sum to 1.
+    ``self_weight`` its values are used, otherwise equal ones. They must sum to 1.
 
     Args:
         window_prefix: Put before the names of the windows.

@@ -25,7 +25,7 @@ class Slot:
         offset: Index of its first element in the bucket.
         shape: Its shape.
         stride: Strides of its view: the parameter's own if it fills its memory
-            (channels_last is kept), else those of a contiguous tensor.
+            (channels_last is kept), or those of a contiguous tensor.
     """
 
     name: str

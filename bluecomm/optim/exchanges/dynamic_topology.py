@@ -31,7 +31,7 @@ class DynamicTopology:
 
     Raises:
         TypeError: ``source`` is something else.
-        ValueError: ``source`` is another string than ``"one_peer"``, or a schedule for
+        ValueError: ``source`` is a string other than ``"one_peer"``, or a schedule for
             another number of ranks.
     """
 

@@ -29,7 +29,7 @@ _FIT = (
 class SymmetricExchange(NeighborExchange):
     """``neighbor_allreduce`` with a symmetric ``W``, or with ``(I + W) / 2``.
 
-    ``W`` is the matrix of ``topology=``, else of the topology in force, or of
+    ``W`` is the matrix of ``topology=``, or of the topology in force, or of
     ``SymmetricExponentialGraph(n, base=2)`` until the user sets one.
 
     Args:
