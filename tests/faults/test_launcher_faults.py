@@ -213,7 +213,7 @@ def test_a_stopped_rank_is_warned_of(tmp_path):
 
 
 def test_children_that_hold_the_output_delay_nothing(tmp_path):
-    """As DataLoader workers do, which outlive their parent for a while."""
+    """DataLoader workers do this: they outlive their parent for a while."""
     body = (
         "import os, multiprocessing as mp, time\n"
         "ctx = mp.get_context('fork')\n"
@@ -249,7 +249,7 @@ def test_the_reader_of_the_output_has_gone():
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [20000, 1500])
 def test_unread_output_does_not_harm_the_job(count):
-    """As in `bfrun ... | less`: the output stalls, heartbeats go on."""
+    """With `bfrun ... | less` the output stalls, but heartbeats continue."""
     body = "for i in range(count): print('x' * 100)".replace("count", str(count))
     read_end, write_end = os.pipe()
     command = ["-m", "bfrun", "-np", "2", *python(body)]
@@ -273,7 +273,7 @@ def unread(fd):
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_the_user_need_not_wait_for_unread_output(goes_on):
-    """bfrun does not wait for its final report either, which goes to the same pipe."""
+    """bfrun's final report goes to the same pipe, and bfrun does not wait for it."""
     body = "import time\nfor i in range(1500): print('x' * 100)\n"
     body += "time.sleep(600)" if goes_on else ""
     read_end, write_end = os.pipe()

@@ -20,7 +20,7 @@ from tests.support.paths import Paths, make_paths
 
 pytestmark = pytest.mark.faults
 
-# So long that a fault noticed earlier was noticed by other means.
+# So long that the tests fail if only the timeout detects a fault.
 PATIENT = {"BLUECOMM_NET_TIMEOUT_S": "600"}
 ETH0 = {"NCCL_SOCKET_IFNAME": "=eth0"}
 SIX = ["fd77::1", "fd77::2"]

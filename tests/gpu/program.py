@@ -1,4 +1,4 @@
-"""The program of each rank of ``tests.gpu.pair``; uses torch and NCCL only."""
+"""The program of each rank of ``tests.gpu.pair``; uses only torch and NCCL."""
 
 from __future__ import annotations
 

@@ -332,7 +332,7 @@ def test_local_steps_between_rounds(order):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_accumulated_gradients_all_count(order):
-    # With ATC, BlueFog used the last micro-batch's gradient only.
+    # With ATC, BlueFog used only the last micro-batch's gradient.
     options = {
         "algorithm": "neighbor_allreduce",
         "order": order,

@@ -87,7 +87,7 @@ def test_bytes_of_each_edge_are_those_of_the_ring(
 def test_others_wait_for_the_late_rank(
     trained: dict[str, Any],
 ) -> None:
-    # Rank 2 receives from rank 1 only. Waits at the start are ignored.
+    # Rank 2 receives only from rank 1. Waits at the start are ignored.
     phases = slices_of(trained, 2, "compute")
     begin, end = phases[0]["ts"], phases[-1]["ts"]
     late = [each for each in slices_of(trained, 2, "late") if begin <= each["ts"] < end]

@@ -23,7 +23,7 @@ def test_the_table_shows_costs_and_mixing(capsys):
     options = ["-n", "8", "--ranks-per-machine", "4", "--parameters-mb", "10"]
     assert main([*labels, *options]) == 0
     text = capsys.readouterr().out
-    # Period, degree, gap, rounds; MB of a rank, of a card, of a card at most.
+    # Period, degree, gap, rounds; MB per rank, per card, at most per card.
     assert cells(text, "RingGraph")[1:] == [
         *("1", "2", "0.195", "64"),
         *("20", "20", "20"),
@@ -63,7 +63,7 @@ def test_all_schedules_and_graphs_have_names():
         if isinstance(getattr(topology, name), type)
         and issubclass(getattr(topology, name), topology.TopologySchedule)
     }
-    # Made from a graph, which the command line cannot pass, or abstract.
+    # Abstract, or made from a graph, which the command line cannot pass.
     rest = {"OnePeer", "StaticTopology", "TopologySchedule"}
     rest |= {"PeerSchedule", "MatchingSchedule"}
     assert schedules - rest <= set(NAMES)
