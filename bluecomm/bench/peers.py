@@ -67,7 +67,7 @@ def _start_mpi(
     cases: Sequence[Case], stack: contextlib.ExitStack, versions: dict[str, str]
 ) -> Implementation:
     if len(set(_machines())) > 1:
-        raise RuntimeError("MPI is measured on one machine only")
+        raise RuntimeError("MPI is measured only on one machine")
     missing = why_not_here()
     if missing:
         raise RuntimeError(missing)

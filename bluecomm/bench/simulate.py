@@ -111,7 +111,7 @@ def _run(args: argparse.Namespace) -> int:
     cluster = _cluster(args)
     if args.check:
         if args.json or args.plot:
-            raise ValueError("--check prints a table only; leave out --json and --plot")
+            raise ValueError("--check prints only a table; leave out --json and --plot")
         _compare(cluster, TrainReport.read(args.check))
         return 0
     job = _job(args)

@@ -59,7 +59,7 @@ class Handle(abc.ABC, Generic[Result]):
         """Return the result as soon as it is available.
 
         Args:
-            timeout_s: Seconds to wait at most. The operation goes on after that, and
+            timeout_s: Seconds to wait at most. The operation continues after that, and
                 the handle can be waited for again. Default: the operation's deadline.
 
         Returns:

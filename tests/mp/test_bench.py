@@ -271,7 +271,7 @@ def ask_for(name: str) -> str:
     ("name", "machines", "text"),
     [
         ("mpi", [0, 0], "--libraries mpi: no mpi4py"),
-        ("mpi", [0, 1], "--libraries mpi: MPI is measured on one machine only"),
+        ("mpi", [0, 1], "--libraries mpi: MPI is measured only on one machine"),
         (
             *("limit", [0, 0, 1]),
             "--libraries limit: between machines the limit needs one rank per machine",

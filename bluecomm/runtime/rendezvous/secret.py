@@ -73,7 +73,7 @@ class SecretHandover:
         kind, _, value = offer.partition(" ")
         if (self._file is None) != (kind != ""):
             raise BluecommError(
-                "init: BLUECOMM_SECRET_FILE is set on some ranks only; set it on all "
+                "init: BLUECOMM_SECRET_FILE is set only on some ranks; set it on all "
                 "or on none",
                 operation="init",
             )

@@ -260,7 +260,7 @@ def test_the_command_compares_with_train(tmp_path, capsys):
         (["--step-ms", "0"], "step, parameters and ranks must be above 0"),
         (["--algorithms", "sgd"], "algorithm must be one of"),
         (["--check", "no-such.json"], "No such file or directory: 'no-such.json'"),
-        (["--check", "x", "--json", "y"], "--check prints a table only"),
+        (["--check", "x", "--json", "y"], "--check prints only a table"),
         (["--from", "no-such.json"], "No such file or directory: 'no-such.json'"),
         (["--plot", "x.gif"], "x.gif must end in one of .png, .svg, .pdf"),
         (

@@ -73,8 +73,8 @@ def test_a_file_of_another_user_or_none_is_refused(tmp_path, monkeypatch):
 def test_a_file_on_some_ranks_only_is_refused(tmp_path):
     file = private_file(tmp_path / "mine")
     _, offer = handover(file).give("start")
-    with pytest.raises(BluecommError, match="set on some ranks only"):
+    with pytest.raises(BluecommError, match="set only on some ranks"):
         handover(folder=tmp_path).take("start", offer)
     _, offer = handover(folder=tmp_path).give("start")
-    with pytest.raises(BluecommError, match="set on some ranks only"):
+    with pytest.raises(BluecommError, match="set only on some ranks"):
         handover(file).take("start", offer)
