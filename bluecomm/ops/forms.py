@@ -125,6 +125,8 @@ def _published(
     call: _Function, start: Callable[..., Any], form: Form, doc: str
 ) -> _Function:
     """Return ``call`` as the public function of a form: name, signature, docstring."""
+    # Python's errors about missing or unknown arguments show this name to users.
+    start.__qualname__ = _stem(start)
     functools.update_wrapper(call, start)
     name = _stem(start) + "_nonblocking" * (not form.blocking) + "_" * form.in_place
     signature = inspect.signature(start)

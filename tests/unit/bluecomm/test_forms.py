@@ -71,6 +71,12 @@ def test_each_form_starts_the_same_function(form, name):
         form("hi", loud=True)
 
 
+def test_errors_about_arguments_name_the_public_function():
+    for form in (bf.broadcast, bf.broadcast_nonblocking_):
+        with pytest.raises(TypeError, match=r"^broadcast\(\) missing .*'root_rank'"):
+            form(torch.ones(1))
+
+
 def test_docstrings_refer_to_the_blocking_form():
     assert forms.blocking(_shout).__doc__ == _shout.__doc__
     assert inspect.getdoc(forms.blocking_in_place(_shout, "Shout in place.")) == (
