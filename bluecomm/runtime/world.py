@@ -325,10 +325,16 @@ class World:
         self._hard_limits_s.pop(number, None)
         if self._closed:
             return
-        if self._engine.release(number):
-            self._kept.pop(number, None)
-        else:
-            self._reap_at = 0
+        try:
+            if self._engine.release(number):
+                self._kept.pop(number, None)
+            else:
+                self._reap_at = 0
+        except BaseException:
+            # A signal handler may raise once the engine has forgotten the id.
+            if number not in self._engine.held():
+                self._kept.pop(number, None)
+            raise
 
     def forget(self, number: int) -> None:
         """Release a request that nobody will wait for, as soon as it has ended.

@@ -152,6 +152,22 @@ def test_a_released_operation_keeps_its_tensors_until_the_transport_lets_go():
     assert world._reap_at == world_module._REAP_AT
 
 
+def test_a_release_that_was_interrupted_frees_the_tensors():
+    class Released(Reading):
+        def release(self, number):
+            raise KeyboardInterrupt  # a signal handler, once the id is forgotten
+
+    engine = Released()
+    world = make_world(engine, {7: "tensors"})
+    with pytest.raises(KeyboardInterrupt):
+        world.release(7)
+    assert world._kept == {7: "tensors"}  # a transport reads them
+    engine.let_go()
+    with pytest.raises(KeyboardInterrupt):
+        world.release(7)
+    assert world._kept == {}
+
+
 def test_a_forgotten_operation_keeps_its_tensors_until_the_transport_lets_go():
     engine = Reading()
     world = make_world(engine, {7: call_with(torch.ones(1))})
