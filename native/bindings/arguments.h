@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "common/dtype.h"
+#include "engine/call.h"
 #include "engine/peers.h"
-#include "engine/request.h"
 
 // Conversions from Python values to the engine's types.
 

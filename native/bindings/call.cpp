@@ -1,4 +1,4 @@
-// Converts a Python Call into a Request, which Engine.submit passes to the engine. A
+// Converts a Python Call into a C++ Call, which Engine.submit passes to the engine. A
 // small operation takes microseconds, so attributes are read by interned name and the
 // parameters, which are the same from call to call, come as one native object.
 
@@ -82,29 +82,29 @@ ParsedCall parse_call(py::handle call) {
   // Never freed, because it refers to Python objects.
   static const Attributes& attributes = *new Attributes;
   ParsedCall parsed;
-  Request& request = parsed.request;
+  Call& result = parsed.call;
   const py::object kind = attributes.kind.of(call);
-  request.kind = parse_kind(kind.cast<std::string_view>());
-  request.name = attributes.name.of(call).cast<std::string>();
+  result.kind = parse_kind(kind.cast<std::string_view>());
+  result.name = attributes.name.of(call).cast<std::string>();
   const py::object dtype = attributes.dtype.of(call);
-  request.dtype = parse_dtype(dtype.cast<std::string_view>());
-  request.shape = attributes.shape.of(call).cast<std::vector<std::int64_t>>();
-  request.input = read_span(attributes.source.of(call));
-  request.output = read_span(attributes.destination.of(call));
+  result.dtype = parse_dtype(dtype.cast<std::string_view>());
+  result.shape = attributes.shape.of(call).cast<std::vector<std::int64_t>>();
+  result.input = read_span(attributes.source.of(call));
+  result.output = read_span(attributes.destination.of(call));
   const py::object given = attributes.parameters.of(call);
   if (!given.is_none()) {
     const auto& parameters = given.cast<const Parameters&>();
-    request.op = parameters.op;
-    request.prescale = parameters.prescale;
-    request.postscale = parameters.postscale;
-    request.root = parameters.root;
-    request.splits = parameters.splits;
-    request.local_only = parameters.local_only;
-    request.self_weight = parameters.self_weight;
-    request.sources = parameters.sources;
-    request.destinations = parameters.destinations;
+    result.op = parameters.op;
+    result.prescale = parameters.prescale;
+    result.postscale = parameters.postscale;
+    result.root = parameters.root;
+    result.splits = parameters.splits;
+    result.local_only = parameters.local_only;
+    result.self_weight = parameters.self_weight;
+    result.sources = parameters.sources;
+    result.destinations = parameters.destinations;
   }
-  request.deadline = deadline_after(attributes.limit_s.of(call).cast<double>());
+  result.deadline = deadline_after(attributes.limit_s.of(call).cast<double>());
   parsed.group_id = attributes.group_id.of(call).cast<std::uint64_t>();
   parsed.blocking = attributes.blocking.of(call).cast<bool>();
   return parsed;

@@ -4,13 +4,13 @@
 
 #include <cstdint>
 
-#include "engine/request.h"
+#include "engine/call.h"
 
 namespace bluecomm::bindings {
 
 // A call of an operation, parsed from a Python Call (bluecomm/runtime/call.py).
 struct ParsedCall {
-  Request request;             // without its group
+  Call call;                   // without its group
   std::uint64_t group_id = 0;  // group that takes part
   bool blocking = false;       // the caller waits for the operation immediately
 };

@@ -95,9 +95,9 @@ RequestId submit(PyEngine& self, const py::object& call,
   RequestId id = 0;
   {
     const ReleaseGil unlocked;
-    parsed.request.group = engine.group(parsed.group_id);
-    id = parsed.blocking ? engine.run(std::move(parsed.request))
-                         : engine.submit(std::move(parsed.request));
+    parsed.call.group = engine.group(parsed.group_id);
+    id = parsed.blocking ? engine.run(std::move(parsed.call))
+                         : engine.submit(std::move(parsed.call));
   }
   if (kept && id != 0) (*kept)[py::int_(id)] = call;
   return id;

@@ -86,29 +86,28 @@ Operation& Dispatcher::operation(RequestId id) const {
 
 // --- Submitting ----------------------------------------------------------------------
 
-RequestId Dispatcher::submit(Request request) {
+RequestId Dispatcher::submit(Call call) {
   const RequestId id = requests_.next_id();
-  request.allocate = [this, id](std::size_t nbytes,
-                                std::span<const std::int64_t> rows) {
+  call.allocate = [this, id](std::size_t nbytes, std::span<const std::int64_t> rows) {
     Result result = config_.allocate(nbytes);
     result.rows.assign(rows.begin(), rows.end());
     const std::span<std::byte> bytes = result.bytes;
     operation(id).set_result(std::move(result));
     return bytes;
   };
-  Plan plan = make_plan(request, config_.tuning);
+  Plan plan = make_plan(call, config_.tuning);
   const std::uint32_t sequence =
-      matching_.next_sequence(request.group->id, name_hash(request));
-  const Envelope call =
-      make_envelope(request, plan.algorithm, job_, config_.epoch, sequence);
+      matching_.next_sequence(call.group->id, name_hash(call));
+  const Envelope envelope =
+      make_envelope(call, plan.algorithm, job_, config_.epoch, sequence);
   auto operation =
-      std::make_shared<Operation>(id, std::move(request), std::move(plan), call);
+      std::make_shared<Operation>(id, std::move(call), std::move(plan), envelope);
   now_ = operation->started();
   requests_.add(operation);
   const bool must_wait = matching_.add(operation);
 
   try {
-    for (Unmatched& one : matching_.take(call.key)) {
+    for (Unmatched& one : matching_.take(envelope.key)) {
       match(one.peer, one.envelope, std::move(one.message));
     }
   } catch (const std::exception& error) {
@@ -188,7 +187,7 @@ void Dispatcher::match(int peer, const Envelope& envelope,
   }
   Operation* const operation = matching_.find(envelope.key);
   if (operation != nullptr) {
-    if (!agree(operation->call(), envelope)) {
+    if (!agree(operation->envelope(), envelope)) {
       fail_mismatch(*operation, peer, envelope);
     } else if (operation->deliver(peer, envelope, message) ==
                Operation::Delivery::kUnexpected) {

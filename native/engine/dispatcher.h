@@ -87,7 +87,7 @@ class Dispatcher final : private Receiver {
 
   // Starts an operation and returns its id. Throws std::invalid_argument for arguments
   // that are invalid on this rank; every other failure becomes the request's status.
-  RequestId submit(Request request);
+  RequestId submit(Call call);
   const std::shared_ptr<BaseRequest>& request(RequestId id) const {
     return requests_.at(id);
   }

@@ -52,10 +52,9 @@ void Dispatcher::fail_operations(Code code, const std::string& text, int rank) {
 }
 
 std::vector<int> Dispatcher::participants(const Operation& operation) const {
-  const Request& request = operation.request();
-  if (kind_info(request.kind).spares_group || request.local_only)
-    return operation.peers();
-  std::vector<int> ranks = request.group->ranks;
+  const Call& call = operation.call();
+  if (kind_info(call.kind).spares_group || call.local_only) return operation.peers();
+  std::vector<int> ranks = call.group->ranks;
   std::erase(ranks, config_.rank);
   return ranks;
 }
@@ -65,7 +64,7 @@ void Dispatcher::fail_operation(Operation& operation, Status status) {
   // The ABORT has to arrive before the other ranks notice that their messages were
   // dropped.
   for (const int rank : participants(operation)) {
-    send_abort(rank, operation.call(), status);
+    send_abort(rank, operation.envelope(), status);
   }
   operation.finish(std::move(status));
   end(operation);
@@ -118,10 +117,10 @@ void Dispatcher::for_transports(const std::function<void(Transport&)>& body) {
 // --- Disagreement --------------------------------------------------------------------
 
 void Dispatcher::fail_mismatch(Operation& operation, int peer, const Envelope& theirs) {
-  const Envelope ours = operation.call();
+  const Envelope ours = operation.envelope();
   Status status{
       Code::kMismatch,
-      describe_mismatch(operation.request().name,
+      describe_mismatch(operation.call().name,
                         {config_.rank, peers_.describe_rank(config_.rank), ours},
                         {peer, peers_.describe_rank(peer), theirs}),
       peer};
@@ -159,13 +158,13 @@ void Dispatcher::fail_forgotten(Operation& operation, int peer) {
   const std::string here = peers_.describe_rank(config_.rank);
   const std::string there = peers_.describe_rank(peer);
   const Status status{Code::kMismatch,
-                      describe_operation(operation.call(), operation.request().name) +
+                      describe_operation(operation.envelope(), operation.call().name) +
                           ": " + here + " receives from " + there + ", but " + there +
                           " has ended this call without sending to " + here +
                           ". The sources of each rank must match the destinations of "
                           "the other.",
                       peer};
-  const Envelope call = operation.call();
+  const Envelope call = operation.envelope();
   fail_operation(operation, status);
   send_abort(peer, call, status);
 }

@@ -84,18 +84,18 @@ std::shared_ptr<const Group> Engine::group(std::uint64_t id) {
   return progress_.with_lock([&] { return dispatcher_.group(id); });
 }
 
-RequestId Engine::submit(Request request, Caller caller) {
+RequestId Engine::submit(Call call, Caller caller) {
   const auto start = [&] {
     if (!started_) throw std::invalid_argument("the engine has not been started");
-    const RequestId id = dispatcher_.submit(std::move(request));
+    const RequestId id = dispatcher_.submit(std::move(call));
     begin(caller);
     return id;
   };
   return caller == Caller::kWaits ? progress_.run(start) : progress_.submit(start);
 }
 
-RequestId Engine::run(Request request) {
-  const RequestId id = submit(std::move(request), Caller::kWaits);
+RequestId Engine::run(Call call) {
+  const RequestId id = submit(std::move(call), Caller::kWaits);
   const std::optional<Status> status =
       wait(id, Clock::time_point::max(), [] { return true; });
   if (!status || !status->ok()) return id;

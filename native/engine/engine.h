@@ -41,12 +41,12 @@ class Engine final : public WindowHost, private Work {
   enum class Caller { kGoesOn, kWaits };
 
   // See Dispatcher.
-  RequestId submit(Request request, Caller caller = Caller::kGoesOn);
+  RequestId submit(Call call, Caller caller = Caller::kGoesOn);
   // submit() and wait() in one. Returns 0 if the operation has succeeded and has no
   // result() of its own; it is released then. Otherwise returns its id, as submit()
   // does: the operation has failed, or its result has to be fetched, or it still runs
   // because a signal came or Progress::kInterruptCheck has passed.
-  RequestId run(Request request);
+  RequestId run(Call call);
   bool done(RequestId id);
   // Returns nothing if `deadline` passed, or `interrupted` returned true, before the
   // request was done. Several threads may wait for one request.

@@ -19,20 +19,20 @@ std::uint64_t mix(std::uint64_t hash, const T& value) {
   return hash_bytes({reinterpret_cast<const char*>(&value), sizeof value}, hash);
 }
 
-std::uint64_t hash_shape(const Request& request) {
-  const ShapeRule rule = kind_info(request.kind).shape;
+std::uint64_t hash_shape(const Call& call) {
+  const ShapeRule rule = kind_info(call.kind).shape;
   if (rule == ShapeRule::kNoTensor) return 0;
-  std::uint64_t hash = mix(1, request.shape.size());
+  std::uint64_t hash = mix(1, call.shape.size());
   const std::size_t first = rule == ShapeRule::kAllButFirst ? 1 : 0;
-  for (std::size_t i = first; i < request.shape.size(); ++i) {
-    hash = mix(hash, request.shape[i]);
+  for (std::size_t i = first; i < call.shape.size(); ++i) {
+    hash = mix(hash, call.shape[i]);
   }
   return hash;
 }
 
-std::uint64_t hash_group(const Request& request) {
+std::uint64_t hash_group(const Call& call) {
   std::uint64_t hash = 2;
-  for (const int rank : request.group->ranks) hash = mix(hash, rank);
+  for (const int rank : call.group->ranks) hash = mix(hash, rank);
   return hash;
 }
 
@@ -63,41 +63,40 @@ std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed) {
   return hash;
 }
 
-std::uint64_t name_hash(const Request& request) {
-  std::uint64_t hash = hash_bytes(request.name);
-  if (request.name.empty()) hash = mix(hash, request.kind);
-  if (kind_info(request.kind).is_pairwise && !request.sources.empty()) {
-    const auto [low, high] =
-        std::minmax(request.group->me, request.sources.front().first);
+std::uint64_t name_hash(const Call& call) {
+  std::uint64_t hash = hash_bytes(call.name);
+  if (call.name.empty()) hash = mix(hash, call.kind);
+  if (kind_info(call.kind).is_pairwise && !call.sources.empty()) {
+    const auto [low, high] = std::minmax(call.group->me, call.sources.front().first);
     hash = mix(mix(hash, low), high);
   }
   return hash;
 }
 
-Envelope make_envelope(const Request& request, Algorithm algorithm, std::uint64_t job,
+Envelope make_envelope(const Call& call, Algorithm algorithm, std::uint64_t job,
                        std::uint32_t epoch, std::uint32_t sequence) {
-  const KindInfo& kind = kind_info(request.kind);
+  const KindInfo& kind = kind_info(call.kind);
   Envelope envelope;
   envelope.job = job;
-  envelope.key = {request.group->id, name_hash(request), epoch, sequence};
-  envelope.kind = request.kind;
+  envelope.key = {call.group->id, name_hash(call), epoch, sequence};
+  envelope.kind = call.kind;
   envelope.algorithm = algorithm;
-  if (kind.shape != ShapeRule::kNoTensor) envelope.dtype = request.dtype;
+  if (kind.shape != ShapeRule::kNoTensor) envelope.dtype = call.dtype;
   if (kind.is_reduction) {
-    envelope.op = request.op;
-    envelope.prescale = request.prescale;
-    envelope.postscale = request.postscale;
+    envelope.op = call.op;
+    envelope.prescale = call.prescale;
+    envelope.postscale = call.postscale;
   }
-  if (kind.has_root) envelope.root = request.root;
-  envelope.local_only = request.local_only ? 1 : 0;
-  envelope.shape_hash = hash_shape(request);
-  envelope.group_hash = hash_group(request);
+  if (kind.has_root) envelope.root = call.root;
+  envelope.local_only = call.local_only ? 1 : 0;
+  envelope.shape_hash = hash_shape(call);
+  envelope.group_hash = hash_group(call);
   envelope.ndim =
-      static_cast<std::uint8_t>(std::min<std::size_t>(request.shape.size(), 255));
-  std::copy_n(request.shape.begin(), std::min(request.shape.size(), Envelope::kMaxDims),
+      static_cast<std::uint8_t>(std::min<std::size_t>(call.shape.size(), 255));
+  std::copy_n(call.shape.begin(), std::min(call.shape.size(), Envelope::kMaxDims),
               envelope.dims.begin());
-  envelope.name_length = static_cast<std::uint8_t>(shown_length(request.name));
-  std::copy_n(request.name.begin(), envelope.name_length, envelope.name.begin());
+  envelope.name_length = static_cast<std::uint8_t>(shown_length(call.name));
+  std::copy_n(call.name.begin(), envelope.name_length, envelope.name.begin());
   return envelope;
 }
 

@@ -9,8 +9,8 @@
 
 #include "common/dtype.h"
 #include "common/status.h"
+#include "engine/call.h"
 #include "engine/plan.h"
-#include "engine/request.h"
 #include "request/message_prefix.h"
 #include "transport/channel.h"
 
@@ -77,13 +77,13 @@ struct Envelope : MessagePrefix {
 };
 static_assert(sizeof(Envelope) <= sizeof(Header::envelope));
 
-// Returns the envelope of all messages of `request`, without the fields of single
+// Returns the envelope of all messages of `call`, without the fields of single
 // messages.
-Envelope make_envelope(const Request& request, Algorithm algorithm, std::uint64_t job,
+Envelope make_envelope(const Call& call, Algorithm algorithm, std::uint64_t job,
                        std::uint32_t epoch, std::uint32_t sequence);
 
-// Returns Key::name for `request`.
-std::uint64_t name_hash(const Request& request);
+// Returns Key::name for `call`.
+std::uint64_t name_hash(const Call& call);
 
 // Returns whether the fingerprints of two calls match.
 bool agree(const Envelope& a, const Envelope& b);

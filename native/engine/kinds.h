@@ -14,7 +14,7 @@
 namespace bluecomm {
 
 struct Plan;
-struct Request;
+struct Call;
 struct Tuning;
 
 // The kinds of operations. Sent in envelopes, so all ranks must run the same list.
@@ -45,7 +45,7 @@ enum class ShapeRule : std::uint8_t {
 struct KindInfo {
   Kind kind;
   std::string_view name;  // the operation's public name, such as "neighbor_allreduce"
-  Plan (*plan)(const Request&, const Tuning&);
+  Plan (*plan)(const Call&, const Tuning&);
   ShapeRule shape;
   bool is_reduction = false;  // op, prescale and postscale must agree
   bool has_root = false;      // the root must agree

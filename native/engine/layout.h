@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/call.h"
 
 namespace bluecomm {
 

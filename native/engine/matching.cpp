@@ -14,7 +14,7 @@ bool Matching::add(std::shared_ptr<Operation> operation) {
   Line& line = lines_[line_key(operation->key())];
   ++line.next;
   // Unnamed calls are matched by their order and do not wait for each other.
-  const bool must_wait = !line.unfinished.empty() && !operation->request().name.empty();
+  const bool must_wait = !line.unfinished.empty() && !operation->call().name.empty();
   line.unfinished.push_back(std::move(operation));
   return must_wait;
 }
@@ -43,7 +43,7 @@ Operation* Matching::find_earlier(const Key& key) const {
   if (line == lines_.end() || line->second.unfinished.empty()) return nullptr;
   Operation* const first = line->second.unfinished.front().get();
   const bool earlier = first->key().sequence < key.sequence;
-  return earlier && !first->request().name.empty() ? first : nullptr;
+  return earlier && !first->call().name.empty() ? first : nullptr;
 }
 
 Matching::Standing Matching::standing(const Key& key) const {

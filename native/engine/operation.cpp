@@ -9,13 +9,13 @@
 
 namespace bluecomm {
 
-Operation::Operation(RequestId id, Request request, Plan plan, const Envelope& call)
-    : BaseRequest(id, request_kind(request.kind),
-                  request.group->ranks[static_cast<std::size_t>(request.group->me)],
-                  State::kQueued, request.deadline),
-      request_(std::move(request)),
+Operation::Operation(RequestId id, Call call, Plan plan, const Envelope& envelope)
+    : BaseRequest(id, request_kind(call.kind),
+                  call.group->ranks[static_cast<std::size_t>(call.group->me)],
+                  State::kQueued, call.deadline),
+      call_(std::move(call)),
       plan_(std::move(plan)),
-      call_(call) {}
+      envelope_(envelope) {}
 
 void Operation::start(std::span<Channel* const> channels) {
   channels_ = channels;
@@ -32,10 +32,10 @@ void Operation::begin_phase() {
   gathers_.clear();
   gathers_.reserve(phase().gathers.size());
   for (const Gather& gather : phase().gathers) {
-    gathers_.emplace_back(gather, request_.dtype);
+    gathers_.emplace_back(gather, call_.dtype);
   }
   open_ = false;
-  sends_.start(phase().sends, call_, phase_, channels_, lease_);
+  sends_.start(phase().sends, envelope_, phase_, channels_, lease_);
   if (!phase().bind) open_phase();
 
   std::vector<EarlyMessage> early = std::exchange(early_, {});

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "common/status.h"
+#include "engine/call.h"
 #include "engine/envelope.h"
 #include "engine/gather_state.h"
 #include "engine/pending_sends.h"
 #include "engine/plan.h"
-#include "engine/request.h"
 #include "request/base_request.h"
 
 namespace bluecomm {
@@ -38,23 +38,23 @@ class Operation final : public BaseRequest {
   // it.
   enum class Delivery { kTaken, kUnexpected };
 
-  // `plan` was made from `request` and may refer to its memory, but not to `request`.
-  Operation(RequestId id, Request request, Plan plan, const Envelope& call);
+  // `plan` was made from `call` and may refer to its memory, but not to `call`.
+  Operation(RequestId id, Call call, Plan plan, const Envelope& envelope);
 
   std::string_view kind_name() const override {
-    return bluecomm::kind_name(request_.kind);
+    return bluecomm::kind_name(call_.kind);
   }
-  std::string_view name() const override { return request_.name; }
+  std::string_view name() const override { return call_.name; }
   TraceFields trace_fields() const override {
-    return {request_.group->id, call_.key.sequence, request_.input.size()};
+    return {call_.group->id, envelope_.key.sequence, call_.input.size()};
   }
   bool holds_memory() const override { return lease_.has_tenants(); }
 
-  const Request& request() const { return request_; }
-  const Envelope& call() const { return call_; }
-  const Key& key() const { return call_.key; }
+  const Call& call() const { return call_; }
+  const Envelope& envelope() const { return envelope_; }
+  const Key& key() const { return envelope_.key; }
   const Plan& plan() const { return plan_; }
-  // The result, if the engine has allocated it; set by Request::allocate.
+  // The result, if the engine has allocated it; set by Call::allocate.
   const Result& result() const { return result_; }
   void set_result(Result result) { result_ = std::move(result); }
 
@@ -116,9 +116,9 @@ class Operation final : public BaseRequest {
   bool phase_done();
   void fail_length(int peer, std::size_t announced, std::size_t expected);
 
-  Request request_;
+  Call call_;
   Plan plan_;
-  const Envelope call_;
+  const Envelope envelope_;
   std::optional<Status> error_;
   Result result_;
 

@@ -11,7 +11,7 @@
 
 // The plan of an operation: what it does, as data.
 //
-// A collective is a pure function from a rank's request to a Plan: a sequence of
+// A collective is a pure function from a rank's call to a Plan: a sequence of
 // phases, each with messages to send and destinations to fill. The executor
 // (engine/operation.h) runs any plan over any transport, and the simulator in the tests
 // runs all ranks' plans against each other in memory. So a collective is one file that
@@ -91,7 +91,7 @@ struct Phase {
   std::vector<Gather> gathers;
   // For results whose size only the senders know. Called exactly once, when all headers
   // of the phase have arrived (immediately if none is awaited) and before any payload
-  // is accepted. Allocates memory with Request::allocate and sets the gathers' `dst`.
+  // is accepted. Allocates memory with Call::allocate and sets the gathers' `dst`.
   // Throws std::invalid_argument for an invalid announcement. If `bind` is empty, the
   // announced lengths must equal those of `dst`.
   std::function<void(std::span<const Arrival> arrivals, std::vector<Gather>& gathers)>

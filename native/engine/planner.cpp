@@ -4,13 +4,13 @@
 
 namespace bluecomm {
 
-Plan make_plan(const Request& request, const Tuning& tuning) {
-  check_group(request);
-  if (!is_kind(request.kind)) {
-    refuse(request, "kind " + std::to_string(static_cast<int>(request.kind)) +
-                        " is not an operation");
+Plan make_plan(const Call& call, const Tuning& tuning) {
+  check_group(call);
+  if (!is_kind(call.kind)) {
+    refuse(call, "kind " + std::to_string(static_cast<int>(call.kind)) +
+                     " is not an operation");
   }
-  return kind_info(request.kind).plan(request, tuning);
+  return kind_info(call.kind).plan(call, tuning);
 }
 
 }  // namespace bluecomm

@@ -1,15 +1,15 @@
 #pragma once
 
+#include "engine/call.h"
 #include "engine/collectives/tuning.h"
 #include "engine/plan.h"
-#include "engine/request.h"
 
 namespace bluecomm {
 
-// Returns the plan of `request` on this rank. All ranks choose the same algorithm,
+// Returns the plan of `call` on this rank. All ranks choose the same algorithm,
 // because the choice depends only on values that the fingerprint covers (kind, group,
 // dtype, count) and on `tuning`, which is the same on all ranks. Throws
-// std::invalid_argument for an invalid request.
-Plan make_plan(const Request& request, const Tuning& tuning = {});
+// std::invalid_argument for an invalid call.
+Plan make_plan(const Call& call, const Tuning& tuning = {});
 
 }  // namespace bluecomm

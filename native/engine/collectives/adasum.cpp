@@ -27,13 +27,12 @@ struct TensorPart {
   bool is_summed = false;        // elements after the last tensor
 };
 
-std::vector<Range> tensors_of(const Request& request) {
-  if (request.splits.empty()) return {{0, request.input.size()}};
+std::vector<Range> tensors_of(const Call& call) {
+  if (call.splits.empty()) return {{0, call.input.size()}};
   std::vector<Range> tensors;
   std::size_t offset = 0;
-  for (const std::int64_t count : request.splits) {
-    const std::size_t length =
-        static_cast<std::size_t>(count) * item_size(request.dtype);
+  for (const std::int64_t count : call.splits) {
+    const std::size_t length = static_cast<std::size_t>(count) * item_size(call.dtype);
     tensors.push_back({offset, length});
     offset += length;
   }
@@ -70,16 +69,16 @@ std::vector<TensorPart> parts_of(const std::vector<Range>& tensors,
 }
 
 // The computations on this member's slice between the phases. Refers to memory of the
-// request and of the plan, which must outlive it.
+// call and of the plan, which must outlive it.
 class Slice {
  public:
   Slice(std::vector<const std::byte*> inputs, std::vector<TensorPart> parts,
-        std::span<std::byte> output, const Request& request, int me)
+        std::span<std::byte> output, const Call& call, int me)
       : inputs_(std::move(inputs)),
         parts_(std::move(parts)),
         output_(output),
-        dtype_(request.dtype),
-        factor_(request.prescale * request.postscale),
+        dtype_(call.dtype),
+        factor_(call.prescale * call.postscale),
         me_(me) {}
 
   // Computes this member's part of the inner products.
@@ -173,24 +172,23 @@ void exchange_products(Phase& phase, const Team& team,
 
 }  // namespace
 
-void check_adasum(const Request& request) {
-  std::size_t rest = request.input.size() / item_size(request.dtype);
-  for (const std::int64_t count : request.splits) {
+void check_adasum(const Call& call) {
+  std::size_t rest = call.input.size() / item_size(call.dtype);
+  for (const std::int64_t count : call.splits) {
     if (count < 0 || static_cast<std::size_t>(count) > rest) {
-      refuse(request,
-             "expected nonnegative splits that add up to at most " +
-                 std::to_string(request.input.size() / item_size(request.dtype)) +
-                 " elements, got a split of " + std::to_string(count));
+      refuse(call, "expected nonnegative splits that add up to at most " +
+                       std::to_string(call.input.size() / item_size(call.dtype)) +
+                       " elements, got a split of " + std::to_string(count));
     }
     rest -= static_cast<std::size_t>(count);
   }
 }
 
-void add_adasum_allreduce(Plan& plan, const Team& team, const Request& request) {
-  const std::vector<Range> slices = cut(request.input.size(), team.size());
+void add_adasum_allreduce(Plan& plan, const Team& team, const Call& call) {
+  const std::vector<Range> slices = cut(call.input.size(), team.size());
   const Range mine = slices[team.me];
   const std::size_t count = pair_count(static_cast<std::size_t>(team.size()));
-  std::vector<TensorPart> parts = parts_of(tensors_of(request), slices, team.me);
+  std::vector<TensorPart> parts = parts_of(tensors_of(call), slices, team.me);
   const std::size_t for_products = products_nbytes(parts, count);
   plan.scratch_nbytes =
       for_products + static_cast<std::size_t>(team.size() - 1) * mine.length;
@@ -202,21 +200,21 @@ void add_adasum_allreduce(Plan& plan, const Team& team, const Request& request) 
   std::byte* next = plan.scratch.get() + for_products;
   for (int i = 0; i < team.size(); ++i) {
     if (i == team.me) {
-      inputs.push_back(mine.of(request.input).data());
+      inputs.push_back(mine.of(call.input).data());
       continue;
     }
     const int peer = team.ranks[i];
     plan.phases[0].sends.push_back(
-        {.peer = peer, .slot = team.slot, .bytes = slices[i].of(request.input)});
+        {.peer = peer, .slot = team.slot, .bytes = slices[i].of(call.input)});
     plan.phases[0].gathers.push_back(copy_from(peer, team.slot, {next, mine.length}));
     inputs.push_back(next);
     next += mine.length;
   }
   exchange_products(plan.phases[1], team, parts, count);
-  add_direct_allgather(plan, 2, team, request.output, slices);
+  add_direct_allgather(plan, 2, team, call.output, slices);
 
-  const auto slice = std::make_shared<const Slice>(
-      std::move(inputs), std::move(parts), mine.of(request.output), request, team.me);
+  const auto slice = std::make_shared<const Slice>(std::move(inputs), std::move(parts),
+                                                   mine.of(call.output), call, team.me);
   plan.phases[1].prepare = [slice] { slice->multiply(); };
   plan.phases[2].prepare = [slice] { slice->combine(); };
 }

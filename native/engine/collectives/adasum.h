@@ -1,13 +1,13 @@
 #pragma once
 
+#include "engine/call.h"
 #include "engine/collectives/team.h"
 #include "engine/plan.h"
-#include "engine/request.h"
 
 namespace bluecomm {
 
 // output = postscale * adasum over the team of (prescale * input). Adasum is applied to
-// each tensor in the input separately: `request.splits` are their lengths, or empty if
+// each tensor in the input separately: `call.splits` are their lengths, or empty if
 // the input is one tensor. Elements after the last tensor are summed. Three phases:
 //
 // - Each member collects its slice of all inputs.
@@ -18,9 +18,9 @@ namespace bluecomm {
 // So the tensor crosses the network twice for any n, as in any allreduce. Adasum
 // additionally needs n (n + 1) / 2 multiplications per element, which the n members
 // share, and as much scratch memory as the tensor has bytes.
-void add_adasum_allreduce(Plan& plan, const Team& team, const Request& request);
+void add_adasum_allreduce(Plan& plan, const Team& team, const Call& call);
 
 // Checks that the tensors whose lengths are `splits` fit into the input.
-void check_adasum(const Request& request);
+void check_adasum(const Call& call);
 
 }  // namespace bluecomm

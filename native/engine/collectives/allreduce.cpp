@@ -94,12 +94,12 @@ bool is_one_machine(const Group& group) {
          machines.end();
 }
 
-Algorithm choose_for(const Request& request, int members, const Tuning& tuning) {
-  const std::size_t nbytes = request.input.size();
-  if (request.local_only || is_one_machine(*request.group)) {
+Algorithm choose_for(const Call& call, int members, const Tuning& tuning) {
+  const std::size_t nbytes = call.input.size();
+  if (call.local_only || is_one_machine(*call.group)) {
     return choose_allreduce(nbytes, members, Reach::kMemory, tuning);
   }
-  if (nbytes > tuning.doubling_bytes && Machines(*request.group).is_hierarchy()) {
+  if (nbytes > tuning.doubling_bytes && Machines(*call.group).is_hierarchy()) {
     return Algorithm::kHierarchical;
   }
   return choose_allreduce(nbytes, members, Reach::kNetwork, tuning);
@@ -107,16 +107,16 @@ Algorithm choose_for(const Request& request, int members, const Tuning& tuning) 
 
 }  // namespace
 
-Plan plan_allreduce(const Request& request, const Tuning& tuning) {
-  check_input(request);
-  check_output(request, request.input);
-  check_reduction(request);
-  if (request.op == ReduceOp::kAdasum) check_adasum(request);
-  const Group& group = *request.group;
-  const Team team = request.local_only ? team_of(group, Machines(group).local_members())
-                                       : team_of(group);
-  const Reduction reduction = reduction_of(request, team.size());
-  Buffers buffers{request.input, request.output};
+Plan plan_allreduce(const Call& call, const Tuning& tuning) {
+  check_input(call);
+  check_output(call, call.input);
+  check_reduction(call);
+  if (call.op == ReduceOp::kAdasum) check_adasum(call);
+  const Group& group = *call.group;
+  const Team team = call.local_only ? team_of(group, Machines(group).local_members())
+                                    : team_of(group);
+  const Reduction reduction = reduction_of(call, team.size());
+  Buffers buffers{call.input, call.output};
   buffers.past_caches =
       !buffers.in_place() && buffers.output.size() >= tuning.past_caches_bytes;
 
@@ -125,12 +125,12 @@ Plan plan_allreduce(const Request& request, const Tuning& tuning) {
     add_own_result(plan, reduction, buffers);
     return plan;
   }
-  if (request.op == ReduceOp::kAdasum) {
+  if (call.op == ReduceOp::kAdasum) {
     plan.algorithm = Algorithm::kDirect;
-    add_adasum_allreduce(plan, team, request);
+    add_adasum_allreduce(plan, team, call);
     return plan;
   }
-  plan.algorithm = choose_for(request, team.size(), tuning);
+  plan.algorithm = choose_for(call, team.size(), tuning);
   if (plan.algorithm == Algorithm::kHierarchical) {
     add_hierarchical_allreduce(plan, 0, group, reduction, buffers, tuning);
   } else if (plan.algorithm == Algorithm::kBlocks) {

@@ -9,51 +9,51 @@ namespace bluecomm {
 namespace {
 
 // Returns the number of rows for each member: the given splits, or equal shares.
-std::vector<std::int64_t> splits_of(const Request& request) {
-  const std::int64_t rows = request.shape.front();
-  const int members = request.group->size();
-  if (request.splits.empty()) {
+std::vector<std::int64_t> splits_of(const Call& call) {
+  const std::int64_t rows = call.shape.front();
+  const int members = call.group->size();
+  if (call.splits.empty()) {
     if (rows % members != 0) {
-      refuse(request, "without splits, expected a first dimension that " +
-                          std::to_string(members) + " members can share equally, got " +
-                          std::to_string(rows));
+      refuse(call, "without splits, expected a first dimension that " +
+                       std::to_string(members) + " members can share equally, got " +
+                       std::to_string(rows));
     }
     return std::vector<std::int64_t>(static_cast<std::size_t>(members), rows / members);
   }
-  if (request.splits.size() != static_cast<std::size_t>(members)) {
-    refuse(request, "expected one split for each of " + std::to_string(members) +
-                        " members, got " + std::to_string(request.splits.size()));
+  if (call.splits.size() != static_cast<std::size_t>(members)) {
+    refuse(call, "expected one split for each of " + std::to_string(members) +
+                     " members, got " + std::to_string(call.splits.size()));
   }
   std::int64_t left = rows;
-  for (std::int64_t split : request.splits) {
+  for (std::int64_t split : call.splits) {
     if (split < 0 || split > left) {
-      refuse(request, "expected nonnegative splits that add up to the " +
-                          std::to_string(rows) + " rows, got a split of " +
-                          std::to_string(split) + " when only " + std::to_string(left) +
-                          " rows are left");
+      refuse(call, "expected nonnegative splits that add up to the " +
+                       std::to_string(rows) + " rows, got a split of " +
+                       std::to_string(split) + " when only " + std::to_string(left) +
+                       " rows are left");
     }
     left -= split;
   }
   if (left != 0) {
-    refuse(request, "expected splits that add up to the " + std::to_string(rows) +
-                        " rows, got " + std::to_string(rows - left));
+    refuse(call, "expected splits that add up to the " + std::to_string(rows) +
+                     " rows, got " + std::to_string(rows - left));
   }
-  return request.splits;
+  return call.splits;
 }
 
 }  // namespace
 
 // One phase: member j receives the j-th block of rows from each member.
-Plan plan_alltoall(const Request& request, const Tuning&) {
-  check_stackable(request);
-  check_input(request);
-  const Group& group = *request.group;
-  const std::vector<std::int64_t> splits = splits_of(request);
-  const std::size_t row = row_nbytes(request);
+Plan plan_alltoall(const Call& call, const Tuning&) {
+  check_stackable(call);
+  check_input(call);
+  const Group& group = *call.group;
+  const std::vector<std::int64_t> splits = splits_of(call);
+  const std::size_t row = row_nbytes(call);
 
   Plan plan;
   Phase& phase = phase_at(plan, 0);
-  std::span<const std::byte> rest = request.input;
+  std::span<const std::byte> rest = call.input;
   for (int member = 0; member < group.size(); ++member) {
     const std::size_t length = static_cast<std::size_t>(splits[member]) * row;
     const std::span<const std::byte> block = rest.first(length);
@@ -67,7 +67,7 @@ Plan plan_alltoall(const Request& request, const Tuning&) {
         {.peer = peer, .slot = 0, .bytes = block, .first_dim = splits[member]});
     phase.gathers.push_back(copy_from(peer, 0, {}));
   }
-  bind_stacked(phase, request, splits[group.me]);
+  bind_stacked(phase, call, splits[group.me]);
   return plan;
 }
 

@@ -9,8 +9,8 @@ namespace bluecomm {
 //
 // Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
 // Int. J. Parallel Programming 17(1), 1988.
-Plan plan_barrier(const Request& request, const Tuning&) {
-  const Group& group = *request.group;
+Plan plan_barrier(const Call& call, const Tuning&) {
+  const Group& group = *call.group;
   const int n = group.size();
   Plan plan;
   for (int distance = 1; distance < n; distance *= 2) {

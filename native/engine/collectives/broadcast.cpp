@@ -11,14 +11,14 @@ namespace {
 
 // Returns the rank of the member that is `number` positions after the root around the
 // circle of members. The root has number 0.
-int rank_at(const Request& request, int number) {
-  const Group& group = *request.group;
-  return group.ranks[(request.root + number) % group.size()];
+int rank_at(const Call& call, int number) {
+  const Group& group = *call.group;
+  return group.ranks[(call.root + number) % group.size()];
 }
 
-int my_number(const Request& request) {
-  const Group& group = *request.group;
-  return (group.me - request.root + group.size()) % group.size();
+int my_number(const Call& call) {
+  const Group& group = *call.group;
+  return (group.me - call.root + group.size()) % group.size();
 }
 
 // Sends to a child, which answers with an empty message. Without the answer, a rank
@@ -35,81 +35,81 @@ void take(Phase& phase, int parent, std::span<std::byte> dst) {
 }
 
 // The root sends its tensor to all members.
-void add_flat(Plan& plan, const Request& request) {
+void add_flat(Plan& plan, const Call& call) {
   Phase& phase = phase_at(plan, 0);
-  if (my_number(request) > 0) {
-    take(phase, rank_at(request, 0), request.output);
+  if (my_number(call) > 0) {
+    take(phase, rank_at(call, 0), call.output);
     return;
   }
-  for (int number = 1; number < request.group->size(); ++number) {
-    give(phase, rank_at(request, number), request.input);
+  for (int number = 1; number < call.group->size(); ++number) {
+    give(phase, rank_at(call, number), call.input);
   }
 }
 
 // Binomial tree: in step k, each number i below 2^k sends to number i + 2^k.
-void add_tree(Plan& plan, const Request& request) {
-  const int n = request.group->size();
-  const int me = my_number(request);
-  const std::span<const std::byte> tensor = me == 0 ? request.input : request.output;
+void add_tree(Plan& plan, const Call& call) {
+  const int n = call.group->size();
+  const int me = my_number(call);
+  const std::span<const std::byte> tensor = me == 0 ? call.input : call.output;
   std::size_t step = 0;
   for (int holders = 1; holders < n; holders *= 2, ++step) {
     Phase& phase = phase_at(plan, step);
     if (me < holders && me + holders < n) {
-      give(phase, rank_at(request, me + holders), tensor);
+      give(phase, rank_at(call, me + holders), tensor);
     } else if (me >= holders && me < 2 * holders) {
-      take(phase, rank_at(request, me - holders), request.output);
+      take(phase, rank_at(call, me - holders), call.output);
     }
   }
 }
 
 // The root scatters slices to the other members, which then gather the remaining slices
 // from one another. Each byte leaves the root once.
-void add_scatter(Plan& plan, const Request& request, const Tuning& tuning) {
+void add_scatter(Plan& plan, const Call& call, const Tuning& tuning) {
   Team others;
-  for (int number = 1; number < request.group->size(); ++number) {
-    others.ranks.push_back(rank_at(request, number));
+  for (int number = 1; number < call.group->size(); ++number) {
+    others.ranks.push_back(rank_at(call, number));
   }
-  others.me = my_number(request) - 1;
-  const std::vector<Range> slices = cut(request.output.size(), others.size());
+  others.me = my_number(call) - 1;
+  const std::vector<Range> slices = cut(call.output.size(), others.size());
 
   Phase& phase = phase_at(plan, 0);
-  if (my_number(request) == 0) {
+  if (my_number(call) == 0) {
     for (int i = 0; i < others.size(); ++i) {
-      give(phase, others.ranks[i], slices[i].of(request.input));
+      give(phase, others.ranks[i], slices[i].of(call.input));
     }
     return;
   }
-  take(phase, rank_at(request, 0), slices[others.me].of(request.output));
+  take(phase, rank_at(call, 0), slices[others.me].of(call.output));
   if (others.size() <= tuning.direct_members) {
-    add_direct_allgather(plan, 1, others, request.output, slices);
+    add_direct_allgather(plan, 1, others, call.output, slices);
   } else {
-    add_ring_allgather(plan, 1, others, request.output, slices);
+    add_ring_allgather(plan, 1, others, call.output, slices);
   }
 }
 
 }  // namespace
 
-Plan plan_broadcast(const Request& request, const Tuning& tuning) {
-  const int n = request.group->size();
-  if (request.root < 0 || request.root >= n) {
-    refuse(request, "expected a root from 0 to " + std::to_string(n - 1) + ", got " +
-                        std::to_string(request.root));
+Plan plan_broadcast(const Call& call, const Tuning& tuning) {
+  const int n = call.group->size();
+  if (call.root < 0 || call.root >= n) {
+    refuse(call, "expected a root from 0 to " + std::to_string(n - 1) + ", got " +
+                     std::to_string(call.root));
   }
-  check_input(request);
-  check_output(request, request.input);
+  check_input(call);
+  check_output(call, call.input);
 
   Plan plan;
   if (n <= tuning.broadcast_flat_members) {
-    add_flat(plan, request);
-  } else if (request.input.size() < tuning.broadcast_scatter_bytes) {
+    add_flat(plan, call);
+  } else if (call.input.size() < tuning.broadcast_scatter_bytes) {
     plan.algorithm = Algorithm::kTree;
-    add_tree(plan, request);
+    add_tree(plan, call);
   } else {
     plan.algorithm = Algorithm::kScatter;
-    add_scatter(plan, request, tuning);
+    add_scatter(plan, call, tuning);
   }
-  if (my_number(request) == 0 && request.output.data() != request.input.data()) {
-    phase_at(plan, 0).gathers.push_back(copy_own(request.input, request.output));
+  if (my_number(call) == 0 && call.output.data() != call.input.data()) {
+    phase_at(plan, 0).gathers.push_back(copy_own(call.input, call.output));
   }
   return plan;
 }

@@ -12,11 +12,11 @@ namespace {
 
 // Adds phase 1: each owner of a piece exchanges it with the owners on the neighbor
 // machines. All averages are summed in ascending order of machines.
-void add_exchange(Plan& plan, const Request& request, const Machines& machines,
+void add_exchange(Plan& plan, const Call& call, const Machines& machines,
                   std::span<const std::byte> average) {
-  const Group& group = *request.group;
-  std::vector<Weight> values = request.sources;
-  values.emplace_back(machines.mine, request.self_weight);
+  const Group& group = *call.group;
+  std::vector<Weight> values = call.sources;
+  values.emplace_back(machines.mine, call.self_weight);
   std::sort(values.begin(), values.end());
 
   Phase& phase = phase_at(plan, 1);
@@ -25,17 +25,17 @@ void add_exchange(Plan& plan, const Request& request, const Machines& machines,
     const std::uint32_t number = slot++;
     if (piece.owners[machines.mine] != group.me) continue;
     const std::span<const std::byte> own = piece.range.of(average);
-    for (const auto& [machine, weight] : request.destinations) {
+    for (const auto& [machine, weight] : call.destinations) {
       phase.sends.push_back({.peer = group.ranks[piece.owners[machine]],
                              .slot = number,
                              .bytes = own,
                              .scale = weight});
     }
     Gather gather;
-    gather.dst = piece.range.of(request.output);
+    gather.dst = piece.range.of(call.output);
     gather.combine = Combine::kWeighted;
     gather.overwrites_sent =
-        gather.dst.data() == own.data() && !request.destinations.empty();
+        gather.dst.data() == own.data() && !call.destinations.empty();
     for (const auto& [machine, weight] : values) {
       gather.sources.push_back(
           machine == machines.mine
@@ -52,33 +52,33 @@ void add_exchange(Plan& plan, const Request& request, const Machines& machines,
 // their slices between the machines; the members of a machine copy one another's
 // slices. All ranks have three phases, even if a machine has one member and only the
 // second phase has messages.
-Plan plan_hierarchical_neighbor_allreduce(const Request& request, const Tuning&) {
-  const Machines machines(*request.group);
-  check_input(request);
-  check_output(request, request.input);
-  check_neighbors(request, request.sources, "source", "machine", machines.size(),
+Plan plan_hierarchical_neighbor_allreduce(const Call& call, const Tuning&) {
+  const Machines machines(*call.group);
+  check_input(call);
+  check_output(call, call.input);
+  check_neighbors(call, call.sources, "source", "machine", machines.size(),
                   machines.mine);
-  check_neighbors(request, request.destinations, "destination", "machine",
-                  machines.size(), machines.mine);
-  if (!is_floating(request.dtype)) {
-    refuse(request, "expected a floating dtype for an average, got " +
-                        std::string(dtype_name(request.dtype)) +
-                        "; convert the tensor first");
+  check_neighbors(call, call.destinations, "destination", "machine", machines.size(),
+                  machines.mine);
+  if (!is_floating(call.dtype)) {
+    refuse(call, "expected a floating dtype for an average, got " +
+                     std::string(dtype_name(call.dtype)) +
+                     "; convert the tensor first");
   }
 
-  const Team local = team_of(*request.group, machines.local_members());
-  const std::vector<Range> slices = cut(request.input.size(), local.size());
+  const Team local = team_of(*call.group, machines.local_members());
+  const std::vector<Range> slices = cut(call.input.size(), local.size());
   Plan plan;
   plan.algorithm = Algorithm::kHierarchical;
-  std::span<const std::byte> average = request.input;
+  std::span<const std::byte> average = call.input;
   if (local.size() > 1) {
     const Reduction reduction{ReduceOp::kSum, 1.0, 1.0 / local.size()};
-    add_direct_reduce_scatter(plan, 0, local, reduction, request.input,
-                              slices[local.me].of(request.output), slices);
-    average = request.output;
+    add_direct_reduce_scatter(plan, 0, local, reduction, call.input,
+                              slices[local.me].of(call.output), slices);
+    average = call.output;
   }
-  add_exchange(plan, request, machines, average);
-  add_direct_allgather(plan, 2, local, request.output, slices);
+  add_exchange(plan, call, machines, average);
+  add_direct_allgather(plan, 2, local, call.output, slices);
   return plan;
 }
 

@@ -8,27 +8,27 @@ namespace bluecomm {
 
 // One phase: each member reduces its rows directly from all members' inputs. No
 // algorithm sends less.
-Plan plan_reducescatter(const Request& request, const Tuning&) {
-  if (request.shape.empty()) {
-    refuse(request, "expected a tensor with at least one dimension, got one with none");
+Plan plan_reducescatter(const Call& call, const Tuning&) {
+  if (call.shape.empty()) {
+    refuse(call, "expected a tensor with at least one dimension, got one with none");
   }
-  check_input(request);
-  check_reduction(request);
-  const Team team = team_of(*request.group);
+  check_input(call);
+  check_reduction(call);
+  const Team team = team_of(*call.group);
 
   std::vector<Range> shares;
   std::size_t offset = 0;
-  for (std::int64_t rows : share_rows(request.shape.front(), team.size())) {
-    const std::size_t length = static_cast<std::size_t>(rows) * row_nbytes(request);
+  for (std::int64_t rows : share_rows(call.shape.front(), team.size())) {
+    const std::size_t length = static_cast<std::size_t>(rows) * row_nbytes(call);
     shares.push_back({offset, length});
     offset += length;
   }
-  check_output(request,
-               request.input.subspan(shares[team.me].offset, shares[team.me].length));
+  check_output(call,
+               call.input.subspan(shares[team.me].offset, shares[team.me].length));
 
   Plan plan;
-  add_direct_reduce_scatter(plan, 0, team, reduction_of(request, team.size()),
-                            request.input, request.output, shares);
+  add_direct_reduce_scatter(plan, 0, team, reduction_of(call, team.size()), call.input,
+                            call.output, shares);
   return plan;
 }
 

@@ -7,23 +7,22 @@
 namespace bluecomm {
 namespace {
 
-void check_arrival(const Request& request, const Arrival& arrival,
-                   std::size_t row_nbytes) {
+void check_arrival(const Call& call, const Arrival& arrival, std::size_t row_nbytes) {
   const auto rows = static_cast<std::size_t>(arrival.first_dim);
   const bool fits = row_nbytes == 0 ? arrival.nbytes == 0
                                     : arrival.nbytes % row_nbytes == 0 &&
                                           arrival.nbytes / row_nbytes == rows;
   if (arrival.first_dim >= 0 && fits) return;
-  refuse(request, "expected rows of " + std::to_string(row_nbytes) +
-                      " bytes from rank " + std::to_string(arrival.peer) + ", got " +
-                      std::to_string(arrival.first_dim) + " rows in " +
-                      std::to_string(arrival.nbytes) + " bytes");
+  refuse(call, "expected rows of " + std::to_string(row_nbytes) + " bytes from rank " +
+                   std::to_string(arrival.peer) + ", got " +
+                   std::to_string(arrival.first_dim) + " rows in " +
+                   std::to_string(arrival.nbytes) + " bytes");
 }
 
 }  // namespace
 
-void bind_stacked(Phase& phase, const Request& request, std::int64_t own_rows) {
-  phase.bind = [request, own_rows, row_nbytes = row_nbytes(request)](
+void bind_stacked(Phase& phase, const Call& call, std::int64_t own_rows) {
+  phase.bind = [call, own_rows, row_nbytes = row_nbytes(call)](
                    std::span<const Arrival> arrivals, std::vector<Gather>& gathers) {
     std::vector<std::int64_t> rows;
     std::vector<std::size_t> lengths;
@@ -36,13 +35,13 @@ void bind_stacked(Phase& phase, const Request& request, std::int64_t own_rows) {
         lengths.push_back(source.own.size());
       } else {
         const Arrival& arrival = arrivals[heard++];
-        check_arrival(request, arrival, row_nbytes);
+        check_arrival(call, arrival, row_nbytes);
         rows.push_back(arrival.first_dim);
         lengths.push_back(arrival.nbytes);
       }
       total += lengths.back();
     }
-    std::span<std::byte> rest = request.allocate(total, rows);
+    std::span<std::byte> rest = call.allocate(total, rows);
     for (std::size_t i = 0; i < gathers.size(); ++i) {
       gathers[i].dst = rest.first(lengths[i]);
       rest = rest.subspan(lengths[i]);

@@ -32,11 +32,11 @@ Gather Reduction::complete(std::span<std::byte> dst,
   return gather;
 }
 
-Reduction reduction_of(const Request& request, int members) {
-  if (request.op == ReduceOp::kAverage) {
-    return {ReduceOp::kSum, request.prescale, request.postscale / members};
+Reduction reduction_of(const Call& call, int members) {
+  if (call.op == ReduceOp::kAverage) {
+    return {ReduceOp::kSum, call.prescale, call.postscale / members};
   }
-  return {request.op, request.prescale, request.postscale};
+  return {call.op, call.prescale, call.postscale};
 }
 
 Phase& phase_at(Plan& plan, std::size_t index) {

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "engine/call.h"
 #include "engine/layout.h"
 #include "engine/plan.h"
-#include "engine/request.h"
 
 namespace bluecomm {
 
@@ -58,9 +58,9 @@ struct Reduction {
   Gather complete(std::span<std::byte> dst, std::vector<Source> sources) const;
 };
 
-// Returns the reduction that `request` describes, over `members` members. An average is
+// Returns the reduction that `call` describes, over `members` members. An average is
 // a sum that is scaled once at the end.
-Reduction reduction_of(const Request& request, int members);
+Reduction reduction_of(const Call& call, int members);
 
 // Returns phase `index` of `plan`, adding empty phases if there are fewer.
 Phase& phase_at(Plan& plan, std::size_t index);

@@ -1,4 +1,4 @@
-// Checks of requests. Each throws std::invalid_argument with a text that names the
+// Checks of calls. Each throws std::invalid_argument with a text that names the
 // operation, this rank, the expected value and the given one.
 #pragma once
 
@@ -7,40 +7,40 @@
 #include <string>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/call.h"
 
 namespace bluecomm {
 
 // Throws std::invalid_argument: the operation and this rank, then `why`.
-[[noreturn]] void refuse(const Request& request, const std::string& why);
+[[noreturn]] void refuse(const Call& call, const std::string& why);
 
 // The group is complete and contains this rank.
-void check_group(const Request& request);
+void check_group(const Call& call);
 
 // `input` has the length that shape and dtype imply.
-void check_input(const Request& request);
+void check_input(const Call& call);
 
 // `output` is as long as `own` (the input or a part of it), and either is that very
 // memory or does not overlap the input.
-void check_output(const Request& request, std::span<const std::byte> own);
+void check_output(const Call& call, std::span<const std::byte> own);
 
 // The input has rows to stack (at least one dimension), and the result can be
 // allocated.
-void check_stackable(const Request& request);
+void check_stackable(const Call& call);
 
 // The operator and the scales suit the dtype.
-void check_reduction(const Request& request);
+void check_reduction(const Call& call);
 
 // Each of `neighbors` is in [0, count), differs from `self`, and occurs once. `role` is
 // the word for error texts, such as "source"; `unit` is "member" or "machine".
-void check_neighbors(const Request& request, const std::vector<Weight>& neighbors,
+void check_neighbors(const Call& call, const std::vector<Weight>& neighbors,
                      const std::string& role, const std::string& unit, int count,
                      int self);
 
 // All weights are 1 unless the dtype is a floating type.
-void check_weights(const Request& request);
+void check_weights(const Call& call);
 
 // Returns the bytes of one row, which is one entry of the first dimension.
-std::size_t row_nbytes(const Request& request);
+std::size_t row_nbytes(const Call& call);
 
 }  // namespace bluecomm

@@ -84,13 +84,13 @@ void check_adasum(const Case& test, unsigned seed) {
     world.set_tensor(i, test.dtype, {test.count}, nbytes, test.in_place);
     fill_random(world[i].input, test.dtype, ReduceOp::kSum, random);
     inputs.push_back(values_of(world[i].input, test.dtype));
-    Request& request = world[i].request;
-    request.kind = Kind::kAllreduce;
-    request.op = ReduceOp::kAdasum;
-    request.splits = test.splits;
-    request.local_only = test.local_only;
-    request.prescale = test.prescale;
-    request.postscale = test.postscale;
+    Call& call = world[i].call;
+    call.kind = Kind::kAllreduce;
+    call.op = ReduceOp::kAdasum;
+    call.splits = test.splits;
+    call.local_only = test.local_only;
+    call.prescale = test.prescale;
+    call.postscale = test.postscale;
   }
   world.plan();
   world.run(seed);
@@ -159,10 +159,10 @@ TEST(adasum, rejects_invalid_requests) {
                                 const char* why) {
     SimulatedWorld world(one_machine(2));
     world.set_tensor(0, dtype, {4}, 4 * item_size(dtype));
-    world[0].request.kind = kind;
-    world[0].request.op = ReduceOp::kAdasum;
-    world[0].request.splits = {split};
-    CHECK_THROWS(make_plan(world[0].request, {}), std::invalid_argument, why);
+    world[0].call.kind = kind;
+    world[0].call.op = ReduceOp::kAdasum;
+    world[0].call.splits = {split};
+    CHECK_THROWS(make_plan(world[0].call, {}), std::invalid_argument, why);
   };
   check_refused(Kind::kAllreduce, DType::kInt32, 4,
                 "expected a floating dtype for op adasum, got int32");

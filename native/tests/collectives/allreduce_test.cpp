@@ -67,12 +67,12 @@ Algorithm check_allreduce(const Case& test, const Tuning& tuning, unsigned seed 
     world.set_tensor(i, test.dtype, {test.count}, nbytes, test.in_place);
     fill_random(world[i].input, test.dtype, test.op, random);
     inputs.push_back(values_of(world[i].input, test.dtype));
-    Request& request = world[i].request;
-    request.kind = Kind::kAllreduce;
-    request.op = test.op;
-    request.prescale = test.prescale;
-    request.postscale = test.postscale;
-    request.local_only = test.local_only;
+    Call& call = world[i].call;
+    call.kind = Kind::kAllreduce;
+    call.op = test.op;
+    call.prescale = test.prescale;
+    call.postscale = test.postscale;
+    call.local_only = test.local_only;
   }
   world.plan(tuning);
   world.run(seed);
@@ -167,9 +167,9 @@ TEST(allreduce, direct_takes_exactly_two_phases) {
     SimulatedWorld world(one_machine(n));
     for (int i = 0; i < n; ++i) {
       world.set_tensor(i, DType::kFloat32, {1 << 16}, 0, /*in_place=*/true);
-      world[i].request.kind = Kind::kAllreduce;
-      world[i].request.op = ReduceOp::kAverage;
-      world[i].request.prescale = 0.5;
+      world[i].call.kind = Kind::kAllreduce;
+      world[i].call.op = ReduceOp::kAverage;
+      world[i].call.prescale = 0.5;
     }
     world.plan();
     for (int i = 0; i < n; ++i) CHECK_EQ(world[i].plan.phases.size(), 2u);
@@ -183,7 +183,7 @@ TEST(allreduce, takes_two_phases_for_each_block_up_to_64_blocks) {
     SimulatedWorld world(one_machine(3));
     for (int i = 0; i < 3; ++i) {
       world.set_tensor(i, DType::kFloat32, {count}, 0, /*in_place=*/true);
-      world[i].request.kind = Kind::kAllreduce;
+      world[i].call.kind = Kind::kAllreduce;
     }
     world.plan(tuning);
     return world[0].plan.phases.size();
@@ -201,7 +201,7 @@ TEST(allreduce, copies_a_large_result_past_the_caches_unless_in_place) {
     for (int i = 0; i < 3; ++i) {
       const std::size_t nbytes = static_cast<std::size_t>(count) * sizeof(float);
       world.set_tensor(i, DType::kFloat32, {count}, nbytes, in_place);
-      world[i].request.kind = Kind::kAllreduce;
+      world[i].call.kind = Kind::kAllreduce;
     }
     world.plan(tuning);
     std::size_t all = 0;

@@ -24,8 +24,8 @@ Algorithm check_broadcast(const Case& test, const Tuning& tuning, unsigned seed)
         static_cast<std::size_t>(test.count) * item_size(test.dtype);
     world.set_tensor(i, test.dtype, {test.count}, nbytes, test.in_place);
     fill_random(world[i].input, test.dtype, ReduceOp::kSum, random);
-    world[i].request.kind = Kind::kBroadcast;
-    world[i].request.root = test.root;
+    world[i].call.kind = Kind::kBroadcast;
+    world[i].call.root = test.root;
   }
   const std::vector<std::byte> expected = world[test.root].input;
   world.plan(tuning);
@@ -74,8 +74,8 @@ TEST(broadcast, two_roots_notice_each_other) {
       SimulatedWorld world(one_machine(n));
       for (int i = 0; i < n; ++i) {
         world.set_tensor(i, DType::kUInt8, {10}, 10);
-        world[i].request.kind = Kind::kBroadcast;
-        world[i].request.root = i == n - 1 ? n - 1 : 0;
+        world[i].call.kind = Kind::kBroadcast;
+        world[i].call.root = i == n - 1 ? n - 1 : 0;
       }
       world.plan(tuning);
       CHECK_THROWS(world.run(1), RuleBroken, "");

@@ -28,8 +28,8 @@ std::vector<Bytes> set_rows(SimulatedWorld& world, Kind kind, DType dtype,
   std::vector<Bytes> inputs;
   for (int i = 0; i < world.size(); ++i) {
     world.set_tensor(i, dtype, shape_of(rows[i], columns), 0);
-    world[i].request.kind = kind;
-    world[i].request.output = {};
+    world[i].call.kind = kind;
+    world[i].call.output = {};
     fill_random(world[i].input, dtype, ReduceOp::kSum, random);
     inputs.push_back(world[i].input);
   }
@@ -81,10 +81,10 @@ TEST(neighbor_allgather, stacks_in_the_order_of_the_sources) {
       for (int i = 0; i < n; ++i) {
         for (int j = 0; j < n; ++j) {
           if (i == j || random() % 2 == 0) continue;
-          world[i].request.sources.emplace_back(j, 1.0);
-          world[j].request.destinations.emplace_back(i, 1.0);
+          world[i].call.sources.emplace_back(j, 1.0);
+          world[j].call.destinations.emplace_back(i, 1.0);
         }
-        std::shuffle(world[i].request.sources.begin(), world[i].request.sources.end(),
+        std::shuffle(world[i].call.sources.begin(), world[i].call.sources.end(),
                      random);
       }
       world.plan();
@@ -92,7 +92,7 @@ TEST(neighbor_allgather, stacks_in_the_order_of_the_sources) {
       for (int i = 0; i < n; ++i) {
         Bytes expected;
         std::vector<std::int64_t> expected_rows;
-        for (const auto& [j, weight] : world[i].request.sources) {
+        for (const auto& [j, weight] : world[i].call.sources) {
           expected.insert(expected.end(), inputs[j].begin(), inputs[j].end());
           expected_rows.push_back(rows[j]);
         }
@@ -119,7 +119,7 @@ TEST(alltoall, distributes_the_rows_by_the_splits) {
       SimulatedWorld world(one_machine(n));
       const auto inputs =
           set_rows(world, Kind::kAlltoall, DType::kInt32, rows, columns, seed);
-      for (int i = 0; i < n; ++i) world[i].request.splits = splits[i];
+      for (int i = 0; i < n; ++i) world[i].call.splits = splits[i];
       world.plan();
       world.run(seed);
 

@@ -25,27 +25,27 @@ Matrix random_matrix(int n, std::mt19937& random) {
   return matrix;
 }
 
-// Sets the weights of row and column `me` in the request: each edge's weight is split
+// Sets the weights of row and column `me` in the call: each edge's weight is split
 // between sender and receiver.
-void set_weights(Request& request, const Matrix& matrix, int me, std::mt19937& random) {
+void set_weights(Call& call, const Matrix& matrix, int me, std::mt19937& random) {
   const int n = static_cast<int>(matrix.size());
   const double at_sender = 0.5;
-  request.self_weight = matrix[me][me];
+  call.self_weight = matrix[me][me];
   for (int j = 0; j < n; ++j) {
     if (j == me) continue;
     if (matrix[me][j] != 0.0) {
-      request.sources.emplace_back(j, matrix[me][j] / at_sender);
+      call.sources.emplace_back(j, matrix[me][j] / at_sender);
     }
-    if (matrix[j][me] != 0.0) request.destinations.emplace_back(j, at_sender);
+    if (matrix[j][me] != 0.0) call.destinations.emplace_back(j, at_sender);
   }
-  std::shuffle(request.sources.begin(), request.sources.end(), random);
-  std::shuffle(request.destinations.begin(), request.destinations.end(), random);
+  std::shuffle(call.sources.begin(), call.sources.end(), random);
+  std::shuffle(call.destinations.begin(), call.destinations.end(), random);
 }
 
 // Runs the plans and compares the results with matrix @ inputs.
 void check_mixes(SimulatedWorld& world, const Matrix& matrix, bool in_place,
                  unsigned seed) {
-  const DType dtype = world[0].request.dtype;
+  const DType dtype = world[0].call.dtype;
   std::mt19937 random(seed);
   std::vector<std::vector<double>> inputs;
   for (int i = 0; i < world.size(); ++i) {
@@ -77,8 +77,8 @@ void check_neighbor_allreduce(const Matrix& matrix, DType dtype, std::int64_t co
   for (int i = 0; i < world.size(); ++i) {
     const std::size_t nbytes = static_cast<std::size_t>(count) * item_size(dtype);
     world.set_tensor(i, dtype, {count}, nbytes, in_place);
-    world[i].request.kind = Kind::kNeighborAllreduce;
-    set_weights(world[i].request, matrix, i, random);
+    world[i].call.kind = Kind::kNeighborAllreduce;
+    set_weights(world[i].call, matrix, i, random);
   }
   check_mixes(world, matrix, in_place, seed);
 }
@@ -113,9 +113,9 @@ TEST(neighbor_allreduce, sums_integers) {
     SimulatedWorld world(one_machine(3));
     for (int i = 0; i < 3; ++i) {
       world.set_tensor(i, DType::kInt16, {100}, 200, in_place);
-      world[i].request.kind = Kind::kNeighborAllreduce;
-      world[i].request.sources.emplace_back((i + 2) % 3, 1.0);
-      world[i].request.destinations.emplace_back((i + 1) % 3, 1.0);
+      world[i].call.kind = Kind::kNeighborAllreduce;
+      world[i].call.sources.emplace_back((i + 2) % 3, 1.0);
+      world[i].call.destinations.emplace_back((i + 1) % 3, 1.0);
     }
     check_mixes(world, ring, in_place, 4);
   }
@@ -126,13 +126,13 @@ TEST(pair_gossip, averages_two_members) {
   for (bool in_place : {false, true}) {
     SimulatedWorld world(one_machine(3));
     for (int i = 0; i < 3; ++i) {
-      Request& request = world[i].request;
+      Call& call = world[i].call;
       world.set_tensor(i, DType::kFloat32, {1000}, 4000, in_place);
-      request.kind = i == 1 ? Kind::kNeighborAllreduce : Kind::kPairGossip;
-      request.self_weight = matrix[i][i];
+      call.kind = i == 1 ? Kind::kNeighborAllreduce : Kind::kPairGossip;
+      call.self_weight = matrix[i][i];
       if (i == 1) continue;
-      request.sources.emplace_back(2 - i, matrix[i][2 - i]);
-      request.destinations.emplace_back(2 - i, 1.0);
+      call.sources.emplace_back(2 - i, matrix[i][2 - i]);
+      call.destinations.emplace_back(2 - i, 1.0);
     }
     check_mixes(world, matrix, in_place, 5);
   }
@@ -160,8 +160,8 @@ void check_hierarchical(const std::vector<int>& sizes, DType dtype, std::int64_t
   for (int i = 0; i < world.size(); ++i) {
     const std::size_t nbytes = static_cast<std::size_t>(count) * item_size(dtype);
     world.set_tensor(i, dtype, {count}, nbytes, in_place);
-    world[i].request.kind = Kind::kHierarchicalNeighborAllreduce;
-    set_weights(world[i].request, between, machine_of[i], random);
+    world[i].call.kind = Kind::kHierarchicalNeighborAllreduce;
+    set_weights(world[i].call, between, machine_of[i], random);
   }
   check_mixes(world, spread(between, sizes), in_place, seed);
   for (int i = 1; i < world.size(); ++i) {

@@ -32,11 +32,11 @@ void check_reducescatter(const Case& test, unsigned seed) {
                      static_cast<std::size_t>(rows_of(i)) * row);
     fill_random(world[i].input, test.dtype, test.op, random);
     inputs.push_back(values_of(world[i].input, test.dtype));
-    Request& request = world[i].request;
-    request.kind = Kind::kReducescatter;
-    request.op = test.op;
-    request.prescale = test.prescale;
-    request.postscale = test.postscale;
+    Call& call = world[i].call;
+    call.kind = Kind::kReducescatter;
+    call.op = test.op;
+    call.prescale = test.prescale;
+    call.postscale = test.postscale;
   }
   world.plan();
   world.run(seed);
@@ -89,9 +89,9 @@ TEST(reducescatter, may_write_over_its_own_rows) {
   for (int i = 0; i < 2; ++i) {
     world.set_tensor(i, DType::kInt8, {200}, 0, /*in_place=*/true);
     for (std::byte& value : world[i].input) value = std::byte{3};
-    Request& request = world[i].request;
-    request.kind = Kind::kReducescatter;
-    request.output = request.output.subspan(i == 0 ? 0 : 100, 100);
+    Call& call = world[i].call;
+    call.kind = Kind::kReducescatter;
+    call.output = call.output.subspan(i == 0 ? 0 : 100, 100);
   }
   world.plan();
   world.run(1);

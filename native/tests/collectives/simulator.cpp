@@ -51,13 +51,13 @@ using Network = std::map<MessageKey, InFlight>;
 // Executes the plan of one rank.
 class PlanRunner {
  public:
-  PlanRunner(MemberCall& call, DType dtype, Network& network, std::mt19937& random)
-      : call_(call), dtype_(dtype), network_(network), random_(random) {
-    const Group& group = *call.request.group;
+  PlanRunner(MemberCall& member, DType dtype, Network& network, std::mt19937& random)
+      : member_(member), dtype_(dtype), network_(network), random_(random) {
+    const Group& group = *member.call.group;
     rank_ = group.ranks[group.me];
   }
 
-  bool done() const { return phase_ == call_.plan.phases.size(); }
+  bool done() const { return phase_ == member_.plan.phases.size(); }
 
   // Does one thing that is possible now. Returns false if nothing is.
   bool step() {
@@ -91,10 +91,10 @@ class PlanRunner {
     std::vector<std::byte> scratch;  // with overwrites_sent
   };
 
-  Phase& phase() { return call_.plan.phases[phase_]; }
+  Phase& phase() { return member_.plan.phases[phase_]; }
 
   ConstBytes scratch() const {
-    return {call_.plan.scratch.get(), call_.plan.scratch_nbytes};
+    return {member_.plan.scratch.get(), member_.plan.scratch_nbytes};
   }
 
   [[noreturn]] void broken(const std::string& rule) const {
@@ -121,7 +121,7 @@ class PlanRunner {
   }
 
   void post(const Send& send) {
-    if (!holds(call_.input, send.bytes) && !holds(call_.output, send.bytes) &&
+    if (!holds(member_.input, send.bytes) && !holds(member_.output, send.bytes) &&
         !holds(scratch(), send.bytes)) {
       broken("a send leaves the caller's memory");
     }
@@ -165,9 +165,9 @@ class PlanRunner {
     for (std::size_t i = 0; i < gathers.size(); ++i) {
       const Gather& gather = gathers[i];
       if (gather.sources.empty()) broken("a gather has no source");
-      if (!holds(call_.output, gather.dst) && !holds(call_.allocated, gather.dst) &&
+      if (!holds(member_.output, gather.dst) && !holds(member_.allocated, gather.dst) &&
           !holds(scratch(), gather.dst) &&
-          !(call_.in_place && holds(call_.input, gather.dst))) {
+          !(member_.in_place && holds(member_.input, gather.dst))) {
         broken("a destination leaves the caller's memory");
       }
       for (const auto& [number, send] : unreleased_) {
@@ -307,7 +307,7 @@ class PlanRunner {
       const auto& [number, send] = sent;
       return released(number, *send) == send->bytes.size();
     });
-    const bool is_last = phase_ + 1 == call_.plan.phases.size();
+    const bool is_last = phase_ + 1 == member_.plan.phases.size();
     for (const auto& [number, send] : unreleased_) {
       if (is_last || !send->lingers) return false;
     }
@@ -316,7 +316,7 @@ class PlanRunner {
     return true;
   }
 
-  MemberCall& call_;
+  MemberCall& member_;
   DType dtype_;
   Network& network_;
   std::mt19937& random_;
@@ -328,12 +328,12 @@ class PlanRunner {
   std::vector<std::pair<std::size_t, const Send*>> unreleased_;  // with their phases
 };
 
-void finish(MemberCall& call) {
-  call.input_after = call.input;
-  call.result = !call.request.output.empty() ? std::vector(call.request.output.begin(),
-                                                           call.request.output.end())
-                                             : call.allocated;
-  for (auto* memory : {&call.input, &call.output, &call.allocated}) {
+void finish(MemberCall& member) {
+  member.input_after = member.input;
+  member.result = !member.call.output.empty() ? std::vector(member.call.output.begin(),
+                                                            member.call.output.end())
+                                              : member.allocated;
+  for (auto* memory : {&member.input, &member.output, &member.allocated}) {
     std::fill(memory->begin(), memory->end(), kPoison);
   }
 }
@@ -348,33 +348,32 @@ SimulatedWorld::SimulatedWorld(const std::vector<int>& machine_of)
   for (int i = 0; i < size(); ++i) group.ranks.push_back(100 + 3 * i);
   for (int i = 0; i < size(); ++i) {
     group.me = i;
-    calls_[i].request.group = std::make_shared<Group>(group);
+    calls_[i].call.group = std::make_shared<Group>(group);
   }
 }
 
 void SimulatedWorld::set_tensor(int member, DType dtype,
                                 std::vector<std::int64_t> shape,
                                 std::size_t output_nbytes, bool in_place) {
-  MemberCall& call = calls_[member];
+  MemberCall& mine = calls_[member];
   std::size_t nbytes = item_size(dtype);
   for (std::int64_t dimension : shape) nbytes *= static_cast<std::size_t>(dimension);
-  call.input.assign(nbytes, std::byte{0});
-  call.in_place = in_place;
-  call.output.assign(in_place ? 0 : output_nbytes, kPoison);
-  call.request.dtype = dtype;
-  call.request.shape = std::move(shape);
-  call.request.input = call.input;
-  call.request.output = in_place ? std::span(call.input) : std::span(call.output);
-  call.request.allocate = [&call](std::size_t length,
-                                  std::span<const std::int64_t> rows) {
-    call.allocated.assign(length, kPoison);
-    call.rows.assign(rows.begin(), rows.end());
-    return std::span(call.allocated);
+  mine.input.assign(nbytes, std::byte{0});
+  mine.in_place = in_place;
+  mine.output.assign(in_place ? 0 : output_nbytes, kPoison);
+  mine.call.dtype = dtype;
+  mine.call.shape = std::move(shape);
+  mine.call.input = mine.input;
+  mine.call.output = in_place ? std::span(mine.input) : std::span(mine.output);
+  mine.call.allocate = [&mine](std::size_t length, std::span<const std::int64_t> rows) {
+    mine.allocated.assign(length, kPoison);
+    mine.rows.assign(rows.begin(), rows.end());
+    return std::span(mine.allocated);
   };
 }
 
 void SimulatedWorld::plan(const Tuning& tuning) {
-  for (MemberCall& call : calls_) call.plan = make_plan(call.request, tuning);
+  for (MemberCall& member : calls_) member.plan = make_plan(member.call, tuning);
 }
 
 void SimulatedWorld::run(unsigned seed, int late,
@@ -382,8 +381,8 @@ void SimulatedWorld::run(unsigned seed, int late,
   std::mt19937 random(seed);
   Network network;
   std::vector<PlanRunner> runners;
-  for (MemberCall& call : calls_)
-    runners.emplace_back(call, call.request.dtype, network, random);
+  for (MemberCall& member : calls_)
+    runners.emplace_back(member, member.call.dtype, network, random);
   std::fill(done_.begin(), done_.end(), false);
 
   const auto finish_if_done = [&](int member) {

@@ -27,12 +27,12 @@ struct RuleBroken : std::logic_error {
 
 // One member's call and its memory.
 struct MemberCall {
-  Request request;
+  Call call;
   std::vector<std::byte> input;
   std::vector<std::byte> output;     // unused in place
   bool in_place = false;             // output is input
-  std::vector<std::byte> allocated;  // by Request::allocate
-  std::vector<std::int64_t> rows;    // as passed to Request::allocate
+  std::vector<std::byte> allocated;  // by Call::allocate
+  std::vector<std::int64_t> rows;    // as passed to Call::allocate
   Plan plan;
 
   // Copies made when the plan ended, before the memory was overwritten.
@@ -53,7 +53,7 @@ class SimulatedWorld {
   MemberCall& operator[](int member) { return calls_[member]; }
 
   // Gives a member a tensor of zeros, and memory for an output of `output_nbytes`
-  // unless `in_place`, and sets the request's spans to them.
+  // unless `in_place`, and sets the spans of its call to them.
   void set_tensor(int member, DType dtype, std::vector<std::int64_t> shape,
                   std::size_t output_nbytes, bool in_place = false);
 

@@ -15,7 +15,7 @@ void check_broken(const std::function<void(SimulatedWorld&)>& spoil,
   SimulatedWorld world(one_machine(3));
   for (int i = 0; i < 3; ++i) {
     world.set_tensor(i, DType::kFloat32, {30'000}, 0, /*in_place=*/true);
-    world[i].request.kind = Kind::kAllreduce;
+    world[i].call.kind = Kind::kAllreduce;
   }
   Tuning ring;
   ring.direct_members = 0;
@@ -111,7 +111,7 @@ TEST(simulator, notices_a_lingering_send_that_is_overwritten) {
     SimulatedWorld world(one_machine(3));
     for (int i = 0; i < 3; ++i) {
       world.set_tensor(i, DType::kFloat32, {30'000}, 0, /*in_place=*/true);
-      world[i].request.kind = Kind::kAllreduce;
+      world[i].call.kind = Kind::kAllreduce;
     }
     world.plan();
     for (Gather& gather : world[0].plan.phases[1].gathers) {
@@ -134,8 +134,8 @@ TEST(simulator, overwrites_the_memory_of_finished_members) {
   SimulatedWorld world(one_machine(2));
   for (int i = 0; i < 2; ++i) {
     world.set_tensor(i, DType::kUInt8, {10'000}, 10'000);
-    world[i].request.kind = Kind::kBroadcast;
-    world[i].request.root = 1;
+    world[i].call.kind = Kind::kBroadcast;
+    world[i].call.root = 1;
     std::fill(world[i].input.begin(), world[i].input.end(), std::byte{1});
   }
   world.plan();

@@ -8,21 +8,21 @@
 namespace bluecomm::test {
 namespace {
 
-// A valid request of member 0 of `n`, for a float32 tensor of four elements.
+// A valid call of member 0 of `n`, for a float32 tensor of four elements.
 class Good {
  public:
   explicit Good(Kind kind, int n = 2) : world_(one_machine(n)) {
     world_.set_tensor(0, DType::kFloat32, {4}, 16);
-    Request& request = world_[0].request;
-    request.kind = kind;
-    request.name = "x";
+    Call& call = world_[0].call;
+    call.kind = kind;
+    call.name = "x";
     if (kind == Kind::kAllgather || kind == Kind::kAlltoall ||
         kind == Kind::kNeighborAllgather) {
-      request.output = {};
+      call.output = {};
     }
   }
 
-  Request& request() { return world_[0].request; }
+  Call& call() { return world_[0].call; }
   void set_dtype(DType dtype) {
     world_.set_tensor(0, dtype, {4}, 4 * item_size(dtype));
   }
@@ -34,27 +34,27 @@ class Good {
 template <typename Spoil>
 void check_refused(Kind kind, Spoil spoil, std::string_view why, int n = 2) {
   Good good(kind, n);
-  spoil(good.request());
-  CHECK_THROWS(make_plan(good.request()), std::invalid_argument, why);
+  spoil(good.call());
+  CHECK_THROWS(make_plan(good.call()), std::invalid_argument, why);
 }
 
 TEST(validate, names_operation_name_and_rank) {
   check_refused(
-      Kind::kBroadcast, [](Request& r) { r.root = 2; },
+      Kind::kBroadcast, [](Call& r) { r.root = 2; },
       "broadcast 'x' on rank 100: expected a root from 0 to 1, got 2");
-  check_refused(Kind::kBroadcast, [](Request& r) { r.root = -1; }, "got -1");
+  check_refused(Kind::kBroadcast, [](Call& r) { r.root = -1; }, "got -1");
 }
 
 TEST(validate, needs_a_complete_group) {
   const auto change = [](auto edit) {
-    return [edit](Request& request) {
-      auto group = std::make_shared<Group>(*request.group);
+    return [edit](Call& call) {
+      auto group = std::make_shared<Group>(*call.group);
       edit(*group);
-      request.group = group;
+      call.group = group;
     };
   };
   check_refused(
-      Kind::kBarrier, [](Request& r) { r.group = nullptr; },
+      Kind::kBarrier, [](Call& r) { r.group = nullptr; },
       "barrier 'x': expected a group of ranks, got none");
   check_refused(Kind::kBarrier, change([](Group& g) { g.me = 2; }),
                 "expected this rank to be one of the group's 2 members, got index 2");
@@ -67,20 +67,20 @@ TEST(validate, compares_memory_with_the_shape) {
                     Kind::kNeighborAllreduce, Kind::kHierarchicalNeighborAllreduce,
                     Kind::kAllgather, Kind::kAlltoall, Kind::kNeighborAllgather}) {
     check_refused(
-        kind, [](Request& r) { r.shape = {6}; },
+        kind, [](Call& r) { r.shape = {6}; },
         "the input must have 24 bytes (float32 [6]), got 16");
   }
   check_refused(
-      Kind::kAllreduce, [](Request& r) { r.shape = {2, -2}; },
+      Kind::kAllreduce, [](Call& r) { r.shape = {2, -2}; },
       "dimensions must be at least 0, got shape [2, -2]");
   check_refused(
-      Kind::kAllreduce, [](Request& r) { r.shape = {1L << 40, 1L << 40}; },
+      Kind::kAllreduce, [](Call& r) { r.shape = {1L << 40, 1L << 40}; },
       "exceeds the address space");
   check_refused(
-      Kind::kAllreduce, [](Request& r) { r.output = r.output.first(8); },
+      Kind::kAllreduce, [](Call& r) { r.output = r.output.first(8); },
       "the output must have 16 bytes, got 8");
   check_refused(
-      Kind::kReducescatter, [](Request&) {}, "the output must have 8 bytes, got 16");
+      Kind::kReducescatter, [](Call&) {}, "the output must have 8 bytes, got 16");
 }
 
 TEST(validate, refuses_an_output_that_overlaps_in_part) {
@@ -88,7 +88,7 @@ TEST(validate, refuses_an_output_that_overlaps_in_part) {
   for (Kind kind : {Kind::kAllreduce, Kind::kBroadcast, Kind::kNeighborAllreduce}) {
     check_refused(
         kind,
-        [&](Request& r) {
+        [&](Call& r) {
           r.input = std::span(memory).first(16);
           r.output = std::span(memory).last(16);
         },
@@ -98,30 +98,30 @@ TEST(validate, refuses_an_output_that_overlaps_in_part) {
 
 TEST(validate, needs_rows_and_an_allocator) {
   for (Kind kind : {Kind::kAllgather, Kind::kAlltoall, Kind::kNeighborAllgather}) {
-    const auto make_scalar = [](Request& r) {
+    const auto make_scalar = [](Call& r) {
       r.shape = {};
       r.input = r.input.first(4);
     };
     check_refused(kind, make_scalar, "expected a tensor with at least one dimension");
     check_refused(
-        kind, [](Request& r) { r.allocate = nullptr; },
+        kind, [](Call& r) { r.allocate = nullptr; },
         "expected a function that allocates the result");
     std::byte memory[16];
     check_refused(
-        kind, [&](Request& r) { r.output = memory; },
+        kind, [&](Call& r) { r.output = memory; },
         "expected no output, because its length is not known in advance, got 16 bytes");
   }
   check_refused(
-      Kind::kReducescatter, [](Request& r) { r.shape = {}; },
+      Kind::kReducescatter, [](Call& r) { r.shape = {}; },
       "expected a tensor with at least one dimension");
 }
 
 TEST(validate, allows_averages_of_floating_dtypes_only) {
-  const auto make_integer = [](Request& r) { r.dtype = DType::kInt32; };
+  const auto make_integer = [](Call& r) { r.dtype = DType::kInt32; };
   for (Kind kind : {Kind::kAllreduce, Kind::kHierarchicalNeighborAllreduce}) {
     check_refused(
         kind,
-        [&](Request& r) {
+        [&](Call& r) {
           make_integer(r);
           r.op = ReduceOp::kAverage;
         },
@@ -129,28 +129,28 @@ TEST(validate, allows_averages_of_floating_dtypes_only) {
   }
   check_refused(
       Kind::kAllreduce,
-      [&](Request& r) {
+      [&](Call& r) {
         make_integer(r);
         r.prescale = 0.5;
       },
       "expected scales of 1 for int32, got prescale 0.5");
   check_refused(
       Kind::kAllreduce,
-      [&](Request& r) {
+      [&](Call& r) {
         make_integer(r);
         r.postscale = 2.0;
       },
       "postscale 2.0");
   check_refused(
       Kind::kNeighborAllreduce,
-      [&](Request& r) {
+      [&](Call& r) {
         make_integer(r);
         r.self_weight = 0.5;
       },
       "expected weights of 1 for int32, got 0.5");
   check_refused(
       Kind::kNeighborAllreduce,
-      [&](Request& r) {
+      [&](Call& r) {
         make_integer(r);
         r.destinations = {{1, 0.25}};
       },
@@ -160,31 +160,31 @@ TEST(validate, allows_averages_of_floating_dtypes_only) {
 TEST(validate, checks_each_neighbor) {
   for (Kind kind : {Kind::kNeighborAllreduce, Kind::kNeighborAllgather}) {
     check_refused(
-        kind, [](Request& r) { r.sources = {{2, 1.0}}; },
+        kind, [](Call& r) { r.sources = {{2, 1.0}}; },
         "expected each source to be a member from 0 to 1, got 2");
     check_refused(
-        kind, [](Request& r) { r.destinations = {{-1, 1.0}}; },
+        kind, [](Call& r) { r.destinations = {{-1, 1.0}}; },
         "expected each destination to be a member from 0 to 1, got -1");
     check_refused(
-        kind, [](Request& r) { r.sources = {{0, 1.0}}; },
+        kind, [](Call& r) { r.sources = {{0, 1.0}}; },
         "expected each source to be another member than this one, got 0");
     check_refused(
-        kind, [](Request& r) { r.sources = {{1, 1.0}, {1, 1.0}}; },
+        kind, [](Call& r) { r.sources = {{1, 1.0}, {1, 1.0}}; },
         "expected each source once, got member 1 twice");
   }
   check_refused(
-      Kind::kHierarchicalNeighborAllreduce, [](Request& r) { r.sources = {{1, 1.0}}; },
+      Kind::kHierarchicalNeighborAllreduce, [](Call& r) { r.sources = {{1, 1.0}}; },
       "expected each source to be a machine from 0 to 0, got 1");
 }
 
 TEST(validate, pairs_exactly_two_members) {
   check_refused(
-      Kind::kPairGossip, [](Request&) {},
+      Kind::kPairGossip, [](Call&) {},
       "expected one member as the only source and the only destination, got 0 sources "
       "and 0 destinations");
   check_refused(
       Kind::kPairGossip,
-      [](Request& r) {
+      [](Call& r) {
         r.sources = {{1, 1.0}};
         r.destinations = {{2, 1.0}};
       },
@@ -193,18 +193,18 @@ TEST(validate, pairs_exactly_two_members) {
 
 TEST(validate, checks_splits) {
   check_refused(
-      Kind::kAlltoall, [](Request&) {},
+      Kind::kAlltoall, [](Call&) {},
       "expected a first dimension that 3 members can share equally, got 4", 3);
   check_refused(
-      Kind::kAlltoall, [](Request& r) { r.splits = {4}; },
+      Kind::kAlltoall, [](Call& r) { r.splits = {4}; },
       "expected one split for each of 2 members, got 1");
   check_refused(
-      Kind::kAlltoall, [](Request& r) { r.splits = {5, -1}; },
+      Kind::kAlltoall, [](Call& r) { r.splits = {5, -1}; },
       "got a split of 5 when only 4 rows are left");
   check_refused(
-      Kind::kAlltoall, [](Request& r) { r.splits = {-1, 5}; }, "got a split of -1");
+      Kind::kAlltoall, [](Call& r) { r.splits = {-1, 5}; }, "got a split of -1");
   check_refused(
-      Kind::kAlltoall, [](Request& r) { r.splits = {1, 1}; },
+      Kind::kAlltoall, [](Call& r) { r.splits = {1, 1}; },
       "expected splits that add up to the 4 rows, got 2");
 }
 

@@ -109,7 +109,7 @@ TEST(broken_transport, all_operations_fail_and_the_engine_can_be_closed) {
   std::vector<RequestId> ids;
   for (int i = 0; i < 3; ++i) {  // the second and third are queued
     ids.push_back(
-        engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor)));
+        engine.submit(make_call(engine, Kind::kAllreduce, "x", tensor, tensor)));
   }
   broken.state = Breaks::kAll;
   const std::string why =
@@ -123,7 +123,7 @@ TEST(broken_transport, all_operations_fail_and_the_engine_can_be_closed) {
              static_cast<int>(Code::kInternal));
   }
   CHECK_EQ(
-      call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor)).text,
+      run_call(engine, make_call(engine, Kind::kAllreduce, "x", tensor, tensor)).text,
       why);
   engine.peer_lost(1, "it was killed");
   engine.close(kDeadline);
@@ -134,7 +134,7 @@ TEST(broken_transport, closing_ends_the_running_operations) {
   Engine& engine = broken.world.engine(0);
   std::vector<float> tensor(4, 1.0F);
   const RequestId id =
-      engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+      engine.submit(make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
   broken.state = Breaks::kAll;
   engine.close(kDeadline);
   CHECK(!result_of(engine, id).ok());
@@ -146,7 +146,7 @@ TEST(broken_transport, an_operation_that_cannot_send_fails_alone) {
   std::vector<float> tensor(4, 1.0F);
   broken.state = Breaks::kSends;
   const Status status =
-      call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+      run_call(engine, make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
   CHECK_EQ(static_cast<int>(status.code), static_cast<int>(Code::kInternal));
   CHECK_EQ(status.text, "allreduce 'x' on rank 0: no send");
   engine.close(kDeadline);

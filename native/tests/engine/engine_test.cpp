@@ -36,12 +36,13 @@ TEST(engine, allreduces_in_place_and_out_of_place) {
         std::vector<float> input = values_of(rank, count);
         std::vector<float> output(count);
         const Status status =
-            call(engine, make_request(engine, Kind::kAllreduce, "x", input, output));
+            run_call(engine, make_call(engine, Kind::kAllreduce, "x", input, output));
         CHECK_EQ(status.text, "");
         CHECK(output == sum_of(size, count));
-        CHECK_EQ(call(engine, make_request(engine, Kind::kAllreduce, "x", input, input))
-                     .text,
-                 "");
+        CHECK_EQ(
+            run_call(engine, make_call(engine, Kind::kAllreduce, "x", input, input))
+                .text,
+            "");
         CHECK(input == sum_of(size, count));
       });
     }
@@ -54,13 +55,12 @@ TEST(engine, averages_with_ring_neighbors) {
     const std::size_t count = 500000;
     world.run([&](int rank, Engine& engine) {
       std::vector<float> tensor = values_of(rank, count);
-      Request request =
-          make_request(engine, Kind::kNeighborAllreduce, "w", tensor, tensor);
+      Call call = make_call(engine, Kind::kNeighborAllreduce, "w", tensor, tensor);
       const int left = (rank + size - 1) % size;
-      request.self_weight = 0.5;
-      request.sources = {{left, 0.25}};
-      request.destinations = {{(rank + 1) % size, 2.0}};
-      CHECK_EQ(call(engine, std::move(request)).text, "");
+      call.self_weight = 0.5;
+      call.sources = {{left, 0.25}};
+      call.destinations = {{(rank + 1) % size, 2.0}};
+      CHECK_EQ(run_call(engine, std::move(call)).text, "");
       const std::vector<float> own = values_of(rank, count);
       const std::vector<float> other = values_of(left, count);
       for (std::size_t i = 0; i < count; ++i) {
@@ -77,7 +77,7 @@ TEST(engine, gathers_into_memory_of_its_own) {
   world.run([&](int rank, Engine& engine) {
     const std::vector<float> input = values_of(rank, static_cast<std::size_t>(rank));
     const RequestId id =
-        engine.submit(make_request(engine, Kind::kAllgather, "g", input, {}));
+        engine.submit(make_call(engine, Kind::kAllgather, "g", input, {}));
     REQUIRE(engine.wait(id, Clock::now() + kDeadline)->ok());
     const Result result = engine.result(id);
     CHECK(result.rows == std::vector<std::int64_t>({0, 1, 2}));
@@ -92,14 +92,14 @@ TEST(engine, matches_by_name_in_any_order) {
   world.run([&](int rank, Engine& engine) {
     std::vector<std::vector<float>> tensors;
     for (int i = 0; i < 20; ++i) tensors.push_back(values_of(rank + i, 100));
-    std::vector<Request> requests;
+    std::vector<Call> calls;
     for (int i = 0; i < 20; ++i) {
       const int which = rank == 0 ? i : 19 - i;
       std::vector<float>& tensor = tensors[static_cast<std::size_t>(which)];
-      requests.push_back(make_request(engine, Kind::kAllreduce,
-                                      "t" + std::to_string(which), tensor, tensor));
+      calls.push_back(make_call(engine, Kind::kAllreduce, "t" + std::to_string(which),
+                                tensor, tensor));
     }
-    CHECK_EQ(call_all(engine, std::move(requests)).text, "");
+    CHECK_EQ(run_calls(engine, std::move(calls)).text, "");
     CHECK_EQ(tensors[4][5], static_cast<float>((4 * 7 + 5) % 13 + (5 * 7 + 5) % 13 +
                                                (6 * 7 + 5) % 13));
   });
@@ -109,11 +109,11 @@ TEST(engine, queues_the_second_use_of_a_name) {
   EngineWorld world(2);
   world.run([&](int rank, Engine& engine) {
     std::vector<float> tensor(1000, rank == 0 ? 1.0F : 2.0F);
-    std::vector<Request> requests;
+    std::vector<Call> calls;
     for (int i = 0; i < 3; ++i) {
-      requests.push_back(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+      calls.push_back(make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
     }
-    CHECK_EQ(call_all(engine, std::move(requests)).text, "");
+    CHECK_EQ(run_calls(engine, std::move(calls)).text, "");
     CHECK_EQ(tensor[999], 12.0F);
   });
 }
@@ -123,8 +123,7 @@ TEST(engine, lists_what_is_outstanding_and_what_has_finished) {
   std::vector<float> a(4, 1.0F);
   std::vector<float> b(4, 2.0F);
   Engine& first = world.engine(0);
-  const RequestId id =
-      first.submit(make_request(first, Kind::kAllreduce, "late", a, a));
+  const RequestId id = first.submit(make_call(first, Kind::kAllreduce, "late", a, a));
   const std::vector<PendingRequest> pending = first.pending();
   REQUIRE(pending.size() == 1);
   CHECK_EQ(pending[0].id, id);
@@ -139,7 +138,8 @@ TEST(engine, lists_what_is_outstanding_and_what_has_finished) {
   CHECK_THROWS(first.release(id), std::invalid_argument, "cannot be released");
 
   Engine& second = world.engine(1);
-  CHECK_EQ(call(second, make_request(second, Kind::kAllreduce, "late", b, b)).text, "");
+  CHECK_EQ(run_call(second, make_call(second, Kind::kAllreduce, "late", b, b)).text,
+           "");
   REQUIRE(first.wait(id, Clock::now() + kDeadline).has_value());
   CHECK(first.finished() == std::vector<RequestId>({id}));
   CHECK(first.finished().empty());
@@ -153,13 +153,13 @@ TEST(engine, gives_up_waiting_without_ending_the_operation) {
   EngineWorld world(2);
   std::vector<float> a(4, 1.0F);
   Engine& engine = world.engine(0);
-  const RequestId id = engine.submit(make_request(engine, Kind::kBarrier, "b", {}, {}));
+  const RequestId id = engine.submit(make_call(engine, Kind::kBarrier, "b", {}, {}));
   CHECK(!engine.wait(id, Clock::now() + 10ms).has_value());
   int asked = 0;
   CHECK(!engine.wait(id, Clock::now() + kDeadline, [&] { return ++asked == 2; }));
   CHECK_EQ(asked, 2);
   Engine& other = world.engine(1);
-  CHECK_EQ(call(other, make_request(other, Kind::kBarrier, "b", {}, {})).text, "");
+  CHECK_EQ(run_call(other, make_call(other, Kind::kBarrier, "b", {}, {})).text, "");
   CHECK(engine.wait(id, Clock::now() + kDeadline)->ok());
 }
 
@@ -169,19 +169,18 @@ TEST(engine, runs_what_the_caller_waits_for) {
   Engine& engine = world.engine(0);
   // The peer has not called the barrier, so run() returns after a while with a request
   // to wait for.
-  const RequestId late =
-      engine.run(make_request(engine, Kind::kBarrier, "late", {}, {}));
+  const RequestId late = engine.run(make_call(engine, Kind::kBarrier, "late", {}, {}));
   REQUIRE(late != 0);
   CHECK(!engine.done(late));
   Engine& other = world.engine(1);
-  CHECK_EQ(call(other, make_request(other, Kind::kBarrier, "late", {}, {})).text, "");
+  CHECK_EQ(run_call(other, make_call(other, Kind::kBarrier, "late", {}, {})).text, "");
   CHECK(engine.wait(late, Clock::now() + 10s)->ok());
   CHECK(engine.finished() == std::vector<RequestId>({late}));
 
   // The caller must fetch the failure, so the request is not released.
-  engine.fail(engine.submit(make_request(engine, Kind::kAllreduce, "x", a, a)),
+  engine.fail(engine.submit(make_call(engine, Kind::kAllreduce, "x", a, a)),
               {Code::kMismatch, "enough", 0});
-  const RequestId failed = other.run(make_request(other, Kind::kAllreduce, "x", a, a));
+  const RequestId failed = other.run(make_call(other, Kind::kAllreduce, "x", a, a));
   REQUIRE(failed != 0);
   CHECK_EQ(other.wait(failed, Clock::now() + 10s)->text, "enough");
 
@@ -192,13 +191,12 @@ TEST(engine, releases_what_it_has_run_to_a_good_end) {
   EngineWorld world(1);
   std::vector<float> a(4, 1.0F);
   Engine& engine = world.engine(0);
-  CHECK_EQ(engine.run(make_request(engine, Kind::kAllreduce, "x", a, a)), 0U);
+  CHECK_EQ(engine.run(make_call(engine, Kind::kAllreduce, "x", a, a)), 0U);
   CHECK(engine.finished().empty());
   CHECK(engine.stats().kinds[0].second.calls == 1);
 
   // A request whose result the engine has allocated is not released.
-  const RequestId gather =
-      engine.run(make_request(engine, Kind::kAllgather, "g", a, {}));
+  const RequestId gather = engine.run(make_call(engine, Kind::kAllgather, "g", a, {}));
   REQUIRE(gather != 0);
   CHECK(engine.done(gather));
   CHECK_EQ(engine.result(gather).bytes.size(), 4 * sizeof(float));

@@ -74,33 +74,33 @@ void await(const std::function<bool()>& done) {
   CHECK(done());
 }
 
-Request make_request(Engine& engine, Kind kind, std::string name,
-                     std::span<const float> input, std::span<float> output,
-                     std::uint64_t group) {
-  Request request;
-  request.kind = kind;
-  request.name = std::move(name);
-  request.group = engine.group(group);
-  request.dtype = DType::kFloat32;
-  request.shape = {static_cast<std::int64_t>(input.size())};
-  request.input = std::as_bytes(input);
-  request.output = std::as_writable_bytes(output);
-  request.deadline = Clock::now() + kDeadline;
-  return request;
+Call make_call(Engine& engine, Kind kind, std::string name,
+               std::span<const float> input, std::span<float> output,
+               std::uint64_t group) {
+  Call call;
+  call.kind = kind;
+  call.name = std::move(name);
+  call.group = engine.group(group);
+  call.dtype = DType::kFloat32;
+  call.shape = {static_cast<std::int64_t>(input.size())};
+  call.input = std::as_bytes(input);
+  call.output = std::as_writable_bytes(output);
+  call.deadline = Clock::now() + kDeadline;
+  return call;
 }
 
-Status call(Engine& engine, Request request) {
-  const Clock::time_point limit = request.deadline + 5s;
-  const RequestId id = engine.submit(std::move(request), Engine::Caller::kWaits);
+Status run_call(Engine& engine, Call call) {
+  const Clock::time_point limit = call.deadline + 5s;
+  const RequestId id = engine.submit(std::move(call), Engine::Caller::kWaits);
   const std::optional<Status> status = engine.wait(id, limit);
   if (!status) return {Code::kInternal, "wait() gave up after the deadline", -1};
   engine.release(id);
   return *status;
 }
 
-Status call_all(Engine& engine, std::vector<Request> requests) {
+Status run_calls(Engine& engine, std::vector<Call> calls) {
   std::vector<RequestId> ids;
-  for (Request& request : requests) ids.push_back(engine.submit(std::move(request)));
+  for (Call& call : calls) ids.push_back(engine.submit(std::move(call)));
   Status first;
   for (const RequestId id : ids) {
     const std::optional<Status> status = engine.wait(id, Clock::now() + kDeadline);

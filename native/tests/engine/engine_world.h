@@ -52,15 +52,15 @@ class EngineWorld {
 // Polls until `done` returns true. Records a failure if it does not within kDeadline.
 void await(const std::function<bool()>& done);
 
-// Returns a request on `group` whose memory is `input` and `output`.
-Request make_request(Engine& engine, Kind kind, std::string name,
-                     std::span<const float> input, std::span<float> output,
-                     std::uint64_t group = kWorld);
+// Returns a call on `group` whose memory is `input` and `output`.
+Call make_call(Engine& engine, Kind kind, std::string name,
+               std::span<const float> input, std::span<float> output,
+               std::uint64_t group = kWorld);
 
-// Submits a request and waits for it.
-Status call(Engine& engine, Request request);
+// Submits a call and waits for it.
+Status run_call(Engine& engine, Call call);
 
-// Submits all requests, then waits for them in that order. Returns the first failure.
-Status call_all(Engine& engine, std::vector<Request> requests);
+// Submits all calls, then waits for them in that order. Returns the first failure.
+Status run_calls(Engine& engine, std::vector<Call> calls);
 
 }  // namespace bluecomm::test

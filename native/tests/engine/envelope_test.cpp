@@ -5,21 +5,21 @@
 namespace bluecomm::test {
 namespace {
 
-Request make(Kind kind) {
+Call make(Kind kind) {
   auto group = std::make_shared<Group>();
   group->id = 5;
   group->ranks = {2, 4, 6};
   group->me = 1;
-  Request request;
-  request.kind = kind;
-  request.name = "weights";
-  request.group = std::move(group);
-  request.dtype = DType::kFloat32;
-  request.shape = {3, 4};
-  return request;
+  Call call;
+  call.kind = kind;
+  call.name = "weights";
+  call.group = std::move(group);
+  call.dtype = DType::kFloat32;
+  call.shape = {3, 4};
+  return call;
 }
 
-bool agrees(const Request& a, const Request& b) {
+bool agrees(const Call& a, const Call& b) {
   return agree(make_envelope(a, Algorithm::kFlat, 1, 2, 3),
                make_envelope(b, Algorithm::kFlat, 1, 2, 3));
 }
@@ -60,9 +60,9 @@ TEST(envelope, rejects_invalid_headers) {
 }
 
 TEST(envelope, fingerprints_include_what_must_agree) {
-  const Request base = make(Kind::kAllreduce);
+  const Call base = make(Kind::kAllreduce);
   CHECK(agrees(base, base));
-  Request other = base;
+  Call other = base;
   other.shape = {12};
   CHECK(!agrees(base, other));
   other = base;
@@ -84,41 +84,41 @@ TEST(envelope, fingerprints_include_what_must_agree) {
 TEST(envelope, fingerprints_omit_what_may_differ) {
   for (const Kind kind :
        {Kind::kAllgather, Kind::kAlltoall, Kind::kNeighborAllgather}) {
-    Request other = make(kind);
+    Call other = make(kind);
     other.shape = {99, 4};
     CHECK(agrees(make(kind), other));
     other.shape = {3, 5};
     CHECK(!agrees(make(kind), other));
   }
-  Request weights = make(Kind::kNeighborAllreduce);
+  Call weights = make(Kind::kNeighborAllreduce);
   weights.sources = {{0, 0.3}};
   weights.self_weight = 0.7;
   weights.root = 2;
   CHECK(agrees(make(Kind::kNeighborAllreduce), weights));
-  Request barrier = make(Kind::kBarrier);
+  Call barrier = make(Kind::kBarrier);
   barrier.shape = {1};
   barrier.dtype = DType::kBool;
   CHECK(agrees(make(Kind::kBarrier), barrier));
 }
 
 TEST(envelope, unnamed_calls_and_pairs_have_keys_of_their_own) {
-  Request a = make(Kind::kAllreduce);
+  Call a = make(Kind::kAllreduce);
   a.name = "";
-  Request b = make(Kind::kBroadcast);
+  Call b = make(Kind::kBroadcast);
   b.name = "";
   CHECK(name_hash(a) != name_hash(b));
   CHECK_EQ(name_hash(make(Kind::kAllreduce)), name_hash(make(Kind::kBroadcast)));
-  Request with_0 = make(Kind::kPairGossip);
+  Call with_0 = make(Kind::kPairGossip);
   with_0.sources = {{0, 0.5}};
-  Request with_2 = make(Kind::kPairGossip);
+  Call with_2 = make(Kind::kPairGossip);
   with_2.sources = {{2, 0.5}};
   CHECK(name_hash(with_0) != name_hash(with_2));
 }
 
 TEST(envelope, cuts_long_names_between_characters) {
-  Request request = make(Kind::kAllreduce);
-  request.name = std::string(75, 'n') + "\xC3\xA4\xC3\xA4";
-  const Envelope envelope = make_envelope(request, Algorithm::kFlat, 1, 2, 3);
+  Call call = make(Kind::kAllreduce);
+  call.name = std::string(75, 'n') + "\xC3\xA4\xC3\xA4";
+  const Envelope envelope = make_envelope(call, Algorithm::kFlat, 1, 2, 3);
   CHECK_EQ(envelope.name_text(), std::string(75, 'n'));
 }
 

@@ -18,13 +18,12 @@ void check_failure(const Status& status, Code code, const std::string& part) {
   if (status.text.find(part) == std::string::npos) CHECK_EQ(status.text, part);
 }
 
-Request neighbor_request(Engine& engine, std::span<float> tensor,
-                         std::vector<Weight> sources,
-                         std::vector<Weight> destinations) {
-  Request request = make_request(engine, Kind::kNeighborAllreduce, "n", tensor, tensor);
-  request.sources = std::move(sources);
-  request.destinations = std::move(destinations);
-  return request;
+Call neighbor_call(Engine& engine, std::span<float> tensor, std::vector<Weight> sources,
+                   std::vector<Weight> destinations) {
+  Call call = make_call(engine, Kind::kNeighborAllreduce, "n", tensor, tensor);
+  call.sources = std::move(sources);
+  call.destinations = std::move(destinations);
+  return call;
 }
 
 TEST(failures, different_shapes_fail_on_all_ranks) {
@@ -33,7 +32,7 @@ TEST(failures, different_shapes_fail_on_all_ranks) {
     world.run([&](int rank, Engine& engine) {
       std::vector<float> tensor(rank == 1 ? count + 1 : count);
       const Status status =
-          call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+          run_call(engine, make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
       const std::string own = "called allreduce float32 [" + std::to_string(count);
       check_failure(status, Code::kMismatch, "allreduce 'x': rank ");
       check_failure(status, Code::kMismatch, own + "] sum");
@@ -45,7 +44,7 @@ TEST(failures, different_shapes_fail_on_all_ranks) {
       // The next call is not affected.
       std::vector<float> next(4, 1.0F);
       CHECK_EQ(
-          call(engine, make_request(engine, Kind::kAllreduce, "x", next, next)).text,
+          run_call(engine, make_call(engine, Kind::kAllreduce, "x", next, next)).text,
           "");
       CHECK_EQ(next[3], 3.0F);
     });
@@ -55,30 +54,30 @@ TEST(failures, different_shapes_fail_on_all_ranks) {
 TEST(failures, each_difference_has_its_remedy) {
   struct Case {
     const char* remedy;
-    void (*change)(Request&);
+    void (*change)(Call&);
   };
   const Case cases[] = {
       {"All ranks must call the same operation under one name.",
-       [](Request& request) { request.kind = Kind::kNeighborAllreduce; }},
+       [](Call& call) { call.kind = Kind::kNeighborAllreduce; }},
       {"All ranks must pass the same reduction.",
-       [](Request& request) { request.op = ReduceOp::kMax; }},
-      {"same scale factors", [](Request& request) { request.prescale = 2.0; }},
+       [](Call& call) { call.op = ReduceOp::kMax; }},
+      {"same scale factors", [](Call& call) { call.prescale = 2.0; }},
       {"All ranks must pass the same shape and dtype.",
-       [](Request& request) { request.dtype = DType::kInt32; }},
+       [](Call& call) { call.dtype = DType::kInt32; }},
       {"inside the machine, or over all machines",
-       [](Request& request) { request.local_only = true; }},
+       [](Call& call) { call.local_only = true; }},
   };
   for (const Case& one : cases) {
     EngineWorld world(2);
     world.run([&](int rank, Engine& engine) {
       std::vector<float> tensor(8);
-      Request request = make_request(engine, Kind::kAllreduce, "x", tensor, tensor);
-      if (rank == 1) one.change(request);
-      if (request.kind == Kind::kNeighborAllreduce) {
-        request.sources = {{0, 1.0}};
-        request.destinations = {{0, 1.0}};
+      Call call = make_call(engine, Kind::kAllreduce, "x", tensor, tensor);
+      if (rank == 1) one.change(call);
+      if (call.kind == Kind::kNeighborAllreduce) {
+        call.sources = {{0, 1.0}};
+        call.destinations = {{0, 1.0}};
       }
-      const Status status = call(engine, std::move(request));
+      const Status status = run_call(engine, std::move(call));
       check_failure(status, Code::kMismatch, one.remedy);
       CHECK_EQ(status.rank, 1 - rank);
     });
@@ -89,9 +88,9 @@ TEST(failures, different_roots_fail_on_all_ranks) {
   EngineWorld world(3);
   world.run([&](int rank, Engine& engine) {
     std::vector<float> tensor(1 << 20);
-    Request request = make_request(engine, Kind::kBroadcast, "x", tensor, tensor);
-    request.root = rank == 2 ? 2 : 0;
-    const Status status = call(engine, std::move(request));
+    Call call = make_call(engine, Kind::kBroadcast, "x", tensor, tensor);
+    call.root = rank == 2 ? 2 : 0;
+    const Status status = run_call(engine, std::move(call));
     // Rank 1 may receive everything from rank 0 before it learns of rank 2.
     if (rank == 1 && status.ok()) return;
     check_failure(status, Code::kMismatch, "All ranks must pass the same root rank.");
@@ -103,8 +102,8 @@ TEST(failures, an_unexpected_source_fails_on_both_sides) {
   world.run([&](int rank, Engine& engine) {
     std::vector<float> tensor(1 << 20);
     const Status status =
-        call(engine, rank == 0 ? neighbor_request(engine, tensor, {}, {{1, 1.0}})
-                               : neighbor_request(engine, tensor, {{0, 1.0}}, {}));
+        run_call(engine, rank == 0 ? neighbor_call(engine, tensor, {}, {{1, 1.0}})
+                                   : neighbor_call(engine, tensor, {{0, 1.0}}, {}));
     CHECK_EQ(status.text, "");
   });
   world.run([&](int rank, Engine& engine) {
@@ -115,12 +114,12 @@ TEST(failures, an_unexpected_source_fails_on_both_sides) {
         "receive from rank 0 (host0) in its call.";
     // If the call ended before the failure arrived, the next call raises it.
     Status status =
-        call(engine, rank == 0 ? neighbor_request(engine, tensor, {}, {{1, 1.0}})
-                               : neighbor_request(engine, tensor, {}, {}));
+        run_call(engine, rank == 0 ? neighbor_call(engine, tensor, {}, {{1, 1.0}})
+                                   : neighbor_call(engine, tensor, {}, {}));
     const Clock::time_point limit = Clock::now() + kDeadline;
     while (status.ok() && Clock::now() < limit) {
       std::this_thread::sleep_for(10ms);
-      status = call(engine, neighbor_request(engine, tensor, {}, {}));
+      status = run_call(engine, neighbor_call(engine, tensor, {}, {}));
     }
     check_failure(status, Code::kMismatch, text);
     CHECK_EQ(status.rank, 1 - rank);
@@ -136,16 +135,16 @@ TEST(failures, a_source_that_does_not_send_is_noticed_at_its_next_call) {
         "1 (host1) has ended this call without sending to rank 0 (host0).";
     if (rank == 0) {
       const Status status =
-          call(engine, neighbor_request(engine, tensor, {{1, 1.0}}, {}));
+          run_call(engine, neighbor_call(engine, tensor, {{1, 1.0}}, {}));
       check_failure(status, Code::kMismatch, text);
       CHECK_EQ(status.rank, 1);
       return;
     }
-    CHECK_EQ(call(engine, neighbor_request(engine, tensor, {}, {})).text, "");
+    CHECK_EQ(run_call(engine, neighbor_call(engine, tensor, {}, {})).text, "");
     Status status;
     const Clock::time_point limit = Clock::now() + kDeadline;
     while (status.ok() && Clock::now() < limit) {
-      status = call(engine, neighbor_request(engine, tensor, {}, {{0, 1.0}}));
+      status = run_call(engine, neighbor_call(engine, tensor, {}, {{0, 1.0}}));
       std::this_thread::sleep_for(10ms);
     }
     check_failure(status, Code::kMismatch, text);
@@ -157,17 +156,17 @@ TEST(failures, a_late_failure_is_raised_by_the_next_call) {
   EngineWorld world(2);
   std::vector<float> tensor(4);
   Engine& receiver = world.engine(1);
-  CHECK_EQ(call(receiver, neighbor_request(receiver, tensor, {}, {})).text, "");
+  CHECK_EQ(run_call(receiver, neighbor_call(receiver, tensor, {}, {})).text, "");
   Engine& sender = world.engine(0);
-  CHECK_EQ(call(sender, neighbor_request(sender, tensor, {}, {{1, 1.0}})).text, "");
+  CHECK_EQ(run_call(sender, neighbor_call(sender, tensor, {}, {{1, 1.0}})).text, "");
   // The receiver has noticed and has sent an ABORT to the sender.
   await([&] { return sender.stats().peers[0].channel.messages_received == 1; });
   world.run([&](int, Engine& engine) {
-    check_failure(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})),
+    check_failure(run_call(engine, make_call(engine, Kind::kBarrier, "b", {}, {})),
                   Code::kMismatch, "does not receive from");
   });
   world.run([&](int, Engine& engine) {
-    CHECK_EQ(call(engine, make_request(engine, Kind::kBarrier, "c", {}, {})).text, "");
+    CHECK_EQ(run_call(engine, make_call(engine, Kind::kBarrier, "c", {}, {})).text, "");
   });
 }
 
@@ -179,9 +178,9 @@ TEST(failures, a_timeout_names_the_silent_ranks) {
     std::vector<float> tensor(4);
     // Rank 0 times out first and sends an ABORT to the others.
     if (rank == 0) others.wait();
-    Request request = make_request(engine, Kind::kAllreduce, "x", tensor, tensor);
-    if (rank == 0) request.deadline = Clock::now() + 300ms;
-    const RequestId id = engine.submit(std::move(request));
+    Call call = make_call(engine, Kind::kAllreduce, "x", tensor, tensor);
+    if (rank == 0) call.deadline = Clock::now() + 300ms;
+    const RequestId id = engine.submit(std::move(call));
     if (rank != 0) others.count_down();
     const Status status = *engine.wait(id, Clock::now() + kDeadline);
     check_failure(status, Code::kTimedOut,
@@ -192,11 +191,11 @@ TEST(failures, a_timeout_names_the_silent_ranks) {
   Engine& engine = world.engine(2);
   std::vector<float> tensor(4);
   Status status =
-      call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+      run_call(engine, make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
   const Clock::time_point limit = Clock::now() + kDeadline;
   while (status.ok() && Clock::now() < limit) {
     std::this_thread::sleep_for(10ms);
-    status = call(engine, neighbor_request(engine, tensor, {}, {}));
+    status = run_call(engine, neighbor_call(engine, tensor, {}, {}));
   }
   check_failure(status, Code::kTimedOut,
                 "allreduce 'x' on rank 0: no data from rank 2 within 0.3 s");
@@ -208,12 +207,12 @@ TEST(failures, a_timeout_tells_what_the_silent_rank_called_instead) {
     std::vector<float> a(4);
     std::vector<float> b(4);
     Engine& other = world.engine(silent);
-    other.submit(make_request(other, Kind::kAllreduce, "y", a, a));
+    other.submit(make_call(other, Kind::kAllreduce, "y", a, a));
     Engine& engine = world.engine(1 - silent);
-    Request request = make_request(engine, Kind::kAllreduce, "x", b, b);
-    request.deadline = Clock::now() + 100ms;
+    Call call = make_call(engine, Kind::kAllreduce, "x", b, b);
+    call.deadline = Clock::now() + 100ms;
     const std::string who = std::to_string(silent);
-    check_failure(call(engine, std::move(request)), Code::kTimedOut,
+    check_failure(run_call(engine, std::move(call)), Code::kTimedOut,
                   "; rank " + who + " (host" + who +
                       ") has called allreduce 'y', which this rank has not called yet");
   }
@@ -232,12 +231,12 @@ TEST(failures, all_deadlines_can_be_extended) {
   dispatcher.add_group({.id = kWorld, .ranks = {0, 1}, .machine_of = {0, 0}, .me = 0});
   const Clock::time_point soon = Clock::now() + kDeadline;
   for (int i = 0; i < 2; ++i) {
-    Request request;
-    request.kind = Kind::kBarrier;
-    request.name = std::to_string(i);
-    request.group = dispatcher.group(kWorld);
-    request.deadline = soon + i * 1h;
-    dispatcher.submit(std::move(request));
+    Call call;
+    call.kind = Kind::kBarrier;
+    call.name = std::to_string(i);
+    call.group = dispatcher.group(kWorld);
+    call.deadline = soon + i * 1h;
+    dispatcher.submit(std::move(call));
   }
   CHECK(dispatcher.next_timer() == soon);
   dispatcher.put_off_deadlines(2h);
@@ -248,15 +247,15 @@ TEST(failures, a_deadline_can_be_moved) {
   EngineWorld world(2);
   Engine& engine = world.engine(0);
   std::vector<float> a(4);
-  Request request = make_request(engine, Kind::kAllreduce, "x", a, a);
+  Call call = make_call(engine, Kind::kAllreduce, "x", a, a);
   const Clock::time_point first = Clock::now() + 1s;
-  request.deadline = first;
-  const RequestId id = engine.submit(std::move(request));
+  call.deadline = first;
+  const RequestId id = engine.submit(std::move(call));
   engine.extend_deadline(id, kDeadline);
   CHECK(!engine.wait(id, first + 100ms).has_value());
   std::vector<float> b(4);
   Engine& other = world.engine(1);
-  CHECK_EQ(call(other, make_request(other, Kind::kAllreduce, "x", b, b)).text, "");
+  CHECK_EQ(run_call(other, make_call(other, Kind::kAllreduce, "x", b, b)).text, "");
   CHECK(engine.wait(id, Clock::now() + kDeadline)->ok());
 }
 
@@ -266,7 +265,7 @@ TEST(failures, the_caller_may_fail_an_operation_for_all) {
     if (rank == 2) return;
     std::vector<float> tensor(4);
     const RequestId id =
-        engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+        engine.submit(make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
     if (rank == 0) engine.fail(id, {Code::kMismatch, "x waits in a cycle", -1});
     const Status status = *engine.wait(id, Clock::now() + kDeadline);
     check_failure(status, Code::kMismatch, "x waits in a cycle");
@@ -286,16 +285,16 @@ TEST(failures, a_lost_peer_is_reported_with_the_control_planes_reason) {
       engine.peer_lost(2, "rank 2 on host2 (pid 1002) was killed by SIGKILL");
     }
     const Status status =
-        call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+        run_call(engine, make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
     check_failure(status, Code::kPeerLost,
                   "allreduce 'x' on rank 1: rank 2 on host2 (pid 1002) was killed by "
                   "SIGKILL");
     CHECK_EQ(status.rank, 2);
     // Later calls that need the rank fail, and the others continue.
-    check_failure(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})),
+    check_failure(run_call(engine, make_call(engine, Kind::kBarrier, "b", {}, {})),
                   Code::kPeerLost, "rank 2 on host2 (pid 1002)");
-    CHECK_EQ(call(engine, neighbor_request(engine, tensor, {{1 - rank, 1.0}},
-                                           {{1 - rank, 1.0}}))
+    CHECK_EQ(run_call(engine, neighbor_call(engine, tensor, {{1 - rank, 1.0}},
+                                            {{1 - rank, 1.0}}))
                  .text,
              "");
   });
@@ -309,7 +308,7 @@ TEST(failures, a_broken_link_is_reported_without_the_control_plane) {
       return;
     }
     const Status status =
-        call(engine, make_request(engine, Kind::kBarrier, "b", {}, {}));
+        run_call(engine, make_call(engine, Kind::kBarrier, "b", {}, {}));
     check_failure(
         status, Code::kPeerLost,
         "barrier 'b' on rank 0: the link to rank 1 on host1 (pid 1001) broke");
@@ -321,19 +320,20 @@ TEST(failures, data_sent_before_a_goodbye_stays_valid) {
   world.run([&](int rank, Engine& engine) {
     std::vector<float> tensor(100, rank == 0 ? 5.0F : 0.0F);
     if (rank == 0) {
-      CHECK_EQ(call(engine, make_request(engine, Kind::kBroadcast, "x", tensor, tensor))
-                   .text,
-               "");
+      CHECK_EQ(
+          run_call(engine, make_call(engine, Kind::kBroadcast, "x", tensor, tensor))
+              .text,
+          "");
       engine.close(kDeadline);
       return;
     }
     std::this_thread::sleep_for(200ms);
     CHECK_EQ(
-        call(engine, make_request(engine, Kind::kBroadcast, "x", tensor, tensor)).text,
+        run_call(engine, make_call(engine, Kind::kBroadcast, "x", tensor, tensor)).text,
         "");
     CHECK_EQ(tensor[99], 5.0F);
     const Status status =
-        call(engine, make_request(engine, Kind::kBarrier, "b", {}, {}));
+        run_call(engine, make_call(engine, Kind::kBarrier, "b", {}, {}));
     check_failure(status, Code::kPeerLost,
                   "barrier 'b' on rank 1: rank 0 on host0 (pid 1000) has ended its "
                   "communication");
@@ -347,14 +347,14 @@ TEST(failures, closing_ends_operations_on_all_ranks) {
     if (rank == 2) return;
     std::vector<float> tensor(1 << 20);
     const RequestId id =
-        engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+        engine.submit(make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
     started.arrive_and_wait();
     if (rank == 1) engine.close(kDeadline);
     check_failure(*engine.wait(id, Clock::now() + kDeadline), Code::kClosed,
                   "allreduce 'x' on rank 1: cut short, because rank 1 shut down");
     engine.release(id);
     if (rank == 0) return;
-    check_failure(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})),
+    check_failure(run_call(engine, make_call(engine, Kind::kBarrier, "b", {}, {})),
                   Code::kClosed, "the engine is closed");
     engine.close(kDeadline);
     CHECK(engine.stats().peers.empty());

@@ -11,17 +11,16 @@
 namespace bluecomm::test {
 namespace {
 
-// A valid request of one of two ranks that are each other's only neighbor. `input` and
+// A valid call of one of two ranks that are each other's only neighbor. `input` and
 // `output` have four elements.
-Request request_of(Engine& engine, const KindInfo& kind, int rank,
-                   std::span<const float> input, std::span<float> output) {
+Call call_of(Engine& engine, const KindInfo& kind, int rank,
+             std::span<const float> input, std::span<float> output) {
   if (kind.kind == Kind::kReducescatter) output = output.first(output.size() / 2);
   if (kind.shape == ShapeRule::kAllButFirst) output = {};
   if (kind.shape == ShapeRule::kNoTensor) input = output = {};
-  Request request =
-      make_request(engine, kind.kind, std::string(kind.name), input, output);
-  request.sources = request.destinations = {{1 - rank, 1.0}};
-  return request;
+  Call call = make_call(engine, kind.kind, std::string(kind.name), input, output);
+  call.sources = call.destinations = {{1 - rank, 1.0}};
+  return call;
 }
 
 TEST(kinds, have_names_of_their_own) {
@@ -57,9 +56,9 @@ TEST(kinds, run_and_are_counted) {
     const std::vector<float> input(4, 1.0F);
     std::vector<float> output(4);
     for (const KindInfo& kind : all_kinds()) {
-      Request request = request_of(engine, kind, rank, input, output);
-      request.group = engine.group(2);
-      CHECK_EQ(call(engine, std::move(request)).text, "");
+      Call call = call_of(engine, kind, rank, input, output);
+      call.group = engine.group(2);
+      CHECK_EQ(run_call(engine, std::move(call)).text, "");
     }
     const Stats stats = engine.stats();
     for (const KindInfo& kind : all_kinds()) {

@@ -11,12 +11,12 @@ std::shared_ptr<Operation> make(Matching& matching, RequestId id,
   auto group = std::make_shared<Group>();
   group->id = 1;
   group->ranks = {0};
-  Request request;
-  request.name = name;
-  request.group = std::move(group);
-  const std::uint32_t sequence = matching.next_sequence(1, name_hash(request));
-  const Envelope call = make_envelope(request, Algorithm::kFlat, 0, 0, sequence);
-  return std::make_shared<Operation>(id, std::move(request), Plan(), call);
+  Call call;
+  call.name = name;
+  call.group = std::move(group);
+  const std::uint32_t sequence = matching.next_sequence(1, name_hash(call));
+  const Envelope envelope = make_envelope(call, Algorithm::kFlat, 0, 0, sequence);
+  return std::make_shared<Operation>(id, std::move(call), Plan(), envelope);
 }
 
 TEST(matching, a_second_use_of_a_name_waits_for_the_first) {
@@ -49,7 +49,7 @@ TEST(matching, unnamed_calls_run_at_once) {
 
 TEST(matching, keeps_early_messages_and_failures) {
   Matching matching;
-  Envelope envelope = make(matching, 1, "x")->call();
+  Envelope envelope = make(matching, 1, "x")->envelope();
   matching.keep({3, envelope, nullptr});
   matching.keep({4, envelope, nullptr});
   REQUIRE(matching.announced_by(4, 1).size() == 1);

@@ -34,13 +34,13 @@ class Runner final : public Receiver {
   }
 
   void set_plan(Plan plan) {
-    Request request;
-    request.kind = Kind::kAllreduce;
-    request.name = "x";
-    request.dtype = DType::kFloat32;
-    request.group = group_;
-    const Envelope call = make_envelope(request, Algorithm::kFlat, 0, 0, 0);
-    operation_.emplace(1, std::move(request), std::move(plan), call);
+    Call call;
+    call.kind = Kind::kAllreduce;
+    call.name = "x";
+    call.dtype = DType::kFloat32;
+    call.group = group_;
+    const Envelope envelope = make_envelope(call, Algorithm::kFlat, 0, 0, 0);
+    operation_.emplace(1, std::move(call), std::move(plan), envelope);
   }
 
   Operation& operation() { return *operation_; }

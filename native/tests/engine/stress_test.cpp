@@ -17,7 +17,7 @@
 namespace bluecomm::test {
 namespace {
 
-// One operation of a script that all ranks share: enough to make each rank's request
+// One operation of a script that all ranks share: enough to make each rank's call
 // and to know its result.
 struct ScriptStep {
   Kind kind;
@@ -66,15 +66,15 @@ class Player {
 
   RequestId submit(std::size_t s) {
     const ScriptStep& step = script_[s];
-    Request request = make_request(engine_, step.kind, "step" + std::to_string(s),
-                                   inputs_[s], outputs_[s], step.group);
+    Call call = make_call(engine_, step.kind, "step" + std::to_string(s), inputs_[s],
+                          outputs_[s], step.group);
     if (step.kind == Kind::kNeighborAllreduce) {
-      request.self_weight = 0.5;
-      request.sources = {{(rank_ + size_ * 2 - step.hop) % size_, 0.25}};
-      request.destinations = {{(rank_ + step.hop) % size_, 2.0}};
-      if (step.hop % size_ == 0) request.sources = request.destinations = {};
+      call.self_weight = 0.5;
+      call.sources = {{(rank_ + size_ * 2 - step.hop) % size_, 0.25}};
+      call.destinations = {{(rank_ + step.hop) % size_, 2.0}};
+      if (step.hop % size_ == 0) call.sources = call.destinations = {};
     }
-    return engine_.submit(std::move(request));
+    return engine_.submit(std::move(call));
   }
 
   void check_and_scribble(std::size_t s) {
@@ -205,14 +205,14 @@ TEST(stress, remaining_work_is_done_although_no_caller_waits) {
         memories[static_cast<std::size_t>(rank)]->allocate(kCount * sizeof(float));
     const std::span tensor(reinterpret_cast<float*>(block.bytes().data()), kCount);
     for (std::uint64_t round = 1; round <= 10; ++round) {
-      Request request = make_request(engine, Kind::kBroadcast, "x", tensor, tensor);
-      request.root = 1;
+      Call call = make_call(engine, Kind::kBroadcast, "x", tensor, tensor);
+      call.root = 1;
       if (rank == 1) {
-        CHECK_EQ(call(engine, std::move(request)).text, "");
+        CHECK_EQ(run_call(engine, std::move(call)).text, "");
         continue;
       }
       await([&] { return engine.stats().peers[0].channel.messages_received >= round; });
-      const RequestId id = engine.submit(std::move(request));
+      const RequestId id = engine.submit(std::move(call));
       await([&] { return engine.done(id); });
       engine.release(id);
     }
@@ -243,8 +243,8 @@ TEST(stress, threads_of_one_rank_call_at_once) {
         for (int round = 0; round < 50; ++round) {
           std::fill(tensor.begin(), tensor.end(), static_cast<float>(rank + round));
           const Status status =
-              call(engine, make_request(engine, Kind::kAllreduce,
-                                        "thread" + std::to_string(t), tensor, tensor));
+              run_call(engine, make_call(engine, Kind::kAllreduce,
+                                         "thread" + std::to_string(t), tensor, tensor));
           CHECK_EQ(status.text, "");
           CHECK_EQ(tensor[1999], static_cast<float>(3 + 3 * round));
         }
@@ -260,7 +260,7 @@ TEST(stress, the_progress_thread_serves_callers_that_only_poll) {
     for (int round = 0; round < 30; ++round) {
       std::vector<float> tensor(100000, static_cast<float>(rank + 1));
       const RequestId id =
-          engine.submit(make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+          engine.submit(make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
       const Clock::time_point limit = Clock::now() + kDeadline;
       while (!engine.done(id) && Clock::now() < limit) {
         std::this_thread::sleep_for(200us);
@@ -269,7 +269,7 @@ TEST(stress, the_progress_thread_serves_callers_that_only_poll) {
       CHECK_EQ(tensor[99999], 3.0F);
       engine.release(id);
       // A blocking call takes the lead from the thread.
-      CHECK_EQ(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})).text,
+      CHECK_EQ(run_call(engine, make_call(engine, Kind::kBarrier, "b", {}, {})).text,
                "");
     }
   });
@@ -294,7 +294,7 @@ TEST(stress, ranks_that_die_at_any_time_leave_no_operation_hanging) {
       std::vector<float> tensor(50000);
       for (int round = 0; round < 1000; ++round) {
         const Status status =
-            call(engine, make_request(engine, Kind::kAllreduce, "x", tensor, tensor));
+            run_call(engine, make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
         if (status.ok()) continue;
         CHECK_EQ(static_cast<int>(status.code), static_cast<int>(Code::kPeerLost));
         return;

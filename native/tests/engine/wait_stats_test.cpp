@@ -42,9 +42,9 @@ TEST(wait_stats, counts_bytes_and_calls_by_kind_and_peer) {
   EngineWorld world(2);
   world.run([](int, Engine& engine) {
     std::vector<float> a(4, 1.0F);
-    CHECK(call(engine, make_request(engine, Kind::kAllreduce, "a", a, a)).ok());
-    CHECK(call(engine, make_request(engine, Kind::kAllreduce, "a", a, a)).ok());
-    CHECK(call(engine, make_request(engine, Kind::kBarrier, "b", {}, {})).ok());
+    CHECK(run_call(engine, make_call(engine, Kind::kAllreduce, "a", a, a)).ok());
+    CHECK(run_call(engine, make_call(engine, Kind::kAllreduce, "a", a, a)).ok());
+    CHECK(run_call(engine, make_call(engine, Kind::kBarrier, "b", {}, {})).ok());
   });
   const Stats stats = world.engine(0).stats();
   REQUIRE(stats.kinds.size() == 2);
@@ -74,7 +74,7 @@ TEST(wait_stats, counts_a_wait_for_the_one_who_came_last) {
     // Each rank calls a while after rank 0 has begun to wait for it.
     if (rank > 0) await_waiting(world.engine(0), rank);
     if (rank > 0) std::this_thread::sleep_for(rank * 150ms);
-    CHECK(call(engine, make_request(engine, Kind::kAllreduce, "a", a, a)).ok());
+    CHECK(run_call(engine, make_call(engine, Kind::kAllreduce, "a", a, a)).ok());
   });
   const Stats stats = world.engine(0).stats();
   const EdgeStats last = edge_of(stats, 2, Kind::kAllreduce);
@@ -90,9 +90,9 @@ TEST(wait_stats, counts_failures) {
   EngineWorld world(2);
   std::vector<float> a(4, 1.0F);
   Engine& engine = world.engine(0);
-  Request request = make_request(engine, Kind::kAllreduce, "a", a, a);
-  request.deadline = Clock::now() + 10ms;
-  CHECK(call(engine, std::move(request)).code == Code::kTimedOut);
+  Call call = make_call(engine, Kind::kAllreduce, "a", a, a);
+  call.deadline = Clock::now() + 10ms;
+  CHECK(run_call(engine, std::move(call)).code == Code::kTimedOut);
   const Stats stats = engine.stats();
   REQUIRE(stats.kinds.size() == 1);
   CHECK_EQ(stats.kinds[0].second.failures, 1U);
@@ -128,7 +128,7 @@ TEST(wait_stats, records_the_life_of_an_operation) {
     if (rank == 1) await_waiting(world.engine(0), 1);
     std::this_thread::sleep_for(rank * 20ms);
     std::vector<float> a(4, 1.0F);
-    CHECK(call(engine, make_request(engine, Kind::kAllreduce, "a", a, a)).ok());
+    CHECK(run_call(engine, make_call(engine, Kind::kAllreduce, "a", a, a)).ok());
   });
   auto events = events_in(path);
   std::filesystem::remove(path);

@@ -288,9 +288,9 @@ struct FailedOperation {
   FailedOperation() {
     fake->hold();
     Engine& other = world.engine(1);
-    theirs = other.submit(make_request(other, Kind::kBroadcast, "x", input, output));
+    theirs = other.submit(make_call(other, Kind::kBroadcast, "x", input, output));
     Engine& engine = world.engine(0);
-    id = engine.submit(make_request(engine, Kind::kBroadcast, "x", input, own));
+    id = engine.submit(make_call(engine, Kind::kBroadcast, "x", input, own));
     await([&] { return !fake->held().empty(); });
     engine.fail(id, {Code::kMismatch, "enough", 0});
     CHECK_EQ(engine.wait(id, Clock::now() + kDeadline)->text, "enough");

@@ -109,7 +109,7 @@ InprocOptions options_of(bool shares_memory) {
 void barrier(Engine& engine) {
   std::vector<float> nothing;
   CHECK_EQ(
-      call(engine, make_request(engine, Kind::kBarrier, "", nothing, nothing)).text,
+      run_call(engine, make_call(engine, Kind::kBarrier, "", nothing, nothing)).text,
       "");
 }
 
@@ -305,8 +305,8 @@ TEST(window, a_window_in_use_cannot_be_removed) {
 struct Unanswered {
   Unanswered(End& end, Engine& engine, std::vector<float>& tensor)
       : lock(end.start_lock(1)),
-        operation(engine.submit(
-            make_request(engine, Kind::kAllreduce, "a", tensor, tensor))) {}
+        operation(
+            engine.submit(make_call(engine, Kind::kAllreduce, "a", tensor, tensor))) {}
 
   const RequestId lock;
   const RequestId operation;
@@ -372,7 +372,7 @@ TEST(window, deadlines_of_operations_and_window_requests_are_extended) {
       const RequestId lock = engine.with_windows([&](WindowService& service) {
         return service.lock(end.window, 0, Clock::now() + 50ms)->id();
       });
-      Request request = make_request(engine, Kind::kAllreduce, "late", tensor, tensor);
+      Call request = make_call(engine, Kind::kAllreduce, "late", tensor, tensor);
       request.deadline = Clock::now() + 50ms;
       const RequestId operation = engine.submit(std::move(request));
       for (const RequestId id : {lock, operation}) engine.extend_deadline(id, 300ms);

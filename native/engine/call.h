@@ -32,7 +32,7 @@ using Weight = std::pair<int, double>;
 
 // One call of an operation on this rank. The caller owns the memory, which must stay
 // valid until the operation has completed.
-struct Request {
+struct Call {
   Kind kind = Kind::kBarrier;
   std::string name;
   std::shared_ptr<const Group> group;
