@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <stdexcept>
 #include <utility>
 
@@ -214,11 +215,18 @@ void WindowService::note_exchange(const Part& part) {
       part.request->window()->config().nbytes);
 }
 
+// Sends the question of a part. Ends the part, which must not be used afterwards, if
+// the transport fails.
 void WindowService::send(Part& part) {
   Channel* const channel = peers_.channel(part.peer);
   if (channel == nullptr) return;  // fail_gone() will end the part
   const Header header = header_of(part.message, part.payload.size());
-  part.outgoing = channel->send(header, part.payload);
+  try {
+    part.outgoing = channel->send(header, part.payload);
+  } catch (const std::exception& error) {  // thrown by the transport
+    end_part(part.message.request,
+             {Code::kInternal, part.request->label() + ": " + error.what(), -1});
+  }
 }
 
 void WindowService::end_part(RequestId number, Status status) {

@@ -8,6 +8,8 @@
 #include "engine/engine.h"
 #include "tests/check.h"
 #include "tests/engine/engine_world.h"
+#include "tests/window/windows.h"
+#include "window/calls.h"
 
 namespace bluecomm::test {
 namespace {
@@ -149,6 +151,48 @@ TEST(broken_transport, an_operation_that_cannot_send_fails_alone) {
       run_call(engine, make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
   CHECK_EQ(static_cast<int>(status.code), static_cast<int>(Code::kInternal));
   CHECK_EQ(status.text, "allreduce 'x' on rank 0: no send");
+  engine.close(kDeadline);
+}
+
+TEST(broken_transport, a_put_that_cannot_be_sent_fails_alone) {
+  BreakableWorld broken;
+  const std::vector<double> values{1.0};
+  std::vector<std::shared_ptr<Window>> windows;
+  std::vector<RequestId> opens;
+  for (int rank = 0; rank < 2; ++rank) {
+    WindowConfig config;
+    config.id = 7;
+    config.name = "x";
+    config.rank = rank;
+    config.dtype = DType::kFloat64;
+    config.nbytes = sizeof(double);
+    config.in_neighbors = config.out_neighbors = {1 - rank};
+    windows.push_back(
+        std::make_shared<Window>(config, bytes_of(values), allocate_aligned));
+    opens.push_back(broken.world.engine(rank).with_windows([&](WindowService& service) {
+      return service.open(windows.back(), Clock::now() + kDeadline)->id();
+    }));
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK_EQ(result_of(broken.world.engine(rank), opens[rank]).text, "");
+  }
+
+  Engine& engine = broken.world.engine(0);
+  const WindowPut call{bytes_of(values), {{1, 1.0}}, false, false};
+  broken.state = Breaks::kSends;
+  for (int i = 0; i < 2; ++i) {
+    const RequestId id =
+        put(engine, windows[0], call, Clock::now() + kDeadline, /*blocking=*/false);
+    REQUIRE(id != 0);
+    const Status status = result_of(engine, id);
+    CHECK_EQ(static_cast<int>(status.code), static_cast<int>(Code::kInternal));
+    CHECK_EQ(status.text, "win_put 'x' on rank 0: no send");
+  }
+  broken.state = Breaks::kNothing;
+  CHECK_EQ(
+      result_of(engine, put(engine, windows[0], call, Clock::now() + kDeadline, false))
+          .text,
+      "");
   engine.close(kDeadline);
 }
 
