@@ -21,11 +21,11 @@ import types
 import typing
 
 from bluecomm import topology as topology
+from bluecomm import topology_util as topology_util
 from bluecomm._version import __version__ as __version__
 from bluecomm.active_topology import *
 from bluecomm.basics import *
 from bluecomm.basics import ProcessSet
-from bluecomm.compat import topology_util as topology_util
 from bluecomm.compat.bluefog import *
 from bluecomm.compat.horovod import *
 from bluecomm.compat.topology_util import *

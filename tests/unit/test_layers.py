@@ -23,7 +23,7 @@ BLUECOMM = [
     # Planned: docs/architecture.md says what they will hold.
     {"torch_backend", "lightning", "elastic", "data"},
     {"optim"},
-    {"compat"},
+    {"compat", "topology_util"},
     # Functions of the root module that no operation calls.
     {"basics", "active_topology", "timeline"},
     {"window"},

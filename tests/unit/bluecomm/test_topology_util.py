@@ -1,5 +1,7 @@
 """The module that BlueFog's scripts import."""
 
+import importlib
+
 import bluecomm
 from bluecomm import topology, topology_util
 
@@ -40,3 +42,9 @@ def test_every_listed_name_exists():
     for module in (topology, topology_util):
         assert module.__all__ == sorted(set(module.__all__))
         assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_scripts_may_import_from_the_module():
+    module = importlib.import_module("bluecomm.topology_util")
+    assert module is topology_util
+    assert module.RingGraph is topology.RingGraph
