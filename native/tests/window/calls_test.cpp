@@ -161,7 +161,7 @@ TEST(window_calls, an_update_is_counted) {
 
 // If the call took the progress lock, it would never return.
 TEST(window_calls, shared_memory_needs_no_progress_lock) {
-  EngineWorld world(1);
+  EngineWorld world(2);
   Windows windows;
   const WindowPut call{bytes_of(windows.two), {{kShared, 1.0}}};
   world.engine(0).lock_for_fork();
