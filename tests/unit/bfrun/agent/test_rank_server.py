@@ -87,6 +87,7 @@ def test_a_welcome_then_frames_both_ways(agent):
             "sent an invalid 'hello': field 'rank' is '1', expected an integer",
         ),
     ],
+    ids=["unknown-rank", "unexpected-frame", "invalid-field"],
 )
 def test_a_refused_process_gets_the_reason_and_a_closed_connection(agent, data, text):
     client = Client(agent)
