@@ -67,19 +67,24 @@ def blocking_in_place(
 
 
 def nonblocking(
-    start: Callable[Concatenate[Form, Arguments], Handle[Result]], note: str = ""
+    start: Callable[Concatenate[Form, Arguments], Handle[Result]],
+    note: str = "",
+    *,
+    has_input: bool = True,
 ) -> Callable[Arguments, Handle[Result]]:
     """Return the form that returns a handle at once.
 
     Args:
         start: Starts the operation in any form.
         note: Sentence for the docstring.
+        has_input: The operation reads a tensor of the caller, until it has ended.
     """
 
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Handle[Result]:
         return start(NONBLOCKING, *args, **kwargs)
 
-    return _published(call, start, NONBLOCKING, _doc_of_nonblocking(start, note))
+    rule = "The input must not change" if has_input else ""
+    return _published(call, start, NONBLOCKING, _doc_of_nonblocking(start, note, rule))
 
 
 def nonblocking_in_place(
@@ -95,7 +100,7 @@ def nonblocking_in_place(
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Handle[Result]:
         return start(NONBLOCKING_IN_PLACE, *args, **kwargs)
 
-    doc = _doc_of_nonblocking(start, note, in_place=True)
+    doc = _doc_of_nonblocking(start, note, "The input must not be used", in_place=True)
     return _published(call, start, NONBLOCKING_IN_PLACE, doc)
 
 
@@ -105,14 +110,13 @@ def _stem(start: Callable[..., Any]) -> str:
 
 
 def _doc_of_nonblocking(
-    start: Callable[..., Any], note: str, *, in_place: bool = False
+    start: Callable[..., Any], note: str, rule: str, *, in_place: bool = False
 ) -> str:
     stem = _stem(start)
     started = f"{stem}_" if in_place else stem
-    rule = "be used" if in_place else "change"
     return (
         f"Start ``{started}`` and return a handle at once.\n\n"
-        f"The input must not {rule} before the handle has been waited for.\n"
+        + (f"{rule} before the handle has been waited for.\n" if rule else "")
         + (f"{note}\n" if note else "")
         + f"Arguments, result and errors are those of ``{stem}``."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.neighbor_weights import SrcWeights
 from bluecomm.runtime import Handle
 from bluecomm.window.live import find
@@ -10,28 +11,14 @@ from bluecomm.window.mutex import win_mutex
 __all__ = ["win_get", "win_get_nonblocking"]
 
 
-def win_get_nonblocking(
+def _win_get(
+    form: Form,
     name: str,
     src_weights: SrcWeights | None = None,
     require_mutex: bool = False,
     *,
     timeout_s: float | None = None,
 ) -> Handle[bool]:
-    """Start ``win_get`` and return a handle at once.
-
-    With ``require_mutex`` it returns when the get has ended. Arguments, result and
-    errors are those of ``win_get``.
-    """
-    return _start(name, src_weights, require_mutex, timeout_s, blocking=False)
-
-
-def win_get(
-    name: str,
-    src_weights: SrcWeights | None = None,
-    require_mutex: bool = False,
-    *,
-    timeout_s: float | None = None,
-) -> bool:
     """Read the own value of each in-neighbor ``j``, times ``src_weights[j]``.
 
     The value replaces the one that ``j`` has left here, for the next ``win_update``. A
@@ -56,17 +43,6 @@ def win_get(
         PeerLostError: A neighbor is lost.
         CommunicationTimeout: Some neighbors did not answer in time.
     """
-    return _start(name, src_weights, require_mutex, timeout_s, blocking=True).wait()
-
-
-def _start(
-    name: str,
-    src_weights: SrcWeights | None,
-    require_mutex: bool,
-    timeout_s: float | None,
-    *,
-    blocking: bool,
-) -> Handle[bool]:
     window = find("win_get", name)
     default = dict.fromkeys(window.in_weights, 1.0)
     sources = window.weights("win_get", "src_weights", src_weights, default)
@@ -78,11 +54,11 @@ def _start(
         return window.start(
             "win_get",
             lambda kept, keep: window.native.get(
-                sources, with_p, limit_s, blocking, kept, keep
+                sources, with_p, limit_s, form.blocking, kept, keep
             ),
             [],
             timeout_s,
-            blocking=blocking,
+            blocking=form.blocking,
         )
 
     if not require_mutex:
@@ -91,3 +67,11 @@ def _start(
     with win_mutex(name, ranks=ranks, timeout_s=timeout_s):
         start().wait()
     return window.finished("win_get", lambda _: True)
+
+
+win_get = blocking(_win_get)
+win_get_nonblocking = nonblocking(
+    _win_get,
+    "With ``require_mutex`` the function returns when the get has ended.",
+    has_input=False,
+)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.neighbor_weights import DstWeights
 from bluecomm.runtime import Handle
 from bluecomm.window.live import LiveWindow, find
@@ -19,7 +20,8 @@ __all__ = [
 ]
 
 
-def win_put_nonblocking(
+def _win_put(
+    form: Form,
     tensor: torch.Tensor,
     name: str,
     self_weight: float | None = None,
@@ -28,35 +30,6 @@ def win_put_nonblocking(
     *,
     timeout_s: float | None = None,
 ) -> Handle[bool]:
-    """Start ``win_put`` and return a handle at once.
-
-    ``tensor`` must not change before the handle has been waited for, and the wait
-    multiplies it by ``self_weight``. Several puts may be outstanding on one window;
-    they take effect in the order of the calls. With ``require_mutex`` the function
-    returns when the put has ended. Arguments, result and errors are those of
-    ``win_put``.
-    """
-    return _start(
-        "win_put",
-        tensor,
-        name,
-        self_weight,
-        dst_weights,
-        require_mutex,
-        timeout_s,
-        blocking=False,
-    )
-
-
-def win_put(
-    tensor: torch.Tensor,
-    name: str,
-    self_weight: float | None = None,
-    dst_weights: DstWeights | None = None,
-    require_mutex: bool = False,
-    *,
-    timeout_s: float | None = None,
-) -> bool:
     """Leave ``dst_weights[j] * tensor`` with each out-neighbor ``j``.
 
     The value replaces the one that this rank has left there before, atomically:
@@ -85,19 +58,12 @@ def win_put(
         PeerLostError: A target is lost; the other targets have the value.
         CommunicationTimeout: Some targets did not answer in time.
     """
-    return _start(
-        "win_put",
-        tensor,
-        name,
-        self_weight,
-        dst_weights,
-        require_mutex,
-        timeout_s,
-        blocking=True,
-    ).wait()
+    weights = self_weight, dst_weights
+    return _start("win_put", form, tensor, name, weights, require_mutex, timeout_s)
 
 
-def win_accumulate_nonblocking(
+def _win_accumulate(
+    form: Form,
     tensor: torch.Tensor,
     name: str,
     self_weight: float | None = None,
@@ -106,59 +72,27 @@ def win_accumulate_nonblocking(
     *,
     timeout_s: float | None = None,
 ) -> Handle[bool]:
-    """Start ``win_accumulate`` and return a handle at once.
-
-    See ``win_put_nonblocking``, which takes the same arguments.
-    """
-    return _start(
-        "win_accumulate",
-        tensor,
-        name,
-        self_weight,
-        dst_weights,
-        require_mutex,
-        timeout_s,
-        blocking=False,
-    )
-
-
-def win_accumulate(
-    tensor: torch.Tensor,
-    name: str,
-    self_weight: float | None = None,
-    dst_weights: DstWeights | None = None,
-    require_mutex: bool = False,
-    *,
-    timeout_s: float | None = None,
-) -> bool:
     """Add ``dst_weights[j] * tensor`` to what this rank has left with neighbor ``j``.
 
     Each value is counted once, whatever ``j`` does at the same time. Arguments, result
     and errors are those of ``win_put``.
     """
+    weights = self_weight, dst_weights
     return _start(
-        "win_accumulate",
-        tensor,
-        name,
-        self_weight,
-        dst_weights,
-        require_mutex,
-        timeout_s,
-        blocking=True,
-    ).wait()
+        "win_accumulate", form, tensor, name, weights, require_mutex, timeout_s
+    )
 
 
 def _start(
     operation: str,
+    form: Form,
     tensor: torch.Tensor,
     name: str,
-    self_weight: float | None,
-    dst_weights: DstWeights | None,
+    weights: tuple[float | None, DstWeights | None],
     require_mutex: bool,
     timeout_s: float | None,
-    *,
-    blocking: bool,
 ) -> Handle[bool]:
+    self_weight, dst_weights = weights
     window = find(operation, name)
     source = window.as_value(tensor, operation)
     targets = window.weights(operation, "dst_weights", dst_weights, window.out_weights)
@@ -179,13 +113,13 @@ def _start(
                 operation == "win_accumulate",
                 with_p,
                 limit_s,
-                blocking,
+                form.blocking,
                 kept,
                 keep,
             ),
             [source],
             timeout_s,
-            blocking=blocking,
+            blocking=form.blocking,
             finish=finish,
         )
 
@@ -209,3 +143,14 @@ def _scale(
             tensor.zero_()
     if with_p:
         window.native.scale_p(weight)
+
+
+_NOTE = """\
+The wait multiplies the tensor by ``self_weight``. Several puts may be outstanding on
+one window; they take effect in the order of the calls. With ``require_mutex`` the
+function returns when the put has ended."""
+
+win_put = blocking(_win_put)
+win_put_nonblocking = nonblocking(_win_put, _NOTE)
+win_accumulate = blocking(_win_accumulate)
+win_accumulate_nonblocking = nonblocking(_win_accumulate, _NOTE)

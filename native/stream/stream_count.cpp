@@ -30,8 +30,8 @@ bool StreamCount::User::is_informative(bool blocked, std::uint64_t bytes,
   } else if (!incomplete_since_) {
     incomplete_since_ = now;
   }
-  return blocked && now - moved_at_ <= kPatience &&
-         now - incomplete_since_.value_or(now) <= kPatience;
+  return blocked && now - moved_at_ <= kMaxPause &&
+         now - incomplete_since_.value_or(now) <= kMaxPause;
 }
 
 void StreamCount::count(const User& user, std::uint64_t bytes, std::size_t streams,
@@ -40,7 +40,7 @@ void StreamCount::count(const User& user, std::uint64_t bytes, std::size_t strea
   if (blocked_users_ == 0) return;
   // Starts over if this process did not run for a while, or if the link does not have
   // all its streams yet.
-  if (passed > kPatience || (user.counts_ && streams < wanted_)) return start_over();
+  if (passed > kMaxPause || (user.counts_ && streams < wanted_)) return start_over();
   blocked_time_ += passed;
   if (user.counts_ && blocked_time_ > Clock::duration::zero()) {
     // `bytes` may fall a little, as the kernel may count more bytes than were written.

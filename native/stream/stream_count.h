@@ -30,12 +30,12 @@ namespace bluecomm::stream {
 // Links of one process to the same host share a count, which measures what they carry
 // together. Each link alone would find that one more stream pays off, at the cost of
 // the others. A link that makes no progress, or does not get its streams, is ignored
-// after kPatience. Links may be used by different threads.
+// after kMaxPause. Links may be used by different threads.
 class StreamCount {
  public:
   static constexpr std::chrono::milliseconds kSettle{20};
   static constexpr std::chrono::milliseconds kTrial{50};
-  static constexpr std::chrono::seconds kPatience{2};
+  static constexpr std::chrono::seconds kMaxPause{2};
   static constexpr std::size_t kUnconditional = 4;
   static constexpr double kGain = 1.15;
 
