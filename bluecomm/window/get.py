@@ -13,6 +13,7 @@ __all__ = ["win_get", "win_get_nonblocking"]
 
 def _win_get(
     form: Form,
+    /,
     name: str,
     src_weights: SrcWeights | None = None,
     require_mutex: bool = False,

@@ -22,6 +22,7 @@ __all__ = [
 
 def _win_put(
     form: Form,
+    /,
     tensor: torch.Tensor,
     name: str,
     self_weight: float | None = None,
@@ -64,6 +65,7 @@ def _win_put(
 
 def _win_accumulate(
     form: Form,
+    /,
     tensor: torch.Tensor,
     name: str,
     self_weight: float | None = None,
