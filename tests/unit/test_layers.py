@@ -35,7 +35,7 @@ BLUECOMM = [
     # Independent of the rest, for programs that do not use bluecomm.
     {"net"},
     {"nccl_net"},
-    {"errors", "config", "_native", "_version"},
+    {"errors", "config", "_native", "_version", "missing_extension", "text_table"},
 ]
 BFRUN = [
     {"__init__", "__main__", "notebook"},
@@ -65,6 +65,7 @@ NATIVE_USERS = {"runtime", "ops", "window", "compression"}
 BFRUN_FROM_BLUECOMM = {
     *("bfrun.addresses", "bfrun.channel", "bfrun.errors", "bfrun.frames"),
     *("bfrun.probe", "bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
+    "bfrun.wording",
 }
 # Sent to hosts that may have only Python.
 AGENT_ROOTS = {"bfrun.agent.agent", "bfrun.launch.bootstrap", "bfrun.agent.guard"}
