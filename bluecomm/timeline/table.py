@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bluecomm.text_table import align
 from bluecomm.timeline.reading import COMPUTE
 
 _HEADINGS = (
@@ -17,11 +18,7 @@ def describe(totals: Mapping[str, Any]) -> str:
     """Return the ``otherData`` of a timeline as a table and two remarks."""
     last = {each["rank"]: each for each in totals["called_last"]}
     rows = [_HEADINGS, *(_row(each, totals, last) for each in totals["ranks"])]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
-    lines = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+    lines = align(rows)
     if last:
         slowest = max(last.values(), key=lambda each: each["after_first_s"])
         late_ms = 1e3 * slowest["after_first_s"] / slowest["times"]

@@ -7,6 +7,8 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
+from bfrun.wording import count
+from bluecomm.text_table import align
 from bluecomm.topology.consensus import (
     mean_gap,
     rounds_looked_at,
@@ -18,6 +20,10 @@ from bluecomm.topology.schedule import StaticTopology, TopologySchedule
 from bluecomm.topology.traffic import Traffic, traffic_of
 
 _FRACTION = 1e-6
+_HEADINGS: tuple[str, ...] = (
+    *("topology", "period", "degree", "gap", "rounds"),
+    *("MB/rank", "MB/card", "card most"),
+)
 # The matrices of more ranks take minutes.
 _MOST_RANKS_OF_MATRICES = 256
 
@@ -49,9 +55,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Shows degree, spectral gap, rounds to consensus and bytes of "
         "topologies.",
         epilog=f"NAME is one of {', '.join(NAMES)}. Options follow the name, as in "
-        "BaseGraph:k=2 or RandomMatchings:seed=1.",
+        "BaseGraph:k=2 or MeshGrid2DGraph:shape=2x8.",
     )
-    parser.add_argument("names", nargs="+", metavar="NAME[:OPTION=INTEGER]")
+    parser.add_argument("names", nargs="+", metavar="NAME[:OPTION=VALUE]")
     parser.add_argument("-n", "--ranks", type=int, default=16, help="default: 16")
     parser.add_argument(
         "--ranks-per-machine",
@@ -100,37 +106,31 @@ def _row(label: str, args: argparse.Namespace) -> _Row:
 
 
 def _print(rows: Sequence[_Row], args: argparse.Namespace) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        title=f"{args.ranks} ranks, {args.ranks_per_machine} per machine, "
-        f"{args.parameters_mb:g} MB of parameters"
-    )
-    table.add_column("topology", no_wrap=True)
-    for heading in (
-        "period",
-        "degree",
-        "spectral gap",
-        f"rounds to {_FRACTION:g}",
-        "MB/step, rank",
-        "MB/step, card",
-        "card at most",
-    ):
-        table.add_column(heading, justify="right")
+    cells = [_HEADINGS]
     for row in rows:
         period = row.schedule.period
-        table.add_row(
-            row.label,
-            "-" if period is None else str(period),
-            str(row.traffic.rank_most),
-            "-" if row.gap is None else f"{row.gap:.3g}",
-            _rounds(row, args.ranks),
-            f"{row.traffic.rank_mean * args.parameters_mb:.4g}",
-            f"{row.traffic.card_mean * args.parameters_mb:.4g}",
-            f"{row.traffic.card_most * args.parameters_mb:.4g}",
+        cells.append(
+            (
+                row.label,
+                "-" if period is None else str(period),
+                str(row.traffic.rank_most),
+                "-" if row.gap is None else f"{row.gap:.3g}",
+                _rounds(row, args.ranks),
+                f"{row.traffic.rank_mean * args.parameters_mb:.4g}",
+                f"{row.traffic.card_mean * args.parameters_mb:.4g}",
+                f"{row.traffic.card_most * args.parameters_mb:.4g}",
+            )
         )
-    Console(width=140).print(table)
+    print(
+        f"{count(args.ranks, 'rank')}, {args.ranks_per_machine} per machine, "
+        f"{args.parameters_mb:g} MB of parameters"
+    )
+    print("\n".join(align(cells, left=1)))
+    print(
+        f"gap: spectral gap; rounds: to {_FRACTION:g} of the first consensus distance; "
+        "MB: sent per step by a\nrank, by a machine's network card on average, and by "
+        "the busiest card at most"
+    )
 
 
 def _rounds(row: _Row, ranks: int) -> str:
@@ -141,7 +141,9 @@ def _rounds(row: _Row, ranks: int) -> str:
 
 def _plot(row: _Row, file: str) -> None:
     schedule = row.schedule
-    about = f"{row.label}, {schedule.size} ranks, degree {row.traffic.rank_most}"
+    about = (
+        f"{row.label}, {count(schedule.size, 'rank')}, degree {row.traffic.rank_most}"
+    )
     if row.gap is not None:
         about += f", gap {row.gap:.3g}"
     if isinstance(schedule, StaticTopology):

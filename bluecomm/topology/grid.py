@@ -81,8 +81,8 @@ def _default_columns(size: int) -> int:
 
 def _columns(shape: Sequence[int], size: int) -> int:
     """Return the number of columns of a shape that must have ``size`` cells."""
-    if len(shape) != 2:
-        raise ValueError(f"shape must be (nrows, ncols), got {tuple(shape)}")
+    if not isinstance(shape, Sequence) or len(shape) != 2:
+        raise ValueError(f"shape must be (nrows, ncols), got {shape!r}")
     nrows = check_integer(shape[0], "nrows", minimum=1)
     ncols = check_integer(shape[1], "ncols", minimum=1)
     if nrows * ncols != size:

@@ -43,10 +43,11 @@ NAMES = (*STATIC, *SCHEDULES)
 
 
 def make_topology(label: str, size: int, ranks_per_machine: int) -> TopologySchedule:
-    """Return the topology named ``NAME[:OPTION=INTEGER]...``.
+    """Return the topology named ``NAME[:OPTION=VALUE]...``.
 
     Args:
-        label: For example ``RingGraph:connect_style=2``; case does not matter.
+        label: For example ``RingGraph:connect_style=2``, or with a shape
+            ``MeshGrid2DGraph:shape=2x8``; the case of the name does not matter.
         size: Number of ranks.
         ranks_per_machine: For topologies that depend on machines.
 
@@ -60,19 +61,32 @@ def make_topology(label: str, size: int, ranks_per_machine: int) -> TopologySche
     name = known[name.lower()]
     make: Callable[..., Any] = STATIC[name] if name in STATIC else SCHEDULES[name]
     taken = [each for each in inspect.signature(make).parameters if each != "size"]
-    given: dict[str, int] = {}
+    given: dict[str, int | tuple[int, ...]] = {}
     if "local_size" in taken:
         given["local_size"] = min(ranks_per_machine, size)
     for option in options:
-        key, _, value = option.partition("=")
-        if key not in taken or not value.isdecimal():
+        key, _, text = option.partition("=")
+        value = _value(key, text)
+        if key not in taken or value is None:
             known_options = (
-                f"the options {', '.join(taken)}, each with an integer, as in "
-                f"{name}:{taken[0]}=1"
-                if taken
-                else "no options"
+                f"the options {', '.join(map(_form, taken))}" if taken else "no options"
             )
             raise ValueError(f"{name} takes {known_options}; got {option!r}")
-        given[key] = int(value)
+        given[key] = value
     made = make(size, **given)
     return made if isinstance(made, TopologySchedule) else StaticTopology(made)
+
+
+def _form(option: str) -> str:
+    """Return how an option is written."""
+    return f"{option}=ROWSxCOLUMNS" if option == "shape" else f"{option}=INTEGER"
+
+
+def _value(option: str, text: str) -> int | tuple[int, ...] | None:
+    """Return the value that a text stands for, or ``None`` if it has the wrong form."""
+    numbers = text.split("x") if option == "shape" else [text]
+    if not all(number.isdecimal() for number in numbers):
+        return None
+    if option == "shape":
+        return tuple(map(int, numbers)) if len(numbers) == 2 else None
+    return int(text)

@@ -6,6 +6,7 @@ import math
 import os
 from typing import TYPE_CHECKING
 
+from bfrun.wording import count
 from bluecomm.topology.mixing import spectral_gap
 from bluecomm.topology.schedule import StaticTopology, TopologySchedule
 
@@ -64,7 +65,7 @@ def plot_topology(
 def describe(graph: nx.DiGraph[int]) -> str:
     """Describe a graph by its ranks, its degree and, if defined, its spectral gap."""
     degree = max(len(set(graph.successors(rank)) - {rank}) for rank in graph)
-    text = f"{len(graph)} ranks, degree {degree}"
+    text = f"{count(len(graph), 'rank')}, degree {degree}"
     try:
         return f"{text}, gap {spectral_gap(graph):.2f}"
     except ValueError:

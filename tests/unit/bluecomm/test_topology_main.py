@@ -14,8 +14,7 @@ from bluecomm.topology.names import NAMES, SCHEDULES, STATIC, make_topology
 
 def cells(text, name):
     """Return the cells of the row that begins with a name."""
-    row = next(line for line in text.splitlines() if line.startswith(f"│ {name} "))
-    return [cell.strip() for cell in row.strip("│").split("│")]
+    return next(row for line in text.splitlines() if (row := line.split())[0] == name)
 
 
 def test_the_table_shows_costs_and_mixing(capsys):
@@ -40,6 +39,18 @@ def test_topologies_of_machines_get_the_machine_size(capsys):
     assert main(["InnerOuterRing", "-n", "8", "--ranks-per-machine", "4"]) == 0
     row = cells(capsys.readouterr().out, "InnerOuterRing")
     assert row[-2:] == ["20", "20"]
+
+
+def test_an_option_may_be_a_shape(capsys):
+    assert main(["MeshGrid2DGraph:shape=1x4", "RingGraph", "-n", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert cells("\n".join(lines), "MeshGrid2DGraph:shape=1x4")[2] == "2"
+    assert all(len(line) < 100 for line in lines)
+
+
+def test_one_rank_is_singular(capsys):
+    assert main(["StarGraph", "-n", "1"]) == 0
+    assert capsys.readouterr().out.startswith("1 rank, ")
 
 
 def test_large_graphs_have_no_matrix_columns(capsys):
@@ -73,8 +84,10 @@ def test_all_schedules_and_graphs_have_names():
     ("arguments", "text"),
     [
         (["Tree"], "topology must be one of .*, RingGraph, .* got 'Tree'"),
-        (["RingGraph:base=2"], r"takes the options connect_style, .* got 'base=2'"),
+        (["RingGraph:base=2"], "takes the options connect_style=INTEGER; got 'base=2'"),
         (["StarGraph:center_rank=x"], "got 'center_rank=x'"),
+        (["MeshGrid2DGraph:shape=3", "-n", "4"], "shape=ROWSxCOLUMNS; got 'shape=3'"),
+        (["MeshGrid2DGraph:shape=2x3", "-n", "4"], "must have 4 cells, got 2 x 3"),
         (["FullyConnectedGraph:a=1"], "takes no options"),
         (["HypercubeGraph", "-n", "6"], "power of 2"),
         (["RingGraph", "-n", "0"], "must be above 0"),
