@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from bluecomm.text_table import align
+
 if TYPE_CHECKING:
     from bluecomm._native import EngineCounters, PeerCounters
 
@@ -144,6 +146,61 @@ class Stats:
         if not any(each.wait_s for each in self.neighbors):
             return None
         return max(self.neighbors, key=lambda each: each.wait_s).rank
+
+    def __str__(self) -> str:
+        """Return a table of the neighbors and one of the kinds of operations."""
+        lines = [
+            f"in {self.age_s:.3f} s: {_readable(self.bytes_sent)} sent, "
+            f"{_readable(self.bytes_received)} received, "
+            f"{self.exposed_s:.3f} s of exposed communication"
+        ]
+        if self.neighbors:
+            rows = [_NEIGHBOR_HEADINGS, *map(_neighbor_row, self.neighbors)]
+            lines += ["", *align(rows)]
+        if self.operations:
+            named = sorted(self.operations.items())
+            rows = [_OPERATION_HEADINGS, *(_operation_row(*each) for each in named)]
+            lines += ["", *align(rows, left=1)]
+        return "\n".join(lines)
+
+
+_NEIGHBOR_HEADINGS: tuple[str, ...] = (
+    *("neighbor", "host", "transport", "sent", "received", "waited s", "late s"),
+)
+_OPERATION_HEADINGS: tuple[str, ...] = (
+    *("operation", "calls", "failures", "duration s", "exposed s"),
+)
+
+
+def _neighbor_row(one: NeighborStats) -> tuple[str, ...]:
+    return (
+        str(one.rank),
+        one.host,
+        one.transport,
+        _readable(one.bytes_sent),
+        _readable(one.bytes_received),
+        f"{one.wait_s:.3f}",
+        f"{one.late_s:.3f}",
+    )
+
+
+def _operation_row(kind: str, one: OperationStats) -> tuple[str, ...]:
+    return (
+        kind,
+        str(one.calls),
+        str(one.failures),
+        f"{one.duration_s:.3f}",
+        f"{one.exposed_s:.3f}",
+    )
+
+
+def _readable(nbytes: int) -> str:
+    """Return a number of bytes with a decimal prefix, such as ``1.50 MB``."""
+    value, prefixes = float(nbytes), iter(("kB", "MB", "GB", "TB", "PB"))
+    unit = "B"
+    while value >= 1000 and (larger := next(prefixes, None)):
+        value, unit = value / 1000, larger
+    return f"{nbytes} B" if unit == "B" else f"{value:.3g} {unit}"
 
 
 def to_stats(counted: EngineCounters, hosts: Mapping[int, str]) -> Stats:

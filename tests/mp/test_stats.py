@@ -44,6 +44,11 @@ def test_bytes_are_those_of_the_topology(transport: str) -> None:
         assert stats.operations["neighbor_allreduce"].calls == 1
         assert stats.operations["neighbor_allreduce"].failures == 0
         assert {each.transport for each in stats.neighbors} == {transport}
+        table = str(stats).splitlines()
+        assert [line.split()[0] for line in table[3:5]] == [
+            str(each.rank) for each in stats.neighbors
+        ]
+        assert ["neighbor_allreduce", "1", "0"] in [row.split()[:3] for row in table]
 
 
 def wait_for_a_late_rank(folder: Path) -> tuple[bf.Stats, bf.Stats]:
