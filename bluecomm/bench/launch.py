@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bluecomm.bench.arguments import count, why_not_written
 from bluecomm.bench.subcommand import Subparsers
+from bluecomm.bench.terminal import show_table
 
 FORMAT = "bluecomm.bench.launch/1"
 
@@ -200,7 +201,6 @@ def run_all(commands: Sequence[Sequence[str]]) -> None:
 
 def print_table(launches: Sequence[Launch]) -> None:
     """Print one row per size of job."""
-    from rich.console import Console
     from rich.table import Table
 
     cores = len(os.sched_getaffinity(0))
@@ -229,4 +229,4 @@ def print_table(launches: Sequence[Launch]) -> None:
             f"{launch.init_s:.3f}",
             f"{launch.barrier_s:.4f}",
         )
-    Console(width=110).print(table)
+    show_table(table)

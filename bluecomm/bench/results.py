@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bfrun.wording import count
 from bluecomm.bench.stored import stored
 
 FORMAT = "bluecomm.bench.ops/1"
@@ -71,8 +72,8 @@ class Results:
             "inputs_written", False
         )
         return (
-            f"{len(self.layout)} ranks on {machines} machine{'s' * (machines > 1)}, "
-            f"{self.about['cores']} cores{written}"
+            f"{count(len(self.layout), 'rank')} on {count(machines, 'machine')}, "
+            f"{count(self.about['cores'], 'core')}{written}"
         )
 
     def save(self, path: Path) -> None:

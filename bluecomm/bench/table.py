@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from bluecomm.bench.operations import OPERATIONS
 from bluecomm.bench.results import GLOO, LIMIT, MPI, Measurement, Results
 from bluecomm.bench.sizes import readable_size
+from bluecomm.bench.terminal import show_table
 
 # Numbers are right-aligned. The last three columns compare with peers.
 _TEXTS = ("operation", "size", "library")
@@ -32,14 +33,13 @@ def ratios(own: Measurement, peers: Mapping[str, Measurement]) -> list[str]:
 
 def print_table(results: Results) -> None:
     """Print one row per measurement, and the notes."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(
         title=f"one blocking call on {results.where()}; slowest rank, median of rounds"
     )
     for heading in _TEXTS:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     for heading in (*_NUMBERS, *_RATIOS):
         table.add_column(heading, justify="right")
     for (operation, dtype, nbytes), peers in results.by_case().items():
@@ -58,12 +58,11 @@ def print_table(results: Results) -> None:
             )
             texts = ["", ""]
         table.add_section()
-    console = Console(width=130)
-    console.print(table)
+    show_table(table)
     for name, version in results.about["libraries"].items():
-        console.print(f"{name}: {version}")
+        print(f"{name}: {version}")
     for note in results.notes:
-        console.print(f"note: {note}")
+        print(f"note: {note}")
 
 
 def number(value: float) -> str:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from bfrun.wording import count
 from bluecomm import (
     ProcessSet,
     barrier,
@@ -136,8 +137,9 @@ def _show_paces(args: argparse.Namespace, layers: list[Layer]) -> int:
         (alike, uneven), comm, contenders, slow_rank, _effort(args), _say
     )
     if rank() == 0:
-        title = f"{args.model or args.layers}, {size()} ranks, step of {args.step_ms:g}"
-        print_paces(paces, f"{title} ms, rank {slow_rank} {factor:g} times as long")
+        title = f"{args.model or args.layers}, {count(size(), 'rank')}"
+        step = f"step of {args.step_ms:g} ms, rank {slow_rank} {factor:g} times as long"
+        print_paces(paces, f"{title}, {step}")
         if args.json:
             write_paces(paces, args.json)
     return 0

@@ -7,8 +7,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from bfrun.wording import count
+from bluecomm.bench.curves import colours
 from bluecomm.bench.prediction.links import Cluster
 from bluecomm.bench.prediction.steps import Prediction
+from bluecomm.bench.terminal import show_table
 from bluecomm.bench.training.measuring import StepTime
 
 FORMAT = "bluecomm.bench.simulate/1"
@@ -20,7 +23,7 @@ def describe(cluster: Cluster) -> str:
     return (
         f"network {1e6 * network.alpha_s:.0f} us + {_gbit(network.beta_s):.3g} Gbit/s, "
         f"memory {1e6 * memory.alpha_s:.0f} us + {_gbit(memory.beta_s) / 8:.3g} GB/s, "
-        f"{cluster.ranks_per_machine} ranks per machine"
+        f"{count(cluster.ranks_per_machine, 'rank')} per machine"
     )
 
 
@@ -30,12 +33,11 @@ def _gbit(beta_s: float) -> float:
 
 def print_predictions(cluster: Cluster, predictions: Sequence[Prediction]) -> None:
     """Print one row per number of ranks and algorithm."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"predicted: {describe(cluster)}")
     table.add_column("ranks", justify="right")
-    table.add_column("algorithm", overflow="fold")
+    table.add_column("algorithm")
     for heading in (
         "ms/step",
         "efficiency",
@@ -56,17 +58,16 @@ def print_predictions(cluster: Cluster, predictions: Sequence[Prediction]) -> No
             str(one.connections),
             f"{one.memory_mb:.0f}",
         )
-    Console(width=110).print(table)
+    show_table(table)
 
 
 def print_comparison(pairs: Sequence[tuple[Prediction, StepTime]]) -> None:
     """Print predicted and measured steps side by side."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title="predicted and measured")
     table.add_column("ranks", justify="right")
-    table.add_column("algorithm", overflow="fold")
+    table.add_column("algorithm")
     for heading in ("predicted ms", "measured ms", "difference"):
         table.add_column(heading, justify="right")
     for predicted, measured in pairs:
@@ -77,7 +78,7 @@ def print_comparison(pairs: Sequence[tuple[Prediction, StepTime]]) -> None:
             f"{measured.median_ms:.1f}",
             f"{100 * (predicted.step_ms / measured.median_ms - 1):+.1f} %",
         )
-    Console(width=110).print(table)
+    show_table(table)
 
 
 def write(file: Path, cluster: Cluster, predictions: Sequence[Prediction]) -> None:
@@ -96,15 +97,17 @@ def plot(file: Path, cluster: Cluster, predictions: Sequence[Prediction]) -> Non
     from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(8.5, 4.5), layout="constrained")
     axes = figure.subplots()
     labels = list(dict.fromkeys(one.contender for one in predictions))
+    colour_of = dict(zip(labels, colours(len(labels)), strict=True))
     for position, label in enumerate(labels):
         own = [one for one in predictions if one.contender == label]
         share = [100 * one.efficiency for one in own]
         # Each line is thinner than the one before, so that equal lines stay visible.
-        width = 0.8 * (len(labels) - position)
-        axes.plot([one.ranks for one in own], share, label=label, linewidth=width)
+        width = 1 + 4 * (1 - position / len(labels))
+        ranks = [one.ranks for one in own]
+        axes.plot(ranks, share, color=colour_of[label], label=label, linewidth=width)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.set_ylim(0, 105)
@@ -112,5 +115,5 @@ def plot(file: Path, cluster: Cluster, predictions: Sequence[Prediction]) -> Non
     axes.set_ylabel("efficiency, %")
     axes.set_title(describe(cluster), fontsize="small")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside right upper")
     figure.savefig(file, dpi=120)

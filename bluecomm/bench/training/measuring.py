@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+from bfrun.wording import count
 from bluecomm import allgather_object, barrier
 from bluecomm.bench.training.contenders import ALONE, Contender, Trainer, Training
 from bluecomm.runtime import Communicator
@@ -86,7 +87,7 @@ def measure(
     """
     mine: list[list[Turn]] = []
     for number in range(effort.rounds):
-        say(f"{comm.size} ranks, round {number + 1} of {effort.rounds}")
+        say(f"{count(comm.size, 'rank')}, round {number + 1} of {effort.rounds}")
         turns = []
         for contender in contenders:
             barrier()

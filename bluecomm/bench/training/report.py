@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bluecomm.bench.curves import Colour, colours
 from bluecomm.bench.stored import stored
+from bluecomm.bench.terminal import show_table
 from bluecomm.bench.training.contenders import ALONE
 from bluecomm.bench.training.measuring import StepTime
 
@@ -73,14 +75,13 @@ class TrainReport:
 
     def print(self) -> None:
         """Print a table, sorted by number of ranks."""
-        from rich.console import Console
         from rich.table import Table
 
         nbytes = sum(self.layer_nbytes)
         kind = "" if self.step_ms is None else f", emulated step {self.step_ms:g} ms"
         table = Table(title=f"{self.model}, {nbytes / 1e6:.1f} MB{kind}")
         table.add_column("ranks", justify="right")
-        table.add_column("algorithm", overflow="fold")
+        table.add_column("algorithm")
         for heading in (
             "ms/step",
             "min",
@@ -103,21 +104,24 @@ class TrainReport:
                 f"{100 * self.efficiency(time):.1f} %",
                 f"{time.cpu_ms:.1f}",
             )
-        Console(width=110).print(table)
+        show_table(table)
 
     def plot(self, file: Path) -> None:
         """Draw time per step and efficiency over the number of ranks."""
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(10, 4.2), layout="constrained")
+        figure = Figure(figsize=(11, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)
-        for label in dict.fromkeys(time.contender for time in self.times):
+        labels = list(dict.fromkeys(time.contender for time in self.times))
+        for label, colour in zip(labels, colours(len(labels)), strict=True):
             own = [time for time in self.times if time.contender == label]
             ranks = [time.ranks for time in own]
-            style = "k--" if label == ALONE else "o-"
-            left.plot(ranks, [time.median_ms for time in own], style, label=label)
+            style: dict[str, str | Colour] = {"color": "black", "linestyle": "--"}
+            if label != ALONE:
+                style = {"marker": "o", "color": colour}
+            left.plot(ranks, [time.median_ms for time in own], **style, label=label)
             share = [100 * self.efficiency(time) for time in own]
-            right.plot(ranks, share, style, label=label)
+            right.plot(ranks, share, **style, label=label)
         counts = sorted({time.ranks for time in self.times})
         for axes, heading in ((left, "ms per step"), (right, "efficiency, %")):
             axes.set_xscale("log", base=2)
@@ -126,7 +130,11 @@ class TrainReport:
             axes.set_xlabel("ranks")
             axes.set_title(heading)
             axes.grid(alpha=0.3)
-        right.legend(fontsize="small", loc="lower left")
+        figure.legend(
+            *right.get_legend_handles_labels(),
+            fontsize="small",
+            loc="outside right upper",
+        )
         kind = "" if self.step_ms is None else f", emulated step of {self.step_ms:g} ms"
         figure.suptitle(f"{self.model}, {sum(self.layer_nbytes) / 1e6:.1f} MB{kind}")
         figure.savefig(file, dpi=120)

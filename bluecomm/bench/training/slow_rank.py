@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bluecomm import allgather_object, barrier
+from bluecomm.bench.terminal import show_table
 from bluecomm.bench.training.contenders import Contender, Trainer
 from bluecomm.bench.training.measuring import Effort, take_turn
 from bluecomm.runtime import Communicator
@@ -87,11 +88,10 @@ def measure_paces(
 
 def print_paces(paces: Sequence[Pace], title: str) -> None:
     """Print a table."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title)
-    table.add_column("algorithm", overflow="fold")
+    table.add_column("algorithm")
     for heading in ("all alike: steps/s", "one slow: the others", "kept", "it"):
         table.add_column(heading, justify="right")
     for pace in paces:
@@ -102,7 +102,7 @@ def print_paces(paces: Sequence[Pace], title: str) -> None:
             f"{100 * pace.kept:.0f} %",
             f"{pace.slow:.1f}",
         )
-    Console(width=90).print(table)
+    show_table(table)
 
 
 def write_paces(paces: Sequence[Pace], file: Path) -> None:
