@@ -34,6 +34,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.torch: | $(BIN)/python
+	@$(BIN)/python -c "import torch" 2>/dev/null || \
+	    echo "downloading $(TORCH): 190 MB without CUDA, several GB with it"
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q "$(TORCH)"
 	touch $@
 
@@ -41,8 +43,15 @@ $(VENV)/.build-tools: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install -q "setuptools>=70.1" "pybind11>=2.11"
 	touch $@
 
-# Editable, so that Python sources need no second install. $(1) is a list of extras.
-install = BUILD_BLUECOMM_JOBS=$(JOBS) $(BIN)/pip install -q --no-build-isolation -e ".[$(1)]"
+compile = BUILD_BLUECOMM_JOBS=$(JOBS) $(BIN)/python setup.py -q build_ext --inplace
+
+# Editable, so that Python sources need no second install. $(1) is a list of extras. pip
+# shows no output of a build: compile first, and pip finds the objects.
+define install
+@echo "compiling the native libraries, which takes a few minutes"
+$(compile)
+$(BIN)/pip install -q --no-build-isolation -e ".[$(1)]"
+endef
 
 PACKAGING := setup.cfg setup.py pyproject.toml
 
@@ -61,7 +70,7 @@ EXTENSION_INPUTS := $(filter-out native/tests/% native/fuzz/%,$(NATIVE))
 
 # After the first install only what changed is compiled again.
 $(VENV)/.extension: $(EXTENSION_INPUTS) setup.py | $(VENV)/.examples
-	BUILD_BLUECOMM_JOBS=$(JOBS) $(BIN)/python setup.py -q build_ext --inplace
+	$(compile)
 	touch $@
 
 build: $(VENV)/.extension

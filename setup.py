@@ -36,6 +36,14 @@ def native_sources(folders: set[str]) -> list[str]:
     )
 
 
+def announce_recompile(obj: str, source: str) -> bool:
+    """Return ``needs_recompile``, and print the name of a file that does."""
+    needed = needs_recompile(obj, source)
+    if needed:
+        print(f"compile {source}", flush=True)
+    return needed
+
+
 def needs_recompile(obj: str, source: str) -> bool:
     """Say whether ``source`` or a header it included is newer than ``obj``."""
     try:
@@ -99,6 +107,6 @@ plugin = make_extension(
 )
 
 ParallelCompile(
-    "BUILD_BLUECOMM_JOBS", default=2, needs_recompile=needs_recompile
+    "BUILD_BLUECOMM_JOBS", default=2, needs_recompile=announce_recompile
 ).install()
 setup(ext_modules=[extension, bench, plugin], cmdclass={"build_ext": BuildNative})
