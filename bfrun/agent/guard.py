@@ -47,7 +47,7 @@ def main(marker: bytes) -> None:
         os.setsid()
     kernel.become_subreaper()
     kernel.set_name("bfrun-guard")
-    folder = tempfile.mkdtemp(prefix="bfrun-", dir=_short_folder())
+    folder = _make_folder()
     read_fd, write_fd = os.pipe()
     guard_pid = os.getpid()
     agent_pid = os.fork()
@@ -62,10 +62,20 @@ def main(marker: bytes) -> None:
     os._exit(Guard(agent_pid, read_fd, folder).run())
 
 
-def _short_folder() -> str:
-    """Return a folder for sockets, whose paths may have at most 107 bytes."""
-    folder = tempfile.gettempdir()
-    return folder if len(folder) <= 60 else "/tmp"
+def _make_folder() -> str:
+    """Make the folder of the job, for sockets and traces.
+
+    The path of a socket may have at most 107 bytes.
+    """
+    try:
+        parent = tempfile.gettempdir()
+        parent = parent if len(parent) <= 60 else "/tmp"
+        return tempfile.mkdtemp(prefix="bfrun-", dir=parent)
+    except OSError as error:
+        sys.exit(
+            f"bfrun's agent: its folder for sockets cannot be made: {error}; free "
+            "space on this host, or name another folder with TMPDIR"
+        )
 
 
 def _run_agent(marker: bytes, folder: str, beat_fd: int, guard_pid: int) -> int:

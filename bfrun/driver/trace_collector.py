@@ -9,8 +9,11 @@ import tempfile
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 
+from bfrun.errors import LaunchError
+from bfrun.files import write_all
 from bfrun.frames import ClockReading, ReadClock, TracePiece
 from bfrun.output.ranges import format_ranks
 from bfrun.trace.clock import ClockEstimate
@@ -34,6 +37,9 @@ class TraceCollector:
         filename: File to write it to.
         hosts: Host name of each rank.
         host_count: Number of agents. With one, there is only one clock.
+
+    Raises:
+        LaunchError: There is no temporary file for the traces.
     """
 
     def __init__(
@@ -45,8 +51,8 @@ class TraceCollector:
         self._compares = host_count > 1
         self._asked = 0
         self._ask_at = 0.0
-        # The file has no name, so it vanishes even if the driver is killed.
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._file = _temporary_file()
+        self._unstored: OSError | None = None
         self._received: dict[int, int] = {}
         self._pieces: dict[tuple[int, str], list[tuple[int, int]]] = {}
         self.heard_at = 0.0
@@ -66,15 +72,25 @@ class TraceCollector:
         )
 
     def take(self, frame: TracePiece) -> None:
-        """Store a piece of the trace of a rank."""
+        """Store a piece of the trace of a rank.
+
+        After the first piece that cannot be stored, it drops all others, and ``finish``
+        says so.
+        """
         self.heard_at = time.monotonic()
         rank = frame.rank
         room = _MAX_RANK_NBYTES - self._received.get(rank, 0)
         packed = base64.b64decode(frame.data, validate=True)
         data = zlib.decompressobj().decompress(packed, max(1, room))
         self._received[rank] = self._received.get(rank, 0) + len(data)
-        start = self._file.seek(0, os.SEEK_END)
-        self._file.write(data)
+        if self._unstored is not None:
+            return
+        try:
+            start = self._file.seek(0, os.SEEK_END)
+            write_all(self._file.fileno(), data)
+        except OSError as error:
+            self._unstored = error
+            return
         pieces = self._pieces.setdefault((rank, frame.file), [])
         pieces.append((start, len(data)))
 
@@ -89,6 +105,8 @@ class TraceCollector:
             )
             for (rank, _), pieces in self._pieces.items()
         ]
+        if not sources and self._unstored is not None:
+            return f"no timeline was written: {_unstored_text(self._unstored)}"
         if not sources:
             return (
                 "no timeline was written: no rank has recorded anything (none has "
@@ -102,6 +120,8 @@ class TraceCollector:
         missing = sorted(set(self._hosts) - set(merged.ranks))
         if missing:
             remarks.append(f"it lacks {_ranks(missing)}")
+        if self._unstored is not None:
+            remarks.append(f"it is incomplete: {_unstored_text(self._unstored)}")
         if merged.dropped:
             remarks.append(
                 f"the oldest {count(merged.dropped, 'event')} did not fit "
@@ -122,6 +142,21 @@ class TraceCollector:
             parts.append(self._file.read(min(length, nbytes)))
             nbytes -= len(parts[-1])
         return b"".join(parts)
+
+
+def _temporary_file() -> FileIO:
+    """Return a file without a name, which vanishes even if the driver is killed."""
+    try:
+        return tempfile.TemporaryFile(buffering=0)
+    except OSError as error:
+        raise LaunchError(f"--timeline-filename: {_unstored_text(error)}") from error
+
+
+def _unstored_text(error: OSError) -> str:
+    return (
+        f"traces could not be stored in '{tempfile.gettempdir()}': {error.strerror}; "
+        "free space there, or name another folder with TMPDIR"
+    )
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import tempfile
 from collections.abc import Sequence
 
 from bfrun.errors import LaunchError
@@ -19,8 +18,9 @@ class LocalConnection(ProcessConnection):
     """Pipes to a child process."""
 
     def __init__(self, argv: Sequence[str]) -> None:
-        # A file, so that the program never waits for somebody to read its errors.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
+        # A file, so that the program never waits for somebody to read its errors. In
+        # memory, because a full disk must not end the agent.
+        self._errors = os.fdopen(os.memfd_create("bfrun-errors"), "rb")
         try:
             self._process = subprocess.Popen(
                 argv,

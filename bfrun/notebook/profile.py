@@ -37,9 +37,19 @@ class Profile:
         self.engine_file = self.folder / "security" / "ipcontroller-engine.json"
 
     def make(self) -> None:
-        """Create the folders."""
+        """Create the folders.
+
+        Raises:
+            LaunchError: A folder cannot be created.
+        """
         for folder in (self.state.parent, self.log.parent, self.client_file.parent):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise LaunchError(
+                    f"'{folder}' cannot be created: {error.strerror}; set IPYTHONDIR "
+                    "to a folder that can be written"
+                ) from error
 
     def open_log(self) -> IO[bytes]:
         """Return the emptied log, which only its owner can read."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bfrun.errors import LaunchError
+from bfrun.files import write_all
 from bfrun.notebook.profile import open_private
 
 
@@ -69,11 +70,25 @@ class HeldState:
         self.stale = stale
 
     def write(self, ranks: int = 0, *, serving: bool = False) -> None:
-        """Write the state of the job for others."""
+        """Write the state of the job for others.
+
+        Raises:
+            LaunchError: The file cannot be written, so no other process can find the
+                job.
+        """
         job = JobState(os.getpid(), socket.gethostname(), ranks, serving)
         data = json.dumps(dataclasses.asdict(job)).encode("ascii")
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, data, 0)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.lseek(self._fd, 0, os.SEEK_SET)
+            write_all(self._fd, data)
+        except OSError as error:
+            path = os.readlink(f"/proc/self/fd/{self._fd}")
+            raise LaunchError(
+                f"'{path}', in which other processes find the job, cannot be written: "
+                f"{error.strerror}; free space there, or set IPYTHONDIR to another "
+                "folder"
+            ) from error
 
 
 @contextlib.contextmanager

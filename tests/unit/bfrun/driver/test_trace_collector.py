@@ -1,6 +1,7 @@
 """Tests the driver's side of a timeline: pieces, clocks, and the final remark."""
 
 import base64
+import errno
 import itertools
 import json
 import zlib
@@ -9,6 +10,7 @@ import pytest
 
 from bfrun.driver import trace_collector
 from bfrun.driver.trace_collector import TraceCollector
+from bfrun.errors import LaunchError
 from bfrun.frames import ClockReading, ReadClock, TracePiece
 from tests.support.traces import TraceWriter, check_timeline, slices_of
 
@@ -91,6 +93,33 @@ def test_a_target_that_cannot_be_written_is_named(tmp_path):
     collector.take(piece(0, trace_of(0)))
     assert "gone/t.json': [Errno 2]" in collector.finish()
     collector.close()
+
+
+def fail(*arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_traces_that_cannot_be_stored_are_told(collector, monkeypatch):
+    collector.take(piece(0, trace_of(0)))
+    monkeypatch.setattr(trace_collector, "write_all", fail)
+    for rank in (1, 2):
+        collector.take(piece(rank, trace_of(rank)))
+    said = collector.finish()
+    assert said.startswith("timeline of rank 0 in ")
+    assert "it lacks ranks 1-2; it is incomplete: traces could not be stored" in said
+    assert "No space left on device; free space there" in said
+
+
+def test_no_trace_could_be_stored(collector, monkeypatch):
+    monkeypatch.setattr(trace_collector, "write_all", fail)
+    collector.take(piece(0, trace_of(0)))
+    assert "no timeline was written: traces could not be stored" in collector.finish()
+
+
+def test_no_temporary_file_for_traces(monkeypatch, tmp_path):
+    monkeypatch.setattr(trace_collector.tempfile, "TemporaryFile", lambda **how: fail())
+    with pytest.raises(LaunchError, match="--timeline-filename: traces could not be"):
+        TraceCollector(str(tmp_path / "t.json"), HOSTS, host_count=1)
 
 
 def test_a_rank_cannot_fill_the_disk(collector, monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -27,6 +28,30 @@ def test_a_held_state_is_seen_and_then_gone(tmp_path: Path) -> None:
         assert job is not None
         assert (job.pid, job.ranks, job.serving) == (os.getpid(), 4, True)
     assert read_state(path) == (None, False)
+
+
+def test_a_state_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("bfrun.notebook.state.write_all", fail)
+    told = r"/state', in which .* cannot be written: No space left on device; free"
+    with (
+        pytest.raises(LaunchError, match=told),
+        hold_state(tmp_path / "state", "p"),
+    ):
+        pass
+
+
+def test_folders_that_cannot_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "profile_p").touch()
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    with pytest.raises(LaunchError, match=r"cannot be created: .* set IPYTHONDIR"):
+        Profile("p").make()
 
 
 def test_only_one_holds_it(tmp_path: Path) -> None:
