@@ -14,6 +14,7 @@ from bfrun.config import LaunchConfig
 from bfrun.env import parse_assignments, read_env_file
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host, parse_hostfile, parse_hosts
+from bfrun.output.terminal import discard_unwritten, remark
 from bfrun.start import start
 
 _EXAMPLES = """examples:
@@ -32,25 +33,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 if no rank failed, the exit code of the first rank that failed (128 + signal),
         1 if the job could not start, 2 for a wrong command line, or 130 for Ctrl-C
-        before the ranks run.
+        before the ranks run. The exit code says nothing about output that could not be
+        written: a warning does.
     """
+    try:
+        return _main(argv)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            discard_unwritten(stream)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
         config = config_of(arguments, os.environ)
     except LaunchError as error:
-        print(f"bfrun: error: {error}", file=sys.stderr)
+        remark(f"bfrun: error: {error}")
         return 2
     if not config.command and not config.check:
         parser.error("no command was given; for example: bfrun -np 4 python train.py")
     try:
         return start(config)
     except LaunchError as error:
-        print(f"bfrun: error: {error}", file=sys.stderr)
+        remark(f"bfrun: error: {error}")
         return 1
     except KeyboardInterrupt:
         # While ranks run, the driver handles Ctrl-C, so no rank is running now.
-        print("bfrun: interrupted; no rank is running", file=sys.stderr)
+        remark("bfrun: interrupted; no rank is running")
         return 128 + signal.SIGINT
 
 

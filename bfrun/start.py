@@ -15,6 +15,7 @@ from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.base import Launcher
 from bfrun.launch.choose import Choice, choose_launcher
 from bfrun.nccl_net import with_nccl_net
+from bfrun.output.terminal import remark, whole_stdout
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
 from bfrun.preflight.preflight import HostReport, run_preflight
 from bfrun.probe import numa_domains, visible_gpus
@@ -50,12 +51,15 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
             # rich takes a tenth of a second to import.
             from bfrun.preflight.check import print_check
 
-            return 0 if print_check(reports, sys.stdout) else 1
+            with whole_stdout():
+                passed = print_check(reports, sys.stdout)
+            return 0 if passed else 1
         plan = _plan(choice, hosts, reports)
         if config.timeline_filename is not None:
             check_target(config.timeline_filename)
         if config.dry_run:
-            print(describe_plan(plan))
+            with whole_stdout():
+                print(describe_plan(plan))
             return 0
         return run(plan, launcher, config)
     finally:
@@ -102,10 +106,9 @@ def _plan(
     if reports:
         plan = with_addresses(plan, {each.host: each.addresses for each in reports})
     for note in plan.notes:
-        print(f"bfrun: {note}", file=sys.stderr)
+        remark(f"bfrun: {note}")
     if config.verbose and not config.dry_run:
-        print(describe_plan(plan), file=sys.stderr)
-        print(describe_addresses(plan), file=sys.stderr)
+        remark(f"{describe_plan(plan)}\n{describe_addresses(plan)}")
     return plan
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import signal
 import sys
@@ -17,7 +16,7 @@ from bfrun.driver.signals import SignalWatch
 from bfrun.launch.base import Launcher
 from bfrun.output.logs import LogFiles
 from bfrun.output.printer import Printer
-from bfrun.output.terminal import takes_text
+from bfrun.output.terminal import remark, takes_text
 from bfrun.plan import LaunchPlan
 from bfrun.task import Task
 
@@ -39,9 +38,7 @@ def run_job(plan: LaunchPlan, launcher: Launcher, config: LaunchConfig) -> int:
     """
     verdict = judge_job(plan, launcher, config)
     if verdict.report and not (verdict.unread and not takes_text(sys.stderr)):
-        # The exit code reports the failure even if nobody reads the terminal.
-        with contextlib.suppress(OSError):
-            print(verdict.report, file=sys.stderr, flush=True)
+        remark(verdict.report)
     return verdict.exit_code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import secrets
 import select
@@ -24,6 +25,7 @@ from bfrun.launch.bootstrap import agent_archive
 from bfrun.mpi.command import MpiCommand
 from bfrun.mpi.plan import FILES, plan_mpi
 from bfrun.nccl_net import describe_nccl_net
+from bfrun.output.terminal import remark, whole_stdout
 
 _TERM_GRACE_S = 4.0
 _SHOWN = "ARCHIVE"
@@ -42,15 +44,16 @@ def run_mpi(config: LaunchConfig, environ: Mapping[str, str]) -> int:
     command = plan_mpi(config, environ, marker, archive)
     shown = shlex.join(command.argv).replace(archive, _SHOWN)
     if config.dry_run:
-        print(shown)
-        if (net := describe_nccl_net(command.variables)) is not None:
-            print(f"NCCL's network: {net}")
+        with whole_stdout():
+            print(shown)
+            if (net := describe_nccl_net(command.variables)) is not None:
+                print(f"NCCL's network: {net}")
         return 0
     if config.verbose:
-        print(f"bfrun: {shown}", file=sys.stderr)
+        remark(f"bfrun: {shown}")
     verdict = MpiJob(command, marker, environ, config.verbose).run()
     if verdict.report:
-        print(verdict.report, file=sys.stderr, flush=True)
+        remark(verdict.report)
     return verdict.exit_code
 
 
@@ -160,8 +163,10 @@ class MpiJob:
                 self._show(b"bfrun: mpirun has split the report of a rank\n")
 
     def _show(self, data: bytes) -> None:
-        sys.stderr.buffer.write(data)
-        sys.stderr.buffer.flush()
+        # The job goes on if nobody reads its errors or their disk is full.
+        with contextlib.suppress(OSError):
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()
 
     def _note(self, report: Mapping[str, Any]) -> None:
         host, rank, status = report["host"], int(report["rank"]), int(report["status"])

@@ -15,6 +15,7 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host, is_local
 from bfrun.mpi.command import MpiCommand, make_command
 from bfrun.mpi.implementation import find_implementation
+from bfrun.output.terminal import remark
 from bfrun.probe import interface_addresses
 from bfrun.wording import count
 
@@ -50,7 +51,7 @@ def plan_mpi(
     _refuse_what_needs_agents(config)
     mpi = find_implementation(config.prefix, environ)
     if config.verbose:
-        print(f"bfrun: {mpi}", file=sys.stderr)
+        remark(f"bfrun: {mpi}")
     hosts = _hosts(config, environ)
     python = config.python or sys.executable
     wrapper = [python, "-I", "-S", "-c", _PROGRAM, marker, archive]

@@ -16,6 +16,7 @@ from bfrun.notebook.driver import serve
 from bfrun.notebook.interrupt import interrupt_hanged_processes
 from bfrun.notebook.profile import Profile
 from bfrun.output.ranges import format_ranks
+from bfrun.output.terminal import remark
 from bfrun.wording import count
 
 _EXAMPLES = """examples:
@@ -57,10 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         return _start(arguments, argv, profile)
     except LaunchError as error:
-        print(f"ibfrun: error: {error}", file=sys.stderr)
+        remark(f"ibfrun: error: {error}")
         return 1
     except KeyboardInterrupt:
-        print("ibfrun: interrupted; nothing was left running", file=sys.stderr)
+        remark("ibfrun: interrupted; nothing was left running")
         return 128 + signal.SIGINT
 
 
@@ -71,7 +72,7 @@ def _start(arguments: dict[str, object], argv: Sequence[str], profile: Profile) 
     try:
         config = config_of(namespace, os.environ)
     except LaunchError as error:
-        print(f"ibfrun: error: {error}", file=sys.stderr)
+        remark(f"ibfrun: error: {error}")
         return 2
     if foreground:
         return serve(config, profile)

@@ -13,6 +13,7 @@ from bfrun.launch.base import Launcher
 from bfrun.notebook.controller import Controller, own_address
 from bfrun.notebook.profile import Profile
 from bfrun.notebook.state import HeldState, hold_state
+from bfrun.output.terminal import remark
 from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
 from bfrun.start import start
 
@@ -33,10 +34,9 @@ def serve(config: LaunchConfig, profile: Profile) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with hold_state(profile.state, profile.name) as state:
         if state.stale is not None:
-            print(
+            remark(
                 f"ibfrun: the last job (pid {state.stale.pid}) did not shut down "
-                "cleanly; its state was removed",
-                file=sys.stderr,
+                "cleanly; its state was removed"
             )
         job = _Job(profile, state)
         return start(config, job.run)

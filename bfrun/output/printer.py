@@ -8,12 +8,14 @@ ranks' output windows bound the amount that waits.
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+import traceback
+from collections.abc import Callable, Collection, Sequence
 from typing import TextIO
 
 from bfrun.output.folding import TracebackFolder
@@ -120,23 +122,31 @@ class Printer:
         return {rank: list(tail) for rank, tail in self._tails.items()}
 
     def _work(self) -> None:
-        while True:
+        closing = False
+        while not closing:
             items = self._take()
-            for item in items:
-                if item is not None:
-                    self._show(*item)
-                    self._taken_at = time.monotonic()
             closing = bool(items) and items[-1] is None
-            if closing:
-                self._finish_lines()
-            self._settle(closing)
-            self._terminal.flush()
+            try:
+                self._show_all(items, closing)
+            except Exception:
+                # The ranks must go on: without the reports below, they would block on
+                # their output for ever.
+                with contextlib.suppress(OSError, ValueError):
+                    traceback.print_exc()
             for item in items:
                 if item is not None and item[0] >= 0:
                     self._on_shown(item[0], len(item[2]))
             self._done += sum(item is not None for item in items)
-            if closing:
-                return
+
+    def _show_all(self, items: Sequence[_Item | None], closing: bool) -> None:
+        for item in items:
+            if item is not None:
+                self._show(*item)
+                self._taken_at = time.monotonic()
+        if closing:
+            self._finish_lines()
+        self._settle(closing)
+        self._terminal.flush()
 
     def _take(self) -> list[_Item | None]:
         """Return the queued items in order, waiting a moment for the first."""
@@ -156,7 +166,9 @@ class Printer:
             return
         cutter = self._cutters.setdefault((rank, stream), LineCutter())
         if data and self._logs is not None:
-            self._logs.write(rank, stream, data)
+            warning = self._logs.write(rank, stream, data)
+            if warning:
+                self._terminal.write_line("stderr", warning)
         for line in cutter.feed(data) if data else cutter.finish():
             self._line(rank, stream, line)
 

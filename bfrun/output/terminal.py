@@ -2,75 +2,163 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import select
 import shutil
+import sys
+from collections.abc import Iterator
 from typing import TextIO
 
+from bfrun.errors import LaunchError
+
 _ERASE_LINE = "\r\x1b[K"
+# Nobody reads a closed pipe, or a terminal that has gone.
+_UNREAD = (errno.EPIPE, errno.EIO)
 
 
 class Terminal:
     """Two streams, which may share one screen.
 
+    A stream that cannot be written (a file on a full disk) is given up: the other one
+    gets one warning, and later text of that stream is dropped.
+
     Args:
-        out: Stream for the ranks' stdout.
-        err: Stream for the ranks' stderr and for remarks of bfrun.
+        out: Stream for the ranks' stdout; None if bfrun was started without one.
+        err: Stream for the ranks' stderr and for remarks of bfrun, or None.
+
+    Attributes:
+        broken: Whether nobody reads the output any more. Then nothing more is written.
     """
 
-    def __init__(self, out: TextIO, err: TextIO) -> None:
-        self._streams = {"stdout": out, "stderr": err}
-        self._live_stream = err if _is_screen(err) else None
+    def __init__(self, out: TextIO | None, err: TextIO | None) -> None:
+        both = {"stdout": out, "stderr": err}
+        self._streams = {name: it for name, it in both.items() if it is not None}
+        self._has_screen = _is_screen(err)
         self._live = ""
         self.broken = False
 
     @property
     def has_live_line(self) -> bool:
         """Whether there is a screen that can show progress in place."""
-        return self._live_stream is not None
+        return self._has_screen
 
     def write_line(self, stream: str, line: str) -> None:
         """Write one line above the live line."""
         live, self._live = self._live, ""
-        if live and self._live_stream is not None:
-            self._write(self._live_stream, _ERASE_LINE)
-            self._flush(self._live_stream)
-        self._write(self._streams[stream], line + "\n")
         if live:
-            self._flush(self._streams[stream])
+            self._write("stderr", _ERASE_LINE)
+            self._flush("stderr")
+        self._write(stream, line + "\n")
+        if live:
+            self._flush(stream)
             self.show_live(live)
 
     def show_live(self, text: str) -> None:
         """Redraw the live line; an empty text removes it."""
-        if self._live_stream is None or text == self._live:
+        if not self._has_screen or text == self._live:
             return
         self._live = text
         width = shutil.get_terminal_size().columns
-        self._write(self._live_stream, _ERASE_LINE + text[: width - 1])
+        self._write("stderr", _ERASE_LINE + text[: width - 1])
 
     def flush(self) -> None:
         """Flush both streams."""
-        for stream in self._streams.values():
-            self._flush(stream)
+        for name in tuple(self._streams):
+            self._flush(name)
 
-    def _write(self, stream: TextIO, text: str) -> None:
-        if self.broken:
+    def _write(self, name: str, text: str) -> None:
+        stream = self._streams.get(name)
+        if stream is None or self.broken:
             return
         try:
-            stream.write(text)
-        except UnicodeEncodeError:
-            encoding = stream.encoding or "ascii"
-            stream.write(text.encode(encoding, "replace").decode(encoding))
-        except (OSError, ValueError):
-            self.broken = True
+            try:
+                stream.write(text)
+            except UnicodeEncodeError:
+                encoding = stream.encoding or "ascii"
+                stream.write(text.encode(encoding, "replace").decode(encoding))
+        except (OSError, ValueError) as error:
+            self._give_up(name, error)
 
-    def _flush(self, stream: TextIO) -> None:
-        if self.broken:
+    def _flush(self, name: str) -> None:
+        stream = self._streams.get(name)
+        if stream is None or self.broken:
             return
         try:
             stream.flush()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            self._give_up(name, error)
+
+    def _give_up(self, name: str, error: OSError | ValueError) -> None:
+        """Stop writing to a stream, and tell the reader of the other one."""
+        # ValueError: the stream is closed.
+        if not isinstance(error, OSError) or error.errno in _UNREAD:
             self.broken = True
+            return
+        stream = self._streams.pop(name)
+        other = "stderr" if name == "stdout" else "stdout"
+        self.write_line(
+            other,
+            f"bfrun: warning: {name}{_target(stream)} cannot be written: "
+            f"{error.strerror or error}; bfrun drops the rest of it, and the job goes "
+            "on",
+        )
+        self._flush(other)
+
+
+def remark(text: str) -> None:
+    """Write lines of bfrun itself to stderr while no ``Terminal`` owns it.
+
+    Does nothing if stderr cannot be written, because a remark must not end a job.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def whole_stdout() -> Iterator[None]:
+    """Make sure that stdout takes everything that the block prints.
+
+    A reader that has closed its end has read enough, which is no error.
+
+    Raises:
+        LaunchError: stdout cannot be written.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        raise LaunchError(
+            f"stdout{_target(sys.stdout)} cannot be written: {error.strerror}"
+        ) from error
+
+
+def discard_unwritten(stream: TextIO | None) -> None:
+    """Drop what a stream could not write, so that the interpreter exits silently.
+
+    Call it last. Without it, the interpreter tries once more to write the rest, fails,
+    and replaces the exit code by 120.
+    """
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+
+
+def _target(stream: TextIO) -> str:
+    """Return the path of the file behind a stream, in parentheses, if it has one."""
+    try:
+        return f" ({os.readlink(f'/proc/self/fd/{stream.fileno()}')})"
+    except (OSError, ValueError):
+        return ""
 
 
 def takes_text(stream: TextIO) -> bool:
@@ -83,7 +171,9 @@ def takes_text(stream: TextIO) -> bool:
     return bool(poll.poll(0))
 
 
-def _is_screen(stream: TextIO) -> bool:
+def _is_screen(stream: TextIO | None) -> bool:
+    if stream is None:
+        return False
     try:
         return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     except ValueError:

@@ -53,7 +53,7 @@ BFRUN = [
     {"silence", "task", "probe"},
     {"nccl_net"},
     {"env", "config", "hosts", "channel", "frames", "trace"},
-    {"structure", "wording"},
+    {"structure", "wording", "files"},
     {"errors"},
 ]
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}

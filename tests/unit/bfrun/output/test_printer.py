@@ -1,4 +1,6 @@
+import errno
 import io
+import os
 import re
 
 import pytest
@@ -89,6 +91,41 @@ def test_a_bar_becomes_a_line_in_a_log():
     wait_until(lambda: "10%" in sink.err.getvalue(), "nothing is shown")
     _, err = sink.finish((0, "stderr", b"\r90%"), (0, "stderr", b"\r100%\n"))
     assert err == "[0] 10%\n[0] 100%\n"
+
+
+def fail(*arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_logs_that_cannot_be_written_are_told_once(tmp_path, monkeypatch):
+    logs = LogFiles(str(tmp_path / "logs"), [0, 1])
+    monkeypatch.setattr("bfrun.output.logs.write_all", fail)
+    sink = Sink(logs=logs)
+    items = [(rank, "stderr", b"x\n") for rank in (0, 1, 0, 1)]
+    _, err = sink.finish((0, "stdout", b""), *items)
+    warning, *lines = err.splitlines()
+    assert (
+        "rank0.stderr' cannot be written: No space left on device; it ends" in warning
+    )
+    assert lines == ["[0] x", "[1] x", "[0] x", "[1] x"]
+    assert logs.stderr_paths() == {}
+    assert sum(nbytes for _, nbytes in sink.shown) == 8
+
+
+def test_a_write_of_a_part_is_continued(tmp_path, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
+    logs = LogFiles(str(tmp_path / "logs"), [0])
+    Sink(logs=logs).finish((0, "stdout", b"0123456789"))
+    assert (tmp_path / "logs/rank0.stdout").read_bytes() == b"0123456789"
+
+
+def test_a_defect_of_the_printer_blocks_no_rank(monkeypatch, capsys):
+    sink = Sink()
+    monkeypatch.setattr(sink.printer, "_show", lambda *item: 1 // 0)
+    sink.finish((0, "stdout", b"x\n"))
+    assert sink.shown == [(0, 2)]
+    assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_an_output_folder_that_cannot_be_made(tmp_path):

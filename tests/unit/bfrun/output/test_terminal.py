@@ -1,3 +1,4 @@
+import errno
 import io
 
 from bfrun.output.terminal import Terminal
@@ -10,7 +11,7 @@ class Screen(io.StringIO):
 
 class Closed(io.StringIO):
     def write(self, text):
-        raise BrokenPipeError
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
 def test_lines_go_to_their_streams():
@@ -51,6 +52,40 @@ def test_a_closed_stream_is_noticed_once_and_for_all():
     assert terminal.broken
     terminal.write_line("stderr", "x")
     terminal.flush()
+
+
+class Full(io.StringIO):
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_stream_that_cannot_be_written_is_told_once_on_the_other():
+    out, err = Full(), io.StringIO()
+    terminal = Terminal(out, err)
+    for _ in range(2):
+        terminal.write_line("stdout", "x")
+    terminal.write_line("stderr", "y")
+    assert not terminal.broken
+    warning, last = err.getvalue().splitlines()
+    assert warning == (
+        "bfrun: warning: stdout cannot be written: No space left on device; bfrun "
+        "drops the rest of it, and the job goes on"
+    )
+    assert last == "y"
+
+
+def test_two_streams_that_cannot_be_written():
+    terminal = Terminal(Full(), Full())
+    terminal.write_line("stdout", "x")
+    terminal.write_line("stderr", "x")
+    assert not terminal.broken
+
+
+def test_a_stream_that_does_not_exist():
+    terminal = Terminal(None, None)
+    terminal.write_line("stdout", "x")
+    terminal.flush()
+    assert not terminal.broken
 
 
 def test_characters_that_the_stream_cannot_write():
