@@ -13,6 +13,7 @@ from bluecomm.ops.alltoall import alltoall_nonblocking
 from bluecomm.ops.broadcast import broadcast_nonblocking, broadcast_nonblocking_
 from bluecomm.ops.grouped_allreduce import grouped_allreduce_nonblocking
 from bluecomm.ops.reducescatter import reducescatter_nonblocking
+from bluecomm.ops.sparse_allreduce import sparse_allreduce_nonblocking
 
 __all__ = [
     "allgather_async",
@@ -28,6 +29,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "reducescatter_async",
+    "sparse_allreduce_async",
 ]
 
 cross_rank = machine_rank
@@ -40,6 +42,7 @@ broadcast_async = broadcast_nonblocking
 broadcast_async_ = broadcast_nonblocking_
 grouped_allreduce_async = grouped_allreduce_nonblocking
 reducescatter_async = reducescatter_nonblocking
+sparse_allreduce_async = sparse_allreduce_nonblocking
 
 
 def mpi_built() -> bool:

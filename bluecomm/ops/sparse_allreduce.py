@@ -1,0 +1,218 @@
+"""Sparse allreduce: every rank gets the sum or average of all ranks' sparse tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+
+from bluecomm.errors import MismatchError
+from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.reduce_op import ReduceOp, choose
+from bluecomm.ops.start import start_gather
+from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.runtime.handle import GroupHandle, MappedHandle
+
+__all__ = ["sparse_allreduce", "sparse_allreduce_nonblocking"]
+
+# Half-precision values are added in this type, and the sum is rounded once.
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseShare:
+    """One rank's contribution to the sum of sparse tensors.
+
+    Attributes:
+        status: A number whose meaning the caller defines.
+        shape: Shape of the tensor.
+        indices: One column per entry, one row per sparse dimension.
+        values: Values of the entries, as one flat tensor.
+    """
+
+    status: int
+    shape: tuple[int, ...]
+    indices: torch.Tensor
+    values: torch.Tensor
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, status: int = 0) -> SparseShare:
+        """Return the share of a rank with a sparse tensor."""
+        entries = tensor.detach().coalesce()
+        values = entries.values().reshape(-1)
+        return cls(status, tuple(tensor.shape), entries.indices(), values)
+
+    @classmethod
+    def empty(
+        cls, shape: Sequence[int], dtype: torch.dtype, status: int = 0
+    ) -> SparseShare:
+        """Return the share of a rank without a tensor; it fits every other share."""
+        indices = torch.empty((0, 0), dtype=torch.int64)
+        return cls(status, tuple(shape), indices, torch.empty(0, dtype=dtype))
+
+    @property
+    def kind(self) -> tuple[tuple[int, ...], int]:
+        """Shape, and number of sparse dimensions."""
+        return self.shape, len(self.indices)
+
+
+class SparseHandle(MappedHandle[torch.Tensor]):
+    """A handle that may also be called, as Horovod's scripts do, to wait for it."""
+
+    __slots__ = ()
+
+    def __call__(self) -> torch.Tensor:
+        return self.wait()
+
+
+def _sparse_allreduce(
+    form: Form,
+    /,
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    process_set: Communicator | None = None,
+    *,
+    timeout_s: float | None = None,
+) -> Handle[torch.Tensor]:
+    """Return the sum or average of all ranks' sparse tensors.
+
+    All ranks gather the indices and values of all ranks, so the bytes received are
+    those of the sum of all numbers of entries, and not those of the dense shape.
+
+    Args:
+        tensor: Sparse COO tensor, coalesced or not, with any number of entries, also
+            none. Shape, type and number of sparse dimensions must be the same on all
+            ranks. It is not modified.
+        name: Name by which the ranks' calls are matched. Calls without a name are
+            matched by their order.
+        op: ``Average``, the default, which divides the sum by the number of ranks; or
+            ``Sum``.
+        process_set: Ranks that take part. Default: all.
+        timeout_s: Seconds after which the operation fails. Default: the configured
+            deadline.
+
+    Returns:
+        New coalesced sparse COO tensor with the shape and type of ``tensor``.
+
+    Raises:
+        TypeError: ``tensor`` is not a sparse COO tensor, or its type is not supported.
+        ValueError: ``op`` is another reduction, or the average of integers.
+        MismatchError: The ranks' tensors differ in shape, type or number of sparse
+            dimensions.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not take part in time; the text names
+            them.
+    """
+    comm = current_communicator(process_set)
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
+        got = tensor.layout if isinstance(tensor, torch.Tensor) else type(tensor)
+        raise TypeError(
+            f"sparse_allreduce: expected a sparse COO tensor, got {got}; use allreduce "
+            "for a dense tensor, and tensor.to_sparse() for other sparse layouts"
+        )
+    word = choose("sparse_allreduce", None, op, tensor.dtype)
+    if word not in ("average", "sum"):
+        raise ValueError(
+            f"sparse_allreduce: op must be bluecomm.Average or Sum, got {op!r}"
+        )
+    name = comm.name_for("sparse_allreduce", name)
+    gathered = start_sparse_gather(
+        comm, SparseShare.of(tensor), form, name=name, timeout_s=timeout_s
+    )
+
+    def finish(shares: list[SparseShare]) -> torch.Tensor:
+        _check_equal_kinds(comm, name, shares)
+        return sparse_total(shares, comm.size if word == "average" else 1)
+
+    return SparseHandle(gathered, finish)
+
+
+sparse_allreduce = blocking(_sparse_allreduce)
+sparse_allreduce_nonblocking = nonblocking(
+    _sparse_allreduce, "Calling the handle waits for it, as in Horovod."
+)
+
+
+def start_sparse_gather(
+    comm: Communicator,
+    share: SparseShare,
+    form: Form,
+    *,
+    name: str,
+    timeout_s: float | None = None,
+) -> Handle[list[SparseShare]]:
+    """Start gathering the shares of all members, in order.
+
+    The dtypes of the values must be equal; the caller compares all else.
+    """
+    dims, ndim = len(share.indices), len(share.shape)
+    head = torch.tensor([share.status, dims, ndim, *share.shape])
+    positions = torch.cat([head, share.indices.reshape(-1)])
+    both = GroupHandle(
+        [
+            start_gather(
+                comm,
+                "allgather",
+                flat,
+                form,
+                name=f"{name}.{what}",
+                timeout_s=timeout_s,
+            )
+            for what, flat in (("indices", positions), ("values", share.values))
+        ]
+    )
+
+    def finish(
+        gathered: list[tuple[torch.Tensor, list[int]]],
+    ) -> list[SparseShare]:
+        positions, values = (torch.split(flat, rows) for flat, rows in gathered)
+        return [_parsed(p, v) for p, v in zip(positions, values, strict=True)]
+
+    return MappedHandle(both, finish)
+
+
+def sparse_total(shares: Sequence[SparseShare], divisor: int) -> torch.Tensor:
+    """Return the sum of shares of the same kind over ``divisor``, coalesced.
+
+    Values are added in the order of the shares, so all ranks get the same bits.
+    """
+    shape, dims = shares[0].kind
+    dtype = shares[0].values.dtype
+    values = torch.cat([share.values for share in shares]).to(_WIDE.get(dtype, dtype))
+    total = torch.sparse_coo_tensor(
+        torch.cat([share.indices for share in shares], dim=1),
+        values.view(-1, *shape[dims:]),
+        shape,
+        check_invariants=False,
+    ).coalesce()
+    if divisor != 1:
+        total.values().div_(divisor)
+    return total.to(dtype)
+
+
+def _parsed(positions: torch.Tensor, values: torch.Tensor) -> SparseShare:
+    status, dims, ndim = positions[:3].tolist()
+    shape = tuple(positions[3 : 3 + ndim].tolist())
+    indices = positions[3 + ndim :]
+    count = len(indices) // dims if dims else 0
+    return SparseShare(status, shape, indices.view(dims, count), values)
+
+
+def _check_equal_kinds(
+    comm: Communicator, name: str, shares: Sequence[SparseShare]
+) -> None:
+    first = shares[0]
+    for rank, share in zip(comm.ranks, shares, strict=True):
+        if share.kind != first.kind:
+            raise MismatchError.describe(
+                f"ranks {comm.ranks[0]} and {rank} have sparse tensors of other kinds",
+                operation="sparse_allreduce",
+                name=name,
+                rank=comm.world.rank,
+                peers=(comm.ranks[0], rank),
+                expected="shape {}, {} sparse dimensions".format(*first.kind),
+                got="shape {}, {} sparse dimensions".format(*share.kind),
+                remedy="Pass tensors of the same shape and number of sparse dimensions",
+            )
