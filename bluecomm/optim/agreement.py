@@ -1,70 +1,110 @@
-"""Checks that all ranks wrap the same model with the same options.
+"""Checks that all ranks have the same model and the same options.
 
 A bucket is one flat tensor. Two models of different shapes may have buckets of the same
-length, which would then be averaged element by element into nonsense.
+length, which would then be averaged element by element into nonsense. A tensor that one
+rank lacks would let the others wait until their deadline.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from bluecomm.errors import MismatchError
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.objects import allgather_object
-from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.runtime import Communicator
+
+# What the ranks must agree on: a noun phrase for each fact, such as "parameter 'bias'",
+# and its value.
+Facts = Mapping[str, str]
+
+_SHOWN = 3
 
 
 def check_agreement(
-    comm: Communicator, name: str, what: Sequence[str], buckets: Sequence[Bucket]
+    comm: Communicator,
+    operation: str,
+    facts: Facts,
+    remedy: str,
+    *,
+    name: str,
+    compared: Sequence[str] | None = None,
 ) -> None:
-    """Compare a new optimizer with those of the other ranks.
+    """Raise on all ranks unless they agree.
 
-    The ranks compare digests of eight bytes, and exchange the full description only if
-    the digests differ. The names of parameters may differ, for example when one rank
-    compiles its model.
+    Collective. The ranks compare digests of eight bytes, and exchange the facts only if
+    the digests differ.
 
     Args:
         comm: Ranks that take part.
-        name: Prefix of the names of its operations, equal on all ranks.
-        what: Algorithm and options, in words.
-        buckets: Its buckets.
+        operation: Name of the function that the user called.
+        facts: The facts of this rank.
+        remedy: Sentence for the error.
+        name: Prefix of the operations' names, equal on all ranks.
+        compared: Texts that must be equal on all ranks. Default: the facts.
 
     Raises:
-        MismatchError: The ranks differ; the text names the first difference.
+        MismatchError: The ranks differ; the text names the differences.
     """
-    mine = [*what, *_describe(buckets)]
-    digest = hashlib.blake2b("\n".join(mine).encode(), digest_size=8).digest()
+    if compared is None:
+        compared = [f"{key}: {value}" for key, value in facts.items()]
+    digest = hashlib.blake2b("\n".join(compared).encode(), digest_size=8).digest()
     tensor = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
     digests = allgather_by_rank(comm, tensor, f"{name}.agreement")
     if all(torch.equal(other, digests[0]) for other in digests):
         return
-    named = allgather_object(
-        (comm.world.rank, mine), f"{name}.disagreement", process_set=comm
+    of_members: list[tuple[Facts, list[str]]] = allgather_object(
+        (dict(facts), list(compared)), f"{name}.disagreement", process_set=comm
     )
-    raise MismatchError(_explain(named))
+    differences = _differences(comm, [facts for facts, _ in of_members])
+    if not differences:
+        differences = [_first_difference(comm, [texts for _, texts in of_members])]
+    what = "; ".join(differences[:_SHOWN])
+    if len(differences) > _SHOWN:
+        what += f"; and {len(differences) - _SHOWN} more differences"
+    raise MismatchError.describe(
+        what,
+        operation=operation,
+        peers=comm.ranks,
+        remedy=remedy,
+    )
 
 
-def _describe(buckets: Sequence[Bucket]) -> list[str]:
-    return [
-        f"a parameter of shape {tuple(slot.shape)}, strides {slot.stride}, "
-        f"{bucket.dtype} at {number}:{slot.offset}"
-        for number, bucket in enumerate(buckets)
-        for slot in bucket.slots
-    ]
+def kind_of(tensor: torch.Tensor) -> str:
+    """Return the dtype and shape of a tensor, in words."""
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"
 
 
-def _explain(described: Sequence[tuple[int, Sequence[str]]]) -> str:
-    first, words = described[0]
-    other, others = next(entry for entry in described if entry[1] != words)
-    pairs = itertools.zip_longest(words, others, fillvalue="no further parameter")
+def _differences(comm: Communicator, of_members: Sequence[Facts]) -> list[str]:
+    """Return the facts that differ, in words."""
+    keys = dict.fromkeys(key for facts in of_members for key in facts)
+    differences = []
+    for key in keys:
+        ranks_of: dict[str, list[int]] = {}
+        for rank, facts in zip(comm.ranks, of_members, strict=True):
+            ranks_of.setdefault(facts.get(key, "missing"), []).append(rank)
+        if len(ranks_of) > 1:
+            parts = [f"{value} on {_ranks(ranks)}" for value, ranks in ranks_of.items()]
+            differences.append(f"{key} is {', but '.join(parts)}")
+    return differences
+
+
+def _first_difference(comm: Communicator, of_members: Sequence[Sequence[str]]) -> str:
+    """Return the first difference between members with the same facts, in words."""
+    first = of_members[0]
+    rank, texts = next(
+        entry
+        for entry in zip(comm.ranks, of_members, strict=True)
+        if list(entry[1]) != list(first)
+    )
+    pairs = itertools.zip_longest(first, texts, fillvalue="nothing")
     ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
-    return (
-        f"DistributedOptimizer: rank {first} has {ours}, rank {other} has {theirs}. "
-        "All ranks must wrap the same model with the same options, and make their "
-        "optimizers in the same order."
-    )
+    return f"rank {comm.ranks[0]} has {ours}, but rank {rank} has {theirs}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {list(ranks)}"

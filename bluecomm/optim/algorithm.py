@@ -40,6 +40,8 @@ class Context:
             algorithm.
         settings: Attributes of the optimizer that the user may set before each step.
         schedule: Decides which steps have a round.
+        sparse_parameters: The ``id`` of each parameter whose gradients are known to be
+            sparse; empty if they are to be made dense.
     """
 
     comm: Communicator
@@ -47,6 +49,7 @@ class Context:
     options: CommonOptions
     settings: StepSettings
     schedule: Schedule
+    sparse_parameters: frozenset[int]
 
 
 class Algorithm:

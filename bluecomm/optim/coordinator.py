@@ -15,16 +15,17 @@ import torch
 from torch import nn
 
 from bluecomm.optim import ownership
-from bluecomm.optim.agreement import check_agreement
 from bluecomm.optim.algorithm import Algorithm, Context
 from bluecomm.optim.buckets.bucket import build_buckets
-from bluecomm.optim.buckets.views import check_kind
+from bluecomm.optim.buckets.slots import check_kind
 from bluecomm.optim.hooks import model_hooks
 from bluecomm.optim.hooks.backward import BackwardTracker
 from bluecomm.optim.hooks.phases import Phases
+from bluecomm.optim.model_facts import check_buckets
 from bluecomm.optim.options import CommonOptions, StepSettings
 from bluecomm.optim.parameter_names import Models, NamedParameters, module_parameters
 from bluecomm.optim.schedule import Schedule
+from bluecomm.optim.sparse_gradients import sparse_parameters
 from bluecomm.runtime import Communicator
 from bluecomm.topology import TopologySchedule
 
@@ -79,11 +80,16 @@ class Coordinator:
             bucket_nbytes=options.bucket_bytes,
             group_of=group_of,
         )
+        sparse = frozenset[int]()
+        if algorithm.flat_gradients and not options.sparse_as_dense:
+            sparse = sparse_parameters(models)
         if algorithm.flat_parameters or algorithm.flat_gradients:
-            what = [type(algorithm).__name__, str(options), *_in_words(algorithm)]
-            check_agreement(comm, name, what, self.buckets)
+            words = _in_words(algorithm, options)
+            check_buckets(comm, name, words, self.buckets, sparse)
         ownership.take_over([parameter for _, parameter in named], self)
-        self.context = Context(comm, name, options, self.settings, self._schedule)
+        self.context = Context(
+            comm, name, options, self.settings, self._schedule, sparse
+        )
         algorithm.context = self.context
         algorithm.setup(self.buckets)
         self._tracker: BackwardTracker | None = None
@@ -283,10 +289,15 @@ class Coordinator:
             )
 
 
-def _in_words(algorithm: Algorithm) -> list[str]:
-    """Return the options of an algorithm that must be equal on all ranks."""
-    return [
-        f"{name}={value!r}"
-        for name, value in sorted(algorithm.given_options.items())
-        if isinstance(value, (str, int, float, TopologySchedule))
-    ]
+def _in_words(algorithm: Algorithm, options: CommonOptions) -> dict[str, str]:
+    """Return the options that must be equal on all ranks."""
+    given = sorted(algorithm.given_options.items())
+    return {
+        "algorithm": type(algorithm).__name__,
+        **{field: str(value) for field, value in vars(options).items()},
+        **{
+            option: repr(value)
+            for option, value in given
+            if isinstance(value, (str, int, float, TopologySchedule))
+        },
+    }

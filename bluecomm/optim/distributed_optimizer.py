@@ -30,6 +30,7 @@ def DistributedOptimizer(  # noqa: N802
     op: ReduceOp = Average,
     backward_passes_per_step: int = 1,
     num_steps_per_communication: int = 1,
+    sparse_as_dense: bool = False,
     bucket_bytes: int | None = None,
     groups: Groups | None = None,
     process_set: Communicator | None = None,
@@ -56,6 +57,9 @@ def DistributedOptimizer(  # noqa: N802
         num_steps_per_communication: For parameter averaging, the number of steps, or of
             training forward passes, from one round to the next. For gradient allreduce
             the same as ``backward_passes_per_step``.
+        sparse_as_dense: Whether algorithms that exchange gradients make sparse ones
+            dense. Default: gradient allreduce gathers the indices and values of sparse
+            gradients, and ``gradient_tracking`` refuses them.
         bucket_bytes: Bytes of parameters that are sent together. Default: the setting
             ``BLUECOMM_BUCKET_BYTES``, or a value that suits the algorithm.
         groups: Lists of parameters, each of which is sent as one tensor for each dtype;
@@ -85,6 +89,7 @@ def DistributedOptimizer(  # noqa: N802
         op=op,
         backward_passes_per_step=backward_passes_per_step,
         num_steps_per_communication=num_steps_per_communication,
+        sparse_as_dense=sparse_as_dense,
         bucket_bytes=(
             kind.default_bucket_nbytes if bucket_bytes is None else bucket_bytes
         ),

@@ -30,6 +30,8 @@ def DistributedGradientAllreduceOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     model: Model,
     num_steps_per_communication: int = 1,
+    *,
+    sparse_as_dense: bool = False,
 ) -> Any:
     """Return ``optimizer`` averaging gradients over all ranks.
 
@@ -37,12 +39,14 @@ def DistributedGradientAllreduceOptimizer(  # noqa: N802
         optimizer: As in ``DistributedOptimizer``, and so are results and errors.
         model: Its model or models.
         num_steps_per_communication: Backward passes whose gradients are summed.
+        sparse_as_dense: Whether to make sparse gradients dense.
     """
     return DistributedOptimizer(
         optimizer,
         model,
         algorithm="gradient_allreduce",
         num_steps_per_communication=num_steps_per_communication,
+        sparse_as_dense=sparse_as_dense,
     )
 
 

@@ -32,6 +32,7 @@ class CommonOptions:
     op: ReduceOp = Average
     backward_passes_per_step: int = 1
     num_steps_per_communication: int = 1
+    sparse_as_dense: bool = False
     bucket_bytes: int
 
     def __post_init__(self) -> None:
@@ -48,6 +49,10 @@ class CommonOptions:
         if self.op not in (Average, Sum, Adasum):
             raise ValueError(
                 f"op must be bluecomm.Average, Sum or Adasum, got {self.op!r}"
+            )
+        if not isinstance(self.sparse_as_dense, bool):
+            raise TypeError(
+                f"sparse_as_dense must be True or False, got {self.sparse_as_dense!r}"
             )
         check_compressor(self.compression)
 

@@ -107,7 +107,9 @@ def test_tracking_refuses_several_evaluations_of_a_closure():
 
 def disagree():
     """Give each rank another period."""
-    with pytest.raises(bf.MismatchError, match="0 has period=2, rank 1 has period=3"):
+    with pytest.raises(
+        bf.MismatchError, match="period is 2 on rank 0, but 3 on rank 1"
+    ):
         make(Method(None, "gossip_pga", {"period": 2 + bf.rank()}))
     return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -12,6 +12,7 @@ from bluecomm.optim.algorithm import Algorithm, Round
 from bluecomm.optim.buckets.bucket import Bucket
 from bluecomm.optim.last_to_join import last_to_join
 from bluecomm.optim.registry import register_algorithm
+from bluecomm.optim.sparse_gradients import SparseGradients, make_dense
 
 # Active ranks are counted in groups of this size. A bfloat16 (8 bits) still gives the
 # exact count: a mean over the ranks is rounded by at most 1/512 of the count.
@@ -26,6 +27,10 @@ class GradientAllreduce(Algorithm):
     A rank without a gradient for a parameter counts as zero; a parameter without a
     gradient on any rank is not stepped. ``op=Sum`` gives the sum instead, and
     ``op=Adasum`` an adaptive sum of each parameter's gradients (see ``ReduceOp``).
+
+    Sparse gradients stay sparse: all ranks gather their indices and values. Layers with
+    ``sparse=True`` are found in the models. A parameter whose gradients are sparse for
+    another reason takes space in a bucket until its first exchange.
 
     Source:
         Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in
@@ -44,6 +49,7 @@ class GradientAllreduce(Algorithm):
             "compression",
             "num_steps_per_communication",
             "op",
+            "sparse_as_dense",
         }
     )
 
@@ -53,30 +59,33 @@ class GradientAllreduce(Algorithm):
         self._kept_types: dict[Bucket, torch.dtype | None] = {}
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
+        self._buckets = buckets
+        self._sparse = SparseGradients(self.context)
         if not self.follows_backward():
             return
-        groups = -(-self.context.comm.size // _COUNTED_TOGETHER)
         for bucket in buckets:
-            bucket.lay_out_gradients(counters=groups)
-        self._buckets = buckets
+            known = [
+                position
+                for position, slot in enumerate(bucket.slots)
+                if id(slot.parameter) in self.context.sparse_parameters
+            ]
+            self._lay_out(bucket, known)
 
     def follows_backward(self) -> bool:
         # In a world of one the rank's own gradients are the mean.
         return self.context.comm.size > 1
 
     def on_gradients_ready(self, bucket: Bucket) -> None:
-        gradients = bucket.gradients
-        gradients.fill()
-        gradients.counters.zero_()
-        gradients.counters[self.context.comm.rank // _COUNTED_TOGETHER] = 1
-        self._start(bucket)
+        bucket.gradients.fill()
+        self._start_all(bucket, is_active=True)
 
     def after_backward(self) -> None:
-        for bucket in self._finish():
-            active, size = self._active_ranks(bucket), self.context.comm.size
-            if self.context.options.op is Average and active < size:
-                bucket.gradients.values.mul_(size / active)
-            bucket.gradients.hand_out()
+        self._finish(is_active=True)
+
+    def before_update(self) -> None:
+        if self.context.options.sparse_as_dense and not self.follows_backward():
+            for bucket in self._buckets:
+                make_dense(slot.parameter for slot in bucket.slots)
 
     def join(self) -> int:
         """Send zeros until all ranks have joined; return the last one to join."""
@@ -90,13 +99,31 @@ class GradientAllreduce(Algorithm):
         while others_active:
             for bucket in self._buckets:
                 bucket.gradients.clear()
-                self._start(bucket)
-            finished = self._finish()
-            others_active = any(self._active_ranks(bucket) for bucket in finished)
+                self._start_all(bucket, is_active=False)
+            others_active = self._finish(is_active=False)
             waited += 1
         return last_to_join(comm, waited, self.context.name)
 
+    def _lay_out(self, bucket: Bucket, sparse: Sequence[int]) -> None:
+        """Allocate a bucket's memory, with none for the sparse gradients."""
+        for position in sparse:
+            self._sparse.check_op(bucket.slots[position].name)
+        as_dense = self.context.options.sparse_as_dense
+        groups = -(-self.context.comm.size // _COUNTED_TOGETHER)
+        bucket.lay_out_gradients(groups, None if as_dense else sparse)
+
+    def _start_all(self, bucket: Bucket, *, is_active: bool) -> None:
+        """Start the exchanges of a bucket's gradients."""
+        gradients = bucket.gradients
+        gradients.counters.zero_()
+        group = self.context.comm.rank // _COUNTED_TOGETHER
+        gradients.counters[group] = float(is_active)
+        self._start(bucket)
+        for position in sorted(gradients.sparse):
+            self._sparse.start(bucket, position, is_active=is_active)
+
     def _start(self, bucket: Bucket) -> None:
+        """Start the exchange of a bucket's flat memory."""
         compression = self.context.options.compression
         tensor, self._kept_types[bucket] = compression.compress(bucket.gradients.flat)
         handle = allreduce_parts_nonblocking_(
@@ -108,15 +135,43 @@ class GradientAllreduce(Algorithm):
         )
         self._round.add(bucket, handle)
 
-    def _finish(self) -> list[Bucket]:
-        """Wait for all exchanges under way and return their buckets."""
-        results = self._round.wait()
-        for bucket, tensor in results:
-            flat = bucket.gradients.flat
-            if tensor is not flat:
-                compression = self.context.options.compression
-                flat.copy_(compression.decompress(tensor, self._kept_types[bucket]))
-        return [bucket for bucket, _ in results]
+    def _finish(self, *, is_active: bool) -> bool:
+        """Finish all exchanges under way; return whether any rank is active.
+
+        Args:
+            is_active: Whether this rank has data, and takes the results.
+        """
+        options, size = self.context.options, self.context.comm.size
+        others_active = False
+        for bucket, tensor in self._round.wait():
+            gradients = bucket.gradients
+            if tensor is not gradients.flat:
+                kept = self._kept_types[bucket]
+                gradients.flat.copy_(options.compression.decompress(tensor, kept))
+            active = self._active_ranks(bucket)
+            others_active |= active > 0
+            if is_active:
+                if options.op is Average and active < size:
+                    gradients.values.mul_(size / active)
+                gradients.hand_out()
+            for position in gradients.found_sparse():
+                self._sparse.start(bucket, position, is_active=is_active)
+        self._move(self._sparse.finish(is_active=is_active))
+        return others_active
+
+    def _move(self, found: Mapping[tuple[Bucket, int], bool]) -> None:
+        """Lay out those buckets anew whose gradients are not as expected.
+
+        Args:
+            found: The parameters with a gradient on any rank, and whether it is sparse.
+        """
+        for bucket in {bucket: None for bucket, _ in found}:
+            sparse = set(bucket.gradients.sparse)
+            for (where, position), is_sparse in found.items():
+                if where is bucket:
+                    (sparse.add if is_sparse else sparse.discard)(position)
+            if sparse != bucket.gradients.sparse:
+                self._lay_out(bucket, sorted(sparse))
 
     def _active_ranks(self, bucket: Bucket) -> int:
         """Return the number of ranks that have sent gradients of their own."""

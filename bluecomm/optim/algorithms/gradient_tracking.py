@@ -13,6 +13,7 @@ from bluecomm.optim.exchanges.doubly_stochastic import DoublyStochasticExchange
 from bluecomm.optim.exchanges.exchange import Exchange
 from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.registry import register_algorithm
+from bluecomm.optim.sparse_gradients import make_dense
 
 
 @register_algorithm("gradient_tracking")
@@ -41,6 +42,7 @@ class GradientTracking(StatefulAveraging):
     """
 
     communication_type = CommunicationType.neighbor_allreduce
+    honours = StatefulAveraging.honours | {"sparse_as_dense"}
     may_join = False
     # g_old and y; W y is scratch.
     keeps: ClassVar[tuple[str, ...]] = ("gradient", "tracked")
@@ -70,7 +72,9 @@ class GradientTracking(StatefulAveraging):
 
         Raises:
             RuntimeError: The user's optimizer evaluates its closure a second time.
+            TypeError: A gradient is sparse, and ``sparse_as_dense`` was not given.
         """
+        self._check_dense()
         if self.context.comm.size == 1:
             return
         if self._is_updated:
@@ -123,6 +127,20 @@ class GradientTracking(StatefulAveraging):
         for bucket, mixed in self._tracking.wait():
             self.memory.of("tracked", bucket).copy_(mixed)
 
+    def _check_dense(self) -> None:
+        """Make sparse gradients dense if the user agrees, since ``y`` is dense."""
+        for slot in (slot for bucket in self._buckets for slot in bucket.slots):
+            if self.context.options.sparse_as_dense:
+                make_dense([slot.parameter])
+            elif (grad := slot.parameter.grad) is not None and grad.is_sparse:
+                raise TypeError(
+                    f"{type(self).__name__}: the gradient of {slot.name!r} is sparse, "
+                    "but the tracked gradient that replaces it is dense; pass "
+                    "sparse_as_dense=True and use an optimizer for dense gradients, or "
+                    "use an algorithm that averages parameters, such as "
+                    "neighbor_allreduce or momentum_tracking"
+                )
+
     def _keep_gradients(self, bucket: Bucket) -> None:
         gradients = self.memory.of("gradient", bucket)
         for slot in bucket.slots:
@@ -130,14 +148,14 @@ class GradientTracking(StatefulAveraging):
             if gradient is None:
                 slot.view_of(gradients).zero_()
             else:
-                slot.view_of(gradients).copy_(gradient.to_dense())
+                slot.view_of(gradients).copy_(gradient)
 
     def _hand_out(self, bucket: Bucket) -> None:
         """Make ``y`` the gradients, except where no rank ever had a gradient."""
         tracked = self.memory.of("tracked", bucket)
         for slot in bucket.slots:
             parameter, view = slot.parameter, slot.view_of(tracked)
-            if parameter.grad is not None and parameter.grad.layout is torch.strided:
+            if parameter.grad is not None:
                 parameter.grad.copy_(view)
-            elif parameter.grad is not None or bool(view.any()):
+            elif bool(view.any()):
                 parameter.grad = view.clone()

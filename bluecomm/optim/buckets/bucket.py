@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from bluecomm.optim.buckets.views import GradientViews, ParameterViews, Slot
-
-# A cache line, and the alignment of the widest vector load.
-_ALIGNMENT_NBYTES = 64
+from bluecomm.optim.buckets.gradient_views import GradientViews
+from bluecomm.optim.buckets.parameter_views import ParameterViews
+from bluecomm.optim.buckets.slots import Slot
 
 # The first bucket is small, so that the first message leaves early. The next ones grow,
 # so that the network always has something to send.
@@ -53,9 +52,17 @@ class Bucket:
         """Move the values into flat memory and make ``p.data`` views of it."""
         self._parameters = ParameterViews(self.slots, self.numel, halves)
 
-    def lay_out_gradients(self, counters: int) -> None:
-        """Allocate flat memory for gradients, with ``counters`` behind the flags."""
-        self._gradients = GradientViews(self.slots, self.numel, counters)
+    def lay_out_gradients(
+        self, counters: int, sparse: Iterable[int] | None = None
+    ) -> None:
+        """Allocate flat memory for gradients.
+
+        Args:
+            counters: Number of counters behind the flags.
+            sparse: Positions of the parameters whose gradients are sparse, which take
+                no flat memory; ``None`` to make sparse gradients dense.
+        """
+        self._gradients = GradientViews(self.slots, counters, sparse)
 
     def __repr__(self) -> str:
         return f"<Bucket {self.name!r}: {len(self.slots)} parameters, {self.dtype}>"
@@ -112,8 +119,6 @@ class _Plan:
     nbytes: int = 0
 
     def add(self, name: str, parameter: torch.Tensor) -> None:
-        size = parameter.element_size()
-        step = _ALIGNMENT_NBYTES // size
         self.slots.append(Slot.of(name, parameter, self.numel))
-        self.numel += -(-parameter.numel() // step) * step
-        self.nbytes = self.numel * size
+        self.numel = self.slots[-1].end
+        self.nbytes = self.numel * parameter.element_size()

@@ -69,5 +69,5 @@ def test_the_algorithm_chooses_the_layout(lay_out):
         assert bucket.parameters.current.numel() == bucket.numel == 16
     else:
         bucket.lay_out_gradients(counters=2)
-        assert bucket.gradients.flat.numel() == 16 + 1 + 2
+        assert bucket.gradients.flat.numel() == 16 + 2 * 1 + 2
     assert repr(bucket) == "<Bucket 'b.0': 1 parameters, torch.float32>"

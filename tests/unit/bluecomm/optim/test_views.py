@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from bluecomm.optim.buckets.bucket import build_buckets
-from bluecomm.optim.buckets.views import is_dense
+from bluecomm.optim.buckets.slots import is_dense
 
 
 def bucket_of(*tensors):
@@ -126,3 +126,23 @@ def test_gradients_become_views_with_flags():
     assert second.grad is not None
     gradients.clear()
     assert not gradients.flat.any()
+
+
+def test_sparse_gradients_stay_apart():
+    bucket, (first, second, third) = bucket_of(*(torch.ones(2) for _ in range(3)))
+    sparse = torch.sparse_coo_tensor([[1]], [3.0], (2,), check_invariants=True)
+    # The last parameter comes first.
+    bucket.lay_out_gradients(counters=1, sparse=[0])
+    gradients = bucket.gradients
+    assert gradients.lengths == [16, 16]
+    gradients.flat.fill_(9.0)
+    first.grad, second.grad, third.grad = torch.ones(2), sparse, sparse
+    gradients.fill()
+    assert gradients.flags.tolist() == [1.0, 1.0, 1.0]
+    assert gradients.sparse_flags.tolist() == [1.0, 1.0, 0.0]
+    assert gradients.found_sparse() == [1]
+    assert gradients.values[:2].tolist() == [0.0, 0.0]
+    gradients.hand_out()
+    assert first.grad.tolist() == [1.0, 1.0]
+    assert second.grad is sparse
+    assert third.grad is sparse

@@ -1,0 +1,111 @@
+"""Views of flat memory that replace ``p.grad``.
+
+User code may give a gradient other memory at any time (``p.grad = None``), so the views
+are checked before each use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from bluecomm.ops.tensor import shared_empty
+from bluecomm.optim.buckets.slots import Slot, is_view
+
+
+class GradientViews:
+    """Flat memory for the gradients of a bucket, with a tail that is sent along.
+
+    The tail has two flags for each parameter, the first 1 if it has a gradient here,
+    the second 1 if that gradient is sparse, and some counters. After an average or a
+    sum over ranks a flag is positive if it was 1 on any rank.
+
+    Sparse gradients stay in ``p.grad`` and are zeros in flat memory. Parameters that
+    are known to have them take no flat memory.
+
+    Attributes:
+        sparse: Positions of the parameters without flat memory.
+        lengths: Number of elements of each parameter in flat memory, including the
+            padding behind it. The rest is the tail.
+
+    Args:
+        slots: The parameters; their offsets in flat memory are not used.
+        counters: Number of counters behind the flags.
+        sparse: Positions of the parameters whose gradients are sparse on all ranks;
+            ``None`` to make sparse gradients dense.
+    """
+
+    def __init__(
+        self, slots: Sequence[Slot], counters: int, sparse: Iterable[int] | None
+    ) -> None:
+        self._slots = slots
+        self._makes_dense = sparse is None
+        self.sparse = frozenset(sparse or ())
+        laid_out: dict[int, Slot] = {}
+        numel = 0
+        for position, slot in enumerate(slots):
+            if position not in self.sparse:
+                laid_out[position] = dataclasses.replace(slot, offset=numel)
+                numel = laid_out[position].end
+        count = len(slots)
+        dtype = slots[0].parameter.dtype
+        self.flat = shared_empty(numel + 2 * count + counters, dtype).zero_()
+        self.values, tail = self.flat[:numel], self.flat[numel:]
+        self.flags, self.sparse_flags, self.counters = (
+            tail[:count],
+            tail[count : 2 * count],
+            tail[2 * count :],
+        )
+        self._views = {p: slot.view_of(self.flat) for p, slot in laid_out.items()}
+        self.lengths = [slot.end - slot.offset for slot in laid_out.values()]
+
+    def keep(self, position: int) -> None:
+        """Move the gradient of one parameter into flat memory, if it belongs there."""
+        parameter, view = self._slots[position].parameter, self._views.get(position)
+        grad = parameter.grad
+        if grad is None or view is None:
+            return
+        if grad.layout is not torch.strided:
+            if not self._makes_dense:
+                return
+            grad = grad.to_dense()
+        elif is_view(grad, view):
+            return
+        with torch.no_grad():
+            view.copy_(grad)
+        parameter.grad = view
+
+    def fill(self) -> None:
+        """Move all gradients into flat memory, zeros for missing ones; set flags."""
+        present, sparse = [], []
+        for position, slot in enumerate(self._slots):
+            self.keep(position)
+            grad = slot.parameter.grad
+            present.append(float(grad is not None))
+            sparse.append(float(grad is not None and grad.layout is not torch.strided))
+            if position in self._views and (sparse[-1] or not present[-1]):
+                self._views[position].zero_()
+        self.flags.copy_(torch.tensor(present))
+        self.sparse_flags.copy_(torch.tensor(sparse))
+
+    def clear(self) -> None:
+        """Zero the flat memory; the parameters' gradients are left alone."""
+        self.flat.zero_()
+
+    def hand_out(self) -> None:
+        """Give each parameter its view, or ``None`` where no rank had a gradient.
+
+        Parameters with a sparse gradient on any rank are left alone.
+        """
+        has_gradient, found = self.flags.tolist(), self.found_sparse()
+        for position, view in self._views.items():
+            if position not in found:
+                parameter = self._slots[position].parameter
+                parameter.grad = view if has_gradient[position] > 0 else None
+
+    def found_sparse(self) -> list[int]:
+        """Return the positions in flat memory whose gradient is sparse on any rank."""
+        flags = self.sparse_flags.tolist()
+        return [position for position in self._views if flags[position] > 0]

@@ -1,0 +1,61 @@
+"""What ranks must agree on before a distributed optimizer exchanges their buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from bluecomm.optim.agreement import check_agreement, kind_of
+from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.runtime import Communicator
+
+# Wrappers of a model, which one rank may use and another may not.
+_WRAPPERS = ("_orig_mod", "module")
+
+
+def check_buckets(
+    comm: Communicator,
+    name: str,
+    options: dict[str, str],
+    buckets: Sequence[Bucket],
+    sparse_parameters: Collection[int],
+) -> None:
+    """Compare a new optimizer with those of the other ranks.
+
+    The names of parameters may differ, for example when one rank compiles its model.
+
+    Args:
+        comm: Ranks that take part.
+        name: Prefix of the names of its operations, equal on all ranks.
+        options: Algorithm and options, in words.
+        buckets: Its buckets.
+        sparse_parameters: The ``id`` of each parameter with sparse gradients.
+
+    Raises:
+        MismatchError: The ranks differ; the text names options or parameters.
+    """
+    facts = dict(options)
+    compared = [f"{key}={value}" for key, value in options.items()]
+    for number, bucket in enumerate(buckets):
+        for slot in bucket.slots:
+            kind = kind_of(slot.parameter)
+            if id(slot.parameter) in sparse_parameters:
+                kind += " with sparse gradients"
+            facts[f"parameter {_plain(slot.name)!r}"] = kind
+            compared.append(
+                f"a parameter that is {kind}, with strides {slot.stride}, at element "
+                f"{slot.offset} of bucket {number}"
+            )
+    check_agreement(
+        comm,
+        "DistributedOptimizer",
+        facts,
+        "All ranks must wrap the same model with the same options, and make their "
+        "optimizers in the same order",
+        name=name,
+        compared=compared,
+    )
+
+
+def _plain(name: str) -> str:
+    """Return a parameter's name without the names of wrappers."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)

@@ -1,0 +1,203 @@
+"""Exchanges gradients that are sparse, as embeddings with ``sparse=True`` make them.
+
+Buckets of gradients hold dense ones only. The indices and values of a sparse gradient
+are gathered by all ranks, each of which adds them up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from bluecomm.errors import MismatchError
+from bluecomm.ops.allreduce import allreduce_nonblocking_
+from bluecomm.ops.forms import NONBLOCKING
+from bluecomm.ops.reduce_op import Adasum, Average
+from bluecomm.ops.sparse_allreduce import (
+    SparseShare,
+    sparse_total,
+    start_sparse_gather,
+)
+from bluecomm.optim.algorithm import Context
+from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.runtime import Handle
+from bluecomm.runtime.handle import wait_all
+
+Position = tuple[Bucket, int]
+
+
+class _Status(enum.IntEnum):
+    """What a rank has for a parameter."""
+
+    JOINED = 0  # it is out of data
+    NO_GRADIENT = 1
+    SPARSE = 2
+    DENSE = 3
+
+
+def sparse_parameters(models: Iterable[nn.Module]) -> frozenset[int]:
+    """Return the ids of the parameters that layers with ``sparse=True`` hold."""
+    return frozenset(
+        id(module.weight)
+        for model in models
+        for module in model.modules()
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
+    )
+
+
+def make_dense(parameters: Iterable[torch.Tensor]) -> None:
+    """Replace sparse gradients by dense ones."""
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+            parameter.grad = parameter.grad.to_dense()
+
+
+class SparseGradients:
+    """The exchanges of one optimizer's sparse gradients."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._under_way: list[tuple[Position, Handle[list[SparseShare]]]] = []
+
+    def check_op(self, name: str) -> None:
+        """Raise if sparse gradients cannot be combined.
+
+        Raises:
+            ValueError: The reduction is Adasum.
+        """
+        if self._context.options.op is Adasum:
+            raise ValueError(
+                f"DistributedOptimizer: op=bluecomm.Adasum needs dense gradients, and "
+                f"that of {name!r} is sparse; pass sparse_as_dense=True, or use Average"
+            )
+
+    def start(self, bucket: Bucket, position: int, *, is_active: bool) -> None:
+        """Start the exchange of one parameter's gradient.
+
+        Args:
+            bucket: Bucket of the parameter.
+            position: Position of the parameter in the bucket.
+            is_active: Whether this rank has data.
+        """
+        slot = bucket.slots[position]
+        self.check_op(slot.name)
+        share = _share_of(slot.parameter, is_active=is_active)
+        values, _ = self._context.options.compression.compress(share.values)
+        handle = start_sparse_gather(
+            self._context.comm,
+            dataclasses.replace(share, values=values),
+            NONBLOCKING,
+            name=f"{bucket.name}.{position}.sparse",
+        )
+        self._under_way.append(((bucket, position), handle))
+
+    def finish(self, *, is_active: bool) -> dict[Position, bool]:
+        """Wait for all exchanges, and make their results the gradients.
+
+        Args:
+            is_active: Whether this rank has data; if not, no gradient is changed.
+
+        Returns:
+            For each parameter with a gradient on any rank, whether that is sparse.
+
+        Raises:
+            MismatchError: A gradient is sparse on one rank and dense on another.
+        """
+        under_way, self._under_way = self._under_way, []
+        gathered = wait_all([handle for _, handle in under_way])
+        found: dict[Position, bool] = {}
+        for ((bucket, position), _), shares in zip(under_way, gathered, strict=True):
+            parameter = bucket.slots[position].parameter
+            present = self._check(bucket.slots[position].name, shares)
+            gradient = None
+            if present:
+                is_sparse = present[0].status == _Status.SPARSE
+                found[bucket, position] = is_sparse
+                combine = self._sparse_result if is_sparse else self._dense_result
+                gradient = combine(bucket, position, shares, is_active)
+            if is_active:
+                parameter.grad = gradient
+        return found
+
+    def _check(self, name: str, shares: Sequence[SparseShare]) -> list[SparseShare]:
+        """Return the shares with a gradient, which must be of one kind."""
+        kinds: dict[tuple[str, int], list[int]] = {}
+        comm = self._context.comm
+        for rank, share in zip(comm.ranks, shares, strict=True):
+            if share.status >= _Status.SPARSE:
+                word = _Status(share.status).name.lower()
+                kinds.setdefault((word, len(share.indices)), []).append(rank)
+        if len(kinds) > 1:
+            parts = [
+                f"{word}{f' in {dims} dimensions' if dims else ''} on ranks {ranks}"
+                for (word, dims), ranks in sorted(kinds.items())
+            ]
+            raise MismatchError.describe(
+                f"the gradient of this parameter is {', and '.join(parts)}",
+                operation="gradient_allreduce",
+                name=name,
+                rank=comm.world.rank,
+                peers=sorted(rank for ranks in kinds.values() for rank in ranks),
+                remedy="Make it the same on all ranks, or pass sparse_as_dense=True to "
+                "DistributedOptimizer",
+            )
+        return [share for share in shares if share.status >= _Status.SPARSE]
+
+    def _divisor(self, shares: Sequence[SparseShare]) -> int:
+        if self._context.options.op is not Average:
+            return 1
+        return sum(share.status != _Status.JOINED for share in shares)
+
+    def _sparse_result(
+        self,
+        bucket: Bucket,
+        position: int,
+        shares: Sequence[SparseShare],
+        is_active: bool,
+    ) -> torch.Tensor | None:
+        if not is_active:
+            return None
+        present = [
+            dataclasses.replace(share, values=share.values.to(bucket.dtype))
+            for share in shares
+            if share.status == _Status.SPARSE
+        ]
+        return sparse_total(present, self._divisor(shares))
+
+    def _dense_result(
+        self,
+        bucket: Bucket,
+        position: int,
+        shares: Sequence[SparseShare],
+        is_active: bool,
+    ) -> torch.Tensor:
+        """Exchange a gradient that was expected to be sparse, and is dense."""
+        slot, options = bucket.slots[position], self._context.options
+        gradient = slot.parameter.grad if is_active else None
+        if gradient is None:
+            gradient = torch.zeros_like(slot.parameter)
+        sent, kept = options.compression.compress(gradient)
+        allreduced = allreduce_nonblocking_(
+            sent,
+            op=options.op,
+            name=f"{bucket.name}.{position}.dense",
+            process_set=self._context.comm,
+        ).wait()
+        result = options.compression.decompress(allreduced, kept)
+        if options.op is Average:
+            result.mul_(self._context.comm.size / self._divisor(shares))
+        return result
+
+
+def _share_of(parameter: torch.Tensor, *, is_active: bool) -> SparseShare:
+    gradient = parameter.grad if is_active else None
+    if gradient is not None and gradient.layout is torch.sparse_coo:
+        return SparseShare.of(gradient, _Status.SPARSE)
+    status = _Status.JOINED if not is_active else _Status.NO_GRADIENT
+    if gradient is not None:
+        status = _Status.DENSE
+    return SparseShare.empty(parameter.shape, parameter.dtype, status)
