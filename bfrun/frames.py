@@ -414,6 +414,27 @@ class Goodbye(Frame, kind="goodbye", routes=(RANK_TO_DRIVER,)):
     """The rank has shut down cleanly, so its exit is not a failure."""
 
 
+class Failing(Frame, kind="failing", routes=(RANK_TO_DRIVER,)):
+    """An error ends the rank's program, and its process will exit with ``status``.
+
+    ``deed`` is a phrase such as "raised KeyError"; ``peers`` are the lost ranks that
+    the error names.
+    """
+
+    cause: str
+    deed: str
+    reason: str
+    status: int
+    peers: list[int]
+
+
+class ThreadFailed(Frame, kind="thread_failed", routes=(RANK_TO_DRIVER,)):
+    """An uncaught exception has ended a thread of the rank, but not its program."""
+
+    thread: str
+    error: str
+
+
 class Stall(Frame, kind="stall", routes=(RANK_TO_DRIVER,)):
     """The rank has waited long in an operation, and asks what all ranks are doing."""
 
@@ -479,6 +500,14 @@ class RankFrozen(Frame, kind="frozen", routes=(DRIVER_TO_RANK,)):
     rank: int
     host: str
     seconds: float
+    text: str
+
+
+class RankDamaged(Frame, kind="damaged", routes=(DRIVER_TO_RANK,)):
+    """Warns that an exception has ended a thread of a rank that still runs."""
+
+    rank: int
+    host: str
     text: str
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from bfrun.frames import RankFinished, RankFrozen, RankLost
+from bfrun.frames import Failing, RankDamaged, RankFinished, RankFrozen, RankLost
 
 # A change of one rank's state, which the driver reports to all ranks.
-Change = RankLost | RankFinished | RankFrozen
+Change = RankLost | RankFinished | RankFrozen | RankDamaged
 
 # Exit statuses that shells use for a command that could not be started.
 NOT_STARTED_CODE = 127
@@ -55,6 +55,8 @@ class Failure:
         exit_code: Exit code of the job if this is the first failure.
         at_s: Seconds since the start of the job.
         hint: Evidence of a deeper cause, such as the out-of-memory killer.
+        told: Whether the rank itself has told of it, before its process ended.
+        peers: Lost ranks that the rank's error names.
     """
 
     rank: int
@@ -63,6 +65,8 @@ class Failure:
     exit_code: int
     at_s: float
     hint: str | None = None
+    told: bool = False
+    peers: tuple[int, ...] = ()
 
 
 @dataclass
@@ -113,6 +117,30 @@ class Membership:
         text = f"rank {rank} on {member.host} could not be started: {error}"
         return self._lost(member, "not started", text, NOT_STARTED_CODE)
 
+    def failing(self, rank: int, said: Failing) -> list[Change]:
+        """Note that an error ends the program of a rank, whose process still runs."""
+        member = self.members[rank]
+        text = f"{_describe(member)} {said.deed}"
+        root = self._root(said.peers)
+        if root is not None:
+            text += f", because {root.text}"
+        elif said.reason:
+            text += f": {said.reason}"
+        return self._lost(
+            member, said.cause, text, said.status, told=True, peers=tuple(said.peers)
+        )
+
+    def _root(self, peers: Sequence[int]) -> Failure | None:
+        """Return the failure of the first of ``peers`` that has failed."""
+        failed = {failure.rank: failure for failure in self.failures}
+        return next((failed[peer] for peer in peers if peer in failed), None)
+
+    def damaged(self, rank: int, thread: str, error: str) -> list[Change]:
+        """Warn that an exception has ended a thread of a rank."""
+        member = self.members[rank]
+        text = f"{_describe(member)} still runs, but its thread '{thread}' ended: "
+        return [RankDamaged(rank=rank, host=member.host, text=text + error)]
+
     def exited(self, rank: int, status: int, oom: str | None = None) -> list[Change]:
         """Note the exit status of a rank's command, negative for a signal."""
         member = self.members[rank]
@@ -121,8 +149,27 @@ class Membership:
         if status == 0:
             return self._finished(member)
         what, cause, code = describe_status(status)
-        text = f"rank {rank} on {member.host} (pid {member.pid}) {what}"
+        self._complete(rank, what, code)
+        text = f"{_describe(member)} {what}"
         return self._lost(member, cause, text, code, oom)
+
+    def _complete(self, rank: int, what: str, code: int) -> None:
+        """Add the exit status to a failure of which the rank has told beforehand."""
+        for index, known in enumerate(self.failures):
+            is_news = known.told and known.exit_code != code and not self.ending
+            if known.rank == rank and is_news:
+                text = f"{known.text}, and {what}"
+                self.failures[index] = replace(known, text=text, exit_code=code)
+
+    def left_early(self) -> dict[int, str]:
+        """Return ranks that ended without failing, with a text that says so."""
+        failed = {failure.rank for failure in self.failures}
+        return {
+            rank: f"{_describe(member)} "
+            + ("exited with status 0" if member.status == 0 else "called shutdown()")
+            for rank, member in self.members.items()
+            if rank not in failed and (member.status == 0 or member.said_goodbye)
+        }
 
     def vanished(self, rank: int, pid: int) -> list[Change]:
         """Note that the process of a rank ended while its command still runs."""
@@ -137,7 +184,7 @@ class Membership:
         """Warn that the process of a rank is stopped."""
         member = self.members[rank]
         text = (
-            f"rank {rank} on {member.host} (pid {member.pid}) has been stopped for "
+            f"{_describe(member)} has been stopped for "
             f"{seconds:.0f} s (state T: SIGSTOP, Ctrl-Z or a debugger); "
             f"kill -CONT {member.pid} resumes it"
         )
@@ -147,7 +194,7 @@ class Membership:
         """Note that a rank was stopped for longer than the failure timeout."""
         member = self.members[rank]
         text = (
-            f"rank {rank} on {member.host} (pid {member.pid}) was stopped (state T) "
+            f"{_describe(member)} was stopped (state T) "
             f"for {seconds:.0f} s, longer than --failure-timeout allows"
         )
         return self._lost(member, f"frozen {seconds:.0f} s", text, 1)
@@ -180,6 +227,9 @@ class Membership:
         text: str,
         exit_code: int,
         hint: str | None = None,
+        *,
+        told: bool = False,
+        peers: tuple[int, ...] = (),
     ) -> list[Change]:
         if member.announced:
             return []
@@ -187,9 +237,14 @@ class Membership:
         if self.ending:
             return []
         at_s = self.clock() - self.started
-        failure = Failure(member.rank, cause, text, exit_code, at_s, hint)
-        self.failures.append(failure)
+        self.failures.append(
+            Failure(member.rank, cause, text, exit_code, at_s, hint, told, peers)
+        )
         return [RankLost(rank=member.rank, host=member.host, cause=cause, text=text)]
+
+
+def _describe(member: Member) -> str:
+    return f"rank {member.rank} on {member.host} (pid {member.pid})"
 
 
 def describe_status(status: int) -> tuple[str, str, int]:
@@ -229,7 +284,9 @@ def first_failure(
     close = [f for f in failures if f.at_s - failures[0].at_s <= 0.5]
 
     def follows(failure: Failure) -> tuple[bool, bool]:
-        complains = any("PeerLostError" in line for line in tails.get(failure.rank, ()))
-        return complains, failure.cause.startswith(("exit", "SIGABRT"))
+        tail = tails.get(failure.rank, ())
+        complains = failure.peers or any("PeerLostError" in line for line in tail)
+        exited = failure.told or failure.cause.startswith(("exit", "SIGABRT"))
+        return bool(complains), exited
 
     return min(close, key=follows)

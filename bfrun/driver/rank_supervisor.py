@@ -15,6 +15,7 @@ from bfrun.driver.stall_tracker import StallTracker
 from bfrun.errors import ProtocolError
 from bfrun.frames import (
     RANK_TO_DRIVER,
+    Failing,
     Frame,
     FromRank,
     FromRankRefused,
@@ -25,6 +26,7 @@ from bfrun.frames import (
     Pending,
     Publish,
     QueryPending,
+    RankDamaged,
     RankExited,
     RankFrozen,
     RankLost,
@@ -34,6 +36,7 @@ from bfrun.frames import (
     RankVanished,
     Result,
     Stall,
+    ThreadFailed,
     decode,
 )
 from bfrun.plan import LaunchPlan
@@ -97,11 +100,15 @@ class RankSupervisor:
         """Tell every rank of the changes, and act on them."""
         for frame in changes:
             self._router.to_all_ranks(frame)
-            if isinstance(frame, RankFrozen):
+            if isinstance(frame, (RankDamaged, RankFrozen)):
                 self._say(f"bfrun: {frame.text}")
                 continue
             if isinstance(frame, RankLost):
-                self._shutdown.fail(time.monotonic())
+                now = time.monotonic()
+                if self.membership.failures[-1].told:
+                    self._shutdown.expect(frame.rank, now)
+                else:
+                    self._shutdown.fail(now)
                 if len(self.membership.failures) == 1:
                     self._say(f"bfrun: {frame.text}; ending the other ranks")
             why = frame.text or f"rank {frame.rank} on {frame.host} had finished"
@@ -120,6 +127,7 @@ class RankSupervisor:
 
     def _on_exited(self, frame: RankExited) -> None:
         self._announce(self.membership.exited(frame.rank, frame.status, frame.oom))
+        self._shutdown.exited(frame.rank, time.monotonic())
 
     def _on_vanished(self, frame: RankVanished) -> None:
         self._announce(self.membership.vanished(frame.rank, frame.pid))
@@ -159,6 +167,10 @@ class RankSupervisor:
             )
         elif isinstance(said, Goodbye):
             self.membership.goodbye(rank)
+        elif isinstance(said, Failing):
+            self._announce(self.membership.failing(rank, said))
+        elif isinstance(said, ThreadFailed):
+            self._announce(self.membership.damaged(rank, said.thread, said.error))
         elif isinstance(said, Stall):
             query = self._stalls.ask(rank, said.op, now)
             if query is not None:

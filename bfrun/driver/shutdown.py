@@ -7,6 +7,8 @@ import math
 
 # Seconds in which the survivors of a failure may raise their own errors and exit.
 GRACE_S = 2.0
+# Seconds in which a rank that has told of its error may run its exit handlers.
+EXIT_S = 10.0
 # Seconds from SIGTERM to SIGKILL, after a failure and after a signal of the user.
 TERM_S = 2.0
 USER_TERM_S = 4.0
@@ -38,6 +40,7 @@ class Shutdown:
         self._phase = _Phase.RUNNING
         self._deadline = math.inf
         self._term_s = TERM_S
+        self._expected: int | None = None
         self._interrupted_at = math.inf
         self._hurried = False
 
@@ -58,6 +61,18 @@ class Shutdown:
             self._phase = _Phase.GRACE
             self._deadline = now + min(GRACE_S, half)
             self._term_s = min(TERM_S, half)
+
+    def expect(self, rank: int, now: float) -> None:
+        """Note that a rank has told of its failure, and that its process will end."""
+        if self._phase is _Phase.RUNNING:
+            self._phase = _Phase.GRACE
+            self._expected = rank
+            self._deadline = now + EXIT_S
+
+    def exited(self, rank: int, now: float) -> None:
+        """Note the end of a process, which starts the grace if it was expected."""
+        if self._phase is _Phase.GRACE and rank == self._expected:
+            self._deadline = min(self._deadline, now + GRACE_S)
 
     def interrupt(self, now: float) -> None:
         """Note a signal of the user: the first ends the job, the second at once."""

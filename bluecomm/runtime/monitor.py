@@ -24,6 +24,7 @@ from bfrun.frames import (
     OutstandingOperation,
     Pending,
     QueryPending,
+    RankDamaged,
     RankFinished,
     RankFrozen,
     RankLost,
@@ -191,7 +192,7 @@ class Monitor:
             self._on_lost(news.rank, news.text)
         elif isinstance(news, RankFinished):
             self._on_finished(news.rank)
-        elif isinstance(news, RankFrozen):
+        elif isinstance(news, (RankDamaged, RankFrozen)):
             _log.warning("%s", news.text)
         elif isinstance(news, QueryPending):
             self._answer(news)

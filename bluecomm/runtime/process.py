@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bfrun.frames import Failing, Frame, ThreadFailed
 from bluecomm.config import Config
-from bluecomm.errors import NotInitializedError, ShutdownError
+from bluecomm.errors import BluecommError, NotInitializedError, ShutdownError
 from bluecomm.runtime.communicator import Communicator
+from bluecomm.runtime.exit_watch import ExitWatch, FailedExit
 from bluecomm.runtime.recording import Recording
 from bluecomm.runtime.rendezvous.find import find_rendezvous
 from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
@@ -45,6 +47,7 @@ class Process:
         # peers that do not know of the shutdown yet may still write to it.
         self._left_windows: list[Any] = []
         self._ends_with_interpreter = False
+        self._exit_watch = ExitWatch(self._on_failure, self._on_thread)
         self._pid = os.getpid()
 
     @property
@@ -109,6 +112,7 @@ class Process:
             if not self._ends_with_interpreter:
                 self._ends_with_interpreter = True
                 atexit.register(self._at_exit)
+        self._exit_watch.install()
         config = Config.from_environment(os.environ)
         size = self._rendezvous.assignment.size
         if topology_fn is None and not is_weighted:
@@ -190,6 +194,7 @@ class Process:
             self._left_windows.extend(communicator.windows.values())
             self._left_windows.extend(communicator.windows_in_doubt)
             communicator.world.close(orderly=orderly)
+        self._exit_watch.remove()
 
     def leave(self, *, orderly: bool = True) -> None:
         """End the world and forget the launcher, which the next ``init`` looks for."""
@@ -205,19 +210,40 @@ class Process:
     def _at_exit(self) -> None:
         """End the world when the interpreter exits.
 
-        If an exception ends the program, the world is not shut down cleanly. The peers
-        see the links break when the process ends, and the launcher tells them the
-        reason. A world whose rendezvous outlives failures is still closed.
+        If an error ends the program, the peers must not take its end for an orderly
+        one. So the links break, and the launcher tells the peers the reason. A world
+        whose rendezvous outlives failures is closed like any other.
         """
         if os.getpid() != self._pid:
             return
-        if getattr(sys, "last_value", None) is None:
+        if self._exit_watch.failure() is None:
             self.leave()
-        else:
-            if self._recording is not None:
-                self._recording.finish()
-            if self._rendezvous is not None and self._rendezvous.outlives_failure:
-                self._end(orderly=True)
+            return
+        if self._recording is not None:
+            self._recording.finish()
+        if self._rendezvous is not None and self._rendezvous.agent is None:
+            self._end(orderly=self._rendezvous.outlives_failure)
+
+    def _on_failure(self, failed: FailedExit) -> None:
+        self._tell(
+            Failing(
+                cause=failed.cause,
+                deed=failed.deed,
+                reason=failed.reason,
+                status=failed.status,
+                peers=list(failed.peers),
+            )
+        )
+
+    def _on_thread(self, thread: str, error: str) -> None:
+        self._tell(ThreadFailed(thread=thread, error=error))
+
+    def _tell(self, frame: Frame) -> None:
+        """Send a frame to the launcher, if there is an agent that takes it."""
+        agent = None if self._rendezvous is None else self._rendezvous.agent
+        if agent is not None:
+            with contextlib.suppress(BluecommError):  # its reading thread reports it
+                agent.send(frame)
 
 
 def _is_own(communicator: Communicator) -> bool:

@@ -131,11 +131,11 @@ ENDINGS = {
     ),
     "sys.exit(3)": (
         "sys.exit(3)",
-        rf"rank 1 on localhost \(pid \d+\) (ended with exit code 3|{GOODBYE})",
+        r"rank 1 on localhost \(pid \d+\) called sys.exit\(3\)",
     ),
     "exception": (
         "raise KeyError('no luck')",
-        r"rank 1 on localhost \(pid \d+\) ended with exit code 1",
+        r"rank 1 on localhost \(pid \d+\) raised KeyError: 'no luck'",
     ),
     "os._exit(0)": (
         "os._exit(0)",
@@ -173,6 +173,62 @@ def test_a_rank_that_ends_while_others_need_it(ending, transport, tmp_path):
         assert re.search(error, job.err), job.err
         expected = {"sys.exit(3)": 3, "os._exit(4)": 4, "abort": 134}
         assert code == expected.get(ending, 1)
+        last = job.err.splitlines()[-1]
+        assert "job failed: rank 1 on localhost" in last
+        if ending in ("return", "os._exit(0)"):
+            assert "exited with status 0 while rank 0 still needed it" in last
+
+
+# Rank 1 waits in an exit handler until its peers know of its exception.
+TOLD = """
+import atexit, os, sys, threading, time, torch
+import bluecomm as bf
+
+def wait_for_peers():
+    while not all(os.path.exists(f"told-{rank}") for rank in (0, 2)):
+        time.sleep(0.05)
+    print("peers know", flush=True)
+
+if os.environ["RANK"] == "1":
+    atexit.register(wait_for_peers)
+bf.init()
+if bf.rank() == 2:
+    thread = threading.Thread(target=lambda: [].pop(), name="helper")
+    thread.start()
+    thread.join()
+    try:
+        sys.exit(5)
+    except SystemExit:
+        pass
+bf.barrier()
+if bf.rank() == 1:
+    raise KeyError("no luck")
+try:
+    bf.allreduce(torch.ones(2), name="x")
+except bf.PeerLostError as error:
+    print("told:", error, flush=True)
+    open(f"told-{bf.rank()}", "w").close()
+    raise
+"""
+
+
+def test_peers_learn_of_an_exception_before_the_process_ends(tmp_path):
+    with launched(tmp_path, "-np", "3", *script(tmp_path, TOLD), patient=True) as job:
+        assert job.wait() == 1
+        assert job.left() == {}
+        assert "[1] peers know" in job.out
+        who = r"rank 1 on localhost \(pid \d+\) raised KeyError: 'no luck'"
+        for rank in (0, 2):
+            told = rf"\[{rank}\] told: allreduce 'x' on rank [02]: {who}"
+            assert re.search(told, job.out)
+        assert re.search(rf"job failed: {who}; 0 proc", job.err.splitlines()[-1])
+        assert "later failures: ranks 0, 2: PeerLostError" in job.err
+        warning = (
+            r"rank 2 on localhost \(pid \d+\) still runs, but its thread 'helper' "
+            "ended: IndexError: pop from empty list"
+        )
+        assert re.search(rf"^bfrun: {warning}", job.err, re.MULTILINE)
+        assert re.search(rf"\[0\] bluecomm WARNING: {warning}", job.err)
 
 
 EARLY = """

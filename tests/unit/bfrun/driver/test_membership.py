@@ -1,7 +1,7 @@
 import pytest
 
 from bfrun.driver.membership import Failure, Membership, describe_status, first_failure
-from bfrun.frames import RankFinished, RankFrozen, RankLost
+from bfrun.frames import Failing, RankFinished, RankFrozen, RankLost
 
 
 @pytest.fixture
@@ -61,6 +61,71 @@ def test_each_rank_is_announced_once(members):
     assert members.exited(0, 1) == []
     assert len(members.failures) == 1
     assert members.members[0].ended
+
+
+def failing(cause="KeyError", status=1, peers=()):
+    return Failing(
+        cause=cause, deed=f"raised {cause}", reason="x", status=status, peers=[*peers]
+    )
+
+
+def test_a_rank_may_tell_of_its_failure(members):
+    (frame,) = members.failing(1, failing())
+    assert frame == RankLost(
+        rank=1,
+        host="a",
+        cause="KeyError",
+        text="rank 1 on a (pid 101) raised KeyError: x",
+    )
+    assert not members.members[1].ended
+    assert members.exited(1, 1) == []
+    (failure,) = members.failures
+    assert (failure.text, failure.exit_code) == (frame.text, 1)
+
+
+def test_another_exit_than_the_rank_has_told_completes_its_failure(members):
+    members.failing(1, failing())
+    members.exited(1, -11)
+    (failure,) = members.failures
+    assert failure.exit_code == 139
+    assert failure.text.endswith("raised KeyError: x, and was killed by SIGSEGV")
+
+
+def test_the_end_of_the_job_does_not_change_a_failure(members):
+    members.failing(1, failing())
+    members.ending = True
+    members.exited(1, -15)
+    assert members.failures[0].exit_code == 1
+
+
+def test_a_failure_of_a_lost_peer_names_the_peer(members):
+    members.exited(2, -9)
+    members.failing(1, failing("PeerLostError", peers=[2]))
+    first, second = members.failures
+    assert (
+        second.text
+        == f"rank 1 on a (pid 101) raised PeerLostError, because {first.text}"
+    )
+    assert first_failure([second, first], {}) is first
+
+
+def test_ranks_that_left_early(members):
+    members.exited(0, 0)
+    members.goodbye(1)
+    members.goodbye(2)
+    members.exited(2, 1)
+    assert members.left_early() == {
+        0: "rank 0 on a (pid 100) exited with status 0",
+        1: "rank 1 on a (pid 101) called shutdown()",
+    }
+
+
+def test_a_lost_thread_is_a_warning(members):
+    (frame,) = members.damaged(2, "T", "KeyError: x")
+    assert frame.text == (
+        "rank 2 on b (pid 102) still runs, but its thread 'T' ended: KeyError: x"
+    )
+    assert members.failures == []
 
 
 def test_deaths_while_the_job_ends_are_no_failures(members):

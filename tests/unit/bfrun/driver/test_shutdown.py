@@ -1,4 +1,5 @@
 from bfrun.driver.shutdown import (
+    EXIT_S,
     GRACE_S,
     TERM_S,
     UNREAD_S,
@@ -25,6 +26,18 @@ def test_a_failure_leaves_grace_then_terminates_then_ends():
     assert shutdown.step(10.0 + GRACE_S + TERM_S - 0.1, False) is Action.NOTHING
     assert shutdown.step(10.0 + GRACE_S + TERM_S, False) is Action.END
     assert GRACE_S + TERM_S < 6
+
+
+def test_a_rank_that_has_told_of_its_failure_may_exit_slowly():
+    quick, slow = Shutdown(), Shutdown()
+    for shutdown in (quick, slow):
+        shutdown.expect(1, 0.0)
+        shutdown.expect(2, 0.0)
+        shutdown.exited(2, 1.0)
+    assert slow.step(EXIT_S - 0.1, False) is Action.NOTHING
+    quick.exited(1, 5.0)
+    assert quick.step(5.0 + GRACE_S, False) is Action.TERMINATE
+    assert slow.step(EXIT_S, False) is Action.TERMINATE
 
 
 def test_the_user_ends_without_grace_and_the_second_time_at_once():
