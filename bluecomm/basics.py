@@ -41,10 +41,10 @@ def init(
     Further calls only reset the topology. After ``shutdown``, the next call connects
     anew. ``shutdown`` runs by itself when the interpreter exits.
 
-    Until ``shutdown``, ``sys.excepthook``, ``threading.excepthook`` and ``sys.exit`` are
-    wrapped. Under bfrun, the peers learn at once of an uncaught exception or a
-    ``sys.exit(n)`` that ends this rank's program, and their errors name it. An uncaught
-    exception in another thread than the main one is a warning on all ranks.
+    Until ``shutdown``, ``sys.excepthook``, ``threading.excepthook`` and ``sys.exit``
+    are wrapped. Under bfrun, the peers learn at once of an uncaught exception or a
+    ``sys.exit(n)`` that ends this rank's program, and their errors name it. An
+    uncaught exception in another thread than the main one warns on all ranks.
 
     Args:
         topology_fn: Function that returns the topology for a number of ranks. It must

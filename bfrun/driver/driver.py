@@ -112,6 +112,7 @@ def _drive(
         interrupted_code=0 if number is None else 128 + number,
         tails=job.printer.tails(),
         log_paths=logs.stderr_paths() if logs is not None else {},
+        left_early=job.membership.left_early(),
         verbose=config.verbose,
     )
     return replace(verdict, unread=not all_shown)

@@ -64,6 +64,7 @@ def make_verdict(
     interrupted_code: int = 0,
     tails: Mapping[int, Sequence[str]],
     log_paths: Mapping[int, str],
+    left_early: Mapping[int, str] | None = None,
     verbose: bool = False,
 ) -> Verdict:
     """Return the exit code and the final report.
@@ -75,6 +76,7 @@ def make_verdict(
         interrupted_code: Exit code in that case.
         tails: Last lines of each rank's stderr.
         log_paths: Path of each rank's full stderr, if it is logged.
+        left_early: How ranks that have not failed ended, by rank.
         verbose: Report leftovers even if there are none.
     """
     first = first_failure(failures, tails)
@@ -85,6 +87,7 @@ def make_verdict(
         text = f"bfrun: ended by {interrupted_by}; {leftovers}"
         return Verdict(interrupted_code, text)
     lines = []
+    blame = _blame(first, left_early or {})
     if first.hint:
         lines.append(f"  cause: {first.hint}")
     tail = tails.get(first.rank, ())
@@ -96,11 +99,19 @@ def make_verdict(
     later = [failure for failure in failures if failure is not first]
     if later:
         lines.append(f"  later failures: {_fold(later)}")
-    if lines:
+    if lines or blame != first.text:
         head = f"bfrun: first failure, {first.at_s:.1f} s after the start: {first.text}"
         lines.insert(0, head)
-    lines.append(f"bfrun: job failed: {first.text}; {leftovers}")
+    lines.append(f"bfrun: job failed: {blame}; {leftovers}")
     return Verdict(first.exit_code, "\n".join(lines))
+
+
+def _blame(first: Failure, left_early: Mapping[int, str]) -> str:
+    """Return the failure, or which rank caused it by leaving before the others."""
+    for peer in first.peers:
+        if peer in left_early:
+            return f"{left_early[peer]} while rank {first.rank} still needed it"
+    return first.text
 
 
 def _fold(failures: Sequence[Failure]) -> str:

@@ -83,3 +83,19 @@ def test_written_ranks_mean_the_same_ranks(ranks):
         first, _, last = part.partition("-")
         found |= set(range(int(first), int(last or first) + 1))
     assert found == ranks
+
+
+def test_a_rank_that_left_early_is_blamed():
+    first = Failure(0, "PeerLostError", "rank 0 lost rank 1", 1, 1.0, peers=(1,))
+    verdict = make_verdict(
+        [first],
+        Leftovers(1, {"a": 0}),
+        tails={},
+        log_paths={},
+        left_early={1: "rank 1 on a (pid 7) exited with status 0"},
+    )
+    assert verdict.report.splitlines() == [
+        "bfrun: first failure, 1.0 s after the start: rank 0 lost rank 1",
+        "bfrun: job failed: rank 1 on a (pid 7) exited with status 0 while rank 0 "
+        "still needed it; 0 processes left on 1 host",
+    ]
