@@ -45,6 +45,9 @@ _SUSPEND_FLUSH_S = 0.2
 _ENDED_LIMIT_S = 3.0
 # Seconds in which the guard of a lost agent ends all processes.
 _GUARD_LIMIT_S = 6.0
+# Seconds in which a guard exits after its agent has ended all ranks. It does so at
+# once, unless the machine is very busy.
+_EXIT_LIMIT_S = 30.0
 
 
 class Job:
@@ -220,18 +223,22 @@ class Job:
         return now > self._end_deadline
 
     def _leftovers(self) -> Leftovers:
+        """Wait for the guards, which end after all processes below them."""
         silent = []
-        deadline = time.monotonic() + _GUARD_LIMIT_S
+        lost_until = time.monotonic() + _GUARD_LIMIT_S
+        ended_until = time.monotonic() + _EXIT_LIMIT_S
         for session in self._sessions:
-            if session.ended:
-                continue
-            # A guard that has exited has ended every process below it. The guard of a
-            # silent host has had its time, but cannot be heard.
-            left_s = 0.0 if session.silent else deadline - time.monotonic()
-            if session.connection.wait(max(0.0, left_s)) is None:
-                silent.append(session.host.name)
+            # The guard of a silent host has had its time, but cannot be heard.
+            until = ended_until if session.ended else lost_until
+            left_s = 0.0 if session.silent else until - time.monotonic()
+            is_gone = session.connection.wait(max(0.0, left_s)) is not None
+            name = session.host.name
+            if is_gone:
+                self._left.setdefault(name, 0)
+            elif session.ended:
+                self._left[name] += 1
             else:
-                self._left[session.host.name] = 0
+                silent.append(name)
         return Leftovers(len(self._sessions), self._left, silent)
 
     # The user

@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import termios
 import time
 
@@ -125,6 +126,28 @@ def test_nothing_outlives_a_silent(victim, tmp_path):
         wait_until_up(job, 2)
         os.kill(job.process.pid if victim == "driver" else agent, signal.SIGSTOP)
         assert job.wait_until_empty() > 1.0
+
+
+@pytest.mark.parametrize("victim", ["rank", "agent"])
+def test_a_stopped_guard_does_not_outlive_the_job(victim, tmp_path):
+    with launched(tmp_path, "-v", "-np", "1", *FAMILY) as job:
+        agent, guard = job.agent()
+        wait_until_up(job, 1)
+        os.kill(guard, signal.SIGSTOP)
+        os.kill(agent if victim == "agent" else job.pids("^bash")[0], signal.SIGKILL)
+        job.wait()
+        assert job.left() == {}
+        assert list(tmp_path.glob("bfrun-*")) == []
+
+
+def test_bfrun_ends_after_its_agents_and_guards(tmp_path):
+    """On a busy machine, they need longer than a second to exit."""
+    slow = tmp_path / "python"
+    slow.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\nsleep 1.5\n')
+    slow.chmod(0o700)
+    with launched(tmp_path, "-np", "1", "--python", str(slow), "true") as job:
+        assert job.wait() == 0
+        assert job.left() == {}
 
 
 @pytest.mark.parametrize(
