@@ -137,6 +137,9 @@ class Agent:
                 rank.reap()
             self._server.close()
             shutil.rmtree(self._folder, ignore_errors=True)
+            if os.getppid() == self._guard_pid:
+                # A stopped guard would outlive the job.
+                os.kill(self._guard_pid, signal.SIGCONT)
 
     def _catch_signals(self) -> None:
         for fd in (self._wake_read, self._wake_write):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 
@@ -68,6 +69,7 @@ class LocalConnection(ProcessConnection):
         return text.decode("utf-8", "replace").strip()
 
     def wait(self, timeout_s: float) -> int | None:
+        self._process.send_signal(signal.SIGCONT)  # a stopped guard would never end
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout_s)
         return None

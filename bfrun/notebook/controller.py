@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -82,6 +83,7 @@ class Controller:
         """End the controller."""
         assert self._process.stdin is not None
         self._process.stdin.close()
+        self._process.send_signal(signal.SIGCONT)  # a stopped guard would stay
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
