@@ -248,8 +248,8 @@ def add_connections(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         default=os.environ.get("BLUECOMM_START_TIMEOUT_S", "300"),
         metavar="S",
-        help="seconds within which every rank must call init (default: "
-        "$BLUECOMM_START_TIMEOUT_S, else 300)",
+        help="seconds within which every host must answer, and then every rank must "
+        "call init (default: $BLUECOMM_START_TIMEOUT_S, else 300)",
     )
     group.add_argument(
         "--failure-timeout",

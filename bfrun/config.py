@@ -50,7 +50,8 @@ class LaunchConfig:
         verbose: Print the plan, addresses, agents and connections.
         dry_run: Print the plan and start nothing.
         check: Check all hosts and start nothing.
-        start_timeout_s: Seconds within which every rank must call ``init``.
+        start_timeout_s: Seconds within which every host must answer, and then every
+            rank must call ``init``.
         failure_timeout_s: Seconds that a rank may stay stopped before the job fails.
     """
 

@@ -2,8 +2,9 @@
 
 The driver sends this file to an interpreter on every host and talks to it in lines of
 JSON, so it needs only the standard library of Python 3.8. It ends at the end of its
-standard input, or after ``LIFETIME_S``. While addresses are probed, it listens on one
-port, sends a fixed word to every caller, and reads nothing from them.
+standard input, or after a time that the driver sets with each question. While
+addresses are probed, it listens on one port, sends a fixed word to every caller, and
+reads nothing from them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-LIFETIME_S = 120
+# Seconds until the first question must have come.
+FIRST_S = 120
 DIAL_S = 3.0
 VERSIONS_S = 30.0
 
@@ -261,10 +263,11 @@ def _dial_one(target: tuple[str, int, str]) -> str | None:
 
 def main() -> None:
     """Answer requests until one says ``end``, or standard input ends."""
-    signal.alarm(LIFETIME_S)
+    signal.alarm(FIRST_S)
     answer: dict[str, Any] = {}
     for line in sys.stdin:
         request = json.loads(line)
+        signal.alarm(request["lifetime_s"])
         if request["do"] == "facts":
             answer = machine_facts(request)
         elif request["do"] == "listen":

@@ -159,6 +159,8 @@ class AgentSession:
         lines.append(
             "the host needs Python 3.8 or newer; name the interpreter with --python"
         )
+        if not self.lost:
+            lines.append("if the host is slow, raise --start-timeout")
         return LaunchError("; ".join(lines))
 
     def close(self) -> None:

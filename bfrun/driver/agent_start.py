@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import select
 import sys
 import threading
 import time
@@ -13,9 +15,14 @@ from bfrun.driver.signals import SignalWatch
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
+from bfrun.output.terminal import remark
 
-AGENT_START_LIMIT_S = 30.0
-_LOOK_S = 0.002
+# Other hosts may still report their errors for this long after the first error.
+_MORE_ERRORS_S = 5.0
+# After this long, the user is told which hosts are awaited.
+_TELL_AFTER_S = 10.0
+_LOOK_S = 0.1
+_BACKLOG_LOOK_S = 0.005
 
 
 class Interrupted(Exception):
@@ -38,6 +45,9 @@ def start_agents(
 ) -> list[AgentSession]:
     """Start an agent on every host.
 
+    Hosts may take different times, up to ``--start-timeout``. Agents that are ready get
+    heartbeats while others are awaited.
+
     Returns:
         The sessions in the order of the hosts, all ready.
 
@@ -47,61 +57,97 @@ def start_agents(
 
     After an error, all sessions are closed.
     """
-    limit_s = min(AGENT_START_LIMIT_S, config.start_timeout_s)
-    starts = [_Start(host, launcher, config.python, limit_s) for host in hosts]
+    limit_s = config.start_timeout_s
+    starts = [_Start(host, launcher, config.python, limit_s, signals) for host in hosts]
     try:
         for start in starts:
             start.thread.start()
-        while any(start.thread.is_alive() for start in starts):
-            _check(signals)
-            time.sleep(_LOOK_S)
-        errors = [str(start.error) for start in starts if start.error is not None]
-        if not errors:
-            errors = _await_ready([start.take() for start in starts], limit_s, signals)
+        errors = _await_ready(starts, limit_s, signals)
         if errors:
             raise LaunchError("\n".join(errors))
     except BaseException:
         for start in starts:
             start.abandon()
         raise
-    return [start.take() for start in starts]
+    for start in starts:
+        start.thread.join()
+    return [start.session for start in starts if start.session is not None]
 
 
 class _Start:
-    """Starts one agent, in its own thread because connecting blocks."""
+    """The start of one agent, in its own thread because connecting blocks.
+
+    Attributes:
+        session: The session, once it is connected.
+        error: Why the connection failed, or None.
+    """
 
     def __init__(
-        self, host: Host, launcher: Launcher, python: str | None, limit_s: float
+        self,
+        host: Host,
+        launcher: Launcher,
+        python: str | None,
+        limit_s: float,
+        signals: SignalWatch,
     ) -> None:
+        self.host = host
         self.thread = threading.Thread(target=self._work, daemon=True)
+        self.session: AgentSession | None = None
         self.error: Exception | None = None
         self._arguments = (launcher, host, _pythons(python), limit_s)
+        self._limit_s = limit_s
+        self._signals = signals
         self._lock = threading.Lock()
         self._abandoned = False
-        self._session: AgentSession | None = None
 
     def _work(self) -> None:
         try:
             session = AgentSession.start(*self._arguments)
         except Exception as error:
             self.error = error
-            return
+            session = None
         with self._lock:
-            self._session = session
-            if self._abandoned:
+            self.session = session
+            if not self._abandoned:
+                self._signals.wake()
+            elif session is not None:
                 session.close()
 
-    def take(self) -> AgentSession:
-        """Return the session of a start that succeeded."""
-        assert self._session is not None
-        return self._session
+    @property
+    def ready(self) -> bool:
+        """Whether the agent has started, and still lives."""
+        session = self.session
+        return session is not None and session.ready is not None and not session.lost
+
+    @property
+    def failed(self) -> bool:
+        """Whether the agent will not start any more."""
+        return self.error is not None or bool(self.session and self.session.lost)
+
+    def step(self) -> None:
+        """Send and receive what is possible now, so that the agent stays alive."""
+        if self.session is not None:
+            self.session.flush()
+            self.session.receive()
+            self.session.check()
+
+    def text(self) -> str:
+        """Return why the agent has not started."""
+        if self.error is not None:
+            return str(self.error)
+        if self.session is not None:
+            return str(self.session.start_error(self._limit_s))
+        return (
+            f"host '{self.host.name}': no connection within {self._limit_s:g} s; raise "
+            "--start-timeout if the host is slow"
+        )
 
     def abandon(self) -> None:
         """Close the session, now or as soon as it exists."""
         with self._lock:
             self._abandoned = True
-            if self._session is not None:
-                self._session.close()
+            if self.session is not None:
+                self.session.close()
 
 
 def _pythons(chosen: str | None) -> list[str]:
@@ -109,20 +155,40 @@ def _pythons(chosen: str | None) -> list[str]:
 
 
 def _await_ready(
-    sessions: list[AgentSession], limit_s: float, signals: SignalWatch
+    starts: Sequence[_Start], limit_s: float, signals: SignalWatch
 ) -> list[str]:
     """Wait until every agent is ready, and return the errors of those that are not."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        waiting = [s for s in sessions if s.ready is None and not s.lost]
-        if not waiting:
-            break
-        for session in waiting:
-            session.flush()
-            session.receive()
+    started = time.monotonic()
+    deadline, tell_at = started + limit_s, started + _TELL_AFTER_S
+    while True:
+        for start in starts:
+            start.step()
+        waiting = [start for start in starts if not start.ready and not start.failed]
+        failed = [start for start in starts if start.failed]
+        now = time.monotonic()
+        if failed:
+            deadline = min(deadline, now + _MORE_ERRORS_S)
+        if not waiting or now > deadline:
+            # Hosts that had no more time to answer are not to blame.
+            return [start.text() for start in failed or waiting]
+        if now > tell_at:
+            tell_at = math.inf
+            names = ", ".join(start.host.name for start in waiting)
+            remark(f"bfrun: waiting for {names} (--start-timeout: {limit_s:g} s)")
+        _await_news(starts, signals)
         _check(signals)
-        time.sleep(_LOOK_S)
-    return [str(s.start_error(limit_s)) for s in sessions if s.ready is None]
+
+
+def _await_news(starts: Sequence[_Start], signals: SignalWatch) -> None:
+    """Wait a moment, or until an agent, a thread or the user has something to say."""
+    sessions = [start.session for start in starts if start.session is not None]
+    sessions = [session for session in sessions if not session.lost]
+    poll = select.poll()
+    poll.register(signals.fd, select.POLLIN)
+    for session in sessions:
+        poll.register(session.connection, select.POLLIN)
+    busy = any(session.has_backlog for session in sessions)
+    poll.poll((_BACKLOG_LOOK_S if busy else _LOOK_S) * 1000)
 
 
 def _check(signals: SignalWatch) -> None:

@@ -12,6 +12,9 @@ from bfrun.errors import LaunchError
 from bfrun.launch.ssh_errors import UnknownHostKey, explain
 from bfrun.launch.ssh_settings import SshSettings
 
+# Seconds for a TCP connection, unless the SSH settings have ConnectTimeout.
+REACH_S = 15.0
+
 # paramiko also logs the errors that it raises, and Python prints them by default.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
@@ -55,9 +58,7 @@ class SshConnection:
         self._hop = hop
         self._client = paramiko.SSHClient()
         try:
-            self._connect(
-                hop, through, min(timeout_s, hop.connect_timeout_s or timeout_s)
-            )
+            self._connect(hop, through, timeout_s)
         except (OSError, EOFError, paramiko.SSHException, UnknownHostKey) as error:
             self.close()
             raise LaunchError(explain(target, hop, error)) from error
@@ -100,13 +101,15 @@ class SshConnection:
         for file in hop.known_hosts:
             if os.path.exists(file):
                 _load_host_keys(self._client, file)
+        # A host that is up answers the kernel at once, however slow its login is.
+        reach_s = min(timeout_s, hop.connect_timeout_s or REACH_S)
         sock = None
         if through is not None:
             sock = through._transport().open_channel(
                 "direct-tcpip",
                 (hop.address, hop.port),
                 ("127.0.0.1", 0),
-                timeout=timeout_s,
+                timeout=reach_s,
             )
         self._client.connect(
             hop.address,
@@ -115,7 +118,7 @@ class SshConnection:
             # The stub declares only one file, but paramiko takes a list.
             key_filename=list(hop.identity_files),  # type: ignore[arg-type]
             look_for_keys=not hop.identity_files,
-            timeout=timeout_s,
+            timeout=reach_s,
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,
             channel_timeout=timeout_s,

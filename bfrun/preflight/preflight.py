@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,11 +16,12 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
 from bfrun.nccl_net import needed_files
+from bfrun.output.terminal import remark
 from bfrun.plan import HostFacts
 from bfrun.preflight.probe_session import ProbeSession
 
-_CONNECT_S = 15.0
-_ANSWER_S = 60.0
+# After this long, the user is told which hosts are awaited.
+TELL_AFTER_S = 10.0
 
 T = TypeVar("T")
 
@@ -79,7 +81,7 @@ def run_preflight(
     reports = [HostReport(host) for host in hosts]
     flight = _Preflight(config, launcher, environ)
     try:
-        _for_each(reports, flight.question)
+        _for_each(reports, flight.question, flight.tell_slow)
         compare_hosts(reports, config)
         if len(reports) > 1 and all(report.answer for report in reports):
             flight.probe_addresses(reports)
@@ -149,10 +151,19 @@ def _program(config: LaunchConfig) -> str:
     return config.command[0] if config.command else "python3"
 
 
-def _for_each(items: Sequence[T], body: Callable[[T], None]) -> None:
+def _for_each(
+    items: Sequence[T],
+    body: Callable[[T], None],
+    tell: Callable[[Sequence[T]], None] | None = None,
+) -> None:
     """Call ``body`` for all items in parallel, then raise the first error, if any.
 
     The threads are daemons, so that Ctrl-C does not wait for a silent host.
+
+    Args:
+        items: The items.
+        body: Called once with each.
+        tell: Called once with the items that still run after a while.
     """
     errors: list[BaseException] = []
 
@@ -165,6 +176,14 @@ def _for_each(items: Sequence[T], body: Callable[[T], None]) -> None:
     threads = [threading.Thread(target=call, args=[it], daemon=True) for it in items]
     for thread in threads:
         thread.start()
+    tell_at = time.monotonic() + TELL_AFTER_S
+    for thread in threads:
+        thread.join(max(0.0, tell_at - time.monotonic()) if tell else None)
+    running = [
+        it for it, thread in zip(items, threads, strict=True) if thread.is_alive()
+    ]
+    if tell is not None and running:
+        tell(running)
     for thread in threads:
         thread.join()
     if errors:
@@ -187,10 +206,10 @@ class _Preflight:
 
     def question(self, report: HostReport) -> None:
         """Fill ``report.answer``, or add the reason to ``report.problems``."""
-        timeout_s = min(_CONNECT_S, self._config.start_timeout_s)
+        limit_s = self._config.start_timeout_s
         try:
             self._sessions[report.host] = ProbeSession(
-                self._launcher, report.host, self._config.python, timeout_s
+                self._launcher, report.host, self._config.python, limit_s
             )
         except LaunchError as error:
             report.add(error)
@@ -203,6 +222,12 @@ class _Preflight:
             cwd=self._config.cwd,
             files=needed_files(self._config),
         )
+
+    def tell_slow(self, reports: Sequence[HostReport]) -> None:
+        """Tell the user which hosts have not answered yet."""
+        names = ", ".join(report.host.name for report in reports)
+        limit_s = self._config.start_timeout_s
+        remark(f"bfrun: waiting for {names} (--start-timeout: {limit_s:g} s)")
 
     def probe_addresses(self, reports: Sequence[HostReport]) -> None:
         """Let each host dial the addresses of all others, and keep what all reached."""
@@ -261,7 +286,8 @@ class _Preflight:
     def _ask(self, report: HostReport, what: str, **question: Any) -> Mapping[str, Any]:
         """Return the answer of a host. If none came, add a problem and return {}."""
         try:
-            return self._sessions[report.host].ask(what, _ANSWER_S, **question)
+            limit_s = self._config.start_timeout_s
+            return self._sessions[report.host].ask(what, limit_s, **question)
         except LaunchError as error:
             report.add(error)
             return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import select
 import sys
@@ -17,6 +18,8 @@ from bfrun.launch.base import Launcher
 
 # Seconds in which a probe must exit after it has closed its output.
 _END_S = 5.0
+# The probe of a driver that is gone ends this long after the limit of an answer.
+_SPARE_S = 60
 
 # Runs the first interpreter that exists.
 _SCRIPT = """\
@@ -78,7 +81,9 @@ class ProbeSession:
             LaunchError: No answer came within ``timeout_s``, or the probe ended.
         """
         deadline = time.monotonic() + timeout_s
-        request = {"do": what, "mark": self._mark, **question}
+        # It waits for the next question as long as other hosts may take to answer this.
+        lifetime_s = math.ceil(timeout_s) + _SPARE_S
+        request = {"do": what, "mark": self._mark, "lifetime_s": lifetime_s, **question}
         self._unsent += json.dumps(request).encode() + b"\n"
         while (answer := self._answer()) is None:
             left = deadline - time.monotonic()
@@ -86,7 +91,7 @@ class ProbeSession:
                 raise LaunchError(
                     f"host '{self._host.name}': no answer to the pre-flight's question "
                     f"'{what}' within {timeout_s:g} s; check that the host is not "
-                    "overloaded"
+                    "overloaded, or raise --start-timeout"
                 )
             self._move(left)
         return answer

@@ -138,6 +138,19 @@ def test_agent_needs_no_installed_bfrun(launch, tmp_path):
     assert finished(job) == ["[0] 0 node1", "[1] 1 node2"]
 
 
+@pytest.mark.slow
+def test_a_host_whose_agent_starts_late(launch, tmp_path):
+    # The agent of node1 is ready long before; it ends after 4 s without a heartbeat.
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\ncase "$4" in *"bfrun.agent"*) '
+        f'[ "$(uname -n)" = node1 ] || sleep 6;; esac\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    job = launch("--python", str(python), "-H", "node1:1,node2:1", "sh", "-c", TELL)
+    assert finished(job) == ["[0] 0 node1", "[1] 1 node2"]
+
+
 def test_unknown_host_key_starts_nothing(launch, cluster, tmp_path):
     settings = tmp_path / "ssh_config"
     text = cluster.ssh_config.read_text()

@@ -231,7 +231,9 @@ def test_probe_is_standard_library_only_and_ends_with_its_input():
             modules.add(str(node.module))
     assert {name.partition(".")[0] for name in modules} <= sys.stdlib_module_names
     command = [sys.executable, "-I", "-S", bfrun.probe.__file__]
-    line = json.dumps({"do": "listen", "word": "x", "mark": "M"}) + "\n"
+    line = (
+        json.dumps({"do": "listen", "word": "x", "mark": "M", "lifetime_s": 99}) + "\n"
+    )
     done = subprocess.run(
         command, input=line, capture_output=True, text=True, timeout=DEADLINE_S
     )

@@ -1,10 +1,13 @@
 import os
+import re
 import signal
 import sys
+import threading
 
 import pytest
 
 from bfrun.config import LaunchConfig
+from bfrun.driver import agent_start
 from bfrun.driver.agent_start import Interrupted, start_agents
 from bfrun.driver.signals import SignalWatch
 from bfrun.errors import LaunchError
@@ -84,6 +87,83 @@ def test_a_program_that_is_no_agent_is_reported(program, text):
     assert text in str(caught.value)
     assert "--python" in str(caught.value)
     assert all(connection.wait(DEADLINE_S) is not None for connection in launcher.links)
+
+
+class Noted:
+    """Passes on what is sent to one agent, and counts the heartbeats in it."""
+
+    def __init__(self, connection):
+        self._connection, self.beats = connection, threading.Semaphore(0)
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+    def send(self, data):
+        sent = self._connection.send(data)
+        for _ in range(bytes(data[:sent]).count(b'"beat"')):
+            self.beats.release()
+        return sent
+
+
+@pytest.mark.parametrize("slow", ["connection", "interpreter"])
+def test_agents_get_heartbeats_while_others_are_awaited(slow, tmp_path):
+    launcher, go = Scripted(), tmp_path / "go"
+    first = threading.Event()
+    noted = []
+
+    def await_beats():
+        assert first.wait(DEADLINE_S)
+        # The second one comes after the first agent is ready, or after a second.
+        assert all(noted[0].beats.acquire(timeout=DEADLINE_S) for _ in range(2))
+
+    def start_slowly(host, argv, timeout_s):
+        if host.name == "one":
+            noted.append(Noted(LocalLauncher().start(host, argv, timeout_s)))
+            first.set()
+            return noted[0]
+        if slow == "connection":
+            await_beats()
+            return LocalLauncher().start(host, argv, timeout_s)
+        threading.Thread(target=lambda: (await_beats(), go.touch())).start()
+        wait = f'until [ -e "{go}" ]; do sleep 0.02; done; exec "$@"'
+        return LocalLauncher().start(host, ["sh", "-c", wait, "sh", *argv], timeout_s)
+
+    launcher.start = start_slowly
+    for session in start(launcher):
+        assert session.ready is not None
+        session.close()
+
+
+def test_the_user_is_told_who_is_awaited(monkeypatch, capsys):
+    monkeypatch.setattr(agent_start, "_TELL_AFTER_S", 0.1)
+    with pytest.raises(LaunchError) as caught:
+        start(Scripted(two=WAIT), start_timeout_s=3.0)
+    told = r"waiting for (one, )?two \(--start-timeout: 3 s\)"
+    assert re.search(told, capsys.readouterr().err)
+    assert "host 'two'" in str(caught.value)
+    assert "host 'one'" not in str(caught.value)
+
+
+def test_an_error_of_one_host_does_not_wait_for_slow_hosts(monkeypatch):
+    monkeypatch.setattr(agent_start, "_MORE_ERRORS_S", 0.1)
+    launcher = Scripted(one=WAIT, two="import sys; sys.exit('too old')")
+    with pytest.raises(LaunchError) as caught:
+        start(launcher, start_timeout_s=10 * DEADLINE_S)
+    assert "host 'two'" in str(caught.value)
+    assert "host 'one'" not in str(caught.value)
+
+
+def test_a_connection_that_takes_too_long_is_reported():
+    launcher, ended = Scripted(), threading.Event()
+
+    def hang(host, argv, timeout_s):
+        ended.wait(DEADLINE_S)
+        raise LaunchError("too late")
+
+    launcher.start = hang
+    with pytest.raises(LaunchError, match=r"host 'one': no connection within 0\.1 s"):
+        start(launcher, start_timeout_s=0.1)
+    ended.set()
 
 
 def test_an_interpreter_that_does_not_exist_is_reported():
