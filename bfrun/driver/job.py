@@ -13,6 +13,7 @@ from bfrun.channel import text_to_bytes
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AGENT_SILENCE_LIMIT_S, AgentSession
 from bfrun.driver.frame_router import FrameRouter
+from bfrun.driver.membership import first_failure
 from bfrun.driver.rank_supervisor import RankSupervisor
 from bfrun.driver.report import Leftovers
 from bfrun.driver.shutdown import Action, Shutdown
@@ -197,12 +198,22 @@ class Job:
             self._interrupt(signal.SIGPIPE)
         action = self._shutdown.step(now, self.membership.all_ended)
         if action is Action.TERMINATE:
+            if self.interrupted_by is None:
+                self._tell_survivors()
             self.membership.ending = True
             self._router.to_agents(SignalRanks(signum=int(signal.SIGTERM)))
         elif action is Action.END:
             self.membership.ending = True
             self._end_deadline = now + _ENDED_LIMIT_S
             self._router.to_agents(EndRanks())
+
+    def _tell_survivors(self) -> None:
+        """Say why the ranks that have not failed themselves are ended."""
+        first = first_failure(self.membership.failures, {})
+        survivors = self.membership.survivors
+        if first is not None and survivors:
+            text = f"bfrun: this rank is ended with SIGTERM, because {first.text}"
+            self.printer.say(text, survivors)
 
     def _finished(self) -> bool:
         if not self._shutdown.ended:

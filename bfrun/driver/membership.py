@@ -96,6 +96,13 @@ class Membership:
         """Whether every rank has ended."""
         return all(member.ended for member in self.members.values())
 
+    @property
+    def survivors(self) -> list[int]:
+        """The ranks that run and have not failed."""
+        failed = {failure.rank for failure in self.failures}
+        alive = (member.rank for member in self.members.values() if not member.ended)
+        return [rank for rank in alive if rank not in failed]
+
     def command_started(self, rank: int, pid: int) -> None:
         """Note the process of a rank whose command has been started."""
         self.members[rank].pid = pid

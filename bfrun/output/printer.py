@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import datetime
 import queue
 import sys
@@ -29,7 +30,18 @@ _LOOK_S = 0.1
 # A traceback is complete if nothing follows it for this long.
 _HOLD_S = 0.5
 
-_Item = tuple[int, str, bytes]
+_Output = tuple[int, str, bytes]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Remark:
+    """A remark of bfrun itself, to some ranks or to the user alone."""
+
+    text: str
+    ranks: Sequence[int]
+
+
+_Item = _Output | _Remark
 
 
 class Printer:
@@ -94,10 +106,14 @@ class Printer:
         self._fed += 1
         self._queue.put((rank, stream, data))
 
-    def say(self, text: str) -> None:
-        """Queue a remark of bfrun itself, of one or more lines."""
+    def say(self, text: str, ranks: Sequence[int] = ()) -> None:
+        """Queue a remark of bfrun itself, of one or more lines.
+
+        A remark to some ranks is shown once with their prefix, and goes into the log of
+        each.
+        """
         self._fed += 1
-        self._queue.put((-1, "stderr", text.encode()))
+        self._queue.put(_Remark(text, ranks))
 
     def close(self, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Show everything that is queued, then end the thread and close the logs.
@@ -134,14 +150,17 @@ class Printer:
                 with contextlib.suppress(OSError, ValueError):
                     traceback.print_exc()
             for item in items:
-                if item is not None and item[0] >= 0:
+                if isinstance(item, tuple):
                     self._on_shown(item[0], len(item[2]))
             self._done += sum(item is not None for item in items)
 
     def _show_all(self, items: Sequence[_Item | None], closing: bool) -> None:
         for item in items:
-            if item is not None:
+            if isinstance(item, _Remark):
+                self._show_remark(item)
+            elif item is not None:
                 self._show(*item)
+            if item is not None:
                 self._taken_at = time.monotonic()
         if closing:
             self._finish_lines()
@@ -160,17 +179,31 @@ class Printer:
         return items
 
     def _show(self, rank: int, stream: str, data: bytes) -> None:
-        if rank < 0:
-            for line in data.decode().split("\n"):
-                self._terminal.write_line("stderr", line)
-            return
         cutter = self._cutters.setdefault((rank, stream), LineCutter())
-        if data and self._logs is not None:
-            warning = self._logs.write(rank, stream, data)
-            if warning:
-                self._terminal.write_line("stderr", warning)
+        if data:
+            self._log(rank, stream, data)
         for line in cutter.feed(data) if data else cutter.finish():
             self._line(rank, stream, line)
+
+    def _log(self, rank: int, stream: str, data: bytes) -> None:
+        warning = self._logs and self._logs.write(rank, stream, data)
+        if warning:
+            self._terminal.write_line("stderr", warning)
+
+    def _show_remark(self, remark: _Remark) -> None:
+        for rank in remark.ranks:
+            self._log(rank, "stderr", f"{remark.text}\n".encode())
+        prefix = ""
+        if remark.ranks:
+            shown = self._shown(remark.ranks)
+            if not shown:
+                return
+            prefix = self._prefix(shown)
+        for line in remark.text.split("\n"):
+            self._terminal.write_line("stderr", prefix + line)
+
+    def _shown(self, ranks: Sequence[int]) -> list[int]:
+        return [rank for rank in ranks if not self._only or rank in self._only]
 
     def _finish_lines(self) -> None:
         """Show the unfinished lines of streams whose end was not reported."""
@@ -210,7 +243,7 @@ class Printer:
         if closing or (self._repeats_at is not None and now > self._repeats_at):
             self._repeats_at = None
             for ranks, remark in self._folder.take_repeats():
-                shown = [r for r in ranks if not self._only or r in self._only]
+                shown = self._shown(ranks)
                 if shown:
                     line = self._prefix(shown) + remark
                     self._terminal.write_line("stderr", line)

@@ -71,9 +71,15 @@ def test_ranks_that_ignore_a_failure_are_ended(tmp_path):
         "if os.environ['RANK'] == '1': sys.exit(7)\n"
         "time.sleep(300)\n"
     )
-    with launched(tmp_path, "-np", "2", *python(body)) as job:
+    command = ["-np", "3", "--output-dir", "logs", *python(body)]
+    with launched(tmp_path, *command) as job:
         assert job.wait() == 7
         assert job.left() == {}
+        told = "bfrun: this rank is ended with SIGTERM, because rank 1 on localhost"
+        assert f"[0, 2] {told}" in job.err
+        for rank in (0, 2):
+            assert told in (tmp_path / f"logs/rank{rank}.stderr").read_text()
+        assert not (tmp_path / "logs/rank1.stderr").read_text()
         assert "rank 1 on localhost" in job.err.splitlines()[-1]
         assert "ended with exit code 7" in job.err.splitlines()[-1]
 

@@ -46,6 +46,14 @@ def test_remarks_have_no_prefix():
     assert sink.finish() == ("", "one\ntwo\n")
 
 
+def test_a_remark_to_ranks_is_in_their_logs(tmp_path):
+    sink = Sink(logs=LogFiles(str(tmp_path), [0, 1, 2]), only=[0, 1])
+    sink.printer.say("the end", [0, 1, 2])
+    assert sink.finish() == ("", "[0-1] the end\n")
+    assert (tmp_path / "rank2.stderr").read_text() == "the end\n"
+    assert sink.shown == []
+
+
 def test_only_some_ranks_are_shown_and_all_are_remembered(tmp_path):
     logs = LogFiles(str(tmp_path / "logs"), [0, 1])
     sink = Sink(only=[1], logs=logs)
