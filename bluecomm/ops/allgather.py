@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from bluecomm.ops.alltoall import alltoall_nonblocking
+from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import BLOCKING, Form, blocking, nonblocking
-from bluecomm.ops.start import start_gather
-from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.ops.start import start, start_gather
+from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
 
 __all__ = ["allgather", "allgather_nonblocking"]
@@ -22,6 +24,9 @@ def _allgather(
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
     """Return all ranks' tensors stacked along dimension 0, in order of rank.
+
+    The gradient of ``x_j`` is the sum over ranks ``i`` of the gradient of ``y_i``, in
+    the rows of rank ``j``.
 
     Args:
         tensor: Tensor with at least one dimension. The first dimension may differ
@@ -45,13 +50,77 @@ def _allgather(
     """
     comm = current_communicator(process_set)
     gathered = start_gather(
-        comm, "allgather", tensor, form, name=name, timeout_s=timeout_s
+        comm,
+        "allgather",
+        tensor,
+        form,
+        name=name,
+        timeout_s=timeout_s,
+        adjoint=_SUMMED_ROWS,
     )
     return MappedHandle(gathered, lambda result: result[0])
 
 
 allgather = blocking(_allgather)
 allgather_nonblocking = nonblocking(_allgather)
+
+
+def _start_summed_rows(
+    forward: Forward, gradient: torch.Tensor
+) -> Handle[torch.Tensor]:
+    """Return ``gx_j = sum_i rows_j(gy_i)``."""
+    comm, rows = forward.comm, list(forward.rows)
+    mine = rows[comm.rank]
+    if rows == [share_of(sum(rows), comm.size, rank) for rank in range(comm.size)]:
+        return start(
+            comm,
+            "reducescatter",
+            gradient,
+            name=forward.name,
+            timeout_s=forward.timeout_s,
+            rows=mine,
+            parameters=parameters(op="sum"),
+            adjoint=STACKED_ROWS,
+        )
+    exchanged = alltoall_nonblocking(
+        gradient,
+        rows,
+        forward.name,
+        process_set=comm,
+        timeout_s=forward.timeout_s,
+    )
+
+    def add(received: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return received[0].view(comm.size, mine, *gradient.shape[1:]).sum(0)
+
+    return MappedHandle(exchanged, add)
+
+
+def _start_stacked_rows(
+    forward: Forward, gradient: torch.Tensor
+) -> Handle[torch.Tensor]:
+    """Return ``gx_j = factor * stack_i(gy_i)``, the gradient of a reducescatter."""
+    given, comm = forward.parameters, forward.comm
+    assert given is not None
+    factor = given.prescale * given.postscale
+    if given.op == "average":
+        factor /= comm.size
+    return allgather_nonblocking(
+        gradient if factor == 1.0 else gradient * factor,
+        forward.name,
+        process_set=comm,
+        timeout_s=forward.timeout_s,
+    )
+
+
+_SUMMED_ROWS = Adjoint(_start_summed_rows)
+STACKED_ROWS = Adjoint(_start_stacked_rows)
+
+
+def share_of(rows: int, size: int, rank: int) -> int:
+    """Return a rank's number of rows if they are divided as evenly as possible."""
+    share, extra = divmod(rows, size)
+    return share + (1 if rank < extra else 0)
 
 
 def allgather_by_rank(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from bluecomm.compression import Compression, Compressor, check_compressor
+from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import (
     BLOCKING,
     NONBLOCKING_IN_PLACE,
@@ -17,6 +18,7 @@ from bluecomm.ops.forms import (
     nonblocking,
     nonblocking_in_place,
 )
+from bluecomm.ops.gradient_by_values import GRADIENT_BY_VALUES
 from bluecomm.ops.reduce_op import Adasum, ReduceOp, choose
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
@@ -68,6 +70,7 @@ def _allreduce(
             float(postscale_factor),
             is_hierarchical_local,
         ),
+        adjoint=_ADJOINTS.get(reduction),
     )
 
 
@@ -100,6 +103,13 @@ def allreduce(
     them in ascending order of ranks, so the result does not depend on timing.
     ``ReduceOp`` describes ``Adasum``.
 
+    The gradient of the average and the sum is the same operation on the gradients of
+    the results, with the same factors, machines and compression. The gradient of
+    ``Min`` and ``Max`` goes to the ranks that hold the extreme, in equal parts; that of
+    ``Product`` is multiplied by the other ranks' values. These three gather the inputs
+    and gradients of all ranks, ``2 n`` times the memory of ``tensor``. ``Adasum`` has
+    no gradient.
+
     Args:
         tensor: Tensor of any shape; shape and type must be the same on all ranks. It
             is not modified.
@@ -123,7 +133,8 @@ def allreduce(
             ``is_hierarchical_local`` is not a bool, or ``compression`` is not a
             compressor.
         ValueError: An average, adasum or a factor is requested for a type that is not a
-            floating-point type; or both ``average`` and ``op`` are given.
+            floating-point type; both ``average`` and ``op`` are given; or ``tensor``
+            requires grad and ``op`` is ``Adasum``.
         MismatchError: The ranks called the operation with different arguments.
         PeerLostError: A rank is lost.
         CommunicationTimeout: Some ranks did not take part in time; the text names
@@ -179,6 +190,29 @@ def allreduce_parts_nonblocking_(
             splits=tuple(lengths) if op is Adasum else (),
         ),
     )
+
+
+def _start_same(forward: Forward, gradient: torch.Tensor) -> Handle[torch.Tensor]:
+    """Return ``gx_j = factor * sum_i gy_i``."""
+    return start(
+        forward.comm,
+        "allreduce",
+        gradient,
+        name=forward.name,
+        timeout_s=forward.timeout_s,
+        parameters=forward.parameters,
+        adjoint=_SAME,
+    )
+
+
+_SAME = Adjoint(_start_same)
+_ADJOINTS = {
+    "sum": _SAME,
+    "average": _SAME,
+    "min": GRADIENT_BY_VALUES,
+    "max": GRADIENT_BY_VALUES,
+    "product": GRADIENT_BY_VALUES,
+}
 
 
 # A lookup by position takes less time than one by keyword.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.start import start_gather
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
@@ -27,6 +28,8 @@ def _alltoall(
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor | Received]:
     """Send rows of ``tensor`` to each rank and return the rows from all ranks.
+
+    The gradient is the rows of the results' gradients, sent back to their ranks.
 
     Args:
         tensor: Tensor with at least one dimension; its trailing dimensions and type
@@ -63,6 +66,7 @@ def _alltoall(
         name=name,
         timeout_s=timeout_s,
         parameters=parameters(splits=rows),
+        adjoint=_RETURNED,
     )
     if splits is None:
         return MappedHandle(gathered, lambda result: result[0])
@@ -73,6 +77,23 @@ def _alltoall(
 
 alltoall = blocking(_alltoall)
 alltoall_nonblocking = nonblocking(_alltoall)
+
+
+def _start_returned(forward: Forward, gradient: torch.Tensor) -> Handle[torch.Tensor]:
+    """Return each row of the gradient to the rank that the row came from."""
+    returned = start_gather(
+        forward.comm,
+        "alltoall",
+        gradient,
+        name=forward.name,
+        timeout_s=forward.timeout_s,
+        parameters=parameters(splits=tuple(forward.rows)),
+        adjoint=_RETURNED,
+    )
+    return MappedHandle(returned, lambda result: result[0])
+
+
+_RETURNED = Adjoint(_start_returned)
 
 
 def _rows_to_send(

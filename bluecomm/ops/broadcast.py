@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from bluecomm.ops.allreduce import allreduce_nonblocking
+from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import (
     Form,
     blocking,
@@ -13,6 +15,7 @@ from bluecomm.ops.forms import (
 )
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
+from bluecomm.runtime.handle import MappedHandle
 
 __all__ = ["broadcast", "broadcast_", "broadcast_nonblocking", "broadcast_nonblocking_"]
 
@@ -28,6 +31,9 @@ def _broadcast(
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
     """Return the root's ``tensor`` on every rank: ``x_i <- x_root``.
+
+    The gradient of the root's tensor is the sum of all ranks' gradients, and that of
+    the other ranks' tensors is 0.
 
     Args:
         tensor: Tensor of any shape; shape and type must be the same on all ranks. It
@@ -64,6 +70,7 @@ def _broadcast(
         name=name,
         timeout_s=timeout_s,
         parameters=parameters(root=comm.ranks.index(root_rank)),
+        adjoint=_SUM_AT_ROOT,
     )
 
 
@@ -74,3 +81,26 @@ broadcast_ = blocking_in_place(
     "Write the root's ``tensor`` to ``tensor`` on every rank and return it.",
 )
 broadcast_nonblocking_ = nonblocking_in_place(_broadcast)
+
+
+def _start_sum_at_root(
+    forward: Forward, gradient: torch.Tensor
+) -> Handle[torch.Tensor]:
+    """Return ``gx_root = sum_i gy_i``, and 0 on the other ranks."""
+    total = allreduce_nonblocking(
+        gradient,
+        False,
+        name=forward.name,
+        process_set=forward.comm,
+        timeout_s=forward.timeout_s,
+    )
+    given = forward.parameters
+    assert given is not None
+    if forward.comm.rank == given.root:
+        return total
+    # Not new zeros: the gradient of this gradient must reach the allreduce.
+    everywhere = torch.ones((), dtype=torch.bool)
+    return MappedHandle(total, lambda value: value.masked_fill(everywhere, 0.0))
+
+
+_SUM_AT_ROOT = Adjoint(_start_sum_at_root)

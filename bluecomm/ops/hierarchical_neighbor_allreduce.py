@@ -45,6 +45,11 @@ def _hierarchical_neighbor_allreduce(
     ``a`` (1 when none).
     All ranks of a machine carry a share of the traffic between the machines.
 
+    The gradient is the same operation with transposed weights, as in
+    ``neighbor_allreduce``; between machines with ``n_a`` and ``n_b`` ranks, the
+    gradient from machine ``a`` to machine ``b`` has the additional factor
+    ``n_a / n_b``.
+
     Args:
         tensor: Tensor of any shape and of a floating-point type; both must be the same
             on all ranks. It is not modified.

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
+from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.neighbor_weights import STATIC, Weights, Wording, resolve
 from bluecomm.ops.start import start_gather
 from bluecomm.ops.topology_check import CHECK_NOTE, check_peers
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
-from bluecomm.runtime.handle import MappedHandle
+from bluecomm.runtime.handle import GroupHandle, MappedHandle
 
 __all__ = ["neighbor_allgather", "neighbor_allgather_nonblocking"]
 
@@ -32,7 +33,8 @@ def _neighbor_allgather(
 ) -> Handle[torch.Tensor]:
     """Return the tensors of the in-neighbors, stacked along dimension 0.
 
-    This rank's own tensor is not part of the result.
+    This rank's own tensor is not part of the result. The gradient of ``x_j`` is the sum
+    over the out-neighbors ``i`` of the gradient of ``y_i``, in the rows of rank ``j``.
 
     Args:
         tensor: Tensor with at least one dimension. The first dimension may differ
@@ -100,9 +102,65 @@ def _neighbor_allgather(
             sources=tuple((rank, 1.0) for rank in sources),
             destinations=tuple(resolved.destinations),
         ),
+        adjoint=_RETURNED,
     )
     return MappedHandle(gathered, lambda result: result[0])
 
 
 neighbor_allgather = blocking(_neighbor_allgather)
 neighbor_allgather_nonblocking = nonblocking(_neighbor_allgather, CHECK_NOTE)
+
+
+def _start_returned(forward: Forward, gradient: torch.Tensor) -> Handle[torch.Tensor]:
+    """Return ``gx_j = sum_i rows_j(gy_i)`` over the out-neighbors ``i``.
+
+    Each neighbor gets other rows, so each edge of the graph has its own operation.
+    """
+    given, me = forward.parameters, forward.comm.rank
+    assert given is not None
+    sources = [member for member, _ in given.sources]
+    sent = [
+        _start_edge(forward, piece, sender=me, receiver=source)
+        for source, piece in zip(
+            sources, torch.split(gradient, list(forward.rows)), strict=True
+        )
+    ]
+    received = [
+        _start_edge(forward, gradient[:0], sender=member, receiver=me)
+        for member, _ in given.destinations
+    ]
+
+    def add(results: list[torch.Tensor]) -> torch.Tensor:
+        total = gradient.new_zeros(tuple(forward.shape))
+        for piece in results[len(sent) :]:
+            total = total + piece
+        # The gradient of this gradient must reach the edges that only send, too.
+        for nothing in results[: len(sent)]:
+            if nothing.requires_grad:
+                total = total + nothing.sum()
+        return total
+
+    return MappedHandle(GroupHandle([*sent, *received]), add)
+
+
+def _start_edge(
+    forward: Forward, rows: torch.Tensor, *, sender: int, receiver: int
+) -> Handle[torch.Tensor]:
+    """Start an operation of two members that sends rows from one to the other."""
+    is_sender = sender == forward.comm.rank
+    edge = start_gather(
+        forward.comm,
+        _KIND,
+        rows,
+        name=f"{forward.name}.{sender}-{receiver}",
+        timeout_s=forward.timeout_s,
+        parameters=parameters(
+            sources=() if is_sender else ((sender, 1.0),),
+            destinations=((receiver, 1.0),) if is_sender else (),
+        ),
+        adjoint=_RETURNED,
+    )
+    return MappedHandle(edge, lambda result: result[0])
+
+
+_RETURNED = Adjoint(_start_returned)

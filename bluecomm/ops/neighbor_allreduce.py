@@ -51,6 +51,11 @@ def _neighbor_allreduce(
     ``d_j`` is the weight that rank ``j`` gave to rank ``i`` in its ``dst_weights``, or
     1 if it gave none. The terms are added in ascending order of rank.
 
+    The gradient is the same operation with transposed weights, whether ranks are
+    neighbors by the topology or by this call: with ``w_ij`` and ``d_ij`` the weights
+    that rank ``i`` gave to rank ``j`` in ``src_weights`` and rank ``j`` to rank ``i``
+    in ``dst_weights``, ``gx_j = self_weight_j * gy_j + sum_i d_ij * (w_ij * gy_i)``.
+
     Args:
         tensor: Tensor of any shape and of a floating-point type; both must be the same
             on all neighbors. It is not modified.

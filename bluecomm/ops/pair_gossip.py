@@ -7,6 +7,7 @@ import torch
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import require_floating_point
+from bluecomm.ops.transposed_weights import TRANSPOSED_WEIGHTS
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
 __all__ = ["pair_gossip", "pair_gossip_nonblocking"]
@@ -27,6 +28,9 @@ def _pair_gossip(
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
     """Return ``self_weight * x + pair_weight * x_target``; both ranks must call it.
+
+    The gradient of ``x`` is ``self_weight * gy + pair_weight_target * gy_target``, with
+    the other rank's weight and gradient.
 
     Args:
         tensor: Tensor of any shape and of a floating-point type; both must be the same
@@ -78,6 +82,7 @@ def _pair_gossip(
             sources=((member, 0.5 if pair_weight is None else float(pair_weight)),),
             destinations=((member, 1.0),),
         ),
+        adjoint=TRANSPOSED_WEIGHTS,
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from bluecomm.ops.allgather import STACKED_ROWS, share_of
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.reduce_op import ReduceOp, choose
-from bluecomm.ops.tensor import as_input, new_output, span
+from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
-from bluecomm.runtime.call import Call
 
 __all__ = ["reducescatter", "reducescatter_nonblocking"]
 
@@ -28,6 +28,10 @@ def _reducescatter(
     The rows (dimension 0) are divided among the ranks in order, as evenly as possible:
     with ``m`` rows and ``n`` ranks, the first ``m % n`` ranks get one row more.
 
+    The gradient of each ``x_j`` is the gradients of all ranks' results, stacked; for
+    the average, divided by ``n``. ``Min``, ``Max`` and ``Product`` have no gradient
+    here; use ``allreduce``, which has one, and a slice of its result.
+
     Args:
         tensor: Tensor with at least one dimension; shape and type must be the same on
             all ranks. It is not modified.
@@ -43,8 +47,8 @@ def _reducescatter(
 
     Raises:
         TypeError: ``tensor`` is not a tensor, or its type is not supported.
-        ValueError: ``tensor`` is a scalar, or the average of an integer type is
-            requested.
+        ValueError: ``tensor`` is a scalar, the average of an integer type is
+            requested, or ``tensor`` requires grad and ``op`` has no gradient.
         MismatchError: The ranks called the operation with different arguments.
         PeerLostError: A rank is lost.
         CommunicationTimeout: Some ranks did not take part in time; the text names
@@ -52,30 +56,25 @@ def _reducescatter(
     """
     kind = "reducescatter"
     comm = current_communicator(process_set)
-    source, dtype = as_input(tensor, kind)
-    if source.dim() == 0:
+    # start() rejects objects that are not tensors.
+    is_tensor = isinstance(tensor, torch.Tensor)
+    if is_tensor and tensor.dim() == 0:
         raise ValueError(
             f"{kind}: expected a tensor with at least one dimension, got a scalar; "
             "use tensor.reshape(1)"
         )
-    reduction = choose(kind, None, op, source.dtype)
-    share, extra = divmod(source.shape[0], comm.size)
-    rows = share + (1 if comm.rank < extra else 0)
-    output = new_output(source[:rows])
-    call = Call(
+    reduction = choose(kind, None, op, tensor.dtype if is_tensor else torch.float32)
+    return start(
+        comm,
         kind,
-        dtype,
-        source.shape,
-        span(source),
-        span(output),
-        (source, output),
-        lambda _: output,
+        tensor,
+        form,
+        name=name,
+        timeout_s=timeout_s,
+        rows=share_of(tensor.shape[0], comm.size, comm.rank) if is_tensor else None,
+        parameters=parameters(op=reduction),
+        adjoint=STACKED_ROWS if reduction in ("sum", "average") else None,
     )
-    call.name = name
-    call.timeout_s = timeout_s
-    call.parameters = parameters(op=reduction)
-    call.blocking = form.blocking
-    return comm.start(call)
 
 
 reducescatter = blocking(_reducescatter)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.autograd.graph import increment_version
 
+from bluecomm.ops.autograd.adjoint import Adjoint
+from bluecomm.ops.autograd.in_place import refuse_leaf, written_to
+from bluecomm.ops.autograd.nodes import is_tracked, start_tracked
 from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.tensor import as_input, new_output, span
 from bluecomm.runtime import Communicator, Handle
@@ -26,21 +29,36 @@ def start(
     name: str | None,
     timeout_s: float | None,
     output: torch.Tensor | None = None,
+    rows: int | None = None,
     parameters: Parameters | None = None,
+    adjoint: Adjoint | None = None,
 ) -> Handle[torch.Tensor]:
-    """Start an operation whose result has the shape of its input.
+    """Start an operation whose result has the shape of its input, or ``rows`` of it.
 
     In place, the result is written to ``tensor`` itself (a tensor that is not
     contiguous is copied on the way in and out). Otherwise it is written to ``output``,
     which is contiguous, like ``tensor`` and apart from it, or to new memory if there is
     no ``output``.
+
+    The result carries the gradient of ``tensor``, if that requires grad; ``adjoint``
+    makes it.
+
+    Raises:
+        RuntimeError: The operation is in place, on a leaf that requires grad.
+        ValueError: ``tensor`` requires grad, and there is no ``adjoint``.
     """
     source, dtype = as_input(tensor, kind)
+    # as_input() detaches tensors that require grad.
+    tracked = source is not tensor and is_tracked(tensor)
+    in_place = form.in_place and not tracked
+    if form.in_place and tracked:
+        refuse_leaf(f"{kind}_", tensor)
     here = span(source)
-    if form.in_place:
+    if in_place:
         output, there = source, here
     else:
-        output = new_output(source) if output is None else output
+        if output is None:
+            output = new_output(source if rows is None else source[:rows])
         there = span(output)
     call = Call(
         kind,
@@ -49,13 +67,16 @@ def start(
         here,
         there,
         (source, output, tensor),
-        _written_back(tensor, output) if form.in_place else lambda _: output,
+        _written_back(tensor, output) if in_place else lambda _: output,
     )
     call.name = name
     call.timeout_s = timeout_s
     call.parameters = parameters
     call.blocking = form.blocking
-    return comm.start(call)
+    if not tracked:
+        return comm.start(call)
+    handle = start_tracked(comm, call, tensor, adjoint)
+    return written_to(tensor, handle) if form.in_place else handle
 
 
 def start_gather(
@@ -67,13 +88,16 @@ def start_gather(
     name: str | None,
     timeout_s: float | None,
     parameters: Parameters | None = None,
+    adjoint: Adjoint | None = None,
 ) -> Handle[tuple[torch.Tensor, list[int]]]:
     """Start an operation that stacks tensors of unknown lengths along dimension 0.
 
-    The result is the stacked tensor and the rows that came from each source.
+    The result is the stacked tensor and the rows that came from each source. The
+    stacked tensor carries the gradient of ``tensor``, if that requires grad.
 
     Raises:
-        ValueError: ``tensor`` has no dimension 0.
+        ValueError: ``tensor`` has no dimension 0; or it requires grad, and there is no
+            ``adjoint``.
     """
     if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
         raise ValueError(
@@ -96,6 +120,8 @@ def start_gather(
     call.timeout_s = timeout_s
     call.parameters = parameters
     call.blocking = form.blocking
+    if source is not tensor and is_tracked(tensor):
+        return start_tracked(comm, call, tensor, adjoint)
     return comm.start(call)
 
 

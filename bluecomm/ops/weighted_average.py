@@ -19,6 +19,7 @@ from bluecomm.ops.neighbor_weights import (
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import require_floating_point
 from bluecomm.ops.topology_check import check_machine_peers, check_peers
+from bluecomm.ops.transposed_weights import TRANSPOSED_WEIGHTS
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.communicator import Topology
 
@@ -115,6 +116,7 @@ def start_weighted_average(
         timeout_s=timeout_s,
         output=output,
         parameters=needs,
+        adjoint=TRANSPOSED_WEIGHTS,
     )
 
 

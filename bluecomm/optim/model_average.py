@@ -187,7 +187,7 @@ def _means(
     tensors = list(_tensors(model, with_buffers))
     handles = [
         allreduce_nonblocking(
-            tensor, op=Average, name=f"{prefix}.{name}", process_set=comm
+            tensor.detach(), op=Average, name=f"{prefix}.{name}", process_set=comm
         )
         for name, tensor in tensors
     ]

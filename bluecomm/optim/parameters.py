@@ -86,7 +86,9 @@ def _writable(operation: str, params: Parameters) -> list[tuple[str, torch.Tenso
     """Return names and tensors with final values, sorted by name, to overwrite."""
     tensors = [(name, origin_of(tensor)) for name, tensor in named(operation, params)]
     ownership.settle((tensor for _, tensor in tensors), for_writing=True)
-    return sorted(tensors, key=lambda entry: entry[0])
+    # Autograd must not see parameters change.
+    values = [(name, tensor.detach()) for name, tensor in tensors]
+    return sorted(values, key=lambda entry: entry[0])
 
 
 def named(operation: str, params: Parameters) -> list[tuple[str, torch.Tensor]]:

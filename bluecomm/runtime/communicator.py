@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 # Operations without a name are numbered by call order per kind, modulo this number, so
 # that the tables of names stay small.
-_UNNAMED = 4096
+_UNNAMED_CALLS = 4096
+# In the names of these operations only.
+UNNAMED = ".noname."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,8 +152,8 @@ class Communicator:
         if name is not None:
             return name
         number = self._unnamed.get(kind, 0)
-        self._unnamed[kind] = (number + 1) % _UNNAMED
-        return f"{kind}.noname.{number}"
+        self._unnamed[kind] = (number + 1) % _UNNAMED_CALLS
+        return f"{kind}{UNNAMED}{number}"
 
     def pair_name_for(self, kind: str, name: str | None, other: int) -> str:
         """Return a name for two members; each pair numbers its calls separately."""

@@ -47,6 +47,13 @@ ReduceOp parse_op(std::string_view word) {
   refuse_word("op", word, known);
 }
 
+std::string_view op_word(ReduceOp op) {
+  for (const auto& [name, known] : kOps) {
+    if (known == op) return name;
+  }
+  return "unknown";
+}
+
 DType parse_dtype(std::string_view word) {
   if (const auto dtype = dtype_from_name(word)) return *dtype;
   std::string known;

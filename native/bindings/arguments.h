@@ -22,6 +22,8 @@ namespace bluecomm::bindings {
 Kind parse_kind(std::string_view word);
 ReduceOp parse_op(std::string_view word);
 DType parse_dtype(std::string_view word);
+// Returns the word that parse_op() reads as `op`.
+std::string_view op_word(ReduceOp op);
 
 // Return a time and a duration of `seconds`, at most a hundred years. Throw
 // std::invalid_argument for NaN.

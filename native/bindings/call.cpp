@@ -117,7 +117,17 @@ void register_call(py::module_& module) {
            arg("prescale") = 1.0, arg("postscale") = 1.0, arg("root") = 0,
            arg("splits") = std::vector<std::int64_t>(), arg("local_only") = false,
            arg("self_weight") = 1.0, arg("sources") = std::vector<Weight>(),
-           arg("destinations") = std::vector<Weight>());
+           arg("destinations") = std::vector<Weight>())
+      .def_property_readonly("op",
+                             [](const Parameters& self) { return op_word(self.op); })
+      .def_readonly("prescale", &Parameters::prescale)
+      .def_readonly("postscale", &Parameters::postscale)
+      .def_readonly("root", &Parameters::root)
+      .def_readonly("splits", &Parameters::splits)
+      .def_readonly("local_only", &Parameters::local_only)
+      .def_readonly("self_weight", &Parameters::self_weight)
+      .def_readonly("sources", &Parameters::sources)
+      .def_readonly("destinations", &Parameters::destinations);
 }
 
 }  // namespace bluecomm::bindings

@@ -103,6 +103,15 @@ RequestId submit(PyEngine& self, const py::object& call,
   return id;
 }
 
+// Returns how many operations with the group and name of `call` have been submitted.
+std::uint32_t calls_like(PyEngine& self, const py::object& call) {
+  Engine& engine = self.use();
+  ParsedCall parsed = parse_call(call);
+  const ReleaseGil unlocked;
+  parsed.call.group = engine.group(parsed.group_id);
+  return engine.calls_like(parsed.call);
+}
+
 std::optional<Status> wait(PyEngine& self, RequestId id, double timeout_s) {
   Engine& engine = self.use();
   std::optional<Status> status;
@@ -197,6 +206,7 @@ void register_engine(py::module_& module) {
       .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))
       .def("add_group", &add_group, arg("group_id"), arg("ranks"), arg("machine_of"))
       .def("submit", &submit, arg("call"), arg("kept") = std::nullopt)
+      .def("calls_like", &calls_like, arg("call"))
       .def("done", unlocked(&Engine::done), arg("request"))
       .def("wait", &wait, arg("request"), arg("timeout_s"))
       .def("output", &output, arg("request"))

@@ -88,6 +88,10 @@ class Dispatcher final : private Receiver {
   // Starts an operation and returns its id. Throws std::invalid_argument for arguments
   // that are invalid on this rank; every other failure becomes the request's status.
   RequestId submit(Call call);
+  // Returns how many operations with the group and name of `call` have been submitted.
+  std::uint32_t calls_like(const Call& call) const {
+    return matching_.next_sequence(call.group->id, name_hash(call));
+  }
   const std::shared_ptr<BaseRequest>& request(RequestId id) const {
     return requests_.at(id);
   }

@@ -106,6 +106,10 @@ RequestId Engine::run(Call call) {
   });
 }
 
+std::uint32_t Engine::calls_like(const Call& call) {
+  return progress_.with_lock([&] { return dispatcher_.calls_like(call); });
+}
+
 bool Engine::done(RequestId id) {
   return progress_.with_lock([&] { return dispatcher_.request(id)->done(); });
 }

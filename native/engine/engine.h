@@ -47,6 +47,7 @@ class Engine final : public WindowHost, private Work {
   // does: the operation has failed, or its result has to be fetched, or it still runs
   // because a signal came or Progress::kInterruptCheck has passed.
   RequestId run(Call call);
+  std::uint32_t calls_like(const Call& call);
   bool done(RequestId id);
   // Returns nothing if `deadline` passed, or `interrupted` returned true, before the
   // request was done. Several threads may wait for one request.

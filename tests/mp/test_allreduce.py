@@ -153,7 +153,12 @@ def odd_tensors() -> None:
     bf.allreduce_(y)
     torch.testing.assert_close(y, x.mean(0).t())
     parameter = torch.nn.Parameter(x[me].clone())
-    torch.testing.assert_close(bf.allreduce_(parameter).detach(), x.mean(0))
+    for leaf in (parameter, parameter[1:]):
+        with pytest.raises(RuntimeError, match=r"allreduce_: a .*leaf"):
+            bf.allreduce_(leaf)
+    with torch.no_grad():
+        assert bf.allreduce_(parameter) is parameter
+    torch.testing.assert_close(parameter.data, x.mean(0))
     shared = bf.shared_like(x[me]).copy_(x[me])
     torch.testing.assert_close(bf.allreduce_(shared), x.mean(0))
     local = bf.allreduce(x[me], is_hierarchical_local=True)

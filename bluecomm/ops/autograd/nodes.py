@@ -1,0 +1,148 @@
+"""The nodes of an operation in autograd's graph.
+
+A differentiable operation has two nodes: one for its start, one for the wait. Backward
+passes run them in reverse: the node of the wait starts the adjoint, and the node of the
+start waits for it. Autograd runs the nodes of one backward pass in the reverse order of
+their creation. So backward is forward in reverse, and ranks whose forward passes met do
+not block each other in their backward passes, whatever their order of starts and waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from bluecomm.ops.autograd.adjoint import Adjoint, Forward
+from bluecomm.runtime import Communicator, Handle
+from bluecomm.runtime.call import Call
+
+Result = TypeVar("Result")
+
+
+def is_tracked(tensor: torch.Tensor) -> bool:
+    """Return whether autograd records what is done with a tensor."""
+    return tensor.requires_grad and torch.is_grad_enabled()
+
+
+def start_tracked(
+    comm: Communicator,
+    call: Call[Result],
+    tensor: torch.Tensor,
+    adjoint: Adjoint | None,
+) -> Handle[Result]:
+    """Start a call whose result carries the gradient of ``tensor``.
+
+    The result is a tensor, or a stacked tensor and its rows from each source.
+
+    Raises:
+        ValueError: The operation has no adjoint.
+    """
+    if adjoint is None:
+        raise ValueError(
+            f"{call.kind}: the tensor requires grad, but this operation has no "
+            "gradient; pass tensor.detach(), or call it under torch.no_grad()"
+        )
+    passage = _Passage(adjoint)
+    inputs: list[torch.Tensor] = [_Start.apply(tensor, passage)]  # type: ignore[no-untyped-call]
+    if adjoint.needs_input:
+        inputs.append(tensor)
+    handle = comm.start(call)
+    passage.forward = Forward(comm, call)
+    return _TrackedHandle(handle, passage, inputs)
+
+
+class _Passage:
+    """What the two nodes of a call share: its facts, and its adjoint in flight."""
+
+    __slots__ = ("_adjoint", "_running", "forward", "output")
+
+    def __init__(self, adjoint: Adjoint) -> None:
+        self._adjoint = adjoint
+        self._running: Handle[torch.Tensor] | None = None
+        self.forward: Forward | None = None
+        self.output: torch.Tensor | None = None
+
+    def take_output(self) -> torch.Tensor:
+        output, self.output = self.output, None
+        assert output is not None
+        return output
+
+    def start_adjoint(self, gradient: torch.Tensor, *saved: torch.Tensor) -> None:
+        self._running = self._adjoint.start(self.forward, gradient, *saved)
+
+    def finish_adjoint(self) -> torch.Tensor:
+        running, self._running = self._running, None
+        assert running is not None
+        return running.wait()
+
+
+class _TrackedHandle(Handle[Result]):
+    """The handle of a differentiable call."""
+
+    __slots__ = ("_inner", "_inputs", "_passage")
+
+    def __init__(
+        self,
+        inner: Handle[Result],
+        passage: _Passage,
+        inputs: Sequence[torch.Tensor],
+    ) -> None:
+        self._inner = inner
+        self._passage = passage
+        self._inputs = inputs
+
+    def done(self) -> bool:
+        return self._inner.done()
+
+    def wait(self, timeout_s: float | None = None) -> Any:
+        result = self._inner.wait(timeout_s)
+        if not isinstance(result, tuple):
+            return self._attached(result)
+        stacked, rows = result
+        forward = self._passage.forward
+        assert forward is not None
+        forward.rows = rows
+        return self._attached(stacked), rows
+
+    def _attached(self, output: Any) -> torch.Tensor:
+        """Return the output as part of the graph, in whatever mode it is waited for."""
+        inputs, self._inputs = self._inputs, ()
+        self._passage.output = output
+        with torch.enable_grad():
+            attached: torch.Tensor = _Wait.apply(self._passage, *inputs)  # type: ignore[no-untyped-call]
+        return attached
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class _Start(torch.autograd.Function):
+    """The node of the start: from the input to a token without elements."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, passage: _Passage) -> torch.Tensor:
+        ctx.passage = passage
+        return tensor.new_empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        return ctx.passage.finish_adjoint(), None
+
+
+class _Wait(torch.autograd.Function):
+    """The node of the wait: from the token (and the saved input) to the result."""
+
+    @staticmethod
+    def forward(ctx: Any, passage: _Passage, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.passage = passage
+        ctx.unused = (None,) * (len(inputs) - 1)
+        ctx.save_for_backward(*inputs[1:])
+        return passage.take_output()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (gradient,) = gradients
+        ctx.passage.start_adjoint(gradient, *ctx.saved_tensors)
+        return None, gradient.new_empty(0), *ctx.unused
