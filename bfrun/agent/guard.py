@@ -15,10 +15,8 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from typing import Any
@@ -26,6 +24,7 @@ from typing import Any
 from bfrun.agent import agent, kernel
 from bfrun.agent.driver_connection import PAUSED_BEAT
 from bfrun.agent.procs import kill_descendants
+from bfrun.private_folder import PrivateFolder
 from bfrun.silence import SilenceTimer
 
 # The agent itself acts after 4 s of silence, and needs at most one second.
@@ -53,7 +52,7 @@ def main(marker: bytes) -> None:
     agent_pid = os.fork()
     if agent_pid == 0:
         os.close(read_fd)
-        os._exit(_run_agent(marker, folder, write_fd, guard_pid))
+        os._exit(_run_agent(marker, folder.path, write_fd, guard_pid))
     # Only the agent may hold the descriptors, so that the driver sees them close.
     os.close(write_fd)
     null = os.open(os.devnull, os.O_RDWR)
@@ -62,15 +61,10 @@ def main(marker: bytes) -> None:
     os._exit(Guard(agent_pid, read_fd, folder).run())
 
 
-def _make_folder() -> str:
-    """Make the folder of the job, for sockets and traces.
-
-    The path of a socket may have at most 107 bytes.
-    """
+def _make_folder() -> PrivateFolder:
+    """Make the folder of the job, for sockets and traces."""
     try:
-        parent = tempfile.gettempdir()
-        parent = parent if len(parent) <= 60 else "/tmp"
-        return tempfile.mkdtemp(prefix="bfrun-", dir=parent)
+        return PrivateFolder("bfrun-job-")
     except OSError as error:
         sys.exit(
             f"bfrun's agent: its folder for sockets cannot be made: {error}; free "
@@ -92,7 +86,7 @@ def _run_agent(marker: bytes, folder: str, beat_fd: int, guard_pid: int) -> int:
 class Guard:
     """Watches one agent, and kills the processes that it leaves."""
 
-    def __init__(self, agent_pid: int, beat_fd: int, folder: str) -> None:
+    def __init__(self, agent_pid: int, beat_fd: int, folder: PrivateFolder) -> None:
         self._agent_pid = agent_pid
         self._beat_fd = beat_fd
         self._folder = folder
@@ -112,7 +106,7 @@ class Guard:
             time.sleep(0.01)
         kill_descendants(os.getpid(), set(), _KILL_LIMIT_S)
         self._reap()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
         return 1 if self._agent_status is None else self._agent_status
 
     def _pass_on(self, signum: int, frame: Any) -> None:

@@ -20,6 +20,7 @@ AGENT_FILES = (
     "channel.py",
     "errors.py",
     "frames.py",
+    "private_folder.py",
     "probe.py",
     "silence.py",
     "structure.py",

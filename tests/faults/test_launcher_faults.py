@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 
@@ -144,6 +145,22 @@ def test_a_stopped_guard_does_not_outlive_the_job(victim, tmp_path):
         job.wait()
         assert job.left() == {}
         assert list(tmp_path.glob("bfrun-*")) == []
+
+
+def test_the_next_start_removes_the_folder_of_a_killed_agent(tmp_path):
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:
+        environ = {"TMPDIR": parent}
+        with launched(tmp_path, "-v", "-np", "1", *FAMILY, environ=environ) as job:
+            agent, guard = job.agent()
+            wait_until_up(job, 1)
+            os.kill(guard, signal.SIGSTOP)
+            for pid in (agent, guard):
+                os.kill(pid, signal.SIGKILL)
+            job.wait()
+        assert len(os.listdir(parent)) == 1
+        with launched(tmp_path, "-np", "1", "true", environ=environ) as job:
+            assert job.wait() == 0
+        assert os.listdir(parent) == []
 
 
 def test_bfrun_ends_after_its_agents_and_guards(tmp_path):

@@ -50,7 +50,7 @@ BFRUN = [
     # The standard library only.
     {"agent"},
     # Shared by driver and agent.
-    {"silence", "task", "probe"},
+    {"silence", "task", "probe", "private_folder"},
     {"nccl_net"},
     {"env", "config", "hosts", "channel", "frames", "trace"},
     {"structure", "wording", "files"},
@@ -64,8 +64,8 @@ NATIVE_USERS = {"runtime", "ops", "window", "compression"}
 # rank finds its addresses by the driver's code.
 BFRUN_FROM_BLUECOMM = {
     *("bfrun.addresses", "bfrun.channel", "bfrun.errors", "bfrun.frames"),
-    *("bfrun.probe", "bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
-    "bfrun.wording",
+    *("bfrun.private_folder", "bfrun.probe", "bfrun.wording"),
+    *("bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
 }
 # Sent to hosts that may have only Python.
 AGENT_ROOTS = {"bfrun.agent.agent", "bfrun.launch.bootstrap", "bfrun.agent.guard"}

@@ -10,9 +10,9 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from bfrun.frames import Goodbye
+from bfrun.private_folder import PrivateFolder
 from bluecomm.config import Config
 from bluecomm.runtime.rendezvous.agent_connection import AgentConnection
-from bluecomm.runtime.rendezvous.private_folder import PrivateFolder
 
 if TYPE_CHECKING:
     from bluecomm._native import MpiSession
@@ -98,7 +98,7 @@ class AgentlessRendezvous(Rendezvous):
 
     def __init__(self) -> None:
         self._owner = os.getpid()
-        self._folder = PrivateFolder()
+        self._folder = PrivateFolder("bluecomm-")
         try:
             self._assignment = self._meet(self._folder.path)
         except BaseException:
