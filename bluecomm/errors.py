@@ -4,11 +4,12 @@
 
     BluecommError
       NotInitializedError    also ValueError        call init() first
-      MismatchError          also ValueError        make the ranks' calls agree
-      PeerLostError          also RuntimeError,     a peer is lost; end, or continue
-                                  ConnectionError   without it
-      CommunicationTimeout   also RuntimeError,     find the silent rank
-                                  TimeoutError
+      MismatchError          also RuntimeError,     make the ranks' calls agree
+                                  ValueError
+      HorovodInternalError   also RuntimeError      a rank failed; a retry may help
+        PeerLostError        also ConnectionError   a peer is lost; end, or continue
+                                                    without it
+        CommunicationTimeout also TimeoutError      find the silent rank
       ShutdownError          also RuntimeError      do not communicate after shutdown
       SuspendedError         also RuntimeError      call resume() first
 
@@ -23,6 +24,7 @@ from typing import TypeVar
 __all__ = [
     "BluecommError",
     "CommunicationTimeout",
+    "HorovodInternalError",
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",
@@ -139,15 +141,23 @@ class NotInitializedError(BluecommError, ValueError):
     """A function that needs the world was called before ``init``."""
 
 
-class MismatchError(BluecommError, ValueError):
+class MismatchError(BluecommError, RuntimeError, ValueError):
     """The ranks called one operation with different arguments."""
 
 
-class PeerLostError(BluecommError, RuntimeError, ConnectionError):
+class HorovodInternalError(BluecommError, RuntimeError):
+    """A rank was lost or silent; the base of the errors that a retry may overcome.
+
+    The name is Horovod's, whose scripts catch it to retry. Errors in the program, such
+    as ``MismatchError``, are not among its subclasses, so a retry never hides them.
+    """
+
+
+class PeerLostError(HorovodInternalError, ConnectionError):
     """A peer that this rank needs exited, was killed, or cannot be reached."""
 
 
-class CommunicationTimeout(BluecommError, RuntimeError, TimeoutError):
+class CommunicationTimeout(HorovodInternalError, TimeoutError):
     """An operation did not complete before its deadline."""
 
 

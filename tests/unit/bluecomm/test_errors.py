@@ -20,6 +20,7 @@ CLASSES = [
     errors.BluecommError,
     errors.NotInitializedError,
     errors.MismatchError,
+    errors.HorovodInternalError,
     errors.PeerLostError,
     errors.CommunicationTimeout,
     errors.ShutdownError,
@@ -31,9 +32,16 @@ CLASSES = [
     ("error_class", "bases"),
     [
         (errors.NotInitializedError, (ValueError,)),
-        (errors.MismatchError, (ValueError,)),
-        (errors.PeerLostError, (RuntimeError, ConnectionError)),
-        (errors.CommunicationTimeout, (RuntimeError, TimeoutError)),
+        (errors.MismatchError, (RuntimeError, ValueError)),
+        (errors.HorovodInternalError, (RuntimeError,)),
+        (
+            errors.PeerLostError,
+            (RuntimeError, ConnectionError, errors.HorovodInternalError),
+        ),
+        (
+            errors.CommunicationTimeout,
+            (RuntimeError, TimeoutError, errors.HorovodInternalError),
+        ),
         (errors.ShutdownError, (RuntimeError,)),
         (errors.SuspendedError, (RuntimeError,)),
     ],
@@ -42,6 +50,15 @@ def test_each_class_can_be_caught_as_the_builtin_it_stands_for(error_class, base
     for base in (errors.BluecommError, *bases):
         with pytest.raises(base, match="what happened"):
             raise error_class("what happened")
+
+
+def test_retries_see_only_lost_and_silent_ranks():
+    retried = {c for c in CLASSES if issubclass(c, errors.HorovodInternalError)}
+    assert retried == {
+        errors.HorovodInternalError,
+        errors.PeerLostError,
+        errors.CommunicationTimeout,
+    }
 
 
 @pytest.mark.parametrize("error_class", CLASSES)
