@@ -19,8 +19,8 @@ def _allgather(
     /,
     tensor: torch.Tensor,
     name: str | None = None,
-    *,
     process_set: Communicator | None = None,
+    *,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
     """Return all ranks' tensors stacked along dimension 0, in order of rank.

@@ -19,7 +19,7 @@ from bluecomm.ops.forms import (
     nonblocking_in_place,
 )
 from bluecomm.ops.gradient_by_values import GRADIENT_BY_VALUES
-from bluecomm.ops.reduce_op import Adasum, ReduceOp, choose
+from bluecomm.ops.reduce_op import Adasum, ReduceOp, check_factors, choose
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
@@ -34,7 +34,7 @@ def _allreduce(
     /,
     tensor: torch.Tensor,
     average: bool | None = None,
-    is_hierarchical_local: bool = False,
+    is_hierarchical_local: bool | str = False,
     name: str | None = None,
     *,
     op: ReduceOp | None = None,
@@ -45,18 +45,11 @@ def _allreduce(
 ) -> Handle[torch.Tensor]:
     comm = current_communicator(process_set)
     if not isinstance(is_hierarchical_local, bool):
-        raise TypeError(
-            "allreduce: is_hierarchical_local must be True or False, got "
-            f"{is_hierarchical_local!r}; pass the name as name="
-        )
+        name, is_hierarchical_local = _name_in_third_place(is_hierarchical_local, name)
     # start() rejects objects that are not tensors.
     dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
     reduction = choose("allreduce", average, op, dtype)
-    if not (prescale_factor == postscale_factor == 1.0 or dtype.is_floating_point):
-        raise ValueError(
-            f"allreduce: factors need a floating-point type, got {dtype}; "
-            "convert with .float() first"
-        )
+    check_factors("allreduce", dtype, prescale_factor, postscale_factor)
     return start(
         comm,
         "allreduce",
@@ -86,7 +79,7 @@ allreduce_nonblocking_ = nonblocking_in_place(_allreduce)
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
-    is_hierarchical_local: bool = False,
+    is_hierarchical_local: bool | str = False,
     name: str | None = None,
     *,
     compression: type[Compressor] = Compression.none,
@@ -114,7 +107,8 @@ def allreduce(
         tensor: Tensor of any shape; shape and type must be the same on all ranks. It
             is not modified.
         average: ``True`` for the average (the default), ``False`` for the sum.
-        is_hierarchical_local: Whether to reduce only among the ranks of this machine.
+        is_hierarchical_local: Whether to reduce only among the ranks of this machine. A
+            string here is the name, as in Horovod.
         name: Name by which the ranks' calls are matched. Calls without a name are
             matched by their order.
         compression: ``Compression.fp16`` sends 16-bit numbers.
@@ -130,8 +124,8 @@ def allreduce(
 
     Raises:
         TypeError: ``tensor`` is not a tensor, or its type is not supported; or
-            ``is_hierarchical_local`` is not a bool, or ``compression`` is not a
-            compressor.
+            ``is_hierarchical_local`` is neither a bool nor the only name, or
+            ``compression`` is not a compressor.
         ValueError: An average, adasum or a factor is requested for a type that is not a
             floating-point type; both ``average`` and ``op`` are given; or ``tensor``
             requires grad and ``op`` is ``Adasum``.
@@ -161,6 +155,7 @@ def allreduce_parts_nonblocking_(
     lengths: Sequence[int],
     *,
     op: ReduceOp,
+    divisor: float = 1.0,
     name: str,
     process_set: Communicator,
 ) -> Handle[torch.Tensor]:
@@ -172,6 +167,7 @@ def allreduce_parts_nonblocking_(
             another. ``Adasum`` computes weights for each of them and sums the elements
             behind the last one. The other reductions ignore the lengths.
         op: Reduction.
+        divisor: Divides the values before the reduction and multiplies the result.
         name: As in ``allreduce``.
         process_set: As in ``allreduce``.
 
@@ -187,6 +183,8 @@ def allreduce_parts_nonblocking_(
         timeout_s=None,
         parameters=parameters(
             op=choose("allreduce", None, op, tensor.dtype),
+            prescale=1.0 / divisor,
+            postscale=divisor,
             splits=tuple(lengths) if op is Adasum else (),
         ),
     )
@@ -213,6 +211,16 @@ _ADJOINTS = {
     "max": GRADIENT_BY_VALUES,
     "product": GRADIENT_BY_VALUES,
 }
+
+
+def _name_in_third_place(third: object, name: str | None) -> tuple[str, bool]:
+    """Return the name that Horovod's scripts pass as third argument, and ``False``."""
+    if not isinstance(third, str) or name is not None:
+        raise TypeError(
+            "allreduce: is_hierarchical_local must be True or False (or the name, if "
+            f"name is not given), got {third!r} and name={name!r}"
+        )
+    return third, False
 
 
 # A lookup by position takes less time than one by keyword.

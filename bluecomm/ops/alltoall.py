@@ -23,8 +23,8 @@ def _alltoall(
     tensor: torch.Tensor,
     splits: Sequence[int] | torch.Tensor | None = None,
     name: str | None = None,
-    *,
     process_set: Communicator | None = None,
+    *,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor | Received]:
     """Send rows of ``tensor`` to each rank and return the rows from all ranks.
@@ -48,8 +48,8 @@ def _alltoall(
 
     Raises:
         TypeError: ``tensor`` is not a tensor, or its type is not supported.
-        ValueError: ``splits`` does not add up to the number of rows or does not have
-            one entry per rank; or it is not given, and the rows cannot be divided
+        ValueError: ``splits`` are not integers, are not one per rank, or do not add up
+            to the number of rows; or they are not given, and the rows cannot be divided
             evenly among the ranks.
         MismatchError: The ranks called the operation with different arguments.
         PeerLostError: A rank is lost.
@@ -107,6 +107,10 @@ def _rows_to_send(
                 "pass splits"
             )
         return (rows // size,) * size
+    if isinstance(splits, torch.Tensor) and splits.is_floating_point():
+        raise ValueError(
+            f"alltoall: splits must be integers, got a tensor of type {splits.dtype}"
+        )
     counts = tuple(int(count) for count in splits)
     if len(counts) != size or min(counts) < 0 or sum(counts) != rows:
         raise ValueError(

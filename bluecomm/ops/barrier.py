@@ -9,7 +9,7 @@ __all__ = ["barrier"]
 
 
 def barrier(
-    *, process_set: Communicator | None = None, timeout_s: float | None = None
+    process_set: Communicator | None = None, *, timeout_s: float | None = None
 ) -> None:
     """Wait until every rank has called this function.
 

@@ -26,8 +26,8 @@ def _broadcast(
     tensor: torch.Tensor,
     root_rank: int,
     name: str | None = None,
-    *,
     process_set: Communicator | None = None,
+    *,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
     """Return the root's ``tensor`` on every rank: ``x_i <- x_root``.

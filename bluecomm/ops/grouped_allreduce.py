@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from bluecomm.ops.allreduce import allreduce_nonblocking
-from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.allreduce import allreduce_nonblocking, allreduce_nonblocking_
+from bluecomm.ops.forms import (
+    Form,
+    blocking,
+    blocking_in_place,
+    nonblocking,
+    nonblocking_in_place,
+)
 from bluecomm.ops.reduce_op import ReduceOp
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.handle import GroupHandle
 
-__all__ = ["grouped_allreduce", "grouped_allreduce_nonblocking"]
+__all__ = [
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_nonblocking",
+    "grouped_allreduce_nonblocking_",
+]
 
 
 def _grouped_allreduce(
-    _: Form,
+    form: Form,
     /,
-    tensors: list[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
     average: bool | None = None,
     name: str | None = None,
     *,
@@ -44,8 +57,9 @@ def _grouped_allreduce(
     Raises:
         ValueError: As in ``allreduce``; the other errors of ``allreduce`` occur, too.
     """
+    start = allreduce_nonblocking_ if form.in_place else allreduce_nonblocking
     handles = [
-        allreduce_nonblocking(
+        start(
             tensor,
             average,
             name=None if name is None else f"{name}.{position}",
@@ -62,3 +76,8 @@ def _grouped_allreduce(
 
 grouped_allreduce = blocking(_grouped_allreduce)
 grouped_allreduce_nonblocking = nonblocking(_grouped_allreduce)
+grouped_allreduce_ = blocking_in_place(
+    _grouped_allreduce,
+    "Write the reductions of ``tensors`` over all ranks to them and return them.",
+)
+grouped_allreduce_nonblocking_ = nonblocking_in_place(_grouped_allreduce)

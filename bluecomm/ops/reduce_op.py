@@ -88,3 +88,18 @@ def choose(
             f"{operation}: op=bluecomm.Adasum is for allreduce; use Average or Sum"
         )
     return word
+
+
+def check_factors(
+    operation: str, dtype: torch.dtype, prescale: float, postscale: float
+) -> None:
+    """Raise if a factor is requested for a type that cannot be scaled.
+
+    Raises:
+        ValueError: A factor is not 1, and the type is not a floating-point type.
+    """
+    if not (prescale == postscale == 1.0 or dtype.is_floating_point):
+        raise ValueError(
+            f"{operation}: factors need a floating-point type, got {dtype}; "
+            "convert with .float() first"
+        )

@@ -6,7 +6,7 @@ import torch
 
 from bluecomm.ops.allgather import STACKED_ROWS, share_of
 from bluecomm.ops.forms import Form, blocking, nonblocking
-from bluecomm.ops.reduce_op import ReduceOp, choose
+from bluecomm.ops.reduce_op import ReduceOp, check_factors, choose
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
@@ -19,8 +19,10 @@ def _reducescatter(
     tensor: torch.Tensor,
     op: ReduceOp | None = None,
     name: str | None = None,
-    *,
     process_set: Communicator | None = None,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
     """Return this rank's rows of the reduction of ``tensor`` over all ranks.
@@ -39,6 +41,8 @@ def _reducescatter(
         name: Name by which the ranks' calls are matched. Calls without a name are
             matched by their order.
         process_set: Ranks that take part. Default: all.
+        prescale_factor: Factor before the reduction, for floating-point types.
+        postscale_factor: Factor after the reduction, for floating-point types.
         timeout_s: Seconds after which the operation fails. Default: the configured
             deadline.
 
@@ -47,8 +51,9 @@ def _reducescatter(
 
     Raises:
         TypeError: ``tensor`` is not a tensor, or its type is not supported.
-        ValueError: ``tensor`` is a scalar, the average of an integer type is
-            requested, or ``tensor`` requires grad and ``op`` has no gradient.
+        ValueError: ``tensor`` is a scalar, an average or a factor is requested for a
+            type that is not a floating-point type, or ``tensor`` requires grad and
+            ``op`` has no gradient.
         MismatchError: The ranks called the operation with different arguments.
         PeerLostError: A rank is lost.
         CommunicationTimeout: Some ranks did not take part in time; the text names
@@ -63,7 +68,9 @@ def _reducescatter(
             f"{kind}: expected a tensor with at least one dimension, got a scalar; "
             "use tensor.reshape(1)"
         )
-    reduction = choose(kind, None, op, tensor.dtype if is_tensor else torch.float32)
+    dtype = tensor.dtype if is_tensor else torch.float32
+    reduction = choose(kind, None, op, dtype)
+    check_factors(kind, dtype, prescale_factor, postscale_factor)
     return start(
         comm,
         kind,
@@ -72,7 +79,11 @@ def _reducescatter(
         name=name,
         timeout_s=timeout_s,
         rows=share_of(tensor.shape[0], comm.size, comm.rank) if is_tensor else None,
-        parameters=parameters(op=reduction),
+        parameters=parameters(
+            op=reduction,
+            prescale=float(prescale_factor),
+            postscale=float(postscale_factor),
+        ),
         adjoint=STACKED_ROWS if reduction in ("sum", "average") else None,
     )
 

@@ -1,0 +1,63 @@
+"""Reducescatter of several tensors in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.reduce_op import ReduceOp
+from bluecomm.ops.reducescatter import reducescatter_nonblocking
+from bluecomm.runtime import Communicator, Handle
+from bluecomm.runtime.handle import GroupHandle
+
+__all__ = ["grouped_reducescatter", "grouped_reducescatter_nonblocking"]
+
+
+def _grouped_reducescatter(
+    _: Form,
+    /,
+    tensors: Sequence[torch.Tensor],
+    op: ReduceOp | None = None,
+    name: str | None = None,
+    process_set: Communicator | None = None,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    timeout_s: float | None = None,
+) -> Handle[list[torch.Tensor]]:
+    """Return this rank's rows of the reductions of several tensors.
+
+    Args:
+        tensors: Tensors as for ``reducescatter``, in the same order on all ranks.
+        op: As in ``reducescatter``.
+        name: Common part of the tensors' names.
+        process_set: As in ``reducescatter``.
+        prescale_factor: As in ``reducescatter``.
+        postscale_factor: As in ``reducescatter``.
+        timeout_s: As in ``reducescatter``, for each tensor.
+
+    Returns:
+        New tensors in the order of ``tensors``.
+
+    Raises:
+        ValueError: As in ``reducescatter``; its other errors occur, too.
+    """
+    handles = [
+        reducescatter_nonblocking(
+            tensor,
+            op,
+            None if name is None else f"{name}.{position}",
+            process_set,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            timeout_s=timeout_s,
+        )
+        for position, tensor in enumerate(tensors)
+    ]
+    return GroupHandle(handles)
+
+
+grouped_reducescatter = blocking(_grouped_reducescatter)
+grouped_reducescatter_nonblocking = nonblocking(_grouped_reducescatter)
