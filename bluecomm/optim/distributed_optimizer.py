@@ -14,7 +14,7 @@ from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.buckets.grouping import Groups, assign_groups
 from bluecomm.optim.coordinator import Coordinator
 from bluecomm.optim.options import CommonOptions
-from bluecomm.optim.parameter_names import as_models, name_parameters
+from bluecomm.optim.parameter_names import name_parameters, split_second
 from bluecomm.optim.registry import get_algorithm
 from bluecomm.optim.wrapper import COORDINATOR_KEY, Distributed
 from bluecomm.runtime import Communicator, current_communicator
@@ -22,7 +22,9 @@ from bluecomm.runtime import Communicator, current_communicator
 
 def DistributedOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
-    model: nn.Module | Sequence[nn.Module] | None = None,
+    model: (
+        nn.Module | Sequence[nn.Module] | Iterable[tuple[str, torch.Tensor]] | None
+    ) = None,
     *,
     algorithm: str | type[Algorithm] = "gradient_allreduce",
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -30,6 +32,7 @@ def DistributedOptimizer(  # noqa: N802
     op: ReduceOp = Average,
     backward_passes_per_step: int = 1,
     num_steps_per_communication: int = 1,
+    gradient_predivide_factor: float = 1.0,
     sparse_as_dense: bool = False,
     bucket_bytes: int | None = None,
     groups: Groups | None = None,
@@ -47,7 +50,8 @@ def DistributedOptimizer(  # noqa: N802
     Args:
         optimizer: Any optimizer whose parameters are floating-point CPU tensors.
         model: The model, or a list of all models, that the optimizer trains. Parameter
-            averaging overlaps with computation only if the models are given.
+            averaging overlaps with computation only if the models are given. It may
+            also be ``named_parameters``, which is Horovod's second argument.
         algorithm: Name of a registered algorithm (``algorithm_names()``), or a class.
         named_parameters: Names of the parameters, if no model is given.
         compression: ``Compression.fp16`` sends gradients as 16-bit numbers.
@@ -57,6 +61,8 @@ def DistributedOptimizer(  # noqa: N802
         num_steps_per_communication: For parameter averaging, the number of steps, or of
             training forward passes, from one round to the next. For gradient allreduce
             the same as ``backward_passes_per_step``.
+        gradient_predivide_factor: For gradient allreduce with ``op=Average``, the ``f``
+            in ``f / n * sum_i (g_i / f)``, which keeps sums of 16-bit gradients small.
         sparse_as_dense: Whether algorithms that exchange gradients make sparse ones
             dense. Default: gradient allreduce gathers the indices and values of sparse
             gradients, and ``gradient_tracking`` refuses them.
@@ -89,6 +95,7 @@ def DistributedOptimizer(  # noqa: N802
         op=op,
         backward_passes_per_step=backward_passes_per_step,
         num_steps_per_communication=num_steps_per_communication,
+        gradient_predivide_factor=gradient_predivide_factor,
         sparse_as_dense=sparse_as_dense,
         bucket_bytes=(
             kind.default_bucket_nbytes if bucket_bytes is None else bucket_bytes
@@ -102,8 +109,8 @@ def DistributedOptimizer(  # noqa: N802
             "as algorithm='neighbor_allreduce', order='atc'"
         )
     instance = _make_algorithm(kind, algorithm_options)
-    models = as_models(model)
-    named = name_parameters(optimizer, models, named_parameters)
+    models, pairs = split_second(model, named_parameters)
+    named = name_parameters(optimizer, models, pairs)
     new = _rewrap(optimizer)
     new.__dict__[COORDINATOR_KEY] = Coordinator(
         new,

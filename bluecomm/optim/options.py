@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Mapping, Sequence
 
 from bluecomm.compression import Compression, Compressor, check_compressor
@@ -32,6 +33,7 @@ class CommonOptions:
     op: ReduceOp = Average
     backward_passes_per_step: int = 1
     num_steps_per_communication: int = 1
+    gradient_predivide_factor: float = 1.0
     sparse_as_dense: bool = False
     bucket_bytes: int
 
@@ -49,6 +51,16 @@ class CommonOptions:
         if self.op not in (Average, Sum, Adasum):
             raise ValueError(
                 f"op must be bluecomm.Average, Sum or Adasum, got {self.op!r}"
+            )
+        if not 0.0 < self.gradient_predivide_factor < math.inf:
+            raise ValueError(
+                "gradient_predivide_factor must be above 0 and finite, got "
+                f"{self.gradient_predivide_factor}"
+            )
+        if self.gradient_predivide_factor != 1.0 and self.op is not Average:
+            raise ValueError(
+                "gradient_predivide_factor needs op=bluecomm.Average, got "
+                f"op={self.op!r}"
             )
         if not isinstance(self.sparse_as_dense, bool):
             raise TypeError(

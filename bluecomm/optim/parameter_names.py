@@ -23,6 +23,30 @@ class ModuleParameter:
     parameter: nn.Parameter
 
 
+def split_second(
+    second: object, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> tuple[list[nn.Module], list[tuple[str, torch.Tensor]] | None]:
+    """Return the models and the named parameters that the user passed.
+
+    BlueFog's scripts pass a model as second argument, Horovod's named parameters.
+
+    Raises:
+        TypeError: ``second`` is neither, or named parameters are given twice.
+    """
+    named = None if named_parameters is None else list(named_parameters)
+    if isinstance(second, nn.Module) or not isinstance(second, Iterable):
+        return as_models(second), named
+    entries = list(second)
+    if not entries or not all(isinstance(entry, tuple) for entry in entries):
+        return as_models(entries), named
+    if named is not None:
+        raise TypeError(
+            "DistributedOptimizer: named parameters are given twice, as second "
+            "argument and as named_parameters="
+        )
+    return [], entries
+
+
 def as_models(model: object) -> list[nn.Module]:
     """Return the models that the user passed: none, one, or several.
 
@@ -37,10 +61,16 @@ def as_models(model: object) -> list[nn.Module]:
     ):
         raise TypeError(
             "DistributedOptimizer: model must be a torch.nn.Module or a list of them, "
-            f"got {type(model).__name__}. As in Horovod, parameters are passed by "
-            "named_parameters=model.named_parameters()."
+            f"got {_described(model)}. As in Horovod, it may also be "
+            "model.named_parameters()."
         )
     return list(models)
+
+
+def _described(model: object) -> str:
+    if isinstance(model, list) and model:
+        return f"a list with entries of type {type(model[0]).__name__}"
+    return type(model).__name__
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -47,6 +47,7 @@ class GradientAllreduce(Algorithm):
         {
             "backward_passes_per_step",
             "compression",
+            "gradient_predivide_factor",
             "num_steps_per_communication",
             "op",
             "sparse_as_dense",
@@ -130,6 +131,7 @@ class GradientAllreduce(Algorithm):
             tensor,
             bucket.gradients.lengths,
             op=self.context.options.op,
+            divisor=self.context.options.gradient_predivide_factor,
             name=f"{bucket.name}.gradients",
             process_set=self.context.comm,
         )
