@@ -9,9 +9,9 @@
         optimizer, model, algorithm="neighbor_allreduce"
     )
 
-Scripts written for BlueFog (``import bluefog.torch as bf``) and for Horovod
-(``import horovod.torch as hvd``) run with this import, or with ``bluecomm.torch``,
-instead of theirs.
+Scripts written for BlueFog (``import bluefog.torch as bf``) run with this import, or
+with ``bluecomm.torch``, instead of theirs; scripts written for Horovod (``import
+horovod.torch as hvd``) with ``import bluecomm.compat.horovod as hvd``.
 """
 
 # Each module lists its public names in `__all__`, and a star import re-exports them.
@@ -27,7 +27,7 @@ from bluecomm.active_topology import *
 from bluecomm.basics import *
 from bluecomm.basics import ProcessSet
 from bluecomm.compat.bluefog import *
-from bluecomm.compat.horovod import *
+from bluecomm.compat.horovod_names import *
 from bluecomm.compat.topology_util import *
 from bluecomm.compression import Compression as Compression
 from bluecomm.errors import *
@@ -36,7 +36,9 @@ from bluecomm.ops.allreduce import *
 from bluecomm.ops.alltoall import *
 from bluecomm.ops.barrier import *
 from bluecomm.ops.broadcast import *
+from bluecomm.ops.grouped_allgather import *
 from bluecomm.ops.grouped_allreduce import *
+from bluecomm.ops.grouped_reducescatter import *
 from bluecomm.ops.handles import *
 from bluecomm.ops.hierarchical_neighbor_allreduce import *
 from bluecomm.ops.infer_peers import *

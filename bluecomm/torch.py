@@ -1,7 +1,6 @@
-"""All public names of ``bluecomm``, under the module name of the predecessors.
+"""All public names of ``bluecomm``, under the module name of BlueFog.
 
-``import bluecomm.torch as bf`` replaces ``import bluefog.torch as bf``, and ``import
-bluecomm.torch as hvd`` replaces ``import horovod.torch as hvd``.
+``import bluecomm.torch as bf`` replaces ``import bluefog.torch as bf``.
 """
 
 import typing

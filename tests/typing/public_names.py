@@ -7,7 +7,8 @@ the last line says that a name which does not exist is still reported.
 import torch
 
 import bluecomm as bf
-import bluecomm.torch as hvd
+import bluecomm.compat.horovod as hvd
+import bluecomm.torch
 from bluecomm import topology_util
 from bluecomm.torch import DistributedOptimizer
 
@@ -16,7 +17,7 @@ def call_operations(tensor: torch.Tensor) -> list[torch.Tensor]:
     handle: bf.Handle[torch.Tensor] = bf.allreduce_nonblocking(
         tensor, True, name="x", op=None, timeout_s=1.0
     )
-    started: hvd.Handle[torch.Tensor] = hvd.allreduce_async_(tensor, op=hvd.Sum)
+    started: bf.Handle[torch.Tensor] = hvd.allreduce_async_(tensor, op=hvd.Sum)
     first: torch.Tensor = bf.neighbor_allreduce(
         tensor, self_weight=0.5, src_weights={1: 0.5}, dst_weights=[1]
     )
@@ -30,10 +31,10 @@ def train(model: torch.nn.Module) -> torch.optim.Optimizer:
     bf.set_topology(graph, is_weighted=bf.topology_util.IsRegularGraph(graph))
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     own: torch.optim.Optimizer = DistributedOptimizer(plain, model)
-    ranks: bf.Communicator = hvd.ProcessSet([0])
+    ranks: bf.Communicator = bf.ProcessSet([0])
     counted: bf.Stats = bf.stats()
     numbers: list[int] = [hvd.cross_rank(), bf.machine_rank(), bf.join(), ranks.size]
-    print(counted, numbers, bf.__version__, hvd.__version__)
+    print(counted, numbers, bf.__version__, bluecomm.torch.__version__)
     return own
 
 

@@ -22,8 +22,8 @@ BLUECOMM = [
     {"integrations", "bench"},
     # Planned: docs/architecture.md says what they will hold.
     {"torch_backend", "lightning", "elastic", "data"},
-    {"optim"},
     {"compat", "topology_util"},
+    {"optim"},
     # Functions of the root module that no operation calls.
     {"basics", "active_topology", "timeline"},
     {"window"},

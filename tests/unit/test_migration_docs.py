@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import bluecomm as bf
+import bluecomm.compat.horovod as hvd
 from tests.unit.bluecomm.test_public_names import BLUEFOG, HOROVOD
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +78,8 @@ def test_names_of_the_tables_exist(page: str, optimizer: Any) -> None:
         elif modules:
             assert hasattr(importlib.import_module(f"bluecomm.{modules[0]}"), last)
         else:
-            assert name in bf.__all__, name
+            public = bf if page == PAGES[0] else hvd
+            assert name in public.__all__, name
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,11 @@ def test_no_public_name_is_forgotten(page: str, names: str) -> None:
     for name in set(names.split()) - {"topology_util"}:
         stem = name.removesuffix("_").removesuffix("_nonblocking").removesuffix("_")
         assert {name, stem} & theirs, name
+
+
+def test_each_public_name_for_horovod_has_a_row() -> None:
+    listed = {name for cell, _ in rows_of(PAGES[1]) for name in names_in(cell)}
+    assert set(hvd.__all__) <= listed
 
 
 @pytest.mark.parametrize("page", [DEFECTS, "from-horovod.md"])

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-import bluecomm.torch as hvd  # was: import horovod.torch as hvd
+import bluecomm.compat.horovod as hvd  # was: import horovod.torch as hvd
 
 hvd.init()
 torch.manual_seed(42)

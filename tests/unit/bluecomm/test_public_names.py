@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import bluecomm as bf
+import bluecomm.compat.horovod as hvd
 import bluecomm.ops.tensor
 import bluecomm.torch
 
@@ -44,12 +45,16 @@ neighbor_win_get_nonblocking neighbor_win_accumulate neighbor_win_accumulate_non
 
 HOROVOD = """
 init shutdown is_initialized size local_size rank local_rank cross_size cross_rank
-is_homogeneous nccl_built mpi_built mpi_threads_supported
-Average Sum Min Max Product Adasum Compression ProcessSet
-allreduce allreduce_ allreduce_async allreduce_async_
-grouped_allreduce grouped_allreduce_async allgather allgather_async
+is_homogeneous mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built
+nccl_built ddl_built ccl_built cuda_built rocm_built
+ProcessSet global_process_set add_process_set remove_process_set
+Average Sum Min Max Product Adasum Compression HorovodInternalError
+allreduce allreduce_ allreduce_async allreduce_async_ sparse_allreduce_async
+grouped_allreduce grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_
+allgather allgather_async grouped_allgather grouped_allgather_async
 broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async
-reducescatter reducescatter_async barrier join poll synchronize
+reducescatter reducescatter_async grouped_reducescatter grouped_reducescatter_async
+barrier join poll synchronize
 DistributedOptimizer broadcast_parameters broadcast_optimizer_state
 broadcast_object allgather_object
 """
@@ -70,9 +75,14 @@ def test_all_lists_every_public_name():
     assert bf.__all__ == sorted(set(bf.__all__))
 
 
-@pytest.mark.parametrize("names", [BLUEFOG, HOROVOD], ids=["bluefog", "horovod"])
-def test_predecessors_names_exist(names):
-    assert set(names.split()) <= set(bf.__all__)
+def test_bluefogs_names_exist():
+    assert set(BLUEFOG.split()) <= set(bf.__all__)
+
+
+def test_horovods_names_are_those_of_its_module():
+    assert sorted(HOROVOD.split()) == hvd.__all__
+    for name in hvd.__all__:
+        assert hasattr(hvd, name), name
 
 
 @pytest.mark.parametrize("name", WITH_DEADLINE)

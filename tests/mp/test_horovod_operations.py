@@ -1,0 +1,183 @@
+"""Operations and optimizer of ``bluecomm.compat.horovod``, with Horovod's arguments."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bluecomm as bf
+import bluecomm.compat.horovod as hvd
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.mp
+RANKS = 3
+
+
+def pass_arguments_by_position() -> dict[str, list[float]]:
+    me = hvd.rank()
+    both = hvd.add_process_set([0, 2])
+    x = torch.arange(6.0) + me
+    found = {
+        "allreduce": hvd.allreduce(x, None, "a"),
+        "root allreduce": bf.allreduce(x, None, "b"),
+        "in place": hvd.allreduce_(x.clone(), None, "c", hvd.Sum),
+        "compression": hvd.allreduce(x, False, "d", hvd.Compression.fp16),
+        "reducescatter": hvd.reducescatter(x, "e", hvd.Compression.none, hvd.Sum),
+        "broadcast": hvd.broadcast(x, 1, "f"),
+    }
+    if both.included():
+        found["allgather"] = hvd.allgather(x[:1], "g", both)
+        found["broadcast in a set"] = hvd.broadcast(x, 2, "h", both)
+        found["alltoall"] = hvd.alltoall(x[:2], None, "i", both)
+        hvd.barrier(both)
+        assert hvd.size() == RANKS
+        assert both.size() == 2
+        assert both.rank() == me // 2
+    hvd.remove_process_set(both)
+    return {name: value.tolist() for name, value in found.items()}
+
+
+def test_arguments_by_position() -> None:
+    results = run_ranks(RANKS, pass_arguments_by_position)
+    mean = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    total = [3 * value for value in mean]
+    for rank, found in enumerate(results):
+        assert found["allreduce"] == found["root allreduce"] == mean
+        assert found["in place"] == found["compression"] == total
+        assert found["reducescatter"] == total[2 * rank : 2 * rank + 2]
+        assert found["broadcast"] == [value + 1 for value in range(6)]
+        if rank != 1:
+            assert found["allgather"] == [0.0, 2.0]
+            assert found["broadcast in a set"] == [value + 2 for value in range(6)]
+            assert found["alltoall"] == [0.0 + rank // 2, 2.0 + rank // 2]
+
+
+def reduce_integers() -> dict[str, list[int]]:
+    x = torch.tensor([-7, -1, 5], dtype=torch.int64) + hvd.rank()
+    y = x.clone()
+    hvd.synchronize(hvd.allreduce_async_(y, op=hvd.Average))
+    found = {
+        "average": hvd.allreduce(x),
+        "in place": y,
+        "prescale": hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5),
+        "postscale": hvd.allreduce(x, op=hvd.Sum, postscale_factor=0.5),
+        "both": hvd.allreduce(x, prescale_factor=2.0, postscale_factor=0.5),
+        "largest": hvd.allreduce(x, op=hvd.Max),
+        "rows": hvd.reducescatter(x, op=hvd.Average),
+        "group": hvd.grouped_allreduce([x, x])[1],
+    }
+    return {name: value.tolist() for name, value in found.items()}
+
+
+def test_integers_are_truncated_as_in_horovod() -> None:
+    x = torch.tensor([-7, -1, 5])
+    inputs = [x + rank for rank in range(RANKS)]
+    total = sum(inputs)
+    average = total.div(RANKS, rounding_mode="trunc").tolist()
+    halves = sum((value * 0.5).to(torch.int64) for value in inputs)
+    for rank, found in enumerate(run_ranks(RANKS, reduce_integers)):
+        assert found["average"] == found["in place"] == found["group"] == average
+        assert found["prescale"] == halves.tolist()
+        assert found["postscale"] == (total * 0.5).to(torch.int64).tolist()
+        assert found["both"] == average
+        assert found["largest"] == inputs[-1].tolist()
+        assert found["rows"] == average[rank : rank + 1]
+
+
+def reduce_groups() -> list[list[list[float]]]:
+    xs = [torch.arange(float(n)) + hvd.rank() for n in (3, 6)]
+    ys = [x.clone() for x in xs]
+    assert bf.grouped_allreduce_(ys, False, "group")[0] is ys[0]
+    scaled = hvd.reducescatter(
+        xs[0], op=hvd.Sum, prescale_factor=2.0, postscale_factor=0.25
+    )
+    results = [
+        ys,
+        hvd.synchronize(hvd.grouped_allreduce_async_(xs, True)),
+        hvd.grouped_allgather([x[:1] for x in xs], "gather"),
+        bf.grouped_reducescatter(xs, op=bf.Sum, name="rows"),
+        hvd.grouped_reducescatter(ys, "averages"),
+        [scaled],
+    ]
+    return [[x.tolist() for x in group] for group in results]
+
+
+def test_groups() -> None:
+    def base(n: int) -> list[float]:
+        return [float(i) for i in range(n)]
+
+    mean = [[1 + v for v in base(n)] for n in (3, 6)]
+    total = [[3 * v for v in values] for values in mean]
+    for rank, found in enumerate(run_ranks(RANKS, reduce_groups)):
+        first, second = slice(rank, rank + 1), slice(2 * rank, 2 * rank + 2)
+        assert found[0] == total
+        assert found[1] == mean
+        # The in-place average has written the means to xs, the sums to ys.
+        assert found[2] == [[1.0] * RANKS] * 2
+        assert found[3] == [total[0][first], total[1][second]]
+        assert found[4] == [total[0][first], total[1][second]]
+        # scaled before the in-place average: 0.25 * sum_i 2 x_i
+        assert found[5] == [[0.5 * total[0][rank]]]
+
+
+def use_process_sets() -> list[str]:
+    texts = []
+    own = hvd.ProcessSet([1, 0])
+    assert own.ranks == [0, 1]
+    assert own.size() is None
+    for wrong in (
+        lambda: hvd.allreduce(torch.ones(1), process_set=own),
+        lambda: hvd.add_process_set(hvd.add_process_set(own).ranks),
+        lambda: hvd.ProcessSet(["a"]),
+        lambda: hvd.init([0]),
+    ):
+        with pytest.raises(ValueError, match=r"[ra]nk") as caught:
+            wrong()
+        texts.append(str(caught.value))
+    hvd.init(list(range(RANKS)), process_sets=[hvd.ProcessSet([2])])
+    everybody = hvd.global_process_set
+    assert everybody.ranks == [0, 1, 2]
+    assert (everybody.size(), everybody.rank()) == (RANKS, hvd.rank())
+    assert not hvd.remove_process_set(everybody)
+    assert hvd.remove_process_set(own)
+    assert not hvd.remove_process_set(own)
+    assert own.process_set_id is None
+    assert hvd.add_process_set([0, 1]).process_set_id == 3
+    assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=everybody)) == 3
+    return texts
+
+
+def test_process_sets() -> None:
+    for texts in run_ranks(RANKS, use_process_sets):
+        assert "pass it to add_process_set" in texts[0]
+        assert "of the ranks [0, 1] is added already" in texts[1]
+        assert "expected ranks, which are integers, got ['a']" in texts[2]
+        assert "must list all ranks, 0 .. 2, got [0]" in texts[3]
+
+
+def train_with_predivision(named_second: bool) -> list[float]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1, bias=False)
+    parameters = model.named_parameters()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        parameters if named_second else model,
+        gradient_predivide_factor=4.0,
+        num_groups=1,
+    )
+    before = model.weight.detach().clone()
+    model(torch.full((1, 3), 1.0 + hvd.rank())).sum().backward()
+    optimizer.step()
+    with pytest.raises(ValueError, match=r"needs op=bluecomm\.Average"):
+        hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1.0),
+            op=hvd.Sum,
+            gradient_predivide_factor=2.0,
+        )
+    return (before - model.weight.detach()).flatten().tolist()
+
+
+@pytest.mark.parametrize("named_second", [True, False])
+def test_optimizer_with_horovods_arguments(named_second: bool) -> None:
+    for step in run_ranks(RANKS, train_with_predivision, named_second):
+        assert step == pytest.approx([2.0] * 3, abs=1e-6)
