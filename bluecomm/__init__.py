@@ -31,6 +31,7 @@ from bluecomm.compat.horovod_names import *
 from bluecomm.compat.topology_util import *
 from bluecomm.compression import Compression as Compression
 from bluecomm.errors import *
+from bluecomm.nn.sync_batch_norm import *
 from bluecomm.ops.allgather import *
 from bluecomm.ops.allreduce import *
 from bluecomm.ops.alltoall import *

@@ -187,6 +187,10 @@ class Communicator:
             )
         return self.rank
 
+    def __deepcopy__(self, _: dict[int, Any]) -> Communicator:
+        """Return this object: a copied module communicates with the same ranks."""
+        return self
+
     def __repr__(self) -> str:
         return f"<Communicator of ranks {list(self.ranks)}>"
 

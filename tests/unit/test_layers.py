@@ -26,7 +26,7 @@ BLUECOMM = [
     {"optim"},
     # Functions of the root module that no operation calls.
     {"basics", "active_topology", "timeline"},
-    {"window"},
+    {"window", "nn"},
     {"ops"},
     {"compression"},
     {"runtime"},

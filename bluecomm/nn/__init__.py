@@ -1,0 +1,1 @@
+"""Modules whose forward passes communicate."""
