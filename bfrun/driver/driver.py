@@ -113,6 +113,8 @@ def _drive(
         tails=job.printer.tails(),
         log_paths=logs.stderr_paths() if logs is not None else {},
         left_early=job.membership.left_early(),
+        # The caller of a function gets the report as an exception, without the output.
+        shown=job.printer.shown(range(plan.world_size)) if task is None else (),
         verbose=config.verbose,
     )
     return replace(verdict, unread=not all_shown)

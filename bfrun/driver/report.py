@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bfrun.driver.membership import Failure, first_failure
@@ -65,6 +65,7 @@ def make_verdict(
     tails: Mapping[int, Sequence[str]],
     log_paths: Mapping[int, str],
     left_early: Mapping[int, str] | None = None,
+    shown: Collection[int] = (),
     verbose: bool = False,
 ) -> Verdict:
     """Return the exit code and the final report.
@@ -77,6 +78,7 @@ def make_verdict(
         tails: Last lines of each rank's stderr.
         log_paths: Path of each rank's full stderr, if it is logged.
         left_early: How ranks that have not failed ended, by rank.
+        shown: Ranks whose stderr is on the terminal already, with their prefix.
         verbose: Report leftovers even if there are none.
     """
     first = first_failure(failures, tails)
@@ -91,7 +93,9 @@ def make_verdict(
     if first.hint:
         lines.append(f"  cause: {first.hint}")
     tail = tails.get(first.rank, ())
-    if tail:
+    if tail and first.rank in shown:
+        lines.append(f"  its stderr is above, in the lines with [{first.rank}]")
+    elif tail:
         lines.append(f"  last lines of stderr of rank {first.rank}:")
         lines += [f"    {line}" for line in tail]
     if first.rank in log_paths:

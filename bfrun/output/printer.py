@@ -137,6 +137,10 @@ class Printer:
         """Return the last lines of each rank's stderr. Call it after ``close``."""
         return {rank: list(tail) for rank, tail in self._tails.items()}
 
+    def shown(self, ranks: Sequence[int]) -> list[int]:
+        """Return those of ``ranks`` whose output is shown."""
+        return [rank for rank in ranks if not self._only or rank in self._only]
+
     def _work(self) -> None:
         closing = False
         while not closing:
@@ -195,15 +199,12 @@ class Printer:
             self._log(rank, "stderr", f"{remark.text}\n".encode())
         prefix = ""
         if remark.ranks:
-            shown = self._shown(remark.ranks)
+            shown = self.shown(remark.ranks)
             if not shown:
                 return
             prefix = self._prefix(shown)
         for line in remark.text.split("\n"):
             self._terminal.write_line("stderr", prefix + line)
-
-    def _shown(self, ranks: Sequence[int]) -> list[int]:
-        return [rank for rank in ranks if not self._only or rank in self._only]
 
     def _finish_lines(self) -> None:
         """Show the unfinished lines of streams whose end was not reported."""
@@ -243,7 +244,7 @@ class Printer:
         if closing or (self._repeats_at is not None and now > self._repeats_at):
             self._repeats_at = None
             for ranks, remark in self._folder.take_repeats():
-                shown = self._shown(ranks)
+                shown = self.shown(ranks)
                 if shown:
                     line = self._prefix(shown) + remark
                     self._terminal.write_line("stderr", line)

@@ -85,15 +85,26 @@ def test_ranks_that_ignore_a_failure_are_ended(tmp_path):
         assert "ended with exit code 7" in job.err.splitlines()[-1]
 
 
-def test_the_report_shows_the_end_of_stderr_and_the_log(tmp_path):
-    body = "import sys\nfor i in range(30): print('line', i, file=sys.stderr)\n1 / 0"
-    options = ["-np", "1", "--output-dir", "logs"]
-    job = run_bfrun(tmp_path, *options, *python(body))
+def test_a_traceback_is_shown_once(tmp_path):
+    job = run_bfrun(tmp_path, "-np", "1", "--output-dir", "logs", *python("1 / 0"))
     assert job.process.returncode == 1
+    assert job.err.count("ZeroDivisionError") == 1
+    assert "its stderr is above, in the lines with [0]" in job.err
+    assert "full stderr: logs/rank0.stderr" in job.err
+
+
+def test_the_report_has_the_end_of_a_stderr_that_is_not_shown(tmp_path):
+    body = (
+        "import os, sys\n"
+        "if os.environ['RANK'] == '1': sys.exit()\n"
+        "for i in range(30): print('line', i, file=sys.stderr)\n1 / 0"
+    )
+    job = run_bfrun(tmp_path, "-np", "2", "--only-rank", "1", *python(body))
+    assert job.process.returncode == 1
+    assert "[0]" not in job.err
     assert "\n    line 29\n" in job.err
     assert "\n    line 9\n" not in job.err
     assert "\n    ZeroDivisionError: division by zero\n" in job.err
-    assert "full stderr: logs/rank0.stderr" in job.err
 
 
 def test_equal_tracebacks_are_shown_once(tmp_path):

@@ -63,6 +63,13 @@ def test_a_failure_with_cause_tail_log_and_later_failures():
     ]
 
 
+def test_a_tail_that_has_been_shown_is_not_shown_again():
+    lines = verdict([failure(2)], tails={2: ["one"]}, shown=[1, 2]).report.splitlines()
+    assert lines[1:-1] == ["  its stderr is above, in the lines with [2]"]
+    lines = verdict([failure(2)], tails={2: ["one"]}, shown=[1]).report.splitlines()
+    assert lines[1:-1] == ["  last lines of stderr of rank 2:", "    one"]
+
+
 def test_an_interrupted_job_returns_the_signals_code():
     result = verdict(interrupted_by="SIGINT", interrupted_code=130)
     assert result.exit_code == 130
