@@ -21,8 +21,7 @@ def timeline_start_activity(tensor_name: str, activity_name: str) -> bool:
         activity_name: Name of the activity.
 
     Returns:
-        ``True``, or ``False`` if no timeline is recorded. The first such call logs an
-        error.
+        ``True``, or ``False`` if no timeline is recorded.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -88,8 +87,8 @@ def _check(function: str, *names: object) -> None:
 
 @functools.cache
 def _complain() -> None:
-    """Log once that there is no timeline."""
-    _log.error(
+    """Log once that there is no timeline, which is usual for a script."""
+    _log.info(
         "no timeline is recorded, so activities are lost; start the script with "
         "bfrun --timeline-filename FILE, or set BLUECOMM_TIMELINE"
     )
