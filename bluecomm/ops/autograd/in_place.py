@@ -17,7 +17,7 @@ def refuse_leaf(operation: str, tensor: torch.Tensor) -> None:
     base = tensor._base
     if tensor.is_leaf:
         what = "a leaf tensor that requires grad"
-    elif base is not None and base.is_leaf and base.requires_grad:
+    elif base is not None and base.is_leaf:
         what = "a view of a leaf tensor that requires grad"
     else:
         return
