@@ -106,6 +106,10 @@ class SendQueue:
         """Queue a control message."""
         self._control.append(encode(message))
 
+    def put_encoded(self, data: bytes) -> None:
+        """Queue a control message that ``encode`` has returned."""
+        self._control.append(data)
+
     def put_bulk(self, message: Mapping[str, Any]) -> None:
         """Queue a message that control messages may overtake, such as output."""
         self._bulk.append(encode(message))

@@ -206,7 +206,7 @@ class RankCommand(Structure):
 
 
 class Start(Frame, kind="start", routes=(DRIVER_TO_AGENT,)):
-    """Starts the ranks of one host.
+    """Starts ranks of one host. Many ranks come in several such frames.
 
     The agent removes variables whose names begin with one of ``foreign_prefixes``.
     """
@@ -278,6 +278,24 @@ class DropOutput(Frame, kind="leave_output", routes=(DRIVER_TO_AGENT,)):
 # From an agent to the driver
 
 
+class HostLimit(Structure):
+    """A limit of a host on the number of ranks.
+
+    Attributes:
+        name: Name of the limit, and how to look at it.
+        what: What it limits.
+        limit: Its value.
+        used: How much of it is in use without any rank.
+        per_rank: How much of it one rank needs at least.
+    """
+
+    name: str
+    what: str
+    limit: int
+    used: int
+    per_rank: int
+
+
 class Ready(Frame, kind="ready", routes=(AGENT_TO_DRIVER,)):
     """First frame of an agent. ``free_port`` is for the users' MASTER_PORT."""
 
@@ -287,6 +305,7 @@ class Ready(Frame, kind="ready", routes=(AGENT_TO_DRIVER,)):
     python: str
     executable: str
     free_port: int
+    limits: list[HostLimit]
 
 
 class RankStarted(Frame, kind="started", routes=(AGENT_TO_DRIVER,)):

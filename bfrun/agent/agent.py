@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bfrun.agent.driver_connection import DriverConnection
+from bfrun.agent.limits import host_limits, raise_file_limit
 from bfrun.agent.oom import OomWatch
 from bfrun.agent.output_pump import OutputPump
 from bfrun.agent.ports import free_port
@@ -31,6 +32,7 @@ from bfrun.agent.procs import all_processes, descendants, kill_descendants, send
 from bfrun.agent.rank_process import RankProcess
 from bfrun.agent.rank_server import RankServer
 from bfrun.agent.rank_watch import RankWatch
+from bfrun.agent.start_queue import StartQueue
 from bfrun.agent.stdin_feed import StdinFeed
 from bfrun.agent.trace_pump import TracePump
 from bfrun.channel import Message, text_to_bytes
@@ -48,7 +50,6 @@ from bfrun.frames import (
     Inspect,
     Inspection,
     OutputShown,
-    RankCommand,
     RankExited,
     RankNotStarted,
     RankStarted,
@@ -71,7 +72,8 @@ _TICK_S = 0.25
 
 def main(marker: bytes, folder: str, beat_fd: int, guard_pid: int) -> int:
     """Serve one driver until it hangs up, and return the agent's exit status."""
-    agent = Agent(marker, folder, beat_fd, guard_pid)
+    file_limit = raise_file_limit()
+    agent = Agent(marker, folder, beat_fd, guard_pid, file_limit)
     agent.run()
     return 0
 
@@ -79,7 +81,14 @@ def main(marker: bytes, folder: str, beat_fd: int, guard_pid: int) -> int:
 class Agent:
     """The agent of one machine."""
 
-    def __init__(self, marker: bytes, folder: str, beat_fd: int, guard_pid: int):
+    def __init__(
+        self,
+        marker: bytes,
+        folder: str,
+        beat_fd: int,
+        guard_pid: int,
+        file_limit: int,
+    ):
         self._guard_pid = guard_pid
         self._folder = folder
         self._selector = selectors.DefaultSelector()
@@ -95,7 +104,10 @@ class Agent:
         self._nonce = secrets.token_hex(8)
         self._oom = OomWatch()
         self._job: Start | None = None
+        self._starts = StartQueue(self._server.path, file_limit, self._rank_started)
         self._ranks: dict[int, RankProcess] = {}
+        # Ranks that have ended, but whose output may still come.
+        self._draining: list[RankProcess] = []
         self._watch = RankWatch(self._ranks, self._connection)
         self._stdin: StdinFeed | None = None
         self._wake_read, self._wake_write = os.pipe()
@@ -126,6 +138,7 @@ class Agent:
         self._connection.send(self._ready())
         try:
             while not self._done:
+                self._starts.step()
                 self._connection.flush()
                 self._traces.step()
                 for key, mask in self._selector.select(self._timeout_s()):
@@ -166,6 +179,7 @@ class Agent:
             python=platform.python_version(),
             executable=sys.executable,
             free_port=free_port(),
+            limits=host_limits(),
         )
 
     # Frames of the driver
@@ -174,39 +188,33 @@ class Agent:
         self._handlers[type(frame)](frame)
 
     def _start(self, frame: Start) -> None:
-        """Start every rank of this machine, in order."""
+        """Queue ranks of this machine; each turn of the loop starts some."""
         self._job = frame
-        for spec in frame.processes:
-            rank = RankProcess(spec)
-            self._ranks[rank.rank] = rank
-            error = rank.start(self._environment(frame, spec))
-            if error is not None:
-                self._connection.send(RankNotStarted(rank=rank.rank, error=error))
-                continue
-            self._connection.send(RankStarted(rank=rank.rank, pid=rank.pid))
-            self._output.watch(rank)
-            if rank.stdin_fd is not None:
-                self._stdin = StdinFeed(rank, self._selector, self._stdin_taken)
-            self._connection.flush()
+        self._starts.add(frame)
+        # Rank 0 is the first, and its input may come with the next frame.
+        self._starts.step()
 
-    def _environment(self, job: Start, spec: RankCommand) -> dict[str, str]:
-        foreign = tuple(job.foreign_prefixes)
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(foreign)
-        }
-        environment.update(spec.env)
-        environment["BLUECOMM_AGENT_SOCKET"] = self._server.path
-        environment["BLUECOMM_JOB"] = job.job
-        return environment
+    def _rank_started(self, rank: RankProcess, error: str | None) -> None:
+        self._ranks[rank.rank] = rank
+        if error is not None:
+            self._connection.send(RankNotStarted(rank=rank.rank, error=error))
+            return
+        self._connection.send(RankStarted(rank=rank.rank, pid=rank.pid))
+        self._output.watch(rank)
+        if rank.stdin_fd is not None:
+            self._stdin = StdinFeed(rank, self._selector, self._stdin_taken)
+
+    def _drop_starts(self) -> None:
+        """Start no more ranks, because the job ends."""
+        for rank in self._starts.drop():
+            error = "the job ended before its turn came"
+            self._connection.send(RankNotStarted(rank=rank, error=error))
 
     def _take_task(self, frame: TaskPart) -> None:
         self._task.append(frame.data)
 
     def _to_ranks(self, frame: ToRanks) -> None:
-        for rank in frame.ranks or self._ranks:
-            self._server.send(rank, frame.frame)
+        self._server.send(frame.ranks or self._ranks, frame.frame)
 
     def _output_shown(self, frame: OutputShown) -> None:
         self._output.acknowledge(self._ranks[frame.rank], frame.nbytes)
@@ -220,6 +228,7 @@ class Agent:
 
     def _signal(self, frame: SignalRanks) -> None:
         self._has_signalled = True
+        self._drop_starts()
         send_signal(self._alive(), frame.signum)
 
     def _inspect(self, frame: Inspect) -> None:
@@ -240,6 +249,7 @@ class Agent:
     def _end(self, frame: EndRanks) -> None:
         """Kill what is left; ``ended`` follows when all output has been sent."""
         self._ending = True
+        self._drop_starts()
         self._left = len(self._kill_all())
         self._poll_ranks()
 
@@ -282,28 +292,30 @@ class Agent:
     # Timers and the end
 
     def _timeout_s(self) -> float:
-        if self._traces.ready:
+        if self._traces.ready or self._starts:
             return 0.0
-        draining = any(r.status is not None and r.streams for r in self._ranks.values())
-        is_due_soon = draining or self._watch.holds or self._kill_at is not None
+        is_due_soon = (
+            bool(self._draining) or self._watch.holds or self._kill_at is not None
+        )
         return 0.05 if is_due_soon else _TICK_S
 
     def _tick(self) -> None:
         self._poll_ranks()
         if self._job is not None:
             self._watch.sample(self._job.failure_timeout_s)
-        for rank in self._ranks.values():
+        for rank in self._draining:
             if rank.streams and rank.lingered() and rank.may_read:
                 self._output.finish(rank)
+        self._draining = [rank for rank in self._draining if rank.streams]
         if self._ending and not self._said_ended and not self._sending():
             self._said_ended = True
             self._connection.send_bulk(AgentEnded(left=self._left))
         self._watch_driver()
 
     def _sending(self) -> bool:
-        """Return whether output or traces of ranks are still to be sent."""
+        """Return whether output, traces or ends of ranks are still to be sent."""
         streaming = any(rank.streams for rank in self._ranks.values())
-        return streaming or self._traces.busy
+        return streaming or self._traces.busy or self._watch.holds
 
     def _poll_ranks(self) -> None:
         if self._orphaned or self._terminated:
@@ -311,6 +323,7 @@ class Agent:
             # that ends the agent did.
             return
         for rank in self._watch.poll():
+            self._draining.append(rank)
             self._output.check_closed(rank)
         for rank in self._watch.due(at_once=self._ending or self._has_signalled):
             self._tell_exit(rank)
@@ -337,6 +350,7 @@ class Agent:
         now = time.monotonic()
         if not self._orphaned and (self._terminated or self._connection.lost()):
             self._orphaned = True
+            self._starts.drop()
             if self._terminated:
                 print(
                     "bfrun's agent: got SIGTERM, perhaps because its guard died; "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -57,17 +58,24 @@ class RankProcess:
         """The process that speaks for this rank, or the command if none does yet."""
         return self.hello_pid or self.pid
 
-    def start(self, environment: Mapping[str, str]) -> str | None:
+    def start(
+        self, environment: Mapping[str, str], file_limit: int | None = None
+    ) -> str | None:
         """Start the command.
 
         Call it from the main thread, because the kernel kills the rank when the thread
         that started it ends.
+
+        Args:
+            environment: All variables of the rank.
+            file_limit: Soft limit on its open files; None means the agent's.
 
         Returns:
             None, or a text that says why the command could not be started.
         """
         agent_pid = os.getpid()
         cpus = self.spec.cpus
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
         def prepare() -> None:
             kernel.set_parent_death_signal(signal.SIGKILL)
@@ -75,6 +83,8 @@ class RankProcess:
                 os.kill(os.getpid(), signal.SIGKILL)
             if cpus:
                 os.sched_setaffinity(0, cpus)
+            if file_limit is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (file_limit, hard))
 
         wants_stdin = self.spec.stdin
         try:
@@ -121,6 +131,11 @@ class RankProcess:
             text += (
                 f"; name the interpreter (python {argv[0]}), or make the file "
                 "executable with an interpreter in its first line"
+            )
+        elif isinstance(error, BlockingIOError):
+            text += (
+                "; this host has no room for another process: see ulimit -u, the "
+                "pids.max of its cgroup and kernel.threads-max"
             )
         return text
 

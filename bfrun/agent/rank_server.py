@@ -9,11 +9,11 @@ import os
 import selectors
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bfrun.agent.procs import read_stat
-from bfrun.channel import Message, MessageParser, SendQueue
+from bfrun.channel import Message, MessageParser, SendQueue, encode
 from bfrun.errors import ProtocolError
 from bfrun.frames import (
     RANK_TO_AGENT,
@@ -69,19 +69,23 @@ class RankServer:
         self._on_message = on_message
         self._task = task
         self._by_rank: dict[int, RankConnection] = {}
-        self._open: list[RankConnection] = []
+        self._open: set[RankConnection] = set()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
-        self._listener.listen(128)
+        self._listener.listen(1024)
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
-    def send(self, rank: int, message: Mapping[str, Any]) -> None:
-        """Queue a message for the process that speaks for ``rank``, if there is one."""
-        connection = self._by_rank.get(rank)
-        if connection is not None:
-            connection.queue.put(message)
-            self._flush(connection)
+    def send(self, ranks: Iterable[int], message: Mapping[str, Any]) -> None:
+        """Queue a message for the processes that speak for ``ranks``, where they do."""
+        data: bytes | None = None
+        for rank in ranks:
+            connection = self._by_rank.get(rank)
+            if connection is not None:
+                # Encoded once: the end of each rank is told to all others.
+                data = encode(message) if data is None else data
+                connection.queue.put_encoded(data)
+                self._flush(connection)
 
     def drop_rank(self, rank: int) -> None:
         """Receive the last messages of a rank whose process has ended, and hang up."""
@@ -105,7 +109,7 @@ class RankServer:
             return
         sock.setblocking(False)
         connection = RankConnection(sock)
-        self._open.append(connection)
+        self._open.add(connection)
         self._selector.register(
             sock, selectors.EVENT_READ, lambda mask: self._serve(connection, mask)
         )

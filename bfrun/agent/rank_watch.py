@@ -35,16 +35,27 @@ class RankWatch:
         self._sampled = time.monotonic()
         # Ranks that have ended, each with the time at which the driver is told.
         self._exited: list[tuple[float, RankProcess]] = []
+        self._poll_at = 0.0
+        self._skipped = False
 
     @property
     def holds(self) -> bool:
-        """Whether the driver has yet to be told of the end of a rank."""
-        return bool(self._exited)
+        """Whether the driver may have yet to be told of the end of a rank."""
+        return bool(self._exited) or self._skipped
 
     def poll(self) -> list[RankProcess]:
-        """Return the ranks that have ended since the last call."""
+        """Return the ranks that have ended since the last call. Call it often.
+
+        It asks the kernel about each rank, which takes a millisecond for a thousand. So
+        it leaves out calls that follow too soon, to use at most a tenth of the time.
+        """
         now = time.monotonic()
+        self._skipped = now < self._poll_at
+        if self._skipped:
+            return []
         ended = [rank for rank in self._ranks.values() if rank.poll_exit()]
+        took_s = time.monotonic() - now
+        self._poll_at = now + 10 * took_s
         for rank in ended:
             hold_s = _SIGTERM_HOLD_S if rank.status in _BY_SIGTERM else 0.0
             self._exited.append((now + hold_s, rank))

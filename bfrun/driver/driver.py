@@ -10,6 +10,7 @@ from dataclasses import replace
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.agent_start import Interrupted, start_agents
+from bfrun.driver.capacity import check_capacity, make_room_for_logs
 from bfrun.driver.job import Job
 from bfrun.driver.report import Verdict, make_verdict
 from bfrun.driver.signals import SignalWatch
@@ -79,8 +80,10 @@ def _drive(
     signals: SignalWatch,
     task: Task | None,
 ) -> Verdict:
+    check_capacity(plan, sessions)
     logs = None
     if config.output_dir is not None:
+        make_room_for_logs(plan.world_size)
         logs = LogFiles(config.output_dir, [spec.rank for spec in plan.processes])
     job = Job(
         plan,

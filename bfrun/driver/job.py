@@ -18,7 +18,7 @@ from bfrun.driver.rank_supervisor import RankSupervisor
 from bfrun.driver.report import Leftovers
 from bfrun.driver.shutdown import Action, Shutdown
 from bfrun.driver.signals import SignalWatch, stop_myself
-from bfrun.driver.start_frame import start_frame
+from bfrun.driver.start_frames import start_frames
 from bfrun.driver.stdin_source import StdinSource
 from bfrun.driver.trace_collector import TraceCollector
 from bfrun.frames import (
@@ -129,15 +129,15 @@ class Job:
         for host, session in zip(self._plan.hosts, self._sessions, strict=True):
             for part in self._task.frames() if self._task is not None else ():
                 session.send(part)
-            frame = start_frame(
+            for frame in start_frames(
                 self._plan,
                 host,
                 self._config,
                 job=job,
                 secret=secret,
                 master_port=ready.free_port,
-            )
-            session.send(frame)
+            ):
+                session.send(frame)
 
     def _turn(self) -> None:
         """Wait for events, handle them, and do what is due."""

@@ -87,6 +87,8 @@ class RankSupervisor:
     def step(self, now: float) -> None:
         """Answer ranks whose rendezvous or stall query has timed out."""
         self._router.answer(self._records.expire(now))
+        if not self._stalls.asked:
+            return
         members = self.membership.members.values()
         alive = {member.rank for member in members if not member.ended}
         for rank, report in self._stalls.reports(alive, now):

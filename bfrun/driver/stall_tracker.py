@@ -35,6 +35,11 @@ class StallTracker:
         self._query: _Query | None = None
         self._count = 0
 
+    @property
+    def asked(self) -> bool:
+        """Whether a rank waits for a report."""
+        return self._query is not None
+
     def ask(self, rank: int, operation: str, now: float) -> int | None:
         """Note that ``rank`` stalls in ``operation``.
 

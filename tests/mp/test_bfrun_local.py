@@ -237,6 +237,22 @@ def test_many_trivial_ranks_start_and_end(tmp_path):
     assert len(lines_of(job.out)) == 64
 
 
+@pytest.mark.many_ranks
+def test_hundreds_of_ranks_start_and_end(tmp_path):
+    job = run_bfrun(tmp_path, "-np", "200", "true")
+    assert job.process.returncode == 0, job.err
+
+
+def test_ranks_that_do_not_fit_are_refused(tmp_path):
+    command = [sys.executable, "-m", "bfrun", "-np", "100", "touch", "started"]
+    limited = ["bash", "-c", 'ulimit -n 200; exec "$@"', "bash", *command]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    told = r"100 ranks need 300 more open files, but RLIMIT_NOFILE .* is 200"
+    assert re.search(told, done.stderr), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_run_returns_the_results_in_rank_order(capfd):
     factor = 3

@@ -1,4 +1,4 @@
-"""The small parts of a job: start frame, standard input, task, version."""
+"""The small parts of a job: start frames, standard input, task, version."""
 
 import base64
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import bfrun
 from bfrun.config import LaunchConfig
-from bfrun.driver.start_frame import start_frame
+from bfrun.driver.start_frames import start_frames
 from bfrun.driver.stdin_source import StdinSource
 from bfrun.frames import Result, StdinData
 from bfrun.hosts import LOCALHOST
@@ -20,16 +20,22 @@ def test_the_version_is_that_of_the_project():
     assert re.search(r'^__version__ = "(.+)"', text, re.M)[1] == bfrun.__version__
 
 
-def frame_of(config, environ):
+def frames_of(config, environ):
     plan = make_plan(config, {LOCALHOST: HostFacts((0, 1))}, environ)
-    return start_frame(
+    return start_frames(
         plan, plan.hosts[0], config, job="ab", secret="cd", master_port=77
     )
 
 
+def test_many_ranks_come_in_several_frames():
+    frames = frames_of(LaunchConfig(("x",), 1000), {})
+    assert len(frames) > 10
+    assert [spec.rank for each in frames for spec in each.processes] == [*range(1000)]
+
+
 def test_the_start_frame_holds_what_ranks_need():
     config = LaunchConfig(("python", "x.py"), 2, cwd="/tmp", stdin=True)
-    frame = frame_of(config, {"PATH": "/bin"})
+    (frame,) = frames_of(config, {"PATH": "/bin"})
     first, second = frame.processes
     assert (first.argv, first.cwd) == (["python", "x.py"], "/tmp")
     assert (first.stdin, second.stdin) == (True, False)
@@ -45,7 +51,9 @@ def test_the_start_frame_holds_what_ranks_need():
 
 
 def test_the_users_master_address_wins():
-    frame = frame_of(LaunchConfig(("x",), 1), {"MASTER_ADDR": "h", "MASTER_PORT": "9"})
+    (frame,) = frames_of(
+        LaunchConfig(("x",), 1), {"MASTER_ADDR": "h", "MASTER_PORT": "9"}
+    )
     env = frame.processes[0].env
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("h", "9")
 

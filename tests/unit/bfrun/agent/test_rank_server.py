@@ -68,8 +68,8 @@ def test_a_welcome_then_frames_both_ways(agent):
     client.socket.sendall(encode({"type": "goodbye"}))
     agent.serve()
     assert agent.frames == [(1, {"type": "goodbye"})]
-    agent.server.send(1, {"type": "lost"})
-    agent.server.send(0, {"type": "nobody is there"})
+    agent.server.send([1], {"type": "lost"})
+    agent.server.send([0], {"type": "nobody is there"})
     assert client.read() == [{"type": "lost"}]
     client.socket.close()
 
@@ -158,7 +158,7 @@ def test_much_for_a_slow_reader_waits(agent):
     client = Client(agent)
     client.ask(hello(0))
     for _ in range(20):
-        agent.server.send(0, {"type": "x", "data": "y" * 100_000})
+        agent.server.send([0], {"type": "x", "data": "y" * 100_000})
     got = []
     while len(got) < 20:
         agent.serve(1)

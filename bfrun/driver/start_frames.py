@@ -1,4 +1,4 @@
-"""Makes the frame that tells an agent which ranks to start. Pure."""
+"""Makes the frames that tell an agent which ranks to start. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from bfrun.env import FOREIGN_PREFIXES
 from bfrun.frames import RankCommand, Start, Welcome
 from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
 
+# One frame of a thousand ranks could exceed the limit of a frame, because each rank has
+# its own copy of the environment.
+_RANKS_PER_FRAME = 32
 
-def start_frame(
+
+def start_frames(
     plan: LaunchPlan,
     host: HostPlan,
     config: LaunchConfig,
@@ -16,8 +20,8 @@ def start_frame(
     job: str,
     secret: str,
     master_port: int,
-) -> Start:
-    """Return the ``start`` frame for the agent of ``host``.
+) -> list[Start]:
+    """Return the ``start`` frames for the agent of ``host``, in rank order.
 
     Args:
         plan: The whole job.
@@ -62,9 +66,13 @@ def start_frame(
             welcome=welcome,
         )
 
-    return Start(
-        job=job,
-        failure_timeout_s=config.failure_timeout_s,
-        foreign_prefixes=list(FOREIGN_PREFIXES),
-        processes=[command_of(spec) for spec in host.processes],
-    )
+    processes = [command_of(spec) for spec in host.processes]
+    return [
+        Start(
+            job=job,
+            failure_timeout_s=config.failure_timeout_s,
+            foreign_prefixes=list(FOREIGN_PREFIXES),
+            processes=processes[first : first + _RANKS_PER_FRAME],
+        )
+        for first in range(0, len(processes), _RANKS_PER_FRAME)
+    ]

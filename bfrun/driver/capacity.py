@@ -1,0 +1,59 @@
+"""Refuses a job that the hosts cannot hold, before any rank starts."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+
+from bfrun.driver.agent_session import AgentSession
+from bfrun.errors import LaunchError
+from bfrun.plan import LaunchPlan
+from bfrun.wording import count
+
+# Descriptors of the driver besides those of the logs.
+_OWN_FILES = 128
+
+
+def check_capacity(plan: LaunchPlan, sessions: Sequence[AgentSession]) -> None:
+    """Raise unless the limits of each host allow its ranks.
+
+    Args:
+        plan: The ranks of each host.
+        sessions: Agents in the order of the hosts, all ready.
+
+    Raises:
+        LaunchError: Some limits are too low. The text has each with its values.
+    """
+    problems = []
+    for host, session in zip(plan.hosts, sessions, strict=True):
+        assert session.ready is not None
+        ranks = len(host.processes)
+        for limit in session.ready.limits:
+            needed = limit.used + ranks * limit.per_rank
+            if needed > limit.limit:
+                problems.append(
+                    f"host '{host.host.name}': {count(ranks, 'rank')} need "
+                    f"{ranks * limit.per_rank} more {limit.what}, but {limit.name} is "
+                    f"{limit.limit}, of which {limit.used} are in use; raise it, or "
+                    "start fewer ranks there"
+                )
+    if problems:
+        raise LaunchError("\n".join(problems))
+
+
+def make_room_for_logs(ranks: int) -> None:
+    """Raise this process's own limit on open files for two logs of each rank.
+
+    Raises:
+        LaunchError: The system does not allow so many open files.
+    """
+    needed = 2 * ranks + _OWN_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed > hard:
+        raise LaunchError(
+            f"--output-dir: the logs of {count(ranks, 'rank')} need {needed} open "
+            f"files in bfrun, but RLIMIT_NOFILE (ulimit -Hn) is {hard}; raise it, or "
+            "leave --output-dir out"
+        )
+    if needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
