@@ -120,14 +120,13 @@ class Process:
         else:
             graph = (topology_fn or ExponentialGraph)(size)
             digest = topology_digest(graph, is_weighted=is_weighted)
-        if self._recording is None:
-            self._recording = Recording(config, self._rendezvous.assignment)
+        recording = self._recording_for(config, self._rendezvous)
         world = World(
             config,
             self._rendezvous,
             self.memory,
             digest.hex(),
-            self._recording.recorder,
+            recording.recorder,
         )
         communicator = Communicator(world, range(world.size))
         communicator.use_default_topologies()
@@ -135,6 +134,15 @@ class Process:
             communicator.use_topology(graph, is_weighted)
         self._creations.clear()
         self._communicator = communicator
+
+    def _recording_for(self, config: Config, rendezvous: Rendezvous) -> Recording:
+        """Return the recording of a new world, which may continue an earlier one."""
+        recording, self._recording = self._recording, None
+        if recording is not None and not recording.resume(config.timeline):
+            recording.finish()
+            recording = None
+        self._recording = recording or Recording(config, rendezvous.assignment)
+        return self._recording
 
     @property
     def recorder(self) -> Recorder | None:
@@ -194,6 +202,8 @@ class Process:
             self._left_windows.extend(communicator.windows.values())
             self._left_windows.extend(communicator.windows_in_doubt)
             communicator.world.close(orderly=orderly)
+        if self._recording is not None:
+            self._recording.complete()
         self._exit_watch.remove()
 
     def leave(self, *, orderly: bool = True) -> None:

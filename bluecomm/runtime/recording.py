@@ -20,8 +20,8 @@ class Recording:
     """The recorder of one process and its file.
 
     If bfrun makes a timeline of all ranks, it collects the file. If
-    ``BLUECOMM_TIMELINE`` is set instead, ``finish`` converts the file to a timeline of
-    this rank.
+    ``BLUECOMM_TIMELINE`` is set, ``complete`` converts the file to a timeline of this
+    rank. Several worlds of a process share one recording, unless the variable changes.
 
     Attributes:
         recorder: Recorder of events, or ``None`` if no timeline is requested.
@@ -32,16 +32,17 @@ class Recording:
 
     def __init__(self, config: Config, assignment: Assignment) -> None:
         self.recorder: Recorder | None = None
+        self._prefix = config.timeline
+        self._rank = assignment.rank
         self._host = assignment.host
         self._pid = os.getpid()
-        self._path = Path()
-        self._target: Path | None = None
+        self._is_complete = False
+        self._is_collected = assignment.trace
         if assignment.trace:
             name = f"trace-{assignment.rank}-{os.getpid()}"
             self._path = Path(assignment.socket_dir) / name
         elif config.timeline is not None:
             self._path = Path(f"{config.timeline}{assignment.rank}.trace")
-            self._target = Path(f"{config.timeline}{assignment.rank}.json")
         else:
             return
         try:
@@ -49,13 +50,19 @@ class Recording:
         except OSError as error:
             raise OSError(_refusal(assignment.rank, config, error)) from error
 
+    @property
+    def _target(self) -> Path | None:
+        """The file for the timeline of this rank alone."""
+        if self._prefix is None:
+            return None
+        return Path(f"{self._prefix}{self._rank}.json")
+
     def _open(self, nbytes: int, assignment: Assignment) -> Recorder:
         from bluecomm._native import Recorder
 
-        if self._target is not None:
-            if self._target.is_dir():
-                raise IsADirectoryError(f"{self._target} is a folder")
-            self._path.unlink(missing_ok=True)
+        if self._target is not None and self._target.is_dir():
+            raise IsADirectoryError(f"{self._target} is a folder")
+        self._path.unlink(missing_ok=True)
         return Recorder(
             path=str(self._path),
             nbytes=nbytes,
@@ -63,10 +70,20 @@ class Recording:
             size=assignment.size,
         )
 
-    def finish(self) -> None:
-        """Stop recording, and write the timeline of this rank if one is requested."""
-        recorder, self.recorder = self.recorder, None
-        if recorder is None or self._target is None or os.getpid() != self._pid:
+    def resume(self, prefix: str | None) -> bool:
+        """Prepare for another world; return whether the recording fits its setting."""
+        if prefix != self._prefix and not self._is_collected:
+            return False
+        self._prefix = prefix
+        self._is_complete = False
+        return True
+
+    def complete(self) -> None:
+        """Write the timeline of this rank if one is requested and events are new."""
+        target = self._target
+        if self.recorder is None or target is None or self._is_complete:
+            return
+        if os.getpid() != self._pid:
             return
         from bfrun.trace.clock import ClockEstimate
         from bfrun.trace.merge import Source, merge_file
@@ -77,10 +94,16 @@ class Recording:
 
         source = Source(self._path.name, read, self._host, ClockEstimate())
         try:
-            merge_file([source], self._target)
+            merge_file([source], target)
+            self._is_complete = True
         except OSError as error:
-            _log.error("cannot write the timeline %s: %s", self._target, error)
-        else:
+            _log.error("cannot write the timeline %s: %s", target, error)
+
+    def finish(self) -> None:
+        """Complete the timeline, and stop recording."""
+        self.complete()
+        self.recorder = None
+        if self._is_complete and not self._is_collected and os.getpid() == self._pid:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 

@@ -156,6 +156,41 @@ def test_each_rank_can_write_a_timeline_of_its_own(tmp_path: Path) -> None:
         assert sent["args"]["bytes"] == 16
 
 
+TWICE = """
+import json, os, sys
+import torch
+import bluecomm as bf
+
+def names(prefix):
+    with open(f"{prefix}{os.environ['RANK']}.json") as file:
+        events = json.load(file)["traceEvents"]
+    return {each["name"].partition(" ")[2] for each in events}
+
+for prefix, name in (("a", "one"), ("a", "two"), ("b", "three")):
+    os.environ["BLUECOMM_TIMELINE"] = prefix
+    bf.init()
+    bf.allreduce(torch.ones(2), name=name)
+    bf.shutdown()
+    assert name in names(prefix)
+assert {"one", "two"} < names("a")
+# With a timeline of all ranks, the recording of a rank goes on.
+assert ("two" in names("b")) == (sys.argv[1:] == ["all"])
+print("read")
+"""
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+def test_a_timeline_is_complete_after_shutdown(of_all: bool, tmp_path: Path) -> None:
+    together = ["--timeline-filename", "t.json"] if of_all else []
+    which = ["all"] if of_all else []
+    job = run_bfrun(tmp_path, "-np", "2", *together, *python(TWICE), *which)
+    assert job.process.returncode == 0, job.err
+    assert job.out.count("read") == 2
+    written = {f"{prefix}{rank}.json" for prefix in "ab" for rank in range(2)}
+    written |= {"t.json"} if of_all else set()
+    assert {path.name for path in tmp_path.glob("*.*")} == written
+
+
 def test_a_rank_that_fails_writes_its_timeline(tmp_path: Path) -> None:
     body = "import bluecomm as bf; bf.init(); bf.barrier(); 1 / 0"
     with pytest.MonkeyPatch.context() as patch:
