@@ -10,6 +10,9 @@ from torch import nn
 import bluecomm as bf
 from bluecomm.optim import algorithm_names
 
+LOWER_RATE = (
+    "Lower the learning rate; docs/methods.md says what each --dist-optimizer needs."
+)
 ALIASES = {"horovod": "gradient_allreduce"}
 # Algorithms that can use one neighboring rank or machine at a time.
 NEIGHBOR_TOPOLOGIES = {
@@ -39,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
         "while the gradient is computed",
     )
     parser.add_argument(
+        "--local-steps",
+        type=int,
+        metavar="H",
+        help="steps of each rank from one exchange to the next (default: 30 for "
+        "diloco, 1 for all others)",
+    )
+    parser.add_argument(
         "--disable-dynamic-topology",
         action="store_true",
         help="average with all in-neighbors of the topology in each step, instead of "
@@ -49,9 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
 def distribute(
     optimizer: torch.optim.Optimizer, model: nn.Module, args: argparse.Namespace
 ) -> torch.optim.Optimizer:
-    """Return a distributed form of ``optimizer``, as the options specify."""
+    """Return a distributed form of ``optimizer``, as the options specify.
+
+    Momentum of SGD becomes that of ``decentlam``, which needs an optimizer without.
+    """
     algorithm = ALIASES.get(args.dist_optimizer, args.dist_optimizer)
     options: dict[str, object] = {}
+    if algorithm == "decentlam":
+        options["momentum"] = optimizer.defaults.get("momentum", 0.0)
+        for group in optimizer.param_groups:
+            group["momentum"] = 0.0
+    if args.local_steps is not None:
+        options["num_steps_per_communication"] = args.local_steps
     if algorithm in ("allreduce", *NEIGHBOR_TOPOLOGIES):
         options["order"] = "atc" if args.atc_style else "cta"
     if algorithm in NEIGHBOR_TOPOLOGIES and not args.disable_dynamic_topology:

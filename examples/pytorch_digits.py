@@ -18,7 +18,8 @@ from sklearn.datasets import load_digits
 
 import bluecomm as bf
 from classification import accuracy, batches_of, train_epoch
-from dist_optimizer import add_arguments, distribute
+from dist_optimizer import LOWER_RATE, add_arguments, distribute
+from loss_watch import LossWatch
 from models import create_model
 from progress import Progress
 
@@ -72,11 +73,12 @@ def main() -> None:
     # Smaller steps make ranks agree better, so the last steps are small.
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
 
+    watch = LossWatch(LOWER_RATE)
     start = time.perf_counter()
     with Progress("epochs", args.epochs) as progress:
         for epoch in range(args.epochs):
             batches = batches_of(images, labels, args.batch_size)
-            train_epoch(model, optimizer, batches)
+            watch.see(train_epoch(model, optimizer, batches))
             scheduler.step()
             own = torch.tensor(accuracy(model, test_images, test_labels))
             worst = float(bf.allreduce(own, op=bf.Min, name="worst accuracy"))

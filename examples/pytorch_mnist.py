@@ -2,10 +2,14 @@
 
     bfrun -np 4 python examples/pytorch_mnist.py --data-dir ~/data/mnist
     bfrun -np 4 python examples/pytorch_mnist.py
+    bfrun -np 4 python examples/pytorch_mnist.py --synthetic
 
-The folder has the four files that http://yann.lecun.com/exdb/mnist publishes, with .gz
-or unpacked. Fashion-MNIST, KMNIST and others have the same format. Without a folder,
-the 1797 digits of scikit-learn are enlarged and used.
+The folder has the four files of MNIST, with .gz or unpacked. They can be downloaded
+from https://ossci-datasets.s3.amazonaws.com/mnist/train-images-idx3-ubyte.gz, and
+train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz beside
+it. Fashion-MNIST, KMNIST and others have the same format. Without a folder, the 1797
+digits of scikit-learn are enlarged and used. --synthetic needs no files and no
+scikit-learn.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ import torch
 
 import bluecomm as bf
 from classification import batches_of, evaluate, train_epoch
-from dist_optimizer import add_arguments, distribute
-from image_data import load_digits_28, load_mnist
+from dist_optimizer import LOWER_RATE, add_arguments, distribute
+from image_data import load_digits_28, load_mnist, synthetic_images
+from loss_watch import LossWatch
 from models import create_model
 from progress import Progress
 
@@ -31,6 +36,12 @@ def parse_arguments() -> argparse.Namespace:
     add_arguments(parser)
     parser.add_argument(
         "--data-dir", metavar="DIR", help="where the IDX files are (default: digits)"
+    )
+    parser.add_argument(
+        "--synthetic", action="store_true", help="learn patterns in noise: no files"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=2048, help="with --synthetic (default: 2048)"
     )
     parser.add_argument("--batch-size", type=int, default=64, help="default: 64")
     parser.add_argument(
@@ -59,7 +70,11 @@ def load_shard(
     args: argparse.Namespace, *, train: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return this rank's share of the images and labels."""
-    if args.data_dir:
+    if args.synthetic:
+        count = args.samples if train else 512
+        images, labels = synthetic_images(count, 28, 10, 2 + train, channels=1)
+        images = images / 4  # LeNet learns them at the rate of MNIST
+    elif args.data_dir:
         images, labels = load_mnist(args.data_dir, train=train)
     else:
         images, labels = load_digits_28(train=train)
@@ -92,11 +107,13 @@ def main() -> None:
         )
     )
 
+    watch = LossWatch(LOWER_RATE)
     start = time.perf_counter()
     with Progress("epochs", args.epochs) as progress:
         for epoch in range(args.epochs):
             batches = batches_of(images, labels, args.batch_size)
             loss = train_epoch(model, optimizer, batches, warm_up)
+            watch.see(loss)
             with bf.averaged(model):
                 test_loss, right = evaluate(model, test)
             progress.advance(

@@ -6,6 +6,11 @@
         --model resnet50 --checkpoint-dir /data/checkpoints
     bfrun -np 2 python examples/pytorch_resnet.py --synthetic --epochs 2
 
+CIFAR-10 for Python is published at https://www.cs.toronto.edu/~kriz/cifar.html as
+cifar-10-python.tar.gz; unpack it, and pass the folder cifar-10-batches-py. ImageNet
+needs an account at https://image-net.org; any folder with a folder of images for each
+class works. --synthetic needs no files.
+
 The recipe is the usual one. Within the first epochs the learning rate rises from that
 of one rank to that of all. It falls to a tenth after a third, two thirds and eight
 ninths of the training. A job with --checkpoint-dir that is started again resumes from
@@ -24,13 +29,14 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 import bluecomm as bf
 from checkpoints import Checkpoints
 from classification import evaluate, train_epoch
-from dist_optimizer import add_arguments, distribute
+from dist_optimizer import LOWER_RATE, add_arguments, distribute
 from image_data import (
     ImageFolder,
     ShiftedAndMirrored,
     load_cifar10,
     synthetic_images,
 )
+from loss_watch import LossWatch
 from models import MODELS, create_model
 from progress import Progress
 
@@ -171,6 +177,7 @@ def train_and_save(
         last_epoch=first * len(train) - 1,
     )
     loss = float("nan")
+    watch = LossWatch(LOWER_RATE)
     with Progress("epochs", args.epochs - first) as progress:
         for epoch in range(first, args.epochs):
             train.sampler.set_epoch(epoch)
@@ -178,6 +185,7 @@ def train_and_save(
             # resumed run.
             torch.manual_seed(args.seed + epoch * bf.size() + bf.rank())
             loss = train_epoch(model, optimizer, train, scheduler)
+            watch.see(loss)
             rate = scheduler.get_last_lr()[0]
             progress.advance(
                 f"epoch {epoch + 1}: loss {loss:.4f}, next rate {rate:.4g}"

@@ -69,10 +69,24 @@ class Algorithm:
     # Bytes that are sent together unless the user says otherwise. All values are ready
     # when a round begins, so few large operations are best.
     default_bucket_nbytes = 25 << 20
+    # Steps from one round to the next unless the user says otherwise.
+    default_steps_per_communication = 1
 
     context: Context
     # The constructor's arguments, which must agree between ranks.
     given_options: Mapping[str, object] = {}
+
+    def check_optimizer(
+        self, optimizer: torch.optim.Optimizer, comm: Communicator
+    ) -> None:
+        """Raise, or log a warning, if the user's optimizer does not suit the algorithm.
+
+        Called before ``setup``.
+
+        Args:
+            optimizer: The plain optimizer.
+            comm: Ranks that take part; the first one logs.
+        """
 
     def setup(self, buckets: Sequence[Bucket]) -> None:
         """Take the buckets, in the order in which gradients become ready."""

@@ -31,7 +31,7 @@ def DistributedOptimizer(  # noqa: N802
     compression: type[Compressor] = Compression.none,
     op: ReduceOp = Average,
     backward_passes_per_step: int = 1,
-    num_steps_per_communication: int = 1,
+    num_steps_per_communication: int | None = None,
     gradient_predivide_factor: float = 1.0,
     sparse_as_dense: bool = False,
     bucket_bytes: int | None = None,
@@ -60,7 +60,8 @@ def DistributedOptimizer(  # noqa: N802
             whose gradients are summed before they are averaged over ranks.
         num_steps_per_communication: For parameter averaging, the number of steps, or of
             training forward passes, from one round to the next. For gradient allreduce
-            the same as ``backward_passes_per_step``.
+            the same as ``backward_passes_per_step``. Default: 30 for ``diloco``, 1 for
+            all others.
         gradient_predivide_factor: For gradient allreduce with ``op=Average``, the ``f``
             in ``f / n * sum_i (g_i / f)``, which keeps sums of 16-bit gradients small.
         sparse_as_dense: Whether algorithms that exchange gradients make sparse ones
@@ -90,6 +91,8 @@ def DistributedOptimizer(  # noqa: N802
     kind = _class_of(algorithm)
     if bucket_bytes is None:
         bucket_bytes = comm.world.config.bucket_bytes
+    if num_steps_per_communication is None:
+        num_steps_per_communication = kind.default_steps_per_communication
     options = CommonOptions(
         compression=compression,
         op=op,
@@ -109,6 +112,7 @@ def DistributedOptimizer(  # noqa: N802
             "as algorithm='neighbor_allreduce', order='atc'"
         )
     instance = _make_algorithm(kind, algorithm_options)
+    instance.check_optimizer(optimizer, comm)
     models, pairs = split_second(model, named_parameters)
     named = name_parameters(optimizer, models, pairs)
     new = _rewrap(optimizer)

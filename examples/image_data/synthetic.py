@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 def synthetic_images(
-    count: int, size: int, num_classes: int, seed: int
+    count: int, size: int, num_classes: int, seed: int, channels: int = 3
 ) -> tuple[Tensor, Tensor]:
-    """Return images, ``(count, 3, size, size)``, and labels that can be learned."""
+    """Return images, ``(count, channels, size, size)``, and labels to be learned."""
     patterns = torch.randn(
-        num_classes, 3, 4, 4, generator=torch.Generator().manual_seed(1)
+        num_classes, channels, 4, 4, generator=torch.Generator().manual_seed(1)
     )
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(num_classes, (count,), generator=generator)
-    noise = torch.randn(count, 3, size, size, generator=generator)
+    noise = torch.randn(count, channels, size, size, generator=generator)
     enlarged = torch.nn.functional.interpolate(patterns, size=size)
     return enlarged[labels] + noise, labels

@@ -102,6 +102,7 @@ def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
             )
             for name in ("gradient_allreduce", "neighbor_allreduce")
         },
+        "mnist synthetic": (mnist, ["--synthetic", "--samples", "512"]),
         "whole": (resnet, [*few, "--epochs", "2"]),
         "half": (resnet, [*few, "--epochs", "1", *kept]),
         "resumed": (resnet, [*few, "--epochs", "2", *kept]),
@@ -206,6 +207,12 @@ def test_mnist(of_two_ranks: OfTwoRanks) -> None:
         result = of_two_ranks.results[f"mnist {name}"]
         assert result["averaged_model_accuracy"] > 0.85
         assert result["train_samples_per_rank"] == 718
+
+
+def test_mnist_without_files(of_two_ranks: OfTwoRanks) -> None:
+    result = of_two_ranks.results["mnist synthetic"]
+    assert result["train_samples_per_rank"] == 256
+    assert result["averaged_model_accuracy"] > 0.85
 
 
 def test_resnet_goes_on_from_its_checkpoints(of_two_ranks: OfTwoRanks) -> None:

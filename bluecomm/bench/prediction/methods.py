@@ -138,7 +138,7 @@ METHODS: dict[tuple[str, bool], Method] = {
     ("gradient_tracking", False): _TRACKING,
     ("momentum_tracking", False): dataclasses.replace(_TRACKING, deferred=0),
     ("push_diging", False): _TRACKING,
-    ("decentlam", False): _STATIC,
+    ("decentlam", False): _EXACT,
     ("gossip_pga", False): Method(
         exchanges.gossip_pga, _neighbors_and_machines, When.AFTER
     ),

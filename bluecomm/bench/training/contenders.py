@@ -57,6 +57,9 @@ class Contender:
         if name not in known:
             raise ValueError(f"algorithm must be one of {', '.join(known)}: {label!r}")
         found = cls(label, name)
+        if name not in (ALONE, DDP):
+            every = get_algorithm(name).default_steps_per_communication
+            found = dataclasses.replace(found, every=every)
         for option in options:
             found = dataclasses.replace(found, **found._meaning_of(option))
         return found
@@ -173,11 +176,9 @@ class Trainer:
     def _distributed(
         self, contender: Contender, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> Any:
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"num_steps_per_communication": contender.every}
         if contender.name in _AVERAGING:
             options["order"] = contender.order
-        if contender.every > 1:
-            options["num_steps_per_communication"] = contender.every
         if not contender.is_static and self._comm.size > 1:
             options.update(_one_peer(contender.name, self._comm))
         return DistributedOptimizer(

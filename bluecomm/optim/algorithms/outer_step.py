@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.optim.algorithms.stateful_averaging import StatefulAveraging
 from bluecomm.optim.buckets.bucket import Bucket
@@ -13,6 +16,8 @@ from bluecomm.optim.exchanges.exchange import EXCHANGES, Exchange
 from bluecomm.optim.options import CommunicationType
 from bluecomm.optim.registry import register_algorithm
 from bluecomm.topology import RandomMatchings
+
+_log = logging.getLogger("bluecomm")
 
 
 class _OuterStep(StatefulAveraging):
@@ -36,6 +41,13 @@ class DiLoCo(_OuterStep):
 
     ``lr=1, momentum=0`` is local SGD. All ranks must start equal.
 
+    The outer momentum multiplies the progress of a round by up to
+    ``outer_lr / (1 - outer_momentum)``, which is 7. So rounds must be long enough for
+    the inner optimizer to settle: ``num_steps_per_communication`` is 30 by default; the
+    paper uses 500 for language models, with AdamW. Shorter rounds than
+    ``2 / (1 - outer_momentum)`` steps need a smaller gain, and a warning says so. A
+    training of fewer steps than one round communicates nothing.
+
     Args:
         outer_lr: Rate of the outer step.
         outer_momentum: From 0 to less than 1.
@@ -51,6 +63,7 @@ class DiLoCo(_OuterStep):
     """
 
     communication_type = CommunicationType.allreduce
+    default_steps_per_communication = 30
 
     def __init__(
         self,
@@ -63,6 +76,23 @@ class DiLoCo(_OuterStep):
         super().__init__(order="atc", uneven_inputs=uneven_inputs)
         self._lr = outer_lr
         self._momentum = outer_momentum
+
+    def setup(self, buckets: Sequence[Bucket]) -> None:
+        super().setup(buckets)
+        gain = self._lr / (1 - self._momentum)
+        steps = self.context.options.num_steps_per_communication
+        least = round(2 / (1 - self._momentum))
+        if gain > 2 and steps < least and self.context.comm.rank == 0:
+            _log.warning(
+                "diloco: num_steps_per_communication=%d is too few for "
+                "outer_momentum=%g, which multiplies the progress of so short rounds "
+                "by up to %.3g, as a rate that is too large would. Use at least %d "
+                "steps, or outer_lr=1, outer_momentum=0, which is local_sgd.",
+                steps,
+                self._momentum,
+                gain,
+                least,
+            )
 
     def before_round(self, bucket: Bucket, weights: Weights) -> None:
         current = bucket.parameters.current

@@ -31,7 +31,11 @@ def train(sgd_momentum=0.0, **options):
 
 PLAIN = {
     "decentlam": {"momentum": 0.0},
-    "diloco": {"outer_lr": 1.0, "outer_momentum": 0.0},
+    "diloco": {
+        "outer_lr": 1.0,
+        "outer_momentum": 0.0,
+        "num_steps_per_communication": 1,
+    },
     "noloco": {"outer_lr": 1.0, "outer_momentum": 0.0},
 }
 
@@ -48,7 +52,37 @@ def test_outer_momentum_works_in_a_world_of_one(world):
     options = {"outer_lr": 1.0, "outer_momentum": 0.6}
     got = train(algorithm="noloco", **options)
     torch.testing.assert_close(got, train(sgd_momentum=0.6))
+    options["num_steps_per_communication"] = 1
     assert not torch.allclose(train(algorithm="diloco", **options), train())
+
+
+def test_decentlam_refuses_a_second_momentum(world, caplog):
+    with pytest.raises(
+        ValueError, match=r"has momentum=0.6, .* its own momentum=0.9.*momentum=0.6\)"
+    ):
+        train(algorithm="decentlam", sgd_momentum=0.6)
+    got = train(algorithm="decentlam", sgd_momentum=0.6, momentum=0.0)
+    torch.testing.assert_close(got, train(sgd_momentum=0.6))
+    assert not caplog.messages
+    model = Logistic(start_of(0))
+    bf.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters()), model, algorithm="decentlam"
+    )
+    (message,) = caplog.messages
+    assert "AdamW has a first moment" in message
+    assert "1 / (1 - momentum) = 10. Use SGD" in message
+
+
+def test_diloco_warns_of_short_rounds(world, caplog):
+    train(algorithm="diloco")
+    train(algorithm="diloco", num_steps_per_communication=20)
+    train(algorithm="diloco", num_steps_per_communication=4, outer_momentum=0.5)
+    assert not caplog.messages
+    train(algorithm="diloco", num_steps_per_communication=4)
+    (message,) = caplog.messages
+    assert "num_steps_per_communication=4 is too few for outer_momentum=0.9" in message
+    assert "by up to 7" in message
+    assert "at least 20 steps" in message
 
 
 # -- what is kept ----------------------------------------------------------------------
