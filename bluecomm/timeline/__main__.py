@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _merge([arguments.file, *arguments.more], arguments.merge)
             arguments.file = arguments.merge
         timeline = read_timeline(arguments.file)
-        print(describe(timeline.totals))
+        print(describe(timeline))
         if arguments.plot is not None:
             plot(
                 timeline, arguments.plot, begin_ms=arguments.begin, end_ms=arguments.end

@@ -34,15 +34,12 @@ def plot(
 
     Raises:
         ImportError: matplotlib is not installed.
+        ValueError: The timeline has no events between the two moments.
     """
+    begin_ms, end_ms = _range(timeline, begin_ms, end_ms)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    every = [bar for bars in timeline.bars.values() for bar in bars]
-    if begin_ms is None:
-        begin_ms = min((bar.begin_ms for bar in every), default=0.0)
-    if end_ms is None:
-        end_ms = max((bar.begin_ms + bar.duration_ms for bar in every), default=1.0)
     ranks = sorted(timeline.bars)
     figure = Figure(figsize=(12, 1.2 + 0.9 * len(ranks)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -62,6 +59,29 @@ def plot(
     figure.savefig(path, dpi=110)
 
 
+def _range(
+    timeline: Timeline, begin_ms: float | None, end_ms: float | None
+) -> tuple[float, float]:
+    """Return the range to draw, which has events."""
+    times_ms = timeline.times_ms(*timeline.bars)
+    if times_ms is None:
+        raise ValueError("the timeline has no events to draw")
+    begin_ms = times_ms[0] if begin_ms is None else begin_ms
+    end_ms = times_ms[1] if end_ms is None else end_ms
+    shown = (
+        _overlaps(bar, begin_ms, end_ms)
+        for bars in timeline.bars.values()
+        for bar in bars
+    )
+    if not any(shown):
+        raise ValueError(
+            f"there is nothing to draw from {begin_ms:g} to {end_ms:g} ms; the "
+            f"timeline has events from {times_ms[0]:.1f} to {times_ms[1]:.1f} ms, so "
+            "choose --begin and --end between them"
+        )
+    return begin_ms, end_ms
+
+
 def _rows(bars: Iterable[Bar]) -> list[tuple[str, list[Bar]]]:
     """Sort the bars of a rank into the rows of the picture."""
     compute, waits, communication = [], [], []
@@ -77,12 +97,16 @@ def _rows(bars: Iterable[Bar]) -> list[tuple[str, list[Bar]]]:
     return [("computes", compute), ("waits", waits), ("communicates", communication)]
 
 
+def _overlaps(bar: Bar, begin_ms: float, end_ms: float) -> bool:
+    return max(begin_ms, bar.begin_ms) < min(end_ms, bar.begin_ms + bar.duration_ms)
+
+
 def _by_colour(
     bars: Iterable[Bar], ranks: list[int], begin_ms: float, end_ms: float
 ) -> dict[str, list[tuple[float, float]]]:
     spans: dict[str, list[tuple[float, float]]] = {}
     for bar in bars:
-        if bar.begin_ms < end_ms and bar.begin_ms + bar.duration_ms > begin_ms:
+        if _overlaps(bar, begin_ms, end_ms):
             span = (bar.begin_ms, bar.duration_ms)
             spans.setdefault(_colour(bar, ranks), []).append(span)
     return spans

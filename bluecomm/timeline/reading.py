@@ -43,6 +43,17 @@ class Timeline:
     bars: dict[int, list[Bar]]
     totals: dict[str, Any]
 
+    def times_ms(self, *ranks: int) -> tuple[float, float] | None:
+        """Return the begin of the first and the end of the last event of some ranks.
+
+        Without events, the result is ``None``.
+        """
+        bars = [bar for rank in ranks for bar in self.bars[rank]]
+        if not bars:
+            return None
+        end_ms = max(bar.begin_ms + bar.duration_ms for bar in bars)
+        return min(bar.begin_ms for bar in bars), end_ms
+
 
 def read_timeline(path: Path) -> Timeline:
     """Return the timeline in a file.

@@ -52,9 +52,9 @@ def test_the_table(timeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(timeline)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [" ".join(line.split()) for line in lines[1:]] == [
-        "0 hostA 0.008 0.000 0.000 0.040 rank 1 (0.030 s) -",
-        "1 hostA 0.008 0.000 0.000 0.010 - 1 times",
-        "rank 1 held up the others most: it was the last to call 1 operations, on "
+        "0 hostA 1.0 50.0 0.008 0.000 0.000 0.040 rank 1 (0.030 s) -",
+        "1 hostA 1.0 50.0 0.008 0.000 0.000 0.010 - 1 times",
+        "rank 1 held up the others most: it was the last to call 1 operation, on "
         "average 30.0 ms after the first",
         "2.0 MB over 2 edges",
     ]
@@ -65,6 +65,19 @@ def test_the_picture(timeline: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([str(timeline), "--plot", str(picture), "--begin", "5"]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert f"wrote the picture {picture}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"), [("60", "90"), ("200", None), ("-9", "-1"), ("20", "10")]
+)
+def test_an_empty_picture_is_refused(
+    timeline: Path, capsys: pytest.CaptureFixture[str], begin: str, end: str | None
+) -> None:
+    picture = timeline.with_suffix(".png")
+    arguments = [str(timeline), f"--plot={picture}", f"--begin={begin}"]
+    assert main([*arguments, *([] if end is None else [f"--end={end}"])]) == 1
+    assert "the timeline has events from 1.0 to 50.0 ms" in capsys.readouterr().err
+    assert not picture.exists()
 
 
 def test_a_picture_needs_matplotlib(
