@@ -291,7 +291,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--output-dir",
         metavar="DIR",
-        help="also write the output of each rank and stream to a file in DIR",
+        help="also write the output of each rank and stream to a file in a new folder "
+        "of this run below DIR; the link DIR/latest points to the newest",
     )
     group.add_argument(
         "--timeline-filename",

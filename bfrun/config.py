@@ -43,7 +43,8 @@ class LaunchConfig:
         extra_mpi_flags: With ``mpi``, more options for mpirun, quoted as for a shell.
         prefix: With ``mpi``, the folder of the MPI installation (``bin/mpirun``).
         stdin: Pass this process's standard input to rank 0.
-        output_dir: Folder for one file per rank and stream.
+        output_dir: Folder in which each run makes a folder with one file per rank and
+            stream.
         timeline_filename: File for the timeline of all ranks; None for no timeline.
         prefix_timestamp: Begin each line of output with the time.
         only_rank: Ranks whose output is shown; if empty, all.

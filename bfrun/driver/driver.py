@@ -99,6 +99,8 @@ def _drive(
         ),
         task,
     )
+    if logs is not None:
+        job.printer.say(f"bfrun: logs of the ranks: {logs.folder}")
     if config.verbose:
         for session in sessions:
             job.printer.say(f"bfrun: {describe_agent(session)}")

@@ -62,8 +62,13 @@ class Profile:
 
 
 def open_private(path: Path, flags: int = 0) -> int:
-    """Return a descriptor of a file that only its owner can read. Creates the file."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+    """Return a descriptor of a file that only its owner can read. Creates the file.
+
+    Raises:
+        OSError: It cannot be opened, or it is a symbolic link.
+    """
+    flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
     os.fchmod(fd, 0o600)
     return fd
 

@@ -3,41 +3,56 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from bfrun.errors import LaunchError
-from bfrun.files import write_all
+from bfrun.files import create_file, link_newest, make_run_folder, write_all
+
+# The name of the link to the folder of the newest run.
+LATEST = "latest"
 
 
 class LogFiles:
     """Owns the open files of one job.
 
+    Each run has a folder of its own, so that no run overwrites the logs of another.
+    Only its owner can read folder and files.
+
     Args:
-        folder: Folder, created if needed. Files of an earlier job are replaced.
+        parent: Folder of all runs, created if needed.
         ranks: Ranks of the job.
+
+    Attributes:
+        folder: Folder of this run. The link ``latest`` next to it points to it.
 
     Raises:
         LaunchError: The folder or a file cannot be created.
     """
 
-    def __init__(self, folder: str, ranks: list[int]) -> None:
-        self._paths: dict[tuple[int, str], Path] = {}
+    def __init__(self, parent: str, ranks: list[int]) -> None:
+        self.folder = ""
+        self._paths: dict[tuple[int, str], str] = {}
         self._fds: dict[tuple[int, str], int] = {}
         self._incomplete: set[tuple[int, str]] = set()
-        width = len(str(max(ranks)))
         try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            for rank in ranks:
-                for stream in ("stdout", "stderr"):
-                    path = Path(folder, f"rank{rank:0{width}}.{stream}")
-                    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                    self._paths[rank, stream] = path
-                    self._fds[rank, stream] = os.open(path, flags, 0o666)
+            self._open(parent, ranks)
         except OSError as error:
             self.close()
             raise LaunchError(
-                f"--output-dir '{folder}' cannot be written: {error}"
+                f"--output-dir '{parent}' cannot be written: {error}"
             ) from error
+
+    def _open(self, parent: str, ranks: list[int]) -> None:
+        self.folder, folder = make_run_folder(parent)
+        width = len(str(max(ranks)))
+        try:
+            for rank in ranks:
+                for stream in ("stdout", "stderr"):
+                    name = f"rank{rank:0{width}}.{stream}"
+                    self._paths[rank, stream] = os.path.join(self.folder, name)
+                    self._fds[rank, stream] = create_file(name, 0o600, folder)
+        finally:
+            os.close(folder)
+        link_newest(self.folder, LATEST)
 
     def write(self, rank: int, stream: str, data: bytes) -> str:
         """Append to the file of one stream, unless that has failed before.
@@ -67,7 +82,7 @@ class LogFiles:
     def stderr_paths(self) -> dict[int, str]:
         """Return the path of each rank's stderr, unless a part of it is missing."""
         return {
-            rank: str(path)
+            rank: path
             for (rank, stream), path in self._paths.items()
             if stream == "stderr" and (rank, stream) not in self._incomplete
         }

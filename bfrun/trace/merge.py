@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bfrun.errors import ProtocolError
+from bfrun.files import create_file
 from bfrun.trace.calls import TracedCall, is_one_sided
 from bfrun.trace.clock import ClockEstimate
 from bfrun.trace.slices import RankSlices, make_slices
@@ -66,9 +68,10 @@ def merge_file(sources: Sequence[Source], target: Path) -> Merged:
     Raises:
         OSError: The file cannot be written.
     """
-    partial = target.with_name(f"{target.name}.partial")
+    partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.partial")
+    fd = create_file(partial, 0o666)
     try:
-        with partial.open("w", encoding="ascii") as out:
+        with os.fdopen(fd, "w", encoding="ascii") as out:
             merged = merge(sources, out)
         os.replace(partial, target)
     finally:

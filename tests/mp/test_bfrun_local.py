@@ -217,9 +217,12 @@ def test_output_dir_holds_a_file_per_rank_and_stream(tmp_path):
     options = ["-np", "2", "--output-dir", "logs", "--only-rank", "1"]
     job = run_bfrun(tmp_path, *options, *python(body))
     assert job.out == "[1] out\n"
-    for rank in range(2):
-        assert (tmp_path / f"logs/rank{rank}.stdout").read_text() == "out\n"
-        assert (tmp_path / f"logs/rank{rank}.stderr").read_bytes() == b"\xc3\xa9\r\n"
+    found = re.search("^bfrun: logs of the ranks: (logs/.*)$", job.err, re.MULTILINE)
+    assert found is not None
+    for folder in (tmp_path / found[1], tmp_path / "logs/latest"):
+        for rank in range(2):
+            assert (folder / f"rank{rank}.stdout").read_text() == "out\n"
+            assert (folder / f"rank{rank}.stderr").read_bytes() == b"\xc3\xa9\r\n"
 
 
 def test_much_output_arrives_whole(tmp_path):

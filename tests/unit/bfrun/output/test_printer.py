@@ -2,6 +2,8 @@ import errno
 import io
 import os
 import re
+import stat
+from pathlib import Path
 
 import pytest
 
@@ -50,7 +52,8 @@ def test_a_remark_to_ranks_is_in_their_logs(tmp_path):
     sink = Sink(logs=LogFiles(str(tmp_path), [0, 1, 2]), only=[0, 1])
     sink.printer.say("the end", [0, 1, 2])
     assert sink.finish() == ("", "[0-1] the end\n")
-    assert (tmp_path / "rank2.stderr").read_text() == "the end\n"
+    log = tmp_path / "latest" / "rank2.stderr"
+    assert log.read_text() == "the end\n"
     assert sink.shown == []
 
 
@@ -62,8 +65,8 @@ def test_only_some_ranks_are_shown_and_all_are_remembered(tmp_path):
     )
     assert out == "[1] y\n"
     assert sink.printer.tails() == {0: ["z"]}
-    assert (tmp_path / "logs/rank0.stdout").read_bytes() == b"x\n"
-    assert logs.stderr_paths()[0] == str(tmp_path / "logs/rank0.stderr")
+    assert Path(logs.folder, "rank0.stdout").read_bytes() == b"x\n"
+    assert logs.stderr_paths()[0] == f"{logs.folder}/rank0.stderr"
 
 
 def test_timestamps():
@@ -125,7 +128,7 @@ def test_a_write_of_a_part_is_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
     logs = LogFiles(str(tmp_path / "logs"), [0])
     Sink(logs=logs).finish((0, "stdout", b"0123456789"))
-    assert (tmp_path / "logs/rank0.stdout").read_bytes() == b"0123456789"
+    assert Path(logs.folder, "rank0.stdout").read_bytes() == b"0123456789"
 
 
 def test_a_defect_of_the_printer_blocks_no_rank(monkeypatch, capsys):
@@ -134,6 +137,24 @@ def test_a_defect_of_the_printer_blocks_no_rank(monkeypatch, capsys):
     sink.finish((0, "stdout", b"x\n"))
     assert sink.shown == [(0, 2)]
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_each_run_has_a_private_folder(tmp_path):
+    folders = []
+    for text in (b"first", b"second"):
+        logs = LogFiles(str(tmp_path / "logs"), [*range(11)])
+        logs.write(3, "stdout", text)
+        logs.close()
+        folders.append(Path(logs.folder))
+        assert (tmp_path / "logs" / "latest").resolve() == Path(logs.folder)
+    names = [f"rank{rank:02}.{it}" for rank in range(11) for it in ("stderr", "stdout")]
+    for folder, text in zip(folders, (b"first", b"second"), strict=True):
+        assert sorted(each.name for each in folder.iterdir()) == names
+        assert (folder / "rank03.stdout").read_bytes() == text
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()} == {
+            0o600
+        }
 
 
 def test_an_output_folder_that_cannot_be_made(tmp_path):

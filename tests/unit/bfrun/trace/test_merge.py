@@ -151,6 +151,16 @@ def test_dropped_events_are_counted():
     assert timeline["otherData"]["ranks"][0]["dropped"] == 7
 
 
+def test_a_planted_link_is_not_followed(tmp_path):
+    victim, target = tmp_path / "victim", tmp_path / "t.json"
+    victim.write_text("precious")
+    for name in ("t.json", "t.json.partial"):
+        (tmp_path / name).symlink_to(victim)
+    merge_file([source_of(make_rank(0, 1, called=0).packed())], target)
+    assert victim.read_text() == "precious"
+    assert not target.is_symlink()
+
+
 def test_the_file_appears_whole_or_not_at_all(tmp_path):
     target = tmp_path / "t.json"
     merge_file([source_of(make_rank(0, 1, called=0).packed())], target)
