@@ -64,8 +64,9 @@ def check_agreement(
     if not differences:
         differences = [_first_difference(comm, [texts for _, texts in of_members])]
     what = "; ".join(differences[:_SHOWN])
-    if len(differences) > _SHOWN:
-        what += f"; and {len(differences) - _SHOWN} more differences"
+    more = len(differences[_SHOWN:])
+    if more:
+        what += f"; and {more} more difference{'s' if more > 1 else ''}"
     raise MismatchError.describe(
         what,
         operation=operation,

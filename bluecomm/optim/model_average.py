@@ -13,6 +13,7 @@ from torch import nn
 from bluecomm.ops.allreduce import allreduce, allreduce_nonblocking
 from bluecomm.ops.reduce_op import Average
 from bluecomm.optim import ownership
+from bluecomm.optim.agreement import check_agreement, kind_of
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 
@@ -185,6 +186,9 @@ def _means(
     comm = current_communicator(process_set)
     prefix = comm.name_for("average_model", None)
     tensors = list(_tensors(model, with_buffers))
+    facts = {repr(name): kind_of(tensor) for name, tensor in tensors}
+    remedy = "The ranks' models must have the same parameters"
+    check_agreement(comm, "average_model", facts, remedy, name=prefix)
     handles = [
         allreduce_nonblocking(
             tensor.detach(), op=Average, name=f"{prefix}.{name}", process_set=comm

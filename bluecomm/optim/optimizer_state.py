@@ -10,6 +10,8 @@ import torch
 
 from bluecomm.ops.broadcast import broadcast_nonblocking_
 from bluecomm.ops.objects import broadcast_object
+from bluecomm.optim.agreement import check_agreement, kind_of
+from bluecomm.optim.wrapper import COORDINATOR_KEY
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 
@@ -44,7 +46,9 @@ def broadcast_optimizer_state(
 
     Raises:
         TypeError: ``optimizer`` is not an optimizer.
-        ValueError: ``root_rank`` is not a rank, or the optimizers' groups differ.
+        ValueError: ``root_rank`` is not a rank.
+        MismatchError: The optimizers' classes, groups or parameters, or the ranks'
+            roots, differ; the text names them and the ranks.
         BluecommError: The communication failed.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -55,6 +59,9 @@ def broadcast_optimizer_state(
     comm = current_communicator(process_set)
     is_root = comm.world.rank == root_rank
     name = comm.name_for("broadcast_optimizer_state", None)
+    remedy = "Make the same optimizer for the same model on all ranks"
+    facts = _facts(optimizer, root_rank)
+    check_agreement(comm, "broadcast_optimizer_state", facts, remedy, name=name)
     tensors: list[torch.Tensor] = []
 
     def take_out(tensor: torch.Tensor) -> _TensorSlot:
@@ -81,6 +88,26 @@ def broadcast_optimizer_state(
     )
     if not is_root:
         optimizer.load_state_dict(state)
+
+
+def _facts(optimizer: torch.optim.Optimizer, root_rank: int) -> dict[str, str]:
+    """Return what must be equal on all ranks, in words."""
+    coordinator = vars(optimizer).get(COORDINATOR_KEY)
+    names = {
+        id(slot.parameter): f" ({slot.name!r})"
+        for bucket in (coordinator.buckets if coordinator else ())
+        for slot in bucket.slots
+    }
+    return {
+        "root_rank": str(root_rank),
+        "optimizer": type(optimizer).__name__,
+        **{
+            f"param_groups[{number}]['params'][{position}]"
+            f"{names.get(id(parameter), '')}": kind_of(parameter)
+            for number, group in enumerate(optimizer.param_groups)
+            for position, parameter in enumerate(group["params"])
+        },
+    }
 
 
 def _replace(tree: Any, kind: type, make: Callable[[Any], Any]) -> Any:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+from torch import nn
 
 from bluecomm.ops.allreduce import allreduce_nonblocking_
 from bluecomm.ops.broadcast import broadcast_nonblocking_
 from bluecomm.optim import ownership
+from bluecomm.optim.agreement import check_agreement, kind_of
 from bluecomm.optim.hooks.model_hooks import origin_of
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 
 __all__ = ["allreduce_parameters", "broadcast_parameters"]
 
-Parameters = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
+Parameters = nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
+
+_REMEDY = "Pass the same names, shapes and types on all ranks"
 
 
 def broadcast_parameters(
@@ -26,22 +30,25 @@ def broadcast_parameters(
 ) -> None:
     """Overwrite tensors with the root's, in place: ``x_i <- x_root``.
 
-    Collective. With ``model.state_dict()`` this covers buffers and frozen parameters.
+    Collective. The ranks compare names, shapes and types first.
 
     Args:
-        params: ``model.state_dict()``, ``model.named_parameters()``, or other names and
-            tensors, the same names on all ranks.
+        params: A model, for all its parameters and buffers; ``model.state_dict()``,
+            ``model.named_parameters()``, or other names and tensors. The names must be
+            the same on all ranks.
         root_rank: Rank whose values count.
         process_set: Ranks that take part. Default: all.
 
     Raises:
-        TypeError: ``params`` is not names and tensors.
+        TypeError: ``params`` is neither a model nor names and tensors.
         ValueError: A name is given twice, or ``root_rank`` is not a rank.
-        MismatchError: The ranks' tensors differ in shape or type.
+        MismatchError: The ranks' names, shapes, types or roots differ; the text names
+            the tensors and the ranks.
         BluecommError: The communication failed.
     """
     comm = current_communicator(process_set)
     tensors = _writable("broadcast_parameters", params)
+    _check_equal(comm, "broadcast_parameters", tensors, {"root_rank": str(root_rank)})
     wait_all(
         [
             broadcast_nonblocking_(
@@ -64,13 +71,14 @@ def allreduce_parameters(
         process_set: Ranks that take part. Default: all.
 
     Raises:
-        TypeError: ``params`` is not names and tensors.
+        TypeError: ``params`` is neither a model nor names and tensors.
         ValueError: A name is given twice.
-        MismatchError: The ranks' tensors differ in shape or type.
+        MismatchError: As in ``broadcast_parameters``.
         BluecommError: The communication failed.
     """
     comm = current_communicator(process_set)
     tensors = _writable("allreduce_parameters", params)
+    _check_equal(comm, "allreduce_parameters", tensors, {})
     wait_all(
         [
             allreduce_nonblocking_(
@@ -91,13 +99,27 @@ def _writable(operation: str, params: Parameters) -> list[tuple[str, torch.Tenso
     return sorted(values, key=lambda entry: entry[0])
 
 
+def _check_equal(
+    comm: Communicator,
+    operation: str,
+    tensors: Sequence[tuple[str, torch.Tensor]],
+    facts: dict[str, str],
+) -> None:
+    """Raise on all ranks unless they have the same names, shapes and types."""
+    facts = {**facts, **{repr(name): kind_of(tensor) for name, tensor in tensors}}
+    name = comm.name_for(operation, None)
+    check_agreement(comm, operation, facts, _REMEDY, name=name)
+
+
 def named(operation: str, params: Parameters) -> list[tuple[str, torch.Tensor]]:
     """Return names and tensors after checking them.
 
     Raises:
-        TypeError: ``params`` is not names and tensors.
+        TypeError: ``params`` is neither a model nor names and tensors.
         ValueError: A name is given twice.
     """
+    if isinstance(params, nn.Module):
+        params = [*params.named_parameters(), *params.named_buffers()]
     entries: list[tuple[str, torch.Tensor]] = []
     for number, entry in enumerate(
         params.items() if isinstance(params, Mapping) else params
