@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 namespace bluecomm {
 
@@ -26,6 +27,15 @@ Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> da
   outer.update(outer_key);
   outer.update(inner.finish());
   return outer.finish();
+}
+
+Digest hkdf_sha256(std::span<const std::byte> key, std::span<const std::byte> salt,
+                   std::span<const std::byte> info) {
+  const Digest extracted = hmac_sha256(salt, key);
+  // One block of the expansion is as long as the result.
+  std::vector<std::byte> block(info.begin(), info.end());
+  block.push_back(std::byte{1});
+  return hmac_sha256(extracted, block);
 }
 
 bool equal_in_constant_time(std::span<const std::byte> a,

@@ -11,6 +11,11 @@ namespace bluecomm {
 // they know the job's key. Source: RFC 2104.
 Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data);
 
+// Returns 32 bytes derived from `key` by HKDF-SHA256: unrelated to `key` and to those
+// of any other `salt` or `info`, for whoever does not know `key`. Source: RFC 5869.
+Digest hkdf_sha256(std::span<const std::byte> key, std::span<const std::byte> salt,
+                   std::span<const std::byte> info);
+
 // Compares two byte sequences in a time that does not depend on where they differ, so
 // that an attacker who guesses learns nothing about the expected bytes. Lengths are not
 // secret.

@@ -79,7 +79,7 @@ void Acceptor::abandon() noexcept NO_THREAD_SAFETY_ANALYSIS {
   poller_.abandon();
   listener_.abandon();
   for (auto* queue : {&newcomers_, &streams_}) {
-    for (stream::AcceptedConnection& one : *queue) one.fd.reset();
+    for (stream::AcceptedConnection& one : *queue) one.socket.fd.reset();
   }
 }
 

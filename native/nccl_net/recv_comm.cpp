@@ -14,10 +14,10 @@ namespace bluecomm::nccl_net {
 RecvComm::RecvComm(std::shared_ptr<Acceptor> acceptor,
                    stream::AcceptedConnection newcomer)
     : Comm(acceptor->identity().options, acceptor->identity().receiver,
-           "the sender at " + stream::peer_text(newcomer.fd.get()), {}),
+           "the sender at " + stream::peer_text(newcomer.socket.fd.get()), {}),
       acceptor_(std::move(acceptor)),
       acceptor_watch_(poller(), acceptor_->fd(), EPOLLIN) {
-  connection().admit(newcomer.hello, std::move(newcomer.fd), Clock::now());
+  connection().admit(newcomer.hello, std::move(newcomer.socket), Clock::now());
 }
 
 CommRequest* RecvComm::irecv(std::span<std::byte> into) {
@@ -63,7 +63,7 @@ void RecvComm::take_streams(Clock::time_point now) {
   if (!connection().is_open()) return;
   for (stream::AcceptedConnection& one :
        acceptor_->take_streams(connection().group())) {
-    connection().admit(one.hello, std::move(one.fd), now);
+    connection().admit(one.hello, std::move(one.socket), now);
   }
 }
 

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <utility>
 
-#include "common/fd.h"
 #include "stream/handshake.h"
 #include "stream/options.h"
 #include "stream/poller.h"
+#include "stream/stream_socket.h"
 #include "stream/wire.h"
 
 namespace bluecomm::stream {
@@ -18,7 +18,7 @@ class Candidate {
  public:
   enum class Verdict { kNone, kOpen, kClosed };  // kNone: the peer has not decided
 
-  Candidate(const Nonce& group, UniqueFd socket, Clock::time_point deadline)
+  Candidate(const Nonce& group, StreamSocket socket, Clock::time_point deadline)
       : group_(group), socket_(std::move(socket)), deadline_(deadline) {}
 
   const Nonce& group() const { return group_; }
@@ -27,18 +27,18 @@ class Candidate {
   // Returns the peer's decision. Reads the kOpen frame and nothing after it.
   Verdict read_verdict(Poller& poller);
 
-  UniqueFd take_socket() {
+  StreamSocket take_socket() {
     watch_ = {};
     return std::move(socket_);
   }
-  void abandon() noexcept { socket_.reset(); }
+  void abandon() noexcept { socket_.fd.reset(); }
 
  private:
   Nonce group_;
-  UniqueFd socket_;
+  StreamSocket socket_;
   Clock::time_point deadline_;
   Watch watch_;  // destroyed before socket_
-  std::array<std::byte, sizeof(Frame)> open_{};
+  std::array<std::byte, sizeof(Frame) + kTagNbytes> open_{};
   std::size_t received_ = 0;
 };
 

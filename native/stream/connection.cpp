@@ -25,17 +25,18 @@ Connection::Connection(Poller& poller, const Options& options, const Hello& hell
       name_(std::move(name)),
       addresses_(std::move(addresses)),
       connector_(poller, options, hello, addresses_),
-      link_(head_nbytes, options.eager_bytes, std::move(pool), options.checksum) {}
+      link_(head_nbytes, options.eager_bytes, std::move(pool),
+            options.checksum && options.encryption == Encryption::kOff) {}
 
-bool Connection::admit(const Hello& hello, UniqueFd fd, Clock::time_point now) {
+bool Connection::admit(const Hello& hello, StreamSocket socket, Clock::time_point now) {
   if (hello.stream > 0) {
     const bool joins = state_ == State::kOpen && !opener_ && hello.group == group_ &&
                        link_.streams().size() < static_cast<std::size_t>(kMaxStreams);
-    if (joins) add(std::move(fd), true);
+    if (joins) add(std::move(socket), true);
     return joins;
   }
   if (state_ != State::kConnecting || (closing_ && !link_.is_wanted())) return false;
-  connector_.admit(hello, std::move(fd), now);
+  connector_.admit(hello, std::move(socket), now);
   return true;
 }
 
@@ -65,7 +66,7 @@ void Connection::open(Connector::First first) {
   state_ = State::kOpen;
   opened_ = true;
   group_ = first.group;
-  const int fd = first.socket.get();
+  const int fd = first.socket.fd.get();
   if (options_.streams == 0) {
     // Between processes of one machine, a second stream gains nothing.
     const bool stays = stays_on_this_machine(fd);
@@ -81,8 +82,8 @@ void Connection::open(Connector::First first) {
   add(std::move(first.socket), connector_.decides());
 }
 
-void Connection::add(UniqueFd socket, bool announce) {
-  watches_.emplace_back(poller_, socket.get(),
+void Connection::add(StreamSocket socket, bool announce) {
+  watches_.emplace_back(poller_, socket.fd.get(),
                         EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
   link_.add(std::move(socket), announce);
 }
@@ -122,7 +123,7 @@ void Connection::grow(Clock::time_point now) {
   }
   if (opener_) {
     opener_->want(wanted);
-    for (UniqueFd& socket : opener_->advance(now)) add(std::move(socket), false);
+    for (StreamSocket& socket : opener_->advance(now)) add(std::move(socket), false);
   } else if (count_ && wanted > asked_for_) {
     asked_for_ = wanted;
     link_.ask_for_streams(wanted);

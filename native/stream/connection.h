@@ -60,7 +60,7 @@ class Connection {
 
   // Takes a stream that the peer has dialed. Returns false, and closes it, if it is not
   // needed.
-  bool admit(const Hello& hello, UniqueFd fd, Clock::time_point now);
+  bool admit(const Hello& hello, StreamSocket socket, Clock::time_point now);
 
   // Moves the data that can be moved now. Returns whether anything changed.
   bool advance(Clock::time_point now);
@@ -90,7 +90,7 @@ class Connection {
   bool advance_connector(Clock::time_point now);
   bool advance_link(Clock::time_point now);
   void open(Connector::First first);
-  void add(UniqueFd socket, bool announce);
+  void add(StreamSocket socket, bool announce);
   void grow(Clock::time_point now);
   void lose(std::string text);
   void close_link();

@@ -18,10 +18,10 @@ void Connector::want(Clock::time_point now) {
   if (!wanted_since_) wanted_since_ = now;
 }
 
-void Connector::admit(const Hello& hello, UniqueFd fd, Clock::time_point now) {
+void Connector::admit(const Hello& hello, StreamSocket socket, Clock::time_point now) {
   // A peer that dials again has abandoned its previous connection.
   accepted_.reset();
-  accepted_.emplace(hello.group, std::move(fd), now + options_.handshake_timeout);
+  accepted_.emplace(hello.group, std::move(socket), now + options_.handshake_timeout);
 }
 
 std::optional<Connector::First> Connector::advance(Clock::time_point now) {

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "common/fd.h"
 #include "stream/candidate.h"
 #include "stream/dialer.h"
 #include "stream/options.h"
@@ -24,7 +23,7 @@ class Connector {
  public:
   // The first stream of a link.
   struct First {
-    UniqueFd socket;
+    StreamSocket socket;
     Nonce group{};
     bool dialed = false;  // whether this end dialed; it then opens further streams
   };
@@ -37,7 +36,7 @@ class Connector {
   // Asks for a connection, because there is something to send.
   void want(Clock::time_point now);
   // Takes a connection that the peer has dialed.
-  void admit(const Hello& hello, UniqueFd fd, Clock::time_point now);
+  void admit(const Hello& hello, StreamSocket socket, Clock::time_point now);
 
   // Continues; returns the stream once it is chosen.
   std::optional<First> advance(Clock::time_point now);

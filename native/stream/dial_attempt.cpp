@@ -45,9 +45,9 @@ std::optional<std::string> DialAttempt::advance(Clock::time_point now) {
   return connected_ ? "no answer to the handshake" : "no answer";
 }
 
-UniqueFd DialAttempt::take_socket() {
+StreamSocket DialAttempt::take_socket() {
   watch_ = {};
-  return std::move(fd_);
+  return {std::move(fd_), handshake_.make_cipher()};
 }
 
 }  // namespace bluecomm::stream

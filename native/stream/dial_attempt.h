@@ -8,6 +8,7 @@
 #include "stream/handshake.h"
 #include "stream/options.h"
 #include "stream/poller.h"
+#include "stream/stream_socket.h"
 
 namespace bluecomm::stream {
 
@@ -28,7 +29,7 @@ class DialAttempt {
   // Whether the peer has proved that it knows the key.
   bool greeted() const { return handshake_.greeted(); }
   bool done() const { return handshake_.state() == Handshake::State::kDone; }
-  UniqueFd take_socket();
+  StreamSocket take_socket();
 
   Clock::time_point deadline() const { return deadline_; }
   void abandon() noexcept { fd_.reset(); }

@@ -60,7 +60,7 @@ Clock::time_point Dialer::next_timer() const {
 
 void Dialer::abandon() noexcept {
   for (DialAttempt& attempt : attempts_) attempt.abandon();
-  socket_.reset();
+  socket_.fd.reset();
 }
 
 }  // namespace bluecomm::stream

@@ -29,7 +29,7 @@ class Dialer {
 
   const Nonce& group() const { return hello_.group; }
   // In state kDone: the connected socket.
-  UniqueFd take_socket() { return std::move(socket_); }
+  StreamSocket take_socket() { return std::move(socket_); }
   // In state kFailed: the error of each address, by address.
   const std::map<std::string, std::string>& failures() const { return failures_; }
   // In state kFailed: whether every address refused the connection.
@@ -46,7 +46,7 @@ class Dialer {
   Clock::time_point next_start_;
   bool greeted_ = false;  // the only attempt left has authenticated the peer
   std::list<DialAttempt> attempts_;
-  UniqueFd socket_;
+  StreamSocket socket_;
   std::map<std::string, std::string> failures_;
   bool refused_ = true;
   State state_ = State::kRunning;

@@ -30,7 +30,6 @@ std::string_view FrameParser::advance(std::size_t nbytes, FrameSink& sink) {
     missing_ -= count;
     nbytes -= count;
     if (missing_ > 0) return {};
-    if (const auto defect = finish(sink); !defect.empty()) return defect;
   }
   end_ += nbytes;
   return parse(sink);
@@ -38,7 +37,7 @@ std::string_view FrameParser::advance(std::size_t nbytes, FrameSink& sink) {
 
 std::string_view FrameParser::parse(FrameSink& sink) {
   while (true) {
-    if (missing_ > 0) {
+    if (in_payload_) {
       const std::size_t count = std::min(missing_, end_ - begin_);
       if (!destination_.empty() && count > 0) {
         std::memcpy(destination_.data(), buffer_.get() + begin_, count);
@@ -47,20 +46,24 @@ std::string_view FrameParser::parse(FrameSink& sink) {
       if (expected_) seen_ = crc32c({buffer_.get() + begin_, count}, seen_);
       begin_ += count;
       missing_ -= count;
-      if (missing_ > 0) return {};
-      if (const auto defect = finish(sink); !defect.empty()) return defect;
+      if (missing_ > 0 || end_ - begin_ < tag_nbytes_) return {};
+      if (const auto defect = finish_payload(sink); !defect.empty()) return defect;
     }
-    if (end_ - begin_ < sizeof(Frame)) return {};
+    if (end_ - begin_ < sizeof(Frame) + tag_nbytes_) return {};
     if (const auto defect = start(sink); !defect.empty()) return defect;
   }
 }
 
 std::string_view FrameParser::start(FrameSink& sink) {
-  std::memcpy(&frame_, buffer_.get() + begin_, sizeof(Frame));
-  begin_ += sizeof(Frame);
+  const std::span record(buffer_.get() + begin_, sizeof(Frame));
+  const std::span tag(buffer_.get() + begin_ + sizeof(Frame), tag_nbytes_);
+  if (opener_ != nullptr && !opener_->open(record, tag)) return kNotAuthentic;
+  std::memcpy(&frame_, record.data(), sizeof(Frame));
+  begin_ += sizeof(Frame) + tag_nbytes_;
   if (const auto defect = defect_of(frame_); !defect.empty()) return defect;
   if (frame_.kind == FrameKind::kChecksum) {
     if (expected_) return "a checksum of a checksum";
+    if (opener_ != nullptr) return "a checksum on an encrypted stream";
     expected_ = static_cast<std::uint32_t>(frame_.offset);
     checked_ = true;
     return {};
@@ -69,9 +72,24 @@ std::string_view FrameParser::start(FrameSink& sink) {
   if (expected_) seen_ = crc32c(bytes_of(frame_));
   if (frame_.length == 0) return finish(sink);
   const FrameSink::Destination destination = sink.begin(frame_, stream_);
-  destination_ = destination.into;
+  destination_ = payload_ = destination.into;
   missing_ = frame_.length;
+  in_payload_ = true;
   return destination.defect;
+}
+
+std::string_view FrameParser::finish_payload(FrameSink& sink) {
+  in_payload_ = false;
+  if (opener_ != nullptr) {
+    const std::span tag(buffer_.get() + begin_, tag_nbytes_);
+    begin_ += tag_nbytes_;
+    if (payload_.empty()) {
+      opener_->skip();
+    } else if (!opener_->open(payload_, tag)) {
+      return kNotAuthentic;
+    }
+  }
+  return finish(sink);
 }
 
 std::string_view FrameParser::finish(FrameSink& sink) {
@@ -82,7 +100,9 @@ std::string_view FrameParser::finish(FrameSink& sink) {
 }
 
 void FrameParser::drop(std::uint64_t message) {
-  if (frame_.kind == FrameKind::kChunk && frame_.message == message) destination_ = {};
+  if (frame_.kind == FrameKind::kChunk && frame_.message == message) {
+    destination_ = payload_ = {};
+  }
 }
 
 }  // namespace bluecomm::stream

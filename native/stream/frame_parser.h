@@ -8,9 +8,15 @@
 #include <span>
 #include <string_view>
 
+#include "stream/record_cipher.h"
 #include "stream/wire.h"
 
 namespace bluecomm::stream {
+
+// The defect of a frame or payload that does not fit its tag.
+inline constexpr std::string_view kNotAuthentic =
+    "bytes that the peer did not send have arrived (changed, repeated, left out or "
+    "reordered on their way), so the link is not safe";
 
 // Receives the frames of a parser. A non-empty defect is an error text and ends the
 // link.
@@ -32,10 +38,14 @@ class FrameSink {
 // owner calls spaces(), reads into them and calls advance(). Payloads are read directly
 // into their destination, except for the bytes that arrive together with the head of
 // their frame. A frame that follows a kChecksum frame is verified before it counts as
-// complete. After the first checksum on a stream, every frame must have one.
+// complete. After the first checksum on a stream, every frame must have one. With a
+// cipher, payloads are opened in place when they are complete, before end() is called.
 class FrameParser {
  public:
-  explicit FrameParser(std::size_t stream) : stream_(stream) {}
+  // If `opener` is not null, it opens the records of frames and payloads; it must
+  // outlive the parser.
+  explicit FrameParser(std::size_t stream, DirectionCipher* opener = nullptr)
+      : stream_(stream), opener_(opener), tag_nbytes_(opener ? kTagNbytes : 0) {}
 
   // Where to read the next bytes: into the first span, then the second. At least one is
   // not empty.
@@ -57,20 +67,25 @@ class FrameParser {
 
   std::string_view parse(FrameSink& sink);
   std::string_view start(FrameSink& sink);
+  std::string_view finish_payload(FrameSink& sink);
   std::string_view finish(FrameSink& sink);
 
   std::size_t stream_;
+  DirectionCipher* opener_;  // or null
+  std::size_t tag_nbytes_;   // that follow each record
   std::unique_ptr<std::byte[]> buffer_ =
       std::make_unique_for_overwrite<std::byte[]>(kBufferSize);
   std::size_t begin_ = 0;  // [begin_, end_) of buffer_ is not parsed yet
   std::size_t end_ = 0;
   Frame frame_;
+  bool in_payload_ = false;  // frame_ has a payload that is not finished
   std::size_t missing_ = 0;  // payload bytes of frame_ that have not arrived
   std::optional<std::uint32_t>
       expected_;                      // CRC32C that frame_ (or the next one) must have
   std::uint32_t seen_ = 0;            // CRC32C of the part of frame_ that has arrived
   bool checked_ = false;              // a checksum has arrived on this stream
   std::span<std::byte> destination_;  // of missing_ bytes, or empty to drop them
+  std::span<std::byte> payload_;      // of frame_, or empty if it is dropped
 };
 
 }  // namespace bluecomm::stream

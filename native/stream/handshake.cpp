@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "stream/options.h"
 
@@ -16,7 +17,8 @@ std::span<const std::byte> bytes_of(const T& value) {
 
 bool is_acceptable(const Hello& hello, const Hello& me) {
   return hello.to == me.to && hello.from >= 0 && hello.from != me.to &&
-         hello.epoch == me.epoch && hello.job == me.job && hello.reserved == 0 &&
+         hello.epoch == me.epoch && hello.job == me.job &&
+         hello.encryption == me.encryption &&
          hello.stream < static_cast<std::uint32_t>(kMaxStreams);
 }
 
@@ -36,7 +38,11 @@ Handshake Handshake::accept(std::span<const std::byte> key, const Hello& me,
 
 Handshake::Handshake(std::span<const std::byte> key, const Hello& hello,
                      const Nonce& nonce, Step step)
-    : key_(key.begin(), key.end()), hello_(hello), nonce_(nonce), step_(step) {
+    : key_(key.begin(), key.end()),
+      hello_(hello),
+      nonce_(nonce),
+      dials_(step == Step::kAwaitReply),
+      step_(step) {
   expect(step);
 }
 
@@ -134,6 +140,24 @@ Digest Handshake::keyed(const char* label) const {
   data.insert(data.end(), hello.begin(), hello.end());
   if (text != "hello") data.insert(data.end(), nonce_.begin(), nonce_.end());
   return hmac_sha256(key_, data);
+}
+
+std::unique_ptr<RecordCipher> Handshake::make_cipher() const {
+  if (hello_.encryption == Encryption::kOff) return nullptr;
+  StreamKeys keys{derive("dialer to acceptor"), derive("acceptor to dialer")};
+  if (!dials_) std::swap(keys.send, keys.receive);
+  return std::make_unique<RecordCipher>(hello_.encryption, keys);
+}
+
+Digest Handshake::derive(const char* label) const {
+  std::vector<std::byte> salt(hello_.nonce.begin(), hello_.nonce.end());
+  salt.insert(salt.end(), nonce_.begin(), nonce_.end());
+  const std::string_view text(label);
+  const auto words = std::as_bytes(std::span(text));
+  std::vector<std::byte> info(words.begin(), words.end());
+  const auto hello = bytes_of(hello_);
+  info.insert(info.end(), hello.begin(), hello.end());
+  return hkdf_sha256(key_, salt, info);
 }
 
 void Handshake::put(std::span<const std::byte> bytes) {

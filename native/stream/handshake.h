@@ -3,10 +3,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "common/hmac.h"
+#include "stream/record_cipher.h"
 
 // The handshake by which the two ends of a new connection prove to each other that they
 // know the job's key.
@@ -30,9 +32,9 @@ inline constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 't', 'c', 'p', '
 struct Hello {
   std::array<char, 8> magic = kMagic;
   std::uint32_t stream = 0;  // 0 for a new link, otherwise a further stream of `group`
-  std::uint32_t reserved = 0;  // always 0
-  std::int32_t from = 0;       // the ranks of the dialer ...
-  std::int32_t to = 0;         // ... and of the acceptor
+  Encryption encryption = Encryption::kOff;  // of the connection, once it is open
+  std::int32_t from = 0;                     // the ranks of the dialer ...
+  std::int32_t to = 0;                       // ... and of the acceptor
   std::uint64_t epoch = 0;
   Digest job{};   // SHA-256 of the job's id
   Nonce group{};  // the name of the link, chosen by the dialer of stream 0
@@ -47,7 +49,7 @@ class Handshake {
   enum class State { kRunning, kDone, kFailed };
 
   static Handshake dial(std::span<const std::byte> key, const Hello& hello);
-  // Accepts a hello whose `to`, `epoch` and `job` are those of `me`.
+  // Accepts a hello whose `to`, `epoch`, `job` and `encryption` are those of `me`.
   static Handshake accept(std::span<const std::byte> key, const Hello& me,
                           const Nonce& nonce);
 
@@ -67,6 +69,10 @@ class Handshake {
   bool greeted() const { return greeted_; }
   const Hello& hello() const { return hello_; }
 
+  // In state kDone: the cipher of the connection, as both ends make it from the job's
+  // key and both nonces; null if the hello asks for none.
+  std::unique_ptr<RecordCipher> make_cipher() const;
+
  private:
   enum class Step { kAwaitHello, kAwaitReply, kAwaitProof, kSend };
 
@@ -78,11 +84,13 @@ class Handshake {
   void check_reply();
   void check_proof();
   Digest keyed(const char* label) const;
+  Digest derive(const char* label) const;
   void put(std::span<const std::byte> bytes);
 
   std::vector<std::byte> key_;
   Hello hello_;  // until greeted_, an acceptor's expectations
   Nonce nonce_;  // of the acceptor
+  const bool dials_;
   Step step_;
   State state_ = State::kRunning;
   bool greeted_ = false;

@@ -37,7 +37,7 @@ LinkStats Link::stats() const {
   return {outbox_.stats(), inbox_.stats(), streams_.stats()};
 }
 
-void Link::add(UniqueFd socket, bool announce) {
+void Link::add(StreamSocket socket, bool announce) {
   streams_.add(std::move(socket), announce);
 }
 

@@ -43,7 +43,7 @@ class Link final : private FrameSink {
 
   // Adds a socket whose handshake is done; the first one opens the link. `announce`
   // tells the peer, by a kOpen frame, that this stream is used.
-  void add(UniqueFd socket, bool announce);
+  void add(StreamSocket socket, bool announce);
   bool is_open() const { return !streams_.empty(); }
   // Whether a message waits for the link to open.
   bool is_wanted() const { return streams_.empty() && streams_.has_early_frames(); }

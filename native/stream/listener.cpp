@@ -92,7 +92,9 @@ void Listener::advance(Clock::time_point now,
       const bool useless = drive(half_open->fd.get(), half_open->handshake).has_value();
       if (!useless && half_open->handshake.state() == Handshake::State::kDone) {
         half_open->watch = {};
-        admitted.push_back({half_open->handshake.hello(), std::move(half_open->fd)});
+        StreamSocket socket(std::move(half_open->fd),
+                            half_open->handshake.make_cipher());
+        admitted.push_back({half_open->handshake.hello(), std::move(socket)});
         half_open = half_open_.erase(half_open);
         continue;
       }

@@ -11,13 +11,14 @@
 #include "stream/handshake.h"
 #include "stream/options.h"
 #include "stream/poller.h"
+#include "stream/stream_socket.h"
 
 namespace bluecomm::stream {
 
 // A connection whose dialer has proved that it knows the key.
 struct AcceptedConnection {
   Hello hello;
-  UniqueFd fd;
+  StreamSocket socket;
 };
 
 // Accepts connections and authenticates their dialers by the handshake. A connection

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "stream/record_cipher.h"
+
 namespace bluecomm::stream {
 
 using Clock = std::chrono::steady_clock;
@@ -33,6 +35,9 @@ struct Options {
   std::size_t eager_bytes = 4096;
   // Whether this end sends a CRC32C with each frame.
   bool checksum = false;
+  // How the bytes of a link are protected. Both ends must have the same setting.
+  // Encrypted links send no checksums, because their tags protect more.
+  Encryption encryption = Encryption::kOff;
 
   // How long the handshake of a connection may take.
   std::chrono::milliseconds handshake_timeout{5000};

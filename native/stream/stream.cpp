@@ -40,6 +40,17 @@ class Vector {
   std::size_t nbytes_ = 0;
 };
 
+// A stream seals a further chunk when less than this waits to be sent.
+constexpr std::size_t kSealedBacklog = 16 << 10;
+
+Frame chunk_head(const Chunk& chunk) {
+  Frame head{.kind = FrameKind::kChunk};
+  head.length = static_cast<std::uint32_t>(chunk.bytes.size());
+  head.message = chunk.message;
+  head.offset = chunk.offset;
+  return head;
+}
+
 // Returns whether the shortest round trip took longer than kNear.
 bool is_far(int fd) {
   tcp_info info{};  // unchanged if the socket is not TCP
@@ -69,31 +80,98 @@ void OutBuffer::consume(std::size_t nbytes) {
   }
 }
 
-Stream::Stream(UniqueFd fd, std::size_t index, bool checksum)
-    : fd_(std::move(fd)), checksum_(checksum), parser_(index) {
-  stats_.peer = peer_text(fd_.get());
+Stream::Stream(StreamSocket socket, std::size_t index, bool checksum)
+    : socket_(std::move(socket)),
+      checksum_(checksum),
+      parser_(index, socket_.cipher ? &socket_.cipher->opener : nullptr) {
+  stats_.peer = peer_text(socket_.fd.get());
 }
 
 std::uint64_t Stream::acknowledged() const {
   int held = 0;
-  static_cast<void>(ioctl(fd_.get(), SIOCOUTQ, &held));
+  static_cast<void>(ioctl(socket_.fd.get(), SIOCOUTQ, &held));
   return stats_.bytes_sent -
          std::min(stats_.bytes_sent, static_cast<std::uint64_t>(held));
 }
 
 void Stream::update_delivery_rate(Clock::time_point now) {
   int held = 0;
-  if (ioctl(fd_.get(), SIOCOUTQ, &held) != 0) return;
+  if (ioctl(socket_.fd.get(), SIOCOUTQ, &held) != 0) return;
   int unsent = held;  // unchanged if the socket is not TCP
-  static_cast<void>(ioctl(fd_.get(), SIOCOUTQNSD, &unsent));
+  static_cast<void>(ioctl(socket_.fd.get(), SIOCOUTQNSD, &unsent));
   delivery_rate_.update({.sent = stats_.bytes_sent,
                          .held = static_cast<std::size_t>(held),
                          .unsent = static_cast<std::size_t>(unsent),
-                         .is_far = is_far(fd_.get())},
+                         .is_far = is_far(socket_.fd.get())},
                         now);
 }
 
+void Stream::queue(const Frame& frame, std::span<const std::byte> head,
+                   std::span<const std::byte> tail) {
+  if (socket_.cipher) return seal(frame, head, tail);
+  if (checksum_) frames_.append(checksum_of(frame, head, tail));
+  frames_.append(frame);
+  frames_.append(head);
+  frames_.append(tail);
+}
+
+void Stream::queue_all(std::span<const std::byte> frames) {
+  if (!socket_.cipher) return frames_.append(frames);
+  while (!frames.empty()) {
+    Frame frame;
+    std::memcpy(&frame, frames.data(), sizeof frame);
+    seal(frame, frames.subspan(sizeof frame, frame.length), {});
+    frames = frames.subspan(sizeof frame + frame.length);
+  }
+}
+
+void Stream::seal(const Frame& frame, std::span<const std::byte> head,
+                  std::span<const std::byte> tail) {
+  DirectionCipher& sealer = socket_.cipher->sealer;
+  const std::size_t payload = head.size() + tail.size();
+  const auto out = frames_.extend(sizeof frame + kTagNbytes +
+                                  (payload > 0 ? payload + kTagNbytes : 0));
+  const std::array first{bytes_of(frame)};
+  sealer.seal(first, out.data());
+  if (payload == 0) return;
+  const std::array second{head, tail};
+  sealer.seal(second, out.data() + sizeof frame + kTagNbytes);
+}
+
+// Seals the next chunk once little is left of what was sealed before, so that the
+// order of sealing is the order of sending.
+std::size_t Stream::write_sealed(Outbox& outbox, std::size_t max_chunk) {
+  if (max_chunk > 0 && frames_.pending().size() < kSealedBacklog) {
+    if (const auto chunk = outbox.next_chunk(max_chunk)) {
+      seal(chunk_head(*chunk), chunk->bytes, {});
+      outbox.start(*chunk);
+      outbox.finish(chunk->message, chunk->offset, chunk->bytes.size());
+      ++stats_.chunks_sent;
+    }
+  }
+  const auto pending = frames_.pending();
+  if (pending.empty()) return 0;
+  const ssize_t n = ::send(fd(), pending.data(), pending.size(), MSG_NOSIGNAL);
+  if (n < 0) return fail_to_send();
+  const auto moved = static_cast<std::size_t>(n);
+  stats_.bytes_sent += moved;
+  if (moved < pending.size()) writable = false;
+  frames_.consume(moved);
+  return moved;
+}
+
+// Handles an error of send() or sendmsg(), in errno. Returns 0, the bytes sent. The
+// reading side decides whether an error ends the stream, because a goodbye may be
+// waiting to be read.
+std::size_t Stream::fail_to_send() {
+  if (errno == EINTR) return 0;
+  if (errno != EAGAIN) readable = hung_up = true;
+  writable = false;
+  return 0;
+}
+
 std::size_t Stream::write_some(Outbox& outbox, std::size_t max_chunk) {
+  if (socket_.cipher) return write_sealed(outbox, max_chunk);
   std::optional<OpenChunk> fresh;
   if (!chunk_ && max_chunk > 0) {
     if (const auto next = outbox.next_chunk(max_chunk)) fresh = open(*next);
@@ -116,15 +194,8 @@ std::size_t Stream::write_some(Outbox& outbox, std::size_t max_chunk) {
   msghdr message{};
   message.msg_iov = vector.data();
   message.msg_iovlen = vector.count();
-  const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
-  // The reading side decides whether an error ends the stream, because a goodbye may be
-  // waiting to be read.
-  if (n < 0) {
-    if (errno == EINTR) return 0;
-    if (errno != EAGAIN) readable = hung_up = true;
-    writable = false;
-    return 0;
-  }
+  const ssize_t n = sendmsg(socket_.fd.get(), &message, MSG_NOSIGNAL);
+  if (n < 0) return fail_to_send();
   const auto moved = static_cast<std::size_t>(n);
   stats_.bytes_sent += moved;
   if (moved < vector.nbytes()) writable = false;
@@ -133,10 +204,7 @@ std::size_t Stream::write_some(Outbox& outbox, std::size_t max_chunk) {
 }
 
 Stream::OpenChunk Stream::open(const Chunk& chunk) const {
-  Frame head{.kind = FrameKind::kChunk};
-  head.length = static_cast<std::uint32_t>(chunk.bytes.size());
-  head.message = chunk.message;
-  head.offset = chunk.offset;
+  const Frame head = chunk_head(chunk);
   OpenChunk opened{chunk, {}, 0, 0, {}};
   const auto add = [&opened](const Frame& frame) {
     std::memcpy(opened.heads.data() + opened.head_nbytes, &frame, sizeof frame);
@@ -172,7 +240,8 @@ void Stream::account(std::size_t nbytes, std::optional<OpenChunk>& fresh,
 std::size_t Stream::read_some(FrameSink& sink) {
   Vector vector;
   for (const auto space : parser_.spaces()) vector.add(space);
-  const ssize_t n = readv(fd_.get(), vector.data(), static_cast<int>(vector.count()));
+  const ssize_t n =
+      readv(socket_.fd.get(), vector.data(), static_cast<int>(vector.count()));
   if (n < 0) {
     if (errno == EINTR) return 0;
     readable = false;
@@ -190,7 +259,9 @@ std::size_t Stream::read_some(FrameSink& sink) {
   const std::string_view defect = parser_.advance(moved, sink);
   if (!defect.empty()) {
     readable = false;
-    ended = "the peer broke the protocol: " + std::string(defect);
+    ended = defect == kNotAuthentic
+                ? std::string(defect)
+                : "the peer broke the protocol: " + std::string(defect);
   }
   return moved;
 }

@@ -9,11 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "common/fd.h"
+#include "common/uninitialized_bytes.h"
 #include "stream/delivery_rate.h"
 #include "stream/frame_parser.h"
 #include "stream/outbox.h"
 #include "stream/stats.h"
+#include "stream/stream_socket.h"
 
 namespace bluecomm::stream {
 
@@ -24,6 +25,11 @@ class OutBuffer {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
   void append(const Frame& frame) { append(bytes_of(frame)); }
+  // Appends `nbytes` bytes, which the caller writes.
+  std::span<std::byte> extend(std::size_t nbytes) {
+    bytes_.resize(bytes_.size() + nbytes);
+    return std::span(bytes_).last(nbytes);
+  }
 
   std::span<const std::byte> pending() const {
     return std::span(bytes_).subspan(done_);
@@ -37,7 +43,7 @@ class OutBuffer {
 
  private:
   std::uint64_t consumed_ = 0;
-  std::vector<std::byte> bytes_;
+  UninitializedBytes bytes_;
   std::size_t done_ = 0;
 };
 
@@ -46,18 +52,25 @@ Frame checksum_of(const Frame& frame, std::span<const std::byte> head,
                   std::span<const std::byte> tail);
 
 // One connection of a link: writes frames and chunks, and reads frames into their
-// destinations.
+// destinations. With a cipher, frames and chunks are sealed in the order in which they
+// are sent, into memory of the stream, so a payload is released once it is sealed.
 class Stream {
  public:
-  // `checksum` says whether to send a checksum with each chunk.
-  Stream(UniqueFd fd, std::size_t index, bool checksum);
+  // `checksum` says whether to send a checksum with each frame.
+  Stream(StreamSocket socket, std::size_t index, bool checksum);
 
-  int fd() const { return fd_.get(); }
+  int fd() const { return socket_.fd.get(); }
   const std::string& peer() const { return stats_.peer; }
   const StreamStats& stats() const { return stats_; }
   void count_received_chunk() { ++stats_.chunks_received; }
 
-  // Frames to write between two chunks.
+  // Queues a frame, whose payload is given in two parts, to be written between chunks.
+  void queue(const Frame& frame, std::span<const std::byte> head = {},
+             std::span<const std::byte> tail = {});
+  // Queues frames that lie in memory one after the other, with their payloads.
+  void queue_all(std::span<const std::byte> frames);
+
+  // Frames to write between two chunks. Of a stream with a cipher: all that is sealed.
   OutBuffer& frames() { return frames_; }
   const OutBuffer& frames() const { return frames_; }
 
@@ -91,7 +104,7 @@ class Stream {
   void keep_chunk(std::uint64_t message);
   void drop_chunk(std::uint64_t message) { parser_.drop(message); }
 
-  void abandon() noexcept { fd_.reset(); }
+  void abandon() noexcept { socket_.fd.reset(); }
 
  private:
   struct OpenChunk {
@@ -106,11 +119,15 @@ class Stream {
     }
   };
 
+  std::size_t write_sealed(Outbox& outbox, std::size_t max_chunk);
+  void seal(const Frame& frame, std::span<const std::byte> head,
+            std::span<const std::byte> tail);
+  std::size_t fail_to_send();
   OpenChunk open(const Chunk& chunk) const;
   void account(std::size_t nbytes, std::optional<OpenChunk>& fresh, Outbox& outbox);
   void end(std::string why);
 
-  UniqueFd fd_;
+  StreamSocket socket_;
   const bool checksum_;
   StreamStats stats_;
   DeliveryRate delivery_rate_;

@@ -23,7 +23,7 @@ StreamOpener::StreamOpener(Poller& poller, const Options& options, const Hello& 
   }
 }
 
-std::vector<UniqueFd> StreamOpener::advance(Clock::time_point now) {
+std::vector<StreamSocket> StreamOpener::advance(Clock::time_point now) {
   for (auto attempt = attempts_.begin(); attempt != attempts_.end();) {
     const auto current = attempt++;
     if (current->advance(now)) {
@@ -37,7 +37,7 @@ std::vector<UniqueFd> StreamOpener::advance(Clock::time_point now) {
       attempts_.erase(current);
     }
   }
-  std::vector<UniqueFd> opened;
+  std::vector<StreamSocket> opened;
   for (auto candidate = candidates_.begin(); candidate != candidates_.end();) {
     const auto current = candidate++;
     const auto verdict = current->second.read_verdict(poller_);

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/fd.h"
 #include "stream/candidate.h"
 #include "stream/dial_attempt.h"
 
@@ -24,7 +23,7 @@ class StreamOpener {
   // Asks for `count` streams in all, stream 0 included.
   void want(std::size_t count) { wanted_ = count; }
   // Continues; returns the new streams that both ends use from now on.
-  std::vector<UniqueFd> advance(Clock::time_point now);
+  std::vector<StreamSocket> advance(Clock::time_point now);
   Clock::time_point next_timer() const;
   void abandon() noexcept;
 

@@ -29,11 +29,11 @@ class Streams {
   // Queues a frame on stream 0.
   void queue(const Frame& frame, std::span<const std::byte> head = {},
              std::span<const std::byte> tail = {}) {
-    OutBuffer& frames = streams_.empty() ? early_ : streams_.front().frames();
-    if (checksum_) frames.append(checksum_of(frame, head, tail));
-    frames.append(frame);
-    frames.append(head);
-    frames.append(tail);
+    if (!streams_.empty()) return streams_.front().queue(frame, head, tail);
+    if (checksum_) early_.append(checksum_of(frame, head, tail));
+    early_.append(frame);
+    early_.append(head);
+    early_.append(tail);
   }
   bool has_early_frames() const { return !early_.empty(); }
   // Bytes of frames queued on stream 0 so far, and those that the kernel has taken.
@@ -42,11 +42,14 @@ class Streams {
   std::uint64_t flushed() const { return flushed_before_ + frames().consumed(); }
 
   // `announce` says whether to send a kOpen frame first.
-  Stream& add(UniqueFd fd, bool announce) {
-    Stream& stream = streams_.emplace_back(std::move(fd), streams_.size(), checksum_);
-    if (announce) stream.frames().append(Frame{.kind = FrameKind::kOpen});
+  Stream& add(StreamSocket socket, bool announce) {
+    Stream& stream =
+        streams_.emplace_back(std::move(socket), streams_.size(), checksum_);
+    // The peer reads it before it sets up its parser, so it has no checksum.
+    const Frame open{.kind = FrameKind::kOpen};
+    if (announce) stream.queue_all(bytes_of(open));
     if (streams_.size() == 1) {
-      stream.frames().append(early_.pending());
+      stream.queue_all(early_.pending());
       early_ = {};
     }
     return stream;

@@ -49,6 +49,19 @@ TEST(hmac, matches_the_published_vectors) {
       "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2");
 }
 
+// RFC 5869, test cases 1 and 3: the first 32 of their 42 bytes.
+TEST(hmac, derives_the_published_keys) {
+  const auto secret = repeated(0x0b, 22);
+  const auto check = [&](std::string_view salt, std::string_view info,
+                         std::string_view expected) {
+    const Digest key = hkdf_sha256(secret, from_hex(salt), from_hex(info));
+    CHECK(equal_in_constant_time(key, from_hex(expected)));
+  };
+  check("000102030405060708090a0b0c", "f0f1f2f3f4f5f6f7f8f9",
+        "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf");
+  check("", "", "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d");
+}
+
 TEST(hmac, compares_whole_spans) {
   const auto a = repeated(1, 32);
   auto b = a;

@@ -37,7 +37,7 @@ class ByteReceiver {
     std::vector<AcceptedConnection> admitted;
     listener_.advance(Clock::now(), admitted);
     for (AcceptedConnection& one : admitted) {
-      connection_.admit(one.hello, std::move(one.fd), Clock::now());
+      connection_.admit(one.hello, std::move(one.socket), Clock::now());
     }
     connection_.advance(Clock::now());
   }

@@ -27,8 +27,10 @@ inline std::vector<std::byte> pattern(std::size_t nbytes) {
 // once.
 class LinkPair {
  public:
-  explicit LinkPair(std::size_t streams, bool checksum = false)
-      : sender(kHead.size(), 4096, std::make_shared<SegmentPool>(), checksum) {
+  explicit LinkPair(std::size_t streams, bool checksum = false,
+                    Encryption encryption = Encryption::kOff)
+      : encryption(encryption),
+        sender(kHead.size(), 4096, std::make_shared<SegmentPool>(), checksum) {
     for (std::size_t i = 0; i < streams; ++i) join();
   }
 
@@ -37,8 +39,13 @@ class LinkPair {
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
     const int room = 128 << 10;
     setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-    sender.add(UniqueFd(pair[0]), false);
-    receiver.add(UniqueFd(pair[1]), false);
+    sender.add({UniqueFd(pair[0]), cipher(1, 2)}, false);
+    receiver.add({UniqueFd(pair[1]), cipher(2, 1)}, false);
+  }
+  std::unique_ptr<RecordCipher> cipher(int send, int receive) const {
+    if (encryption == Encryption::kOff) return nullptr;
+    const StreamKeys keys{Digest{std::byte(send)}, Digest{std::byte(receive)}};
+    return std::make_unique<RecordCipher>(encryption, keys);
   }
 
   // Gives both links a turn. The receiver does not read stream `stalled`.
@@ -58,6 +65,7 @@ class LinkPair {
     return done();
   }
 
+  const Encryption encryption;
   Link sender;
   Link receiver{kHead.size(), 4096, std::make_shared<SegmentPool>()};
   std::size_t stalled = SIZE_MAX;

@@ -97,7 +97,9 @@ TEST(tcp_strangers, a_wrong_hello_gets_no_reply) {
       [](stream::Hello& hello, TcpOptions&) { hello.from = 0; },
       [](stream::Hello& hello, TcpOptions&) { hello.from = -1; },
       [](stream::Hello& hello, TcpOptions&) { hello.stream = 16; },
-      [](stream::Hello& hello, TcpOptions&) { hello.reserved = 1; }};
+      [](stream::Hello& hello, TcpOptions&) {
+        hello.encryption = stream::Encryption::kFull;
+      }};
   Job job;
   job.work();
   for (const auto& spoil : spoilers) {

@@ -12,12 +12,26 @@ Scheme four_streams() {
   return tcp_scheme([](TcpOptions& options) { options.streams = 4; });
 }
 
+Scheme authenticated() {
+  return tcp_scheme([](TcpOptions& options) {
+    options.encryption = stream::Encryption::kAuth;
+    options.streams = 2;
+  });
+}
+
+Scheme encrypted() {
+  return tcp_scheme(
+      [](TcpOptions& options) { options.encryption = stream::Encryption::kFull; });
+}
+
 Scheme ipv6() {
   return tcp_scheme([](TcpOptions& options) { options.addresses = {"::1"}; });
 }
 
 const bool registered = register_conformance<&one_stream>("tcp");
 const bool registered_four = register_conformance<&four_streams>("tcp_four_streams");
+const bool registered_auth = register_conformance<&authenticated>("tcp_authenticated");
+const bool registered_full = register_conformance<&encrypted>("tcp_encrypted");
 
 TcpTransport make(const Adjust& adjust) {
   TcpOptions options = tcp_options(0);

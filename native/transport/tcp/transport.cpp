@@ -32,6 +32,7 @@ stream::Hello own_hello(const TcpOptions& options) {
   stream::Hello hello;
   hello.from = hello.to = options.rank;
   hello.epoch = options.epoch;
+  hello.encryption = options.encryption;
   hello.job = sha256(std::as_bytes(std::span(options.job)));
   return hello;
 }
@@ -91,7 +92,7 @@ bool TcpTransport::admit_all(Clock::time_point now) {
     const auto found = channels_.find(one.hello.from);
     const bool wanted =
         found != channels_.end() &&
-        found->second->connection().admit(one.hello, std::move(one.fd), now);
+        found->second->connection().admit(one.hello, std::move(one.socket), now);
     if (!wanted) ++unwanted_;
   }
   return !admitted.empty();

@@ -1,0 +1,128 @@
+// An attacker changes, repeats, leaves out, inserts and reorders the bytes of an
+// encrypted stream. The receiver gets the frames that were sent, in order and
+// unchanged, up to the first difference, and nothing after it.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "fuzz/fuzz.h"
+#include "stream/frame_parser.h"
+
+namespace {
+
+using namespace bluecomm;
+using namespace bluecomm::stream;
+using Bytes = std::vector<std::byte>;
+
+// Records all frames with their payloads.
+class FrameRecorder final : public FrameSink {
+ public:
+  Destination begin(const Frame& frame, std::size_t) override {
+    payload_.assign(frame.length, std::byte{0});
+    return {payload_, {}};
+  }
+  std::string_view end(const Frame& frame, std::size_t) override {
+    log.append(reinterpret_cast<const char*>(&frame), sizeof frame);
+    log.append(reinterpret_cast<const char*>(payload_.data()), payload_.size());
+    payload_.clear();
+    return {};
+  }
+
+  std::string log;
+
+ private:
+  Bytes payload_;
+};
+
+// Appends a record and its tag.
+void seal(DirectionCipher& sealer, std::span<const std::byte> record, Bytes& out) {
+  const std::size_t before = out.size();
+  out.resize(before + record.size() + kTagNbytes);
+  const std::array parts{record};
+  sealer.seal(parts, out.data() + before);
+}
+
+// Applies one change that `input` chooses to the bytes on their way.
+void meddle(Bytes& bytes, fuzz::Input& input) {
+  if (bytes.empty()) return;
+  const auto at = static_cast<std::ptrdiff_t>(input.number() % bytes.size());
+  const auto end = std::min<std::ptrdiff_t>(at + 1 + input.byte(),
+                                            static_cast<std::ptrdiff_t>(bytes.size()));
+  const auto begin = bytes.begin();
+  switch (input.byte() % 5) {
+    case 0:
+      bytes[static_cast<std::size_t>(at)] ^= std::byte(1 << input.byte() % 8);
+      break;
+    case 1:
+      bytes.erase(begin + at, begin + end);
+      break;
+    case 2: {
+      const Bytes copy(begin + at, begin + end);
+      bytes.insert(bytes.begin() + end, copy.begin(), copy.end());
+      break;
+    }
+    case 3: {
+      const auto strange = input.take(input.byte());
+      bytes.insert(begin + at, strange.begin(), strange.end());
+      break;
+    }
+    case 4:
+      std::rotate(begin, begin + at, bytes.end());
+      break;
+  }
+}
+
+// Parses `bytes` in pieces of at most `piece` bytes; returns the frames.
+std::string parse(std::span<const std::byte> bytes, std::size_t piece,
+                  RecordCipher& cipher) {
+  FrameRecorder recorder;
+  FrameParser parser(0, &cipher.opener);
+  while (!bytes.empty()) {
+    std::size_t count = 0;
+    for (const auto space : parser.spaces()) {
+      const std::size_t part =
+          std::min({space.size(), bytes.size() - count, piece - count});
+      if (part > 0) std::memcpy(space.data(), bytes.data() + count, part);
+      count += part;
+    }
+    MUST(count > 0);
+    bytes = bytes.subspan(count);
+    if (!parser.advance(count, recorder).empty()) break;
+  }
+  return recorder.log;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::Input input(data, size);
+  const auto mode = input.byte() % 2 == 0 ? Encryption::kAuth : Encryption::kFull;
+  const std::size_t piece = 1 + input.byte();
+  const StreamKeys there{.send = Digest{std::byte{1}}, .receive = Digest{std::byte{2}}};
+  const StreamKeys here{.send = there.receive, .receive = there.send};
+  RecordCipher sender(mode, there);
+
+  std::string sent;
+  Bytes wire;
+  for (int count = input.byte() % 8; count > 0; --count) {
+    Frame frame{.kind = FrameKind::kMessage};
+    const auto payload = input.take(input.byte());
+    frame.length = static_cast<std::uint32_t>(payload.size());
+    seal(sender.sealer, bytes_of(frame), wire);
+    if (!payload.empty()) seal(sender.sealer, payload, wire);
+    sent.append(reinterpret_cast<const char*>(&frame), sizeof frame);
+    sent.append(reinterpret_cast<const char*>(payload.data()), payload.size());
+  }
+  const Bytes honest = wire;
+  while (!input.empty()) meddle(wire, input);
+
+  RecordCipher receiver(mode, here);
+  const std::string got = parse(wire, piece, receiver);
+  MUST(sent.starts_with(got));
+  if (wire == honest) MUST(got == sent);
+  RecordCipher again(mode, here);
+  MUST(parse(wire, SIZE_MAX, again) == got);
+  return 0;
+}
