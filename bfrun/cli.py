@@ -243,6 +243,37 @@ def add_connections(group: argparse._ArgumentGroup) -> None:
         "docs/nccl-plugin.md (default: NCCL chooses)",
     )
     group.add_argument(
+        # All spellings with "=", because "--encrypt MODE" would take the command.
+        "--encrypt",
+        "--encrypt=full",
+        dest="encryption",
+        action="store_const",
+        const="full",
+        help="encrypt and authenticate the messages between ranks over TCP, see "
+        "docs/security.md (default: $BLUECOMM_ENCRYPTION, else off)",
+    )
+    for mode, meaning in (
+        ("auth", "only authenticate them: nobody can change them unnoticed"),
+        ("off", "do neither"),
+    ):
+        group.add_argument(
+            f"--encrypt={mode}",
+            dest="encryption",
+            action="store_const",
+            const=mode,
+            help=meaning,
+        )
+    group.add_argument(
+        "--link-timeout",
+        dest="link_timeout_s",
+        type=_link_seconds,
+        default=os.environ.get("BLUECOMM_LINK_TIMEOUT_S", "30"),
+        metavar="S",
+        help="seconds that a network between hosts may carry nothing before the job "
+        "fails; one that heals earlier goes on (default: $BLUECOMM_LINK_TIMEOUT_S, "
+        "else 30)",
+    )
+    group.add_argument(
         "--start-timeout",
         dest="start_timeout_s",
         type=_seconds,
@@ -353,6 +384,13 @@ def _seconds(text: str) -> float:
         value = 0.0
     if not 0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"expected seconds above 0, got '{text}'")
+    return value
+
+
+def _link_seconds(text: str) -> float:
+    value = _seconds(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1 second, got '{text}'")
     return value
 
 

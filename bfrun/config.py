@@ -9,6 +9,7 @@ from typing import Literal
 from bfrun.hosts import Host
 
 Launcher = Literal["auto", "local", "ssh", "slurm", "mpi"]
+Encryption = Literal["off", "auth", "full"]
 BindTo = Literal["core", "numa", "none"]
 
 
@@ -51,6 +52,10 @@ class LaunchConfig:
         verbose: Print the plan, addresses, agents and connections.
         dry_run: Print the plan and start nothing.
         check: Check all hosts and start nothing.
+        encryption: Protection of messages over TCP: ``off``, ``auth`` or ``full``; None
+            means that of ``BLUECOMM_ENCRYPTION`` in the ranks' environment.
+        link_timeout_s: Seconds that the network between two hosts may carry nothing
+            before the job fails.
         start_timeout_s: Seconds within which every host must answer, and then every
             rank must call ``init``.
         failure_timeout_s: Seconds that a rank may stay stopped before the job fails.
@@ -83,5 +88,7 @@ class LaunchConfig:
     verbose: bool = False
     dry_run: bool = False
     check: bool = False
+    encryption: Encryption | None = None
+    link_timeout_s: float = 30.0
     start_timeout_s: float = 300.0
     failure_timeout_s: float = 120.0

@@ -99,9 +99,12 @@ def chosen_environment(
 ) -> dict[str, str]:
     """Return the user's variables for the ranks: those forwarded, then ``-x``.
 
-    With ``--verbose``, the ranks log their launcher and their connections, too.
+    ``--encrypt`` overrides them. With ``--verbose``, the ranks log their launcher and
+    their connections, too.
     """
     result = {**forwarded_environment(environ), **dict(config.environment)}
+    if config.encryption is not None:
+        result["BLUECOMM_ENCRYPTION"] = config.encryption
     if config.verbose:
         result.setdefault("BLUECOMM_LOG_LEVEL", "info")
     return result
@@ -126,6 +129,7 @@ def rank_environment(
         BLUECOMM_MACHINE_RANK=str(placement.machine_rank),
         BLUECOMM_MACHINE_SIZE=str(placement.machine_world_size),
         BLUECOMM_START_TIMEOUT_S=str(config.start_timeout_s),
+        BLUECOMM_LINK_TIMEOUT_S=str(config.link_timeout_s),
         RANK=str(placement.rank),
         WORLD_SIZE=str(placement.world_size),
         LOCAL_RANK=str(placement.local_rank),

@@ -234,6 +234,8 @@ class Engine(metaclass=_PybindType):
         machine: str,
         transport: str = "auto",  # or one of transport_names()
         tcp_streams: int = 0,
+        encryption: str = "off",  # of links over TCP: off, auth or full
+        link_timeout_s: float = 30.0,
         eager_bytes: int = 4096,
         staging_bytes: int = 8 << 20,
         memory: SharedMemory,

@@ -110,6 +110,18 @@ class Config:
         "TCP connections to each peer: a number from 1 to 16, or auto, which begins "
         "with one and adds connections, up to 8, while they raise the throughput.",
     )
+    encryption: Literal["off", "auth", "full"] = _setting(
+        "off",
+        "Protection of messages over TCP: off; auth, so that no byte can be changed; "
+        "or full, so that nobody can read them either. The same on all ranks; see "
+        "security.md. Flag: --encrypt.",
+    )
+    link_timeout_s: float = _setting(
+        30.0,
+        "Seconds that a TCP link may carry nothing before it is lost. One that heals "
+        "earlier goes on. Flag: --link-timeout.",
+        minimum=1.0,
+    )
     eager_bytes: int = _setting(
         4096,
         "Largest message in bytes that is sent before its receiver asks for it.",

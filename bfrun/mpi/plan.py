@@ -59,7 +59,10 @@ def plan_mpi(
     variables = {
         **chosen_environment(config, environ),
         "BLUECOMM_START_TIMEOUT_S": str(config.start_timeout_s),
+        "BLUECOMM_LINK_TIMEOUT_S": str(config.link_timeout_s),
     }
+    if config.use_infiniband:
+        _refuse_unencrypted_infiniband(variables)
     variables.setdefault("MASTER_ADDR", _head_address(hosts, config.network_interface))
     variables.setdefault("MASTER_PORT", str(free_port()))
     if config.ranks_per_machine is not None:
@@ -92,6 +95,15 @@ def _refuse_what_needs_agents(config: LaunchConfig) -> None:
                 f"{option} needs bfrun's agents, but with --launcher mpi, mpirun "
                 f"starts the ranks and carries their output; {remedy}"
             )
+
+
+def _refuse_unencrypted_infiniband(variables: Mapping[str, str]) -> None:
+    mode = variables.get("BLUECOMM_ENCRYPTION", "off")
+    if mode != "off":
+        raise LaunchError(
+            f"--use-infiniband carries data over MPI, which encryption ({mode}) does "
+            "not cover; leave out one of the two"
+        )
 
 
 def _hosts(config: LaunchConfig, environ: Mapping[str, str]) -> list[tuple[Host, int]]:

@@ -22,6 +22,7 @@ class PeerRecord:
     offers: dict[str, str]
     ranks_per_machine: int | None
     topology: str
+    encryption: str
 
 
 def meet_peers(
@@ -46,6 +47,7 @@ def meet_peers(
     _check_agreement(
         mine, peers, "ranks_per_machine", "BLUECOMM_RANKS_PER_MACHINE differs"
     )
+    _check_agreement(mine, peers, "encryption", "BLUECOMM_ENCRYPTION differs")
     return peers
 
 

@@ -110,6 +110,10 @@ class World:
     def _make_engine(self) -> Engine:
         from bluecomm._native import Engine
 
+        if self.config.encryption != "off":
+            # Loads the libcrypto that Python brings with it, on a system without one.
+            with contextlib.suppress(ImportError):
+                import _ssl  # noqa: F401
         return Engine(
             rank=self.rank,
             size=self.size,
@@ -121,6 +125,8 @@ class World:
             machine=self.assignment.machine,
             transport=self.config.transport,
             tcp_streams=self.config.tcp_stream_count,
+            encryption=self.config.encryption,
+            link_timeout_s=self.config.link_timeout_s,
             eager_bytes=self.config.eager_bytes,
             staging_bytes=self.config.shm_staging_bytes,
             memory=self.memory,
@@ -134,8 +140,19 @@ class World:
         Raises:
             BluecommError: It is asked for, and cannot be.
         """
+        encryption = self.config.encryption
         if self.config.transport not in ("auto", "mpi"):
             return None
+        if encryption != "off":
+            if self.config.transport == "auto":
+                return None  # TCP carries the messages instead
+            raise BluecommError(
+                f"init on rank {self.rank}: BLUECOMM_ENCRYPTION is {encryption}, but "
+                "BLUECOMM_TRANSPORT is mpi, and messages over MPI cannot be encrypted; "
+                "set BLUECOMM_TRANSPORT to auto or tcp, or BLUECOMM_ENCRYPTION to off",
+                operation="init",
+                rank=self.rank,
+            )
         session = self.rendezvous.mpi
         if session is None and self.config.transport == "mpi" and self.size > 1:
             raise BluecommError(
@@ -156,6 +173,7 @@ class World:
             offers=self._engine.offers(),
             ranks_per_machine=self.config.ranks_per_machine,
             topology=topology,
+            encryption=self.config.encryption,
         )
         return meet_peers(self.rendezvous, self.config, mine)
 

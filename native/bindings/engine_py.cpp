@@ -32,9 +32,10 @@ std::unique_ptr<PyEngine> make_engine(
     int rank, int size, const std::string& job, std::uint32_t epoch,
     const py::bytes& secret, const std::string& socket_dir,
     std::vector<std::string> addresses, const std::string& machine,
-    const std::string& transport, int tcp_streams, std::size_t eager_bytes,
-    std::size_t staging_bytes, std::shared_ptr<SharedMemory> memory,
-    std::shared_ptr<Recorder> recorder, std::shared_ptr<mpi::Session> mpi) {
+    const std::string& transport, int tcp_streams, const std::string& encryption,
+    double link_timeout_s, std::size_t eager_bytes, std::size_t staging_bytes,
+    std::shared_ptr<SharedMemory> memory, std::shared_ptr<Recorder> recorder,
+    std::shared_ptr<mpi::Session> mpi) {
   if (rank < 0 || rank >= size) {
     throw std::invalid_argument("rank must be in 0 .. size - 1, got rank " +
                                 std::to_string(rank) + " of " + std::to_string(size));
@@ -47,6 +48,8 @@ std::unique_ptr<PyEngine> make_engine(
                                  .socket_dir = socket_dir,
                                  .addresses = std::move(addresses),
                                  .tcp_streams = tcp_streams,
+                                 .encryption = encryption,
+                                 .link_timeout_s = link_timeout_s,
                                  .eager_bytes = eager_bytes,
                                  .staging_bytes = staging_bytes,
                                  .memory = memory,
@@ -199,6 +202,7 @@ void register_engine(py::module_& module) {
       .def(py::init(&make_engine), py::kw_only(), arg("rank"), arg("size"), arg("job"),
            arg("epoch"), arg("secret"), arg("socket_dir"), arg("addresses"),
            arg("machine"), arg("transport") = "auto", arg("tcp_streams") = 0,
+           arg("encryption") = "off", arg("link_timeout_s") = 30.0,
            arg("eager_bytes") = 4096, arg("staging_bytes") = std::size_t{8} << 20,
            arg("memory"), arg("recorder") = nullptr, arg("mpi") = nullptr)
       .def("offers", unlocked(&Engine::offers))

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cmath>
 #include <span>
 #include <stdexcept>
 #include <string_view>
@@ -28,6 +30,9 @@ std::unique_ptr<Transport> make_tcp(const TransportOptions& options) {
   tcp.key = to_key(options.secret);
   tcp.addresses = options.addresses;
   tcp.streams = options.tcp_streams;
+  tcp.encryption = stream::parse_encryption(options.encryption);
+  tcp.silence_timeout = tcp.connect_timeout =
+      std::chrono::milliseconds(std::llround(options.link_timeout_s * 1000));
   tcp.eager_bytes = options.eager_bytes;
   return std::make_unique<TcpTransport>(std::move(tcp));
 }

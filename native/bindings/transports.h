@@ -22,6 +22,8 @@ struct TransportOptions {
   std::string socket_dir;  // where ranks of this machine find each other's sockets
   std::vector<std::string> addresses;  // to listen on, in order of preference
   int tcp_streams = 0;                 // as stream::Options
+  std::string encryption = "off";      // of links over TCP: off, auth or full
+  double link_timeout_s = 30;          // of links over TCP
   std::size_t eager_bytes = 4096;
   std::size_t staging_bytes = std::size_t{8} << 20;  // as ShmOptions
   std::shared_ptr<SharedMemory> memory;

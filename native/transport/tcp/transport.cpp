@@ -24,6 +24,15 @@ TcpOptions checked(TcpOptions options) {
     throw std::invalid_argument("tcp: expected 0 (auto) to 16 streams, got " +
                                 std::to_string(options.streams));
   }
+  if (options.encryption != stream::Encryption::kOff) {
+    try {
+      stream::libcrypto();
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(
+          "rank " + std::to_string(options.rank) + ": BLUECOMM_ENCRYPTION is " +
+          std::string(stream::name_of(options.encryption)) + ", but " + error.what());
+    }
+  }
   options.eager_bytes = std::min(options.eager_bytes, stream::kEagerCredit / 4);
   return options;
 }

@@ -24,7 +24,7 @@ namespace bluecomm {
 class TcpTransport final : public Transport {
  public:
   // Opens the listening sockets. Throws std::invalid_argument if an option is wrong,
-  // and std::runtime_error if it cannot listen on any address.
+  // and std::runtime_error if it cannot listen on any address, or cannot encrypt.
   explicit TcpTransport(TcpOptions options);
   ~TcpTransport() override;
 

@@ -36,6 +36,7 @@ def test_sets_the_ranks_and_sizes():
         "BLUECOMM_MACHINE_SIZE": "4",
         "BLUECOMM_RANKS_PER_MACHINE": "2",
         "BLUECOMM_START_TIMEOUT_S": "600.0",
+        "BLUECOMM_LINK_TIMEOUT_S": "30.0",
         "RANK": "5",
         "WORLD_SIZE": "8",
         "LOCAL_RANK": "1",
