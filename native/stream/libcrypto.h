@@ -12,7 +12,6 @@ namespace bluecomm::stream {
 struct Libcrypto {
   struct Context;  // EVP_CIPHER_CTX
   struct Cipher;   // EVP_CIPHER
-  struct Engine;   // ENGINE
 
   // Arguments of control().
   static constexpr int kGetTag = 0x10;  // EVP_CTRL_AEAD_GET_TAG
@@ -22,7 +21,7 @@ struct Libcrypto {
   void (*free_context)(Context*) = nullptr;
   const Cipher* (*aes_256_gcm)() = nullptr;
   // The last argument is 1 to encrypt and 0 to decrypt.
-  int (*init)(Context*, const Cipher*, Engine*, const unsigned char* key,
+  int (*init)(Context*, const Cipher*, void* engine, const unsigned char* key,
               const unsigned char* nonce, int encrypt) = nullptr;
   // `out` is null for bytes that are authenticated only.
   int (*update)(Context*, unsigned char* out, int* out_nbytes, const unsigned char* in,
