@@ -83,6 +83,8 @@ class RankProcess:
                 os.kill(os.getpid(), signal.SIGKILL)
             if cpus:
                 os.sched_setaffinity(0, cpus)
+            for ignored_by_agent in (signal.SIGINT, signal.SIGHUP):
+                signal.signal(ignored_by_agent, signal.SIG_DFL)
             if file_limit is not None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (file_limit, hard))
 
