@@ -60,11 +60,7 @@ class ExitWatch:
     ) -> None:
         self._on_failure = on_failure
         self._on_thread = on_thread
-        self._hooks = (
-            _Hook(sys, "excepthook", self._excepthook),
-            _Hook(threading, "excepthook", self._thread_hook),
-            _Hook(sys, "exit", self._exit),
-        )
+        self._hooks: tuple[_Hook, ...] = ()
         self._pid = 0
         self._failed: FailedExit | None = None
         # The last call of sys.exit with an error, and the outermost frame at that time.
@@ -72,9 +68,13 @@ class ExitWatch:
 
     def install(self) -> None:
         """Start to watch."""
+        self.remove()
         self._pid = os.getpid()
-        for hook in self._hooks:
-            hook.install()
+        self._hooks = (
+            _Hook(sys, "excepthook", self._excepthook),
+            _Hook(threading, "excepthook", self._thread_hook),
+            _Hook(sys, "exit", self._exit),
+        )
 
     def remove(self) -> None:
         """Stop watching, and restore functions that nobody has replaced since."""
@@ -139,30 +139,29 @@ class ExitWatch:
 
 
 class _Hook:
-    """Puts a function before one of a module, unless it is there already."""
+    """Puts a function before one of a module, until it is removed.
+
+    Somebody may have put another function before it since, and may call it for ever.
+    """
 
     def __init__(
         self, module: ModuleType, name: str, function: Callable[..., Any]
     ) -> None:
         self._module = module
         self._name = name
-        self._function = function
-        self._replaced: Callable[..., Any] | None = None
+        self._function: Callable[..., Any] | None = function
+        self._replaced: Callable[..., Any] = getattr(module, name)
+        setattr(module, name, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        assert self._replaced is not None
+        if self._function is None:
+            return self._replaced(*args, **kwargs)
         return self._function(self._replaced, *args, **kwargs)
 
-    def install(self) -> None:
-        # Somebody may have kept the hook, who calls it from another hook.
-        if self._replaced is None:
-            self._replaced = getattr(self._module, self._name)
-            setattr(self._module, self._name, self)
-
     def remove(self) -> None:
+        self._function = None
         if getattr(self._module, self._name) is self:
             setattr(self._module, self._name, self._replaced)
-            self._replaced = None
 
 
 def _from_exception(error: BaseException) -> FailedExit:

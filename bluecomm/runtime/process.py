@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import logging
 import os
+import signal
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -235,6 +236,9 @@ class Process:
             self._end(orderly=self._rendezvous.outlives_failure)
 
     def _on_failure(self, failed: FailedExit) -> None:
+        if failed.status == 128 + signal.SIGTERM:
+            # A batch system may be ending all ranks. The agent finds that out.
+            return
         self._tell(
             Failing(
                 cause=failed.cause,

@@ -231,6 +231,44 @@ def test_peers_learn_of_an_exception_before_the_process_ends(tmp_path):
         assert re.search(rf"\[0\] bluecomm WARNING: {warning}", job.err)
 
 
+INTERRUPTED = """
+import os, signal, time
+import bluecomm as bf
+bf.init()
+bf.barrier()
+if bf.rank() == 1:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(300)
+bf.barrier()
+"""
+IN_INIT = """
+import os
+import bluecomm as bf
+from bluecomm.topology import RingGraph
+
+def topology(size):
+    raise ValueError("no graph")
+
+bf.init(topology if os.environ["RANK"] == "1" else RingGraph)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "deed", "error"),
+    [
+        (INTERRUPTED, 130, "raised KeyboardInterrupt", "PeerLostError: barrier"),
+        (IN_INIT, 1, "raised ValueError: no graph", "CommunicationTimeout: init"),
+    ],
+)
+def test_ranks_that_end_in_other_ways_are_named(text, code, deed, error, tmp_path):
+    with launched(tmp_path, "-np", "2", *script(tmp_path, text), patient=True) as job:
+        assert job.wait() == code
+        assert job.left() == {}
+        who = rf"rank 1 on localhost \(pid \d+\) {deed}"
+        assert re.search(rf"\[0\] .*{error}\b.*{who}", job.err), job.err
+        assert re.search(f"job failed: {who}", job.err.splitlines()[-1])
+
+
 EARLY = """
 import time, torch
 import bluecomm as bf

@@ -92,9 +92,16 @@ PROGRAMS = {
         [],
         0,
     ),
+    "has lost a hook": (
+        "threading.excepthook = threading.__excepthook__\n"
+        "watch.remove(); watch.install()\n"
+        "t = threading.Thread(target=lambda: 1 / 0, name='T')\nt.start(); t.join()",
+        ["thread T: ZeroDivisionError: division by zero"],
+        0,
+    ),
     "installs the watch again": (
         "before = sys.excepthook\nsys.excepthook = lambda *error: before(*error)\n"
-        "watch.remove(); watch.install()\nraise KeyError(1)",
+        "watch.install()\nraise KeyError(1)",
         ["raised KeyError: 1 -> 1 ()"],
         1,
     ),
