@@ -1,33 +1,24 @@
-"""Answers the questions of the pre-flight on one machine.
+"""Facts about one machine: cores, GPUs, addresses, and what an interpreter imports.
 
-The driver sends this file to an interpreter on every host and talks to it in lines of
-JSON, so it needs only the standard library of Python 3.8. It ends at the end of its
-standard input, or after a time that the driver sets with each question. While
-addresses are probed, it listens on one port, sends a fixed word to every caller, and
-reads nothing from them.
+The pre-flight asks for them on every host, agents and ``bluecomm`` on their own.
+
+Standard library only, Python 3.8.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
 import re
 import shutil
-import signal
 import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-# Seconds until the first question must have come.
-FIRST_S = 120
-DIAL_S = 3.0
 VERSIONS_S = 30.0
 
 # Runs in the interpreter of the ranks and reports what they would import. It reads
@@ -222,62 +213,3 @@ def _versions(
         answers = [None, None, None, None, False]
     names = ("python", "torch", "bluecomm", "bluecomm_folder", "native")
     return dict(zip(names, answers))  # noqa: B905 (Python 3.8)
-
-
-def listen(word: str) -> dict[str, Any]:
-    """Send ``word`` to every caller until this process ends. Return the port."""
-    if socket.has_dualstack_ipv6():
-        server = socket.create_server(
-            ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128
-        )
-    else:
-        server = socket.create_server(("", 0), backlog=128)
-
-    def greet() -> None:
-        while True:
-            caller, _ = server.accept()
-            with caller, contextlib.suppress(OSError):
-                caller.sendall(word.encode())
-
-    threading.Thread(target=greet, daemon=True).start()
-    return {"port": server.getsockname()[1]}
-
-
-def dial(targets: Sequence[tuple[str, int, str]]) -> dict[str, Any]:
-    """Return, for each ``[address, port, word]``, why it was not reached, or null."""
-    with ThreadPoolExecutor(max_workers=32) as pool:
-        return {"reasons": list(pool.map(_dial_one, targets))}
-
-
-def _dial_one(target: tuple[str, int, str]) -> str | None:
-    address, port, word = target
-    try:
-        with socket.create_connection((address, port), timeout=DIAL_S) as link:
-            heard = link.makefile("rb").read(len(word)).decode("latin-1")
-    except OSError as error:
-        return error.strerror or str(error) or type(error).__name__
-    if heard != word:
-        return "another machine answers there"
-    return None
-
-
-def main() -> None:
-    """Answer requests until one says ``end``, or standard input ends."""
-    signal.alarm(FIRST_S)
-    answer: dict[str, Any] = {}
-    for line in sys.stdin:
-        request = json.loads(line)
-        signal.alarm(request["lifetime_s"])
-        if request["do"] == "facts":
-            answer = machine_facts(request)
-        elif request["do"] == "listen":
-            answer = listen(request["word"])
-        elif request["do"] == "dial":
-            answer = dial(request["targets"])
-        print(request["mark"] + json.dumps(answer), flush=True)
-        if request["do"] == "end":
-            return
-
-
-if __name__ == "__main__":
-    main()

@@ -202,6 +202,7 @@ class _Preflight:
             **forwarded_environment(environ),
             **dict(config.environment),
         }
+        self._key = secrets.token_hex(32)
         self._sessions: dict[Host, ProbeSession] = {}
 
     def question(self, report: HostReport) -> None:
@@ -231,14 +232,9 @@ class _Preflight:
 
     def probe_addresses(self, reports: Sequence[HostReport]) -> None:
         """Let each host dial the addresses of all others, and keep what all reached."""
-        words = {report.host: secrets.token_hex(8) for report in reports}
-        ports: dict[Host, int] = {}
-
-        def listen(report: HostReport) -> None:
-            answer = self._ask(report, "listen", word=words[report.host])
-            ports[report.host] = answer.get("port", 0)
-
-        _for_each(reports, listen)
+        # Names tell hosts apart that have the same private address.
+        names = {report.host: secrets.token_hex(8) for report in reports}
+        ports: dict[Host, Mapping[str, int | str]] = {}
         candidates = {
             report.host: choose_interfaces(
                 [Address(name, ip) for name, ip in report.answer["addresses"]],
@@ -246,6 +242,14 @@ class _Preflight:
             )
             for report in reports
         }
+
+        def listen(report: HostReport) -> None:
+            mine = [address.ip for address in candidates[report.host]]
+            name = names[report.host]
+            asked = {"addresses": mine, "name": name, "key": self._key}
+            ports[report.host] = self._ask(report, "listen", **asked).get("ports", {})
+
+        _for_each(reports, listen)
         unreached: dict[Host, dict[Address, dict[str, str]]] = {
             host: {address: {} for address in mine} for host, mine in candidates.items()
         }
@@ -257,8 +261,11 @@ class _Preflight:
                 if host != report.host
                 for address in mine
             ]
-            targets = [(each.ip, ports[host], words[host]) for host, each in others]
-            answer = self._ask(report, "dial", targets=targets)
+            targets = [
+                (each.ip, ports[host].get(each.ip, "no listener there"), names[host])
+                for host, each in others
+            ]
+            answer = self._ask(report, "dial", targets=targets, key=self._key)
             reasons = answer.get("reasons", ["not asked"] * len(others))
             for (host, address), reason in zip(others, reasons, strict=True):
                 if reason is not None:

@@ -1,4 +1,4 @@
-"""The driver's side of a conversation with ``probe.py`` on one host."""
+"""The driver's side of a conversation with ``responder.py`` on one host."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import select
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
+from bfrun.launch.bootstrap import agent_archive
 
 # Seconds in which a probe must exit after it has closed its output.
 _END_S = 5.0
@@ -35,12 +35,29 @@ exit 127
 
 # Written for any version of Python, because it is not known yet which one this is.
 _PROGRAM = """\
-import sys
+import os, sys
 if sys.version_info < (3, 8):
     sys.exit("%s is Python %d.%d" % ((sys.executable,) + sys.version_info[:2]))
-source = sys.stdin.buffer.read(int(sys.argv[1]))
-exec(compile(source, "<bfrun probe>", "exec"), {"__name__": "__main__"})
+left = int(sys.argv[1])
+fd = os.memfd_create("bfrun-probe")
+while left:
+    data = os.read(0, min(left, 65536))
+    if not data:
+        sys.exit("the driver hung up")
+    left -= len(data)
+    while data:
+        data = data[os.write(fd, data):]
+sys.path.insert(0, "/proc/self/fd/%d" % fd)
+from bfrun.preflight.responder import main
+main()
 """
+
+FILES = (
+    "probe.py",
+    "preflight/__init__.py",
+    "preflight/reach.py",
+    "preflight/responder.py",
+)
 
 
 def interpreters(python: str | None) -> Sequence[str]:
@@ -68,7 +85,7 @@ class ProbeSession:
         self._host = host
         self._mark = f"--bfrun-probe-{secrets.token_hex(8)}--"
         self._received = b""
-        source = (Path(__file__).parents[1] / "probe.py").read_bytes()
+        source = agent_archive(FILES)
         words = [_PROGRAM, str(len(source)), *interpreters(python)]
         argv = ["/bin/sh", "-c", _SCRIPT, "bfrun", *words]
         self._connection = launcher.start(host, argv, timeout_s)

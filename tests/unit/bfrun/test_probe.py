@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import ast
 import ipaddress
-import json
 import os
 import socket
-import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
-import bfrun.probe
+import bfrun
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.local import LocalLauncher
-from bfrun.preflight.probe_session import ProbeSession, interpreters
+from bfrun.preflight.probe_session import FILES, ProbeSession, interpreters
 from bfrun.probe import (
-    dial,
     interface_addresses,
-    listen,
     machine_facts,
     numa_domains,
     parse_cpu_list,
@@ -158,29 +154,6 @@ def test_program_is_looked_up_on_the_forwarded_path(tmp_path):
     assert machine_facts(question("my-tool"))["program"] is None
 
 
-def test_dial_tells_the_right_listener_from_a_stranger(monkeypatch):
-    monkeypatch.setattr(bfrun.probe, "DIAL_S", DEADLINE_S)
-    port = listen("right word")["port"]
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        reasons = dial(
-            [
-                ("127.0.0.1", port, "right word"),
-                ("127.0.0.1", port, "wrong word"),
-                ("127.0.0.1", closed.getsockname()[1], "right word"),
-            ]
-        )["reasons"]
-    assert reasons == [None, "another machine answers there", "Connection refused"]
-
-
-def test_dial_does_not_wait_for_a_silent_listener(monkeypatch):
-    monkeypatch.setattr(bfrun.probe, "DIAL_S", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        (reason,) = dial([("127.0.0.1", port, "right word")])["reasons"]
-    assert "timed out" in reason
-
-
 def test_session_asks_and_leaves_nothing():
     session = ProbeSession(LocalLauncher(), HERE, None, DEADLINE_S)
     facts = session.ask("facts", DEADLINE_S, **question("sh"))
@@ -221,24 +194,22 @@ def test_given_interpreter_is_the_only_one():
     assert interpreters(None) == [sys.executable, "python3"]
 
 
-def test_probe_is_standard_library_only_and_ends_with_its_input():
-    source = Path(bfrun.probe.__file__).read_text()
+def test_the_program_is_standard_library_only_and_ends_with_its_input():
+    sources = [Path(bfrun.__path__[0], name).read_text() for name in FILES]
     modules = set()
-    for node in ast.walk(ast.parse(source, feature_version=(3, 8))):
+    for node in ast.walk(ast.parse("\n".join(sources), feature_version=(3, 8))):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             modules.add(str(node.module))
-    assert {name.partition(".")[0] for name in modules} <= sys.stdlib_module_names
-    command = [sys.executable, "-I", "-S", bfrun.probe.__file__]
-    line = (
-        json.dumps({"do": "listen", "word": "x", "mark": "M", "lifetime_s": 99}) + "\n"
-    )
-    done = subprocess.run(
-        command, input=line, capture_output=True, text=True, timeout=DEADLINE_S
-    )
-    assert done.returncode == 0
-    assert done.stdout.startswith('M{"port": ')
+    foreign = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names
+    assert foreign == {"bfrun"}
+    session = ProbeSession(LocalLauncher(), HERE, None, DEADLINE_S)
+    asked = {"addresses": ["127.0.0.1"], "name": "x", "key": "00"}
+    assert session.ask("listen", DEADLINE_S, **asked)["ports"]["127.0.0.1"] > 0
+    session._connection._stdin.close()
+    assert session._connection.wait(DEADLINE_S) == 0
+    session._connection.close()
 
 
 def test_versions_are_read_without_importing(tmp_path):
