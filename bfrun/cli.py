@@ -191,15 +191,18 @@ def add_environment(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="set a variable, or forward its value from here; may be repeated. Always "
-        "forwarded: PATH, LD_LIBRARY_PATH, PYTHON*, OMP_*, NCCL_*, TORCH_*, BLUECOMM_*",
+        help="set a variable, or forward its value from here; may be repeated. ps "
+        "shows a VALUE to all users of this machine, so give secrets without it or in "
+        "--env-file. Always forwarded: PATH, LD_LIBRARY_PATH, PYTHON*, OMP_*, NCCL_*, "
+        "TORCH_*, BLUECOMM_*",
     )
     group.add_argument(
         "--env-file",
         action="append",
         default=[],
         metavar="F",
-        help="file with one NAME=VALUE per line; -x overrides it",
+        help="file with one NAME=VALUE per line, of mode 0600 if it holds secrets; -x "
+        "overrides it",
     )
     group.add_argument(
         "--python",

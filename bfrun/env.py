@@ -152,7 +152,7 @@ def parse_assignments(
     pairs = []
     for text in texts:
         name, given, value = text.partition("=")
-        _check_name(name, f"-x {text}")
+        _check_name(name, f"-x {name}")  # the value may be a secret
         if not given:
             if name not in environ:
                 raise LaunchError(

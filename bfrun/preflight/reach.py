@@ -43,7 +43,7 @@ def _mac(key: bytes, label: str, name: str, data: bytes) -> bytes:
     return hmac.new(key, text + data, hashlib.sha256).digest()
 
 
-class Listener:
+class ProbeListener:
     """Answers dialers that know the key, in a thread, until the process ends.
 
     Attributes:

@@ -14,7 +14,7 @@ import signal
 import sys
 from typing import Any, Dict  # noqa: UP035
 
-from bfrun.preflight.reach import Listener, dial
+from bfrun.preflight.reach import ProbeListener, dial
 from bfrun.probe import machine_facts
 
 # Seconds until the first question must have come.
@@ -28,7 +28,9 @@ def answer(request: Dict[str, Any]) -> Dict[str, Any]:  # noqa: UP006
         return machine_facts(request)
     if what == "listen":
         key = bytes.fromhex(request["key"])
-        return {"ports": Listener(request["addresses"], request["name"], key).ports}
+        return {
+            "ports": ProbeListener(request["addresses"], request["name"], key).ports
+        }
     if what == "dial":
         return {"reasons": dial(request["targets"], bytes.fromhex(request["key"]))}
     return {}

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from bfrun.preflight import reach
-from bfrun.preflight.reach import Listener, dial
+from bfrun.preflight.reach import ProbeListener, dial
 from tests.support.deadlines import DEADLINE_S, wait_until
 
 KEY = bytes(range(32))
@@ -23,7 +23,7 @@ def patient(monkeypatch):
 
 
 def port_of(key=KEY, name="node1"):
-    return Listener([HERE], name, key).ports[HERE]
+    return ProbeListener([HERE], name, key).ports[HERE]
 
 
 def stranger(port):
@@ -117,7 +117,7 @@ def test_a_hello_in_pieces_is_heard():
 
 
 def test_an_address_of_another_machine_is_not_listened_at():
-    listener = Listener(["192.0.2.1", HERE], "node1", KEY)
+    listener = ProbeListener(["192.0.2.1", HERE], "node1", KEY)
     assert str(listener.ports["192.0.2.1"]).startswith("no listener there: Cannot assi")
     assert isinstance(listener.ports[HERE], int)
 
