@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,12 +18,18 @@ from bluecomm.ops.forms import (
     nonblocking_in_place,
 )
 from bluecomm.ops.gradient_by_values import GRADIENT_BY_VALUES
-from bluecomm.ops.reduce_op import Adasum, ReduceOp, check_factors, choose
+from bluecomm.ops.reduce_op import (
+    Adasum,
+    ReduceOp,
+    check_factors,
+    choose,
+    reduction_parameters,
+)
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 
 if TYPE_CHECKING:
-    from bluecomm._native import Parameters
+    pass
 
 __all__ = ["allreduce", "allreduce_", "allreduce_nonblocking", "allreduce_nonblocking_"]
 
@@ -57,7 +62,7 @@ def _allreduce(
         form,
         name=name,
         timeout_s=timeout_s,
-        parameters=_parameters(
+        parameters=reduction_parameters(
             reduction,
             float(prescale_factor),
             float(postscale_factor),
@@ -221,13 +226,3 @@ def _name_in_third_place(third: object, name: str | None) -> tuple[str, bool]:
             f"name is not given), got {third!r} and name={name!r}"
         )
     return third, False
-
-
-# A lookup by position takes less time than one by keyword.
-@functools.lru_cache(maxsize=64)
-def _parameters(
-    op: str, prescale: float, postscale: float, is_local: bool
-) -> Parameters:
-    return parameters(
-        op=op, prescale=prescale, postscale=postscale, local_only=is_local
-    )

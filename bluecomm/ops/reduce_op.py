@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import enum
+import functools
+from typing import TYPE_CHECKING
 
 import torch
 
 from bluecomm.ops.tensor import dtype_word
+from bluecomm.runtime import parameters
+
+if TYPE_CHECKING:
+    from bluecomm._native import Parameters
 
 __all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
 
@@ -103,3 +109,14 @@ def check_factors(
             f"{operation}: factors need a floating-point type, got {dtype}; "
             "convert with .float() first"
         )
+
+
+# A lookup by position takes less time than one by keyword.
+@functools.lru_cache(maxsize=64)
+def reduction_parameters(
+    op: str, prescale: float, postscale: float, is_local: bool = False
+) -> Parameters:
+    """Return the parameters of a reduction, for the engine."""
+    return parameters(
+        op=op, prescale=prescale, postscale=postscale, local_only=is_local
+    )

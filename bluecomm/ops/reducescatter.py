@@ -6,9 +6,14 @@ import torch
 
 from bluecomm.ops.allgather import STACKED_ROWS, share_of
 from bluecomm.ops.forms import Form, blocking, nonblocking
-from bluecomm.ops.reduce_op import ReduceOp, check_factors, choose
+from bluecomm.ops.reduce_op import (
+    ReduceOp,
+    check_factors,
+    choose,
+    reduction_parameters,
+)
 from bluecomm.ops.start import start
-from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
+from bluecomm.runtime import Communicator, Handle, current_communicator
 
 __all__ = ["reducescatter", "reducescatter_nonblocking"]
 
@@ -62,13 +67,14 @@ def _reducescatter(
     kind = "reducescatter"
     comm = current_communicator(process_set)
     # start() rejects objects that are not tensors.
-    is_tensor = isinstance(tensor, torch.Tensor)
-    if is_tensor and tensor.dim() == 0:
-        raise ValueError(
-            f"{kind}: expected a tensor with at least one dimension, got a scalar; "
-            "use tensor.reshape(1)"
-        )
-    dtype = tensor.dtype if is_tensor else torch.float32
+    dtype, rows = torch.float32, None
+    if isinstance(tensor, torch.Tensor):
+        if tensor.dim() == 0:
+            raise ValueError(
+                f"{kind}: expected a tensor with at least one dimension, got a scalar; "
+                "use tensor.reshape(1)"
+            )
+        dtype, rows = tensor.dtype, share_of(tensor.shape[0], comm.size, comm.rank)
     reduction = choose(kind, None, op, dtype)
     check_factors(kind, dtype, prescale_factor, postscale_factor)
     return start(
@@ -78,11 +84,9 @@ def _reducescatter(
         form,
         name=name,
         timeout_s=timeout_s,
-        rows=share_of(tensor.shape[0], comm.size, comm.rank) if is_tensor else None,
-        parameters=parameters(
-            op=reduction,
-            prescale=float(prescale_factor),
-            postscale=float(postscale_factor),
+        rows=rows,
+        parameters=reduction_parameters(
+            reduction, float(prescale_factor), float(postscale_factor)
         ),
         adjoint=STACKED_ROWS if reduction in ("sum", "average") else None,
     )

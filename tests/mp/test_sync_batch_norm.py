@@ -151,3 +151,43 @@ def refuse_and_convert() -> None:
 
 def test_refuses_and_converts() -> None:
     run_ranks(RANKS, refuse_and_convert)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(1)
+    layers = [nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(3 * 2 * 2, 1)).double()
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def train_network(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rows: slice, ranks: int
+) -> dict[str, torch.Tensor]:
+    """Train with a loss that has a term of its own for the mean output of all ranks."""
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(3):
+        x = torch.randn(2 * RANKS, 2, 3, 3, generator=generator, dtype=torch.float64)
+        outputs = model(x[rows])
+        mean = bf.allreduce(outputs.mean()) if ranks > 1 else outputs.mean()
+        optimizer.zero_grad()
+        (outputs.square().mean() + mean.sin()).backward()
+        optimizer.step()
+    return model.state_dict()
+
+
+def train_together() -> dict[str, torch.Tensor]:
+    model = bf.SyncBatchNorm.convert_sync_batchnorm(network())
+    optimizer = bf.DistributedOptimizer(sgd(model), model)
+    rows = slice(2 * bf.rank(), 2 * bf.rank() + 2)
+    return train_network(model, optimizer, rows, RANKS)
+
+
+def test_training_equals_that_of_one_process() -> None:
+    alone = network()
+    expected = train_network(alone, sgd(alone), slice(None), 1)
+    for state in run_ranks(RANKS, train_together):
+        for name, tensor in expected.items():
+            torch.testing.assert_close(state[name], tensor, rtol=1e-9, atol=1e-9)
