@@ -1,10 +1,9 @@
 // Sums and other reductions of tensors, element by element, in one pass over memory.
 //
 // Every function gives the same bits on every rank. Terms are taken in the order given
-// (callers pass them in ascending order of rank, including their own), each product and
-// each sum is rounded separately (no fused multiply-add), and the result depends
-// neither on how the caller cuts a tensor into chunks, nor on alignment, nor on the
-// vector instructions of the CPU.
+// (callers pass them in ascending order of rank, including their own), no product is
+// fused with an addition, and the result depends neither on how the caller cuts a
+// tensor into chunks, nor on alignment, nor on the vector instructions of the CPU.
 //
 // `dst` may be exactly one of the terms; it must not overlap a term in any other way.
 // Memory may have any alignment. Every term has dst.size() bytes, a multiple of the
@@ -38,9 +37,14 @@ struct Term {
 
 // dst[k] = post_scale * sum over t of weight_t * term_t[k].
 //
-// float32 and float64 are computed in their own type, with the weights rounded to it.
-// float16 and bfloat16 are computed in float32 and rounded once, at the end. Integers
-// wrap around. The sum of bools is `or`. There must be at least one term.
+// float16 and bfloat16 are computed in float32, float32 in float64, and float64 with
+// twice its precision; the result is rounded once. A factor that is the double nearest
+// to 1 / m stands for a division by m, and weights that add up to 1, up to rounding,
+// for weights that do so exactly. So items on which all terms of an average agree keep
+// their bits. A plain sum, without factors, of float32 or float64 is computed in its
+// own type.
+//
+// Integers wrap around. The sum of bools is `or`. There must be at least one term.
 void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,
                       double post_scale, DType dtype,
                       CpuLevel level = cpu_level()) noexcept;

@@ -20,14 +20,15 @@ namespace {
 // Written with intrinsics because the compiler does not use F16C by itself. Eight lanes
 // are as fast as memory. Multiplying by a weight of 1 changes no bit.
 template <std::size_t kTerms>
-BLUECOMM_TARGET_AVX2 void fold_f16c(std::byte* dst, const Term* terms, float scale,
-                                    std::size_t count) {
+BLUECOMM_TARGET_AVX2 void fold_f16c(std::byte* dst, const Term* terms,
+                                    const Factors& factors, std::size_t count) {
   std::array<const std::byte*, kTerms> in;
   std::array<float, kTerms> weight;
   for (std::size_t t = 0; t < kTerms; ++t) {
     in[t] = terms[t].data;
-    weight[t] = static_cast<float>(terms[t].weight);
+    weight[t] = static_cast<float>(factors.weight(terms[t]));
   }
+  const TwoFloats last(factors.last);
   std::size_t i = 0;
   for (; i + 8 <= count; i += 8) {
     __m256 sum{};
@@ -37,7 +38,8 @@ BLUECOMM_TARGET_AVX2 void fold_f16c(std::byte* dst, const Term* terms, float sca
                                          _mm256_cvtph_ps(_mm_loadu_si128(halves)));
       sum = t == 0 ? value : _mm256_add_ps(sum, value);
     }
-    sum = _mm256_mul_ps(_mm256_set1_ps(scale), sum);
+    sum = _mm256_add_ps(_mm256_mul_ps(_mm256_set1_ps(last.head), sum),
+                        _mm256_mul_ps(_mm256_set1_ps(last.tail), sum));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + 2 * i),
                      _mm256_cvtps_ph(sum, _MM_FROUND_TO_NEAREST_INT));
   }
@@ -47,19 +49,19 @@ BLUECOMM_TARGET_AVX2 void fold_f16c(std::byte* dst, const Term* terms, float sca
     for (std::size_t t = 1; t < kTerms; ++t) {
       sum += weight[t] * float16_to_float32(unaligned<std::uint16_t>(in[t])[i].value);
     }
-    unaligned<std::uint16_t>(dst)[i].value = float32_to_float16(scale * sum);
+    const float result = last.head * sum + last.tail * sum;
+    unaligned<std::uint16_t>(dst)[i].value = float32_to_float16(result);
   }
 }
 
 }  // namespace
 
 bool combine_float16(CpuLevel level, std::span<std::byte> dst,
-                     std::span<const Term> terms, double post_scale) noexcept {
+                     std::span<const Term> terms, const Factors& factors) noexcept {
   if (level == CpuLevel::kBaseline) return false;
   const auto try_size = [&]<std::size_t kIndex>() {
     if (terms.size() != kIndex + 1) return false;
-    fold_f16c<kIndex + 1>(dst.data(), terms.data(), static_cast<float>(post_scale),
-                          dst.size() / 2);
+    fold_f16c<kIndex + 1>(dst.data(), terms.data(), factors, dst.size() / 2);
     return true;
   };
   return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
@@ -70,7 +72,7 @@ bool combine_float16(CpuLevel level, std::span<std::byte> dst,
 #else
 
 bool combine_float16(CpuLevel, std::span<std::byte>, std::span<const Term>,
-                     double) noexcept {
+                     const Factors&) noexcept {
   return false;
 }
 

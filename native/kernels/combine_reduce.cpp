@@ -43,26 +43,27 @@ struct Multiply {
 template <typename Op>
 void reduce(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
             double post_scale, DType dtype) {
+  const Factors scaled{.last = {post_scale, 0.0}};
   switch (dtype) {
     case DType::kUInt8:
     case DType::kBool:  // 0 or 1: the minimum is `and`, the maximum is `or`
-      return fold<Plain<std::uint8_t>, Op, kFused>(level, dst, terms, 1.0);
+      return fold<Plain<std::uint8_t>, Op, kFused>(level, dst, terms, {});
     case DType::kInt8:
-      return fold<Plain<std::int8_t>, Op, kFused>(level, dst, terms, 1.0);
+      return fold<Plain<std::int8_t>, Op, kFused>(level, dst, terms, {});
     case DType::kInt16:
-      return fold<Plain<std::int16_t>, Op, kFused>(level, dst, terms, 1.0);
+      return fold<Plain<std::int16_t>, Op, kFused>(level, dst, terms, {});
     case DType::kInt32:
-      return fold<Plain<std::int32_t>, Op, kFused>(level, dst, terms, 1.0);
+      return fold<Plain<std::int32_t>, Op, kFused>(level, dst, terms, {});
     case DType::kInt64:
-      return fold<Plain<std::int64_t>, Op, kFused>(level, dst, terms, 1.0);
+      return fold<Plain<std::int64_t>, Op, kFused>(level, dst, terms, {});
     case DType::kFloat16:
-      return fold_many<Float16, Op, kFused>(level, dst, terms, post_scale);
+      return fold_many<Float16, Op, kFused>(level, dst, terms, scaled);
     case DType::kBfloat16:
-      return fold_many<Bfloat16, Op, kFused>(level, dst, terms, post_scale);
+      return fold_many<Bfloat16, Op, kFused>(level, dst, terms, scaled);
     case DType::kFloat32:
-      return fold<Plain<float>, Op, kFused>(level, dst, terms, post_scale);
+      return fold<Plain<float>, Op, kFused>(level, dst, terms, scaled);
     case DType::kFloat64:
-      return fold<Plain<double>, Op, kFused>(level, dst, terms, post_scale);
+      return fold<Plain<double>, Op, kFused>(level, dst, terms, scaled);
   }
 }
 

@@ -1,15 +1,18 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/combine.h"
 #include "kernels/combine_float16.h"
+#include "kernels/combine_float64.h"
+#include "kernels/factors.h"
 #include "kernels/fold.h"
 
 namespace bluecomm {
 namespace {
 
-// Number of terms that are read side by side. float32 becomes faster up to 8; other
-// types are rarer, and each additional number costs one loop per CPU level.
+// Number of terms that are read side by side. float32 and bfloat16 become faster up to
+// 8; other types are rarer, and each additional number costs one loop per CPU level.
 constexpr std::size_t kFusedFloat32 = 8;
 constexpr std::size_t kFused = 4;
 
@@ -26,6 +29,34 @@ struct Or {
   }
 };
 
+// A plain sum is computed in float32, all others in float64.
+void add_float32(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
+                 const Factors& factors) {
+  if (factors.has_none(terms)) {
+    return fold<Plain<float>, Add, kFusedFloat32>(level, dst, terms, factors);
+  }
+  if (terms.size() <= kFusedFloat32) {
+    return fold<WideFloat32, Add, kFusedFloat32>(level, dst, terms, factors);
+  }
+  fold_many<WideFloat32, Add, kFused>(level, dst, terms, factors);
+}
+
+void add_float16(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
+                 const Factors& factors) {
+  if (terms.size() <= kFusedFloat16 && combine_float16(level, dst, terms, factors)) {
+    return;
+  }
+  fold_many<Float16, Add, kFused>(level, dst, terms, factors);
+}
+
+void add_bfloat16(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
+                  const Factors& factors) {
+  if (terms.size() <= kFusedFloat32) {
+    return fold<Bfloat16, Add, kFusedFloat32>(level, dst, terms, factors);
+  }
+  fold_many<Bfloat16, Add, kFused>(level, dst, terms, factors);
+}
+
 }  // namespace
 
 void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,
@@ -34,27 +65,28 @@ void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,
   switch (dtype) {
     case DType::kUInt8:
     case DType::kInt8:
-      return fold<Plain<std::uint8_t>, Add, kFused>(level, dst, terms, 1.0);
+      return fold<Plain<std::uint8_t>, Add, kFused>(level, dst, terms, {});
     case DType::kInt16:
-      return fold<Plain<std::uint16_t>, Add, kFused>(level, dst, terms, 1.0);
+      return fold<Plain<std::uint16_t>, Add, kFused>(level, dst, terms, {});
     case DType::kInt32:
-      return fold<Plain<std::uint32_t>, Add, kFused>(level, dst, terms, 1.0);
+      return fold<Plain<std::uint32_t>, Add, kFused>(level, dst, terms, {});
     case DType::kInt64:
-      return fold<Plain<std::uint64_t>, Add, kFused>(level, dst, terms, 1.0);
+      return fold<Plain<std::uint64_t>, Add, kFused>(level, dst, terms, {});
     case DType::kBool:
-      return fold<Plain<std::uint8_t>, Or, kFused>(level, dst, terms, 1.0);
+      return fold<Plain<std::uint8_t>, Or, kFused>(level, dst, terms, {});
     case DType::kFloat16:
-      if (terms.size() <= kFusedFloat16 &&
-          combine_float16(level, dst, terms, post_scale)) {
-        return;
-      }
-      return fold_many<Float16, Add, kFusedFloat32>(level, dst, terms, post_scale);
+      return add_float16(level, dst, terms, factors_of(terms, post_scale));
     case DType::kBfloat16:
-      return fold<Bfloat16, Add, kFusedFloat32>(level, dst, terms, post_scale);
+      return add_bfloat16(level, dst, terms, factors_of(terms, post_scale));
     case DType::kFloat32:
-      return fold<Plain<float>, Add, kFusedFloat32>(level, dst, terms, post_scale);
-    case DType::kFloat64:
-      return fold<Plain<double>, Add, kFused>(level, dst, terms, post_scale);
+      return add_float32(level, dst, terms, factors_of(terms, post_scale));
+    case DType::kFloat64: {
+      const Factors factors{.last = {post_scale, 0.0}};
+      if (!factors.has_none(terms)) {
+        return combine_float64(level, dst, terms, post_scale);
+      }
+      return fold<Plain<double>, Add, kFused>(level, dst, terms, factors);
+    }
   }
 }
 

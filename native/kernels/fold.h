@@ -17,16 +17,19 @@
 #include "kernels/at_level.h"
 #include "kernels/combine.h"
 #include "kernels/convert.h"
+#include "kernels/factors.h"
 #include "kernels/half.h"
 #include "kernels/unaligned.h"
 
 namespace bluecomm {
 
-// A format defines how an item is stored and in which type it is computed.
+// A format defines how an item is stored and in which type it is computed. If that type
+// is float32, the last factor has two parts where the result is rounded again.
 template <typename T>
 struct Plain {
   using Item = T;
   using Value = T;
+  static constexpr bool kHasTwoParts = false;
   BLUECOMM_INLINE static T widen(T item) { return item; }
   BLUECOMM_INLINE static T narrow(T value) { return value; }
 };
@@ -35,6 +38,7 @@ struct Bfloat16 {
   using Item = std::uint16_t;
   using Value = float;
   static constexpr DType kDType = DType::kBfloat16;
+  static constexpr bool kHasTwoParts = true;
   BLUECOMM_INLINE static float widen(Item item) { return bfloat16_to_float32(item); }
   BLUECOMM_INLINE static Item narrow(float value) { return float32_to_bfloat16(value); }
 };
@@ -44,13 +48,24 @@ struct Float16 {
   using Item = std::uint16_t;
   using Value = float;
   static constexpr DType kDType = DType::kFloat16;
+  static constexpr bool kHasTwoParts = true;
 };
 
-// Folds exactly kTerms terms of `count` items. Integers ignore the weights and
-// post_scale. For floating types, a factor of 1 changes no bit and is free, because the
-// loop is bound by its loads.
+// float32 that is computed in float64.
+struct WideFloat32 {
+  using Item = float;
+  using Value = double;
+  static constexpr DType kDType = DType::kFloat32;
+  static constexpr bool kHasTwoParts = false;
+  BLUECOMM_INLINE static double widen(Item item) { return item; }
+  BLUECOMM_INLINE static Item narrow(double value) { return static_cast<Item>(value); }
+};
+
+// Folds exactly kTerms terms of `count` items. Integers ignore all factors. For
+// floating types, a factor of 1 changes no bit and is free, because the loop is bound
+// by its loads.
 template <typename Format, typename Op, std::size_t kTerms>
-void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, double post_scale,
+void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, const TwoPart& last,
                std::size_t count) {
   using Item = typename Format::Item;
   using Value = typename Format::Value;
@@ -61,7 +76,8 @@ void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, double post_sc
     in[t] = unaligned<Item>(terms[t].data);
     weight[t] = static_cast<Value>(terms[t].weight);
   }
-  const Value scale = static_cast<Value>(post_scale);
+  const Value factor = static_cast<Value>(last.value);
+  const TwoFloats factors(last);
   Unaligned<Item>* const out = unaligned<Item>(dst);
   at_level(level, [=]() BLUECOMM_INLINE {
     BLUECOMM_INDEPENDENT
@@ -73,7 +89,11 @@ void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, double post_sc
         if constexpr (kScaled) value = weight[t] * value;
         result = Op::apply(result, value);
       }
-      if constexpr (kScaled) result = scale * result;
+      if constexpr (Format::kHasTwoParts) {
+        result = factors.head * result + factors.tail * result;
+      } else if constexpr (kScaled) {
+        result = factor * result;
+      }
       out[i].value = Format::narrow(result);
     }
   });
@@ -82,11 +102,11 @@ void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, double post_sc
 // Folds 1 to kFused terms.
 template <typename Format, typename Op, std::size_t kFused>
 void fold_few(CpuLevel level, std::byte* dst, std::span<const Term> terms,
-              double post_scale, std::size_t count) {
+              const TwoPart& last, std::size_t count) {
   // Runs the loop that is made for kIndex + 1 terms, if there are as many.
   const auto try_size = [&]<std::size_t kIndex>() {
     if (terms.size() != kIndex + 1) return;
-    fold_loop<Format, Op, kIndex + 1>(level, dst, terms.data(), post_scale, count);
+    fold_loop<Format, Op, kIndex + 1>(level, dst, terms.data(), last, count);
   };
   [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
     (try_size.template operator()<kIndex>(), ...);
@@ -95,19 +115,54 @@ void fold_few(CpuLevel level, std::byte* dst, std::span<const Term> terms,
 
 inline constexpr std::size_t kFoldBlock = 512;  // items
 
+// Widened items, which will be narrowed again.
 template <typename Format>
-inline constexpr bool kIsHalf =
+struct Widened : Plain<typename Format::Value> {
+  static constexpr bool kHasTwoParts = Format::kHasTwoParts;
+};
+
+template <typename Format>
+inline constexpr bool kIsWidened =
     !std::is_same_v<typename Format::Item, typename Format::Value>;
+
+// Converts `count` items at `src` to the type in which they are computed.
+template <typename Format>
+void widen_block(CpuLevel level, typename Format::Value* dst, const std::byte* src,
+                 std::size_t count) {
+  using Item = typename Format::Item;
+  if constexpr (std::is_same_v<Item, std::uint16_t>) {
+    widen({dst, count}, {src, count * sizeof(Item)}, Format::kDType, level);
+  } else {
+    at_level(level, [=]() BLUECOMM_INLINE {
+      for (std::size_t i = 0; i < count; ++i) dst[i] = unaligned<Item>(src)[i].value;
+    });
+  }
+}
+
+template <typename Format>
+void narrow_block(CpuLevel level, std::byte* dst, const typename Format::Value* src,
+                  std::size_t count) {
+  using Item = typename Format::Item;
+  if constexpr (std::is_same_v<Item, std::uint16_t>) {
+    narrow({dst, count * sizeof(Item)}, {src, count}, Format::kDType, level);
+  } else {
+    at_level(level, [=]() BLUECOMM_INLINE {
+      for (std::size_t i = 0; i < count; ++i) {
+        unaligned<Item>(dst)[i].value = static_cast<Item>(src[i]);
+      }
+    });
+  }
+}
 
 // Folds any number of terms over one block; `offset` and `count` are in items. Partial
 // results are not stored in `dst`, because `dst` may be a term that is read later.
 template <typename Format, typename Op, std::size_t kFused>
 void fold_block(CpuLevel level, std::byte* dst, std::span<const Term> terms,
-                double post_scale, std::size_t offset, std::size_t count) {
+                const Factors& factors, std::size_t offset, std::size_t count) {
   using Value = typename Format::Value;
   constexpr std::size_t kItem = sizeof(typename Format::Item);
-  // float32 copies of a group's terms, for half formats only.
-  alignas(64) std::array<std::array<Value, kFoldBlock>, kIsHalf<Format> ? kFused : 1>
+  // Copies of a group's terms, for formats that are computed in another type.
+  alignas(64) std::array<std::array<Value, kFoldBlock>, kIsWidened<Format> ? kFused : 1>
       wide;
   const auto partial = std::as_writable_bytes(std::span(wide[0].data(), count));
   std::array<Term, kFused> group;
@@ -117,30 +172,32 @@ void fold_block(CpuLevel level, std::byte* dst, std::span<const Term> terms,
     if (next > 0) group[size++] = {partial.data(), 1.0};
     for (; size < kFused && next < terms.size(); ++size, ++next) {
       const std::byte* const data = terms[next].data + offset * kItem;
-      group[size] = {data, terms[next].weight};
-      if constexpr (kIsHalf<Format>) {
-        widen({wide[size].data(), count}, {data, count * kItem}, Format::kDType, level);
+      group[size] = {data, factors.weight(terms[next])};
+      if constexpr (kIsWidened<Format>) {
+        widen_block<Format>(level, wide[size].data(), data, count);
         group[size].data = reinterpret_cast<const std::byte*>(wide[size].data());
       }
     }
-    const bool last = next == terms.size();
-    std::byte* const out =
-        last && !kIsHalf<Format> ? dst + offset * kItem : partial.data();
-    fold_few<Plain<Value>, Op, kFused>(level, out, {group.data(), size},
-                                       last ? post_scale : 1.0, count);
+    const std::span<const Term> folded(group.data(), size);
+    if (next < terms.size()) {
+      fold_few<Plain<Value>, Op, kFused>(level, partial.data(), folded,
+                                         TwoPart{1.0, 0.0}, count);
+      continue;
+    }
+    std::byte* const out = kIsWidened<Format> ? partial.data() : dst + offset * kItem;
+    fold_few<Widened<Format>, Op, kFused>(level, out, folded, factors.last, count);
   }
-  if constexpr (kIsHalf<Format>) {
-    narrow({dst + offset * kItem, count * kItem}, {wide[0].data(), count},
-           Format::kDType, level);
+  if constexpr (kIsWidened<Format>) {
+    narrow_block<Format>(level, dst + offset * kItem, wide[0].data(), count);
   }
 }
 
 template <typename Format, typename Op, std::size_t kFused>
 void fold_many(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
-               double post_scale) {
+               const Factors& factors) {
   const std::size_t count = dst.size() / sizeof(typename Format::Item);
   for (std::size_t offset = 0; offset < count; offset += kFoldBlock) {
-    fold_block<Format, Op, kFused>(level, dst.data(), terms, post_scale, offset,
+    fold_block<Format, Op, kFused>(level, dst.data(), terms, factors, offset,
                                    std::min(kFoldBlock, count - offset));
   }
 }
@@ -148,11 +205,16 @@ void fold_many(CpuLevel level, std::span<std::byte> dst, std::span<const Term> t
 // Folds any number of terms.
 template <typename Format, typename Op, std::size_t kFused>
 void fold(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
-          double post_scale) {
+          const Factors& factors) {
   if (terms.size() > kFused) {
-    return fold_many<Format, Op, kFused>(level, dst, terms, post_scale);
+    return fold_many<Format, Op, kFused>(level, dst, terms, factors);
   }
-  fold_few<Format, Op, kFused>(level, dst.data(), terms, post_scale,
+  std::array<Term, kFused> weighted;
+  for (std::size_t t = 0; t < terms.size(); ++t) {
+    weighted[t] = {terms[t].data, factors.weight(terms[t])};
+  }
+  fold_few<Format, Op, kFused>(level, dst.data(), {weighted.data(), terms.size()},
+                               factors.last,
                                dst.size() / sizeof(typename Format::Item));
 }
 

@@ -107,6 +107,42 @@ TEST(neighbor_allreduce, without_in_neighbors_scales_a_copy) {
   }
 }
 
+// Each member averages with its `degree` predecessors. The weight is applied by the
+// receiver, as with a static topology, or by the sender.
+void check_agreement_is_kept(int n, int degree, DType dtype, bool at_sender) {
+  SimulatedWorld world(one_machine(n));
+  std::mt19937 random(n);
+  const double weight = 1.0 / (degree + 1);
+  for (int i = 0; i < n; ++i) {
+    world.set_tensor(i, dtype, {300}, 300 * item_size(dtype), i % 2 == 0);
+    if (i == 0) fill_random(world[0].input, dtype, ReduceOp::kSum, random);
+    std::copy(world[0].input.begin(), world[0].input.end(), world[i].input.begin());
+    Call& call = world[i].call;
+    call.kind = Kind::kNeighborAllreduce;
+    call.self_weight = weight;
+    for (int hop = 1; hop <= degree; ++hop) {
+      call.sources.emplace_back((i + n - hop) % n, at_sender ? 1.0 : weight);
+      call.destinations.emplace_back((i + hop) % n, at_sender ? weight : 1.0);
+    }
+  }
+  const std::vector<std::byte> agreed = world[0].input;
+  world.plan();
+  world.run(1);
+  for (int i = 0; i < n; ++i) CHECK(world[i].result == agreed);
+}
+
+TEST(neighbor_allreduce, keeps_what_all_members_agree_on) {
+  for (DType dtype : kEveryDType) {
+    if (!is_floating(dtype)) continue;
+    for (int n = 2; n <= 17; ++n) {
+      for (bool at_sender : {false, true}) {
+        check_agreement_is_kept(n, n - 1, dtype, at_sender);
+        check_agreement_is_kept(n, n / 2, dtype, at_sender);
+      }
+    }
+  }
+}
+
 TEST(neighbor_allreduce, sums_integers) {
   const Matrix ring{{1, 0, 1}, {1, 1, 0}, {0, 1, 1}};
   for (bool in_place : {false, true}) {

@@ -31,7 +31,11 @@ void set_item(std::byte* data, std::size_t index, T value) {
   std::memcpy(data + index * sizeof(T), &value, sizeof(T));
 }
 
-// Folds one item of floating type V; `read(t)` is the item of term t.
+constexpr bool is_sum(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kAverage || op == ReduceOp::kAdasum;
+}
+
+// Folds one item of floating type V without sums; `read(t)` is the item of term t.
 template <typename V, typename Read>
 V fold_floating(std::span<const Term> terms, ReduceOp op, double post_scale,
                 Read read) {
@@ -39,24 +43,68 @@ V fold_floating(std::span<const Term> terms, ReduceOp op, double post_scale,
   for (std::size_t t = 1; t < terms.size(); ++t) {
     const V value = static_cast<V>(terms[t].weight) * read(t);
     const bool any_nan = std::isnan(result) || std::isnan(value);
-    switch (op) {
-      case ReduceOp::kSum:
-      case ReduceOp::kAverage:
-      case ReduceOp::kAdasum:
-        result = result + value;
-        break;
-      case ReduceOp::kMin:
-        result = any_nan ? result + value : (value < result ? value : result);
-        break;
-      case ReduceOp::kMax:
-        result = any_nan ? result + value : (value > result ? value : result);
-        break;
-      case ReduceOp::kProduct:
-        result = result * value;
-        break;
+    if (op == ReduceOp::kProduct) {
+      result = result * value;
+    } else if (any_nan) {
+      result = result + value;
+    } else if (op == ReduceOp::kMin ? value < result : value > result) {
+      result = value;
     }
   }
   return static_cast<V>(post_scale) * result;
+}
+
+// A number with a precision of at least 113 bits, and a wider range than float64.
+using Exact = __float128;
+
+inline Exact exact_factor(double factor) {
+  const double m = std::nearbyint(1.0 / factor);
+  return 1.0 / m == factor ? Exact(1) / m : Exact(factor);
+}
+
+// Sums one item as exactly as possible. Terms with one weight are summed first.
+template <typename Read>
+Exact sum_exactly(std::span<const Term> terms, double post_scale, Read read) {
+  bool is_uniform = true;
+  Exact total = 0;
+  Exact sum = 0;
+  Exact plain = 0;
+  for (std::size_t t = 0; t < terms.size(); ++t) {
+    const Exact weight = exact_factor(terms[t].weight * post_scale);
+    is_uniform = is_uniform && terms[t].weight == terms[0].weight;
+    total += weight;
+    // A sum of zeros has their sign.
+    const Exact item = read(t);
+    sum = t == 0 ? weight * item : sum + weight * item;
+    plain = t == 0 ? item : plain + item;
+  }
+  if (is_uniform) return plain * exact_factor(terms[0].weight * post_scale);
+  const double excess = static_cast<double>(total - 1);
+  return std::abs(excess) < 1e-14 ? sum / total : sum;
+}
+
+// Sums one item in type V, in the order of the terms.
+template <typename V, typename Read>
+V sum_in_order(std::span<const Term> terms, double post_scale, Read read) {
+  bool is_uniform = true;
+  V sum = static_cast<V>(terms[0].weight) * read(0);
+  V plain = read(0);
+  for (std::size_t t = 1; t < terms.size(); ++t) {
+    is_uniform = is_uniform && terms[t].weight == terms[0].weight;
+    sum += static_cast<V>(terms[t].weight) * read(t);
+    plain += read(t);
+  }
+  if (!is_uniform) {
+    return static_cast<V>(static_cast<Exact>(post_scale) * static_cast<Exact>(sum));
+  }
+  const Exact factor = exact_factor(terms[0].weight * post_scale);
+  return static_cast<V>(factor * static_cast<Exact>(plain));
+}
+
+inline bool is_plain(std::span<const Term> terms, double post_scale) {
+  bool is_plain = post_scale == 1.0;
+  for (const Term& term : terms) is_plain = is_plain && term.weight == 1.0;
+  return is_plain;
 }
 
 // Folds one item of integer type V, by 64-bit arithmetic modulo 2^64.
@@ -97,12 +145,27 @@ inline bool fold_bool(std::span<const Term> terms, ReduceOp op, std::size_t inde
   return result;
 }
 
+template <typename Read>
+float fold_half(std::span<const Term> terms, ReduceOp op, double post_scale,
+                Read read) {
+  if (is_sum(op)) return sum_in_order<float>(terms, post_scale, read);
+  return fold_floating<float>(terms, op, post_scale, read);
+}
+
 template <typename V>
 void put_floating(std::byte* out, std::span<const Term> terms, ReduceOp op,
                   double post_scale, std::size_t i) {
-  set_item(out, i, fold_floating<V>(terms, op, post_scale, [&](std::size_t t) {
-             return item_at<V>(terms[t].data, i);
-           }));
+  const auto read = [&](std::size_t t) { return item_at<V>(terms[t].data, i); };
+  if (!is_sum(op))
+    return set_item(out, i, fold_floating<V>(terms, op, post_scale, read));
+  if (is_plain(terms, post_scale)) {
+    return set_item(out, i, sum_in_order<V>(terms, post_scale, read));
+  }
+  if constexpr (std::is_same_v<V, float>) {
+    return set_item(out, i,
+                    static_cast<V>(sum_in_order<double>(terms, post_scale, read)));
+  }
+  set_item(out, i, static_cast<V>(sum_exactly(terms, post_scale, read)));
 }
 
 template <typename V>
@@ -136,14 +199,14 @@ inline void put_item(std::byte* out, std::span<const Term> terms, ReduceOp op,
       const auto read = [&](std::size_t t) {
         return float16_to_float32(item_at<std::uint16_t>(terms[t].data, i));
       };
-      const float result = fold_floating<float>(terms, op, post_scale, read);
+      const float result = fold_half(terms, op, post_scale, read);
       return set_item(out, i, float32_to_float16(result));
     }
     case DType::kBfloat16: {
       const auto read = [&](std::size_t t) {
         return bfloat16_to_float32(item_at<std::uint16_t>(terms[t].data, i));
       };
-      const float result = fold_floating<float>(terms, op, post_scale, read);
+      const float result = fold_half(terms, op, post_scale, read);
       return set_item(out, i, float32_to_bfloat16(result));
     }
   }
