@@ -454,5 +454,7 @@ class World:
             return
         with self._closing():
             self._engine.close(_CLOSE_TIMEOUT_S if orderly else 0.0)
+            if late := self._engine.take_late_failure():
+                _log.warning("rank %d ends, but %s", self.rank, late.text)
             if orderly:
                 self.rendezvous.goodbye()

@@ -227,6 +227,7 @@ void register_engine(py::module_& module) {
           arg("request"), arg("seconds"))
       .def("pending", &pending)
       .def("peer_lost", unlocked(&Engine::peer_lost), arg("rank"), arg("text"))
+      .def("take_late_failure", unlocked(&Engine::take_late_failure))
       .def("stats", &stats)
       .def("reset_stats", unlocked(&Engine::reset_stats))
       .def("suspend", unlocked(&Engine::suspend))

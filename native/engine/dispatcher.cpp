@@ -100,8 +100,10 @@ RequestId Dispatcher::submit(Call call) {
       matching_.next_sequence(call.group->id, name_hash(call));
   const Envelope envelope =
       make_envelope(call, plan.algorithm, job_, config_.epoch, sequence);
+  OperationHost* const host = this;
   auto operation =
-      std::make_shared<Operation>(id, std::move(call), std::move(plan), envelope);
+      std::make_shared<Operation>(id, std::move(call), std::move(plan), envelope, host);
+  if (auto late = late_failures_.take()) operation->carry(std::move(*late));
   now_ = operation->started();
   requests_.add(operation);
   const bool must_wait = matching_.add(operation);
@@ -130,10 +132,6 @@ void Dispatcher::start(Operation& operation) {
                    {Code::kInternal, operation.label() + ": " + broken_, -1});
     return;
   }
-  if (const auto late = late_failures_.extract(key.group)) {
-    fail_operation(operation, late.mapped());
-    return;
-  }
   if (const std::optional<Status> abort = matching_.abort_of(key)) {
     fail_operation(operation, *abort);
     return;
@@ -144,7 +142,7 @@ void Dispatcher::start(Operation& operation) {
     fail_thrown(operation, error);
     return;
   }
-  advance(operation);
+  poll_operation(operation);
 }
 
 // --- Receiving -----------------------------------------------------------------------
@@ -199,7 +197,10 @@ void Dispatcher::match(int peer, const Envelope& envelope,
   }
   switch (matching_.standing(envelope.key)) {
     case Matching::Standing::kFuture:
-      matching_.keep({peer, envelope, std::move(message)});
+      // If the call has failed at a peer, it will fail here without its messages.
+      if (!matching_.abort_of(envelope.key)) {
+        matching_.keep({peer, envelope, std::move(message)});
+      }
       return;
     case Matching::Standing::kUnfinished:
     case Matching::Standing::kPast:
@@ -226,11 +227,9 @@ bool Dispatcher::poll() {
   if (read_arrivals()) changed = true;
   const auto& active = requests_.active();
   for (std::size_t i = 0; i < active.size();) {
-    const std::shared_ptr<BaseRequest> request = active[i];
-    if (is_operation(request->kind()) && advance(static_cast<Operation&>(*request))) {
-      changed = true;
-    }
-    if (i < active.size() && active[i] == request) ++i;
+    BaseRequest* const request = active[i].get();
+    if (request->poll()) changed = true;
+    if (i < active.size() && active[i].get() == request) ++i;
   }
   if (windows_.poll(peers_.gone())) changed = true;
   if (expire_requests(now_)) changed = true;
@@ -238,7 +237,7 @@ bool Dispatcher::poll() {
   return changed;
 }
 
-bool Dispatcher::advance(Operation& operation) {
+bool Dispatcher::poll_operation(Operation& operation) {
   const Clock::time_point begin = stats_.records() ? Clock::now() : now_;
   bool changed = false;
   try {
@@ -273,6 +272,7 @@ void Dispatcher::end(Operation& operation) {
       for_each_message(operation.plan(), visit);
     });
   }
+  operation.raise_carried();
   requests_.end(operation);
   if (const std::shared_ptr<Operation> next = matching_.remove(operation)) start(*next);
 }
@@ -314,8 +314,7 @@ void Dispatcher::close() {
   closing_ = true;
   const std::string why =
       "cut short, because rank " + std::to_string(config_.rank) + " shut down";
-  fail_operations(Code::kClosed, why, config_.rank);
-  windows_.close(why);
+  fail_all(Code::kClosed, why, config_.rank);
   for_transports([](Transport& one) { one.close(); });
 }
 
@@ -326,9 +325,9 @@ void Dispatcher::release_backends() {
 void Dispatcher::free() {
   if (requests_.outstanding()) windows_.close("the engine ended");
   while (requests_.outstanding()) {
-    Operation& operation = static_cast<Operation&>(*requests_.active().front());
-    operation.finish({Code::kClosed, operation.label() + ": the engine ended", -1});
-    requests_.end(operation);
+    BaseRequest& request = *requests_.active().front();
+    request.finish({Code::kClosed, request.label() + ": the engine ended", -1});
+    requests_.end(request);
   }
   matching_ = Matching();
   arrived_.clear();

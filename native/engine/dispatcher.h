@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "common/status.h"
 #include "engine/collectives/tuning.h"
 #include "engine/engine_peers.h"
+#include "engine/late_failures.h"
 #include "engine/matching.h"
 #include "engine/operation.h"
 #include "engine/peers.h"
@@ -73,7 +75,7 @@ struct EngineConfig {
 //
 // It has no thread and never waits: each call does what is possible now. Guarded by the
 // engine's progress lock, except next_request_id() and wait_stats().
-class Dispatcher final : private Receiver {
+class Dispatcher final : private Receiver, private OperationHost {
  public:
   Dispatcher(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports);
   ~Dispatcher();
@@ -109,12 +111,15 @@ class Dispatcher final : private Receiver {
 
   // Fails a request, unless it is done.
   void fail(RequestId id, Status status);
-  // Fails all operations with the text `label: text`.
-  void fail_operations(Code code, const std::string& text, int rank);
+  // Fails all requests because of `text`, and the requests about windows that are
+  // started later.
+  void fail_all(Code code, const std::string& text, int rank);
   void peer_lost(int rank, std::string text);
   std::vector<PendingRequest> pending() const;
   Stats stats() const;
   void reset_stats();
+  // Removes and returns the failures that no operation has raised; see LateFailures.
+  std::optional<Status> take_late_failure() { return late_failures_.take(); }
   RequestId next_request_id() { return requests_.next_id(); }
   WaitStats& wait_stats() { return stats_; }
   WindowService& windows() { return windows_; }
@@ -154,17 +159,21 @@ class Dispatcher final : private Receiver {
   void start(Operation& operation);
   bool read_arrivals();
   void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
-  bool advance(Operation& operation);
   void end(Operation& operation);
+
+  // OperationHost.
+  bool poll_operation(Operation& operation) override;
+  void fail_operation(Operation& operation, Status status) override;
+  void expire_operation(Operation& operation) override;
 
   // dispatcher_failures.cpp
   void for_transports(const std::function<void(Transport&)>& body);
   void fail_thrown(Operation& operation, const std::exception& error);
-  void fail_operation(Operation& operation, Status status);
   void send_abort(int peer, const Envelope& call, const Status& status);
   void fail_mismatch(Operation& operation, int peer, const Envelope& theirs);
   void fail_unexpected(int peer, const Envelope& theirs);
   void fail_forgotten(Operation& operation, int peer);
+  void add_late_failure(const std::string& where, Status status);
   void handle_abort(int peer, const Envelope& envelope, std::string text);
   bool read_aborts();
   bool has_abort(int peer, const Key& key) const;
@@ -189,9 +198,7 @@ class Dispatcher final : private Receiver {
   WindowService windows_;
   std::vector<ChannelStats> counted_before_;  // by rank, at the last reset_stats()
   Clock::time_point now_;                     // the start of this turn
-  // Failures of calls that have already ended on this rank, by group: the next call of
-  // the group raises them.
-  std::unordered_map<std::uint64_t, Status> late_failures_;
+  LateFailures late_failures_;
   struct Arrived {
     int peer;
     std::unique_ptr<Incoming> message;

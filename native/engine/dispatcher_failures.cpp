@@ -3,9 +3,10 @@
 //
 // The rank that finds a failure ends its own operation and sends ABORT(key, code, text)
 // to all ranks that take part in it, so that all raise the same error. An ABORT that
-// arrives before the call is kept for it; one that arrives after the call has ended is
-// raised by the next call of the group. In neighbor operations each rank passes the
-// ABORT on to its own neighbors, because they are not all neighbors of the first rank.
+// arrives before the call is kept for it. If the call has already succeeded here, the
+// next operation that the program starts raises the error once it has ended itself. In
+// neighbor operations each rank passes the ABORT on to its own neighbors, because they
+// are not all neighbors of the first rank.
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -30,24 +31,15 @@ std::string_view shorten(std::string_view text, std::size_t limit) {
 
 void Dispatcher::fail(RequestId id, Status status) {
   BaseRequest& request = *requests_.at(id);
-  if (request.done()) return;
-  if (is_operation(request.kind())) {
-    fail_operation(static_cast<Operation&>(request), std::move(status));
-  } else {
-    windows_.fail(static_cast<WindowRequest&>(request), status);
-  }
+  if (!request.done()) request.abort(std::move(status));
 }
 
-void Dispatcher::fail_operations(Code code, const std::string& text, int rank) {
-  const auto& active = requests_.active();
+void Dispatcher::fail_all(Code code, const std::string& text, int rank) {
+  windows_.close(text);
   // Ending an operation may start the next one of its name, which fails in turn.
-  for (std::size_t i = 0; i < active.size();) {
-    if (!is_operation(active[i]->kind())) {
-      ++i;
-      continue;
-    }
-    Operation& operation = static_cast<Operation&>(*active[i]);
-    fail_operation(operation, {code, operation.label() + ": " + text, rank});
+  while (requests_.outstanding()) {
+    BaseRequest& request = *requests_.active().front();
+    request.abort({code, request.label() + ": " + text, rank});
   }
 }
 
@@ -108,8 +100,7 @@ void Dispatcher::for_transports(const std::function<void(Transport&)>& body) {
                 " cannot communicate any more, because its transport " +
                 std::string(broken_transports_.back()->name()) +
                 " failed: " + error.what();
-      fail_operations(Code::kInternal, broken_, -1);
-      windows_.close(broken_);
+      fail_all(Code::kInternal, broken_, -1);
     }
   }
 }
@@ -147,7 +138,7 @@ void Dispatcher::fail_unexpected(int peer, const Envelope& theirs) {
     fail_operation(*operation, status);
   } else {
     matching_.remember_failure(theirs.key);
-    late_failures_.try_emplace(theirs.key.group, status);
+    add_late_failure("", status);
   }
   send_abort(peer, theirs, status);
 }
@@ -218,10 +209,19 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
       matching_.remember_failure(key);
       // A peer that shuts down after this rank's call has ended does no harm.
       if (status.code != Code::kClosed) {
-        late_failures_.try_emplace(key.group, std::move(status));
+        add_late_failure(" on " + peers_.describe_rank(peer), std::move(status));
       }
       return;
   }
+}
+
+// Notes the failure of an operation that has succeeded on this rank. `where` is empty
+// or a text such as " on rank 1 (hostB)".
+void Dispatcher::add_late_failure(const std::string& where, Status status) {
+  status.text = "an earlier operation failed" + where + " after rank " +
+                std::to_string(config_.rank) +
+                " had finished its part of it: " + status.text;
+  late_failures_.add(std::move(status));
 }
 
 // --- Time and loss -------------------------------------------------------------------
@@ -243,9 +243,9 @@ Status Dispatcher::timeout_status(const Operation& operation) const {
     blamed = unfinished.not_taken.front();
   }
   if (blamed >= 0) {
-    for (const Envelope& call : matching_.announced_by(blamed, 1)) {
+    if (const auto call = matching_.announced_by(blamed)) {
       text += "; " + peers_.describe_rank(blamed) + " has called " +
-              describe_operation(call, call.name_text()) +
+              describe_operation(*call, call->name_text()) +
               ", which this rank has not called yet";
     }
   }
@@ -255,15 +255,14 @@ Status Dispatcher::timeout_status(const Operation& operation) const {
 bool Dispatcher::expire_requests(Clock::time_point now) {
   const auto expired = requests_.expired(now);
   for (const std::shared_ptr<BaseRequest>& request : expired) {
-    if (request->done()) continue;  // ended by the failure of another request
-    if (is_operation(request->kind())) {
-      Operation& operation = static_cast<Operation&>(*request);
-      fail_operation(operation, timeout_status(operation));
-    } else {
-      windows_.expire(static_cast<WindowRequest&>(*request));
-    }
+    // The failure of another request may have ended this one.
+    if (!request->done()) request->expire();
   }
   return !expired.empty();
+}
+
+void Dispatcher::expire_operation(Operation& operation) {
+  fail_operation(operation, timeout_status(operation));
 }
 
 bool Dispatcher::fail_gone(Clock::time_point now) {
@@ -273,24 +272,18 @@ bool Dispatcher::fail_gone(Clock::time_point now) {
     const bool finished = peers_.state(rank) == Peers::State::kFinished;
     const auto& active = requests_.active();
     for (std::size_t i = 0; i < active.size();) {
-      const std::shared_ptr<BaseRequest> request = active[i];
-      if (!is_operation(request->kind())) {  // WindowService fails its parts
-        ++i;
-        continue;
-      }
-      auto* const operation = static_cast<Operation*>(request.get());
+      BaseRequest& request = *active[i];
       const Clock::time_point grace =
-          finished ? std::max(peers_.grace_until(rank),
-                              operation->started() + Peers::kFarewell)
-                   : peers_.grace_until(rank);
-      if (now < grace || operation->state() == Operation::State::kQueued ||
-          !operation->needs(rank)) {
+          finished
+              ? std::max(peers_.grace_until(rank), request.started() + Peers::kFarewell)
+              : peers_.grace_until(rank);
+      if (now < grace || request.state() == BaseRequest::State::kQueued ||
+          !request.needs(rank)) {
         ++i;
         continue;
       }
-      fail_operation(
-          *operation,
-          {Code::kPeerLost, operation->label() + ": " + peers_.reason(rank), rank});
+      request.abort(
+          {Code::kPeerLost, request.label() + ": " + peers_.reason(rank), rank});
       changed = true;
     }
   }

@@ -1,6 +1,4 @@
 // Reports about requests and peers, for the program and the monitor.
-#include <algorithm>
-#include <set>
 #include <utility>
 
 #include "engine/dispatcher.h"
@@ -20,22 +18,11 @@ std::vector<PendingRequest> Dispatcher::pending() const {
     one.kind = request->kind_name();
     one.name = request->name();
     one.age_s = std::chrono::duration<double>(now - request->started()).count();
-    std::set<int> waiting_for;
-    if (is_operation(request->kind())) {
-      const Operation::Unfinished unfinished =
-          static_cast<const Operation&>(*request).unfinished();
-      waiting_for.insert(unfinished.not_taken.begin(), unfinished.not_taken.end());
-      for (const Missing& missing : unfinished.missing)
-        waiting_for.insert(missing.peer);
-      one.received_bytes = unfinished.received;
-      one.expected_bytes = unfinished.expected;
-    } else {
-      WindowService::Awaited awaited =
-          windows_.awaited(static_cast<const WindowRequest&>(*request));
-      waiting_for = std::move(awaited.ranks);
-      one.wish = std::move(awaited.wish);
-    }
-    one.waiting_for.assign(waiting_for.begin(), waiting_for.end());
+    BaseRequest::Awaited awaited = request->awaited();
+    one.waiting_for.assign(awaited.ranks.begin(), awaited.ranks.end());
+    one.wish = std::move(awaited.wish);
+    one.received_bytes = awaited.received_bytes;
+    one.expected_bytes = awaited.expected_bytes;
   }
   return list;
 }

@@ -183,6 +183,10 @@ void Engine::peer_lost(int rank, std::string text) {
   });
 }
 
+std::optional<Status> Engine::take_late_failure() {
+  return progress_.with_lock([&] { return dispatcher_.take_late_failure(); });
+}
+
 Stats Engine::stats() {
   return progress_.with_lock([&] { return dispatcher_.stats(); });
 }
@@ -237,8 +241,7 @@ bool Engine::poll() {
     return dispatcher_.poll();
   } catch (const std::exception& error) {
     // It is unknown which messages have been processed.
-    dispatcher_.fail_operations(Code::kInternal, error.what(), -1);
-    dispatcher_.windows().close(error.what());
+    dispatcher_.fail_all(Code::kInternal, error.what(), -1);
     return true;
   }
 }

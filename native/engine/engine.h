@@ -81,6 +81,8 @@ class Engine final : public WindowHost, private Work {
   void extend_deadline(RequestId id, Clock::duration time);
   std::vector<PendingRequest> pending();
   void peer_lost(int rank, std::string text);
+  // See Dispatcher. Works after close(), too.
+  std::optional<Status> take_late_failure();
   Stats stats();
   void reset_stats();
 

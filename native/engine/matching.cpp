@@ -53,6 +53,7 @@ Matching::Standing Matching::standing(const Key& key) const {
 }
 
 void Matching::keep(Unmatched message) {
+  message.order = kept_++;
   unmatched_[message.envelope.key].push_back(std::move(message));
 }
 
@@ -64,20 +65,20 @@ std::vector<Unmatched> Matching::take(const Key& key) {
   return messages;
 }
 
-std::vector<Envelope> Matching::announced_by(int peer, std::size_t limit) const {
-  std::vector<Envelope> calls;
+std::optional<Envelope> Matching::announced_by(int peer) const {
+  const Unmatched* first = nullptr;
   for (const auto& [key, messages] : unmatched_) {
     for (const Unmatched& one : messages) {
-      if (one.peer != peer || calls.size() == limit) continue;
-      calls.push_back(one.envelope);
-      break;
+      if (one.peer != peer) continue;
+      if (first == nullptr || one.order < first->order) first = &one;
     }
   }
-  return calls;
+  return first == nullptr ? std::nullopt : std::optional<Envelope>(first->envelope);
 }
 
 void Matching::keep_abort(const Key& key, Status status) {
   aborts_.insert(key, std::move(status));
+  unmatched_.erase(key);
 }
 
 std::optional<Status> Matching::abort_of(const Key& key) const {

@@ -19,6 +19,7 @@ struct Unmatched {
   int peer;
   Envelope envelope;
   std::unique_ptr<Incoming> message;
+  std::uint64_t order = 0;  // grows from message to message; set by Matching
 };
 
 // Finds the call that a message belongs to, by its key, so that calls and messages may
@@ -48,10 +49,11 @@ class Matching {
 
   void keep(Unmatched message);
   std::vector<Unmatched> take(const Key& key);
-  // Returns calls that `peer` has made and this rank has not, for error texts.
-  std::vector<Envelope> announced_by(int peer, std::size_t limit) const;
+  // Returns the first call that `peer` has made and this rank has not, for error texts.
+  std::optional<Envelope> announced_by(int peer) const;
 
   // Keep and return failures that peers reported before the call was made on this rank.
+  // The messages of a failed call are dropped.
   void keep_abort(const Key& key, Status status);
   std::optional<Status> abort_of(const Key& key) const;
 
@@ -71,6 +73,7 @@ class Matching {
 
   std::unordered_map<Key, Line, KeyHash> lines_;
   std::unordered_map<Key, std::vector<Unmatched>, KeyHash> unmatched_;
+  std::uint64_t kept_ = 0;  // number of messages that keep() has taken
   RecentMap<Key, Status, KeyHash> aborts_{kRemembered};
   RecentMap<Key, bool, KeyHash> failed_{kRemembered};
 };

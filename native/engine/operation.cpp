@@ -9,13 +9,15 @@
 
 namespace bluecomm {
 
-Operation::Operation(RequestId id, Call call, Plan plan, const Envelope& envelope)
+Operation::Operation(RequestId id, Call call, Plan plan, const Envelope& envelope,
+                     OperationHost* host)
     : BaseRequest(id, request_kind(call.kind),
                   call.group->ranks[static_cast<std::size_t>(call.group->me)],
                   State::kQueued, call.deadline),
       call_(std::move(call)),
       plan_(std::move(plan)),
-      envelope_(envelope) {}
+      envelope_(envelope),
+      host_(host) {}
 
 void Operation::start(std::span<Channel* const> channels) {
   channels_ = channels;
@@ -186,6 +188,26 @@ void Operation::finish(Status status) {
   early_.clear();
   gathers_.clear();
   sends_ = PendingSends();
+}
+
+void Operation::raise_carried() {
+  if (!carried_) return;
+  if (status_.ok()) {
+    status_ = std::move(*carried_);
+    status_.text = label() + " was carried out; " + status_.text;
+  } else {
+    if (!status_.text.ends_with('.')) status_.text += '.';
+    status_.text += " Before it, " + carried_->text;
+  }
+  carried_.reset();
+}
+
+BaseRequest::Awaited Operation::awaited() const {
+  const Unfinished now = unfinished();
+  Awaited awaited{
+      {now.not_taken.begin(), now.not_taken.end()}, "", now.received, now.expected};
+  for (const Missing& missing : now.missing) awaited.ranks.insert(missing.peer);
+  return awaited;
 }
 
 Operation::Unfinished Operation::unfinished() const {

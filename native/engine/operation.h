@@ -30,6 +30,19 @@ struct Result {
   std::vector<std::int64_t> rows;
 };
 
+class Operation;
+
+// The dispatcher, as its operations use it.
+class OperationHost {
+ public:
+  virtual bool poll_operation(Operation& operation) = 0;
+  virtual void fail_operation(Operation& operation, Status status) = 0;
+  virtual void expire_operation(Operation& operation) = 0;
+
+ protected:
+  ~OperationHost() = default;
+};
+
 // One call of an operation on this rank: executes its plan. docs/data-plane.md
 // describes its states. Guarded by the progress lock.
 class Operation final : public BaseRequest {
@@ -38,8 +51,10 @@ class Operation final : public BaseRequest {
   // it.
   enum class Delivery { kTaken, kUnexpected };
 
-  // `plan` was made from `call` and may refer to its memory, but not to `call`.
-  Operation(RequestId id, Call call, Plan plan, const Envelope& envelope);
+  // `plan` was made from `call` and may refer to its memory, but not to `call`. `host`
+  // is used by poll(), abort() and expire() only.
+  Operation(RequestId id, Call call, Plan plan, const Envelope& envelope,
+            OperationHost* host);
 
   std::string_view kind_name() const override {
     return bluecomm::kind_name(call_.kind);
@@ -49,6 +64,15 @@ class Operation final : public BaseRequest {
     return {call_.group->id, envelope_.key.sequence, call_.input.size()};
   }
   bool holds_memory() const override { return lease_.has_tenants(); }
+  Awaited awaited() const override;
+  bool poll() override { return host_->poll_operation(*this); }
+  void abort(Status status) override {
+    host_->fail_operation(*this, std::move(status));
+  }
+  void expire() override { host_->expire_operation(*this); }
+  // Cancels the messages of the call.
+  void finish(Status status) override;
+  bool needs(int peer) const override;
 
   const Call& call() const { return call_; }
   const Envelope& envelope() const { return envelope_; }
@@ -74,8 +98,11 @@ class Operation final : public BaseRequest {
   // The reason why this call cannot continue, found by deliver() or advance().
   const std::optional<Status>& error() const { return error_; }
 
-  // Ends the call with a status and cancels its messages.
-  void finish(Status status);
+  // Makes this call raise the failure of an earlier one when it has ended.
+  void carry(Status failure) { carried_ = std::move(failure); }
+  // Changes the status of a call that is done to the failure that it carries, or adds
+  // that failure's text if the call has failed itself.
+  void raise_carried();
 
   // The messages that the running phase still waits for.
   struct Unfinished {
@@ -85,8 +112,6 @@ class Operation final : public BaseRequest {
     std::size_t expected = 0;
   };
   Unfinished unfinished() const;
-  // Returns whether this call cannot end without `peer`.
-  bool needs(int peer) const;
   // Returns whether the header of some message of `peer` has not arrived.
   bool awaits_header(int peer) const;
   // Returns a peer without which nothing can be done now, or -1.
@@ -119,6 +144,8 @@ class Operation final : public BaseRequest {
   Call call_;
   Plan plan_;
   const Envelope envelope_;
+  OperationHost* const host_;
+  std::optional<Status> carried_;
   std::optional<Status> error_;
   Result result_;
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -48,6 +49,9 @@ struct WaitNotes {
 // Base class of everything that a program can start and wait for: operations and calls
 // about windows. docs/data-plane.md describes the life of a request.
 //
+// poll(), abort() and expire() may end the request, which its RequestTable keeps until
+// release().
+//
 // A request in a RequestTable is guarded by the engine's progress lock. Id, kind, name,
 // rank and start never change and may be read without it.
 class BaseRequest {
@@ -83,6 +87,29 @@ class BaseRequest {
 
   Clock::time_point deadline() const { return deadline_; }
   void set_deadline(Clock::time_point deadline) { deadline_ = deadline; }
+
+  // The ranks that a request waits for.
+  struct Awaited {
+    std::set<int> ranks;
+    // The action that is expected of those ranks, such as "to answer"; empty if they
+    // have to take part in the operation.
+    std::string wish;
+    std::size_t received_bytes = 0;
+    std::size_t expected_bytes = 0;
+  };
+  virtual Awaited awaited() const = 0;
+
+  // Does what is possible now without a new message. Returns whether anything changed.
+  virtual bool poll() { return false; }
+  // Ends the request with a failure, and tells the peers that take part in it. Call it
+  // only before the request is done.
+  virtual void abort(Status status) = 0;
+  // Ends the request because its deadline has passed. Call it only before it is done.
+  virtual void expire() = 0;
+  // Ends the request on this rank, without a message to any peer.
+  virtual void finish(Status status) = 0;
+  // Returns whether the whole request must fail if `rank` is lost.
+  virtual bool needs(int /*rank*/) const { return false; }
 
   // Returns whether a transport reads memory of the request. It may do so even after
   // the request has failed.

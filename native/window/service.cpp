@@ -169,15 +169,15 @@ void WindowService::unlock(const WindowPtr& window, int owner, RequestId id) {
 
 void WindowService::start(const RequestPtr& request, std::vector<Part> parts) {
   requests_.add(request);
-  request->expect_parts(parts.size());
-  if (parts.empty()) {
-    finish(*request, -1);
-    return;
+  std::vector<RequestId> numbers;
+  numbers.reserve(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    numbers.push_back(i == 0 ? request->id() : requests_.next_id());
   }
-  RequestId number = request->id();
-  for (Part& part : parts) {
-    add_part(number, std::move(part));
-    number = requests_.next_id();
+  request->enter(*this, numbers);
+  if (parts.empty()) finish(*request, -1);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    add_part(numbers[i], std::move(parts[i]));
   }
 }
 
@@ -239,7 +239,7 @@ void WindowService::end_part(RequestId number, Status status) {
     return is_answer(one->message().action) && one->message().request == number;
   });
   if (status.ok()) note_exchange(part);
-  if (part.request->end_part(std::move(status))) {
+  if (part.request->end_part(number, std::move(status))) {
     const int awaited = part.holder >= 0 ? part.holder : part.peer;
     finish(*part.request, awaited == rank_ ? -1 : awaited);
   }
@@ -301,10 +301,10 @@ std::string WindowService::timeout_text(const Part& part) const {
   return text + "no answer from " + peer + " within " + limit;
 }
 
-WindowService::Awaited WindowService::awaited(const WindowRequest& request) const {
-  Awaited awaited;
-  for (const auto& [number, part] : parts_) {
-    if (part.request.get() != &request) continue;
+BaseRequest::Awaited WindowService::awaited(const WindowRequest& request) const {
+  BaseRequest::Awaited awaited;
+  for (const RequestId number : request.unanswered()) {
+    const Part& part = parts_.at(number);
     awaited.ranks.insert(part.holder >= 0 ? part.holder : part.peer);
     if (part.message.action == WindowAction::kLock && part.holder >= 0) {
       awaited.wish = "to release the mutex of " + peers_.describe_rank(part.peer);
@@ -317,20 +317,14 @@ WindowService::Awaited WindowService::awaited(const WindowRequest& request) cons
   return awaited;
 }
 
-std::vector<RequestId> WindowService::parts_of(const WindowRequest& request) const {
-  std::vector<RequestId> numbers;
-  for (const auto& [number, part] : parts_) {
-    if (part.request.get() == &request) numbers.push_back(number);
-  }
-  return numbers;
-}
-
 void WindowService::fail(const WindowRequest& request, const Status& status) {
-  for (const RequestId number : parts_of(request)) fail_part(number, status);
+  const std::vector<RequestId> parts = request.unanswered();
+  for (const RequestId number : parts) fail_part(number, status);
 }
 
 void WindowService::expire(const WindowRequest& request) {
-  for (const RequestId number : parts_of(request)) {
+  const std::vector<RequestId> parts = request.unanswered();
+  for (const RequestId number : parts) {
     const Part& part = parts_.at(number);
     fail_part(number, {Code::kTimedOut, timeout_text(part), part.peer});
   }

@@ -52,7 +52,7 @@ struct WindowGet {
 // table; the first part of a request has the request's own id.
 //
 // Starts no thread and never waits. Guarded by the engine's progress lock.
-class WindowService {
+class WindowService final : public WindowRequestHost {
  public:
   using RequestPtr = std::shared_ptr<WindowRequest>;
   using WindowPtr = std::shared_ptr<Window>;
@@ -85,17 +85,10 @@ class WindowService {
   // Gives back the mutex that request `id` asked for, or cancels that request.
   void unlock(const WindowPtr& window, int owner, RequestId id);
 
-  // Fails the unanswered parts of a request.
-  void fail(const WindowRequest& request, const Status& status);
-  // Fails the unanswered parts because the deadline has passed; the error names the
-  // ranks.
-  void expire(const WindowRequest& request);
-  // Returns the ranks that a request waits for.
-  struct Awaited {
-    std::set<int> ranks;
-    std::string wish;  // the action that is expected of them
-  };
-  Awaited awaited(const WindowRequest& request) const;
+  // WindowRequestHost.
+  void fail(const WindowRequest& request, const Status& status) override;
+  void expire(const WindowRequest& request) override;
+  BaseRequest::Awaited awaited(const WindowRequest& request) const override;
 
   // Takes a message of type kWindow. Returns false and leaves it if it is not from this
   // job and this version of bluecomm.
@@ -166,7 +159,6 @@ class WindowService {
   void end_part(RequestId number, Status status);
   void fail_part(RequestId number, Status status);
   void finish(WindowRequest& request, int awaited);
-  std::vector<RequestId> parts_of(const WindowRequest& request) const;
   std::string timeout_text(const Part& part) const;
   bool fail_gone(int rank);
   void post(int peer, const WindowMessage& message, std::string_view text = {});

@@ -155,12 +155,34 @@ ONE_WAY = {
     "root": (
         lambda: bf.broadcast(_ones(3), 1, name="x"),
         lambda: bf.broadcast(_ones(3), 0, name="x"),
-        "from root 1",
     ),
     "broadcast shape": (
         lambda: bf.broadcast(_ones(5), 0, name="x"),
         lambda: bf.broadcast(_ones(3), 0, name="x"),
-        "[5] from root 0",
+    ),
+    "broadcast dtype": (
+        lambda: bf.broadcast(_ones(3, dtype=torch.float64), 0, name="x"),
+        lambda: bf.broadcast(_ones(3), 0, name="x"),
+    ),
+    "broadcast of a large tensor": (
+        lambda: bf.broadcast(_ones(1 << 21), 0, name="x"),
+        lambda: bf.broadcast(_ones(1 << 20), 0, name="x"),
+    ),
+    "allgather": (
+        lambda: bf.allgather(_ones(2, 5), name="x"),
+        lambda: bf.allgather(_ones(7, 4), name="x"),
+    ),
+    "alltoall": (
+        lambda: bf.alltoall(_ones(6, 2, dtype=torch.int32), name="x"),
+        lambda: bf.alltoall(_ones(6, 2), name="x"),
+    ),
+    "neighbor_allreduce": (
+        lambda: bf.neighbor_allreduce(_ones(9), name="x"),
+        lambda: bf.neighbor_allreduce(_ones(8), name="x"),
+    ),
+    "neighbor_allgather": (
+        lambda: bf.neighbor_allgather(_ones(2, 5), name="x"),
+        lambda: bf.neighbor_allgather(_ones(2, 6), name="x"),
     ),
 }
 
@@ -205,28 +227,39 @@ def test_all_ranks_learn_who_called_what(case, transport):
 
 
 def _disagree_one_way(case):
-    odd, usual, _ = ONE_WAY[case]
-    calls = [odd if bf.rank() == 1 else usual]
-    calls += [lambda i=i: bf.allreduce(_ones(5), name=f"after.{i}") for i in range(5)]
-    return [outcome_of(call) for call in calls]
+    odd, usual = ONE_WAY[case]
+    first = outcome_of(odd if bf.rank() == 1 else usual)
+    agreed = []
+    for i in range(6):
+        tensor = _ones(5)
+
+        def allreduce(tensor=tensor, name=f"agreed.{i}"):
+            bf.allreduce_(tensor, op=bf.Sum, name=name)
+
+        agreed.append(outcome_of(allreduce))
+        # A call that raises an earlier failure has been carried out.
+        assert tensor.tolist() == [bf.size()] * 5
+    return first, agreed
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("case", ONE_WAY)
-def test_a_rank_that_had_finished_learns_it_in_a_later_call(case, transport):
-    odd = ONE_WAY[case][2]
-    outcomes = run_ranks(3, _disagree_one_way, case, transport=transport)
-    for rank, calls in enumerate(outcomes):
-        failed = [i for i, outcome in enumerate(calls) if outcome.error]
-        assert failed
-        assert failed[0] == 0 or rank == 2
-        assert failed[0] <= 3
-        first = calls[failed[0]]
-        assert isinstance(first.error, MismatchError)
-        # A rank that had finished no longer knows its own arguments.
-        for part in ("broadcast 'x': rank", "rank 1 (host0) called", odd):
-            assert part in first.text
-        assert calls[-1].error is None
+def test_each_rank_raises_a_disagreement_once(case, transport):
+    """A rank that had finished raises it in its next call, and no other rank does."""
+    for rank, (first, agreed) in enumerate(
+        run_ranks(3, _disagree_one_way, case, transport=transport)
+    ):
+        failed = [outcome for outcome in (first, *agreed) if outcome.error]
+        assert len(failed) == 1, failed
+        assert isinstance(failed[0].error, MismatchError)
+        assert agreed[-1].error is None
+        for part in (" 'x': rank", "rank 1 (host0) called"):
+            assert part in failed[0].text
+        if first.error is None:
+            assert f"on rank {rank} was carried out; an earlier operation" in (
+                failed[0].text
+            )
+            assert f"after rank {rank} had finished its part of it" in failed[0].text
 
 
 def _broadcast_to_roots_of_their_own():
@@ -320,14 +353,18 @@ def _send_where_nobody_receives():
 
 def test_a_message_without_a_receiver():
     outcomes = run_ranks(3, _send_where_nobody_receives)
-    for checked, unchecked in outcomes:
+    for rank, (checked, unchecked) in enumerate(outcomes):
         assert isinstance(checked.error, ValueError)
         assert "rank 0 sends to rank 1, which does not receive from it" in checked.text
-        failed = next(outcome for outcome in unchecked if outcome.error)
-        assert isinstance(failed.error, MismatchError)
-        assert "rank 0 (host0) called neighbor_allreduce" in failed.text
-        assert "where it sends to rank 1 (host0), but rank 1 (host0)" in failed.text
-        assert "does not receive from" in failed.text
+        failed = [outcome for outcome in unchecked if outcome.error]
+        if rank == 2:  # it has nothing to do with the others' message
+            assert not failed
+            continue
+        assert len(failed) == 1
+        assert isinstance(failed[0].error, MismatchError)
+        assert "rank 0 (host0) called neighbor_allreduce" in failed[0].text
+        assert "where it sends to rank 1 (host0), but rank 1 (host0)" in failed[0].text
+        assert "does not receive from" in failed[0].text
         assert unchecked[-1].error is None
 
 

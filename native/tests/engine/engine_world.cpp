@@ -89,6 +89,11 @@ Call make_call(Engine& engine, Kind kind, std::string name,
   return call;
 }
 
+void check_failure(const Status& status, Code code, const std::string& part) {
+  CHECK_EQ(static_cast<int>(status.code), static_cast<int>(code));
+  if (status.text.find(part) == std::string::npos) CHECK_EQ(status.text, part);
+}
+
 Status run_call(Engine& engine, Call call) {
   const Clock::time_point limit = call.deadline + 5s;
   const RequestId id = engine.submit(std::move(call), Engine::Caller::kWaits);

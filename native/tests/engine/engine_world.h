@@ -57,6 +57,9 @@ Call make_call(Engine& engine, Kind kind, std::string name,
                std::span<const float> input, std::span<float> output,
                std::uint64_t group = kWorld);
 
+// Checks that the text of a failed call contains `part`, and its code.
+void check_failure(const Status& status, Code code, const std::string& part);
+
 // Submits a call and waits for it.
 Status run_call(Engine& engine, Call call);
 

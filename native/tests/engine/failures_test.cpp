@@ -12,12 +12,6 @@
 namespace bluecomm::test {
 namespace {
 
-// Checks the code and the text of a failed call.
-void check_failure(const Status& status, Code code, const std::string& part) {
-  CHECK_EQ(static_cast<int>(status.code), static_cast<int>(code));
-  if (status.text.find(part) == std::string::npos) CHECK_EQ(status.text, part);
-}
-
 Call neighbor_call(Engine& engine, std::span<float> tensor, std::vector<Weight> sources,
                    std::vector<Weight> destinations) {
   Call call = make_call(engine, Kind::kNeighborAllreduce, "n", tensor, tensor);
@@ -152,7 +146,7 @@ TEST(failures, a_source_that_does_not_send_is_noticed_at_its_next_call) {
   });
 }
 
-TEST(failures, a_late_failure_is_raised_by_the_next_call) {
+TEST(failures, both_ends_of_an_unexpected_message_raise_it_in_their_next_call) {
   EngineWorld world(2);
   std::vector<float> tensor(4);
   Engine& receiver = world.engine(1);

@@ -16,7 +16,7 @@ std::shared_ptr<Operation> make(Matching& matching, RequestId id,
   call.group = std::move(group);
   const std::uint32_t sequence = matching.next_sequence(1, name_hash(call));
   const Envelope envelope = make_envelope(call, Algorithm::kFlat, 0, 0, sequence);
-  return std::make_shared<Operation>(id, std::move(call), Plan(), envelope);
+  return std::make_shared<Operation>(id, std::move(call), Plan(), envelope, nullptr);
 }
 
 TEST(matching, a_second_use_of_a_name_waits_for_the_first) {
@@ -52,9 +52,9 @@ TEST(matching, keeps_early_messages_and_failures) {
   Envelope envelope = make(matching, 1, "x")->envelope();
   matching.keep({3, envelope, nullptr});
   matching.keep({4, envelope, nullptr});
-  REQUIRE(matching.announced_by(4, 1).size() == 1);
-  CHECK_EQ(matching.announced_by(4, 1)[0].name_text(), "x");
-  CHECK(matching.announced_by(5, 1).empty());
+  REQUIRE(matching.announced_by(4).has_value());
+  CHECK_EQ(matching.announced_by(4)->name_text(), "x");
+  CHECK(!matching.announced_by(5));
   CHECK_EQ(matching.take(envelope.key).size(), 2U);
   CHECK(matching.take(envelope.key).empty());
 

@@ -40,7 +40,7 @@ class Runner final : public Receiver {
     call.dtype = DType::kFloat32;
     call.group = group_;
     const Envelope envelope = make_envelope(call, Algorithm::kFlat, 0, 0, 0);
-    operation_.emplace(1, std::move(call), std::move(plan), envelope);
+    operation_.emplace(1, std::move(call), std::move(plan), envelope, nullptr);
   }
 
   Operation& operation() { return *operation_; }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/check.h"
@@ -23,7 +24,13 @@ class FakeRequest final : public BaseRequest {
   std::string_view name() const override { return "x"; }
   TraceFields trace_fields() const override { return {}; }
   bool holds_memory() const override { return is_read; }
-  void finish() { state_ = State::kDone; }
+  Awaited awaited() const override { return {}; }
+  void abort(Status status) override { finish(std::move(status)); }
+  void expire() override { finish({Code::kTimedOut, "late", -1}); }
+  void finish(Status status) override {
+    status_ = std::move(status);
+    state_ = State::kDone;
+  }
 
   bool is_read = false;
 };
@@ -36,7 +43,7 @@ struct Table {
     return request;
   }
   void end(FakeRequest& request) {
-    request.finish();
+    request.finish({});
     requests.end(request);
   }
 

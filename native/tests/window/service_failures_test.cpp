@@ -113,7 +113,7 @@ class Rank {
     const std::vector<int> gone = peers.gone ? std::vector{kPeer} : std::vector<int>();
     service.poll(gone);
     for (const auto& request : requests.expired(now)) {
-      service.expire(static_cast<WindowRequest&>(*request));
+      request->expire();
     }
   }
 
