@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from bluecomm.runtime import Communicator, current_communicator, current_process
@@ -89,14 +89,16 @@ class ProcessSet(Communicator):
     a process set needs no communication.
 
     Args:
-        ranks: The members, in any order. They are numbered in ascending order.
+        ranks: The members, as any iterable, in any order. They are numbered in
+            ascending order.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
+        TypeError: ``ranks`` is not an iterable of integers.
         ValueError: ``ranks`` is empty, or a rank occurs twice or is out of range.
     """
 
-    def __init__(self, ranks: Sequence[int]) -> None:
+    def __init__(self, ranks: Iterable[int]) -> None:
         process = current_process()
         members, creation = process.register_members(ranks)
         super().__init__(process.communicator.world, members, creation)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numbers
+from collections.abc import Iterable
 
 import torch
 
@@ -11,6 +12,7 @@ from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.start import start_gather
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
+from bluecomm.topology.rank_lists import list_ranks
 
 __all__ = ["alltoall", "alltoall_nonblocking"]
 
@@ -21,7 +23,7 @@ def _alltoall(
     form: Form,
     /,
     tensor: torch.Tensor,
-    splits: Sequence[int] | torch.Tensor | None = None,
+    splits: Iterable[int] | torch.Tensor | None = None,
     name: str | None = None,
     process_set: Communicator | None = None,
     *,
@@ -97,7 +99,7 @@ _RETURNED = Adjoint(_start_returned)
 
 
 def _rows_to_send(
-    tensor: torch.Tensor, splits: Sequence[int] | torch.Tensor | None, size: int
+    tensor: torch.Tensor, splits: Iterable[int] | torch.Tensor | None, size: int
 ) -> tuple[int, ...]:
     rows = tensor.shape[0] if tensor.dim() else 0
     if splits is None:
@@ -107,11 +109,10 @@ def _rows_to_send(
                 "pass splits"
             )
         return (rows // size,) * size
-    if isinstance(splits, torch.Tensor) and splits.is_floating_point():
-        raise ValueError(
-            f"alltoall: splits must be integers, got a tensor of type {splits.dtype}"
-        )
-    counts = tuple(int(count) for count in splits)
+    given = list_ranks(splits, "alltoall: splits")
+    if not all(isinstance(count, numbers.Integral) for count in given):
+        raise ValueError(f"alltoall: splits must be integers, got {given}")
+    counts = tuple(int(count) for count in given)
     if len(counts) != size or min(counts) < 0 or sum(counts) != rows:
         raise ValueError(
             f"alltoall: splits must be {size} numbers >= 0 that add up to the "

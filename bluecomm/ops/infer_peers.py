@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +25,7 @@ __all__ = ["InferDestinationFromSourceRanks", "InferSourceFromDestinationRanks"]
 
 
 def InferSourceFromDestinationRanks(  # noqa: N802
-    dst_ranks: Sequence[int],
+    dst_ranks: Iterable[int],
     construct_adjacency_matrix: bool = False,
     *,
     process_set: Communicator | None = None,
@@ -58,7 +58,7 @@ def InferSourceFromDestinationRanks(  # noqa: N802
 
 
 def InferDestinationFromSourceRanks(  # noqa: N802
-    src_ranks: Sequence[int],
+    src_ranks: Iterable[int],
     construct_adjacency_matrix: bool = False,
     *,
     process_set: Communicator | None = None,
@@ -76,7 +76,7 @@ def InferDestinationFromSourceRanks(  # noqa: N802
     return inverse[comm.rank]
 
 
-def _gather(comm: Communicator, ranks: Sequence[int], name: str) -> list[list[int]]:
+def _gather(comm: Communicator, ranks: Iterable[int], name: str) -> list[list[int]]:
     mine = check_peer_ranks(ranks, rank=comm.rank, size=comm.size, name=name)
     tensor = torch.tensor(mine, dtype=torch.int32)
     gathered = allgather_by_rank(comm, tensor, comm.name_for(f"infer_{name}", None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 
@@ -13,6 +13,7 @@ from bluecomm.ops.start import start_gather
 from bluecomm.ops.topology_check import CHECK_NOTE, check_peers
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import GroupHandle, MappedHandle
+from bluecomm.topology.rank_lists import check_ranks
 
 __all__ = ["neighbor_allgather", "neighbor_allgather_nonblocking"]
 
@@ -24,8 +25,8 @@ def _neighbor_allgather(
     /,
     tensor: torch.Tensor,
     *,
-    src_ranks: Sequence[int] | None = None,
-    dst_ranks: Sequence[int] | None = None,
+    src_ranks: Iterable[int] | None = None,
+    dst_ranks: Iterable[int] | None = None,
     enable_topo_check: bool = True,
     name: str | None = None,
     process_set: Communicator | None = None,
@@ -40,7 +41,8 @@ def _neighbor_allgather(
         tensor: Tensor with at least one dimension. The first dimension may differ
             between ranks; the others and the type must be the same on all neighbors. It
             is not modified.
-        src_ranks: Ranks to receive from, in the order of the result. It must be given
+        src_ranks: Ranks to receive from, in the order of the result (a set: ascending),
+            as any iterable. It must be given
             together with ``dst_ranks``. Default: the in-neighbors in the topology,
             ascending.
         dst_ranks: Ranks to send to. Default: the out-neighbors in the topology.
@@ -57,7 +59,8 @@ def _neighbor_allgather(
         in-neighbors' tensors, 0 without in-neighbors.
 
     Raises:
-        TypeError: ``tensor`` is not a tensor, or its type is not supported.
+        TypeError: ``tensor`` is not a tensor, or its type is not supported; or a list
+            is not an iterable of integers.
         ValueError: ``tensor`` is a scalar, only one list is given, a rank is out of
             range or listed twice, or senders and receivers disagree.
         MismatchError: A neighbor called the operation with other trailing dimensions or
@@ -72,22 +75,23 @@ def _neighbor_allgather(
             f"{_KIND}: src_ranks and dst_ranks have to be given together, got "
             f"src_ranks={src_ranks}, dst_ranks={dst_ranks}"
         )
-    if src_ranks is not None and len(set(src_ranks)) != len(src_ranks):
-        raise ValueError(f"{_KIND}: src_ranks lists a rank twice: {list(src_ranks)}")
-    weights = STATIC
+    weights, sources = STATIC, None
     if src_ranks is not None:
-        weights = Weights(0.0, dict.fromkeys(src_ranks, 1.0), dst_ranks)
+        sources = check_ranks(src_ranks, comm.size, f"{_KIND}: src_ranks")
+        if len(set(sources)) != len(sources):
+            raise ValueError(f"{_KIND}: src_ranks lists a rank twice: {sources}")
+        targets = check_ranks(dst_ranks, comm.size, f"{_KIND}: dst_ranks")
+        weights = Weights(0.0, dict.fromkeys(sources, 1.0), targets)
     resolved = resolve(
-        Wording(_KIND),
+        Wording(_KIND, src="src_ranks", dst="dst_ranks"),
         comm.topology.weights if comm.topology else None,
         comm.rank,
         comm.size,
         weights,
     )
     name = comm.name_for(_KIND, name)
-    sources = [rank for rank, _ in resolved.sources]
-    if src_ranks is not None:
-        sources = [int(rank) for rank in src_ranks]
+    if sources is None:
+        sources = [rank for rank, _ in resolved.sources]
     if resolved.is_dynamic and enable_topo_check:
         destinations = [rank for rank, _ in resolved.destinations]
         check_peers(comm, _KIND, name, sources, destinations)

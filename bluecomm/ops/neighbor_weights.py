@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bluecomm.topology import NeighborWeights
 from bluecomm.topology.graph import check_rank
+from bluecomm.topology.rank_lists import list_ranks
 
 SrcWeights = Mapping[int, float]
-DstWeights = Mapping[int, float] | Sequence[int]
+DstWeights = Mapping[int, float] | Iterable[int]
 
 # Argument names that BlueFog's documentation still mentions, and their successors.
 RENAMED = {
@@ -141,11 +142,12 @@ def weight_pairs(
     items: Iterable[tuple[int, float]]
     if isinstance(weights, Mapping):
         items = weights.items()
-    elif argument == words.dst and isinstance(weights, Sequence):
-        items = [(rank, 1.0) for rank in weights]
+    elif argument == words.dst:
+        items = [(rank, 1.0) for rank in list_ranks(weights, where)]
     else:
         raise ValueError(
-            f"{where} must map {words.member}s to weights, got {type(weights).__name__}"
+            f"{where} must be a dict that maps {words.member}s to weights, got "
+            f"{type(weights).__name__}"
         )
     pairs = [
         (

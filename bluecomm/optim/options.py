@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from bluecomm.compression import Compression, Compressor, check_compressor
 from bluecomm.ops.reduce_op import Adasum, Average, ReduceOp, Sum
@@ -80,9 +80,9 @@ class StepSettings:
 
     self_weight: float | None = None
     src_weights: Mapping[int, float] | None = None
-    dst_weights: Mapping[int, float] | Sequence[int] | None = None
+    dst_weights: Mapping[int, float] | Iterable[int] | None = None
     src_machine_weights: Mapping[int, float] | None = None
-    dst_machine_weights: Mapping[int, float] | Sequence[int] | None = None
+    dst_machine_weights: Mapping[int, float] | Iterable[int] | None = None
     enable_topo_check: bool = False
     communication_type: CommunicationType = CommunicationType.empty
 

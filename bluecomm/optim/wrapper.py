@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,7 @@ from bluecomm.ops.neighbor_weights import RENAMED
 from bluecomm.optim.amp import step_with_scaler
 from bluecomm.optim.coordinator import Coordinator
 from bluecomm.optim.options import StepSettings
+from bluecomm.topology.rank_lists import list_ranks
 
 if TYPE_CHECKING:
     _Base = torch.optim.Optimizer
@@ -228,4 +229,7 @@ def _set_step_setting(coordinator: Coordinator, name: str, value: object) -> Non
             f"{type(coordinator.algorithm).__name__} has no {name!r}: it averages "
             "gradients over all ranks; use a parameter-averaging algorithm"
         )
+    if name.startswith("dst_") and not (value is None or isinstance(value, Mapping)):
+        # An iterator would be empty after the first step.
+        value = list_ranks(value, f"optimizer.{name}")
     setattr(coordinator.settings, name, value)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from bfrun.frames import Failing, Frame, ThreadFailed
@@ -22,6 +22,7 @@ from bluecomm.runtime.world import World
 from bluecomm.topology.compare import topology_digest
 from bluecomm.topology.default import default_digest
 from bluecomm.topology.exponential import ExponentialGraph
+from bluecomm.topology.rank_lists import check_ranks
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -168,23 +169,20 @@ class Process:
         """See ``bluecomm.shutdown``."""
         self._end(orderly=True)
 
-    def register_members(self, ranks: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    def register_members(self, ranks: Iterable[int]) -> tuple[tuple[int, ...], int]:
         """Return the members of a new process set and its number among equal ones.
 
         Raises:
             NotInitializedError: ``init`` has not been called.
+            TypeError: ``ranks`` is not an iterable of integers.
             ValueError: ``ranks`` is empty, or a rank occurs twice or is out of range.
         """
         size = self.communicator.size
-        members = tuple(sorted(int(rank) for rank in ranks))
+        members = tuple(sorted(check_ranks(ranks, size, "the ranks of a process set")))
         if not members or len(set(members)) != len(members):
             raise ValueError(
                 "a process set needs at least one rank, and each rank only once, "
-                f"got {list(ranks)}"
-            )
-        if members[0] < 0 or members[-1] >= size:
-            raise ValueError(
-                f"ranks of a process set must be in 0 .. {size - 1}, got {list(ranks)}"
+                f"got {list(members)}"
             )
         # Counted from 1, because number 0 is the communicator of the world itself.
         creation = self._creations.get(members, 0) + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bluecomm.topology.graph import check_integer, graph_from_edges
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def MeshGrid2DGraph(  # noqa: N802
-    size: int, shape: Sequence[int] | None = None
+    size: int, shape: Iterable[int] | None = None
 ) -> nx.DiGraph[int]:
     """Return the grid in which each rank exchanges with up to four neighbors.
 
@@ -61,7 +61,7 @@ def MeshGrid2DGraph(  # noqa: N802
     return graph_from_edges(size, edges)
 
 
-def columns_of(size: int, shape: Sequence[int] | None) -> int:
+def columns_of(size: int, shape: Iterable[int] | None) -> int:
     """Return the number of columns of a shape of ``size`` cells, or of the default.
 
     Raises:
@@ -79,12 +79,12 @@ def _default_columns(size: int) -> int:
     return size // nrows
 
 
-def _columns(shape: Sequence[int], size: int) -> int:
+def _columns(shape: Iterable[int], size: int) -> int:
     """Return the number of columns of a shape that must have ``size`` cells."""
-    if not isinstance(shape, Sequence) or len(shape) != 2:
+    if not isinstance(shape, Iterable) or len(numbers := list(shape)) != 2:
         raise ValueError(f"shape must be (nrows, ncols), got {shape!r}")
-    nrows = check_integer(shape[0], "nrows", minimum=1)
-    ncols = check_integer(shape[1], "ncols", minimum=1)
+    nrows = check_integer(numbers[0], "nrows", minimum=1)
+    ncols = check_integer(numbers[1], "ncols", minimum=1)
     if nrows * ncols != size:
         raise ValueError(
             f"shape must have {size} cells, got {nrows} x {ncols} = {nrows * ncols}"

@@ -6,31 +6,31 @@ not communicate; ``bluecomm.ops`` gathers the lists of all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bluecomm.topology.graph import check_rank
+from bluecomm.topology.rank_lists import check_ranks
 
 
 def check_peer_ranks(
-    ranks: Sequence[int], *, rank: int, size: int, name: str
+    ranks: Iterable[int], *, rank: int, size: int, name: str
 ) -> list[int]:
     """Return one rank's list of peers as ``int``.
 
     Args:
-        ranks: Ranks that ``rank`` sends to or receives from.
+        ranks: Ranks that ``rank`` sends to or receives from: any iterable.
         rank: The rank that the list belongs to.
         size: Number of ranks.
         name: The caller's name of the list, for errors.
 
     Raises:
-        TypeError: An entry is not an integer.
+        TypeError: ``ranks`` is not an iterable of integers.
         ValueError: An entry is out of range, occurs twice, or is ``rank`` itself.
     """
     label = f"{name} of rank {rank}"
-    peers = [check_rank(peer, size, f"each of {label}") for peer in ranks]
+    peers = check_ranks(ranks, size, label)
     if rank in peers:
         raise ValueError(
             f"{label} must not contain the rank itself, got {peers}; use self_weight"
@@ -41,7 +41,7 @@ def check_peer_ranks(
 
 
 def invert_peer_ranks(
-    ranks_by_rank: Sequence[Sequence[int]], *, name: str
+    ranks_by_rank: Sequence[Iterable[int]], *, name: str
 ) -> list[list[int]]:
     """Return all ranks' lists of sources from all their destinations, or vice versa.
 
@@ -65,7 +65,7 @@ def invert_peer_ranks(
 
 
 def uniform_adjacency_matrix(
-    dst_ranks_by_rank: Sequence[Sequence[int]],
+    dst_ranks_by_rank: Sequence[Iterable[int]],
 ) -> NDArray[np.float64]:
     """Return the adjacency matrix, with uniform weights, of all ranks' destinations.
 

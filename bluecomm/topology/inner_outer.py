@@ -20,7 +20,7 @@ whose turn comes every 4 steps would always use the same hop.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from bluecomm.topology.exponential import powers_below
 from bluecomm.topology.layout import check_layout
@@ -50,15 +50,15 @@ class InnerOuter(PeerSchedule):
         self,
         size: int,
         local_size: int,
-        outer_hops: Sequence[int],
-        inner_hops: Sequence[int],
+        outer_hops: Iterable[int],
+        inner_hops: Iterable[int],
     ) -> None:
         layout = check_layout(size, local_size, 0)
         self.local_size = layout.local_size
         self._machines = layout.machine_size
-        self._outer_hops = outer_hops
-        self._inner_hops = inner_hops
-        turns = math.lcm(len(outer_hops) or 1, len(inner_hops) or 1)
+        self._outer_hops = tuple(outer_hops)
+        self._inner_hops = tuple(inner_hops)
+        turns = math.lcm(len(self._outer_hops) or 1, len(self._inner_hops) or 1)
         super().__init__(size, self.local_size * turns)
 
     def peers(self, round_number: int, rank: int) -> SendRecvRanks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bluecomm.topology.graph import check_integer, graph_from_edges
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def Torus2DGraph(  # noqa: N802
-    size: int, shape: Sequence[int] | None = None
+    size: int, shape: Iterable[int] | None = None
 ) -> nx.DiGraph[int]:
     """Return the torus in which each rank exchanges with up to four neighbors.
 

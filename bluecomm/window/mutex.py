@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bluecomm.topology.graph import check_rank
+from bluecomm.topology.rank_lists import check_ranks
 from bluecomm.window.live import LiveWindow, find
 
 __all__ = ["win_lock", "win_mutex"]
@@ -16,7 +16,7 @@ __all__ = ["win_lock", "win_mutex"]
 def win_mutex(
     name: str,
     for_self: bool = False,
-    ranks: Sequence[int] | None = None,
+    ranks: Iterable[int] | None = None,
     *,
     timeout_s: float | None = None,
 ) -> Iterator[None]:
@@ -36,6 +36,7 @@ def win_mutex(
 
     Raises:
         KeyError: No window has that name. The error is a ``ValueError``, too.
+        TypeError: ``ranks`` is not an iterable of integers.
         ValueError: A rank is out of range.
         PeerLostError: A rank whose mutex is requested is lost.
         CommunicationTimeout: A mutex was not released in time; the text names its
@@ -46,9 +47,8 @@ def win_mutex(
     if for_self:
         owners = [window.comm.rank]
     else:
-        given = window.out_weights if ranks is None else ranks
-        size = window.comm.size
-        owners = sorted({check_rank(r, size, "win_mutex: each rank") for r in given})
+        given = list(window.out_weights) if ranks is None else ranks
+        owners = sorted(set(check_ranks(given, window.comm.size, "win_mutex: ranks")))
     with contextlib.ExitStack() as stack:
         for owner in owners:
             stack.enter_context(_held(window, owner, limit_s, timeout_s))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from bluecomm import basics
 from bluecomm.compat.horovod.process_sets import ProcessSet, add_process_set
+from bluecomm.topology.rank_lists import list_ranks
 
 
 def init(
-    comm: Sequence[int] | Any = None,
+    comm: Iterable[int] | Any = None,
     process_sets: Iterable[ProcessSet] | str | None = None,
 ) -> None:
     """Connect this process to the other ranks of its job.
@@ -24,12 +25,12 @@ def init(
     Raises:
         ValueError: ``comm`` lists some of the ranks only.
     """
-    listed = isinstance(comm, Sequence)
-    basics.init(comm=None if listed else comm)
-    if listed and list(comm) != list(range(basics.size())):
+    ranks = list_ranks(comm, "init: comm") if isinstance(comm, Iterable) else None
+    basics.init(comm=None if ranks is not None else comm)
+    if ranks is not None and ranks != list(range(basics.size())):
         raise ValueError(
-            f"init: comm must list all ranks, 0 .. {basics.size() - 1}, got "
-            f"{list(comm)}; use a process set for some of the ranks"
+            f"init: comm must list all ranks, 0 .. {basics.size() - 1}, got {ranks}; "
+            "use a process set for some of the ranks"
         )
     if process_sets is not None and not isinstance(process_sets, str):
         for process_set in process_sets:

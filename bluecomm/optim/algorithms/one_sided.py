@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -291,19 +291,22 @@ class PushSum(OneSided):
     def _shares(self, name: str) -> tuple[float, dict[int, float]]:
         """Return the share that this rank keeps, and the share of each target."""
         settings = self.context.settings
-        targets = settings.dst_weights
-        if targets is None:
-            targets = sorted(find("push_sum", name).out_weights)
+        given = settings.dst_weights
+        if given is None:
+            given = sorted(find("push_sum", name).out_weights)
+        targets = list(given)
         if settings.self_weight is None:
             share = 1 / (len(targets) + 1)
             return share, dict.fromkeys(targets, share)
-        if not isinstance(targets, dict):
+        if isinstance(given, Mapping):
+            shares = dict(given)
+        else:
             share = (1 - settings.self_weight) / max(1, len(targets))
-            targets = dict.fromkeys(targets, share)
-        total = settings.self_weight + sum(targets.values())
+            shares = dict.fromkeys(targets, share)
+        total = settings.self_weight + sum(shares.values())
         if abs(total - 1) > 1e-6:
             raise ValueError(
                 "push_sum: self_weight and dst_weights must sum to 1, so that nothing "
-                f"is lost; got {settings.self_weight} and {targets}"
+                f"is lost; got {settings.self_weight} and {shares}"
             )
-        return settings.self_weight, targets
+        return settings.self_weight, shares

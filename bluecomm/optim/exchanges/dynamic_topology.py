@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.topology import OnePeer, TopologySchedule, default_schedule
+from bluecomm.topology.rank_lists import list_ranks
 
 if TYPE_CHECKING:
     from bluecomm.runtime.communicator import Topology
@@ -79,7 +81,7 @@ class DynamicTopology:
 
 
 def as_weights(entry: Entry) -> Weights:
-    """Return the weights that an entry specifies.
+    """Return the weights that an entry specifies; ranks may come as any iterable.
 
     ``([send ranks], [receive ranks])`` means uniform weights
     ``1 / (receive ranks + 1)``.
@@ -88,11 +90,13 @@ def as_weights(entry: Entry) -> Weights:
         ValueError: The entry is neither such a pair nor
             ``(self_weight, src_weights, dst_weights)``.
     """
+    if hasattr(entry, "tolist"):  # an array of both lists
+        entry = entry.tolist()
     if isinstance(entry, Sequence) and len(entry) == 2:
-        send, receive = entry
-        if isinstance(send, Sequence) and isinstance(receive, Sequence):
+        with contextlib.suppress(TypeError):  # not lists of ranks
+            send, receive = (list_ranks(ranks, "topology") for ranks in entry)
             uniform = 1.0 / (len(receive) + 1)
-            return Weights(uniform, dict.fromkeys(receive, uniform), list(send))
+            return Weights(uniform, dict.fromkeys(receive, uniform), send)
     if isinstance(entry, Sequence) and len(entry) == 3:
         own, sources, destinations = entry
         if isinstance(own, numbers.Real) and isinstance(sources, Mapping):
