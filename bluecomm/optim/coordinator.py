@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from bluecomm.errors import ShutdownError
 from bluecomm.optim import ownership
 from bluecomm.optim.algorithm import Algorithm, Context
+from bluecomm.optim.algorithms.one_sided import OneSided
 from bluecomm.optim.buckets.bucket import build_buckets
 from bluecomm.optim.buckets.slots import check_kind
 from bluecomm.optim.hooks import model_hooks
@@ -72,6 +74,10 @@ class Coordinator:
         self._in_step = False
         self._has_announced = False
         self._is_retired = False
+        self._why_retired = (
+            "this DistributedOptimizer has handed its parameters to one that was made "
+            "later; use the later one"
+        )
         self.skips_synchronize = False
         name = f"optim.{ownership.next_number(comm)}"
         self.buckets = build_buckets(
@@ -114,7 +120,8 @@ class Coordinator:
     def retire(self) -> None:
         """Finish the round under way and give up the parameters."""
         if not self._is_retired:
-            self.algorithm.finalize()
+            if not self.context.comm.world.is_closed:
+                self.algorithm.finalize()
             self._is_retired = True
             if self._tracker is not None:
                 self._tracker.close()
@@ -135,6 +142,7 @@ class Coordinator:
         self.settle(for_writing=False)
         if not (model.training and torch.is_grad_enabled() and self.is_live):
             return
+        self.check_usable()
         self._restore_replaced()
         if self._tracker is not None:
             self._tracker.watch_parameters()
@@ -236,16 +244,43 @@ class Coordinator:
         self._schedule.load_state_dict(state["schedule"])
         self.algorithm.load_state_dict(state["algorithm"])
 
-    def check_usable(self) -> None:
-        """Raise if another optimizer has taken over the parameters.
+    def unregister_windows(self) -> None:
+        """Free the windows of an asynchronous algorithm; collective.
 
         Raises:
-            RuntimeError: The parameters were wrapped again.
+            ValueError: The algorithm has no windows.
+        """
+        self.check_usable()
+        if not isinstance(self.algorithm, OneSided):
+            raise ValueError(
+                f"unregister_window: {type(self.algorithm).__name__} has no windows; "
+                "win_put, pull_get and push_sum have"
+            )
+        self.retire()
+        self._why_retired = (
+            "the windows of this DistributedOptimizer have been freed by "
+            "unregister_window; make a new one to continue"
+        )
+
+    def check_usable(self) -> None:
+        """Raise if the optimizer can no longer step.
+
+        Raises:
+            RuntimeError: The parameters were wrapped again, or the windows freed.
+            ShutdownError: The world in which it was made has ended.
         """
         if self._is_retired:
-            raise RuntimeError(
-                "this DistributedOptimizer has handed its parameters to one that was "
-                "made later; use the later one"
+            raise RuntimeError(self._why_retired)
+        world = self.context.comm.world
+        if world.is_closed:
+            raise ShutdownError(
+                "this DistributedOptimizer was made before bluecomm.shutdown(), and "
+                "its communication has ended with that world. Call bluecomm.init(), "
+                "make the optimizer again with DistributedOptimizer(...), and load "
+                "the state of this one to continue: "
+                "new.load_state_dict(old.state_dict())",
+                operation="DistributedOptimizer",
+                rank=world.rank,
             )
 
     # -- helpers ----------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch import nn
 from bluecomm.compression import Compression, Compressor
 from bluecomm.ops.reduce_op import Average, ReduceOp
 from bluecomm.optim.algorithm import Algorithm
+from bluecomm.optim.algorithms.local import Local
 from bluecomm.optim.buckets.grouping import Groups, assign_groups
 from bluecomm.optim.coordinator import Coordinator
 from bluecomm.optim.options import CommonOptions
@@ -48,7 +49,8 @@ def DistributedOptimizer(  # noqa: N802
     themselves: call ``broadcast_parameters`` and ``broadcast_optimizer_state``.
 
     Args:
-        optimizer: Any optimizer whose parameters are floating-point CPU tensors.
+        optimizer: Any optimizer whose parameters are CPU tensors. Integer parameters
+            have no gradients; they are left alone.
         model: The model, or a list of all models, that the optimizer trains. Parameter
             averaging overlaps with computation only if the models are given. It may
             also be ``named_parameters``, which is Horovod's second argument.
@@ -72,7 +74,8 @@ def DistributedOptimizer(  # noqa: N802
         groups: Lists of parameters, each of which is sent as one tensor for each dtype;
             or a number of groups, among which the parameters are divided in order.
             Default: by ``bucket_bytes``.
-        process_set: Ranks that take part. Default: all.
+        process_set: Ranks that take part. Default: all. The optimizers of other ranks
+            step alone.
         **algorithm_options: Options of the algorithm. Parameter averaging takes
             ``order`` (``"cta"``, ``"atc"``), ``topology`` and ``uneven_inputs``.
 
@@ -112,7 +115,10 @@ def DistributedOptimizer(  # noqa: N802
             "as algorithm='neighbor_allreduce', order='atc'"
         )
     instance = _make_algorithm(kind, algorithm_options)
-    instance.check_optimizer(optimizer, comm)
+    if comm.included:
+        instance.check_optimizer(optimizer, comm)
+    else:
+        instance = Local()
     models, pairs = split_second(model, named_parameters)
     named = name_parameters(optimizer, models, pairs)
     new = _rewrap(optimizer)

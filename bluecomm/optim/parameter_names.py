@@ -85,6 +85,8 @@ def name_parameters(
 ) -> NamedParameters:
     """Return the optimizer's parameters with names, in the order of use.
 
+    Parameters of integers are left out.
+
     With models, order and names come from ``named_parameters()``; with several models
     each name begins with the model's number. Without models they are those passed, or
     ``param.<group>.<position>``.
@@ -108,6 +110,8 @@ def name_parameters(
     wanted = {id(parameter) for parameter in parameters_of(optimizer)}
     found = [(name, p) for name, p in names if id(p) in wanted]
     _check_complete(optimizer, found)
+    # Integers have no gradients, and no average that is an integer.
+    found = [(n, p) for n, p in found if p.is_floating_point() or p.is_complex()]
     for name, parameter in found:
         _check_supported(name, parameter)
     _check_apart(found)

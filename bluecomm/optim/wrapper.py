@@ -47,6 +47,10 @@ class Distributed(_Base):
     def __getattr__(self, name: str) -> Any:
         if name in _STEP_SETTINGS:
             return getattr(_coordinator(self).settings, name)
+        # The given optimizer may be a wrapper that takes its attributes from another.
+        inherited = getattr(super(), "__getattr__", None)
+        if inherited is not None:
+            return inherited(name)
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}"
         )
@@ -147,7 +151,10 @@ class Distributed(_Base):
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A copy is a plain optimizer: the other ranks have no counterpart of it.
         plain = next(
-            base for base in type(self).__mro__ if not issubclass(base, Distributed)
+            base
+            for base in type(self).__mro__
+            if issubclass(base, torch.optim.Optimizer)
+            and not issubclass(base, Distributed)
         )
         return _rebuild, (plain, self.__getstate__())
 
@@ -209,9 +216,27 @@ class Distributed(_Base):
         """
         return _coordinator(self).join()
 
+    def unregister_window(self) -> None:
+        """Free the windows of ``win_put``, ``pull_get`` or ``push_sum``.
+
+        Collective. The parameters keep their values, and the topology can change again.
+        The optimizer cannot step any more.
+
+        Raises:
+            ValueError: The algorithm has no windows.
+        """
+        _coordinator(self).unregister_windows()
+
 
 def _coordinator(optimizer: Distributed) -> Coordinator:
-    coordinator: Coordinator = optimizer.__dict__[COORDINATOR_KEY]
+    # Lightning's wrapper has this class as a base, and gets attributes that it lacks
+    # from the optimizer that it wraps.
+    coordinator: Coordinator | None = getattr(optimizer, COORDINATOR_KEY, None)
+    if coordinator is None:
+        raise RuntimeError(
+            f"this {type(optimizer).__name__} has the class of a DistributedOptimizer, "
+            "but was not made by it; pass a plain optimizer to DistributedOptimizer"
+        )
     return coordinator
 
 

@@ -417,6 +417,11 @@ class World:
 
     # -- ending -----------------------------------------------------------------------
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the world has ended."""
+        return self._closed
+
     def check_usable(self) -> None:
         """Raise an error unless operations can run here.
 
@@ -425,7 +430,8 @@ class World:
         """
         if self._closed:
             raise ShutdownError(
-                "bluecomm has been shut down; call bluecomm.init() again first",
+                "bluecomm was shut down after this process set or optimizer was made; "
+                "call bluecomm.init(), then make it again",
                 rank=self.rank,
             )
         if os.getpid() != self.pid:

@@ -352,3 +352,30 @@ def wrap_again_and_alone() -> None:
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_windows_are_freed_with_the_optimizer(world_size: int) -> None:
     run_ranks(world_size, wrap_again_and_alone)
+
+
+def unregister(algorithm: str) -> None:
+    """Free the windows of an optimizer, change the topology and go on."""
+    model = Constant(float(bf.rank()))
+    sgd = torch.optim.SGD(model.parameters(), RATE)
+    optimizer = FACTORIES[algorithm](sgd, model)
+    step(model, optimizer)
+    assert windows()
+    assert not bf.set_topology(bf.RingGraph(2))
+    before = model.x.detach().clone()
+    optimizer.unregister_window()
+    assert not windows()
+    assert torch.equal(model.x, before)
+    assert bf.set_topology(bf.RingGraph(2))
+    with pytest.raises(RuntimeError, match="freed by unregister_window; make a new"):
+        optimizer.step()
+    with pytest.raises(RuntimeError, match="freed by unregister_window"):
+        optimizer.unregister_window()
+    model()
+    step(model, FACTORIES[algorithm](sgd, model))
+    bf.barrier()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_unregister_window(algorithm: str) -> None:
+    run_ranks(2, unregister, algorithm)

@@ -12,6 +12,7 @@ from torch import nn
 import bluecomm as bf
 from tests.support.ranks import run_ranks
 from tests.support.training import (
+    OPTIMIZERS,
     ORDERS,
     RANKS,
     STEPS,
@@ -268,3 +269,58 @@ def test_ranks_must_wrap_equal_models(what, text, algorithm):
     assert len(set(errors)) == 1
     assert re.search(text, errors[0])
     assert "same model with the same options" in errors[0]
+
+
+def train_outside_of_a_set(which, optimizer_name):
+    """Train on all ranks with an optimizer of ranks 0 and 2; return the parameters."""
+    members = bf.ProcessSet([0, 2])
+    if members.included:
+        bf.set_topology(bf.FullyConnectedGraph(2), process_set=members)
+    model = make_model("mlp", bf.rank())
+    optimizer = wrap(model, optimizer_name, which, process_set=members)
+    with optimizer.no_sync():
+        pass
+    train(model, optimizer, range(STEPS))
+    optimizer.synchronize()
+    bf.barrier()
+    return flatten(model)
+
+
+@pytest.mark.parametrize("which", ["cta", "atc", "gradients"])
+def test_ranks_outside_of_a_process_set_step_alone(which):
+    got = run_ranks(RANKS, train_outside_of_a_set, which, "momentum")
+    alone = make_model("mlp", 1)
+    plain = OPTIMIZERS["momentum"](alone.parameters())
+    for step in range(STEPS):
+        plain.zero_grad()
+        backward(alone, 1, step)
+        plain.step()
+    torch.testing.assert_close(got[1], flatten(alone))
+    assert not torch.equal(got[0], flatten(make_model("mlp", 0)))
+
+
+def end_a_world(options):
+    """Train in two worlds with one plain optimizer; return the parameters."""
+    model = make_model("mlp", bf.rank())
+    plain = OPTIMIZERS["sgd"](model.parameters())
+    optimizer = bf.DistributedOptimizer(plain, model, **options)
+    train(model, optimizer, range(STEPS))
+    bf.barrier()
+    bf.shutdown()
+    bf.init()
+    with pytest.raises(bf.ShutdownError, match="make the optimizer again"):
+        optimizer.step()
+    new = bf.DistributedOptimizer(plain, model, **options)
+    new.load_state_dict(optimizer.state_dict())
+    train(model, new, range(STEPS))
+    new.synchronize()
+    bf.barrier()
+    return flatten(model)
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["gradient_allreduce", "neighbor_allreduce", "extra", "win_put"]
+)
+def test_an_optimizer_is_made_again_in_a_new_world(algorithm):
+    for parameters in run_ranks(2, end_a_world, {"algorithm": algorithm}):
+        assert parameters.isfinite().all()

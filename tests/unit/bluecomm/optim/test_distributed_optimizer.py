@@ -229,6 +229,39 @@ class TestWorldOfOne:
         assert wrapped().join() == 0
 
     @pytest.mark.parametrize("which", ALGORITHMS)
+    def test_integer_parameters_are_left_alone(self, which):
+        model = linear()
+        model.count = nn.Parameter(torch.tensor([3]), requires_grad=False)
+        train(model, wrapped(model, **ALGORITHMS[which]))
+        assert model.count.tolist() == [3]
+
+    def test_only_asynchronous_algorithms_have_windows(self):
+        with pytest.raises(
+            ValueError, match="GradientAllreduce has no windows; win_pu"
+        ):
+            wrapped().unregister_window()
+
+    @pytest.mark.parametrize("which", ALGORITHMS)
+    def test_an_optimizer_ends_with_its_world(self, which):
+        model = linear()
+        optimizer = wrapped(model, **ALGORITHMS[which])
+        train(model, optimizer)
+        bf.shutdown()
+        text = r"made before bluecomm\.shutdown\(\).*make the optimizer again"
+        for _ in range(2):
+            with pytest.raises(bf.ShutdownError, match=text):
+                optimizer.step()
+            with pytest.raises(bf.ShutdownError, match=text):
+                model(torch.ones(1, 3))
+            bf.init()
+        new = wrapped(model, **ALGORITHMS[which])
+        new.load_state_dict(optimizer.state_dict())
+        train(model, new)
+        assert len(new.state) == 2
+        with pytest.raises(RuntimeError, match="handed its parameters to one that"):
+            optimizer.step()
+
+    @pytest.mark.parametrize("which", ALGORITHMS)
     def test_several_worlds_in_turn(self, which):
         model = linear()
         train(model, wrapped(model, **ALGORITHMS[which]))

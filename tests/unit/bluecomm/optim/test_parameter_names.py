@@ -69,7 +69,6 @@ def test_shared_memory_is_an_error():
     ("parameter", "error", "text"),
     [
         (torch.ones(2, dtype=torch.complex64), TypeError, "is torch.complex64"),
-        (torch.ones(2, dtype=torch.int64), TypeError, "is torch.int64"),
         (torch.ones(2, device="meta"), ValueError, "is on meta"),
     ],
 )
@@ -77,6 +76,13 @@ def test_unsupported_parameters_are_errors(parameter, error, text):
     parameter = nn.Parameter(parameter, requires_grad=False)
     with pytest.raises(error, match=text):
         names(sgd([parameter]))
+
+
+def test_integers_are_left_out():
+    weight = nn.Parameter(torch.ones(1))
+    count = nn.Parameter(torch.ones(1, dtype=torch.int64), requires_grad=False)
+    flag = nn.Parameter(torch.ones(1, dtype=torch.bool), requires_grad=False)
+    assert names(sgd([count, weight, flag])) == ["param.0.1"]
 
 
 @pytest.mark.parametrize("model", [3, [nn.Linear(1, 1), 3], iter([])])
