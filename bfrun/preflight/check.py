@@ -10,17 +10,20 @@ from rich.table import Table
 
 from bfrun.errors import LaunchError
 from bfrun.preflight.preflight import HostReport
+from bfrun.wording import count
 
+# Each row is one line, whatever the width of the terminal: rich breaks words to fit a
+# table into its width.
+_WIDTH = 10_000
 _COLUMNS = ("host", "result", "Python", "torch", "bluecomm", "cores", "GPUs")
 
 
 def print_check(reports: Sequence[HostReport], file: TextIO) -> bool:
     """Print a table of all hosts, then each failure. Return whether all passed."""
-    console = Console(file=file, highlight=False)
-    if not console.is_terminal:
-        # Each row is one line in a file, for grep.
-        console = Console(file=file, highlight=False, width=200)
-    table = Table(*_COLUMNS, "addresses", box=None, pad_edge=False)
+    console = Console(file=file, highlight=False, width=_WIDTH)
+    table = Table(box=None, pad_edge=False)
+    for heading in (*_COLUMNS, "addresses"):
+        table.add_column(heading, no_wrap=True)
     for report in reports:
         table.add_row(*_row(report))
     console.print(table)
@@ -28,8 +31,8 @@ def print_check(reports: Sequence[HostReport], file: TextIO) -> bool:
         console.print(line, style="red", markup=False, soft_wrap=True)
     passed = not any(report.problems for report in reports)
     if passed:
-        noun = "host is" if len(reports) == 1 else "hosts are"
-        console.print(f"{len(reports)} {noun} ready", style="green")
+        text = f"{count(len(reports), 'host is', 'hosts are')} ready"
+        console.print(text, style="green")
     return passed
 
 

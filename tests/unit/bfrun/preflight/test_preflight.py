@@ -21,6 +21,11 @@ from bfrun.preflight.preflight import HostReport, compare_hosts, run_preflight
 CONFIG = LaunchConfig(command=("python", "x.py"), cwd="/job")
 
 
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def report(name: str, **differences: Any) -> HostReport:
     answer = {
         "hostname": name,
@@ -133,6 +138,18 @@ def test_table_shows_what_is_known_and_each_failure():
     )
     assert lines[2].split() == ["b", "FAILED"]
     assert lines[3] == "host 'b': [no] answer; switch it on"
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "500"])
+def test_no_word_is_broken(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    name = "a-host-with-a-long-name.of.a.cluster"
+    wide = report(name)
+    wide.addresses = tuple(f"2001:db8:0:0:0:0:0:{number:x}" for number in range(20))
+    text = Screen()
+    assert print_check([wide], text)
+    (row,) = [line for line in text.getvalue().splitlines() if name in line]
+    assert ", ".join(wide.addresses) in row
 
 
 def test_table_of_hosts_that_passed():
