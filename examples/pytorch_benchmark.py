@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import bluecomm as bf
+from bfrun.wording import count
 from dist_optimizer import add_arguments, distribute
 from models import MODELS, create_model
 from progress import Progress
@@ -115,7 +116,7 @@ def report(args: argparse.Namespace, rates: list[float], distance: float) -> Non
     everyone = bf.allgather_object(rates)
     total = sum(statistics.mean(own) for own in everyone)
     if bf.rank() == 0:
-        print(f"total img/sec on {bf.size()} ranks: {total:.1f}")
+        print(f"total img/sec on {count(bf.size(), 'rank')}: {total:.1f}")
         print(f"consensus distance: {distance:.2e}")
         if args.json:
             result = {

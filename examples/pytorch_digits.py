@@ -17,6 +17,7 @@ import torch
 from sklearn.datasets import load_digits
 
 import bluecomm as bf
+from bfrun.wording import count
 from classification import accuracy, batches_of, train_epoch
 from dist_optimizer import LOWER_RATE, add_arguments, distribute
 from loss_watch import LossWatch
@@ -101,7 +102,9 @@ def main() -> None:
         print(f"test accuracy of the worst rank's own model: {100 * worst:.1f} %")
         print(f"test accuracy of the averaged model:         {100 * averaged:.1f} %")
         print(f"consensus distance:                          {distance:.2e}")
-        print(f"img/sec on {bf.size()} ranks: {result['images_per_second']:.0f}")
+        print(
+            f"img/sec on {count(bf.size(), 'rank')}: {result['images_per_second']:.0f}"
+        )
         if args.json:
             with open(args.json, "w") as file:
                 json.dump(result, file, indent=2)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import bluecomm as bf
+from bfrun.wording import count
 from bluecomm.topology import StaticTopology
 from bluecomm.topology.names import make_topology
 from plots import plot_errors
@@ -214,7 +215,7 @@ def main() -> None:
             worst,
             xlabel="iteration",
             ylabel="relative distance from the optimum",
-            title=f"{args.task} on {bf.size()} ranks, {args.topology}",
+            title=f"{args.task} on {count(bf.size(), 'rank')}, {args.topology}",
             file=args.save_plot_file,
         )
 

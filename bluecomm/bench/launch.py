@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bfrun import wording
 from bluecomm.bench.arguments import count, why_not_written
 from bluecomm.bench.subcommand import Subparsers
 from bluecomm.bench.terminal import show_table
@@ -105,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
         return 2
     launches = []
     for ranks in args.ranks:
-        print(f"starting {ranks} ranks, {args.rounds} times", file=sys.stderr)
+        times = wording.count(args.rounds, "time")
+        print(f"starting {wording.count(ranks, 'rank')}, {times}", file=sys.stderr)
         launches.append(measure(ranks, args.rounds))
     print_table(launches)
     if args.json:
@@ -203,8 +205,8 @@ def print_table(launches: Sequence[Launch]) -> None:
     """Print one row per size of job."""
     from rich.table import Table
 
-    cores = len(os.sched_getaffinity(0))
-    table = Table(title=f"seconds from the start of bfrun, {cores} cores; medians")
+    cores = wording.count(len(os.sched_getaffinity(0)), "core")
+    table = Table(title=f"seconds from the start of bfrun, {cores}; medians")
     for heading in (
         "ranks",
         "first collective",

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from bfrun.wording import count
 from bluecomm import barrier, broadcast_object, rank
 from bluecomm.bench.mpi_rank import can_measure
 from bluecomm.bench.operations import Case
@@ -106,7 +107,8 @@ class MpiWorld:
             told = [json.loads(lines.readline()) for lines in self._ranks]
             if told[0]["size"] != world_size:
                 raise RuntimeError(
-                    f"{mpirun} started {told[0]['size']} ranks, expected {world_size}; "
+                    f"{mpirun} started {count(told[0]['size'], 'rank')}, expected "
+                    f"{world_size}; "
                     "does it belong to the MPI that mpi4py uses?"
                 )
             self.version = _short(told[0]["version"])

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from bfrun.wording import count
 from bluecomm.bench import results
 from bluecomm.bench.arguments import add_outputs, why_not_written
 from bluecomm.bench.prediction.links import Cluster, LinkCost, cluster_from
@@ -120,7 +121,7 @@ def _run(args: argparse.Namespace) -> int:
     if not full:
         raise ValueError(
             f"--ranks {' '.join(map(str, args.ranks))} do not fill machines of "
-            f"{cluster.ranks_per_machine} ranks"
+            f"{count(cluster.ranks_per_machine, 'rank')}"
         )
     predictions = [
         predict(job, cluster, contender, ranks)

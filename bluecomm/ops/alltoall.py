@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
+from bfrun.wording import count
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.start import start_gather
@@ -105,8 +106,8 @@ def _rows_to_send(
     if splits is None:
         if rows % size:
             raise ValueError(
-                f"alltoall: {rows} rows cannot be divided evenly among {size} ranks; "
-                "pass splits"
+                f"alltoall: {count(rows, 'row')} cannot be divided evenly among "
+                f"{size} ranks; pass splits"
             )
         return (rows // size,) * size
     given = list_ranks(splits, "alltoall: splits")

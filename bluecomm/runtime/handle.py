@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from bfrun.wording import count
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime.failure import OK, failure
 
@@ -205,7 +206,7 @@ class GroupHandle(Handle[list[Result]]):
         return wait_all(self._members, timeout_s)
 
     def __repr__(self) -> str:
-        return f"<Handle of {len(self._members)} operations>"
+        return f"<Handle of {count(len(self._members), 'operation')}>"
 
 
 def wait_all(

@@ -55,5 +55,5 @@ def _row(
         *(f"{seconds.get(name, 0.0):.3f}" for name in COMPUTE),
         f"{seconds.get('WAIT', 0.0):.3f}",
         "-" if longest is None else f"rank {longest} ({waits[longest]:.3f} s)",
-        f"{last[number]['times']} times" if number in last else "-",
+        count(last[number]["times"], "time") if number in last else "-",
     )

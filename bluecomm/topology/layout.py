@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from bfrun.wording import count
 from bluecomm.topology.graph import check_integer, check_rank
 
 
@@ -39,8 +40,9 @@ def check_layout(world_size: int, local_size: int, self_rank: int) -> Layout:
     rank = check_rank(self_rank, world_size, "self_rank")
     if world_size % local_size:
         raise ValueError(
-            f"world_size must be a multiple of local_size, got {world_size} ranks on "
-            f"machines of {local_size}; all machines need the same number of ranks"
+            f"world_size must be a multiple of local_size, got "
+            f"{count(world_size, 'rank')} on machines of {local_size}; all machines "
+            "need the same number of ranks"
         )
     return Layout(
         local_size=local_size,

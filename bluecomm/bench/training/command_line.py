@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from bfrun import wording
 from bluecomm.bench.arguments import (
     add_outputs,
     count,
@@ -87,7 +88,8 @@ def why_refused(args: argparse.Namespace, size: int) -> str:
     Also checks the output files, so call it on the rank that writes them.
     """
     if args.scaling and max(args.scaling) > size:
-        return f"--scaling {max(args.scaling)}: the job has only {size} ranks"
+        ranks = wording.count(size, "rank")
+        return f"--scaling {max(args.scaling)}: the job has only {ranks}"
     named = [Contender.parse(label) for label in args.algorithms]
     bound = [one.label for one in named if one.needs_all_ranks]
     if bound and args.scaling and min(args.scaling) < size:
@@ -104,7 +106,7 @@ def why_refused(args: argparse.Namespace, size: int) -> str:
         if args.step_ms is None or slow_rank >= size or size == 1:
             return (
                 f"--slow-rank {slow_rank}: give --step-ms, and start more than "
-                f"{max(1, slow_rank)} ranks; the job has {size}"
+                f"{wording.count(max(1, slow_rank), 'rank')}; the job has {size}"
             )
         if args.plot:
             return "--slow-rank draws no plot; leave out --plot"

@@ -7,6 +7,7 @@ import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bfrun.wording import count
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.topology import OnePeer, TopologySchedule, default_schedule
 from bluecomm.topology.rank_lists import list_ranks
@@ -48,8 +49,8 @@ class DynamicTopology:
         if isinstance(source, TopologySchedule):
             if source.size != len(machine_of):
                 raise ValueError(
-                    f"topology: {source} is for {source.size} ranks (or machines), but "
-                    f"there are {len(machine_of)}"
+                    f"topology: {source} is for {count(source.size, 'rank')} (or "
+                    f"machines), but there are {len(machine_of)}"
                 )
             self._at = _Schedule(source, rank)
         elif isinstance(source, str):
@@ -127,8 +128,9 @@ class _Rounds:
                 self._entry = next(self._iterator)
             except StopIteration:
                 raise ValueError(
-                    f"topology: the iterator ended after {self._taken} rounds; it must "
-                    "be infinite, such as itertools.cycle(...)"
+                    "topology: the iterator ended after "
+                    f"{count(self._taken, 'round')}; it must be infinite, such as "
+                    "itertools.cycle(...)"
                 ) from None
             self._taken += 1
         return self._entry

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bfrun.wording import count
 from bluecomm.ops.neighbor_weights import Weights
 from bluecomm.optim.exchanges.exchange import NeighborExchange
 from bluecomm.optim.options import StepSettings
@@ -117,7 +118,7 @@ class SymmetricExchange(NeighborExchange):
         if topology.period != 1 or topology.size != self._comm.size:
             raise ValueError(
                 f"{self._method} needs the same topology in each round, of "
-                f"{self._comm.size} ranks, got {topology}"
+                f"{count(self._comm.size, 'rank')}, got {topology}"
             )
         checked: TopologySchedule = topology
         return checked

@@ -206,14 +206,14 @@ def test_overhead_in_a_world_of_one(capsys, world_of_one):
 
 def test_more_ranks_than_the_job_has(capsys, world_of_one):
     assert main(["train", *SHORT, "--scaling", "1,8"]) == 2
-    assert "--scaling 8: the job has only 1 ranks" in capsys.readouterr().err
+    assert "--scaling 8: the job has only 1 rank" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--overhead", "--json", "x.json"), "only prints its results"),
-        (("--slow-rank", "0:2", "--step-ms", "1"), "more than 1 ranks; the job has 1"),
+        (("--slow-rank", "0:2", "--step-ms", "1"), "more than 1 rank; the job has 1"),
         (("--json", "no/such/x.json"), "does not exist"),
     ],
 )

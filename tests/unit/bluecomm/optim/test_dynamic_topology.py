@@ -43,7 +43,7 @@ def test_iterators_are_followed_by_number():
 def test_iterators_must_not_end():
     topology = make([([1], [1])])
     topology.at(0)
-    with pytest.raises(ValueError, match="ended after 1 rounds"):
+    with pytest.raises(ValueError, match="ended after 1 round;"):
         topology.at(1)
 
 
