@@ -6,11 +6,21 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 
 Launcher = Literal["auto", "local", "ssh", "slurm", "mpi"]
 Encryption = Literal["off", "auth", "full"]
 BindTo = Literal["core", "numa", "none"]
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError(
+            "the working folder has been deleted; change to one that exists (cd)"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ class LaunchConfig:
     launcher: Launcher = "auto"
     gpus_per_rank: int | None = None
     bind_to: BindTo = "none"
-    cwd: str = field(default_factory=os.getcwd)
+    cwd: str = field(default_factory=_working_folder)
     environment: tuple[tuple[str, str], ...] = ()
     python: str | None = None
     ssh_port: int | None = None

@@ -11,6 +11,7 @@ from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.agent_start import Interrupted, start_agents
 from bfrun.driver.capacity import check_capacity, make_room_for_logs
+from bfrun.driver.hints import hint_of
 from bfrun.driver.job import Job
 from bfrun.driver.report import Verdict, make_verdict
 from bfrun.driver.signals import SignalWatch
@@ -121,6 +122,7 @@ def _drive(
         # The caller of a function gets the report as an exception, without the output.
         shown=job.printer.shown(range(plan.world_size)) if task is None else (),
         verbose=config.verbose,
+        hint_of=functools.partial(hint_of, config),
     )
     return replace(verdict, unread=not all_shown)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bfrun.driver.membership import Failure, first_failure
@@ -67,6 +67,7 @@ def make_verdict(
     left_early: Mapping[int, str] | None = None,
     shown: Collection[int] = (),
     verbose: bool = False,
+    hint_of: Callable[[int, Sequence[str]], str] = lambda rank, tail: "",
 ) -> Verdict:
     """Return the exit code and the final report.
 
@@ -80,6 +81,7 @@ def make_verdict(
         left_early: How ranks that have not failed ended, by rank.
         shown: Ranks whose stderr is on the terminal already, with their prefix.
         verbose: Report leftovers even if there are none.
+        hint_of: Returns advice for a rank that failed with these last lines, or "".
     """
     first = first_failure(failures, tails)
     if first is None:
@@ -98,6 +100,9 @@ def make_verdict(
     elif tail:
         lines.append(f"  last lines of stderr of rank {first.rank}:")
         lines += [f"    {line}" for line in tail]
+    hint = hint_of(first.rank, tail)
+    if hint:
+        lines.append(f"  hint: {hint}")
     if first.rank in log_paths:
         lines.append(f"  full stderr: {log_paths[first.rank]}")
     later = [failure for failure in failures if failure is not first]

@@ -212,6 +212,13 @@ def test_standard_input_goes_to_rank_0_only(tmp_path):
         assert lines_of(job.out) == ["[0] 0 300000", "[1] 1 0"]
 
 
+@pytest.mark.parametrize("body", ["input()", "breakpoint()\npass"])
+def test_a_rank_without_input_gets_a_hint(body, tmp_path):
+    job = run_bfrun(tmp_path, "-np", "1", *python(body))
+    assert job.process.returncode == 1
+    assert "hint: it read its standard input, which is empty; --stdin" in job.err
+
+
 def test_output_dir_holds_a_file_per_rank_and_stream(tmp_path):
     body = "import sys; print('out'); print('\\xe9\\r\\n', end='', file=sys.stderr)"
     options = ["-np", "2", "--output-dir", "logs", "--only-rank", "1"]

@@ -63,6 +63,13 @@ def test_a_failure_with_cause_tail_log_and_later_failures():
     ]
 
 
+def test_advice_about_a_failure():
+    text = verdict(
+        [failure(2)], tails={2: ["x"]}, hint_of=lambda rank, tail: f"{rank}: {tail[0]}"
+    ).report
+    assert text.splitlines()[3] == "  hint: 2: x"
+
+
 def test_a_tail_that_has_been_shown_is_not_shown_again():
     lines = verdict([failure(2)], tails={2: ["one"]}, shown=[1, 2]).report.splitlines()
     assert lines[1:-1] == ["  its stderr is above, in the lines with [2]"]

@@ -1,0 +1,56 @@
+"""Recognizes common mistakes by the last words of a rank, and says what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from bfrun.config import LaunchConfig
+
+# input() at the end of its input, and the debugger.
+_NO_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
+_NO_BLUECOMM = "ModuleNotFoundError: No module named 'bluecomm'"
+
+
+def hint_of(config: LaunchConfig, rank: int, tail: Sequence[str]) -> str:
+    """Return what a user should do about the failure of a rank, or "".
+
+    Args:
+        config: Settings of the job.
+        rank: The rank.
+        tail: Last lines of its stderr.
+    """
+    if any(line.startswith(_NO_INPUT) for line in tail):
+        return _about_input(config, rank)
+    if _NO_BLUECOMM in tail:
+        return _about_python(config.command)
+    return ""
+
+
+def _about_input(config: LaunchConfig, rank: int) -> str:
+    if rank != 0:
+        return (
+            "it read its standard input, which is empty: only rank 0 can have one "
+            "(--stdin), for input() and the debugger"
+        )
+    if config.stdin:
+        return ""
+    return (
+        "it read its standard input, which is empty; --stdin passes that of bfrun to "
+        "rank 0, for input() and the debugger"
+    )
+
+
+def _about_python(command: Sequence[str]) -> str:
+    program = shutil.which(command[0]) or command[0]
+    is_python = os.path.basename(program).startswith("python")
+    is_own = os.path.dirname(program) == os.path.dirname(sys.executable)
+    if not is_python or is_own or importlib.util.find_spec("bluecomm") is None:
+        return ""
+    return (
+        f"'{command[0]}' is {program}, which has no bluecomm, but the interpreter of "
+        f"bfrun has: start {sys.executable}, or activate its environment"
+    )
