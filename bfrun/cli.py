@@ -14,6 +14,7 @@ from bfrun.config import LaunchConfig
 from bfrun.env import parse_assignments, read_env_file
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host, parse_hostfile, parse_hosts
+from bfrun.options import OptionParser
 from bfrun.output.terminal import discard_unwritten, remark
 from bfrun.start import start
 
@@ -96,7 +97,7 @@ def config_of(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="bfrun",
         usage="bfrun -np N [-H host:slots,... | --hostfile F] [options] command...",
         description="Run a command as N ranks, on this machine or on many hosts.",
@@ -127,7 +128,8 @@ def add_placement(group: argparse._ArgumentGroup) -> None:
         dest="world_size",
         type=_positive,
         metavar="N",
-        help="number of ranks (default: all slots of the hosts)",
+        help="number of ranks (default with -H, --hostfile or Slurm: all slots of the "
+        "hosts; without them, N must be given)",
     )
     which = group.add_mutually_exclusive_group()
     which.add_argument(

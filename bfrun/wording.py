@@ -1,8 +1,23 @@
-"""Numbers and nouns in texts for the user."""
+"""Numbers, nouns and names in texts for the user."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
     """Return a number and its noun, such as ``1 rank`` or ``2 ranks``."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return ``; did you mean 'x'?`` with the nearest known name, or "".
+
+    Args:
+        name: What the user wrote.
+        known: Names that are right.
+        cutoff: How near a name must be, from 0 (any) to 1 (equal).
+    """
+    close = difflib.get_close_matches(name, [*known], n=1, cutoff=cutoff)
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -11,12 +11,13 @@ file.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal
+
+from bfrun.wording import did_you_mean
 
 PREFIX = "BLUECOMM_"
 # Prefix of the settings of the network plugin for NCCL, which reads them itself.
@@ -308,8 +309,7 @@ def _check_rank(
 
 def _unknown(variable: str, settings: Mapping[str, object]) -> str:
     """Return the error text for an unknown variable."""
-    nearest = difflib.get_close_matches(variable, settings, n=1, cutoff=0)
-    return f"unknown variable {variable}; did you mean {nearest[0]}?"
+    return f"unknown variable {variable}{did_you_mean(variable, settings, cutoff=0)}"
 
 
 if __name__ == "__main__":

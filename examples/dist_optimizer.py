@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 import bluecomm as bf
+from bfrun.wording import did_you_mean
 from bluecomm.optim import algorithm_names
 
 LOWER_RATE = (
@@ -31,9 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
     names = [*algorithm_names(), *ALIASES, *more_names]
     parser.add_argument(
         "--dist-optimizer",
-        choices=names,
+        type=functools.partial(_known_name, names),
         default="neighbor_allreduce",
-        help="how ranks communicate (default: %(default)s)",
+        metavar="NAME",
+        help=f"how ranks communicate: {', '.join(names)} (default: %(default)s)",
     )
     parser.add_argument(
         "--atc-style",
@@ -54,6 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
         help="average with all in-neighbors of the topology in each step, instead of "
         "one after the other",
     )
+
+
+def _known_name(names: Sequence[str], name: str) -> str:
+    if name not in names:
+        raise argparse.ArgumentTypeError(
+            f"unknown algorithm '{name}'; known are {', '.join(names)}"
+            f"{did_you_mean(name, names)}"
+        )
+    return name
 
 
 def distribute(

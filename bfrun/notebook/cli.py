@@ -15,6 +15,7 @@ from bfrun.notebook.background import FOREGROUND, start_in_background, stop_back
 from bfrun.notebook.driver import serve
 from bfrun.notebook.interrupt import interrupt_hanged_processes
 from bfrun.notebook.profile import Profile
+from bfrun.options import OptionParser
 from bfrun.output.ranges import format_ranks
 from bfrun.output.terminal import remark
 from bfrun.wording import count
@@ -88,7 +89,7 @@ def _start(arguments: dict[str, object], argv: Sequence[str], profile: Profile) 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="ibfrun",
         description="Start ranks that wait for the cells of a notebook (ipyparallel).",
         epilog=_EXAMPLES,

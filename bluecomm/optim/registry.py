@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from bfrun.wording import did_you_mean
 from bluecomm.optim.algorithm import Algorithm
 
 _algorithms: dict[str, type[Algorithm]] = {}
@@ -46,6 +47,7 @@ def get_algorithm(name: str) -> type[Algorithm]:
     if name not in _algorithms:
         raise ValueError(
             f"unknown algorithm {name!r}; known are {', '.join(algorithm_names())}"
+            f"{did_you_mean(name, _algorithms)}"
         )
     return _algorithms[name]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bfrun.wording import did_you_mean
 from bluecomm.ops.neighbor_weights import RENAMED
 from bluecomm.optim.amp import step_with_scaler
 from bluecomm.optim.coordinator import Coordinator
@@ -63,11 +63,9 @@ class Distributed(_Base):
                 f"a distributed optimizer has no {name!r}; set {RENAMED[name]!r}"
             )
         elif name not in self.__dict__ and (
-            close := difflib.get_close_matches(name, _STEP_SETTINGS, n=1, cutoff=0.8)
+            nearest := did_you_mean(name, _STEP_SETTINGS, cutoff=0.8)
         ):
-            raise AttributeError(
-                f"a distributed optimizer has no {name!r}; did you mean {close[0]!r}?"
-            )
+            raise AttributeError(f"a distributed optimizer has no {name!r}{nearest}")
         else:
             super().__setattr__(name, value)
 

@@ -53,7 +53,7 @@ BFRUN = [
     {"silence", "task", "probe", "private_folder"},
     {"nccl_net"},
     {"env", "config", "hosts", "channel", "frames", "trace"},
-    {"structure", "wording", "files"},
+    {"structure", "options", "wording", "files"},
     {"errors"},
 ]
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}

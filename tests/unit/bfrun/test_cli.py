@@ -156,6 +156,43 @@ def test_wrong_usage_exits_with_2(arguments, match, capsys):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        (["--output-dri", "x", "-np", "2", "cmd"], "--output-dir"),
+        (["-np", "2", "--outputdir=x", "cmd"], "--output-dir"),
+        (["--start_timeout", "3", "cmd"], "--start-timeout"),
+        (["--launcher", "slrum", "cmd"], "slurm"),
+        (["-np", "2", "--zzz", "cmd"], None),
+        (["--bind-to", "zzz", "cmd"], None),
+    ],
+)
+def test_the_nearest_name_is_told(arguments, nearest, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        bfrun.cli.main(arguments)
+    error = capsys.readouterr().err
+    if nearest is None:
+        assert "did you mean" not in error
+    else:
+        assert error.endswith(f"; did you mean '{nearest}'?\n")
+
+
+def test_the_help_says_when_the_number_of_ranks_may_be_left_out(capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        bfrun.cli.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "default with -H, --hostfile or Slurm: all slots" in text
+
+
+def test_a_working_folder_that_has_been_deleted(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert bfrun.cli.main(["-np", "1", "cmd"]) == 2
+    assert "error: the working folder has been deleted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "match"),
     [
         (["-H", "a:x", "cmd"], "slots must be a whole number"),

@@ -31,6 +31,8 @@ def test_each_algorithm_has_a_cost_model():
 def test_unknown_names_are_errors():
     with pytest.raises(ValueError, match="unknown algorithm 'allreduced'; known are"):
         get_algorithm("allreduced")
+    with pytest.raises(ValueError, match=r"; did you mean 'neighbor_allreduce'\?"):
+        get_algorithm("neigbor_allreduce")
 
 
 def test_names_are_taken_once():

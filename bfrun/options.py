@@ -1,0 +1,26 @@
+"""A parser of command lines that names the nearest option or value for a wrong one."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import NoReturn
+
+from bfrun.wording import did_you_mean
+
+
+class OptionParser(argparse.ArgumentParser):
+    """As ``ArgumentParser``, with the nearest name in errors about unknown names."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error, with the nearest name if one is close, and exit with 2."""
+        super().error(message + self._nearest(message))
+
+    def _nearest(self, message: str) -> str:
+        unknown = re.match(r"unrecognized arguments: (-[^\s=]*)", message)
+        if unknown:
+            return did_you_mean(unknown[1], self._option_string_actions)
+        invalid = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if invalid:
+            return did_you_mean(invalid[1], re.findall(r"[^\s',]+", invalid[2]))
+        return ""
