@@ -26,8 +26,8 @@ class SyncBatchNorm(_BatchNorm):
     The gradients of ``weight`` and ``bias`` are this rank's part of theirs; a
     distributed optimizer averages them. In evaluation mode nothing is communicated.
 
-    The ranks' batches may differ in size, and some may be empty. All ranks have to
-    run the backward pass if one does; a rank with an empty batch uses
+    The ranks' batches may differ in size, but all ranks run the same number of forward
+    and backward passes: a rank without data passes an empty batch, and uses
     ``output.sum()`` as its loss. Values of 16 bits are accumulated in float32.
 
     Args:

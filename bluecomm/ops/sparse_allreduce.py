@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from bluecomm.errors import MismatchError
+from bluecomm.ops.autograd.nodes import is_tracked
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.reduce_op import ReduceOp, choose
 from bluecomm.ops.start import start_gather
@@ -98,7 +99,8 @@ def _sparse_allreduce(
 
     Raises:
         TypeError: ``tensor`` is not a sparse COO tensor, or its type is not supported.
-        ValueError: ``op`` is another reduction, or the average of integers.
+        ValueError: ``op`` is another reduction, or the average of integers; or
+            ``tensor`` requires grad.
         MismatchError: The ranks' tensors differ in shape, type or number of sparse
             dimensions.
         PeerLostError: A rank is lost.
@@ -111,6 +113,11 @@ def _sparse_allreduce(
         raise TypeError(
             f"sparse_allreduce: expected a sparse COO tensor, got {got}; use allreduce "
             "for a dense tensor, and tensor.to_sparse() for other sparse layouts"
+        )
+    if is_tracked(tensor):
+        raise ValueError(
+            "sparse_allreduce: the tensor requires grad, but this operation has no "
+            "gradient; pass tensor.detach(), or call it under torch.no_grad()"
         )
     word = choose("sparse_allreduce", None, op, tensor.dtype)
     if word not in ("average", "sum"):

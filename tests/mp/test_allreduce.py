@@ -175,7 +175,7 @@ def odd_tensors() -> None:
     handle = bf.grouped_allreduce_async([x[me], x[me]], op=bf.Sum, prescale_factor=2.0)
     torch.testing.assert_close(bf.synchronize(handle)[1], 2 * x.sum(0))
     with pytest.raises(TypeError, match="is_hierarchical_local must be True or False"):
-        bf.allreduce(x[me], True, "name")  # type: ignore[arg-type]
+        bf.allreduce(x[me], True, 2)  # type: ignore[arg-type]
 
 
 def test_odd_tensors_and_options() -> None:

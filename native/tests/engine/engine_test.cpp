@@ -49,6 +49,21 @@ TEST(engine, allreduces_in_place_and_out_of_place) {
   }
 }
 
+TEST(engine, counts_calls_by_group_and_name) {
+  EngineWorld world(1);
+  Engine& engine = world.engine(0);
+  std::vector<float> tensor(3);
+  const auto call = [&](const char* name) {
+    return make_call(engine, Kind::kAllreduce, name, tensor, tensor);
+  };
+  CHECK_EQ(engine.calls_like(call("x")), 0U);
+  CHECK_EQ(run_call(engine, call("x")).text, "");
+  CHECK_EQ(run_call(engine, call("x")).text, "");
+  CHECK_EQ(run_call(engine, call("y")).text, "");
+  CHECK_EQ(engine.calls_like(call("x")), 2U);
+  CHECK_EQ(engine.calls_like(call("y")), 1U);
+}
+
 TEST(engine, averages_with_ring_neighbors) {
   for (const int size : {2, 3, 5}) {
     EngineWorld world(size);
