@@ -19,7 +19,11 @@ enum Result : int {
 };
 
 enum LogLevel : int { kWarn = 2, kInfo = 3 };
-inline constexpr unsigned long kLogNet = 0x10;
+// The subsystems of a line in the log. NCCL's own warnings name all of them, because
+// NCCL drops a line whose subsystems are not in NCCL_DEBUG_SUBSYS, and the network is
+// not there by default. The start of the network is also part of the initialization.
+inline constexpr unsigned long kLogAll = ~0UL;
+inline constexpr unsigned long kLogInitAndNet = 0x1 | 0x10;
 
 inline constexpr std::size_t kHandleSize = 128;
 inline constexpr int kHostMemory = 1;

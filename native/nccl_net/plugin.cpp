@@ -177,7 +177,9 @@ std::string Plugin::counters() {
 
 void Plugin::log(abi::LogLevel level, const std::string& text) const {
   if (abi::Logger* const logger = logger_) {
-    logger(level, abi::kLogNet, "bluecomm", 0, "NET/BlueComm : %s", text.c_str());
+    const unsigned long subsystems =
+        level == abi::kWarn ? abi::kLogAll : abi::kLogInitAndNet;
+    logger(level, subsystems, "bluecomm", 0, "NET/BlueComm : %s", text.c_str());
   }
 }
 

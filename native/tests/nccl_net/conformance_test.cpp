@@ -58,6 +58,7 @@ TEST(nccl_net_conformance, devices_are_described) {
       CHECK_EQ(device_properties.max_p2p_bytes,
                version >= 9 ? std::size_t{1} << 40 : 0);
       CHECK_EQ(client->properties(1, &device_properties), abi::kInvalidArgument);
+      CHECK(logged_warning().find("device 1 does not exist") != std::string::npos);
     }
   });
 }

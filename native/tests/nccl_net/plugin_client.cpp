@@ -15,16 +15,24 @@ namespace {
 
 namespace abi = nccl_net::abi;
 
-// Prints the plugin's log if PLUGIN_VERBOSE is set, as NCCL does with NCCL_DEBUG.
-void log(int, unsigned long, const char*, int, const char* format, ...) {
-  static const bool verbose = std::getenv("PLUGIN_VERBOSE") != nullptr;
-  if (!verbose) return;
+// The subsystems that NCCL logs by default: INIT, BOOTSTRAP and ENV.
+constexpr unsigned long kDefaultSubsystems = 0x1 | 0x1000 | 0x8;
+
+std::string last_warning;
+
+// Like NCCL's logger: drops lines of other subsystems. Prints the others if
+// PLUGIN_VERBOSE is set, as NCCL does with NCCL_DEBUG.
+void log(int level, unsigned long subsystems, const char*, int, const char* format,
+         ...) {
+  if ((subsystems & kDefaultSubsystems) == 0) return;
+  char text[1024];
   va_list arguments;
   va_start(arguments, format);
-  std::fprintf(stderr, "[%d] ", static_cast<int>(getpid()));
-  std::vfprintf(stderr, format, arguments);
-  std::fputc('\n', stderr);
+  std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  if (level == abi::kWarn) last_warning = text;
+  static const bool verbose = std::getenv("PLUGIN_VERBOSE") != nullptr;
+  if (verbose) std::fprintf(stderr, "[%d] %s\n", static_cast<int>(getpid()), text);
 }
 
 struct PluginLibrary {
@@ -223,5 +231,7 @@ std::unique_ptr<PluginClient> PluginClient::load(int version,
       throw std::runtime_error("no version " + std::to_string(version));
   }
 }
+
+const std::string& logged_warning() { return last_warning; }
 
 }  // namespace bluecomm::test

@@ -20,6 +20,9 @@ struct DeviceProperties {
   std::size_t max_p2p_bytes = 0;  // 0 if the version has no such property
 };
 
+// The last warning of the plugin that NCCL would show with NCCL_DEBUG=WARN.
+const std::string& logged_warning();
+
 using HandleBytes = std::array<std::byte, nccl_net::abi::kHandleSize>;
 
 // NCCL's side of one version of the interface: calls the plugin's functions with that
