@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,28 @@ from bfrun.errors import LaunchError
 PATH_NAME = "NCCL_NET_PLUGIN"
 CHOICE_NAME = "NCCL_NET"
 _CHOICE = "BlueComm"
+# NCCL 2.27.3 to 2.29.7 forget the plugin once the last communicator has ended, unless
+# this is 1.
+REF_COUNT_NAME = "NCCL_NET_PLUGIN_REF_COUNT"
+# The plugin's secret, by which connections prove that they belong to the job.
+KEY_NAME = "BLUECOMM_NET_KEY"
 _FILE = Path("nccl_net", "libnccl-net-bluecomm.so")
 _MAX_PATH = 254  # NCCL's limit. It takes several paths, separated by commas.
 
 
-def with_nccl_net(config: LaunchConfig) -> LaunchConfig:
+def new_key() -> str:
+    """Return a new random value for ``BLUECOMM_NET_KEY``."""
+    return secrets.token_hex(32)
+
+
+def with_nccl_net(config: LaunchConfig, environ: Mapping[str, str]) -> LaunchConfig:
     """Return the settings with the plugin's variables, which ``-x`` overrides.
+
+    The job gets a new key and NCCL's reference count, unless the user has set them.
+
+    Args:
+        config: The settings.
+        environ: The environment, which is forwarded to the ranks.
 
     Raises:
         LaunchError: The plugin does not exist, or NCCL does not accept its path.
@@ -34,8 +51,11 @@ def with_nccl_net(config: LaunchConfig) -> LaunchConfig:
             "--enable-net: NCCL accepts no path that contains a comma or is longer "
             f"than {_MAX_PATH} bytes: {path}; install bluecomm in another folder"
         )
-    variables = ((PATH_NAME, path), (CHOICE_NAME, _CHOICE))
-    return replace(config, environment=(*variables, *config.environment))
+    variables = {PATH_NAME: path, CHOICE_NAME: _CHOICE}
+    for name, value in ((REF_COUNT_NAME, "1"), (KEY_NAME, new_key())):
+        if name not in environ:
+            variables[name] = value
+    return replace(config, environment=(*variables.items(), *config.environment))
 
 
 def needed_files(config: LaunchConfig) -> list[str]:

@@ -37,7 +37,7 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
         LaunchError: The plan is impossible, a host failed the pre-flight, or the job
             could not start. No process of the job is left running.
     """
-    config = with_nccl_net(config)
+    config = with_nccl_net(config, os.environ)
     if config.launcher == "mpi":
         return _start_mpi(config, run)
     choice = choose_launcher(config, os.environ)

@@ -49,7 +49,9 @@ def environment() -> dict[str, str]:
     """Return the environment variables that make NCCL 2.21.5 or newer use the plugin.
 
     With ``NCCL_NET`` set, NCCL fails if it cannot load the plugin, rather than go on
-    without it.
+    without it. With ``NCCL_NET_PLUGIN_REF_COUNT``, which keeps its value if the process
+    has set it, NCCL 2.27.3 to 2.29.7 do not forget the plugin when the last
+    communicator ends.
 
     Raises:
         FileNotFoundError: The plugin does not exist.
@@ -61,14 +63,19 @@ def environment() -> dict[str, str]:
             "NCCL accepts no path that contains a comma or is longer than "
             f"{_MAX_PATH} bytes: {path}; install bluecomm in another folder"
         )
-    return {"NCCL_NET_PLUGIN": path, "NCCL_NET": "BlueComm"}
+    return {
+        "NCCL_NET_PLUGIN": path,
+        "NCCL_NET": "BlueComm",
+        "NCCL_NET_PLUGIN_REF_COUNT": os.environ.get("NCCL_NET_PLUGIN_REF_COUNT", "1"),
+    }
 
 
 def enable() -> None:
     """Make NCCL use the plugin in this process and in the processes that it starts.
 
     Call it before the first communicator is created: NCCL reads the variables once, so
-    a later call has no effect. Replaces existing values of the variables.
+    a later call has no effect. Replaces existing values of ``NCCL_NET_PLUGIN`` and
+    ``NCCL_NET``.
 
     Raises:
         FileNotFoundError: The plugin does not exist.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import shlex
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.env:
             for name, value in environment().items():
                 print(f"export {name}={shlex.quote(value)}")
+        elif arguments.new_key:
+            print(secrets.token_hex(32))
         elif arguments.check:
             print(_report())
         else:
@@ -40,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bluecomm.nccl_net",
-        usage="%(prog)s (-- COMMAND ... | --env | --check)",
+        usage="%(prog)s (-- COMMAND ... | --env | --new-key | --check)",
         description="Run a program whose NCCL uses bluecomm's network plugin.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
@@ -48,6 +51,12 @@ def _parser() -> argparse.ArgumentParser:
         "--env",
         action="store_true",
         help="print the environment variables as shell commands",
+    )
+    what.add_argument(
+        "--new-key",
+        action="store_true",
+        help="print a new random value for BLUECOMM_NET_KEY, which must be the same on "
+        "all ranks; bfrun --enable-net draws one by itself",
     )
     what.add_argument(
         "--check",

@@ -30,7 +30,8 @@ import bfrun.nccl_net
 from bfrun.config import LaunchConfig
 library = ctypes.CDLL(str(nccl_net.plugin_path()))
 names = [f"ncclNetPlugin_v{n}" for n in range(5, 14)]
-config = bfrun.nccl_net.with_nccl_net(LaunchConfig(command=("x",), enable_net=True))
+given = LaunchConfig(command=("x",), enable_net=True)
+config = bfrun.nccl_net.with_nccl_net(given, {})
 print(json.dumps({
     "plugin": str(nccl_net.plugin_path()),
     "extensions": [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -19,31 +20,49 @@ PLUGIN = Path(__file__).parents[3] / "bluecomm" / "nccl_net" / "libnccl-net-blue
 
 
 def variables(**settings):
-    return dict(with_nccl_net(replace(CONFIG, **settings)).environment)
+    return dict(with_nccl_net(replace(CONFIG, **settings), {}).environment)
 
 
 def test_variables_name_the_plugin():
-    assert variables() == {"NCCL_NET_PLUGIN": str(PLUGIN), "NCCL_NET": "BlueComm"}
-
-
-def test_what_the_user_sets_wins():
-    given = (("NCCL_NET", "Socket"), ("MINE", "1"))
-    assert variables(environment=given) == {
+    found = variables()
+    assert re.fullmatch("[0-9a-f]{64}", found.pop("BLUECOMM_NET_KEY"))
+    assert found == {
         "NCCL_NET_PLUGIN": str(PLUGIN),
-        "NCCL_NET": "Socket",
-        "MINE": "1",
+        "NCCL_NET": "BlueComm",
+        "NCCL_NET_PLUGIN_REF_COUNT": "1",
     }
 
 
+def test_each_job_has_its_own_key():
+    assert variables()["BLUECOMM_NET_KEY"] != variables()["BLUECOMM_NET_KEY"]
+
+
+def test_what_the_user_sets_wins():
+    given = {
+        "NCCL_NET": "Socket",
+        "BLUECOMM_NET_KEY": "mine",
+        "NCCL_NET_PLUGIN_REF_COUNT": "0",
+        "MINE": "1",
+    }
+    expected = {"NCCL_NET_PLUGIN": str(PLUGIN), **given}
+    assert variables(environment=tuple(given.items())) == expected
+
+
+def test_what_the_environment_sets_is_forwarded():
+    given = {"BLUECOMM_NET_KEY": "mine", "NCCL_NET_PLUGIN_REF_COUNT": "0"}
+    found = dict(with_nccl_net(CONFIG, given).environment)
+    assert found == {"NCCL_NET_PLUGIN": str(PLUGIN), "NCCL_NET": "BlueComm"}
+
+
 def test_nothing_is_set_unasked():
-    assert with_nccl_net(replace(CONFIG, enable_net=False)).environment == ()
+    assert with_nccl_net(replace(CONFIG, enable_net=False), {}).environment == ()
 
 
 def test_other_hosts_must_have_the_file():
-    assert needed_files(with_nccl_net(CONFIG)) == [str(PLUGIN)]
+    assert needed_files(with_nccl_net(CONFIG, {})) == [str(PLUGIN)]
     # A name is looked up by NCCL.
     given = (("NCCL_NET_PLUGIN", "bluecomm"),)
-    assert needed_files(with_nccl_net(replace(CONFIG, environment=given))) == []
+    assert needed_files(with_nccl_net(replace(CONFIG, environment=given), {})) == []
     assert needed_files(replace(CONFIG, enable_net=False)) == []
 
 
@@ -54,13 +73,13 @@ def test_a_plugin_that_is_not_built_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(
         LaunchError, match=r"libnccl-net-bluecomm.so does not exist; bui"
     ):
-        with_nccl_net(CONFIG)
+        with_nccl_net(CONFIG, {})
 
 
 def test_without_bluecomm_it_is_an_error(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(LaunchError, match="bluecomm is not installed for this interp"):
-        with_nccl_net(CONFIG)
+        with_nccl_net(CONFIG, {})
 
 
 @pytest.mark.parametrize("name", ["a,b", "/".join(["x" * 100] * 3)])
@@ -72,7 +91,7 @@ def test_a_path_that_nccl_cannot_take_is_an_error(name, tmp_path, monkeypatch):
     spec.submodule_search_locations = [str(tmp_path / name)]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     with pytest.raises(LaunchError, match="NCCL accepts no path that contains a comma"):
-        with_nccl_net(CONFIG)
+        with_nccl_net(CONFIG, {})
 
 
 def test_the_network_of_nccl_is_described():

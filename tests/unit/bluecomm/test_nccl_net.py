@@ -1,6 +1,7 @@
 """Test the Python side of the network plugin for NCCL."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -75,7 +76,16 @@ def test_variables_for_a_shell(capsys):
     assert capsys.readouterr().out.splitlines() == [
         f"export NCCL_NET_PLUGIN={nccl_net.plugin_path()}",
         "export NCCL_NET=BlueComm",
+        "export NCCL_NET_PLUGIN_REF_COUNT=1",
     ]
+
+
+def test_a_new_key_is_printed(capsys):
+    assert main(["--new-key"]) == 0
+    first = capsys.readouterr().out
+    assert re.fullmatch("[0-9a-f]{64}\n", first)
+    assert main(["--new-key"]) == 0
+    assert capsys.readouterr().out != first
 
 
 def test_a_shell_takes_a_path_with_spaces(tmp_path, monkeypatch, capsys):
