@@ -6,8 +6,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -16,6 +18,10 @@ namespace {
 
 // The smallest piece (NCCL_SOCKET_MIN_TASKSIZE).
 constexpr std::size_t kMinPiece = 64 << 10;
+// The longest message whose bytes follow its length at once (NCCL_SOCKET_INLINE).
+constexpr std::size_t kInline = 128;
+
+std::size_t inline_size(std::size_t size) { return size <= kInline ? size : 0; }
 
 void prepare(int fd) {
   const int on = 1;
@@ -77,26 +83,45 @@ bool SocketStrategy::test(SocketRequest& request, std::size_t* size) {
   return true;
 }
 
-// Moves the four bytes of the length: all of them or none.
+// Moves the length, and the bytes of a short message: all of them or nothing.
 bool SocketStrategy::announce(SocketRequest& request) {
-  std::uint32_t length = static_cast<std::uint32_t>(request.size);
-  auto* const bytes = reinterpret_cast<std::byte*>(&length);
-  std::size_t moved = move(control_.get(), bytes, sizeof length);
+  return sends_ ? send_head(request) : receive_head(request);
+}
+
+bool SocketStrategy::send_head(SocketRequest& request) {
+  const auto length = static_cast<std::uint32_t>(request.size);
+  std::array<std::byte, sizeof length + kInline> head;
+  const std::size_t follows = inline_size(request.size);
+  std::memcpy(head.data(), &length, sizeof length);
+  std::memcpy(head.data() + sizeof length, request.data, follows);
+  const std::size_t nbytes = sizeof length + follows;
+  const std::size_t moved = move(control_.get(), head.data(), nbytes);
   if (moved == 0) return false;
-  while (moved < sizeof length) {
-    moved += move(control_.get(), bytes + moved, sizeof length - moved);
-  }
+  move_all(head.data() + moved, nbytes - moved);
+  request.offset = follows;
+  return true;
+}
+
+bool SocketStrategy::receive_head(SocketRequest& request) {
+  std::uint32_t length = 0;
+  auto* const bytes = reinterpret_cast<std::byte*>(&length);
+  const std::size_t moved = move(control_.get(), bytes, sizeof length);
+  if (moved == 0) return false;
+  move_all(bytes + moved, sizeof length - moved);
   if (length > request.size) throw std::runtime_error("a receive is too small");
   request.size = length;
+  request.offset = inline_size(length);
+  move_all(request.data, request.offset);
   return true;
 }
 
 void SocketStrategy::split(SocketRequest& request) {
-  const std::size_t equal = (request.size + data_.size() - 1) / data_.size();
+  const std::size_t rest = request.size - request.offset;
+  const std::size_t equal = (rest + data_.size() - 1) / data_.size();
   const std::size_t piece = std::max(equal, kMinPiece);
-  const std::size_t count = (request.size + piece - 1) / piece;
+  const std::size_t count = (rest + piece - 1) / piece;
   request.pieces_left = static_cast<int>(count);
-  for (std::size_t offset = 0; offset < request.size; offset += piece) {
+  for (std::size_t offset = request.offset; offset < request.size; offset += piece) {
     const std::size_t socket = next_socket_++ % data_.size();
     Helper& helper = *helpers_[socket % helpers_.size()];
     {
@@ -132,13 +157,26 @@ void SocketStrategy::help(Helper& helper) const {
   }
 }
 
+// Calls send() or recv() until all bytes have been moved or the call would block.
 std::size_t SocketStrategy::move(int fd, std::byte* data, std::size_t size) const {
-  if (size == 0) return 0;
-  const ssize_t n = sends_ ? ::send(fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT)
-                           : ::recv(fd, data, size, MSG_DONTWAIT);
-  if (n > 0) return static_cast<std::size_t>(n);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
-  throw std::runtime_error("the peer is gone");
+  std::size_t moved = 0;
+  while (moved < size) {
+    const ssize_t n =
+        sends_ ? ::send(fd, data + moved, size - moved, MSG_NOSIGNAL | MSG_DONTWAIT)
+               : ::recv(fd, data + moved, size - moved, MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+      throw std::runtime_error("the peer is gone");
+    }
+    if (n < 0) break;
+    moved += static_cast<std::size_t>(n);
+  }
+  return moved;
+}
+
+void SocketStrategy::move_all(std::byte* data, std::size_t size) const {
+  for (std::size_t moved = 0; moved < size;) {
+    moved += move(control_.get(), data + moved, size - moved);
+  }
 }
 
 }  // namespace bluecomm::test

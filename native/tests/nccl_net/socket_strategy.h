@@ -14,11 +14,14 @@
 
 namespace bluecomm::test {
 
-// A reimplementation of NCCL's own socket transport, to compare the plugin with. A
-// message starts only when test() reaches its request, so one message is in transit at
-// a time. Its length goes over a control socket, and its bytes go in equal pieces over
-// the data sockets, each moved by a helper thread. Without data sockets, which is
-// NCCL's default, all bytes follow on the control socket.
+// A reimplementation of NCCL's own socket transport (src/transport/net_socket.cc of
+// NCCL 2.28), to compare the plugin with. A message starts only when test() reaches its
+// request, so one message is in transit at a time. Its length goes over a control
+// socket, with the bytes of a message of up to 128 bytes. The other bytes go in equal
+// pieces over the data sockets, each moved by a helper thread. Without data sockets,
+// which is NCCL's default, they follow on the control socket. Each test() calls send()
+// or recv() until the message has been moved or the call would block. The sockets have
+// TCP_NODELAY and otherwise the kernel's settings.
 class SocketStrategy {
  public:
   struct SocketRequest {
@@ -26,7 +29,7 @@ class SocketStrategy {
     bool announced = false;
     std::byte* data = nullptr;
     std::size_t size = 0;    // at the receiver, first the size of the buffer
-    std::size_t offset = 0;  // bytes moved, without data sockets
+    std::size_t offset = 0;  // bytes moved, those over data sockets excepted
     std::atomic<int> pieces_left = 0;
   };
 
@@ -56,7 +59,10 @@ class SocketStrategy {
   };
 
   std::size_t move(int fd, std::byte* data, std::size_t size) const;
+  void move_all(std::byte* data, std::size_t size) const;
   bool announce(SocketRequest& request);
+  bool send_head(SocketRequest& request);
+  bool receive_head(SocketRequest& request);
   void split(SocketRequest& request);
   void help(Helper& helper) const;
 
