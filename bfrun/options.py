@@ -19,8 +19,17 @@ class OptionParser(argparse.ArgumentParser):
     def _nearest(self, message: str) -> str:
         unknown = re.match(r"unrecognized arguments: (-[^\s=]*)", message)
         if unknown:
-            return did_you_mean(unknown[1], self._option_string_actions)
+            return did_you_mean(unknown[1], self._options())
         invalid = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if invalid:
             return did_you_mean(invalid[1], re.findall(r"[^\s',]+", invalid[2]))
         return ""
+
+    def _options(self) -> set[str]:
+        """Return the options of this parser and of its subcommands."""
+        names = set(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    names |= set(parser._option_string_actions)
+        return names

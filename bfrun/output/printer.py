@@ -81,6 +81,7 @@ class Printer:
         self._tails: dict[int, collections.deque[str]] = {}
         # Only one thread changes each of these counters.
         self._fed = self._done = 0
+        self._defective = False
         self._taken_at = time.monotonic()
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="output", daemon=True)
@@ -151,12 +152,17 @@ class Printer:
             except Exception:
                 # The ranks must go on: without the reports below, they would block on
                 # their output for ever.
-                with contextlib.suppress(OSError, ValueError):
-                    traceback.print_exc()
+                self._tell_defect()
             for item in items:
                 if isinstance(item, tuple):
                     self._on_shown(item[0], len(item[2]))
             self._done += sum(item is not None for item in items)
+
+    def _tell_defect(self) -> None:
+        if not self._defective:
+            self._defective = True
+            with contextlib.suppress(OSError, ValueError):
+                traceback.print_exc()
 
     def _show_all(self, items: Sequence[_Item | None], closing: bool) -> None:
         for item in items:

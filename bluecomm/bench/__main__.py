@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
+from bfrun.options import OptionParser
 from bluecomm.bench import launch, ops, simulate, train
 
 # Each module has `add_parser(subparsers)`, which sets the parser's default `run` to a
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="python -m bluecomm.bench",
         description="Measure bluecomm on your machines.",
     )

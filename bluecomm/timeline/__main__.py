@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bfrun.options import OptionParser
 from bfrun.trace.clock import ClockEstimate
 from bfrun.trace.merge import Source, merge_file
 from bfrun.trace.spool import pack
@@ -62,7 +63,7 @@ def _merge(files: Sequence[Path], target: Path) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="python -m bluecomm.timeline",
         description="Summarizes a timeline that bfrun --timeline-filename wrote.",
     )

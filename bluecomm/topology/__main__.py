@@ -7,6 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
+from bfrun.options import OptionParser
 from bfrun.wording import count
 from bluecomm.text_table import align
 from bluecomm.topology.consensus import (
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="python -m bluecomm.topology",
         description="Shows degree, spectral gap, rounds to consensus and bytes of "
         "topologies.",

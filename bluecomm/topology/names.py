@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from bfrun.wording import did_you_mean
 from bluecomm import topology
 from bluecomm.topology.schedule import StaticTopology, TopologySchedule
 
@@ -57,7 +58,10 @@ def make_topology(label: str, size: int, ranks_per_machine: int) -> TopologySche
     name, *options = label.split(":")
     known = {each.lower(): each for each in NAMES}
     if name.lower() not in known:
-        raise ValueError(f"topology must be one of {', '.join(NAMES)}, got {name!r}")
+        raise ValueError(
+            f"topology must be one of {', '.join(NAMES)}, got {name!r}"
+            f"{did_you_mean(name, NAMES)}"
+        )
     name = known[name.lower()]
     make: Callable[..., Any] = STATIC[name] if name in STATIC else SCHEDULES[name]
     taken = [each for each in inspect.signature(make).parameters if each != "size"]

@@ -64,7 +64,7 @@ NATIVE_USERS = {"runtime", "ops", "window", "compression"}
 # rank finds its addresses by the driver's code.
 BFRUN_FROM_BLUECOMM = {
     *("bfrun.addresses", "bfrun.channel", "bfrun.errors", "bfrun.frames"),
-    *("bfrun.private_folder", "bfrun.probe", "bfrun.wording"),
+    *("bfrun.private_folder", "bfrun.options", "bfrun.probe", "bfrun.wording"),
     *("bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
 }
 # Sent to hosts that may have only Python.

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from bfrun.wording import did_you_mean
 from bluecomm import DistributedOptimizer, algorithm_names, size, win_free
 from bluecomm.bench.sizes import parse_size
 from bluecomm.optim.algorithms.one_sided import OneSided
@@ -55,7 +56,10 @@ class Contender:
         name, *options = label.split(":")
         known = [ALONE, DDP, *algorithm_names()]
         if name not in known:
-            raise ValueError(f"algorithm must be one of {', '.join(known)}: {label!r}")
+            raise ValueError(
+                f"algorithm must be one of {', '.join(known)}: {label!r}"
+                f"{did_you_mean(name, known)}"
+            )
         found = cls(label, name)
         if name not in (ALONE, DDP):
             every = get_algorithm(name).default_steps_per_communication

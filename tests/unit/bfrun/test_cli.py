@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import bfrun.cli
+import bfrun.notebook.cli
 from bfrun.config import LaunchConfig
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
@@ -174,6 +175,12 @@ def test_the_nearest_name_is_told(arguments, nearest, capsys):
         assert "did you mean" not in error
     else:
         assert error.endswith(f"; did you mean '{nearest}'?\n")
+
+
+def test_the_nearest_option_of_an_action_is_told(capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        bfrun.notebook.cli.main(["start", "-np", "2", "--lancher", "local"])
+    assert "; did you mean '--launcher'?" in capsys.readouterr().err
 
 
 def test_the_help_says_when_the_number_of_ranks_may_be_left_out(capsys):
