@@ -22,7 +22,7 @@ from typing import Optional, Tuple  # noqa: UP035
 _LONGEST_PARENT = 60
 _SUFFIX = r"[a-z0-9_]{8}"  # as mkdtemp makes it
 # Files that ranks and agents make besides sockets.
-_FILE = re.compile(r"secret|trace-\d+-\d+")
+_FILE = re.compile(r"secret|(trace|timeline)-\d+-\d+")
 
 # The path, and the descriptor of the lock.
 _Made = Optional[Tuple[str, int]]  # noqa: UP006, UP045

@@ -137,7 +137,8 @@ class Config:
     timeline: str | None = _setting(
         None,
         "Prefix of the timelines: each rank writes its own to PREFIX<rank>.json. bfrun "
-        "--timeline-filename makes one file for all ranks instead.",
+        "--timeline-filename makes one file for all ranks. DYNAMIC: start_timeline and "
+        "stop_timeline make files.",
     )
     timeline_bytes: int = _setting(
         8 * _MIB,

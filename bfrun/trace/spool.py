@@ -134,6 +134,16 @@ class Spool:
         self._names = packed[HEADER_NBYTES:names_end]
         self._events = packed[names_end:end]
 
+    def since(self, begin_ns: int) -> bytes:
+        """Return a packed trace of the events that ended at ``begin_ns`` or later."""
+        events = [event for event in self.events() if event.end_ns >= begin_ns]
+        number = len(events)
+        header = self.header._replace(
+            written=number, capacity=max(1, number), started_ns=begin_ns
+        )
+        start = _HEADER.pack(*header).ljust(HEADER_NBYTES, b"\0")
+        return b"".join([start, self._names, *(_EVENT.pack(*each) for each in events)])
+
     def name(self, offset: int) -> str:
         """Return the text at an offset of the table of names."""
         start = offset + _LENGTH.size

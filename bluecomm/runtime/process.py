@@ -27,7 +27,7 @@ from bluecomm.topology.rank_lists import check_ranks
 if TYPE_CHECKING:
     import networkx as nx
 
-    from bluecomm._native import Recorder, SharedMemory
+    from bluecomm._native import SharedMemory
 
 _log = logging.getLogger("bluecomm")
 
@@ -147,9 +147,9 @@ class Process:
         return self._recording
 
     @property
-    def recorder(self) -> Recorder | None:
-        """Recorder of the timeline, or ``None`` if no timeline is recorded."""
-        return None if self._recording is None else self._recording.recorder
+    def recording(self) -> Recording | None:
+        """The recording of events, or ``None`` before the first ``init``."""
+        return self._recording
 
     @property
     def rendezvous(self) -> Rendezvous | None:

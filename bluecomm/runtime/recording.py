@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from bluecomm._native import Recorder
     from bluecomm.config import Config
     from bluecomm.runtime.rendezvous.rendezvous import Assignment
+
+# Value of BLUECOMM_TIMELINE with which the program starts and stops timelines itself.
+DYNAMIC = "DYNAMIC"
 
 _log = logging.getLogger("bluecomm")
 
@@ -37,9 +41,13 @@ class Recording:
         self._host = assignment.host
         self._pid = os.getpid()
         self._is_complete = False
+        self._excerpt: tuple[Path, int] | None = None  # file, and begin on the clock
         self._is_collected = assignment.trace
         if assignment.trace:
             name = f"trace-{assignment.rank}-{os.getpid()}"
+            self._path = Path(assignment.socket_dir) / name
+        elif config.timeline == DYNAMIC:
+            name = f"timeline-{assignment.rank}-{os.getpid()}"
             self._path = Path(assignment.socket_dir) / name
         elif config.timeline is not None:
             self._path = Path(f"{config.timeline}{assignment.rank}.trace")
@@ -53,7 +61,7 @@ class Recording:
     @property
     def _target(self) -> Path | None:
         """The file for the timeline of this rank alone."""
-        if self._prefix is None:
+        if self._prefix in (None, DYNAMIC):
             return None
         return Path(f"{self._prefix}{self._rank}.json")
 
@@ -80,30 +88,57 @@ class Recording:
 
     def complete(self) -> None:
         """Write the timeline of this rank if one is requested and events are new."""
+        if self.recorder is None or os.getpid() != self._pid:
+            return
         target = self._target
-        if self.recorder is None or target is None or self._is_complete:
-            return
-        if os.getpid() != self._pid:
-            return
+        try:
+            self.end_excerpt()
+            if target is not None and not self._is_complete:
+                self._write(target)
+                self._is_complete = True
+        except OSError as error:
+            _log.error("cannot write a timeline: %s", error)
+
+    def begin_excerpt(self, target: Path) -> None:
+        """Begin a timeline of the events from now on, after the one before.
+
+        Raises:
+            OSError: The timeline before cannot be written.
+        """
+        self.end_excerpt()
+        self._excerpt = target, time.monotonic_ns()
+
+    def end_excerpt(self) -> None:
+        """Write the timeline that has begun, if there is one.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        excerpt, self._excerpt = self._excerpt, None
+        if excerpt is not None:
+            self._write(*excerpt)
+
+    def _write(self, target: Path, begin_ns: int = 0) -> None:
         from bfrun.trace.clock import ClockEstimate
         from bfrun.trace.merge import Source, merge_file
-        from bfrun.trace.spool import pack
+        from bfrun.trace.spool import Spool, pack
 
         def read(nbytes: int) -> bytes:
-            return pack(self._path.read_bytes())[:nbytes]
+            packed = pack(self._path.read_bytes())
+            return (Spool(packed).since(begin_ns) if begin_ns else packed)[:nbytes]
 
-        source = Source(self._path.name, read, self._host, ClockEstimate())
-        try:
-            merge_file([source], target)
-            self._is_complete = True
-        except OSError as error:
-            _log.error("cannot write the timeline %s: %s", target, error)
+        merge_file([Source(self._path.name, read, self._host, ClockEstimate())], target)
 
     def finish(self) -> None:
         """Complete the timeline, and stop recording."""
         self.complete()
-        self.recorder = None
-        if self._is_complete and not self._is_collected and os.getpid() == self._pid:
+        recorder, self.recorder = self.recorder, None
+        if recorder is None:
+            return
+        is_needed = self._is_collected or not (
+            self._is_complete or self._target is None
+        )
+        if not is_needed and os.getpid() == self._pid:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 

@@ -8,5 +8,12 @@ from bluecomm.timeline.activities import (
     timeline_end_activity,
     timeline_start_activity,
 )
+from bluecomm.timeline.excerpt import start_timeline, stop_timeline
 
-__all__ = ["timeline_context", "timeline_end_activity", "timeline_start_activity"]
+__all__ = [
+    "start_timeline",
+    "stop_timeline",
+    "timeline_context",
+    "timeline_end_activity",
+    "timeline_start_activity",
+]

@@ -77,6 +77,7 @@ from bluecomm.ops.handles import poll, synchronize
 from bluecomm.ops.reduce_op import Adasum, Average, Max, Min, Product, Sum
 from bluecomm.optim.join import join
 from bluecomm.optim.parameters import broadcast_parameters
+from bluecomm.timeline.excerpt import start_timeline, stop_timeline
 
 __all__ = [
     "Adasum",
@@ -142,5 +143,7 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
