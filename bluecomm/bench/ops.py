@@ -272,6 +272,7 @@ def _about(args: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]
         "libraries": versions,
         "cores": len(os.sched_getaffinity(0)),
         "transport": current_communicator().world.config.transport,
+        "encryption": current_communicator().world.config.encryption,
         "round_s": args.round_s,
         "inputs_written": args.write_inputs,
     }

@@ -38,6 +38,8 @@ class Row:
         flow_cap_mbit: Rate of each connection.
         ideal_mbit: Payload rate to compare with; 0 compares with the plain stream.
         versus_one: Compare with a run over one stream.
+        encryption: Value of ``BLUECOMM_ENCRYPTION``; if it is not ``off``, compare with
+            a run without.
     """
 
     text: str
@@ -48,6 +50,7 @@ class Row:
     flow_cap_mbit: float = 0
     ideal_mbit: float = 0
     versus_one: bool = False
+    encryption: str = "off"
 
 
 ROWS = {
@@ -75,6 +78,14 @@ ROWS = {
     ),
     "veth": Row("unshaped link, auto against 1 stream", versus_one=True),
     "loopback": Row("loopback, auto against 1 stream", links=0, versus_one=True),
+    "shaped-auth": Row(
+        "one link of 1 Gbit/s, authenticated", mbit=(1000,), encryption="auth"
+    ),
+    "shaped-full": Row(
+        "one link of 1 Gbit/s, encrypted", mbit=(1000,), encryption="full"
+    ),
+    "loopback-auth": Row("loopback, authenticated", links=0, encryption="auth"),
+    "loopback-full": Row("loopback, encrypted", links=0, encryption="full"),
 }
 
 
@@ -94,36 +105,50 @@ def main() -> int:
             f"{BENCH} does not exist; run 'make {BENCH.relative_to(Path.cwd())}'"
         )
     names = args.rows or list(ROWS)
-    runs: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
+    runs: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
     for _ in range(args.rounds):
         for name in names:
             runs[name].append(_measure(ROWS[name], args.seconds))
-    print(f"{'link':46} {'reference':>10} {'ours':>10} {'share':>7} {'4 bytes':>9}")
+    print(
+        f"{'link':46} {'reference':>10} {'ours':>10} {'share':>7} {'4 bytes':>9}"
+        "  per second of the sender's processor"
+    )
     for name, done in runs.items():
-        reference, ours, latency_us = (
+        reference, ours, latency_us, per_cpu_s = (
             statistics.median(column) for column in zip(*done, strict=True)
         )
         share = statistics.median(run[1] / run[0] for run in done)
         print(
             f"{ROWS[name].text:46} {reference:5.0f} MB/s {ours:5.0f} MB/s "
-            f"{share:7.1%} {latency_us:6.1f} us"
+            f"{share:7.1%} {latency_us:6.1f} us  {per_cpu_s:6.0f} MB"
         )
     return 0
 
 
-def _measure(row: Row, seconds: float) -> tuple[float, float, float]:
-    """Return the reference's goodput and ours in MB/s, and the round trip in us."""
+def _measure(row: Row, seconds: float) -> tuple[float, ...]:
+    """Return the reference's goodput and ours in MB/s, the round trip in us, and MB.
+
+    The last is what the sender moves in a second of its processor.
+    """
     with _rig(row) as command:
         command += ["--seconds", str(seconds)]
         if row.flow_cap_mbit:
             command += ["--flow-cap", str(row.flow_cap_mbit / 8)]
-        got = _run([*command, "--streams", str(row.streams)])
+        command += ["--streams", str(row.streams)]
+        got = _run([*command, "--encryption", row.encryption])
         reference = got["plain_mb_s"]
+        if row.encryption != "off":
+            reference = _run(command)["ours_mb_s"]
         if row.versus_one:
             reference = _run([*command, "--streams", "1"])["ours_mb_s"]
         if row.ideal_mbit:
             reference = row.ideal_mbit / 8
-    return reference, got["ours_mb_s"], got["round_trip_us"]
+    return (
+        reference,
+        got["ours_mb_s"],
+        got["round_trip_us"],
+        got["ours_mb_per_cpu_s"],
+    )
 
 
 @contextlib.contextmanager

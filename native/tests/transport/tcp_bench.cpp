@@ -2,14 +2,16 @@
 //
 //    tcp_bench [--streams 0] [--seconds 3] [--warm-up 1] [--flow-cap MB/S]
 //              [--address 127.0.0.1[,MORE]] [--peer-address 127.0.0.1[,MORE]]
-//              [--peer-netns /run/netns/NAME]
+//              [--peer-netns /run/netns/NAME] [--encryption off]
 //
 // Prints one line of JSON. --flow-cap limits the rate of each of the sender's
-// connections.
+// connections. ours_mb_per_cpu_s is what the sender moves in a second of processor
+// time.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,6 +41,7 @@ struct BenchSettings {
   std::string address = "127.0.0.1";
   std::string peer_address = "127.0.0.1";
   std::string peer_netns;
+  stream::Encryption encryption = stream::Encryption::kOff;
 };
 
 constexpr std::size_t kMessage = 16 << 20;
@@ -52,6 +55,16 @@ constexpr std::size_t kPiece = 1 << 20;  // per call on the plain socket
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Returns the processor time of this process.
+double cpu_seconds() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
 // Caps the rate of every TCP connection that this process has now.
@@ -117,6 +130,7 @@ class Rank : public Receiver {
           options.rank = rank;
           options.key.assign(32, std::byte{7});
           options.streams = settings.streams;
+          options.encryption = settings.encryption;
           options.addresses =
               split(rank == 0 ? settings.address : settings.peer_address);
           return options;
@@ -251,9 +265,12 @@ void sender(const BenchSettings& settings, int in, int out) {
   write_line(out, rank.offer());
   const double round_trip = ping(rank, 2000);
   send_for(rank, settings.warm_up, settings.flow_cap);
+  const double cpu_before = cpu_seconds();
   const double ours = send_for(rank, settings.seconds, 0);
+  const double cpu_share = (cpu_seconds() - cpu_before) / settings.seconds;
   std::printf("{\"plain_mb_s\": %.1f, \"ours_mb_s\": %.1f, \"round_trip_us\": %.1f, ",
               plain / 1e6, ours / 1e6, round_trip * 1e6);
+  std::printf("\"ours_mb_per_cpu_s\": %.1f, ", ours / 1e6 / cpu_share);
   const char* separator = "\"stream_mb\": [";
   for (const StreamCounters& stream : rank.channel().stats().streams) {
     std::printf("%s%.1f", separator, static_cast<double>(stream.bytes_sent) / 1e6);
@@ -276,6 +293,8 @@ int main(int argc, char** argv) {
     if (flag == "--flow-cap") settings.flow_cap = std::atof(argv[i + 1]);
     if (flag == "--address") settings.address = argv[i + 1];
     if (flag == "--peer-address") settings.peer_address = argv[i + 1];
+    if (flag == "--encryption")
+      settings.encryption = stream::parse_encryption(argv[i + 1]);
     if (flag == "--peer-netns") settings.peer_netns = argv[i + 1];
   }
   int to_child[2];
