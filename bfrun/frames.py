@@ -129,7 +129,7 @@ class RankSnapshot(Structure):
 
 
 class Beat(Frame, kind="beat", routes=(DRIVER_TO_AGENT, AGENT_TO_DRIVER)):
-    """Heartbeat, sent every second. A sender that is silent for 4 s is lost."""
+    """Heartbeat, sent every second. ``--link-timeout`` limits the silence between."""
 
 
 # From an agent to a rank, or to its driver
@@ -213,6 +213,7 @@ class Start(Frame, kind="start", routes=(DRIVER_TO_AGENT,)):
 
     job: str
     failure_timeout_s: float
+    link_timeout_s: float
     foreign_prefixes: list[str]
     processes: list[RankCommand]
 

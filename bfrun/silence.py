@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import time
 
+# What driver and agents allow each other beyond the link timeout of the job, because
+# their connection goes on later than the network heals: an SSH server repeats what was
+# lost at growing intervals.
+MARGIN_S = 2.0
+
 
 class SilenceTimer:
     """Counts the seconds without a sign of life from a peer. Check it often.
 
     A watcher that did not run for a while (a frozen container, a suspended machine)
     must not blame its peer, so each check adds at most one second.
+
+    Attributes:
+        limit_s: Seconds of silence that are too many.
     """
 
     MAX_STEP_S = 1.0
 
     def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._silent_s = 0.0
         self._paused = False
         self._looked = time.monotonic()
@@ -41,4 +49,4 @@ class SilenceTimer:
         if not self._paused:
             self._silent_s += min(now - self._looked, self.MAX_STEP_S)
         self._looked = now
-        return self._silent_s >= self._limit_s
+        return self._silent_s >= self.limit_s

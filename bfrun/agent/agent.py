@@ -190,6 +190,7 @@ class Agent:
     def _start(self, frame: Start) -> None:
         """Queue ranks of this machine; each turn of the loop starts some."""
         self._job = frame
+        self._connection.set_link_timeout(frame.link_timeout_s)
         self._starts.add(frame)
         # Rank 0 is the first, and its input may come with the next frame.
         self._starts.step()

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from bfrun.channel import MessageParser, SendQueue
 from bfrun.errors import ProtocolError
 from bfrun.frames import DRIVER_TO_AGENT, Beat, Frame, Resume, Suspend, decode
-from bfrun.silence import SilenceTimer
+from bfrun.silence import MARGIN_S, SilenceTimer
 
-DRIVER_SILENCE_LIMIT_S = 4.0
+# Before the first ranks, which come with the limit of the job.
+_START_LIMIT_S = 30.0
 BEAT_EVERY_S = 1.0
 LIVE_BEAT = b"."
 PAUSED_BEAT = b"P"
@@ -32,7 +33,7 @@ class DriverConnection:
 
     Args:
         marker: Written before the first frame.
-        beat_fd: Pipe that tells the guard of each sign of life from the driver.
+        beat_fd: Pipe that tells the guard that the agent lives.
         selector: The agent's selector.
         on_frame: Called with each frame of the driver except heartbeats.
     """
@@ -57,7 +58,7 @@ class DriverConnection:
         self._parser = MessageParser()
         self._queue = SendQueue()
         self._marker: memoryview | None = memoryview(marker)
-        self._silence = SilenceTimer(DRIVER_SILENCE_LIMIT_S)
+        self._silence = SilenceTimer(_START_LIMIT_S + MARGIN_S)
         self._beat_due = 0.0
         self._guard_due = 0.0
         self._waits_to_write = False
@@ -73,6 +74,10 @@ class DriverConnection:
     def idle(self) -> bool:
         """Whether every frame has been written."""
         return not self._queue and not self._marker
+
+    def set_link_timeout(self, seconds: float) -> None:
+        """Set how long the network may carry nothing before the driver is lost."""
+        self._silence.limit_s = seconds + MARGIN_S
 
     def lost(self) -> bool:
         """Whether the driver has ended, or has been silent for too long."""
@@ -92,6 +97,7 @@ class DriverConnection:
 
     def flush(self) -> None:
         """Write what the driver takes now; the selector reports when to go on."""
+        self._tell_guard()
         now = time.monotonic()
         if now >= self._beat_due and not self._queue:
             self._beat_due = now + BEAT_EVERY_S
@@ -139,7 +145,6 @@ class DriverConnection:
             self._selector.unregister(self._in_fd)
             return
         self._silence.heard()
-        self._tell_guard(LIVE_BEAT)
         for frame in frames:
             if isinstance(frame, (Suspend, Resume)):
                 self._pause(isinstance(frame, Suspend))
@@ -149,13 +154,13 @@ class DriverConnection:
     def _pause(self, paused: bool) -> None:
         self._silence.pause(paused)
         self._guard_due = 0.0
-        self._tell_guard(PAUSED_BEAT if paused else LIVE_BEAT)
+        self._tell_guard()
 
-    def _tell_guard(self, beat: bytes) -> None:
+    def _tell_guard(self) -> None:
         now = time.monotonic()
         if now < self._guard_due:
             return
         self._guard_due = now + BEAT_EVERY_S / 2
         # A full pipe holds enough beats, and the kernel signals the guard's death.
         with contextlib.suppress(OSError):
-            os.write(self._beat_fd, beat)
+            os.write(self._beat_fd, PAUSED_BEAT if self.paused else LIVE_BEAT)

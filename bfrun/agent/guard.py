@@ -2,8 +2,8 @@
 
 Launchers start the guard. It makes itself a subreaper, forks the agent, and keeps only
 a pipe from it. Every process that the agent starts stays a descendant of the guard,
-even if its own parent dies or it starts a session. If the agent ends, or has not heard
-from the driver for 5 s, the guard kills its descendants. It finds them by their parents
+even if its own parent dies or it starts a session. If the agent ends, or gives no sign
+of life for 5 s, the guard kills its descendants. It finds them by their parents
 in /proc, so no list of process ids can go stale. If the guard itself is killed, the
 kernel signals the agent, which ends the job.
 
@@ -27,7 +27,6 @@ from bfrun.agent.procs import kill_descendants
 from bfrun.private_folder import PrivateFolder
 from bfrun.silence import SilenceTimer
 
-# The agent itself acts after 4 s of silence, and needs at most one second.
 SILENCE_LIMIT_S = 5.0
 _LOOK_S = 0.25
 _AGENT_EXIT_S = 0.3

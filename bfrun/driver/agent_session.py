@@ -10,9 +10,8 @@ from bfrun.frames import AGENT_TO_DRIVER, AgentEnded, Beat, Frame, Ready, decode
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher, ProcessConnection
 from bfrun.launch.bootstrap import MarkerFilter, agent_archive, agent_argv, new_marker
-from bfrun.silence import SilenceTimer
+from bfrun.silence import MARGIN_S, SilenceTimer
 
-AGENT_SILENCE_LIMIT_S = 4.0
 BEAT_EVERY_S = 1.0
 _READ_NBYTES = 256 << 10
 _END_S = 5.0
@@ -30,7 +29,12 @@ class AgentSession:
     """
 
     def __init__(
-        self, host: Host, connection: ProcessConnection, marker: bytes, archive: bytes
+        self,
+        host: Host,
+        connection: ProcessConnection,
+        marker: bytes,
+        archive: bytes,
+        link_timeout_s: float,
     ):
         self.host = host
         self.connection = connection
@@ -42,12 +46,17 @@ class AgentSession:
         self._filter = MarkerFilter(marker)
         self._parser = MessageParser()
         self._queue = SendQueue()
-        self._silence = SilenceTimer(AGENT_SILENCE_LIMIT_S)
+        self._silence = SilenceTimer(link_timeout_s + MARGIN_S)
         self._beat_due = 0.0
 
     @classmethod
     def start(
-        cls, launcher: Launcher, host: Host, pythons: list[str], timeout_s: float
+        cls,
+        launcher: Launcher,
+        host: Host,
+        pythons: list[str],
+        timeout_s: float,
+        link_timeout_s: float,
     ) -> AgentSession:
         """Start an agent on ``host``, without waiting for its ``ready`` frame.
 
@@ -56,11 +65,12 @@ class AgentSession:
             host: The host.
             pythons: Interpreters to try, in order.
             timeout_s: Seconds to connect.
+            link_timeout_s: Seconds that the network may carry nothing.
         """
         marker, archive = new_marker(), agent_archive()
         argv = agent_argv(pythons, marker, len(archive))
         connection = launcher.start(host, argv, timeout_s)
-        return cls(host, connection, marker, archive)
+        return cls(host, connection, marker, archive, link_timeout_s)
 
     @property
     def has_backlog(self) -> bool:
@@ -128,7 +138,7 @@ class AgentSession:
         """Treat the agent as lost if it has been silent for too long."""
         if self.ready and not self.lost and not self.ended and self._silence.expired():
             self.silent = True
-            self._lose(f"it was silent for {AGENT_SILENCE_LIMIT_S:g} s")
+            self._lose(f"it was silent for {self._silence.limit_s:g} s")
 
     def _lose(self, reason: str) -> None:
         self.lost = reason

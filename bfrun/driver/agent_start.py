@@ -58,7 +58,7 @@ def start_agents(
     After an error, all sessions are closed.
     """
     limit_s = config.start_timeout_s
-    starts = [_Start(host, launcher, config.python, limit_s, signals) for host in hosts]
+    starts = [_Start(host, launcher, config, signals) for host in hosts]
     try:
         for start in starts:
             start.thread.start()
@@ -86,16 +86,17 @@ class _Start:
         self,
         host: Host,
         launcher: Launcher,
-        python: str | None,
-        limit_s: float,
+        config: LaunchConfig,
         signals: SignalWatch,
     ) -> None:
         self.host = host
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.session: AgentSession | None = None
         self.error: Exception | None = None
-        self._arguments = (launcher, host, _pythons(python), limit_s)
-        self._limit_s = limit_s
+        self._limit_s = config.start_timeout_s
+        pythons = _pythons(config.python)
+        limits_s = (self._limit_s, config.link_timeout_s)
+        self._arguments = (launcher, host, pythons, *limits_s)
         self._signals = signals
         self._lock = threading.Lock()
         self._abandoned = False

@@ -11,7 +11,7 @@ from typing import Any
 
 from bfrun.channel import text_to_bytes
 from bfrun.config import LaunchConfig
-from bfrun.driver.agent_session import AGENT_SILENCE_LIMIT_S, AgentSession
+from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.frame_router import FrameRouter
 from bfrun.driver.membership import first_failure
 from bfrun.driver.rank_supervisor import RankSupervisor
@@ -37,6 +37,7 @@ from bfrun.frames import (
 )
 from bfrun.output.printer import Printer
 from bfrun.plan import LaunchPlan
+from bfrun.silence import MARGIN_S
 from bfrun.task import Task
 
 _TICK_S = 0.25
@@ -189,7 +190,7 @@ class Job:
                     reason = session.why_lost()
                     if session.silent:
                         now = time.monotonic()
-                        self._shutdown.fail(now, AGENT_SILENCE_LIMIT_S)
+                        self._shutdown.fail(now, MARGIN_S)
                     self._ranks.agent_lost(ranks, reason)
 
     def _step(self, now: float) -> None:

@@ -14,7 +14,8 @@ TERM_S = 2.0
 USER_TERM_S = 4.0
 # Seconds that a job waits for somebody to read its output after the user has ended it.
 UNREAD_S = 3.0
-# Limit of grace and SIGTERM together, from the failure itself, not its discovery.
+# Limit of grace and SIGTERM together, from the failure itself, not its discovery. A
+# silent host has failed when the link timeout has passed.
 _ALL_S = 5.2
 
 

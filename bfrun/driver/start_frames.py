@@ -71,6 +71,7 @@ def start_frames(
         Start(
             job=job,
             failure_timeout_s=config.failure_timeout_s,
+            link_timeout_s=config.link_timeout_s,
             foreign_prefixes=list(FOREIGN_PREFIXES),
             processes=processes[first : first + _RANKS_PER_FRAME],
         )

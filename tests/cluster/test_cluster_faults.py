@@ -26,6 +26,7 @@ STUBBORN = "trap '' TERM HUP; echo $$; sleep 301 & wait; wait; sleep 302"
 def job(cluster, tmp_path) -> Iterator[Launched]:
     """A job with two ranks on each of two hosts, all running."""
     options = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:2,node2:2"]
+    options += ["--link-timeout", "2"]
     with launched(tmp_path, *options, "sh", "-c", STUBBORN) as made:
         made.wait_for(r"(\[\d\] \d+\n){4}")
         assert set(cluster.processes()) == {"node1", "node2"}

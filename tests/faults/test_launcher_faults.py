@@ -140,7 +140,8 @@ def test_nothing_outlives_a_killed(victim, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["driver", "agent"])
 def test_nothing_outlives_a_silent(victim, tmp_path):
-    with launched(tmp_path, "-v", "-np", "2", *FAMILY) as job:
+    quick = ["--link-timeout", "2"]
+    with launched(tmp_path, "-v", "-np", "2", *quick, *FAMILY) as job:
         agent, _ = job.agent()
         wait_until_up(job, 2)
         os.kill(job.process.pid if victim == "driver" else agent, signal.SIGSTOP)

@@ -22,7 +22,11 @@ class FakeRank:
 def start_frame(*ranks):
     specs = [make_command(["x"], rank=r, env={"MINE": str(r)}) for r in ranks]
     return Start(
-        job="ab", failure_timeout_s=1.0, foreign_prefixes=["SLURM_"], processes=specs
+        job="ab",
+        failure_timeout_s=1.0,
+        link_timeout_s=1.0,
+        foreign_prefixes=["SLURM_"],
+        processes=specs,
     )
 
 
