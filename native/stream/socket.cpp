@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <system_error>
 
@@ -19,7 +20,16 @@ constexpr int kUnsentLimit = 128 << 10;
 
 constexpr int kBacklog = 1024;
 
-void set_option(int fd, int level, int name, int value) {
+// <linux/tcp.h> of Linux 6.15: the longest interval between two retransmissions.
+constexpr int kTcpRtoMaxMs = 44;
+constexpr std::chrono::milliseconds kRtoMax{1000};
+constexpr std::chrono::hours kDay{24};
+// The kernel's limits for keepalive probes: seconds between two, and their number.
+constexpr int kMaxInterval = 32767;
+constexpr int kMaxProbes = 127;
+
+void set_option(int fd, int level, int name, std::int64_t wanted) {
+  const int value = static_cast<int>(wanted);
   // These options improve performance only, so a failure does not matter.
   static_cast<void>(setsockopt(fd, level, name, &value, sizeof value));
 }
@@ -81,14 +91,22 @@ int connect_error(int fd) {
 void prepare_stream(int fd, std::chrono::milliseconds silence_timeout) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentLimit);
-  // Probes an idle peer's kernel four times within the timeout.
-  const auto quarter =
-      std::chrono::duration_cast<std::chrono::seconds>(silence_timeout / 4);
-  const int interval_s = std::max(1, static_cast<int>(quarter.count()));
+  // By default, the pause before a retransmission is as long as everything before it,
+  // and a healed network may stay unused for that long.
+  set_option(fd, IPPROTO_TCP, kTcpRtoMaxMs, kRtoMax.count());
+  // Shorter pauses would use up the kernel's retries: is_silent() alone says when a
+  // peer is lost. The timeout must not be short, because the kernel also applies it to
+  // a peer whose process is stopped.
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
+             std::chrono::milliseconds(kDay).count());
+  // Probes an idle peer's kernel eight times within the timeout, and ends nothing.
+  const auto eighth =
+      std::chrono::duration_cast<std::chrono::seconds>(silence_timeout / 8);
+  const auto interval_s = std::clamp<std::int64_t>(eighth.count(), 1, kMaxInterval);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, interval_s);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval_s);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kMaxProbes);
 }
 
 std::string peer_text(int fd) {

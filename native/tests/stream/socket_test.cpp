@@ -24,9 +24,11 @@ TEST(stream_socket, a_connection_sends_at_once_and_buffers_little) {
   CHECK_EQ(option_of(fd, TCP_NODELAY), 1);
   // Another stream cannot send the bytes that this one holds, so they are few.
   CHECK_EQ(option_of(fd, TCP_NOTSENT_LOWAT), 128 << 10);
-  // Keepalive probes notice a lost idle peer within the timeout.
-  const int probes = option_of(fd, TCP_KEEPCNT);
-  CHECK(option_of(fd, TCP_KEEPIDLE) + probes * option_of(fd, TCP_KEEPINTVL) <= 20);
+  // A lost idle peer leaves several probes unanswered within the timeout, but the
+  // kernel does not end the connection: that is for is_silent().
+  CHECK(option_of(fd, TCP_KEEPIDLE) + 4 * option_of(fd, TCP_KEEPINTVL) <= 20);
+  CHECK(option_of(fd, TCP_KEEPCNT) * option_of(fd, TCP_KEEPINTVL) > 4 * 20);
+  CHECK(option_of(fd, TCP_USER_TIMEOUT) > 3'600'000);
 }
 
 }  // namespace

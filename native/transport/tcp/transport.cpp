@@ -16,6 +16,9 @@ using Clock = std::chrono::steady_clock;
 // this often.
 constexpr std::chrono::milliseconds kLookEvery{1};
 
+// How often links are checked for silence, at least.
+constexpr std::chrono::milliseconds kCheckEvery{500};
+
 TcpOptions checked(TcpOptions options) {
   if (options.key.empty()) {
     throw std::invalid_argument("tcp: expected the job's key, got an empty one");
@@ -109,7 +112,7 @@ bool TcpTransport::admit_all(Clock::time_point now) {
 
 void TcpTransport::check_silence(Clock::time_point now) {
   if (now < next_check_) return;
-  next_check_ = now + options_.silence_timeout / 4;
+  next_check_ = now + std::min(options_.silence_timeout / 4, kCheckEvery);
   for (const auto& [peer, channel] : channels_) channel->connection().check_silence();
 }
 
