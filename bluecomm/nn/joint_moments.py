@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,7 +41,7 @@ def joint_moments(comm: Communicator, batch: torch.Tensor) -> Moments:
     dimensions = [0, *range(2, batch.dim())]
     count = batch.numel() // max(channels, 1)
     if count:
-        variance, mean = torch.var_mean(batch, dimensions, correction=0)
+        mean, variance = _LocalMoments.apply(batch)  # type: ignore[no-untyped-call]
     else:
         # Zeros that depend on the batch, so that this rank takes part in backward.
         variance = mean = batch.sum(dimensions)
@@ -54,3 +54,25 @@ def joint_moments(comm: Communicator, batch: torch.Tensor) -> Moments:
     joint = (shares * means).sum(0)
     spread = (shares * (variances + (means - joint).square())).sum(0)
     return Moments(joint.to(batch.dtype), spread.to(batch.dtype), int(total))
+
+
+class _LocalMoments(torch.autograd.Function):
+    """Mean and variance of a batch per channel, by the kernel of torch's BatchNorm.
+
+    ``torch.var_mean`` takes six times as long for images.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, variance = torch.batch_norm_update_stats(batch, None, None, 0.0)
+        ctx.save_for_backward(batch, mean)
+        return mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        # These operations are differentiable, so backward passes can be nested.
+        batch, mean = ctx.saved_tensors
+        shape = (1, -1, *(1,) * (batch.dim() - 2))
+        share = mean.numel() / batch.numel()
+        of_mean, of_variance = (each.view(shape) * share for each in gradients)
+        return (batch - mean.view(shape)) * (2 * of_variance) + of_mean

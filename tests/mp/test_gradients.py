@@ -176,6 +176,8 @@ CASES: dict[str, tuple[Any, Any]] = {
         PAIR,
     ),
     "pair_gossip": (partners, PAIR),
+    # Also of a rank without rows.
+    "SyncBatchNorm": (lambda x: bf.SyncBatchNorm(2).double()(x), ROWS),
 }
 
 
