@@ -239,7 +239,8 @@ class Monitor:
             if is_due:
                 _log.warning("%s", report)
             with contextlib.suppress(ValueError):  # it may be released by now
-                if self._blocks(operation) and (cycle := report.find_cycle()):
+                patience_s = self._world.config.link_timeout_s
+                if self._blocks(operation) and (cycle := report.find_cycle(patience_s)):
                     self._world.engine.fail(number, MISMATCH, cycle)
                 elif self._is_near(operation) and report.excuses_all(
                     self._policy.busy_within_s

@@ -124,12 +124,17 @@ class StallReport:
             self._excuses(other, within_s, (*path, rank)) for other in awaited
         )
 
-    def find_cycle(self) -> str | None:
+    def find_cycle(self, link_timeout_s: float = 0.0) -> str | None:
         """Return the error if blocking calls wait for each other in a circle.
 
         For example, rank a waits for b in 'x', which b has not called, because b blocks
         in 'y' and waits there for a, possibly through other ranks. Such ranks would
         wait forever.
+
+        Args:
+            link_timeout_s: How long a network between hosts may carry nothing. Calls of
+                different hosts must have waited longer: a rank may have ended the call
+                that another one is in, and its data may still be on its way.
         """
         mine = self.states[self.rank].blocked_in() if self.rank in self.states else None
         if mine is None or mine.name != self.name or mine.age_s > self.age_s:
@@ -138,7 +143,7 @@ class StallReport:
         while True:
             here = self.states.get(path[-1])
             blocked = here.blocked_in() if here else None
-            if blocked is None:
+            if here is None or blocked is None:
                 return None
             absent = [
                 rank
@@ -146,6 +151,10 @@ class StallReport:
                 if rank in self.states
                 and not self.states[rank].has(blocked.name)
                 and self.states[rank].blocked_in() is not None
+                and (
+                    here.host == self.states[rank].host
+                    or blocked.age_s > link_timeout_s + _SETTLED_S
+                )
             ]
             if not absent:
                 return None

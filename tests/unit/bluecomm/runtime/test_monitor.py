@@ -12,6 +12,7 @@ from bfrun.frames import (
     RankSnapshot,
     StallTable,
 )
+from bluecomm.config import Config
 from bluecomm.runtime import monitor as module
 from bluecomm.runtime.failure import MISMATCH
 from bluecomm.runtime.monitor import Monitor
@@ -57,7 +58,7 @@ class Bench:
             rank=0,
             peers=[peer, SimpleNamespace(host="b", pid=71)],
             engine=self.engine,
-            config=SimpleNamespace(operation_timeout_s=600.0),
+            config=Config(),
             rendezvous=SimpleNamespace(agent=self.agent),
             has_hard_deadline=self.hard.__contains__,
             is_waited_for=self.waited_for.__contains__,

@@ -96,6 +96,18 @@ def test_a_wait_that_may_still_end_is_not_a_cycle(table):
     assert report(0, "x", table).find_cycle() is None
 
 
+def test_calls_of_two_hosts_cross_only_after_the_link_timeout():
+    """Rank 1 may have ended 'x', and a cut network holds back its data."""
+    elsewhere = {"rank1": {"host": "elsewhere"}}
+    assert report(0, "x", CROSSED, **elsewhere).find_cycle(30.0) is None
+    old = {0: [waits("x", 1, age_s=36.0)], 1: [waits("y", 0, age_s=36.0)]}
+    assert report(0, "x", CROSSED).find_cycle(30.0) is not None
+    text = report(0, "x", old, age_s=36.0, **elsewhere).find_cycle(30.0)
+    assert "crossed order" in text
+    late = {0: [waits("x", 1, age_s=36.0)], 1: [waits("y", 0, age_s=34.0)]}
+    assert report(0, "x", late, age_s=36.0, **elsewhere).find_cycle(30.0) is None
+
+
 def test_states_of_an_earlier_call_are_ignored():
     assert report(0, "after", CROSSED).find_cycle() is None
     assert report(0, "x", CROSSED, age_s=0.1).find_cycle() is None
