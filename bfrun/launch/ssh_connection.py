@@ -124,7 +124,7 @@ class SshConnection:
             key_filename=list(hop.identity_files),  # type: ignore[arg-type]
             look_for_keys=not hop.identity_files,
             timeout=reach_s,
-            banner_timeout=timeout_s,
+            banner_timeout=min(timeout_s, hop.connect_timeout_s or timeout_s),
             auth_timeout=timeout_s,
             channel_timeout=timeout_s,
             sock=sock,
