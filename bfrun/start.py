@@ -15,7 +15,7 @@ from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.base import Launcher
 from bfrun.launch.choose import Choice, choose_launcher
 from bfrun.nccl_net import with_nccl_net
-from bfrun.output.terminal import remark, whole_stdout
+from bfrun.output.streams import remark, whole_stdout
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
 from bfrun.preflight.preflight import HostReport, run_preflight
 from bfrun.probe import numa_domains, visible_gpus

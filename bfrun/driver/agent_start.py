@@ -15,7 +15,7 @@ from bfrun.driver.signals import SignalWatch
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
-from bfrun.output.terminal import remark
+from bfrun.output.streams import remark
 
 # Other hosts may still report their errors for this long after the first error.
 _MORE_ERRORS_S = 5.0

@@ -18,7 +18,7 @@ from bfrun.driver.signals import SignalWatch
 from bfrun.launch.base import Launcher
 from bfrun.output.logs import LogFiles
 from bfrun.output.printer import Printer
-from bfrun.output.terminal import remark, takes_text
+from bfrun.output.streams import remark, takes_text
 from bfrun.plan import LaunchPlan
 from bfrun.task import Task
 

@@ -25,7 +25,7 @@ from bfrun.launch.bootstrap import agent_archive
 from bfrun.mpi.command import MpiCommand
 from bfrun.mpi.plan import FILES, plan_mpi
 from bfrun.nccl_net import describe_nccl_net
-from bfrun.output.terminal import remark, whole_stdout
+from bfrun.output.streams import remark, whole_stdout
 
 _TERM_GRACE_S = 4.0
 _SHOWN = "ARCHIVE"

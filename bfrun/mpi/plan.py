@@ -15,7 +15,7 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host, is_local
 from bfrun.mpi.command import MpiCommand, make_command
 from bfrun.mpi.implementation import find_implementation
-from bfrun.output.terminal import remark
+from bfrun.output.streams import remark
 from bfrun.probe import interface_addresses
 from bfrun.wording import count
 

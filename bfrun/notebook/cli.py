@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from bfrun import __version__
-from bfrun.cli import add_connections, add_environment, add_placement, config_of
+from bfrun.arguments import add_connections, add_environment, add_placement
+from bfrun.cli import config_of
 from bfrun.errors import LaunchError
 from bfrun.notebook.background import FOREGROUND, start_in_background, stop_background
 from bfrun.notebook.driver import serve
@@ -17,7 +18,7 @@ from bfrun.notebook.interrupt import interrupt_hanged_processes
 from bfrun.notebook.profile import Profile
 from bfrun.options import OptionParser
 from bfrun.output.ranges import format_ranks
-from bfrun.output.terminal import remark
+from bfrun.output.streams import remark
 from bfrun.wording import count
 
 _EXAMPLES = """examples:

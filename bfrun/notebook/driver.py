@@ -13,7 +13,7 @@ from bfrun.launch.base import Launcher
 from bfrun.notebook.controller import Controller, own_address
 from bfrun.notebook.profile import Profile
 from bfrun.notebook.state import HeldState, hold_state
-from bfrun.output.terminal import remark
+from bfrun.output.streams import remark
 from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
 from bfrun.start import start
 

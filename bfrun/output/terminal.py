@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import select
 import shutil
-import sys
-from collections.abc import Iterator
 from typing import TextIO
 
-from bfrun.errors import LaunchError
+from bfrun.output.streams import target_of
 
 _ERASE_LINE = "\r\x1b[K"
 # Nobody reads a closed pipe, or a terminal that has gone.
@@ -100,75 +96,11 @@ class Terminal:
         other = "stderr" if name == "stdout" else "stdout"
         self.write_line(
             other,
-            f"bfrun: warning: {name}{_target(stream)} cannot be written: "
+            f"bfrun: warning: {name}{target_of(stream)} cannot be written: "
             f"{error.strerror or error}; bfrun drops the rest of it, and the job goes "
             "on",
         )
         self._flush(other)
-
-
-def remark(text: str) -> None:
-    """Write lines of bfrun itself to stderr while no ``Terminal`` owns it.
-
-    Does nothing if stderr cannot be written, because a remark must not end a job.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def whole_stdout() -> Iterator[None]:
-    """Make sure that stdout takes everything that the block prints.
-
-    A reader that has closed its end has read enough, which is no error.
-
-    Raises:
-        LaunchError: stdout cannot be written.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        pass
-    except OSError as error:
-        raise LaunchError(
-            f"stdout{_target(sys.stdout)} cannot be written: {error.strerror}"
-        ) from error
-
-
-def discard_unwritten(stream: TextIO | None) -> None:
-    """Drop what a stream could not write, so that the interpreter exits silently.
-
-    Call it last. Without it, the interpreter tries once more to write the rest, fails,
-    and replaces the exit code by 120.
-    """
-    if stream is None:
-        return
-    try:
-        stream.flush()
-    except (OSError, ValueError):
-        with contextlib.suppress(OSError, ValueError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, stream.fileno())
-            os.close(null)
-
-
-def _target(stream: TextIO) -> str:
-    """Return the path of the file behind a stream, in parentheses, if it has one."""
-    try:
-        return f" ({os.readlink(f'/proc/self/fd/{stream.fileno()}')})"
-    except (OSError, ValueError):
-        return ""
-
-
-def takes_text(stream: TextIO) -> bool:
-    """Return whether a write to ``stream`` would not block."""
-    poll = select.poll()
-    try:
-        poll.register(stream.fileno(), select.POLLOUT)
-    except (OSError, ValueError):
-        return True  # not a file of the operating system, so it does not block
-    return bool(poll.poll(0))
 
 
 def _is_screen(stream: TextIO | None) -> bool:

@@ -16,7 +16,7 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
 from bfrun.nccl_net import needed_files
-from bfrun.output.terminal import remark
+from bfrun.output.streams import remark
 from bfrun.plan import HostFacts
 from bfrun.preflight.probe_session import ProbeSession
 

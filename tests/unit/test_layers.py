@@ -39,7 +39,7 @@ BLUECOMM = [
 ]
 BFRUN = [
     {"__init__", "__main__", "notebook"},
-    {"cli"},
+    {"cli", "arguments"},
     {"function", "start"},
     {"preflight", "mpi"},
     {"driver"},
