@@ -69,7 +69,7 @@ class _LocalMoments(torch.autograd.Function):
         return mean, variance
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         # These operations are differentiable, so backward passes can be nested.
         batch, mean = ctx.saved_tensors
         shape = (1, -1, *(1,) * (batch.dim() - 2))
