@@ -80,9 +80,9 @@ def test_ranks_that_ignore_a_failure_are_ended(tmp_path):
         told = "bfrun: this rank is ended with SIGTERM, because rank 1 on localhost"
         assert f"[0, 2] {told}" in job.err
         for rank in (0, 2):
-            (log,) = tmp_path.glob(f"logs/*/rank{rank}.stderr")
+            (log,) = tmp_path.glob(f"logs/20*/rank{rank}.stderr")
             assert told in log.read_text()
-        (log,) = tmp_path.glob("logs/*/rank1.stderr")
+        (log,) = tmp_path.glob("logs/20*/rank1.stderr")
         assert not log.read_text()
         assert "rank 1 on localhost" in job.err.splitlines()[-1]
         assert "ended with exit code 7" in job.err.splitlines()[-1]
