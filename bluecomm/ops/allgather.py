@@ -56,7 +56,7 @@ def _allgather(
         form,
         name=name,
         timeout_s=timeout_s,
-        adjoint=_SUMMED_ROWS,
+        adjoint=SUMMED_ROWS,
     )
     return MappedHandle(gathered, lambda result: result[0])
 
@@ -113,7 +113,7 @@ def _start_stacked_rows(
     )
 
 
-_SUMMED_ROWS = Adjoint(_start_summed_rows)
+SUMMED_ROWS = Adjoint(_start_summed_rows)
 STACKED_ROWS = Adjoint(_start_stacked_rows)
 
 

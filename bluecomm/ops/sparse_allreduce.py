@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from bluecomm.errors import MismatchError
-from bluecomm.ops.autograd.nodes import is_tracked
+from bluecomm.ops.allgather import SUMMED_ROWS
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.reduce_op import ReduceOp, choose
 from bluecomm.ops.start import start_gather
@@ -40,7 +40,7 @@ class SparseShare:
     @classmethod
     def of(cls, tensor: torch.Tensor, status: int = 0) -> SparseShare:
         """Return the share of a rank with a sparse tensor."""
-        entries = tensor.detach().coalesce()
+        entries = tensor.coalesce()
         values = entries.values().reshape(-1)
         return cls(status, tuple(tensor.shape), entries.indices(), values)
 
@@ -79,6 +79,9 @@ def _sparse_allreduce(
 ) -> Handle[torch.Tensor]:
     """Return the sum or average of all ranks' sparse tensors.
 
+    The gradient of ``x_j`` is the sum, or average, of the ranks' gradients at the
+    positions of its entries.
+
     All ranks gather the indices and values of all ranks, so the bytes received are
     those of the sum of all numbers of entries, and not those of the dense shape.
 
@@ -99,8 +102,7 @@ def _sparse_allreduce(
 
     Raises:
         TypeError: ``tensor`` is not a sparse COO tensor, or its type is not supported.
-        ValueError: ``op`` is another reduction, or the average of integers; or
-            ``tensor`` requires grad.
+        ValueError: ``op`` is another reduction, or the average of integers.
         MismatchError: The ranks' tensors differ in shape, type or number of sparse
             dimensions.
         PeerLostError: A rank is lost.
@@ -113,11 +115,6 @@ def _sparse_allreduce(
         raise TypeError(
             f"sparse_allreduce: expected a sparse COO tensor, got {got}; use allreduce "
             "for a dense tensor, and tensor.to_sparse() for other sparse layouts"
-        )
-    if is_tracked(tensor):
-        raise ValueError(
-            "sparse_allreduce: the tensor requires grad, but this operation has no "
-            "gradient; pass tensor.detach(), or call it under torch.no_grad()"
         )
     word = choose("sparse_allreduce", None, op, tensor.dtype)
     if word not in ("average", "sum"):
@@ -166,6 +163,7 @@ def start_sparse_gather(
                 form,
                 name=f"{name}.{what}",
                 timeout_s=timeout_s,
+                adjoint=SUMMED_ROWS,
             )
             for what, flat in (("indices", positions), ("values", share.values))
         ]
@@ -195,7 +193,7 @@ def sparse_total(shares: Sequence[SparseShare], divisor: int) -> torch.Tensor:
         check_invariants=False,
     ).coalesce()
     if divisor != 1:
-        total.values().div_(divisor)
+        total = total / divisor
     return total.to(dtype)
 
 

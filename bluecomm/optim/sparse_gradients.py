@@ -196,7 +196,7 @@ class SparseGradients:
 def _share_of(parameter: torch.Tensor, *, is_active: bool) -> SparseShare:
     gradient = parameter.grad if is_active else None
     if gradient is not None and gradient.layout is torch.sparse_coo:
-        return SparseShare.of(gradient, _Status.SPARSE)
+        return SparseShare.of(gradient.detach(), _Status.SPARSE)
     status = _Status.JOINED if not is_active else _Status.NO_GRADIENT
     if gradient is not None:
         status = _Status.DENSE

@@ -96,3 +96,23 @@ def misuse():
 
 def test_misuse():
     run_ranks(1, misuse)
+
+
+def differentiate(op):
+    """Return this rank's gradient of the sum of all ranks' losses, and the result."""
+    weights = torch.arange(12.0, dtype=torch.float64).view(4, 3)
+    x = sparse_of(bf.rank(), (4, 3), 1, torch.float64, 1 + 2 * bf.rank()).coalesce()
+    x.requires_grad_(True)
+    y = bf.sparse_allreduce(x, "x", op)
+    (y.to_dense().square() * weights * (1 + bf.rank())).sum().backward()
+    return x.grad.to_dense(), y.detach().to_dense()
+
+
+@pytest.mark.parametrize("op", [bf.Sum, bf.Average])
+def test_gradients(op):
+    weights = torch.arange(12.0, dtype=torch.float64).view(4, 3)
+    for rank, (got, y) in enumerate(run_ranks(3, differentiate, op)):
+        factor = 6 if op is bf.Sum else 6 / 3
+        x = sparse_of(rank, (4, 3), 1, torch.float64, 1 + 2 * rank).to_dense()
+        at = (x.abs().sum(1, keepdim=True) > 0).double()
+        torch.testing.assert_close(got, 2 * y * weights * factor * at)

@@ -128,7 +128,6 @@ def test_in_place_forms_are_recorded_on_other_tensors(name):
         lambda x: bf.allreduce(x, op=bf.Adasum),
         lambda x: bf.reducescatter(x, op=bf.Max),
         lambda x: bf.reducescatter(x, op=bf.Product),
-        lambda x: bf.sparse_allreduce(x.to_sparse()),
     ],
 )
 def test_reductions_without_a_gradient_refuse(call):
