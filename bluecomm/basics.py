@@ -70,8 +70,9 @@ def init(
 def shutdown() -> None:
     """Disconnect from the other ranks and free the resources of ``init``.
 
-    Outstanding operations fail with ``ShutdownError``. It does nothing if this process
-    is not connected.
+    Outstanding operations fail with ``ShutdownError``. While windows exist, this rank
+    first serves them until all ranks have called ``shutdown`` or ended their scripts,
+    or one is lost. It does nothing if this process is not connected.
     """
     current_process().shutdown()
 

@@ -14,6 +14,9 @@ Result = TypeVar("Result")
 Span = tuple[int, int]
 NO_MEMORY: Span = (0, 0)
 
+# Name of the barrier in which a rank that has finished waits for the others.
+FAREWELL = "bluecomm.shutdown"
+
 
 class Call(Generic[Result]):
     """One call of an operation: its tensors, name, deadline and parameters.

@@ -32,6 +32,7 @@ from bfrun.frames import (
     StallTable,
 )
 from bluecomm.errors import BluecommError
+from bluecomm.runtime.call import FAREWELL
 from bluecomm.runtime.deadline_policy import DeadlinePolicy
 from bluecomm.runtime.failure import MISMATCH
 from bluecomm.runtime.rendezvous.agent_connection import AgentLost, News
@@ -147,7 +148,8 @@ class Monitor:
     def _is_due(self, operation: PendingRequest) -> bool:
         warnings = self._warned[operation["id"]]
         return (
-            warnings < len(_WARN_AFTER_S)
+            operation["name"] != FAREWELL  # others may take as long as they want
+            and warnings < len(_WARN_AFTER_S)
             and operation["age_s"] >= _WARN_AFTER_S[warnings]
         )
 

@@ -15,6 +15,7 @@ from bluecomm.config import Config
 from bluecomm.errors import BluecommError, NotInitializedError, ShutdownError
 from bluecomm.runtime.communicator import Communicator
 from bluecomm.runtime.exit_watch import ExitWatch, FailedExit
+from bluecomm.runtime.farewell import serve_until_all_finish
 from bluecomm.runtime.recording import Recording
 from bluecomm.runtime.rendezvous.find import find_rendezvous
 from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
@@ -45,8 +46,9 @@ class Process:
         self._creations: dict[tuple[int, ...], int] = {}
         self._before_shutdown: list[Callable[[], None]] = []
         self._was_shut_down = False
-        # Windows that existed at a shutdown. Their memory is never reused, because
-        # peers that do not know of the shutdown yet may still write to it.
+        # Windows that existed when a world ended before all ranks had finished. Their
+        # memory is not reused, because other ranks may still write to it, until all
+        # ranks have met again.
         self._left_windows: list[Any] = []
         self._ends_with_interpreter = False
         self._exit_watch = ExitWatch(self._on_failure, self._on_thread)
@@ -130,6 +132,7 @@ class Process:
             digest.hex(),
             recording.recorder,
         )
+        self._left_windows.clear()
         communicator = Communicator(world, range(world.size))
         communicator.use_default_topologies()
         if graph is not None:
@@ -167,7 +170,7 @@ class Process:
 
     def shutdown(self) -> None:
         """See ``bluecomm.shutdown``."""
-        self._end(orderly=True)
+        self._end(orderly=True, serves=True)
 
     def register_members(self, ranks: Iterable[int]) -> tuple[tuple[int, ...], int]:
         """Return the members of a new process set and its number among equal ones.
@@ -189,32 +192,48 @@ class Process:
         self._creations[members] = creation
         return members, creation
 
-    def _end(self, *, orderly: bool) -> None:
+    def _end(self, *, orderly: bool, serves: bool) -> None:
+        """End the world, if there is one.
+
+        Args:
+            orderly: Call what ``before_shutdown`` has registered, and deliver sent
+                messages.
+            serves: Serve live windows first until all ranks have finished.
+        """
         communicator = self._communicator
-        if orderly and communicator is not None and _is_own(communicator):
-            communicator.world.resume()  # callbacks may communicate
-            for callback in self._before_shutdown:
-                callback()
-        self._communicator = None
-        if communicator is not None:
-            self._was_shut_down = True
-            self._left_windows.extend(communicator.windows.values())
-            self._left_windows.extend(communicator.windows_in_doubt)
-            communicator.world.close(orderly=orderly)
-        if self._recording is not None:
-            self._recording.complete()
-        self._exit_watch.remove()
+        all_finished = False
+        try:
+            if orderly and communicator is not None and _is_own(communicator):
+                communicator.world.resume()  # callbacks may communicate
+                for callback in self._before_shutdown:
+                    callback()
+                if serves and communicator.windows:
+                    all_finished = serve_until_all_finish(communicator)
+        finally:  # also if Ctrl-C ends the wait
+            self._communicator = None
+            if communicator is not None:
+                self._was_shut_down = True
+                communicator.world.close(orderly=orderly)
+                if not all_finished:
+                    self._left_windows.extend(communicator.windows.values())
+                    self._left_windows.extend(communicator.windows_in_doubt)
+                communicator.windows.clear()
+            if self._recording is not None:
+                self._recording.complete()
+            self._exit_watch.remove()
 
     def leave(self, *, orderly: bool = True) -> None:
         """End the world and forget the launcher, which the next ``init`` looks for."""
-        self._end(orderly=orderly)
-        self._was_shut_down = False
-        recording, self._recording = self._recording, None
-        if recording is not None:
-            recording.finish()
-        rendezvous, self._rendezvous = self._rendezvous, None
-        if rendezvous is not None:
-            rendezvous.close()
+        try:
+            self._end(orderly=orderly, serves=orderly)
+        finally:
+            self._was_shut_down = False
+            recording, self._recording = self._recording, None
+            if recording is not None:
+                recording.finish()
+            rendezvous, self._rendezvous = self._rendezvous, None
+            if rendezvous is not None:
+                rendezvous.close()
 
     def _at_exit(self) -> None:
         """End the world when the interpreter exits.
@@ -231,7 +250,7 @@ class Process:
         if self._recording is not None:
             self._recording.finish()
         if self._rendezvous is not None and self._rendezvous.agent is None:
-            self._end(orderly=self._rendezvous.outlives_failure)
+            self._end(orderly=self._rendezvous.outlives_failure, serves=False)
 
     def _on_failure(self, failed: FailedExit) -> None:
         if failed.status == 128 + signal.SIGTERM:

@@ -14,6 +14,7 @@ from bfrun.frames import (
 )
 from bluecomm.config import Config
 from bluecomm.runtime import monitor as module
+from bluecomm.runtime.call import FAREWELL
 from bluecomm.runtime.failure import MISMATCH
 from bluecomm.runtime.monitor import Monitor
 from tests.support.frames import make_operation
@@ -131,6 +132,12 @@ def test_it_warns_after_10_60_and_300_s(bench, log):
     assert asked == [10, 60, 300]
     assert len(log.records) == 3
     assert "has waited 60 s for rank 1" in log.text
+
+
+def test_it_does_not_warn_while_a_finished_rank_serves_its_windows(bench, log):
+    bench.outstanding(1, 9.5, FAREWELL)
+    assert not any(bench.look(1.0) for _ in range(400))
+    assert not log.records
 
 
 def test_the_last_warning_shows_the_stack(bench, monkeypatch):
