@@ -93,6 +93,7 @@ class Process:
         comm: Any = None,
     ) -> None:
         """See ``bluecomm.init``."""
+        self._begin_in_fork()
         if comm is not None and self._rendezvous is not None:
             raise ValueError(
                 "init: comm can be passed only to the first init of a process, because "
@@ -139,6 +140,27 @@ class Process:
             communicator.use_topology(graph, is_weighted)
         self._creations.clear()
         self._communicator = communicator
+
+    def _begin_in_fork(self) -> None:
+        """Let a forked child begin anew, if its parent was not a rank.
+
+        Raises:
+            ShutdownError: The parent has called ``init``.
+        """
+        if os.getpid() == self._pid:
+            return
+        if self._rendezvous is not None:
+            rank = self._rendezvous.assignment.rank
+            raise ShutdownError.describe(
+                f"this process ({os.getpid()}) is a fork of rank {rank} "
+                f"(pid {self._pid}); only the rank itself communicates",
+                operation="init",
+                rank=rank,
+                remedy="Communicate in the rank, and exchange data with its children "
+                "through multiprocessing; or fork before the first init",
+            )
+        self._pid = os.getpid()
+        self._memory = None  # the parent's
 
     def _recording_for(self, config: Config, rendezvous: Rendezvous) -> Recording:
         """Return the recording of a new world, which may continue an earlier one."""

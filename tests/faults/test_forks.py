@@ -88,6 +88,39 @@ def test_a_handle_cannot_be_waited_for_in_a_fork():
         assert result == 1.0
 
 
+def _init_in_a_fork():
+    refused = _in_fork(lambda: outcome_of(bf.init))
+    again = _in_fork(lambda: (bf.shutdown(), outcome_of(bf.init))[1])
+    return os.getpid(), refused, again, float(bf.allreduce(torch.ones(1))[0])
+
+
+def test_init_in_a_fork_of_a_rank_is_refused_at_once():
+    for rank, (pid, *outcomes, mean) in enumerate(run_ranks(2, _init_in_a_fork)):
+        assert mean == 1.0
+        for outcome in outcomes:
+            assert isinstance(outcome.error, ShutdownError)
+            assert f"is a fork of rank {rank} (pid {pid})" in outcome.text
+            assert "fork before the first init" in outcome.text
+
+
+def _be_a_rank():
+    bf.init()
+    x = bf.shared_empty(1000).fill_(bf.rank())
+    bf.allreduce_(x, op=bf.Sum)
+    bf.shutdown()
+    return float(x[0])
+
+
+def _init_only_in_a_fork():
+    bf.shared_empty(10)  # its memory belongs to the parent
+    return _in_fork(lambda: outcome_of(_be_a_rank))
+
+
+def test_a_child_may_be_the_rank_if_its_parent_is_not():
+    for outcome in run_ranks(2, _init_only_in_a_fork, initialize=False):
+        assert outcome.result == 1.0, outcome.text
+
+
 # The children of rank 1 outlive it for a while.
 WORKERS = """
 import multiprocessing, os, time, torch
