@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
 
 # A younger operation may have been caught in a report by chance.
 _SETTLED_S = 5.0
+
+# A rank may have thousands of requests outstanding; so many lines of them are useful.
+_SHOWN = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +43,7 @@ class RankState:
         where = f"  rank {self.rank} on {self.host} (pid {self.pid}, {self.state}"
         if self.state == "running":
             where += f", CPU last used {self.idle_s:.0f} s ago"
-        doing = ", ".join(
-            f"{operation.kind} {operation.name!r} for {operation.age_s:.0f} s"
-            f" (waits for {_awaited(operation.waiting_for, operation.wish)})"
-            for operation in self.operations
-        )
-        return f"{where}): {doing or 'in no operation'}"
+        return f"{where}): {_describe(self.operations) or 'in no operation'}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,6 +187,21 @@ class StallReport:
             head += f"; so have {self.others} more operations"
         shown = [self.states[rank] for rank in sorted(self.states)]
         return "\n".join([head, *(str(state) for state in shown)])
+
+
+def _describe(operations: Sequence[OutstandingOperation]) -> str:
+    """Return one line about operations; equal ones are counted."""
+    alike: dict[tuple[Any, ...], list[OutstandingOperation]] = {}
+    for one in operations:
+        awaited = _awaited(one.waiting_for, one.wish) if one.waiting_for else "its turn"
+        alike.setdefault((one.kind, one.name, awaited), []).append(one)
+    parts = []
+    for (kind, name, awaited), members in list(alike.items())[:_SHOWN]:
+        count = f"{len(members)} times " if len(members) > 1 else ""
+        age_s = max(one.age_s for one in members)
+        parts.append(f"{count}{kind} {name!r} for {age_s:.0f} s (waits for {awaited})")
+    hidden = sum(len(members) for members in list(alike.values())[_SHOWN:])
+    return ", ".join(parts) + (f", and {hidden} more operations" if hidden else "")
 
 
 def _awaited(ranks: Any, wish: str) -> str:

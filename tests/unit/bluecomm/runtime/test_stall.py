@@ -156,3 +156,16 @@ def test_a_window_call_says_what_others_must_do():
     text = str(report(2, "w", table, wish=wish))
     assert text.startswith(f"allreduce 'w' on rank 2 has waited 20 s for rank 1 {wish}")
     assert f"win_mutex 'w' for 20 s (waits for rank 1 {wish})" in text
+
+
+def test_a_rank_with_many_outstanding_operations_gets_one_short_line():
+    puts = [waits("w", 1, age_s=20.0 + i) for i in range(300)]
+    table = {0: [waits("x", 1)], 1: [*puts, *(waits(f"n{i}", 0) for i in range(200))]}
+    *_, line = str(report(0, "x", table)).splitlines()
+    assert "300 times allreduce 'w' for 319 s (waits for rank 1)" in line
+    assert "allreduce 'n2' for 20 s (waits for rank 0), and 197 more" in line
+    assert len(line) < 500
+
+
+def test_a_queued_operation_waits_for_its_turn():
+    assert "'q' for 20 s (waits for its turn)" in str(report(0, "q", {0: [waits("q")]}))
