@@ -50,8 +50,8 @@ class Adjoint(NamedTuple):
 
     Attributes:
         start: Starts the operation that makes the gradient of the input from the
-            gradient of the result, and from the input if ``needs_input``. What it does
-            is differentiable itself, so that backward passes can be nested.
+            gradient of the result, and from the input if ``needs_input``. It calls
+            differentiable operations, so that backward passes can be nested.
         needs_input: Whether autograd keeps the input.
     """
 

@@ -54,7 +54,7 @@ def start_tracked(
 
 
 class _Passage:
-    """What the two nodes of a call share: its facts, and its adjoint in flight."""
+    """The state that the two nodes of a call share."""
 
     __slots__ = ("_adjoint", "_running", "forward", "output")
 
