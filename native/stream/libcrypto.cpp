@@ -8,8 +8,7 @@
 namespace bluecomm::stream {
 namespace {
 
-// Newest first. A library that the process has loaded already is found by these names,
-// too, wherever its file is.
+// Newest first.
 constexpr std::array kNames{"libcrypto.so.3", "libcrypto.so.1.1"};
 
 template <typename Function>
@@ -49,9 +48,11 @@ bool works(const Libcrypto& made) {
   return sealed && tag == kExpected;
 }
 
-Libcrypto load() {
+}  // namespace
+
+Libcrypto load_libcrypto(std::span<const char* const> names) {
   std::string failures;
-  for (const char* name : kNames) {
+  for (const char* name : names) {
     // Local, so that its symbols stay apart from those of a libcrypto that another
     // library of the process contains.
     void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -71,10 +72,8 @@ Libcrypto load() {
       "openssl-libs), or set BLUECOMM_ENCRYPTION=off on all ranks");
 }
 
-}  // namespace
-
 const Libcrypto& libcrypto() {
-  static const Libcrypto loaded = load();
+  static const Libcrypto loaded = load_libcrypto(kNames);
   return loaded;
 }
 

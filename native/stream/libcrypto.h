@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 
 // The functions of OpenSSL's libcrypto that ciphers use, found when the program runs,
@@ -32,8 +33,13 @@ struct Libcrypto {
   std::string name;  // file of the library
 };
 
+// Loads the first of `names` that has AES-256-GCM. A library that the process has
+// loaded already is found by its name, too, wherever its file is. Throws
+// std::runtime_error, with a remedy, if there is none.
+Libcrypto load_libcrypto(std::span<const char* const> names);
+
 // Returns the libcrypto of this process or of the system, loaded at the first call.
-// Throws std::runtime_error, with a remedy, if there is none.
+// Throws as load_libcrypto().
 const Libcrypto& libcrypto();
 
 }  // namespace bluecomm::stream

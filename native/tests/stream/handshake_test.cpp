@@ -1,6 +1,8 @@
 #include "stream/handshake.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 #include <vector>
 
 #include "tests/check.h"
@@ -63,6 +65,39 @@ TEST(stream_handshake, both_ends_agree_however_the_bytes_are_cut) {
     CHECK_EQ(theirs.hello().stream, 1u);
     CHECK(theirs.space().empty());
   }
+}
+
+// Seals a byte as the dialer, and returns whether the acceptor can open it.
+bool opens(RecordCipher& ours, RecordCipher& theirs) {
+  const Bytes byte{std::byte{1}};
+  const std::array parts{std::span<const std::byte>(byte)};
+  Bytes sealed(1 + kTagNbytes);
+  ours.sealer.seal(parts, sealed.data());
+  return theirs.opener.open(std::span(sealed).first(1), std::span(sealed).last(16));
+}
+
+TEST(stream_handshake, each_connection_has_its_own_keys_for_both_directions) {
+  const auto connect = [](int nonce) {
+    Hello hello = hello_of(5, 6);
+    hello.encryption = Encryption::kFull;
+    Hello me = hello_of(6, 6);
+    me.encryption = Encryption::kFull;
+    Handshake ours = Handshake::dial(kKey, hello);
+    Handshake theirs = Handshake::accept(kKey, me, Nonce{std::byte(nonce)});
+    feed(theirs, take_output(ours));
+    feed(ours, take_output(theirs));
+    feed(theirs, take_output(ours));
+    CHECK(theirs.state() == Handshake::State::kDone);
+    return std::pair(ours.make_cipher(), theirs.make_cipher());
+  };
+  const auto [ours, theirs] = connect(1);
+  CHECK(opens(*ours, *theirs));
+  CHECK(opens(*theirs, *ours));
+  const auto [other_ours, other_theirs] = connect(2);
+  CHECK(!opens(*ours, *other_theirs));
+  CHECK(!opens(*other_theirs, *theirs));
+  Handshake plain = dialer();
+  CHECK(plain.make_cipher() == nullptr);
 }
 
 TEST(stream_handshake, a_replayed_exchange_fails) {

@@ -121,6 +121,14 @@ TEST(record_cipher, both_ends_change_their_keys_together) {
   CHECK(open(pair.there.opener, seal(pair.here.sealer, text("c"))) == text("c"));
 }
 
+TEST(record_cipher, a_missing_library_is_an_error_with_a_remedy) {
+  // The second one exists, and has no ciphers.
+  CHECK_THROWS(load_libcrypto(std::array{"libnowhere.so.9", "libc.so.6"}),
+               std::runtime_error, "libc.so.6 has no AES-256-GCM); install it");
+  CHECK_THROWS(load_libcrypto(std::array{"libnowhere.so.9"}), std::runtime_error,
+               "was not found (libnowhere.so.9: cannot open");
+}
+
 TEST(record_cipher, modes_have_names) {
   CHECK(parse_encryption("full") == Encryption::kFull);
   CHECK_EQ(name_of(Encryption::kAuth), "auth");
