@@ -73,8 +73,15 @@ class ClusterHost:
         nowhere = ["lladdr", "02:00:00:00:00:01", "dev", bridge]
         run("ip", "neigh", "replace", self.address, *nowhere, "nud", "permanent")
 
+    def cut_path_to(self, other: ClusterHost) -> None:
+        """Drop the packets to one other host, as a firewall does."""
+        nowhere = ["lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent"]
+        run("ip", "-n", self.namespace, "neigh", "replace", other.address, *nowhere)
+
     def restore_link(self) -> None:
-        """Let packets pass again."""
+        """Let packets pass again, on this link and on the paths from this host."""
+        flush = ["neigh", "flush", "dev", "eth0", "nud", "all"]
+        run("ip", "-n", self.namespace, *flush)
         run("ip", "link", "set", self.bridge_port, "up")
         bridge = self.bridge_port.partition("p")[0]
         run("ip", "neigh", "flush", "to", self.address, "dev", bridge, "nud", "all")
