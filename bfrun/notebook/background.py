@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -19,9 +20,11 @@ from bfrun.notebook.profile import Profile
 from bfrun.notebook.state import clear_state, describe_running, read_state
 
 FOREGROUND = "--foreground"
+# Its command line comes as input, because ps would show the values of -x as long as the
+# job lives.
 _PROGRAM = (
-    f"import sys; sys.path.append({str(Path(__file__).parents[2])!r}); "
-    "from bfrun.notebook.cli import main; sys.exit(main())"
+    f"import json, sys; sys.path.append({str(Path(__file__).parents[2])!r}); "
+    "from bfrun.notebook.cli import main; sys.exit(main(json.load(sys.stdin)))"
 )
 _LOOK_S = 0.1
 _TAIL_NBYTES = 4000
@@ -52,13 +55,16 @@ def start_in_background(
         raise LaunchError(describe_running(job, profile.name))
     with profile.open_log() as log:
         driver = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *arguments, FOREGROUND],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-c", _PROGRAM, FOREGROUND],  # for readers of ps
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
     try:
+        assert driver.stdin is not None
+        with driver.stdin:
+            driver.stdin.write(json.dumps([*arguments, FOREGROUND]).encode())
         return _await_engines(driver, profile, limit_s)
     except BaseException:
         _end(driver)

@@ -18,12 +18,14 @@ from tests.support.notebook import Notebook, connected, notebook_in
 
 pytestmark = pytest.mark.mp
 
+SECRET = "a-value-of-this-test"
+
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     """Start two engines, which the last test of this file stops."""
     with notebook_in(tmp_path_factory.mktemp("notebook")) as book:
-        book.start("-np", "2")
+        book.start("-np", "2", "-x", f"TOKEN={SECRET}")
         yield book
 
 
@@ -52,6 +54,13 @@ def wait_for_rank_1(folder: str) -> None:
 def test_engines_are_ranks(book: Notebook) -> None:
     with connected() as client:
         assert client[:].apply_sync(meet) == [(0, 2, 0.5), (1, 2, 0.5)]
+
+
+def test_variables_reach_engines_but_no_command_line(book: Notebook) -> None:
+    with connected() as client:
+        assert client[:].apply_sync(os.getenv, "TOKEN") == [SECRET] * 2
+    for pid in book.left():
+        assert SECRET not in Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def test_a_hung_engine_is_interrupted(book: Notebook, tmp_path: Path) -> None:
