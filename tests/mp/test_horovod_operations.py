@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -82,6 +85,22 @@ def test_integers_are_truncated_as_in_horovod() -> None:
         assert found["both"] == average
         assert found["largest"] == inputs[-1].tolist()
         assert found["rows"] == average[rank : rank + 1]
+
+
+def reduce_with_rounded_factors() -> list[torch.Tensor]:
+    x = torch.arange(100.0) + hvd.rank()
+    return [
+        hvd.allreduce(x, op=hvd.Sum, postscale_factor=0.1),
+        hvd.grouped_allreduce_([x.clone()], op=hvd.Sum, postscale_factor=0.1)[0],
+        hvd.allgather(hvd.reducescatter(x, op=hvd.Sum, postscale_factor=0.1)),
+    ]
+
+
+def test_factors_are_rounded_to_float32_as_in_horovod() -> None:
+    expected = (3 * torch.arange(100.0) + 3) * torch.tensor(0.1)
+    for found in run_ranks(RANKS, reduce_with_rounded_factors):
+        for result in found:
+            assert torch.equal(result, expected)
 
 
 def reduce_groups() -> list[list[list[float]]]:
@@ -181,3 +200,85 @@ def train_with_predivision(named_second: bool) -> list[float]:
 def test_optimizer_with_horovods_arguments(named_second: bool) -> None:
     for step in run_ranks(RANKS, train_with_predivision, named_second):
         assert step == pytest.approx([2.0] * 3, abs=1e-6)
+
+
+def gradients() -> dict[str, list[float]]:
+    def gradient(operation: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
+        x = torch.ones(3, requires_grad=True)
+        operation(x).sum().backward()
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    return {
+        "allreduce": gradient(lambda x: hvd.allreduce(x, op=hvd.Sum)),
+        "average": gradient(hvd.allreduce),
+        "group": gradient(lambda x: hvd.grouped_allreduce([x], average=False)[0]),
+        "allgather": gradient(hvd.allgather),
+        "broadcast": gradient(lambda x: hvd.broadcast(x, 1)),
+        "rows": gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum)),
+        "mean rows": gradient(hvd.reducescatter),
+        "alltoall": gradient(hvd.alltoall),
+    }
+
+
+def test_gradients_have_horovods_factors() -> None:
+    for rank, found in enumerate(run_ranks(RANKS, gradients)):
+        ones, threes = [1.0] * 3, [3.0] * 3
+        assert found["allreduce"] == found["group"] == threes
+        assert found["average"] == found["allgather"] == found["alltoall"] == ones
+        # The joint function of all ranks has 3, 1 and 1 / 3 instead.
+        assert found["broadcast"] == (ones if rank == 1 else [0.0] * 3)
+        assert found["rows"] == threes
+        assert found["mean rows"] == ones
+
+
+def use_the_optimizer_as_in_horovod() -> list[float]:
+    model = torch.nn.Linear(2, 1)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        named_parameters=model.named_parameters(),
+    )
+    names = optimizer._parameter_names
+    assert names == {model.weight: "weight", model.bias: "bias"}
+    hvd.broadcast_optimizer_state(optimizer, 0, model)
+    assert float(model.weight.grad.abs().sum()) == 0.0
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.synchronize()
+
+    step()
+    with pytest.warns(UserWarning, match=r"without optimizer\.skip_synchronize\(\)"):
+        optimizer.step()
+    step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        optimizer.step()
+    with pytest.raises(NotImplementedError, match="is for allreduce only"):
+        hvd.reducescatter(torch.ones(3), op=hvd.Adasum)
+    return model.weight.detach().flatten().tolist()
+
+
+def test_the_optimizer_does_what_scripts_expect() -> None:
+    run_ranks(RANKS, use_the_optimizer_as_in_horovod)
+
+
+def train_embedding(as_dense: bool) -> torch.Tensor:
+    torch.manual_seed(0)
+    model = torch.nn.Embedding(5, 2, sparse=True)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SparseAdam(list(model.parameters()), lr=0.1),
+        sparse_as_dense=as_dense,
+    )
+    model(torch.tensor([hvd.rank()])).sum().backward()
+    optimizer.step()
+    return model.weight.detach()
+
+
+def test_sparse_gradients_sent_as_dense_ones_suit_sparse_adam() -> None:
+    sparse, dense = (run_ranks(RANKS, train_embedding, way) for way in (False, True))
+    for one in (*sparse, *dense):
+        assert torch.equal(one, sparse[0])

@@ -73,6 +73,7 @@ from bluecomm.compat.horovod_names import (
 )
 from bluecomm.compression import Compression
 from bluecomm.errors import HorovodInternalError
+from bluecomm.nn.sync_batch_norm import SyncBatchNorm
 from bluecomm.ops.handles import poll, synchronize
 from bluecomm.ops.reduce_op import Adasum, Average, Max, Min, Product, Sum
 from bluecomm.optim.join import join
@@ -90,6 +91,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bluecomm.compat.horovod.gradients import scale_gradient
+from bluecomm.compat.horovod.names import member_name
 from bluecomm.compat.horovod.process_sets import (
     ProcessSet,
     communicator_of,
@@ -54,11 +55,10 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[torch.Tensor]]:
     """Start ``grouped_allgather`` and return a handle at once."""
-    names = [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
     return GroupHandle(
         [
-            allgather_async(tensor, own, process_set)
-            for tensor, own in zip(tensors, names, strict=True)
+            allgather_async(tensor, member_name(name, i), process_set)
+            for i, tensor in enumerate(tensors)
         ]
     )
 
@@ -136,7 +136,8 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows of ``tensor`` to each rank and return the rows from all ranks."""
-    return _alltoall.alltoall(tensor, splits, name, communicator_of(process_set))
+    comm = communicator_of(process_set)
+    return _alltoall.alltoall(tensor, splits, name, comm)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

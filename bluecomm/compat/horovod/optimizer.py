@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,37 @@ from bluecomm.ops.reduce_op import Average, ReduceOp
 from bluecomm.optim.optimizer_state import (
     broadcast_optimizer_state as _broadcast_optimizer_state,
 )
+from bluecomm.optim.wrapper import COORDINATOR_KEY, Distributed
+
+
+class HorovodOptimizer(Distributed):
+    """Adds to a distributed optimizer what only Horovod's optimizers do."""
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        buckets = self.__dict__[COORDINATOR_KEY].buckets
+        return {
+            slot.parameter: slot.name for bucket in buckets for slot in bucket.slots
+        }
+
+    def synchronize(self) -> None:
+        """Wait for communication under way, so gradients are final."""
+        super().synchronize()
+        self.__dict__["_synchronized"] = True
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Run the step; warn where Horovod would send the gradients once more."""
+        skips = self.__dict__[COORDINATOR_KEY].skips_synchronize
+        if self.__dict__.pop("_synchronized", False) and not skips:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context "
+                "after optimizer.synchronize(). Horovod averages the gradients again "
+                "here; bluecomm does not.",
+                stacklevel=2,
+            )
+        return super().step(closure, **kwargs)
+
+    step.hooked = True  # type: ignore[attr-defined]
 
 
 def DistributedOptimizer(  # noqa: N802
@@ -48,7 +80,7 @@ def DistributedOptimizer(  # noqa: N802
         sparse_as_dense: Whether to send sparse gradients as dense ones.
         process_set: Ranks that take part.
     """
-    return optim.DistributedOptimizer(
+    new = optim.DistributedOptimizer(
         optimizer,
         named_parameters,
         compression=compression,
@@ -59,6 +91,18 @@ def DistributedOptimizer(  # noqa: N802
         sparse_as_dense=sparse_as_dense,
         process_set=communicator_of(process_set),
     )
+    new.__class__ = type(type(new).__name__, (HorovodOptimizer, type(new)), {})
+    if sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam):
+        new.register_step_pre_hook(_make_sparse)
+    return new
+
+
+def _make_sparse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Give SparseAdam sparse gradients, the only ones that it takes."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_sparse(1)
 
 
 def broadcast_optimizer_state(
@@ -68,10 +112,18 @@ def broadcast_optimizer_state(
 ) -> None:
     """Give every rank the root's optimizer state.
 
+    As in Horovod, parameters without a gradient have one of zeros afterwards if the
+    optimizer has no state yet.
+
     Args:
         optimizer: As in ``bluecomm.broadcast_optimizer_state``.
         root_rank: Rank whose state counts.
         model: Not needed.
     """
     del model  # Horovod runs a step of it to make the state
+    if not optimizer.state_dict()["state"]:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
     _broadcast_optimizer_state(optimizer, root_rank)

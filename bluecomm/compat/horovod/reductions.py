@@ -1,7 +1,7 @@
 """Allreduce and reducescatter with Horovod's arguments.
 
 Results are those of bluecomm's operations of the same name. Integers may be averaged
-and scaled; see ``integers``.
+and scaled; see ``factors``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import torch
 
 from bluecomm import ops
+from bluecomm.compat.horovod.factors import needs_truncation, reduce_truncated, rounded
 from bluecomm.compat.horovod.gradients import scale_gradient
-from bluecomm.compat.horovod.integers import needs_truncation, reduce_truncated
+from bluecomm.compat.horovod.names import member_name
 from bluecomm.compat.horovod.process_sets import (
     ProcessSet,
     communicator_of,
@@ -20,7 +21,7 @@ from bluecomm.compat.horovod.process_sets import (
 )
 from bluecomm.compression import Compression, Compressor
 from bluecomm.ops.allreduce import allreduce_nonblocking, allreduce_nonblocking_
-from bluecomm.ops.reduce_op import Average, ReduceOp, Sum
+from bluecomm.ops.reduce_op import Adasum, Average, ReduceOp, Sum
 from bluecomm.ops.reducescatter import reducescatter_nonblocking
 from bluecomm.ops.sparse_allreduce import sparse_allreduce_nonblocking
 from bluecomm.runtime import Handle
@@ -53,8 +54,8 @@ def allreduce_async(
             tensor,
             name=name,
             op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
+            prescale_factor=rounded(prescale_factor, tensor),
+            postscale_factor=rounded(postscale_factor, tensor),
             process_set=comm,
         )
     return reduce_truncated(
@@ -85,8 +86,8 @@ def allreduce_async_(
             tensor,
             name=name,
             op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
+            prescale_factor=rounded(prescale_factor, tensor),
+            postscale_factor=rounded(postscale_factor, tensor),
             process_set=comm,
         )
     handle = allreduce_async(
@@ -106,7 +107,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Return the reduction of ``tensor`` over all ranks."""
-    op = _choose(average, op)
+    comm, op = communicator_of(process_set), _choose(average, op)
     if needs_truncation(tensor, op, prescale_factor, postscale_factor):
         return allreduce_async(
             tensor, None, name, op, prescale_factor, postscale_factor, process_set
@@ -116,9 +117,9 @@ def allreduce(
         name=name,
         compression=compression,
         op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=communicator_of(process_set),
+        prescale_factor=rounded(prescale_factor, tensor),
+        postscale_factor=rounded(postscale_factor, tensor),
+        process_set=comm,
     )
 
 
@@ -132,7 +133,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Write the reduction of ``tensor`` over all ranks to it, and return it."""
-    op = _choose(average, op)
+    comm, op = communicator_of(process_set), _choose(average, op)
     if needs_truncation(tensor, op, prescale_factor, postscale_factor):
         return allreduce_async_(
             tensor, None, name, op, prescale_factor, postscale_factor, process_set
@@ -141,14 +142,10 @@ def allreduce_(
         tensor,
         name=name,
         op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=communicator_of(process_set),
+        prescale_factor=rounded(prescale_factor, tensor),
+        postscale_factor=rounded(postscale_factor, tensor),
+        process_set=comm,
     )
-
-
-def _member(name: str | None, position: int) -> str | None:
-    return None if name is None else f"{name}.{position}"
 
 
 def grouped_allreduce_async(
@@ -164,7 +161,7 @@ def grouped_allreduce_async(
     factors = (prescale_factor, postscale_factor, process_set)
     return GroupHandle(
         [
-            allreduce_async(tensor, average, _member(name, i), op, *factors)
+            allreduce_async(tensor, average, member_name(name, i), op, *factors)
             for i, tensor in enumerate(tensors)
         ]
     )
@@ -183,7 +180,7 @@ def grouped_allreduce_async_(
     factors = (prescale_factor, postscale_factor, process_set)
     return GroupHandle(
         [
-            allreduce_async_(tensor, average, _member(name, i), op, *factors)
+            allreduce_async_(tensor, average, member_name(name, i), op, *factors)
             for i, tensor in enumerate(tensors)
         ]
     )
@@ -242,14 +239,16 @@ def reducescatter_async(
 ) -> Handle[torch.Tensor]:
     """Start ``reducescatter`` and return a handle at once."""
     comm = communicator_of(process_set)
+    if op is Adasum:
+        raise NotImplementedError("reducescatter: op=Adasum is for allreduce only")
     if not needs_truncation(tensor, op, prescale_factor, postscale_factor):
         return reducescatter_nonblocking(
             scale_gradient(tensor, comm.size),
             op,
             name,
             comm,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
+            prescale_factor=rounded(prescale_factor, tensor),
+            postscale_factor=rounded(postscale_factor, tensor),
         )
     return reduce_truncated(
         lambda sent, op: reducescatter_nonblocking(sent, op, name, comm),
@@ -271,9 +270,11 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Return this rank's rows of the reduction of ``tensor`` over all ranks."""
-    return grouped_reducescatter(
-        [tensor], name, compression, op, process_set, prescale_factor, postscale_factor
-    )[0]
+    sent, context = compression.compress(tensor)
+    handle = reducescatter_async(
+        sent, name, op, process_set, prescale_factor, postscale_factor
+    )
+    return compression.decompress(handle.wait(), context)
 
 
 def grouped_reducescatter_async(
@@ -288,7 +289,7 @@ def grouped_reducescatter_async(
     factors = (prescale_factor, postscale_factor)
     return GroupHandle(
         [
-            reducescatter_async(tensor, _member(name, i), op, process_set, *factors)
+            reducescatter_async(tensor, member_name(name, i), op, process_set, *factors)
             for i, tensor in enumerate(tensors)
         ]
     )

@@ -1,10 +1,13 @@
-"""Averages and factors of integers, truncated as Horovod does.
+"""Factors, and averages of integers, rounded as Horovod does.
 
-bluecomm's own operations refuse them, because the result is not an integer.
+Horovod multiplies float32 numbers, and shorter ones, by factors that it has rounded to
+float32; bluecomm's own operations use the factors as they are. Averages and multiples
+of integers are truncated; bluecomm's own operations refuse them.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import torch
@@ -12,6 +15,15 @@ import torch
 from bluecomm.ops.reduce_op import Average, ReduceOp, Sum
 from bluecomm.runtime import Handle
 from bluecomm.runtime.handle import MappedHandle
+
+_SHORT = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def rounded(factor: float, tensor: torch.Tensor) -> float:
+    """Return the factor by which Horovod multiplies a tensor of this type."""
+    if factor == 1.0 or tensor.dtype not in _SHORT:
+        return factor
+    return ctypes.c_float(factor).value
 
 
 def needs_truncation(
