@@ -19,17 +19,16 @@ from bluecomm.optim import ownership
 from bluecomm.optim.algorithm import Algorithm, Context
 from bluecomm.optim.algorithms.one_sided import OneSided
 from bluecomm.optim.buckets.bucket import build_buckets
-from bluecomm.optim.buckets.slots import check_kind
 from bluecomm.optim.hooks import model_hooks
 from bluecomm.optim.hooks.backward import BackwardTracker
 from bluecomm.optim.hooks.phases import Phases
-from bluecomm.optim.model_facts import check_buckets
+from bluecomm.optim.model_facts import check_buckets, options_in_words
 from bluecomm.optim.options import CommonOptions, StepSettings
 from bluecomm.optim.parameter_names import Models, NamedParameters, module_parameters
+from bluecomm.optim.replaced_parameters import restore_replaced
 from bluecomm.optim.schedule import Schedule
 from bluecomm.optim.sparse_gradients import sparse_parameters
 from bluecomm.runtime import Communicator
-from bluecomm.topology import TopologySchedule
 
 _log = logging.getLogger("bluecomm")
 
@@ -90,7 +89,7 @@ class Coordinator:
         if algorithm.flat_gradients and not options.sparse_as_dense:
             sparse = sparse_parameters(models)
         if algorithm.flat_parameters or algorithm.flat_gradients:
-            words = _in_words(algorithm, options)
+            words = options_in_words(algorithm, options)
             check_buckets(comm, name, words, self.buckets, sparse)
         ownership.take_over([parameter for _, parameter in named], self)
         self.context = Context(
@@ -304,17 +303,9 @@ class Coordinator:
 
     def _restore_replaced(self) -> None:
         """Put back the parameters that ``load_state_dict(assign=True)`` replaced."""
-        returned = []
-        for entry in self._module_parameters:
-            found = entry.module._parameters.get(entry.attribute)
-            if found is entry.parameter or found is None:
-                continue
-            check_kind(entry.name, entry.parameter, found)
-            self.settle(for_writing=True)
-            with torch.no_grad():
-                entry.parameter.copy_(found)
-            entry.module._parameters[entry.attribute] = entry.parameter
-            returned.append(entry.name)
+        returned = restore_replaced(
+            self._module_parameters, lambda: self.settle(for_writing=True)
+        )
         if returned:
             _log.warning(
                 "%s: the model's parameters were replaced; kept the optimizer's "
@@ -322,17 +313,3 @@ class Coordinator:
                 self.context.name,
                 ", ".join(returned),
             )
-
-
-def _in_words(algorithm: Algorithm, options: CommonOptions) -> dict[str, str]:
-    """Return the options that must be equal on all ranks."""
-    given = sorted(algorithm.given_options.items())
-    return {
-        "algorithm": type(algorithm).__name__,
-        **{field: str(value) for field, value in vars(options).items()},
-        **{
-            option: repr(value)
-            for option, value in given
-            if isinstance(value, (str, int, float, TopologySchedule))
-        },
-    }

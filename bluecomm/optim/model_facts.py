@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from bluecomm.optim.agreement import check_agreement, kind_of
+from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.buckets.bucket import Bucket
+from bluecomm.optim.options import CommonOptions
 from bluecomm.runtime import Communicator
+from bluecomm.topology import TopologySchedule
 
 # Wrappers of a model, which one rank may use and another may not.
 _WRAPPERS = ("_orig_mod", "module")
@@ -54,6 +57,20 @@ def check_buckets(
         name=name,
         compared=compared,
     )
+
+
+def options_in_words(algorithm: Algorithm, options: CommonOptions) -> dict[str, str]:
+    """Return the options that must be equal on all ranks."""
+    given = sorted(algorithm.given_options.items())
+    return {
+        "algorithm": type(algorithm).__name__,
+        **{field: str(value) for field, value in vars(options).items()},
+        **{
+            option: repr(value)
+            for option, value in given
+            if isinstance(value, (str, int, float, TopologySchedule))
+        },
+    }
 
 
 def _plain(name: str) -> str:

@@ -53,11 +53,8 @@ class GradientViews:
         dtype = slots[0].parameter.dtype
         self.flat = shared_empty(numel + 2 * count + counters, dtype).zero_()
         self.values, tail = self.flat[:numel], self.flat[numel:]
-        self.flags, self.sparse_flags, self.counters = (
-            tail[:count],
-            tail[count : 2 * count],
-            tail[2 * count :],
-        )
+        self._both_flags, self.counters = tail[: 2 * count], tail[2 * count :]
+        self.flags, self.sparse_flags = tail[:count], tail[count : 2 * count]
         self._views = {p: slot.view_of(self.flat) for p, slot in laid_out.items()}
         self.lengths = [slot.end - slot.offset for slot in laid_out.values()]
 
@@ -87,8 +84,7 @@ class GradientViews:
             sparse.append(float(grad is not None and grad.layout is not torch.strided))
             if position in self._views and (sparse[-1] or not present[-1]):
                 self._views[position].zero_()
-        self.flags.copy_(torch.tensor(present))
-        self.sparse_flags.copy_(torch.tensor(sparse))
+        self._both_flags.copy_(torch.tensor(present + sparse))
 
     def clear(self) -> None:
         """Zero the flat memory; the parameters' gradients are left alone."""
