@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from bfrun.config import LaunchConfig
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.signals import SignalWatch
+from bfrun.driver.suspend import suspend
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
@@ -177,7 +178,7 @@ def _await_ready(
             names = ", ".join(start.host.name for start in waiting)
             remark(f"bfrun: waiting for {names} (--start-timeout: {limit_s:g} s)")
         _await_news(starts, signals)
-        _check(signals)
+        _check(starts, signals)
 
 
 def _await_news(starts: Sequence[_Start], signals: SignalWatch) -> None:
@@ -192,7 +193,8 @@ def _await_news(starts: Sequence[_Start], signals: SignalWatch) -> None:
     poll.poll((_BACKLOG_LOOK_S if busy else _LOOK_S) * 1000)
 
 
-def _check(signals: SignalWatch) -> None:
+def _check(starts: Sequence[_Start], signals: SignalWatch) -> None:
     for number in signals.take():
         if number != signals.SUSPEND:
             raise Interrupted(number)
+        suspend([start.session for start in starts if start.session is not None])

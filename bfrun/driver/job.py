@@ -20,6 +20,7 @@ from bfrun.driver.shutdown import Action, Shutdown
 from bfrun.driver.signals import SignalWatch, stop_myself
 from bfrun.driver.start_frames import start_frames
 from bfrun.driver.stdin_source import StdinSource
+from bfrun.driver.suspend import suspend
 from bfrun.driver.trace_collector import TraceCollector
 from bfrun.frames import (
     AgentEnded,
@@ -29,10 +30,8 @@ from bfrun.frames import (
     Frame,
     Output,
     OutputClosed,
-    Resume,
     SignalRanks,
     StdinTaken,
-    Suspend,
     TracePiece,
 )
 from bfrun.output.printer import Printer
@@ -42,7 +41,6 @@ from bfrun.task import Task
 
 _TICK_S = 0.25
 _BACKLOG_TICK_S = 0.01
-_SUSPEND_FLUSH_S = 0.2
 # Seconds in which agents must report what is left after they were told to end.
 _ENDED_LIMIT_S = 3.0
 # Seconds in which the guard of a lost agent ends all processes.
@@ -269,7 +267,7 @@ class Job:
     def _on_signals(self) -> None:
         for number in self._signals.take():
             if number == self._signals.SUSPEND:
-                self._suspend()
+                suspend(self._sessions)
             else:
                 self._interrupt(number)
 
@@ -283,16 +281,6 @@ class Job:
             )
         elif number != signal.SIGPIPE:
             self._shutdown.interrupt(time.monotonic())
-
-    def _suspend(self) -> None:
-        """Stop this process, after telling the agents that it is not lost."""
-        self._router.to_agents(Suspend())
-        deadline = time.monotonic() + _SUSPEND_FLUSH_S
-        while time.monotonic() < deadline and self._router.has_backlog:
-            self._router.flush()
-            time.sleep(_BACKLOG_TICK_S)
-        stop_myself()
-        self._router.to_agents(Resume())
 
     # Frames of the agents
 

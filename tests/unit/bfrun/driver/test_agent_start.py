@@ -14,7 +14,7 @@ from bfrun.errors import LaunchError
 from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
 from bfrun.launch.local import LocalLauncher
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import DEADLINE_S, wait_until
 
 HOSTS = [Host("one"), Host("two")]
 # Until the connection is closed.
@@ -94,12 +94,14 @@ class Noted:
 
     def __init__(self, connection):
         self._connection, self.beats = connection, threading.Semaphore(0)
+        self.said = b""
 
     def __getattr__(self, name):
         return getattr(self._connection, name)
 
     def send(self, data):
         sent = self._connection.send(data)
+        self.said += bytes(data[:sent])
         for _ in range(bytes(data[:sent]).count(b'"beat"')):
             self.beats.release()
         return sent
@@ -132,6 +134,29 @@ def test_agents_get_heartbeats_while_others_are_awaited(slow, tmp_path):
     for session in start(launcher):
         assert session.ready is not None
         session.close()
+
+
+def test_the_start_may_be_suspended(monkeypatch):
+    launcher, noted, stopped = Scripted(), [], []
+    monkeypatch.setattr(
+        "bfrun.driver.suspend.stop_myself", lambda: stopped.append(noted[0].said)
+    )
+
+    def note_first(host, argv, timeout_s):
+        if host.name == "one":
+            noted.append(Noted(LocalLauncher().start(host, argv, timeout_s)))
+            return noted[0]
+        wait_until(lambda: noted and b'"beat"' in noted[0].said, "no beat")
+        os.kill(os.getpid(), signal.SIGTSTP)
+        return LocalLauncher().start(host, argv, timeout_s)
+
+    launcher.start = note_first
+    for session in start(launcher):
+        session.flush()
+        session.close()
+    (before,) = stopped
+    assert b'"suspend"' in before
+    assert b'"resume"' in noted[0].said[len(before) :]
 
 
 def test_the_user_is_told_who_is_awaited(monkeypatch, capsys):

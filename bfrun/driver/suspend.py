@@ -1,0 +1,32 @@
+"""Stops the driver as Ctrl-Z does, while the ranks keep running."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from bfrun.driver.agent_session import AgentSession
+from bfrun.driver.signals import stop_myself
+from bfrun.frames import Resume, Suspend
+
+_FLUSH_S = 0.2
+_LOOK_S = 0.01
+
+
+def suspend(sessions: Sequence[AgentSession]) -> None:
+    """Stop this process, after telling the agents that it is not lost.
+
+    Returns after the process is resumed.
+    """
+    for session in sessions:
+        session.send(Suspend())
+    deadline = time.monotonic() + _FLUSH_S
+    while time.monotonic() < deadline and any(
+        session.has_backlog and not session.lost for session in sessions
+    ):
+        for session in sessions:
+            session.flush()
+        time.sleep(_LOOK_S)
+    stop_myself()
+    for session in sessions:
+        session.send(Resume())
