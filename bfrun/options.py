@@ -14,7 +14,22 @@ class OptionParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error, with the nearest name if one is close, and exit with 2."""
-        super().error(message + self._nearest(message))
+        super().error(self._wrong_value(message) + self._nearest(message))
+
+    def _wrong_value(self, message: str) -> str:
+        """Name the values of an option of which each value is an option, too."""
+        found = re.match(
+            r"argument ([^/:]+)\S*: ignored explicit arg\S* '(.*)'", message
+        )
+        if found is None:
+            return message
+        option, value = found.groups()
+        begin = f"{option}="
+        values = [name[len(begin) :] for name in self._options() if begin in name]
+        if not values:
+            return message
+        expected = ", ".join(sorted(values))
+        return f"argument {option}: expected one of {expected}, got '{value}'"
 
     def _nearest(self, message: str) -> str:
         unknown = re.match(r"unrecognized arguments: (-[^\s=]*)", message)

@@ -183,6 +183,9 @@ class World:
             for peer in self.peers
             if peer.rank != self.rank
         }
+        if (encryption := self.config.encryption) != "off":
+            tcp = f"tcp ({encryption})"
+            links = {rank: tcp if to == "tcp" else to for rank, to in links.items()}
         _log.info(
             "rank %d of %d on %s (%s); transports %s",
             self.rank,

@@ -78,6 +78,13 @@ def test_each_option(parse, arguments, expected):
     assert got == LaunchConfig(command=("cmd",), **expected)
 
 
+def test_a_wrong_mode_of_encryption_names_the_modes(capsys):
+    with pytest.raises(SystemExit):
+        bfrun.cli.main(["--encrypt=tls", "cmd"])
+    text = "argument --encrypt: expected one of auth, full, off, got 'tls'"
+    assert text in capsys.readouterr().err
+
+
 def test_an_option_wins_over_its_variable(parse, monkeypatch):
     monkeypatch.setenv("BLUECOMM_START_TIMEOUT_S", "7.5")
     monkeypatch.setenv("BLUECOMM_RANKS_PER_MACHINE", "2")
