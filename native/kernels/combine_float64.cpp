@@ -14,7 +14,6 @@
 #include <cmath>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "kernels/at_level.h"
 #include "kernels/factors.h"
@@ -31,48 +30,86 @@ BLUECOMM_INLINE inline TwoPart two_sum(double a, double b) {
   return {sum, (a - (sum - of_b)) + (b - of_b)};
 }
 
-struct SplitWeight {
-  double head;  // the leading bits
-  double tail;  // all the others
+// A factor whose head has 26 bits, so that products with such numbers are exact.
+struct SplitFactor {
+  double head = 0.0;
+  double tail = 0.0;
 };
+
+SplitFactor split(const TwoPart& factor) {
+  const double head = leading_bits(factor.value);
+  return {head, (factor.value - head) + factor.rest};
+}
 
 // The sum of an item of several terms, before it is rounded.
 struct ExactSum {
-  double sum = -0.0;  // unlike 0.0, adding this to -0.0 does not change it
-  double error = 0.0;
-  std::uint64_t differs = 0;  // nonzero if the item of some term differs from the first
+  double value;
+  double error;
+  std::uint64_t differs;  // nonzero if the item of some term differs from the first
 };
 
-BLUECOMM_INLINE inline void add(ExactSum& state, double item, const SplitWeight& weight,
-                                double first) {
-  const double head = leading_bits(item);
-  const TwoPart next = two_sum(state.sum, weight.head * head);
-  state.sum = next.value;
-  state.error += next.rest + (weight.head * (item - head) + weight.tail * item);
-  state.differs |=
-      std::bit_cast<std::uint64_t>(item) ^ std::bit_cast<std::uint64_t>(first);
+// Returns value + error, rounded. `error` is NaN if the value is infinite; an error of
+// zero must not change the sign of a zero.
+BLUECOMM_INLINE inline double rounded(double value, double error) {
+  const double magnitude = error < 0.0 ? -error : error;
+  return magnitude > 0.0 ? value + error : value;
 }
 
-// `error` is NaN if the sum is infinite, and must not change the sign of a zero.
-BLUECOMM_INLINE inline double rounded(const ExactSum& state) {
-  const double magnitude = state.error < 0.0 ? -state.error : state.error;
-  return magnitude > 0.0 ? state.sum + state.error : state.sum;
-}
+// Terms with weights of their own.
+struct Weighted {
+  using Applied = SplitFactor;
+  BLUECOMM_INLINE static void add(ExactSum& sum, double item, const Applied& weight) {
+    const double head = leading_bits(item);
+    const TwoPart next = two_sum(sum.value, weight.head * head);
+    sum.value = next.value;
+    sum.error += next.rest + (weight.head * (item - head) + weight.tail * item);
+  }
+  BLUECOMM_INLINE static double finish(const ExactSum& sum, const SplitFactor&) {
+    return rounded(sum.value, sum.error);
+  }
+};
 
-SplitWeight split(const TwoPart& weight) {
-  const double head = leading_bits(weight.value);
-  return {head, (weight.value - head) + weight.rest};
-}
+// Terms that are added in equal shares, before the sum is multiplied.
+struct Uniform {
+  using Applied = double;  // a power of two, so that the product is exact
+  BLUECOMM_INLINE static void add(ExactSum& sum, double item, Applied share) {
+    const TwoPart next = two_sum(sum.value, share * item);
+    sum.value = next.value;
+    sum.error += next.rest;
+  }
+  BLUECOMM_INLINE static double finish(const ExactSum& sum, const SplitFactor& last) {
+    const double head = leading_bits(sum.value);
+    const double small = last.head * (sum.value - head) + last.tail * sum.value;
+    return rounded(last.head * head, small + last.head * sum.error);
+  }
+};
 
-// The weights of a sum, times its post_scale.
-class ExactWeights {
+// Two terms in halves: no product is rounded, and their sum is rounded once.
+struct Halves {
+  using Applied = double;
+  BLUECOMM_INLINE static void add(ExactSum& sum, double item, Applied share) {
+    sum.value += share * item;
+  }
+  BLUECOMM_INLINE static double finish(const ExactSum& sum, const SplitFactor& last) {
+    return last.head * sum.value;
+  }
+};
+
+// The weights and the last factor of a sum.
+class ExactFactors {
  public:
-  ExactWeights(std::span<const Term> terms, double post_scale)
-      : post_scale_(post_scale) {
+  ExactFactors(std::span<const Term> terms, double post_scale)
+      : factors_(factors_of(terms, post_scale)) {
+    if (is_uniform()) {
+      const auto count = static_cast<double>(terms.size());
+      const double total = factors_.last.value * *factors_.share * count;
+      is_average_ = std::abs(total - 1.0) <= 0x1p-52;
+      return;
+    }
     TwoPart total;
     double magnitude = 0.0;
     for (const Term& term : terms) {
-      const TwoPart weight = exact_factor(term.weight * post_scale);
+      const TwoPart weight = exact_factor(term.weight * factors_.last.value);
       const TwoPart next = two_sum(total.value, weight.value);
       total = {next.value, total.rest + (next.rest + weight.rest)};
       magnitude += std::abs(weight.value);
@@ -83,110 +120,116 @@ class ExactWeights {
     if (is_average_) excess_ = excess;
   }
 
-  // Whether they add up to 1, up to rounding.
+  bool is_uniform() const { return factors_.share.has_value(); }
+  bool is_half() const { return is_uniform() && factors_.last.value == 1.0; }
+  // Whether the weights add up to 1, up to rounding.
   bool is_average() const { return is_average_; }
 
-  SplitWeight of(const Term& term) const {
-    const TwoPart weight = exact_factor(term.weight * post_scale_);
+  void get_weight(const Term&, double& share) const { share = *factors_.share; }
+  void get_weight(const Term& term, SplitFactor& weight) const {
+    const TwoPart exact = exact_factor(term.weight * factors_.last.value);
     // Divides by 1 + excess, which differs from 1 by a few roundings only.
-    return split({weight.value, weight.rest - weight.value * excess_});
+    weight = split({exact.value, exact.rest - exact.value * excess_});
   }
+  SplitFactor last() const { return split(factors_.last); }
 
  private:
-  const double post_scale_;
+  const Factors factors_;
   double excess_ = 0.0;
   bool is_average_;
 };
 
 constexpr std::size_t kFused = 4;    // terms that are read side by side
-constexpr std::size_t kBlock = 256;  // items
+constexpr std::size_t kBlock = 512;  // items
 
-// Returns ExactSum::differs before the first term. Only averages keep items that agree.
-std::uint64_t differs_at_first(const ExactWeights& weights) {
-  return weights.is_average() ? 0 : 1;
-}
-
-// Adds exactly kTerms terms.
-template <std::size_t kTerms>
-void add_few(CpuLevel level, std::byte* dst, const Term* terms,
-             const ExactWeights& weights, std::size_t count) {
-  std::array<const Unaligned<double>*, kTerms> in;
-  std::array<SplitWeight, kTerms> weight;
-  for (std::size_t t = 0; t < kTerms; ++t) {
-    in[t] = unaligned<double>(terms[t].data);
-    weight[t] = weights.of(terms[t]);
-  }
-  const std::uint64_t differs = differs_at_first(weights);
-  Unaligned<double>* const out = unaligned<double>(dst);
-  at_level(level, [=]() BLUECOMM_INLINE {
-    BLUECOMM_INDEPENDENT
-    for (std::size_t i = 0; i < count; ++i) {
-      const double first = in[0][i].value;
-      ExactSum state{.differs = differs};
-      for (std::size_t t = 0; t < kTerms; ++t) {
-        add(state, in[t][i].value, weight[t], first);
-      }
-      out[i].value = state.differs == 0 ? first : rounded(state);
-    }
-  });
-}
-
-// The state of a block of items, while one term after the other is added.
-struct SumBlock {
-  std::array<double, kBlock> sum;
+// The sums of a block of items, to which one group of terms after the other is added.
+struct ExactBlock {
+  std::array<double, kBlock> value;
   std::array<double, kBlock> error;
   std::array<std::uint64_t, kBlock> differs;
 };
 
-void add_term(CpuLevel level, SumBlock& block, const Unaligned<double>* in,
-              const SplitWeight& weight, const Unaligned<double>* first,
-              std::size_t count) {
-  double* const sum = block.sum.data();
-  double* const error = block.error.data();
-  std::uint64_t* const differs = block.differs.data();
+// A pass over `count` items of kTerms terms. It begins the sums or continues those of
+// `block`, and stores them there or ends them in `out`. `first` are the items of the
+// first term of all.
+template <typename Policy, std::size_t kTerms, bool kBegins, bool kEnds>
+void add_group(CpuLevel level, std::byte* dst, ExactBlock* block, const Term* terms,
+               const std::byte* first_term, const ExactFactors& factors,
+               std::size_t offset, std::size_t count) {
+  std::array<const Unaligned<double>*, kTerms> in;
+  std::array<typename Policy::Applied, kTerms> weight;
+  for (std::size_t t = 0; t < kTerms; ++t) {
+    in[t] = unaligned<double>(terms[t].data) + offset;
+    factors.get_weight(terms[t], weight[t]);
+  }
+  const SplitFactor last = factors.last();
+  const Unaligned<double>* const first = unaligned<double>(first_term) + offset;
+  // Only averages keep items that agree.
+  const std::uint64_t differs = factors.is_average() ? 0 : 1;
+  double* const values = kBegins && kEnds ? nullptr : block->value.data();
+  double* const errors = kBegins && kEnds ? nullptr : block->error.data();
+  std::uint64_t* const differing = kBegins && kEnds ? nullptr : block->differs.data();
+  Unaligned<double>* const out = unaligned<double>(dst) + offset;
   at_level(level, [=]() BLUECOMM_INLINE {
     BLUECOMM_INDEPENDENT
     for (std::size_t i = 0; i < count; ++i) {
-      ExactSum state{sum[i], error[i], differs[i]};
-      add(state, in[i].value, weight, first[i].value);
-      sum[i] = state.sum;
-      error[i] = state.error;
-      differs[i] = state.differs;
+      // Unlike 0.0, adding -0.0 to -0.0 does not change it.
+      ExactSum sum{-0.0, 0.0, differs};
+      if constexpr (!kBegins) sum = {values[i], errors[i], differing[i]};
+      const double kept = first[i].value;
+      for (std::size_t t = 0; t < kTerms; ++t) {
+        const double item = in[t][i].value;
+        Policy::add(sum, item, weight[t]);
+        sum.differs |=
+            std::bit_cast<std::uint64_t>(item) ^ std::bit_cast<std::uint64_t>(kept);
+      }
+      if constexpr (kEnds) {
+        out[i].value = sum.differs == 0 ? kept : Policy::finish(sum, last);
+      } else {
+        values[i] = sum.value;
+        errors[i] = sum.error;
+        differing[i] = sum.differs;
+      }
     }
   });
 }
 
-void store(CpuLevel level, Unaligned<double>* out, const SumBlock& block,
-           const Unaligned<double>* first, std::size_t count) {
-  const double* const sum = block.sum.data();
-  const double* const error = block.error.data();
-  const std::uint64_t* const differs = block.differs.data();
-  at_level(level, [=]() BLUECOMM_INLINE {
-    BLUECOMM_INDEPENDENT
-    for (std::size_t i = 0; i < count; ++i) {
-      const ExactSum state{sum[i], error[i], differs[i]};
-      out[i].value = state.differs == 0 ? first[i].value : rounded(state);
-    }
-  });
+// Adds 1 to kFused terms, the last ones.
+template <typename Policy, bool kBegins>
+void add_last(CpuLevel level, std::byte* dst, ExactBlock* block,
+              std::span<const Term> terms, const std::byte* first,
+              const ExactFactors& factors, std::size_t offset, std::size_t count) {
+  const auto try_size = [&]<std::size_t kIndex>() {
+    if (terms.size() != kIndex + 1) return;
+    add_group<Policy, kIndex + 1, kBegins, true>(level, dst, block, terms.data(), first,
+                                                 factors, offset, count);
+  };
+  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    (try_size.template operator()<kIndex>(), ...);
+  }(std::make_index_sequence<kFused>());
 }
 
-// Adds any number of terms, block by block.
-void add_many(CpuLevel level, std::byte* dst, std::span<const Term> terms,
-              const ExactWeights& weights, std::size_t count) {
-  std::vector<SplitWeight> weight;
-  for (const Term& term : terms) weight.push_back(weights.of(term));
-  const Unaligned<double>* const first = unaligned<double>(terms[0].data);
-  SumBlock block;
-  for (std::size_t start = 0; start < count; start += kBlock) {
-    const std::size_t length = std::min(kBlock, count - start);
-    block.sum.fill(ExactSum().sum);
-    block.error.fill(0.0);
-    block.differs.fill(differs_at_first(weights));
-    for (std::size_t t = 0; t < terms.size(); ++t) {
-      add_term(level, block, unaligned<double>(terms[t].data) + start, weight[t],
-               first + start, length);
+template <typename Policy>
+void add_all(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
+             const ExactFactors& factors) {
+  const std::size_t count = dst.size() / sizeof(double);
+  const std::byte* const first = terms[0].data;
+  if (terms.size() <= kFused) {
+    return add_last<Policy, true>(level, dst.data(), nullptr, terms, first, factors, 0,
+                                  count);
+  }
+  ExactBlock block;
+  for (std::size_t offset = 0; offset < count; offset += kBlock) {
+    const std::size_t length = std::min(kBlock, count - offset);
+    add_group<Policy, kFused, true, false>(level, nullptr, &block, terms.data(), first,
+                                           factors, offset, length);
+    std::span<const Term> rest = terms.subspan(kFused);
+    for (; rest.size() > kFused; rest = rest.subspan(kFused)) {
+      add_group<Policy, kFused, false, false>(level, nullptr, &block, rest.data(),
+                                              first, factors, offset, length);
     }
-    store(level, unaligned<double>(dst) + start, block, first + start, length);
+    add_last<Policy, false>(level, dst.data(), &block, rest, first, factors, offset,
+                            length);
   }
 }
 
@@ -194,16 +237,14 @@ void add_many(CpuLevel level, std::byte* dst, std::span<const Term> terms,
 
 void combine_float64(CpuLevel level, std::span<std::byte> dst,
                      std::span<const Term> terms, double post_scale) noexcept {
-  const ExactWeights weights(terms, post_scale);
-  const std::size_t count = dst.size() / sizeof(double);
-  if (terms.size() > kFused) return add_many(level, dst.data(), terms, weights, count);
-  const auto try_size = [&]<std::size_t kIndex>() {
-    if (terms.size() != kIndex + 1) return;
-    add_few<kIndex + 1>(level, dst.data(), terms.data(), weights, count);
-  };
-  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
-    (try_size.template operator()<kIndex>(), ...);
-  }(std::make_index_sequence<kFused>());
+  const ExactFactors factors(terms, post_scale);
+  if (terms.size() == 2 && factors.is_half()) {
+    return add_group<Halves, 2, true, true>(level, dst.data(), nullptr, terms.data(),
+                                            terms[0].data, factors, 0,
+                                            dst.size() / sizeof(double));
+  }
+  if (factors.is_uniform()) return add_all<Uniform>(level, dst, terms, factors);
+  add_all<Weighted>(level, dst, terms, factors);
 }
 
 }  // namespace bluecomm

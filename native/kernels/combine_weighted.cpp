@@ -1,9 +1,12 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/combine.h"
 #include "kernels/combine_float16.h"
+#include "kernels/combine_float32.h"
 #include "kernels/combine_float64.h"
 #include "kernels/factors.h"
 #include "kernels/fold.h"
@@ -35,14 +38,45 @@ void add_float32(CpuLevel level, std::span<std::byte> dst, std::span<const Term>
   if (factors.has_none(terms)) {
     return fold<Plain<float>, Add, kFusedFloat32>(level, dst, terms, factors);
   }
-  if (terms.size() <= kFusedFloat32) {
-    return fold<WideFloat32, Add, kFusedFloat32>(level, dst, terms, factors);
+  combine_float32(level, dst, terms, factors);
+}
+
+// Returns whether a weight is too large or too small for the range of float32.
+bool exceed_float32(std::span<const Term> terms, const Factors& factors) {
+  const auto exceeds = [](double factor) {
+    const double magnitude = std::abs(factor);
+    return magnitude > 0x1p100 || (magnitude > 0.0 && magnitude < 0x1p-100);
+  };
+  return exceeds(factors.last.value) || std::ranges::any_of(terms, [&](const Term& t) {
+           return exceeds(factors.weight(t));
+         });
+}
+
+// Adds terms of a half type in float64, block by block.
+void add_half_in_float64(CpuLevel level, std::span<std::byte> dst,
+                         std::span<const Term> terms, const Factors& factors,
+                         DType half) {
+  std::vector<std::array<float, kFoldBlock>> items(terms.size());
+  std::vector<Term> widened(terms.begin(), terms.end());
+  const std::size_t count = dst.size() / 2;
+  for (std::size_t start = 0; start < count; start += kFoldBlock) {
+    const std::size_t length = std::min(kFoldBlock, count - start);
+    for (std::size_t t = 0; t < terms.size(); ++t) {
+      widen({items[t].data(), length}, {terms[t].data + 2 * start, 2 * length}, half,
+            level);
+      widened[t].data = std::as_bytes(std::span(items[t])).data();
+    }
+    const std::span<float> sums(items[0].data(), length);
+    combine_float32(level, std::as_writable_bytes(sums), widened, factors);
+    narrow(dst.subspan(2 * start, 2 * length), sums, half, level);
   }
-  fold_many<WideFloat32, Add, kFused>(level, dst, terms, factors);
 }
 
 void add_float16(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
                  const Factors& factors) {
+  if (exceed_float32(terms, factors)) {
+    return add_half_in_float64(level, dst, terms, factors, DType::kFloat16);
+  }
   if (terms.size() <= kFusedFloat16 && combine_float16(level, dst, terms, factors)) {
     return;
   }
@@ -51,6 +85,9 @@ void add_float16(CpuLevel level, std::span<std::byte> dst, std::span<const Term>
 
 void add_bfloat16(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
                   const Factors& factors) {
+  if (exceed_float32(terms, factors)) {
+    return add_half_in_float64(level, dst, terms, factors, DType::kBfloat16);
+  }
   if (terms.size() <= kFusedFloat32) {
     return fold<Bfloat16, Add, kFusedFloat32>(level, dst, terms, factors);
   }

@@ -51,16 +51,6 @@ struct Float16 {
   static constexpr bool kHasTwoParts = true;
 };
 
-// float32 that is computed in float64.
-struct WideFloat32 {
-  using Item = float;
-  using Value = double;
-  static constexpr DType kDType = DType::kFloat32;
-  static constexpr bool kHasTwoParts = false;
-  BLUECOMM_INLINE static double widen(Item item) { return item; }
-  BLUECOMM_INLINE static Item narrow(double value) { return static_cast<Item>(value); }
-};
-
 // Folds exactly kTerms terms of `count` items. Integers ignore all factors. For
 // floating types, a factor of 1 changes no bit and is free, because the loop is bound
 // by its loads.
@@ -115,44 +105,14 @@ void fold_few(CpuLevel level, std::byte* dst, std::span<const Term> terms,
 
 inline constexpr std::size_t kFoldBlock = 512;  // items
 
-// Widened items, which will be narrowed again.
-template <typename Format>
-struct Widened : Plain<typename Format::Value> {
-  static constexpr bool kHasTwoParts = Format::kHasTwoParts;
+// Items of a half type that were widened and will be narrowed again.
+struct WidenedHalf : Plain<float> {
+  static constexpr bool kHasTwoParts = true;
 };
 
 template <typename Format>
-inline constexpr bool kIsWidened =
+inline constexpr bool kIsHalf =
     !std::is_same_v<typename Format::Item, typename Format::Value>;
-
-// Converts `count` items at `src` to the type in which they are computed.
-template <typename Format>
-void widen_block(CpuLevel level, typename Format::Value* dst, const std::byte* src,
-                 std::size_t count) {
-  using Item = typename Format::Item;
-  if constexpr (std::is_same_v<Item, std::uint16_t>) {
-    widen({dst, count}, {src, count * sizeof(Item)}, Format::kDType, level);
-  } else {
-    at_level(level, [=]() BLUECOMM_INLINE {
-      for (std::size_t i = 0; i < count; ++i) dst[i] = unaligned<Item>(src)[i].value;
-    });
-  }
-}
-
-template <typename Format>
-void narrow_block(CpuLevel level, std::byte* dst, const typename Format::Value* src,
-                  std::size_t count) {
-  using Item = typename Format::Item;
-  if constexpr (std::is_same_v<Item, std::uint16_t>) {
-    narrow({dst, count * sizeof(Item)}, {src, count}, Format::kDType, level);
-  } else {
-    at_level(level, [=]() BLUECOMM_INLINE {
-      for (std::size_t i = 0; i < count; ++i) {
-        unaligned<Item>(dst)[i].value = static_cast<Item>(src[i]);
-      }
-    });
-  }
-}
 
 // Folds any number of terms over one block; `offset` and `count` are in items. Partial
 // results are not stored in `dst`, because `dst` may be a term that is read later.
@@ -161,8 +121,8 @@ void fold_block(CpuLevel level, std::byte* dst, std::span<const Term> terms,
                 const Factors& factors, std::size_t offset, std::size_t count) {
   using Value = typename Format::Value;
   constexpr std::size_t kItem = sizeof(typename Format::Item);
-  // Copies of a group's terms, for formats that are computed in another type.
-  alignas(64) std::array<std::array<Value, kFoldBlock>, kIsWidened<Format> ? kFused : 1>
+  // float32 copies of a group's terms, for half formats only.
+  alignas(64) std::array<std::array<Value, kFoldBlock>, kIsHalf<Format> ? kFused : 1>
       wide;
   const auto partial = std::as_writable_bytes(std::span(wide[0].data(), count));
   std::array<Term, kFused> group;
@@ -173,8 +133,8 @@ void fold_block(CpuLevel level, std::byte* dst, std::span<const Term> terms,
     for (; size < kFused && next < terms.size(); ++size, ++next) {
       const std::byte* const data = terms[next].data + offset * kItem;
       group[size] = {data, factors.weight(terms[next])};
-      if constexpr (kIsWidened<Format>) {
-        widen_block<Format>(level, wide[size].data(), data, count);
+      if constexpr (kIsHalf<Format>) {
+        widen({wide[size].data(), count}, {data, count * kItem}, Format::kDType, level);
         group[size].data = reinterpret_cast<const std::byte*>(wide[size].data());
       }
     }
@@ -184,11 +144,13 @@ void fold_block(CpuLevel level, std::byte* dst, std::span<const Term> terms,
                                          TwoPart{1.0, 0.0}, count);
       continue;
     }
-    std::byte* const out = kIsWidened<Format> ? partial.data() : dst + offset * kItem;
-    fold_few<Widened<Format>, Op, kFused>(level, out, folded, factors.last, count);
+    std::byte* const out = kIsHalf<Format> ? partial.data() : dst + offset * kItem;
+    using Folded = std::conditional_t<kIsHalf<Format>, WidenedHalf, Format>;
+    fold_few<Folded, Op, kFused>(level, out, folded, factors.last, count);
   }
-  if constexpr (kIsWidened<Format>) {
-    narrow_block<Format>(level, dst + offset * kItem, wide[0].data(), count);
+  if constexpr (kIsHalf<Format>) {
+    narrow({dst + offset * kItem, count * kItem}, {wide[0].data(), count},
+           Format::kDType, level);
   }
 }
 

@@ -1,0 +1,16 @@
+// Weighted sums of float32 that are computed in float64.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "kernels/combine.h"
+#include "kernels/factors.h"
+
+namespace bluecomm {
+
+// Does combine_weighted() for float32.
+void combine_float32(CpuLevel level, std::span<std::byte> dst,
+                     std::span<const Term> terms, const Factors& factors) noexcept;
+
+}  // namespace bluecomm
