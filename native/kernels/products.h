@@ -17,12 +17,28 @@ constexpr std::size_t pair_index(std::size_t i, std::size_t j) {
   return pair_count(i) + j;
 }
 
-// products[pair_index(i, j)] += sum over k of row_i[k] * row_j[k], for all j <= i.
+// Two factors, because one double cannot bring every double close to 1.
+struct ScalePair {
+  double first;
+  double second;
+};
+
+// Returns factors that divide by 2^exponent when they are applied in this order.
+ScalePair divide_by_power(int exponent);
+
+// Returns the exponent that add_products() takes out of a row: 0, except for float64,
+// whose squares may be too large or too small for a double. There it is the exponent of
+// the largest number.
+int row_exponent(std::span<const std::byte> row, DType dtype);
+
+// products[pair_index(i, j)] += sum over k of row_i[k] * row_j[k], for all j <= i, of
+// rows that are first divided by 2^exponent.
 //
 // Items are converted to float64, in which all sums are computed; the result does not
 // depend on the vector instructions of the CPU. `dtype` must be a floating type. Each
-// row has `nbytes` bytes, at any alignment.
+// row has `nbytes` bytes, at any alignment, and there is one exponent per row.
 void add_products(std::span<double> products, std::span<const std::byte* const> rows,
-                  std::size_t nbytes, DType dtype, CpuLevel level = cpu_level());
+                  std::span<const int> exponents, std::size_t nbytes, DType dtype,
+                  CpuLevel level = cpu_level());
 
 }  // namespace bluecomm

@@ -4,6 +4,8 @@
 #include "engine/collectives/adasum.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,14 +19,26 @@
 namespace bluecomm {
 namespace {
 
+// Returns how many numbers a member computes of its part of a tensor.
+constexpr std::size_t numbers_per_member(std::size_t inputs) {
+  return inputs + pair_count(inputs);
+}
+
 // The part of one tensor that lies in this member's slice.
 struct TensorPart {
   Range range;  // in the slice
   // The members whose slices hold parts of the tensor are first .. last.
   int first = 0;
   int last = 0;
-  std::span<double> products{};  // of each of these members, in order
-  bool is_summed = false;        // elements after the last tensor
+  // What each of these members computes, in order: the exponents of the inputs and
+  // their products.
+  std::span<double> numbers{};
+  bool is_summed = false;  // elements after the last tensor
+
+  std::span<double> of_member(int member, std::size_t inputs) const {
+    const std::size_t count = numbers_per_member(inputs);
+    return numbers.subspan(static_cast<std::size_t>(member - first) * count, count);
+  }
 };
 
 std::vector<Range> tensors_of(const Call& call) {
@@ -85,21 +99,40 @@ class Slice {
   void multiply() const {
     for (const TensorPart& part : parts_) {
       if (part.is_summed) continue;
-      const std::size_t count = pair_count(inputs_.size());
-      const std::span<double> mine = part.products.subspan(
-          static_cast<std::size_t>(me_ - part.first) * count, count);
-      std::fill(mine.begin(), mine.end(), 0.0);
-      add_products(mine, inputs_at(part), part.range.length, dtype_);
+      const std::size_t n = inputs_.size();
+      const std::span<double> mine = part.of_member(me_, n);
+      const std::vector<const std::byte*> inputs = inputs_at(part);
+      std::vector<int> exponents;
+      for (const std::byte* input : inputs) {
+        exponents.push_back(row_exponent({input, part.range.length}, dtype_));
+      }
+      std::copy(exponents.begin(), exponents.end(), mine.begin());
+      const std::span<double> products = mine.subspan(n);
+      std::fill(products.begin(), products.end(), 0.0);
+      add_products(products, inputs, exponents, part.range.length, dtype_);
     }
   }
 
   // Writes the weighted sum of the inputs to the output.
   void combine() const {
     for (const TensorPart& part : parts_) {
-      const std::vector<double> weights = weights_of(part);
+      const std::vector<ScaledNumber> weights = weights_of(part);
+      std::vector<std::vector<std::byte>> divided;
       std::vector<Term> terms;
       for (const std::byte* input : inputs_at(part)) {
-        terms.push_back({input, weights[terms.size()]});
+        const ScaledNumber& weight = weights[terms.size()];
+        const auto whole =
+            static_cast<double>(std::ldexp(weight.value, weight.exponent));
+        if (std::isnormal(whole) || weight.value == 0.0L) {
+          terms.push_back({input, whole});
+          continue;
+        }
+        // A double cannot hold the weight, so the tensor is divided beforehand.
+        const std::span<std::byte> copy = divided.emplace_back(part.range.length);
+        const ScalePair scale = divide_by_power(-weight.exponent);
+        copy_scaled(copy, {input, part.range.length}, scale.first, dtype_);
+        copy_scaled(copy, copy, scale.second, dtype_);
+        terms.push_back({divided.back().data(), static_cast<double>(weight.value)});
       }
       combine_weighted(part.range.of(output_), terms, factor_, dtype_);
     }
@@ -112,15 +145,31 @@ class Slice {
     return inputs;
   }
 
-  std::vector<double> weights_of(const TensorPart& part) const {
+  // All members compute the same bits, because they go through the same numbers in the
+  // same order.
+  std::vector<ScaledNumber> weights_of(const TensorPart& part) const {
     const std::size_t n = inputs_.size();
-    if (part.is_summed) return std::vector<double>(n, 1.0);
-    // Summed in the order of the members, so that all of them get the same bits.
-    std::vector<double> total(pair_count(n), 0.0);
-    for (std::size_t k = 0; k < part.products.size(); ++k) {
-      total[k % total.size()] += part.products[k];
+    if (part.is_summed) return std::vector<ScaledNumber>(n, {1.0L, 0});
+    std::vector<int> exponents(n, std::numeric_limits<int>::min());
+    for (int member = part.first; member <= part.last; ++member) {
+      const std::span<const double> its = part.of_member(member, n);
+      for (std::size_t i = 0; i < n; ++i) {
+        exponents[i] = std::max(exponents[i], static_cast<int>(its[i]));
+      }
     }
-    return adasum_weights(total, n);
+    std::vector<double> products(pair_count(n), 0.0);
+    for (int member = part.first; member <= part.last; ++member) {
+      const std::span<const double> its = part.of_member(member, n);
+      for (std::size_t i = 0; i < n; ++i) {
+        for (std::size_t j = 0; j <= i; ++j) {
+          const int below = exponents[i] + exponents[j] - static_cast<int>(its[i]) -
+                            static_cast<int>(its[j]);
+          const std::size_t pair = pair_index(i, j);
+          products[pair] += std::ldexp(its[n + pair], -below);
+        }
+      }
+    }
+    return adasum_weights({exponents, products});
   }
 
   const std::vector<const std::byte*> inputs_;  // each member's data of this slice
@@ -131,35 +180,36 @@ class Slice {
   const int me_;
 };
 
-// Gives each part memory for its products, from the start of the plan's scratch memory.
-void place_products(std::vector<TensorPart>& parts, const Plan& plan,
-                    std::size_t count) {
+// Gives each part memory for its numbers, from the start of the plan's scratch memory.
+void place_numbers(std::vector<TensorPart>& parts, const Plan& plan,
+                   std::size_t inputs) {
   auto* next = reinterpret_cast<double*>(plan.scratch.get());
   for (TensorPart& part : parts) {
     if (part.is_summed) continue;
     const auto members = static_cast<std::size_t>(part.last - part.first + 1);
-    part.products = {next, members * count};
-    next += part.products.size();
+    part.numbers = {next, members * numbers_per_member(inputs)};
+    next += part.numbers.size();
   }
 }
 
-std::size_t products_nbytes(const std::vector<TensorPart>& parts, std::size_t count) {
-  std::size_t numbers = 0;
+std::size_t numbers_nbytes(const std::vector<TensorPart>& parts, std::size_t inputs) {
+  std::size_t members = 0;
   for (const TensorPart& part : parts) {
-    if (!part.is_summed) numbers += (part.last - part.first + 1) * count;
+    if (!part.is_summed)
+      members += static_cast<std::size_t>(part.last - part.first + 1);
   }
-  return numbers * sizeof(double);
+  return members * numbers_per_member(inputs) * sizeof(double);
 }
 
 // Sends at most one message to each member, because two slices share at most one
 // tensor.
-void exchange_products(Phase& phase, const Team& team,
-                       const std::vector<TensorPart>& parts, std::size_t count) {
+void exchange_numbers(Phase& phase, const Team& team,
+                      const std::vector<TensorPart>& parts) {
   for (const TensorPart& part : parts) {
     if (part.is_summed) continue;
     const auto of = [&](int member) {
       return std::as_writable_bytes(
-          part.products.subspan((member - part.first) * count, count));
+          part.of_member(member, static_cast<std::size_t>(team.size())));
     };
     for (int member = part.first; member <= part.last; ++member) {
       if (member == team.me) continue;
@@ -187,17 +237,17 @@ void check_adasum(const Call& call) {
 void add_adasum_allreduce(Plan& plan, const Team& team, const Call& call) {
   const std::vector<Range> slices = cut(call.input.size(), team.size());
   const Range mine = slices[team.me];
-  const std::size_t count = pair_count(static_cast<std::size_t>(team.size()));
+  const auto n = static_cast<std::size_t>(team.size());
   std::vector<TensorPart> parts = parts_of(tensors_of(call), slices, team.me);
-  const std::size_t for_products = products_nbytes(parts, count);
+  const std::size_t for_numbers = numbers_nbytes(parts, n);
   plan.scratch_nbytes =
-      for_products + static_cast<std::size_t>(team.size() - 1) * mine.length;
+      for_numbers + static_cast<std::size_t>(team.size() - 1) * mine.length;
   plan.scratch = std::make_shared_for_overwrite<std::byte[]>(plan.scratch_nbytes);
-  place_products(parts, plan, count);
+  place_numbers(parts, plan, n);
 
   plan.phases.resize(3);
   std::vector<const std::byte*> inputs;
-  std::byte* next = plan.scratch.get() + for_products;
+  std::byte* next = plan.scratch.get() + for_numbers;
   for (int i = 0; i < team.size(); ++i) {
     if (i == team.me) {
       inputs.push_back(mine.of(call.input).data());
@@ -210,7 +260,7 @@ void add_adasum_allreduce(Plan& plan, const Team& team, const Call& call) {
     inputs.push_back(next);
     next += mine.length;
   }
-  exchange_products(plan.phases[1], team, parts, count);
+  exchange_numbers(plan.phases[1], team, parts);
   add_direct_allgather(plan, 2, team, call.output, slices);
 
   const auto slice = std::make_shared<const Slice>(std::move(inputs), std::move(parts),

@@ -12,7 +12,7 @@ namespace bluecomm {
 //
 // - Each member collects its slice of all inputs.
 // - If a tensor lies in several slices, their members exchange the inner products of
-//   their parts: n (n + 1) / 2 numbers.
+//   their parts and the exponents taken out of them: n (n + 1) / 2 + n numbers.
 // - Each member computes the weights, combines its slice, and sends it to all.
 //
 // So the tensor crosses the network twice for any n, as in any allreduce. Adasum

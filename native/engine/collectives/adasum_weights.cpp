@@ -17,10 +17,15 @@ struct Tensors {
   std::size_t end;
 };
 
+// The weights of the divided tensors. They are long doubles, whose exponents have a
+// range that the squares of all doubles fit into.
 class AdasumWeights {
  public:
-  AdasumWeights(std::span<const double> products, std::size_t n)
-      : products_(products), values_(n, 1.0) {}
+  explicit AdasumWeights(const InnerProducts& inner) : products_(inner.products) {
+    for (const int exponent : inner.exponents) {
+      values_.push_back(std::ldexp(1.0L, exponent));
+    }
+  }
 
   void reduce(Tensors all) {
     const std::size_t count = all.end - all.begin;
@@ -30,19 +35,19 @@ class AdasumWeights {
     const Tensors last{middle, all.end};
     reduce(first);
     reduce(last);
-    const double shared = product(first, last).value;
-    const double of_first = factor(shared, product(first, first));
-    const double of_last = factor(shared, product(last, last));
+    const long double shared = product(first, last).value;
+    const long double of_first = factor(shared, product(first, first));
+    const long double of_last = factor(shared, product(last, last));
     for (std::size_t i = first.begin; i < first.end; ++i) values_[i] *= of_first;
     for (std::size_t i = last.begin; i < last.end; ++i) values_[i] *= of_last;
   }
 
-  std::vector<double> take() { return std::move(values_); }
+  long double value(std::size_t i) const { return values_[i]; }
 
  private:
   struct Product {
-    double value = 0.0;
-    double magnitude = 0.0;  // sum of the absolute values of its terms
+    long double value = 0.0L;
+    long double magnitude = 0.0L;  // sum of the absolute values of its terms
   };
 
   // Returns the inner product of two sums with the current weights.
@@ -51,7 +56,7 @@ class AdasumWeights {
     for (std::size_t i = a.begin; i < a.end; ++i) {
       for (std::size_t j = b.begin; j < b.end; ++j) {
         const std::size_t index = i < j ? pair_index(j, i) : pair_index(i, j);
-        const double term = values_[i] * values_[j] * products_[index];
+        const long double term = values_[i] * values_[j] * products_[index];
         result.value += term;
         result.magnitude += std::abs(term);
       }
@@ -59,21 +64,26 @@ class AdasumWeights {
     return result;
   }
 
-  static double factor(double shared, const Product& square) {
-    if (square.value <= kRounding * square.magnitude) return 1.0;
-    return 1.0 - shared / (2.0 * square.value);
+  static long double factor(long double shared, const Product& square) {
+    if (square.value <= kRounding * square.magnitude) return 1.0L;
+    return 1.0L - shared / (2.0L * square.value);
   }
 
   const std::span<const double> products_;
-  std::vector<double> values_;
+  std::vector<long double> values_;
 };
 
 }  // namespace
 
-std::vector<double> adasum_weights(std::span<const double> products, std::size_t n) {
-  AdasumWeights weights(products, n);
+std::vector<ScaledNumber> adasum_weights(const InnerProducts& inner) {
+  const std::size_t n = inner.exponents.size();
+  AdasumWeights weights(inner);
   weights.reduce({0, n});
-  return weights.take();
+  std::vector<ScaledNumber> result;
+  for (std::size_t i = 0; i < n; ++i) {
+    result.push_back({weights.value(i), -inner.exponents[i]});
+  }
+  return result;
 }
 
 }  // namespace bluecomm

@@ -179,7 +179,84 @@ Values weights_of(const std::vector<Values>& tensors) {
       products.push_back(product(tensors[i], tensors[j]));
     }
   }
-  return adasum_weights(products, tensors.size());
+  const std::vector<int> exponents(tensors.size(), 0);
+  Values weights;
+  for (const ScaledNumber& weight : adasum_weights({exponents, products})) {
+    weights.push_back(static_cast<double>(std::ldexp(weight.value, weight.exponent)));
+  }
+  return weights;
+}
+
+// Returns the adasum of tensors that have the given items and zeros between them.
+Values result_of(DType dtype, const std::vector<Values>& tensors) {
+  SimulatedWorld world(one_machine(static_cast<int>(tensors.size())));
+  const std::size_t count = 300;
+  for (int i = 0; i < world.size(); ++i) {
+    world.set_tensor(i, dtype, {static_cast<std::int64_t>(count)},
+                     count * item_size(dtype));
+    for (std::size_t k = 0; k < tensors[i].size(); ++k) {
+      set_value(world[i].input, dtype, k * 200, tensors[i][k]);
+    }
+    world[i].call.kind = Kind::kAllreduce;
+    world[i].call.op = ReduceOp::kAdasum;
+  }
+  world.plan();
+  world.run(1);
+  Values result;
+  for (std::size_t k = 0; k < tensors[0].size(); ++k) {
+    result.push_back(value_at(world[0].result, dtype, k * 200));
+  }
+  return result;
+}
+
+// The smallest number of a type, and one of the largest.
+struct Extremes {
+  double tiny;
+  double huge;
+};
+
+Extremes extremes(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return {0x1p-24, 0x1p15};
+    case DType::kBfloat16:
+      return {0x1p-133, 0x1p126};
+    case DType::kFloat32:
+      return {0x1p-149, 0x1p126};
+    default:
+      return {0x1p-1074, 0x1p1022};
+  }
+}
+
+TEST(adasum, handles_ratios_beyond_the_range_of_the_type) {
+  for (const DType dtype : kEveryDType) {
+    if (!is_floating(dtype)) continue;
+    const auto [tiny, huge] = extremes(dtype);
+    // Parallel: half of the larger one. Orthogonal: their sum. Opposite: likewise half.
+    CHECK(result_of(dtype, {{huge, 0}, {tiny, 0}}) == (Values{huge / 2, 0}));
+    CHECK(result_of(dtype, {{tiny, 0}, {huge, 0}}) == (Values{huge / 2, 0}));
+    CHECK(result_of(dtype, {{-huge, 0}, {tiny, 0}}) == (Values{-huge / 2, 0}));
+    CHECK(result_of(dtype, {{huge, 0}, {0, tiny}}) == (Values{huge, tiny}));
+    CHECK(result_of(dtype, {{1, 0}, {tiny, 0}}) == (Values{0.5, 0}));
+    // Pairs: (huge, tiny) and (tiny, huge), of which each is huge / 2.
+    CHECK(result_of(dtype, {{huge, 0}, {tiny, 0}, {tiny, 0}, {huge, 0}}) ==
+          (Values{huge / 2, 0}));
+  }
+}
+
+TEST(adasum, keeps_equal_tensors_and_zeros_of_any_magnitude) {
+  for (const DType dtype : kEveryDType) {
+    if (!is_floating(dtype)) continue;
+    const auto [tiny, huge] = extremes(dtype);
+    for (const double value : {tiny, 1.0, huge}) {
+      for (const std::size_t n : {2, 3, 4}) {
+        const std::vector<Values> equal(n, {value, -value});
+        CHECK(result_of(dtype, equal) == equal[0]);
+      }
+      CHECK(result_of(dtype, {{0, 0}, {value, value}}) == (Values{value, value}));
+    }
+    CHECK(result_of(dtype, {{0, 0}, {0, 0}}) == (Values{0, 0}));
+  }
 }
 
 TEST(adasum, sums_orthogonal_and_averages_equal_tensors) {
@@ -226,7 +303,8 @@ TEST(adasum, products_do_not_depend_on_vector_instructions) {
       Values first;
       for (CpuLevel level : levels()) {
         Values got(pair_count(rows.size()), 0.0);
-        add_products(got, starts, count * item_size(dtype), dtype, level);
+        const std::vector<int> exponents(rows.size(), 0);
+        add_products(got, starts, exponents, count * item_size(dtype), dtype, level);
         if (first.empty()) first = got;
         CHECK(got == first);
         for (std::size_t k = 0; k < got.size(); ++k) {
