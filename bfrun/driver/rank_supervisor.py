@@ -133,6 +133,7 @@ class RankSupervisor:
 
     def _on_vanished(self, frame: RankVanished) -> None:
         self._announce(self.membership.vanished(frame.rank, frame.pid))
+        self._shutdown.exited(frame.rank, time.monotonic())
 
     def _on_stopped(self, frame: RankStopped) -> None:
         if frame.event == "failed":
