@@ -15,7 +15,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return ``; did you mean 'x'?`` with the nearest known name, or "".
 
     Args:
-        name: What the user wrote.
+        name: The name that the user wrote.
         known: Names that are right.
         cutoff: How near a name must be, from 0 (any) to 1 (equal).
     """

@@ -1,7 +1,7 @@
 """Limits of this machine on the number of ranks, found before the first rank starts.
 
 Each rank is at least one process, and the agent has three descriptors for it: two pipes
-and a socket. What ranks need beyond that is not known here, such as memory.
+and a socket. The agent cannot know what ranks need beyond that, such as memory.
 
 Part of the agent: standard library only, Python 3.8.
 """
