@@ -73,7 +73,7 @@ class World:
         self.pid = os.getpid()
         self.rank = self.assignment.rank
         self.size = self.assignment.size
-        self._lock = threading.Lock()  # held from the start of a request to its entry
+        self._lock = threading.Lock()  # held while requests are released
         # What each request uses, by its id. It must live as long as it is listed here.
         self._kept: dict[int, Any] = {}
         self._reap_at = _REAP_AT
@@ -232,14 +232,12 @@ class World:
         call.limit_s = (
             self.config.operation_timeout_s if timeout_s is None else timeout_s
         )
-        # The engine stores the call in _kept before a signal handler can run.
+        # The engine stores the call in _kept before a signal handler can run, and if it
+        # does not block, before it starts.
         try:
             if call.blocking:
                 self._waiters.add(threading.get_ident())
-                number = self._engine.submit(call, self._kept)
-            else:
-                with self._lock:
-                    number = self._engine.submit(call, self._kept)
+            number = self._engine.submit(call, self._kept)
         except BaseException:
             self._forget_kept(call)
             raise
@@ -253,8 +251,6 @@ class World:
         submit: Callable[[dict[int, Any], Any], int],
         keep: object,
         timeout_s: float | None,
-        *,
-        blocking: bool,
     ) -> int:
         """Start a request about a window and keep what it uses.
 
@@ -264,17 +260,12 @@ class World:
             keep: Object that must live until the request has ended. It identifies the
                 request, so no other one may use it.
             timeout_s: Deadline that the program gave, if any. It is never extended.
-            blocking: The caller waits for the request at once.
 
         Returns:
             The id of the request; 0 if it has ended.
         """
         try:
-            if blocking:
-                number = submit(self._kept, keep)
-            else:
-                with self._lock:
-                    number = submit(self._kept, keep)
+            number = submit(self._kept, keep)
         except BaseException:
             self._forget_kept(keep)
             raise
@@ -368,9 +359,11 @@ class World:
         """Release dropped requests that have ended, and free unused tensors."""
         with self._lock:
             # Requests that end after this are found by the next call.
-            self._reap_at = 0 if self._engine.held() else _REAP_AT
+            held = bool(self._engine.held())
             for number in self._engine.finished():
                 self._kept.pop(number, None)
+            # A program may have many requests outstanding.
+            self._reap_at = 0 if held else max(_REAP_AT, 2 * len(self._kept))
             while self._dropped:
                 self._forgotten.add(self._dropped.popleft())
             over = {n for n in self._forgotten if n not in self._kept}

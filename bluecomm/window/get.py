@@ -59,7 +59,6 @@ def _win_get(
             ),
             [],
             timeout_s,
-            blocking=form.blocking,
         )
 
     if not require_mutex:

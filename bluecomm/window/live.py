@@ -73,7 +73,6 @@ class LiveWindow:
         keep: object,
         timeout_s: float | None,
         *,
-        blocking: bool = True,
         finish: Callable[[int], bool] = lambda _: True,
     ) -> Handle[bool]:
         """Start a request about the window; see ``World.start_request``.
@@ -83,14 +82,13 @@ class LiveWindow:
             submit: Starts the request at the engine.
             keep: Object of this request alone that must live until it has ended.
             timeout_s: Deadline that the program gave, if any.
-            blocking: Whether the caller waits for the request at once.
             finish: Called by the handle's ``wait`` when the request has succeeded.
 
         Returns:
             Handle of the request.
         """
         world = self.comm.world
-        number = world.start_request(submit, keep, timeout_s, blocking=blocking)
+        number = world.start_request(submit, keep, timeout_s)
         if number == 0:
             return self.finished(operation, finish)
         return RequestHandle(world, number, operation, self.name, finish)

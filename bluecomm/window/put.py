@@ -121,7 +121,6 @@ def _start(
             ),
             [source],
             timeout_s,
-            blocking=form.blocking,
             finish=finish,
         )
 

@@ -15,6 +15,7 @@
 
 #include "bindings/arguments.h"
 #include "bindings/call.h"
+#include "bindings/kept.h"
 #include "bindings/py_engine.h"
 #include "bindings/register.h"
 #include "bindings/release_gil.h"
@@ -87,23 +88,24 @@ void add_group(PyEngine& self, std::uint64_t group_id, std::vector<int> ranks,
   self.use().add_group(group_id, std::move(ranks), std::move(machine_of));
 }
 
-// Starts the operation of a Call. A blocking one runs here until it has ended; returns
-// 0 if it succeeded and left no result to fetch, so that nothing is left to wait for or
-// to release. Otherwise returns the request's id, and has stored `call` as
-// kept[id] before a signal handler can raise.
+// Starts the operation of a Call and keeps the call in `kept`; see bindings/kept.h. A
+// blocking one runs here until it has ended; returns 0 if it succeeded and left no
+// result to fetch, so that nothing is left to wait for or to release.
 RequestId submit(PyEngine& self, const py::object& call,
                  const std::optional<py::dict>& kept) {
   Engine& engine = self.use();
   ParsedCall parsed = parse_call(call);
-  RequestId id = 0;
-  {
-    const ReleaseGil unlocked;
-    parsed.call.group = engine.group(parsed.group_id);
-    id = parsed.blocking ? engine.run(std::move(parsed.call))
-                         : engine.submit(std::move(parsed.call));
+  py::dict table = kept ? *kept : py::dict();
+  if (parsed.blocking) {
+    return keep_blocking(table, call, [&] {
+      parsed.call.group = engine.group(parsed.group_id);
+      return engine.run(std::move(parsed.call));
+    });
   }
-  if (kept && id != 0) (*kept)[py::int_(id)] = call;
-  return id;
+  return keep_nonblocking(table, call, engine.next_request_id(), [&](RequestId id) {
+    parsed.call.group = engine.group(parsed.group_id);
+    return engine.submit(std::move(parsed.call), Engine::Caller::kGoesOn, id);
+  });
 }
 
 // Returns how many operations with the group and name of `call` have been submitted.

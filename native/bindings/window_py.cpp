@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/arguments.h"
+#include "bindings/kept.h"
 #include "bindings/py_engine.h"
 #include "bindings/register.h"
 #include "bindings/release_gil.h"
@@ -38,6 +39,7 @@ class PyWindow {
             })) {}
 
   Window& window() { return *window_; }
+  RequestId next_request_id() { return engine_.use().next_request_id(); }
 
   RequestId open(double timeout_s) {
     return engine_.use().with_windows([&](WindowService& service) {
@@ -58,16 +60,17 @@ class PyWindow {
   }
 
   RequestId put(std::uintptr_t address, Window::Weights targets, bool accumulates,
-                bool with_p, double timeout_s, bool blocking) {
+                bool with_p, double timeout_s, bool blocking, RequestId id) {
     const WindowPut call{memory_at(address, window_->config().nbytes),
                          std::move(targets), accumulates, with_p};
     return bluecomm::put(engine_.use(), window_, call, deadline_after(timeout_s),
-                         blocking);
+                         blocking, id);
   }
 
-  RequestId get(Window::Weights sources, bool with_p, double timeout_s, bool blocking) {
+  RequestId get(Window::Weights sources, bool with_p, double timeout_s, bool blocking,
+                RequestId id) {
     return bluecomm::get(engine_.use(), window_, {std::move(sources), with_p},
-                         deadline_after(timeout_s), blocking);
+                         deadline_after(timeout_s), blocking, id);
   }
 
   RequestId lock(int owner, double timeout_s) {
@@ -121,40 +124,33 @@ std::unique_ptr<PyWindow> make_window(PyEngine& engine, std::uint64_t id,
   return std::make_unique<PyWindow>(engine, std::move(config), address, memory);
 }
 
-// Runs `start` without the GIL and returns the request's id. Unless that is 0, stores
-// `keep` as kept[id] before a signal handler can raise.
-template <typename Start>
-RequestId keep_request(Start&& start, py::dict& kept, const py::object& keep) {
-  RequestId id = 0;
-  {
-    const ReleaseGil unlocked;
-    id = std::forward<Start>(start)();
-  }
-  if (id != 0) kept[py::int_(id)] = keep;
-  return id;
-}
-
 RequestId open(PyWindow& self, double timeout_s, py::dict kept,
                const py::object& keep) {
-  return keep_request([&] { return self.open(timeout_s); }, kept, keep);
+  return keep_blocking(kept, keep, [&] { return self.open(timeout_s); });
+}
+
+// Starts a put or a get, and keeps what it uses.
+template <typename Start>
+RequestId exchange(PyWindow& self, bool blocking, py::dict& kept,
+                   const py::object& keep, Start&& start) {
+  if (blocking) return keep_blocking(kept, keep, [&] { return start(0); });
+  return keep_nonblocking(kept, keep, self.next_request_id(), start);
 }
 
 RequestId put(PyWindow& self, std::uintptr_t address, Window::Weights targets,
               bool accumulates, bool with_p, double timeout_s, bool blocking,
               py::dict kept, const py::object& keep) {
-  return keep_request(
-      [&] {
-        return self.put(address, std::move(targets), accumulates, with_p, timeout_s,
-                        blocking);
-      },
-      kept, keep);
+  return exchange(self, blocking, kept, keep, [&](RequestId id) {
+    return self.put(address, std::move(targets), accumulates, with_p, timeout_s,
+                    blocking, id);
+  });
 }
 
 RequestId get(PyWindow& self, Window::Weights sources, bool with_p, double timeout_s,
               bool blocking, py::dict kept, const py::object& keep) {
-  return keep_request(
-      [&] { return self.get(std::move(sources), with_p, timeout_s, blocking); }, kept,
-      keep);
+  return exchange(self, blocking, kept, keep, [&](RequestId id) {
+    return self.get(std::move(sources), with_p, timeout_s, blocking, id);
+  });
 }
 
 // Appends the id to the list `keep`, too, because the caller has to unlock the mutex
@@ -162,7 +158,7 @@ RequestId get(PyWindow& self, Window::Weights sources, bool with_p, double timeo
 RequestId lock(PyWindow& self, int owner, double timeout_s, py::dict kept,
                py::list keep) {
   const RequestId id =
-      keep_request([&] { return self.lock(owner, timeout_s); }, kept, keep);
+      keep_blocking(kept, keep, [&] { return self.lock(owner, timeout_s); });
   keep.append(id);
   return id;
 }

@@ -86,8 +86,8 @@ Operation& Dispatcher::operation(RequestId id) const {
 
 // --- Submitting ----------------------------------------------------------------------
 
-RequestId Dispatcher::submit(Call call) {
-  const RequestId id = requests_.next_id();
+RequestId Dispatcher::submit(Call call, RequestId id) {
+  if (id == 0) id = requests_.next_id();
   call.allocate = [this, id](std::size_t nbytes, std::span<const std::int64_t> rows) {
     Result result = config_.allocate(nbytes);
     result.rows.assign(rows.begin(), rows.end());

@@ -89,7 +89,8 @@ class Dispatcher final : private Receiver, private OperationHost {
 
   // Starts an operation and returns its id. Throws std::invalid_argument for arguments
   // that are invalid on this rank; every other failure becomes the request's status.
-  RequestId submit(Call call);
+  // `id` is one of next_request_id(), or 0: it is drawn here.
+  RequestId submit(Call call, RequestId id = 0);
   // Returns how many operations with the group and name of `call` have been submitted.
   std::uint32_t calls_like(const Call& call) const {
     return matching_.next_sequence(call.group->id, name_hash(call));

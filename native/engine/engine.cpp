@@ -84,10 +84,10 @@ std::shared_ptr<const Group> Engine::group(std::uint64_t id) {
   return progress_.with_lock([&] { return dispatcher_.group(id); });
 }
 
-RequestId Engine::submit(Call call, Caller caller) {
+RequestId Engine::submit(Call call, Caller caller, RequestId id) {
   const auto start = [&] {
     if (!started_) throw std::invalid_argument("the engine has not been started");
-    const RequestId id = dispatcher_.submit(std::move(call));
+    id = dispatcher_.submit(std::move(call), id);
     begin(caller);
     return id;
   };

@@ -41,7 +41,7 @@ class Engine final : public WindowHost, private Work {
   enum class Caller { kGoesOn, kWaits };
 
   // See Dispatcher.
-  RequestId submit(Call call, Caller caller = Caller::kGoesOn);
+  RequestId submit(Call call, Caller caller = Caller::kGoesOn, RequestId id = 0);
   // submit() and wait() in one. Returns 0 if the operation has succeeded and has no
   // result() of its own; it is released then. Otherwise returns its id, as submit()
   // does: the operation has failed, or its result has to be fetched, or it still runs

@@ -21,11 +21,12 @@ bool finish_direct(WaitStats& stats, WindowRequest& request, std::size_t neighbo
 }  // namespace
 
 RequestId put(WindowHost& host, const std::shared_ptr<Window>& window,
-              const WindowPut& call, Clock::time_point deadline, bool blocking) {
+              const WindowPut& call, Clock::time_point deadline, bool blocking,
+              RequestId id) {
   WaitStats& stats = host.wait_stats();
+  if (id == 0) id = host.next_request_id();
   WindowRequest request(
-      host.next_request_id(),
-      call.accumulates ? RequestKind::kWinAccumulate : RequestKind::kWinPut, window,
+      id, call.accumulates ? RequestKind::kWinAccumulate : RequestKind::kWinPut, window,
       deadline);
   WindowPut rest{call.x, {}, call.accumulates, call.with_p, 0.0};
   if (call.with_p) rest.p = window->p();
@@ -39,15 +40,16 @@ RequestId put(WindowHost& host, const std::shared_ptr<Window>& window,
     }
   }
   if (finish_direct(stats, request, call.targets.size(), rest.targets.size())) return 0;
-  const RequestId id = request.id();
   host.start_put(std::make_shared<WindowRequest>(std::move(request)), rest, blocking);
   return id;
 }
 
 RequestId get(WindowHost& host, const std::shared_ptr<Window>& window,
-              const WindowGet& call, Clock::time_point deadline, bool blocking) {
+              const WindowGet& call, Clock::time_point deadline, bool blocking,
+              RequestId id) {
   WaitStats& stats = host.wait_stats();
-  WindowRequest request(host.next_request_id(), RequestKind::kWinGet, window, deadline);
+  if (id == 0) id = host.next_request_id();
+  WindowRequest request(id, RequestKind::kWinGet, window, deadline);
   WindowGet rest{{}, call.with_p};
   for (const auto& [rank, weight] : call.sources) {
     if (window->get_directly(rank, weight, call.with_p)) {
@@ -57,7 +59,6 @@ RequestId get(WindowHost& host, const std::shared_ptr<Window>& window,
     }
   }
   if (finish_direct(stats, request, call.sources.size(), rest.sources.size())) return 0;
-  const RequestId id = request.id();
   host.start_get(std::make_shared<WindowRequest>(std::move(request)), rest, blocking);
   return id;
 }

@@ -111,15 +111,11 @@ def test_an_operation_whose_start_was_interrupted_is_dropped(blocking):
     assert list(world._kept) == [3]
 
 
-@pytest.mark.parametrize("blocking", [True, False])
-def test_a_window_request_whose_start_was_interrupted_is_dropped(blocking):
+def test_a_window_request_whose_start_was_interrupted_is_dropped():
     world = make_world(Interrupted(), {3: [()]})
     with pytest.raises(KeyboardInterrupt):
         world.start_request(
-            lambda kept, keep: world._engine.submit(keep, kept),
-            [],
-            None,
-            blocking=blocking,
+            lambda kept, keep: world._engine.submit(keep, kept), [], None
         )
     world.reap()
     assert world._engine.released == [7]
@@ -136,10 +132,38 @@ def test_a_window_request_is_noted_unless_it_has_ended():
     for number in (0, 8):
         start = functools.partial(submit, number)
         keep = [torch.ones(1)]
-        assert world.start_request(start, keep, 5.0, blocking=False) == number
+        assert world.start_request(start, keep, 5.0) == number
     assert world._kept == {8: keep}
     assert world.has_hard_deadline(8)
     assert not world.has_hard_deadline(0)
+
+
+def test_threads_start_requests_at_the_same_time():
+    """A nonblocking put copies into shared memory while it starts."""
+
+    class Starting(Reading):
+        def submit(self, *_):
+            assert not world._lock.locked()
+            return 8
+
+    world = make_world(Starting(), {})
+    start(world)
+    assert world.start_request(world._engine.submit, [], None) == 8
+
+
+def test_many_outstanding_requests_are_not_reaped_at_each_start():
+    class Counting(Reading):
+        looks = 0
+
+        def held(self):
+            self.looks += 1
+            return []
+
+    engine = Counting()
+    world = make_world(engine, dict.fromkeys(range(10, 1000)))
+    for _ in range(100):
+        start(world)
+    assert engine.looks == 1
 
 
 def test_a_released_operation_keeps_its_tensors_until_the_transport_lets_go():

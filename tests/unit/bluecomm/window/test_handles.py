@@ -14,8 +14,8 @@ class FakeWorld:
         self.number = number
         self.forgotten = []
 
-    def start_request(self, submit, keep, timeout_s, *, blocking):
-        self.started = (submit, keep, timeout_s, blocking)
+    def start_request(self, submit, keep, timeout_s):
+        self.started = (submit, keep, timeout_s)
         return self.number
 
     def forget(self, number):
@@ -24,7 +24,7 @@ class FakeWorld:
 
 def start(world, finish=lambda _: True):
     window = LiveWindow("x", SimpleNamespace(world=world), torch.zeros(1), None)
-    return window.start("win_put", len, ["source"], None, blocking=False, finish=finish)
+    return window.start("win_put", len, ["source"], None, finish=finish)
 
 
 def test_a_call_that_has_ended_is_only_finished():
@@ -32,7 +32,7 @@ def test_a_call_that_has_ended_is_only_finished():
     finished = []
     handle = start(world, lambda number: not finished.append(number))
     assert isinstance(handle, Handle)
-    assert world.started == (len, ["source"], None, False)
+    assert world.started == (len, ["source"], None)
     assert handle.done()
     assert finished == []
     assert handle.wait()

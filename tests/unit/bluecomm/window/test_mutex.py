@@ -17,7 +17,7 @@ def test_a_mutex_is_given_back_when_a_signal_ends_the_call(monkeypatch):
         keep.append(7)
         raise KeyboardInterrupt  # as the signal handler does on return
 
-    def start_request(submit, keep, timeout_s, *, blocking):
+    def start_request(submit, keep, timeout_s):
         return submit({}, keep)
 
     native = SimpleNamespace(lock=lock, unlock=lambda *what: given_back.append(what))
