@@ -28,7 +28,7 @@ class FailedExit:
 
     Attributes:
         cause: A short text such as ``KeyError`` or ``exit 3``.
-        deed: What the program did, such as ``raised KeyError``.
+        deed: Phrase for the program's last act, such as ``raised KeyError``.
         reason: First line of the error's text, or an error that led to it.
         status: Exit status that the process will have.
         peers: Lost ranks that the error names.

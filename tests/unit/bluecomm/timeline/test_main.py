@@ -53,7 +53,7 @@ def test_the_table(timeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [" ".join(line.split()) for line in lines[1:]] == [
         "0 hostA 1.0 50.0 0.008 0.000 0.000 0.040 rank 1 (0.030 s) -",
-        "1 hostA 1.0 50.0 0.008 0.000 0.000 0.010 - 1 times",
+        "1 hostA 1.0 50.0 0.008 0.000 0.000 0.010 - 1 time",
         "rank 1 held up the others most: it was the last to call 1 operation, on "
         "average 30.0 ms after the first",
         "2.0 MB over 2 edges",
