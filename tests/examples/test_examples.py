@@ -102,7 +102,10 @@ def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
             )
             for name in ("gradient_allreduce", "neighbor_allreduce")
         },
-        "mnist synthetic": (mnist, ["--synthetic", "--samples", "512", *recipe]),
+        "mnist synthetic": (
+            mnist,
+            ["--synthetic", "--samples", "512", "--batch-size", "32"],
+        ),
         "whole": (resnet, [*few, "--epochs", "2"]),
         "half": (resnet, [*few, "--epochs", "1", *kept]),
         "resumed": (resnet, [*few, "--epochs", "2", *kept]),
