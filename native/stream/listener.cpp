@@ -1,8 +1,8 @@
 // Accepts and authenticates connections. The owner calls advance() after its poller has
 // collected events: the TCP transport on the progress thread, an Acceptor of the NCCL
 // plugin under its mutex. A slot limit (Options::max_half_open) bounds the connections
-// that are not authenticated; while all slots are taken, the listening sockets are not
-// watched.
+// whose handshake is not done: a verified hello does not free its slot, because it may
+// be a replay. While all slots are taken, the listening sockets are not watched.
 #include "stream/listener.h"
 
 #include <sys/epoll.h>
@@ -19,8 +19,7 @@
 namespace bluecomm::stream {
 namespace {
 
-// While unauthenticated connections fill all slots, the oldest one keeps its slot at
-// least this long.
+// While handshakes fill all slots, the oldest one keeps its slot at least this long.
 constexpr std::chrono::milliseconds kMinStay{500};
 // The pause after accept() failed for lack of descriptors or memory.
 constexpr std::chrono::milliseconds kPause{100};
@@ -68,16 +67,6 @@ void Listener::watch_sockets(bool on) {
   for (ListeningSocket& socket : sockets_) {
     socket.watch = on ? Watch(poller_, socket.fd.get(), EPOLLIN) : Watch();
   }
-}
-
-bool Listener::is_unauthenticated(const HalfOpen& half_open) {
-  return !half_open.handshake.greeted();
-}
-
-bool Listener::full() const {
-  const auto strangers =
-      std::count_if(half_open_.begin(), half_open_.end(), is_unauthenticated);
-  return static_cast<std::size_t>(strangers) >= options_.max_half_open;
 }
 
 void Listener::advance(Clock::time_point now,
@@ -130,12 +119,9 @@ bool Listener::accept_from(ListeningSocket& socket, Clock::time_point now) {
 }
 
 void Listener::make_room(Clock::time_point now) {
-  if (!full()) return;
-  const auto oldest =
-      std::find_if(half_open_.begin(), half_open_.end(), is_unauthenticated);
-  if (now - oldest->since < kMinStay) return;
+  if (!full() || now - half_open_.front().since < kMinStay) return;
   ++rejected_;
-  half_open_.erase(oldest);
+  half_open_.pop_front();
 }
 
 Clock::time_point Listener::next_timer() const {
@@ -144,11 +130,7 @@ Clock::time_point Listener::next_timer() const {
   if (!half_open_.empty()) {
     next = std::min(next, half_open_.front().since + options_.handshake_timeout);
   }
-  if (full()) {
-    const auto oldest =
-        std::find_if(half_open_.begin(), half_open_.end(), is_unauthenticated);
-    next = std::min(next, oldest->since + kMinStay);
-  }
+  if (full()) next = std::min(next, half_open_.front().since + kMinStay);
   return next;
 }
 

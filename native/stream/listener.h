@@ -57,8 +57,7 @@ class Listener {
   std::uint16_t open_socket(const Address& address);
   bool accept_from(ListeningSocket& socket, Clock::time_point now);
   void make_room(Clock::time_point now);
-  static bool is_unauthenticated(const HalfOpen& half_open);
-  bool full() const;
+  bool full() const { return half_open_.size() >= options_.max_half_open; }
   void watch_sockets(bool on);
 
   Poller& poller_;

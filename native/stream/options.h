@@ -51,7 +51,7 @@ struct Options {
   // process does not lose its links, because its kernel keeps answering. A link whose
   // network heals earlier goes on within about a second, on Linux 6.15 or later.
   std::chrono::milliseconds silence_timeout{20000};
-  // The most connections that may be unauthenticated at a time.
+  // The most connections that may be in their handshake at a time.
   std::size_t max_half_open = 64;
 };
 
