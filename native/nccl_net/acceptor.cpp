@@ -30,7 +30,7 @@ Acceptor::Acceptor(const stream::Nonce& name, const Device& device,
       // A connection is accepted if its hello names the same peers and job as the
       // sender's.
       listener_(poller_, identity_.options, identity_.sender),
-      handle_(name, listener_.addresses().front()) {}
+      handle_(name, listener_.addresses().front(), settings.key) {}
 
 void Acceptor::maintain(Clock::time_point now) {
   poller_.collect();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <string>
 
 #include "common/hmac.h"
 #include "nccl_net/failure.h"
@@ -12,7 +13,7 @@
 namespace bluecomm::nccl_net {
 namespace {
 
-constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 'n', 'e', 't', '2'};
+constexpr std::array<char, 8> kMagic{'b', 'l', 'u', 'e', 'n', 'e', 't', '3'};
 constexpr std::chrono::milliseconds kMaxHandshake{5000};
 constexpr std::chrono::milliseconds kMaxRefused{5000};
 // Larger messages use all streams and wait for their irecv. Copying a message up to
@@ -25,7 +26,8 @@ struct HandleLayout {
   std::uint64_t connect_id;
   stream::Nonce name;
   sockaddr_in6 address;  // or a sockaddr_in
-  std::array<std::byte, 4> unused;
+  std::array<std::byte, 2> key_check;
+  std::array<std::byte, 2> unused;
 };
 static_assert(sizeof(HandleLayout) <= abi::kHandleSize);
 
@@ -35,9 +37,32 @@ socklen_t length_of(int family) {
 
 }  // namespace
 
-ListenHandle::ListenHandle(const stream::Nonce& name, const stream::Address& address)
-    : name_(name) {
+ListenHandle::ListenHandle(const stream::Nonce& name, const stream::Address& address,
+                           std::string_view key)
+    : ListenHandle(name, address, check_value(key)) {}
+
+ListenHandle::ListenHandle(const stream::Nonce& name, const stream::Address& address,
+                           KeyCheck key_check)
+    : name_(name), key_check_(key_check) {
   std::memcpy(&address_, address.data(), address.size());
+}
+
+// Does not depend on the name, so that all handles of a job together reveal only these
+// 16 bits of the key's digest to whoever sees NCCL's bootstrap.
+ListenHandle::KeyCheck ListenHandle::check_value(std::string_view key) {
+  constexpr std::string_view kLabel = "bluecomm key check";
+  const Digest digest =
+      hmac_sha256(std::as_bytes(std::span(key)), std::as_bytes(std::span(kLabel)));
+  return {digest[0], digest[1]};
+}
+
+void ListenHandle::require_key(std::string_view key) const {
+  if (key_check_ == check_value(key)) return;
+  throw Failure(
+      abi::kInvalidUsage,
+      std::string("BLUECOMM_NET_KEY differs from the receiver's: this process ") +
+          (key.empty() ? "has none" : "has another key") +
+          "; set the same key on all ranks, or on none");
 }
 
 ListenHandle ListenHandle::read(const void* memory) {
@@ -51,13 +76,14 @@ ListenHandle ListenHandle::read(const void* memory) {
                   "the peer listens with another network plugin or another "
                   "version of bluecomm; use the same on all ranks");
   }
-  ListenHandle handle(layout.name, stream::Address(storage, length_of(family)));
+  ListenHandle handle(layout.name, stream::Address(storage, length_of(family)),
+                      layout.key_check);
   handle.connect_id = layout.connect_id;
   return handle;
 }
 
 void ListenHandle::write(void* memory) const {
-  HandleLayout layout{kMagic, connect_id, name_, {}, {}};
+  HandleLayout layout{kMagic, connect_id, name_, {}, key_check_, {}};
   std::memcpy(&layout.address, &address_, sizeof layout.address);
   std::memcpy(memory, &layout, sizeof layout);
 }

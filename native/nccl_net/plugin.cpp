@@ -88,6 +88,7 @@ Plugin::PendingConnect Plugin::take_pending_connect(const ListenHandle& handle,
   const Device& device = this->device(number);
   const Clock::time_point now = Clock::now();
   if (handle.connect_id == 0) {
+    handle.require_key(settings_.key);
     drop_forgotten_connects(now);
     auto count = stream_count(handle.address(device), number);
     return {make_maintained<SendComm>(handle, device, settings_, std::move(count)),

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <span>
@@ -21,6 +23,10 @@ namespace bluecomm::test {
 namespace {
 
 namespace abi = nccl_net::abi;
+
+// Where a handle has the check value of the listener's key: after the magic, the
+// connect id, the name and the address.
+constexpr std::ptrdiff_t kKeyCheckAt = 60;
 
 // Returns the listener's address, which follows the magic, the connect id and the name.
 sockaddr_in address_in(const HandleBytes& handle) {
@@ -84,14 +90,38 @@ TEST(nccl_net_opening_faults, strangers_do_not_disturb) {
   });
 }
 
-TEST(nccl_net_opening_faults, another_key_is_refused) {
+TEST(nccl_net_opening_faults, the_first_connect_names_a_key_that_differs) {
+  run_ranks(kShortTimeout, [](TestRank& rank) {
+    // Rank 1 has no key.
+    if (rank.number() == 0) setenv("BLUECOMM_NET_KEY", "one", 1);
+    const auto client = start_client(11);
+    HandleBytes handle{};
+    void* listen_comm = nullptr;
+    REQUIRE(client->listen(0, handle, &listen_comm) == abi::kSuccess);
+    handle = rank.exchange(handle);
+    void* send = nullptr;
+    CHECK_EQ(client->connect(0, handle, &send), abi::kInvalidUsage);
+    CHECK(send == nullptr);
+    const std::string& warning = logged_warning();
+    CHECK(warning.find("BLUECOMM_NET_KEY differs") != std::string::npos);
+    const std::string mine = rank.number() == 0 ? "has another key" : "has none";
+    CHECK(warning.find(mine) != std::string::npos);
+    rank.barrier();
+    CHECK_EQ(client->close_listen(listen_comm), abi::kSuccess);
+  });
+}
+
+// The handle does not say that the keys differ, so the handshake has to.
+TEST(nccl_net_opening_faults, a_sender_with_another_key_is_not_accepted) {
   run_ranks(kShortTimeout, [](TestRank& rank) {
     setenv("BLUECOMM_NET_KEY", rank.number() == 0 ? "one" : "another", 1);
     const auto client = start_client(11);
     HandleBytes handle{};
     void* listen_comm = nullptr;
     REQUIRE(client->listen(0, handle, &listen_comm) == abi::kSuccess);
+    const HandleBytes mine = handle;
     handle = rank.exchange(handle);
+    std::copy_n(mine.begin() + kKeyCheckAt, 2, handle.begin() + kKeyCheckAt);
     void* send = nullptr;
     int result = abi::kSuccess;
     spin_until("connect to fail", [&] {
