@@ -8,8 +8,9 @@
 //
 // Prints one line of JSON. bench_channel.h explains --way, --sockets (in all),
 // --threads and --ports; the plugin uses BLUECOMM_NET_STREAMS. --comms is the number of
-// parallel connections, moved by one thread in turn. --flow-cap limits each connection
-// of the sender.
+// parallel connections, moved by one thread in turn. Like NCCL's proxy thread, it calls
+// sched_yield() after each pass in which no message was posted or done. --flow-cap
+// limits each connection of the sender.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -86,15 +87,13 @@ struct Figures {
 
 void send_one(BenchChannel& channel, std::byte* data, std::size_t size) {
   void* const request = channel.isend(data, size);
-  while (!channel.test_sent(request)) {
-  }
+  while (!channel.test_sent(request)) sched_yield();
 }
 
 void recv_one(BenchChannel& channel, std::byte* data, std::size_t size) {
   void* const request = channel.irecv(data, size);
   std::size_t got = 0;
-  while (!channel.test_received(request, &got)) {
-  }
+  while (!channel.test_received(request, &got)) sched_yield();
 }
 
 double half_round_trip_us(BenchChannel& channel, bool first) {
@@ -128,28 +127,42 @@ struct Flow {
   bool finished = false;
 };
 
-// Posts messages while `more` is set, then the last one, and tests the oldest.
-void turn_sender(Flow& flow, bool more) {
+// Posts messages while `more` is set, then the last one, and tests the oldest. Returns
+// whether one was posted or done.
+bool turn_sender(Flow& flow, bool more) {
+  bool progressed = false;
   while (!flow.finished && flow.requests.size() < flow.settings.depth) {
     std::byte* const at = flow.next();
     flow.requests.push_back(more ? flow.channel.isend(at, flow.settings.message)
                                  : flow.channel.isend_end(at));
     flow.finished = !more;
+    progressed = true;
   }
-  if (flow.requests.empty()) return;
-  if (flow.channel.test_sent(flow.requests.front())) flow.requests.pop_front();
+  if (flow.requests.empty()) return progressed;
+  if (!flow.channel.test_sent(flow.requests.front())) return progressed;
+  flow.requests.pop_front();
+  return true;
 }
 
-void turn_receiver(Flow& flow) {
-  if (flow.finished) return;
+bool turn_receiver(Flow& flow) {
+  if (flow.finished) return false;
+  bool progressed = false;
   while (flow.requests.size() < flow.settings.depth) {
     flow.requests.push_back(flow.channel.irecv(flow.next(), flow.settings.message));
+    progressed = true;
   }
   std::size_t size = 0;
-  if (!flow.channel.test_received(flow.requests.front(), &size)) return;
+  if (!flow.channel.test_received(flow.requests.front(), &size)) return progressed;
   flow.requests.pop_front();
   flow.total += size;
   flow.finished = size != flow.settings.message;
+  return true;
+}
+
+void turn_receivers(std::deque<Flow>& flows) {
+  bool progressed = false;
+  for (Flow& flow : flows) progressed |= turn_receiver(flow);
+  if (!progressed) sched_yield();
 }
 
 std::deque<Flow> make_flows(const BenchChannels& channels,
@@ -175,7 +188,9 @@ double run_sender(const BenchChannels& channels, const BenchSettings& settings) 
       cpu_before = cpu_seconds();
     }
     const bool more = passed < settings.warm_up + settings.seconds;
-    for (Flow& flow : flows) turn_sender(flow, more);
+    bool progressed = false;
+    for (Flow& flow : flows) progressed |= turn_sender(flow, more);
+    if (!progressed) sched_yield();
   }
   return cpu_seconds() - cpu_before;
 }
@@ -186,13 +201,13 @@ Figures run_receiver(const BenchChannels& channels, const BenchSettings& setting
   const auto is_finished = [](const Flow& one) { return one.finished; };
   auto start = Clock::now();
   while (seconds_since(start) < settings.warm_up) {
-    for (Flow& flow : flows) turn_receiver(flow);
+    turn_receivers(flows);
   }
   for (Flow& flow : flows) flow.total = 0;
   const double cpu_before = cpu_seconds();
   start = Clock::now();
   while (std::none_of(flows.begin(), flows.end(), is_finished)) {
-    for (Flow& flow : flows) turn_receiver(flow);
+    turn_receivers(flows);
   }
   const double passed = seconds_since(start);
   std::vector<double> totals;
@@ -207,7 +222,7 @@ Figures run_receiver(const BenchChannels& channels, const BenchSettings& setting
   const auto [least, most] = std::minmax_element(totals.begin(), totals.end());
   figures.least_share = *least / *most;
   while (!std::all_of(flows.begin(), flows.end(), is_finished)) {
-    for (Flow& flow : flows) turn_receiver(flow);
+    turn_receivers(flows);
   }
   return figures;
 }
