@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import time
+
 import pytest
 import torch
 
@@ -260,6 +263,30 @@ def test_each_rank_raises_a_disagreement_once(case, transport):
                 failed[0].text
             )
             assert f"after rank {rank} had finished its part of it" in failed[0].text
+
+
+def _end_after_a_disagreement():
+    """Return the errors that a rank raised and the texts that it logged at its end."""
+    texts = []
+    handler = logging.Handler()
+    handler.emit = lambda record: texts.append(record.getMessage())
+    bf.init()
+    logging.getLogger("bluecomm").addHandler(handler)
+    size = 5 if bf.rank() == 1 else 3
+    outcome = outcome_of(lambda: bf.broadcast(_ones(size), 0, name="x"))
+    time.sleep(0.5)  # the news arrives
+    bf.shutdown()
+    logging.getLogger("bluecomm").removeHandler(handler)
+    return outcome, texts
+
+
+def test_a_rank_that_calls_nothing_more_logs_it_at_its_end():
+    outcomes = run_ranks(3, _end_after_a_disagreement, initialize=False)
+    for rank, (outcome, texts) in enumerate(outcomes):
+        logged = [text for text in texts if "rank 1 (host0) called" in text]
+        assert len(logged) == (0 if outcome.error else 1)
+        for text in logged:
+            assert f"rank {rank} ends, but an earlier operation failed" in text
 
 
 def _broadcast_to_roots_of_their_own():
