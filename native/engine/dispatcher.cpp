@@ -106,6 +106,7 @@ RequestId Dispatcher::submit(Call call, RequestId id) {
   if (auto late = late_failures_.take()) operation->carry(std::move(*late));
   now_ = operation->started();
   requests_.add(operation);
+  operations_.push_back(operation.get());
   const bool must_wait = matching_.add(operation);
 
   try {
@@ -142,7 +143,7 @@ void Dispatcher::start(Operation& operation) {
     fail_thrown(operation, error);
     return;
   }
-  poll_operation(operation);
+  advance(operation);
 }
 
 // --- Receiving -----------------------------------------------------------------------
@@ -225,11 +226,10 @@ bool Dispatcher::poll() {
   });
   if (requests_.has_held()) requests_.check_held();
   if (read_arrivals()) changed = true;
-  const auto& active = requests_.active();
-  for (std::size_t i = 0; i < active.size();) {
-    BaseRequest* const request = active[i].get();
-    if (request->poll()) changed = true;
-    if (i < active.size() && active[i].get() == request) ++i;
+  for (std::size_t i = 0; i < operations_.size();) {
+    Operation* const operation = operations_[i];
+    if (advance(*operation)) changed = true;
+    if (i < operations_.size() && operations_[i] == operation) ++i;
   }
   if (windows_.poll(peers_.gone())) changed = true;
   if (expire_requests(now_)) changed = true;
@@ -237,7 +237,7 @@ bool Dispatcher::poll() {
   return changed;
 }
 
-bool Dispatcher::poll_operation(Operation& operation) {
+bool Dispatcher::advance(Operation& operation) {
   const Clock::time_point begin = stats_.records() ? Clock::now() : now_;
   bool changed = false;
   try {
@@ -274,6 +274,7 @@ void Dispatcher::end(Operation& operation) {
   }
   operation.raise_carried();
   requests_.end(operation);
+  operations_.erase(std::find(operations_.begin(), operations_.end(), &operation));
   if (const std::shared_ptr<Operation> next = matching_.remove(operation)) start(*next);
 }
 
@@ -329,6 +330,7 @@ void Dispatcher::free() {
     request.finish({Code::kClosed, request.label() + ": the engine ended", -1});
     requests_.end(request);
   }
+  operations_.clear();
   matching_ = Matching();
   arrived_.clear();
   aborts_.clear();

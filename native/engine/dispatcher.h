@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -160,10 +161,10 @@ class Dispatcher final : private Receiver, private OperationHost {
   void start(Operation& operation);
   bool read_arrivals();
   void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
+  bool advance(Operation& operation);
   void end(Operation& operation);
 
   // OperationHost.
-  bool poll_operation(Operation& operation) override;
   void fail_operation(Operation& operation, Status status) override;
   void expire_operation(Operation& operation) override;
 
@@ -194,6 +195,9 @@ class Dispatcher final : private Receiver, private OperationHost {
   std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
   Matching matching_;
   RequestTable requests_;
+  // The operations among the active requests, in the order of their start. There may be
+  // thousands of requests about windows, which only their answers move.
+  std::deque<Operation*> operations_;
   WaitStats stats_;
   EnginePeers window_peers_;
   WindowService windows_;

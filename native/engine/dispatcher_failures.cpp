@@ -270,20 +270,19 @@ bool Dispatcher::fail_gone(Clock::time_point now) {
   for (const int rank : peers_.gone()) {
     // The last messages of a finished peer may still be in the transport.
     const bool finished = peers_.state(rank) == Peers::State::kFinished;
-    const auto& active = requests_.active();
-    for (std::size_t i = 0; i < active.size();) {
-      BaseRequest& request = *active[i];
+    for (std::size_t i = 0; i < operations_.size();) {
+      Operation& operation = *operations_[i];
       const Clock::time_point grace =
-          finished
-              ? std::max(peers_.grace_until(rank), request.started() + Peers::kFarewell)
-              : peers_.grace_until(rank);
-      if (now < grace || request.state() == BaseRequest::State::kQueued ||
-          !request.needs(rank)) {
+          finished ? std::max(peers_.grace_until(rank),
+                              operation.started() + Peers::kFarewell)
+                   : peers_.grace_until(rank);
+      if (now < grace || operation.state() == Operation::State::kQueued ||
+          !operation.needs(rank)) {
         ++i;
         continue;
       }
-      request.abort(
-          {Code::kPeerLost, request.label() + ": " + peers_.reason(rank), rank});
+      operation.abort(
+          {Code::kPeerLost, operation.label() + ": " + peers_.reason(rank), rank});
       changed = true;
     }
   }

@@ -35,7 +35,6 @@ class Operation;
 // The dispatcher, as its operations use it.
 class OperationHost {
  public:
-  virtual bool poll_operation(Operation& operation) = 0;
   virtual void fail_operation(Operation& operation, Status status) = 0;
   virtual void expire_operation(Operation& operation) = 0;
 
@@ -52,7 +51,7 @@ class Operation final : public BaseRequest {
   enum class Delivery { kTaken, kUnexpected };
 
   // `plan` was made from `call` and may refer to its memory, but not to `call`. `host`
-  // is used by poll(), abort() and expire() only.
+  // is used by abort() and expire() only.
   Operation(RequestId id, Call call, Plan plan, const Envelope& envelope,
             OperationHost* host);
 
@@ -65,14 +64,12 @@ class Operation final : public BaseRequest {
   }
   bool holds_memory() const override { return lease_.has_tenants(); }
   Awaited awaited() const override;
-  bool poll() override { return host_->poll_operation(*this); }
   void abort(Status status) override {
     host_->fail_operation(*this, std::move(status));
   }
   void expire() override { host_->expire_operation(*this); }
   // Cancels the messages of the call.
   void finish(Status status) override;
-  bool needs(int peer) const override;
 
   const Call& call() const { return call_; }
   const Envelope& envelope() const { return envelope_; }
@@ -112,6 +109,8 @@ class Operation final : public BaseRequest {
     std::size_t expected = 0;
   };
   Unfinished unfinished() const;
+  // Returns whether this call cannot end without `peer`.
+  bool needs(int peer) const;
   // Returns whether the header of some message of `peer` has not arrived.
   bool awaits_header(int peer) const;
   // Returns a peer without which nothing can be done now, or -1.

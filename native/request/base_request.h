@@ -49,8 +49,7 @@ struct WaitNotes {
 // Base class of everything that a program can start and wait for: operations and calls
 // about windows. docs/data-plane.md describes the life of a request.
 //
-// poll(), abort() and expire() may end the request, which its RequestTable keeps until
-// release().
+// abort() and expire() end the request, which its RequestTable keeps until release().
 //
 // A request in a RequestTable is guarded by the engine's progress lock. Id, kind, name,
 // rank and start never change and may be read without it.
@@ -99,8 +98,6 @@ class BaseRequest {
   };
   virtual Awaited awaited() const = 0;
 
-  // Does what is possible now without a new message. Returns whether anything changed.
-  virtual bool poll() { return false; }
   // Ends the request with a failure, and tells the peers that take part in it. Call it
   // only before the request is done.
   virtual void abort(Status status) = 0;
@@ -108,8 +105,6 @@ class BaseRequest {
   virtual void expire() = 0;
   // Ends the request on this rank, without a message to any peer.
   virtual void finish(Status status) = 0;
-  // Returns whether the whole request must fail if `rank` is lost.
-  virtual bool needs(int /*rank*/) const { return false; }
 
   // Returns whether a transport reads memory of the request. It may do so even after
   // the request has failed.

@@ -11,6 +11,7 @@ namespace bluecomm {
 
 void RequestTable::add(RequestPtr request) {
   active_.push_back(request);
+  if (next_deadline_) next_deadline_ = std::min(*next_deadline_, request->deadline());
   const RequestId id = request->id();
   requests_.emplace(id, std::move(request));
 }
@@ -29,6 +30,7 @@ void RequestTable::end(const BaseRequest& request) {
   const auto active =
       std::find_if(active_.begin(), active_.end(),
                    [&](const RequestPtr& one) { return one.get() == &request; });
+  if (next_deadline_ && request.deadline() <= *next_deadline_) next_deadline_.reset();
   if (request.holds_memory()) {
     held_.push_back(std::move(*active));
   } else {
@@ -73,24 +75,32 @@ void RequestTable::check_held() {
 
 void RequestTable::extend_deadline(RequestId id, Clock::duration time) {
   BaseRequest& request = *at(id);
+  next_deadline_.reset();
   request.set_deadline(std::max(request.deadline(), Clock::now() + time));
 }
 
 void RequestTable::put_off_deadlines(Clock::duration time) {
+  next_deadline_.reset();
   for (const RequestPtr& request : active_) {
     request->set_deadline(request->deadline() + time);
   }
 }
 
 Clock::time_point RequestTable::next_deadline() const {
-  Clock::time_point next = Clock::time_point::max();
-  for (const RequestPtr& request : active_) next = std::min(next, request->deadline());
-  return next;
+  if (!next_deadline_) {
+    Clock::time_point next = Clock::time_point::max();
+    for (const RequestPtr& request : active_) {
+      next = std::min(next, request->deadline());
+    }
+    next_deadline_ = next;
+  }
+  return *next_deadline_;
 }
 
 std::vector<RequestTable::RequestPtr> RequestTable::expired(
     Clock::time_point now) const {
   std::vector<RequestPtr> expired;
+  if (now < next_deadline()) return expired;
   for (const RequestPtr& request : active_) {
     if (request->deadline() <= now) expired.push_back(request);
   }

@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -44,7 +46,7 @@ class RequestTable {
   void check_held();
 
   // Returns the requests that are not done, in the order of their start.
-  const std::vector<RequestPtr>& active() const { return active_; }
+  const std::deque<RequestPtr>& active() const { return active_; }
   bool outstanding() const { return !active_.empty(); }
   // Returns the number of requests that have ended.
   std::uint64_t completions() const { return completions_; }
@@ -64,7 +66,9 @@ class RequestTable {
  private:
   std::atomic<RequestId> last_id_ = 0;
   std::unordered_map<RequestId, RequestPtr> requests_;
-  std::vector<RequestPtr> active_;
+  std::deque<RequestPtr> active_;
+  // The earliest deadline of active_, unless it must be found again.
+  mutable std::optional<Clock::time_point> next_deadline_ = Clock::time_point::max();
   std::vector<RequestId> finished_;
   std::vector<RequestPtr> held_;
   std::uint64_t completions_ = 0;

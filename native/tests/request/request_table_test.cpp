@@ -126,5 +126,26 @@ TEST(request_table, deadlines_are_extended_and_put_off) {
   CHECK(table.requests.next_deadline() == now + 105s);
 }
 
+TEST(request_table, the_next_deadline_follows_its_requests) {
+  Table table;
+  const Clock::time_point now = Clock::now();
+  CHECK(table.requests.next_deadline() == Clock::time_point::max());
+  const auto first = table.add(now + 3s);
+  const auto second = table.add(now + 2s);
+  const auto third = table.add(now + 4s);
+  CHECK(table.requests.next_deadline() == now + 2s);
+  table.end(*third);
+  CHECK(table.requests.next_deadline() == now + 2s);
+  table.end(*second);
+  CHECK(table.requests.next_deadline() == now + 3s);
+  CHECK(table.requests.expired(now + 3s) ==
+        std::vector<RequestTable::RequestPtr>{first});
+  const auto fourth = table.add(now + 1s);
+  CHECK(table.requests.next_deadline() == now + 1s);
+  table.end(*fourth);
+  table.end(*first);
+  CHECK(table.requests.next_deadline() == Clock::time_point::max());
+}
+
 }  // namespace
 }  // namespace bluecomm::test
