@@ -63,11 +63,15 @@ void ReceivedMessage::consume(std::size_t nbytes) {
 
 void ReceivedMessage::free_segments() {
   const bool all = consumed_ == nbytes_;
-  while (!segments_.empty() && (all || first_segment_ < consumed_ / kSegment)) {
-    pool_->give(std::move(segments_.front()));
-    segments_.pop_front();
-    ++first_segment_;
+  const std::size_t past =
+      all ? segments_.size()
+          : std::min(segments_.size(), consumed_ / kSegment - first_segment_);
+  const auto end = segments_.begin() + static_cast<std::ptrdiff_t>(past);
+  for (auto segment = segments_.begin(); segment != end; ++segment) {
+    pool_->give(std::move(*segment));
   }
+  segments_.erase(segments_.begin(), end);
+  first_segment_ += past;
 }
 
 std::span<std::byte> ReceivedMessage::destination(std::size_t offset,

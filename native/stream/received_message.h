@@ -2,9 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "stream/prefix.h"
 #include "stream/segment_pool.h"
@@ -71,8 +71,8 @@ class ReceivedMessage {
   Prefix begun_;             // ranges whose chunks have begun to arrive ...
   Prefix arrived_;           // ... and have arrived completely
   std::shared_ptr<SegmentPool> pool_;
-  std::deque<PayloadSegment> segments_;  // null where no chunk has begun
-  std::size_t first_segment_ = 0;        // index of segments_[0] in the payload
+  std::vector<PayloadSegment> segments_;  // null where no chunk has begun
+  std::size_t first_segment_ = 0;         // index of segments_[0] in the payload
 };
 
 }  // namespace bluecomm::stream
