@@ -106,6 +106,8 @@ Identity identity_of(const stream::Nonce& name, const Settings& settings) {
   options.key.assign(key.begin(), key.end());
   options.streams = settings.streams;
   options.eager_bytes = kEagerBytes;
+  // NCCL wants the messages in their order.
+  options.limit_unsent = false;
   options.checksum = settings.checksum;
   options.connect_timeout = options.silence_timeout = settings.timeout;
   options.handshake_timeout = std::min(kMaxHandshake, settings.timeout);

@@ -86,6 +86,17 @@ void Connection::add(StreamSocket socket, bool announce) {
   watches_.emplace_back(poller_, socket.fd.get(),
                         EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
   link_.add(std::move(socket), announce);
+  update_unsent_limit();
+}
+
+// With several streams in use, a chunk should go to the one that can send it soonest,
+// so none of them may hold many unsent bytes.
+void Connection::update_unsent_limit() {
+  const auto& streams = link_.streams();
+  const bool several = std::min(streams.size(), link_.in_use()) > 1;
+  for (const Stream& stream : streams) {
+    limit_unsent(stream.fd(), several || options_.limit_unsent);
+  }
 }
 
 bool Connection::advance_link(Clock::time_point now) {
@@ -117,7 +128,10 @@ void Connection::grow(Clock::time_point now) {
     if (const bool blocked = link_.is_blocked(); count_->needs_update(blocked)) {
       count_->update(blocked, link_.bytes_acknowledged(), streams, now);
     }
-    link_.use(count_->used());
+    if (count_->used() != link_.in_use()) {
+      link_.use(count_->used());
+      update_unsent_limit();
+    }
     wanted = count_->wanted();
     if (opener_) wanted = std::max(wanted, link_.streams_asked_for());
   }

@@ -91,6 +91,7 @@ class Connection {
   bool advance_link(Clock::time_point now);
   void open(Connector::First first);
   void add(StreamSocket socket, bool announce);
+  void update_unsent_limit();
   void grow(Clock::time_point now);
   void lose(std::string text);
   void close_link();

@@ -60,6 +60,7 @@ class Link final : private FrameSink {
   Clock::time_point next_timer() const;
   // Sends chunks on the first `count` streams only.
   void use(std::size_t count) { in_use_ = count; }
+  std::size_t in_use() const { return in_use_; }
   // Whether there are chunks to send but no stream can take one.
   bool is_blocked() const;
   // The payload bytes that streams have begun to write.

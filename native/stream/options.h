@@ -33,6 +33,10 @@ struct Options {
   // If `streams` is 0: the count to share with links to the same host, or null.
   std::shared_ptr<StreamCount> count;
   std::size_t eager_bytes = 4096;
+  // Whether even a single stream holds few unsent bytes, so that a short message soon
+  // passes a long one. Several streams always do. Without the limit, a link moves more
+  // where its two ends take turns on a core.
+  bool limit_unsent = true;
   // Whether this end sends a CRC32C with each frame.
   bool checksum = false;
   // How the bytes of a link are protected. Both ends must have the same setting.

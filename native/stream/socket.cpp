@@ -90,7 +90,6 @@ int connect_error(int fd) {
 
 void prepare_stream(int fd, std::chrono::milliseconds silence_timeout) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentLimit);
   // By default, the pause before a retransmission is as long as everything before it,
   // and a healed network may stay unused for that long.
   set_option(fd, IPPROTO_TCP, kTcpRtoMaxMs, kRtoMax.count());
@@ -107,6 +106,11 @@ void prepare_stream(int fd, std::chrono::milliseconds silence_timeout) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, interval_s);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval_s);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kMaxProbes);
+}
+
+void limit_unsent(int fd, bool on) {
+  // 0 restores the system's default, which is no limit.
+  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, on ? kUnsentLimit : 0);
 }
 
 std::string peer_text(int fd) {

@@ -30,6 +30,9 @@ int connect_error(int fd);
 // Sets the socket options of a connection that carries data.
 void prepare_stream(int fd, std::chrono::milliseconds silence_timeout);
 
+// Limits the bytes that the socket holds and has not sent, or removes the limit.
+void limit_unsent(int fd, bool on);
+
 // Returns the peer's address such as "10.0.0.2:4711", or "an unknown address".
 std::string peer_text(int fd);
 std::string error_text(int error);

@@ -18,17 +18,24 @@ int option_of(const UniqueFd& fd, int option) {
   return value;
 }
 
-TEST(stream_socket, a_connection_sends_at_once_and_buffers_little) {
+TEST(stream_socket, a_connection_sends_at_once_and_probes_a_silent_peer) {
   const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   prepare_stream(fd.get(), 20s);
   CHECK_EQ(option_of(fd, TCP_NODELAY), 1);
-  // Another stream cannot send the bytes that this one holds, so they are few.
-  CHECK_EQ(option_of(fd, TCP_NOTSENT_LOWAT), 128 << 10);
   // A lost idle peer leaves several probes unanswered within the timeout, but the
   // kernel does not end the connection: that is for is_silent().
   CHECK(option_of(fd, TCP_KEEPIDLE) + 4 * option_of(fd, TCP_KEEPINTVL) <= 20);
   CHECK(option_of(fd, TCP_KEEPCNT) * option_of(fd, TCP_KEEPINTVL) > 4 * 20);
   CHECK(option_of(fd, TCP_USER_TIMEOUT) > 3'600'000);
+}
+
+TEST(stream_socket, unsent_bytes_can_be_limited) {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int unlimited = option_of(fd, TCP_NOTSENT_LOWAT);
+  limit_unsent(fd.get(), true);
+  CHECK_EQ(option_of(fd, TCP_NOTSENT_LOWAT), 128 << 10);
+  limit_unsent(fd.get(), false);
+  CHECK_EQ(option_of(fd, TCP_NOTSENT_LOWAT), unlimited);
 }
 
 }  // namespace
