@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 #include <system_error>
 
 namespace bluecomm::stream {
@@ -19,6 +20,9 @@ namespace {
 constexpr int kUnsentLimit = 128 << 10;
 
 constexpr int kBacklog = 1024;
+
+// A congestion control without pacing, which every process may choose.
+constexpr std::string_view kUnpaced = "reno";
 
 // <linux/tcp.h> of Linux 6.15: the longest interval between two retransmissions.
 constexpr int kTcpRtoMaxMs = 44;
@@ -40,6 +44,14 @@ void set_option(int fd, int level, int name, std::int64_t wanted) {
 
 UniqueFd open_socket(int family) {
   return UniqueFd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+// Returns whether packets to `address` stay on this machine.
+bool is_local(const Address& address) {
+  const UniqueFd probe(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  // Connecting a datagram socket chooses the source address and sends nothing.
+  return probe && connect(probe.get(), address.data(), address.size()) == 0 &&
+         stays_on_this_machine(probe.get());
 }
 
 Address address_of(int fd, decltype(getsockname)* get, const char* name) {
@@ -77,6 +89,13 @@ bool stays_on_this_machine(int fd) {
 int start_connecting(const Address& address, UniqueFd& fd) {
   fd = open_socket(address.family());
   if (!fd) return errno;
+  // BBR, where it is the system's default, paces a connection at the rate that it has
+  // measured. Within a machine that rate depends on when the two ends had a core. It
+  // must be replaced before connect(), because a connection keeps the pacing.
+  if (is_local(address)) {
+    static_cast<void>(setsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, kUnpaced.data(),
+                                 kUnpaced.size()));
+  }
   if (connect(fd.get(), address.data(), address.size()) == 0) return 0;
   return errno == EINPROGRESS ? 0 : errno;
 }

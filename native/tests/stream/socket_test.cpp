@@ -4,6 +4,9 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <string>
+
 #include "tests/check.h"
 
 namespace bluecomm::stream {
@@ -36,6 +39,16 @@ TEST(stream_socket, unsent_bytes_can_be_limited) {
   CHECK_EQ(option_of(fd, TCP_NOTSENT_LOWAT), 128 << 10);
   limit_unsent(fd.get(), false);
   CHECK_EQ(option_of(fd, TCP_NOTSENT_LOWAT), unlimited);
+}
+
+TEST(stream_socket, connections_within_the_machine_are_not_paced) {
+  const UniqueFd listener = listen_on(Address("127.0.0.1", 0));
+  UniqueFd fd;
+  REQUIRE(start_connecting(local_address(listener.get()), fd) == 0);
+  std::array<char, 16> name{};
+  socklen_t length = name.size();
+  REQUIRE(getsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(), &length) == 0);
+  CHECK_EQ(std::string(name.data()), "reno");
 }
 
 }  // namespace
