@@ -49,7 +49,9 @@ def _neighbor_allreduce(
 
     Rank ``i`` gets ``self_weight * x_i + sum_j src_weights[j] * (d_j * x_j)``, where
     ``d_j`` is the weight that rank ``j`` gave to rank ``i`` in its ``dst_weights``, or
-    1 if it gave none. The terms are added in ascending order of rank.
+    1 if it gave none. The terms are added in ascending order of rank, in the next wider
+    type or with twice the precision of float64, and the sum is rounded once. So a
+    weighted average keeps the bits of values on which the ranks agree.
 
     The gradient is the same operation with transposed weights, whether ranks are
     neighbors by the topology or by this call: with ``w_ij`` and ``d_ij`` the weights

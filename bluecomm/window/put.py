@@ -33,6 +33,8 @@ def _win_put(
 ) -> Handle[bool]:
     """Leave ``dst_weights[j] * tensor`` with each out-neighbor ``j``.
 
+    The product is rounded to the tensor's type before it leaves this rank.
+
     The value replaces the one that this rank has left there before, atomically:
     neighbor ``j`` sees the old value or the new one. ``j`` does not have to call
     anything. When all values have arrived, ``tensor`` is multiplied by ``self_weight``
