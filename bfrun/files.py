@@ -1,4 +1,4 @@
-"""Writes files safely: on disks that may be full, in folders that others may write."""
+"""Writes files safely, on full disks and in folders that other users can write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of ``data``; a disk that is almost full takes only a part at a time.
+    """Write all of ``data``, in several calls if the disk takes only a part of it.
 
     Raises:
         OSError: The rest could not be written.
@@ -25,7 +25,9 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def create_file(path: str | Path, mode: int, folder: int | None = None) -> int:
-    """Return a descriptor of a new file; ``path`` may be relative to a folder's.
+    """Return a descriptor of a new file.
+
+    ``path`` may be relative to the descriptor ``folder``.
 
     Raises:
         OSError: It cannot be created, or something with this name exists.
@@ -34,10 +36,10 @@ def create_file(path: str | Path, mode: int, folder: int | None = None) -> int:
 
 
 def make_run_folder(parent: str) -> tuple[str, int]:
-    """Make a folder for one run, which only its owner can read, below ``parent``.
+    """Make a new folder for one run below ``parent``, which only its owner can read.
 
-    Whatever others plant in ``parent``, the folder is new, and the caller makes its
-    files relative to the descriptor.
+    The caller makes its files relative to the descriptor, so that nothing that others
+    plant in ``parent`` leads them elsewhere.
 
     Returns:
         The path of the folder, and its descriptor, which the caller closes.
@@ -45,7 +47,7 @@ def make_run_folder(parent: str) -> tuple[str, int]:
     Raises:
         OSError: It cannot be created, or ``parent`` is a symbolic link of another user.
     """
-    parent = os.path.normpath(parent)  # lstat follows a link that has a slash behind it
+    parent = os.path.normpath(parent)  # lstat follows a link with a slash behind
     Path(parent).mkdir(mode=0o700, parents=True, exist_ok=True)
     link = os.lstat(parent)
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid()):
@@ -57,9 +59,9 @@ def make_run_folder(parent: str) -> tuple[str, int]:
 
 
 def link_newest(folder: str, name: str) -> None:
-    """Let the symbolic link ``name`` next to ``folder`` point to it, if possible.
+    """Make the symbolic link ``name`` next to ``folder`` point to it, if possible.
 
-    Replaces an earlier link at once, and nothing that is no link.
+    Replaces an existing link atomically; leaves anything else alone.
     """
     parent, target = os.path.split(folder)
     link = os.path.join(parent, name)

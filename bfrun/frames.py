@@ -129,7 +129,7 @@ class RankSnapshot(Structure):
 
 
 class Beat(Frame, kind="beat", routes=(DRIVER_TO_AGENT, AGENT_TO_DRIVER)):
-    """Heartbeat, sent every second. ``--link-timeout`` limits the silence between."""
+    """Heartbeat, sent every second. ``--link-timeout`` limits the silence."""
 
 
 # From an agent to a rank, or to its driver
@@ -206,7 +206,7 @@ class RankCommand(Structure):
 
 
 class Start(Frame, kind="start", routes=(DRIVER_TO_AGENT,)):
-    """Starts ranks of one host. Many ranks come in several such frames.
+    """Starts ranks of one host; a host with many ranks gets several such frames.
 
     The agent removes variables whose names begin with one of ``foreign_prefixes``.
     """
@@ -284,7 +284,7 @@ class HostLimit(Structure):
 
     Attributes:
         name: Name of the limit, and how to look at it.
-        what: What it limits.
+        what: The limited resource.
         limit: Its value.
         used: How much of it is in use without any rank.
         per_rank: How much of it one rank needs at least.
@@ -435,7 +435,7 @@ class Goodbye(Frame, kind="goodbye", routes=(RANK_TO_DRIVER,)):
 
 
 class Failing(Frame, kind="failing", routes=(RANK_TO_DRIVER,)):
-    """An error ends the rank's program, and its process will exit with ``status``.
+    """An error has ended the rank's program; its process will exit with ``status``.
 
     ``deed`` is a phrase such as "raised KeyError"; ``peers`` are the lost ranks that
     the error names.

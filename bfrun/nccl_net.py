@@ -34,7 +34,8 @@ def new_key() -> str:
 def with_nccl_net(config: LaunchConfig, environ: Mapping[str, str]) -> LaunchConfig:
     """Return the settings with the plugin's variables, which ``-x`` overrides.
 
-    The job gets a new key and NCCL's reference count, unless the user has set them.
+    The job gets a new key and ``NCCL_NET_PLUGIN_REF_COUNT=1``, unless the user has set
+    these variables.
 
     Args:
         config: The settings.

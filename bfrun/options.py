@@ -1,4 +1,4 @@
-"""A parser of command lines that names the nearest option or value for a wrong one."""
+"""A command-line parser that suggests the nearest option or value for a wrong one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bfrun.wording import did_you_mean
 
 
 class OptionParser(argparse.ArgumentParser):
-    """As ``ArgumentParser``, with the nearest name in errors about unknown names."""
+    """An ``ArgumentParser`` that suggests the nearest name for an unknown one."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the error, with the nearest name if one is close, and exit with 2."""
+        """Print the error, with a similar name if there is one, and exit with 2."""
         super().error(self._wrong_value(message) + self._nearest(message))
 
     def _wrong_value(self, message: str) -> str:
-        """Name the values of an option of which each value is an option, too."""
+        """List the values of an option such as --encrypt, which has --encrypt=auth."""
         found = re.match(
             r"argument ([^/:]+)\S*: ignored explicit arg\S* '(.*)'", message
         )

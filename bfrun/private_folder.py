@@ -1,8 +1,8 @@
 """Private folders for sockets, which the next start removes if their owner was killed.
 
 A killed process cannot remove its folder. So each owner holds a lock on its folder,
-which the kernel frees with the process and its forks. Whoever makes a folder removes
-those of its user that nobody has locked.
+which the kernel frees when the process and its forks have ended. A process that makes
+a folder first removes its user's folders that nobody has locked.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -32,8 +32,8 @@ class PrivateFolder:
     """A new folder that only this user can enter.
 
     Args:
-        prefix: Beginning of its name. Every folder of this name must be locked by its
-            owner, because the others are removed.
+        prefix: Beginning of its name. Owners must lock every folder whose name begins
+            with it, because unlocked ones are removed.
 
     Attributes:
         path: Path of the folder.
@@ -44,7 +44,7 @@ class PrivateFolder:
         parent = folder if len(folder) <= _LONGEST_PARENT else "/tmp"
         remove_abandoned(parent, prefix)
         made = _make(parent, prefix)
-        # A process that removes abandoned folders may have found it before its lock.
+        # Another process may have removed the new folder before it was locked.
         while made is None:
             made = _make(parent, prefix)
         self.path, self._lock = made
@@ -76,7 +76,7 @@ def _make(parent: str, prefix: str) -> _Made:
             os.close(lock)
             return None
         except OSError:
-            # If folders cannot be locked (NFS), nobody ever finds one unlocked.
+            # If folders cannot be locked (NFS), no process removes any.
             pass
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(path), os.fstat(lock)):
@@ -86,7 +86,7 @@ def _make(parent: str, prefix: str) -> _Made:
 
 
 def _remove_if_abandoned(path: str) -> None:
-    """Remove a folder that is not locked, unless it has files of somebody else."""
+    """Remove a folder that is not locked, unless it has files of another kind."""
     lock = _open(path)
     try:
         status = os.fstat(lock)

@@ -1,6 +1,6 @@
 """Facts about one machine: cores, GPUs, addresses, and what an interpreter imports.
 
-The pre-flight asks for them on every host, agents and ``bluecomm`` on their own.
+Used by the pre-flight, by agents and by ``bluecomm``.
 
 Standard library only, Python 3.8.
 """

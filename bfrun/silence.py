@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-# What driver and agents allow each other beyond the link timeout of the job, because
-# their connection goes on later than the network heals: an SSH server repeats what was
-# lost at growing intervals.
+# Driver and agents wait this much longer than the link timeout of the job, because an
+# SSH connection resumes later than the network: its server retransmits at growing
+# intervals.
 MARGIN_S = 2.0
 
 

@@ -16,8 +16,8 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
     Args:
         name: The name that the user wrote.
-        known: Names that are right.
-        cutoff: How near a name must be, from 0 (any) to 1 (equal).
+        known: The valid names.
+        cutoff: How similar a name must be, from 0 (not at all) to 1 (equal).
     """
     close = difflib.get_close_matches(name, [*known], n=1, cutoff=cutoff)
     return f"; did you mean '{close[0]}'?" if close else ""

@@ -188,7 +188,7 @@ class Agent:
         self._handlers[type(frame)](frame)
 
     def _start(self, frame: Start) -> None:
-        """Queue ranks of this machine; each turn of the loop starts some."""
+        """Queue ranks of this machine; each turn of the loop starts a few of them."""
         self._job = frame
         self._connection.set_link_timeout(frame.link_timeout_s)
         self._starts.add(frame)
@@ -206,7 +206,7 @@ class Agent:
             self._stdin = StdinFeed(rank, self._selector, self._stdin_taken)
 
     def _drop_starts(self) -> None:
-        """Start no more ranks, because the job ends."""
+        """Drop the ranks that have not been started, because the job ends."""
         for rank in self._starts.drop():
             error = "the job ended before its turn came"
             self._connection.send(RankNotStarted(rank=rank, error=error))

@@ -17,7 +17,7 @@ from bfrun.errors import ProtocolError
 from bfrun.frames import DRIVER_TO_AGENT, Beat, Frame, Resume, Suspend, decode
 from bfrun.silence import MARGIN_S, SilenceTimer
 
-# Before the first ranks, which come with the limit of the job.
+# Limit until the first ``start`` frame arrives with the limit of the job.
 _START_LIMIT_S = 30.0
 BEAT_EVERY_S = 1.0
 LIVE_BEAT = b"."

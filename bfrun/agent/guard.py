@@ -66,8 +66,8 @@ def _make_folder() -> PrivateFolder:
         return PrivateFolder("bfrun-job-")
     except OSError as error:
         sys.exit(
-            f"bfrun's agent: its folder for sockets cannot be made: {error}; free "
-            "space on this host, or name another folder with TMPDIR"
+            f"bfrun's agent cannot make a folder for its sockets: {error}; free "
+            "space on this host, or set TMPDIR to another folder"
         )
 
 

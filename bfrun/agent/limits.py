@@ -1,7 +1,7 @@
 """Limits of this machine on the number of ranks, found before the first rank starts.
 
-Each rank is at least one process, and the agent has three descriptors for it: two pipes
-and a socket. The agent cannot know what ranks need beyond that, such as memory.
+Each rank is at least one process, and the agent opens three descriptors for it: two
+pipes and a socket. The agent cannot know what else ranks need, such as memory.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -16,7 +16,7 @@ from typing import Iterator, List  # noqa: UP035
 from bfrun.frames import HostLimit
 
 _FDS_PER_RANK = 3
-# Descriptors that the agent opens for a moment, and threads of its own.
+# Descriptors that the agent opens briefly, and its own threads.
 _SPARE = 32
 # Capabilities that free a process from RLIMIT_NPROC.
 _CAP_SYS_ADMIN, _CAP_SYS_RESOURCE = 21, 24

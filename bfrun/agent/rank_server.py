@@ -77,12 +77,12 @@ class RankServer:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def send(self, ranks: Iterable[int], message: Mapping[str, Any]) -> None:
-        """Queue a message for the processes that speak for ``ranks``, where they do."""
+        """Queue a message for those of ``ranks`` that are connected."""
         data: bytes | None = None
         for rank in ranks:
             connection = self._by_rank.get(rank)
             if connection is not None:
-                # Encoded once: the end of each rank is told to all others.
+                # Encoded once, because some messages go to a thousand ranks.
                 data = encode(message) if data is None else data
                 connection.queue.put_encoded(data)
                 self._flush(connection)

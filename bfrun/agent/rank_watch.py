@@ -40,14 +40,15 @@ class RankWatch:
 
     @property
     def holds(self) -> bool:
-        """Whether the driver may have yet to be told of the end of a rank."""
+        """Whether a rank may have ended that the driver has not been told of."""
         return bool(self._exited) or self._skipped
 
     def poll(self) -> list[RankProcess]:
         """Return the ranks that have ended since the last call. Call it often.
 
-        It asks the kernel about each rank, which takes a millisecond for a thousand. So
-        it leaves out calls that follow too soon, to use at most a tenth of the time.
+        It asks the kernel about each rank, which takes a millisecond for a thousand
+        ranks. A call too soon after the last one returns nothing, so that polling uses
+        at most a tenth of the time.
         """
         now = time.monotonic()
         self._skipped = now < self._poll_at

@@ -1,7 +1,7 @@
 """Starts the ranks of one machine, a few at a time.
 
 Starting a thousand processes takes many seconds on a busy machine. The agent's loop
-must send heartbeats in the meantime, so each turn starts ranks only for a moment.
+must send heartbeats in the meantime, so each turn starts ranks for a short time only.
 
 Part of the agent: standard library only, Python 3.8.
 """
@@ -23,7 +23,7 @@ class StartQueue:
     """The ranks that are yet to be started.
 
     Args:
-        socket_path: The agent's socket, which the ranks are told.
+        socket_path: The agent's socket, to which the ranks connect.
         file_limit: Soft limit on the open files of a rank.
         on_started: Called with each rank, and None or why it could not be started.
         clock: Seconds on a clock that never goes back.
@@ -59,7 +59,7 @@ class StartQueue:
         self._waiting.extend(frame.processes)
 
     def step(self) -> None:
-        """Start ranks in order, for a moment, at least one."""
+        """Start ranks in order for a short time, but at least one."""
         until = self._clock() + _TURN_S
         while self._waiting:
             spec = self._waiting.popleft()

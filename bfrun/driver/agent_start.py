@@ -18,9 +18,9 @@ from bfrun.hosts import Host
 from bfrun.launch.base import Launcher
 from bfrun.output.streams import remark
 
-# Other hosts may still report their errors for this long after the first error.
+# After the first error, other hosts may report theirs for this long.
 _MORE_ERRORS_S = 5.0
-# After this long, the user is told which hosts are awaited.
+# After this long, the user is told which hosts have not answered.
 _TELL_AFTER_S = 10.0
 _LOOK_S = 0.1
 _BACKLOG_LOOK_S = 0.005
@@ -46,8 +46,8 @@ def start_agents(
 ) -> list[AgentSession]:
     """Start an agent on every host.
 
-    Hosts may take different times, up to ``--start-timeout``. Agents that are ready get
-    heartbeats while others are awaited.
+    Each host may take up to ``--start-timeout``. Agents that are ready get heartbeats
+    until the others are.
 
     Returns:
         The sessions in the order of the hosts, all ready.
@@ -123,7 +123,7 @@ class _Start:
 
     @property
     def failed(self) -> bool:
-        """Whether the agent will not start any more."""
+        """Whether the agent has failed to start."""
         return self.error is not None or bool(self.session and self.session.lost)
 
     def step(self) -> None:
@@ -171,7 +171,7 @@ def _await_ready(
         if failed:
             deadline = min(deadline, now + _MORE_ERRORS_S)
         if not waiting or now > deadline:
-            # Hosts that had no more time to answer are not to blame.
+            # The other hosts had no time to answer, so they are not to blame.
             return [start.text() for start in failed or waiting]
         if now > tell_at:
             tell_at = math.inf

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from bfrun.config import LaunchConfig
 
-# input() at the end of its input, and the debugger.
+# Raised by input() at the end of its input, and by the debugger.
 _NO_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
 _NO_BLUECOMM = "ModuleNotFoundError: No module named 'bluecomm'"
 
@@ -33,14 +33,14 @@ def hint_of(config: LaunchConfig, rank: int, tail: Sequence[str]) -> str:
 def _about_input(config: LaunchConfig, rank: int) -> str:
     if rank != 0:
         return (
-            "it read its standard input, which is empty: only rank 0 can have one "
-            "(--stdin), for input() and the debugger"
+            "it read its standard input, which is empty; only rank 0 can have input: "
+            "start bfrun with --stdin, and call input() and the debugger on rank 0"
         )
     if config.stdin:
         return ""
     return (
-        "it read its standard input, which is empty; --stdin passes that of bfrun to "
-        "rank 0, for input() and the debugger"
+        "it read its standard input, which is empty; start bfrun with --stdin to pass "
+        "bfrun's input to rank 0, for input() and the debugger"
     )
 
 
@@ -51,6 +51,6 @@ def _about_python(command: Sequence[str]) -> str:
     if not is_python or is_own or importlib.util.find_spec("bluecomm") is None:
         return ""
     return (
-        f"'{command[0]}' is {program}, which has no bluecomm, but the interpreter of "
-        f"bfrun has: start {sys.executable}, or activate its environment"
+        f"'{command[0]}' is {program}, in which bluecomm is not installed; start "
+        f"{sys.executable}, which has it, or activate its environment"
     )

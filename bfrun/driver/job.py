@@ -207,7 +207,7 @@ class Job:
             self._router.to_agents(EndRanks())
 
     def _tell_survivors(self) -> None:
-        """Say why the ranks that have not failed themselves are ended."""
+        """Print and log why the ranks that have not failed are ended."""
         first = first_failure(self.membership.failures, {})
         survivors = self.membership.survivors
         if first is not None and survivors:
@@ -238,7 +238,7 @@ class Job:
         lost_until = time.monotonic() + _GUARD_LIMIT_S
         ended_until = time.monotonic() + _EXIT_LIMIT_S
         for session in self._sessions:
-            # The guard of a silent host has had its time, but cannot be heard.
+            # A silent host cannot report the end of its guard, so do not wait for it.
             until = ended_until if session.ended else lost_until
             left_s = 0.0 if session.silent else until - time.monotonic()
             is_gone = session.connection.wait(max(0.0, left_s)) is not None

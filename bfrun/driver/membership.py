@@ -55,7 +55,7 @@ class Failure:
         exit_code: Exit code of the job if this is the first failure.
         at_s: Seconds since the start of the job.
         hint: Evidence of a deeper cause, such as the out-of-memory killer.
-        told: Whether the rank itself has told of it, before its process ended.
+        told: Whether the rank itself reported the failure before its process ended.
         peers: Lost ranks that the rank's error names.
     """
 
@@ -161,7 +161,7 @@ class Membership:
         return self._lost(member, cause, text, code, oom)
 
     def _complete(self, rank: int, what: str, code: int) -> None:
-        """Add the exit status to a failure of which the rank has told beforehand."""
+        """Add the exit status to a failure that the rank itself reported."""
         for index, known in enumerate(self.failures):
             is_news = known.told and known.exit_code != code and not self.ending
             if known.rank == rank and is_news:
@@ -169,7 +169,7 @@ class Membership:
                 self.failures[index] = replace(known, text=text, exit_code=code)
 
     def left_early(self) -> dict[int, str]:
-        """Return ranks that ended without failing, with a text that says so."""
+        """Return the ranks that ended without failing, with a text about each end."""
         failed = {failure.rank for failure in self.failures}
         return {
             rank: f"{_describe(member)} "

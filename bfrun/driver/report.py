@@ -116,7 +116,7 @@ def make_verdict(
 
 
 def _blame(first: Failure, left_early: Mapping[int, str]) -> str:
-    """Return the failure, or which rank caused it by leaving before the others."""
+    """Return the failure, or the early end of the rank that caused it."""
     for peer in first.peers:
         if peer in left_early:
             return f"{left_early[peer]} while rank {first.rank} still needed it"

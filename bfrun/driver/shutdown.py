@@ -7,15 +7,15 @@ import math
 
 # Seconds in which the survivors of a failure may raise their own errors and exit.
 GRACE_S = 2.0
-# Seconds in which a rank that has told of its error may run its exit handlers.
+# Seconds in which a rank that has reported its error may run its exit handlers.
 EXIT_S = 10.0
 # Seconds from SIGTERM to SIGKILL, after a failure and after a signal of the user.
 TERM_S = 2.0
 USER_TERM_S = 4.0
 # Seconds that a job waits for somebody to read its output after the user has ended it.
 UNREAD_S = 3.0
-# Limit of grace and SIGTERM together, from the failure itself, not its discovery. A
-# silent host has failed when the link timeout has passed.
+# Limit of grace and SIGTERM together, counted from the failure, not its discovery. A
+# silent host fails when the link timeout has passed.
 _ALL_S = 5.2
 
 
@@ -64,7 +64,7 @@ class Shutdown:
             self._term_s = min(TERM_S, half)
 
     def expect(self, rank: int, now: float) -> None:
-        """Note that a rank has told of its failure, and that its process will end."""
+        """Note that a rank has reported its failure, and that its process will end."""
         if self._phase is _Phase.RUNNING:
             self._phase = _Phase.GRACE
             self._expected = rank

@@ -1,4 +1,4 @@
-"""Makes the frames that tell an agent which ranks to start. Pure."""
+"""Makes the frames that tell an agent which ranks to start."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from bfrun.env import FOREIGN_PREFIXES
 from bfrun.frames import RankCommand, Start, Welcome
 from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
 
-# One frame of a thousand ranks could exceed the limit of a frame, because each rank has
-# its own copy of the environment.
+# A frame for a thousand ranks could be too long, because it has a copy of the
+# environment for each rank.
 _RANKS_PER_FRAME = 32
 
 
@@ -59,7 +59,7 @@ def start_frames(
             rank=spec.rank,
             argv=list(spec.command),
             cwd=spec.cwd,
-            # Without buffers, because a rank that is killed loses what is in them.
+            # A killed rank would lose the output in Python's buffers.
             env={"PYTHONUNBUFFERED": "1", **master, **spec.environment},
             cpus=list(spec.cpus),
             stdin=config.stdin and spec.rank == 0,

@@ -14,7 +14,7 @@ _LOOK_S = 0.01
 
 
 def suspend(sessions: Sequence[AgentSession]) -> None:
-    """Stop this process, after telling the agents that it is not lost.
+    """Tell the agents that this process is not lost, then stop it.
 
     Returns after the process is resumed.
     """

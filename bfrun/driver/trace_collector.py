@@ -74,8 +74,8 @@ class TraceCollector:
     def take(self, frame: TracePiece) -> None:
         """Store a piece of the trace of a rank.
 
-        After the first piece that cannot be stored, it drops all others, and ``finish``
-        says so.
+        If a piece cannot be stored, all later pieces are dropped, and ``finish``
+        reports the error.
         """
         self.heard_at = time.monotonic()
         rank = frame.rank
@@ -155,7 +155,7 @@ def _temporary_file() -> FileIO:
 def _unstored_text(error: OSError) -> str:
     return (
         f"traces could not be stored in '{tempfile.gettempdir()}': {error.strerror}; "
-        "free space there, or name another folder with TMPDIR"
+        "free space there, or set TMPDIR to another folder"
     )
 
 

@@ -19,8 +19,8 @@ class LocalConnection(ProcessConnection):
     """Pipes to a child process."""
 
     def __init__(self, argv: Sequence[str]) -> None:
-        # A file, so that the program never waits for somebody to read its errors. In
-        # memory, because a full disk must not end the agent.
+        # A file, not a pipe, so that the program never waits for a reader of its
+        # errors; in memory, because a full disk must not end the agent.
         self._errors = os.fdopen(os.memfd_create("bfrun-errors"), "rb")
         try:
             self._process = subprocess.Popen(

@@ -133,13 +133,14 @@ class SshConnection:
 
 
 def _resume_soon(link: Any) -> None:
-    """Let a connection go on within a second of the end of a cut of the network.
+    """Make a connection resume within a second after a cut network heals.
 
-    TCP repeats what was lost at intervals that double, up to two minutes, and fewer
-    times if they are limited; its end is the business of the heartbeats.
+    By default, TCP doubles the interval between retransmissions, up to two minutes.
+    Shorter intervals would also end the connection sooner, so its timeout is raised to
+    a day: the heartbeats decide when a peer is lost.
 
     Args:
-        link: A socket, or a channel through another host, which is left as it is.
+        link: A socket, or a channel through another host, which stays as it is.
     """
     if isinstance(link, socket.socket):
         with contextlib.suppress(OSError):  # Linux before 6.15

@@ -163,7 +163,7 @@ class MpiJob:
                 self._show(b"bfrun: mpirun has split the report of a rank\n")
 
     def _show(self, data: bytes) -> None:
-        # The job goes on if nobody reads its errors or their disk is full.
+        # The job continues if stderr is closed or its disk is full.
         with contextlib.suppress(OSError):
             sys.stderr.buffer.write(data)
             sys.stderr.buffer.flush()

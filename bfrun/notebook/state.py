@@ -73,8 +73,7 @@ class HeldState:
         """Write the state of the job for others.
 
         Raises:
-            LaunchError: The file cannot be written, so no other process can find the
-                job.
+            LaunchError: The file cannot be written.
         """
         job = JobState(os.getpid(), socket.gethostname(), ranks, serving)
         data = json.dumps(dataclasses.asdict(job)).encode("ascii")

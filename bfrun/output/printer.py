@@ -110,8 +110,8 @@ class Printer:
     def say(self, text: str, ranks: Sequence[int] = ()) -> None:
         """Queue a remark of bfrun itself, of one or more lines.
 
-        A remark to some ranks is shown once with their prefix, and goes into the log of
-        each.
+        A remark to some ranks is shown once, with their prefix, and is written to the
+        log of each of them.
         """
         self._fed += 1
         self._queue.put(_Remark(text, ranks))
@@ -150,8 +150,8 @@ class Printer:
             try:
                 self._show_all(items, closing)
             except Exception:
-                # The ranks must go on: without the reports below, they would block on
-                # their output for ever.
+                # Without the reports below, the ranks would block on their output
+                # forever.
                 self._tell_defect()
             for item in items:
                 if isinstance(item, tuple):

@@ -23,9 +23,9 @@ def remark(text: str) -> None:
 
 @contextlib.contextmanager
 def whole_stdout() -> Iterator[None]:
-    """Make sure that stdout takes everything that the block prints.
+    """Raise unless everything that the block prints reaches stdout.
 
-    A reader that has closed its end has read enough, which is no error.
+    A reader that closes its end of a pipe is not an error.
 
     Raises:
         LaunchError: stdout cannot be written.
@@ -44,8 +44,8 @@ def whole_stdout() -> Iterator[None]:
 def discard_unwritten(stream: TextIO | None) -> None:
     """Drop what a stream could not write, so that the interpreter exits silently.
 
-    Call it last. Without it, the interpreter tries once more to write the rest, fails,
-    and replaces the exit code by 120.
+    Call it last. Otherwise the interpreter tries again to write the rest, fails, and
+    exits with 120.
     """
     if stream is None:
         return
@@ -64,7 +64,7 @@ def takes_text(stream: TextIO) -> bool:
     try:
         poll.register(stream.fileno(), select.POLLOUT)
     except (OSError, ValueError):
-        return True  # not a file of the operating system, so it does not block
+        return True  # not an operating-system file, so it does not block
     return bool(poll.poll(0))
 
 

@@ -10,15 +10,15 @@ from typing import TextIO
 from bfrun.output.streams import target_of
 
 _ERASE_LINE = "\r\x1b[K"
-# Nobody reads a closed pipe, or a terminal that has gone.
+# The errors of writes to a closed pipe, and to a closed terminal.
 _UNREAD = (errno.EPIPE, errno.EIO)
 
 
 class Terminal:
     """Two streams, which may share one screen.
 
-    A stream that cannot be written (a file on a full disk) is given up: the other one
-    gets one warning, and later text of that stream is dropped.
+    If a stream cannot be written (a file on a full disk), its text is dropped from then
+    on, and the other stream gets one warning.
 
     Args:
         out: Stream for the ranks' stdout; None if bfrun was started without one.

@@ -18,7 +18,7 @@ from bfrun.launch.bootstrap import agent_archive
 
 # Seconds in which a probe must exit after it has closed its output.
 _END_S = 5.0
-# The probe of a driver that is gone ends this long after the limit of an answer.
+# If the driver is lost, the probe ends this long after the limit of an answer.
 _SPARE_S = 60
 
 # Runs the first interpreter that exists.

@@ -29,7 +29,7 @@ from typing import Any, Dict, Union  # noqa: UP035
 
 DIAL_S = 3.0
 CALL_S = 3.0
-# With more callers at once, the one that has taken longest makes room.
+# When more are connected at once, the oldest caller is dropped.
 MAX_CALLERS = 128
 
 _MAGIC = b"blueprb1"
@@ -54,7 +54,7 @@ class ProbeListener:
         self._name = name
         self._key = key
         self._selector = selectors.DefaultSelector()
-        # In the order of their arrival, each with its first bytes and its deadline.
+        # The bytes received from each caller, and its deadline, in order of arrival.
         self._heard: Dict[socket.socket, bytes] = {}  # noqa: UP006
         self._deadlines: Dict[socket.socket, float] = {}  # noqa: UP006
         self.ports: Dict[str, Union[int, str]] = {}  # noqa: UP006, UP007
@@ -77,7 +77,7 @@ class ProbeListener:
     def _serve(self) -> None:
         while True:
             for key, _ in self._selector.select(0.25):
-                # A caller may have had to make room for one of an earlier event.
+                # An earlier event of this list may have dropped the caller.
                 if key.fd in self._selector.get_map():
                     key.data(key.fileobj)
             now = time.monotonic()

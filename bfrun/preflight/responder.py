@@ -17,7 +17,7 @@ from typing import Any, Dict  # noqa: UP035
 from bfrun.preflight.reach import ProbeListener, dial
 from bfrun.probe import machine_facts
 
-# Seconds until the first question must have come.
+# Seconds within which the first question must arrive.
 _FIRST_S = 120
 
 

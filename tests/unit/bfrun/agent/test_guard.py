@@ -10,5 +10,5 @@ def test_a_folder_that_cannot_be_made(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile, "mkdtemp", fail)
-    with pytest.raises(SystemExit, match=r"No space left .* name another folder with"):
+    with pytest.raises(SystemExit, match=r"No space left .* set TMPDIR to another"):
         guard._make_folder()

@@ -17,9 +17,9 @@ def hint(tail, *command, rank=0, stdin=False):
 
 @pytest.mark.parametrize("tail", [EOF, ["bdb.BdbQuit"]])
 def test_a_rank_that_reads_its_empty_input(tail):
-    assert "--stdin passes that of bfrun to rank 0" in hint(tail)
-    assert "only rank 0 can have one (--stdin)" in hint(tail, rank=1)
-    # Its input has ended, which is its own affair.
+    assert "start bfrun with --stdin to pass bfrun's input to rank 0" in hint(tail)
+    assert "only rank 0 can have input: start bfrun with --stdin" in hint(tail, rank=1)
+    # The rank has read its input to the end, for which there is no remedy.
     assert hint(tail, stdin=True) == ""
 
 
@@ -35,8 +35,8 @@ def test_an_interpreter_without_bluecomm(tmp_path, monkeypatch):
     python.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert hint(NO_MODULE, "python", "x.py") == (
-        f"'python' is {python}, which has no bluecomm, but the interpreter of bfrun "
-        f"has: start {sys.executable}, or activate its environment"
+        f"'python' is {python}, in which bluecomm is not installed; start "
+        f"{sys.executable}, which has it, or activate its environment"
     )
     assert hint(NO_MODULE, sys.executable, "x.py") == ""
     assert hint(NO_MODULE, "sh", "x.sh") == ""
