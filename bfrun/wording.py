@@ -1,14 +1,33 @@
-"""Numbers, nouns and names in texts for the user."""
+"""Numbers, nouns, names and ranks in texts for the user."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
     """Return a number and its noun, such as ``1 rank`` or ``2 ranks``."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def format_ranks(ranks: Sequence[int], *, noun: bool = False) -> str:
+    """Return ranks as people write them, such as ``0-3, 7``.
+
+    Args:
+        ranks: The ranks.
+        noun: Whether to write ``rank`` or ``ranks`` before them.
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    if not noun:
+        return text
+    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from bfrun.channel import MAX_FRAME_NBYTES
 from bfrun.frames import Frame, RecordList, RecordsMissing
+from bfrun.wording import format_ranks
 
 # All records travel in one frame, which holds more than the records.
 MAX_TABLE_NBYTES = MAX_FRAME_NBYTES - (1 << 20)
@@ -80,9 +81,11 @@ class RecordTable:
         return [r for r in range(self._world_size) if r not in current.records]
 
     def _absent(self, current: _Round, why: str) -> str:
+        absent = format_ranks(self._missing(current), noun=True)
+        present = format_ranks([*current.records], noun=True)
         return (
-            f"init: {_ranks(self._missing(current))} did not call bluecomm.init {why} "
-            f"({_ranks(sorted(current.records))} did). Every rank must call it; "
+            f"init: {absent} did not call bluecomm.init {why} "
+            f"({present} did). Every rank must call it; "
             "--start-timeout sets the limit"
         )
 
@@ -97,7 +100,3 @@ def _too_large(nbytes: int) -> str:
         f"init: the records of the ranks have {nbytes} bytes together, but at most "
         f"{MAX_TABLE_NBYTES} are allowed"
     )
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

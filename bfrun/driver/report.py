@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bfrun.driver.membership import Failure, first_failure
-from bfrun.output.ranges import format_ranks
-from bfrun.wording import count
+from bfrun.wording import count, format_ranks
 
 
 @dataclass(frozen=True)

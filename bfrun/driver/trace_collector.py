@@ -15,10 +15,9 @@ from pathlib import Path
 from bfrun.errors import LaunchError
 from bfrun.files import write_all
 from bfrun.frames import ClockReading, ReadClock, TracePiece
-from bfrun.output.ranges import format_ranks
 from bfrun.trace.clock import ClockEstimate
 from bfrun.trace.merge import Source, merge_file
-from bfrun.wording import count
+from bfrun.wording import count, format_ranks
 
 # Clocks are compared often at first, so that a short job has a good estimate, and less
 # often later, because they drift.

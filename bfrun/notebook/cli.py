@@ -17,9 +17,8 @@ from bfrun.notebook.driver import serve
 from bfrun.notebook.interrupt import interrupt_hanged_processes
 from bfrun.notebook.profile import Profile
 from bfrun.options import OptionParser
-from bfrun.output.ranges import format_ranks
 from bfrun.output.streams import remark
-from bfrun.wording import count
+from bfrun.wording import count, format_ranks
 
 _EXAMPLES = """examples:
   ibfrun start -np 4

@@ -22,8 +22,8 @@ from typing import TextIO
 from bfrun.output.folding import TracebackFolder
 from bfrun.output.lines import LineCutter
 from bfrun.output.logs import LogFiles
-from bfrun.output.ranges import format_ranks
 from bfrun.output.terminal import Terminal
+from bfrun.wording import format_ranks
 
 TAIL_LINES = 20
 _LOOK_S = 0.1

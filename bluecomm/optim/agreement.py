@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from bfrun.wording import count, format_ranks
 from bluecomm.errors import MismatchError
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.objects import allgather_object
@@ -66,7 +67,7 @@ def check_agreement(
     what = "; ".join(differences[:_SHOWN])
     more = len(differences[_SHOWN:])
     if more:
-        what += f"; and {more} more difference{'s' if more > 1 else ''}"
+        what += f"; and {count(more, 'more difference')}"
     raise MismatchError.describe(
         what,
         operation=operation,
@@ -89,7 +90,10 @@ def _differences(comm: Communicator, of_members: Sequence[Facts]) -> list[str]:
         for rank, facts in zip(comm.ranks, of_members, strict=True):
             ranks_of.setdefault(facts.get(key, "missing"), []).append(rank)
         if len(ranks_of) > 1:
-            parts = [f"{value} on {_ranks(ranks)}" for value, ranks in ranks_of.items()]
+            parts = [
+                f"{value} on {format_ranks(ranks, noun=True)}"
+                for value, ranks in ranks_of.items()
+            ]
             differences.append(f"{key} is {', but '.join(parts)}")
     return differences
 
@@ -105,7 +109,3 @@ def _first_difference(comm: Communicator, of_members: Sequence[Sequence[str]]) -
     pairs = itertools.zip_longest(first, texts, fillvalue="nothing")
     ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
     return f"rank {comm.ranks[0]} has {ours}, but rank {rank} has {theirs}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {list(ranks)}"

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
+from bfrun.wording import format_ranks
 from bluecomm.errors import MismatchError
 from bluecomm.ops.allreduce import allreduce_nonblocking_
 from bluecomm.ops.forms import NONBLOCKING
@@ -133,7 +134,8 @@ class SparseGradients:
                 kinds.setdefault((word, len(share.indices)), []).append(rank)
         if len(kinds) > 1:
             parts = [
-                f"{word}{f' in {dims} dimensions' if dims else ''} on ranks {ranks}"
+                f"{word}{f' in {dims} dimensions' if dims else ''} on "
+                f"{format_ranks(ranks, noun=True)}"
                 for (word, dims), ranks in sorted(kinds.items())
             ]
             raise MismatchError.describe(

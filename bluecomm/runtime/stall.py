@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from bfrun.wording import count, format_ranks
+
 if TYPE_CHECKING:
     from bfrun.frames import OutstandingOperation, StallTable
     from bluecomm._native import PendingRequest
@@ -184,7 +186,7 @@ class StallReport:
         if self.received_bytes < self.expected_bytes:
             head += f" (received {self.received_bytes} of {self.expected_bytes} bytes)"
         if self.others:
-            head += f"; so have {self.others} more operations"
+            head += f"; so have {count(self.others, 'more operation')}"
         shown = [self.states[rank] for rank in sorted(self.states)]
         return "\n".join([head, *(str(state) for state in shown)])
 
@@ -197,16 +199,15 @@ def _describe(operations: Sequence[OutstandingOperation]) -> str:
         alike.setdefault((one.kind, one.name, awaited), []).append(one)
     parts = []
     for (kind, name, awaited), members in list(alike.items())[:_SHOWN]:
-        count = f"{len(members)} times " if len(members) > 1 else ""
+        times = f"{len(members)} times " if len(members) > 1 else ""
         age_s = max(one.age_s for one in members)
-        parts.append(f"{count}{kind} {name!r} for {age_s:.0f} s (waits for {awaited})")
+        parts.append(f"{times}{kind} {name!r} for {age_s:.0f} s (waits for {awaited})")
     hidden = sum(len(members) for members in list(alike.values())[_SHOWN:])
-    return ", ".join(parts) + (f", and {hidden} more operations" if hidden else "")
+    return ", ".join(parts) + (
+        f", and {count(hidden, 'more operation')}" if hidden else ""
+    )
 
 
 def _awaited(ranks: Any, wish: str) -> str:
-    return f"{_ranks(ranks)} {wish}" if wish else _ranks(ranks)
-
-
-def _ranks(ranks: Any) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+    text = format_ranks(ranks, noun=True)
+    return f"{text} {wish}" if wish else text

@@ -167,10 +167,10 @@ def test_the_warning_says_what_each_rank_does(tmp_path):
         assert job.out.count("done") == 3
         table = job.err[job.err.index("bluecomm WARNING: allreduce 'x'") :]
         where = r"on localhost \(pid \d+, running, CPU last used \d+ s ago\)"
-        waits = r"has waited \d+ s for ranks 1, 2 \(received 0 of 32 bytes\)"
+        waits = r"has waited \d+ s for ranks 1-2 \(received 0 of 32 bytes\)"
         assert re.match(rf"bluecomm WARNING: allreduce 'x' on rank 0 {waits}", table)
-        x = r"allreduce 'x' for \d+ s \(waits for ranks 1, 2\)"
-        y = r"allreduce 'y' for \d+ s \(waits for ranks 0, 1\)"
+        x = r"allreduce 'x' for \d+ s \(waits for ranks 1-2\)"
+        y = r"allreduce 'y' for \d+ s \(waits for ranks 0-1\)"
         assert re.search(rf"rank 0 {where}: {x}", table)
         assert re.search(rf"rank 1 {where}: in no operation", table)
         assert re.search(rf"rank 2 {where}: {y}", table)

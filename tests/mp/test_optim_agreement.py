@@ -35,12 +35,12 @@ CALLS = {
 }
 TEXTS = {
     "shape": (
-        r"'0.bias' is torch.float32 of shape \(3,\) on ranks \[0, 2\], but "
+        r"'0.bias' is torch.float32 of shape \(3,\) on ranks 0, 2, but "
         r"torch.float32 of shape \(4,\) on rank 1"
     ),
-    "dtype": r"'0.weight' is torch.float32 of .* ranks \[0, 2\], but torch.float64 of",
+    "dtype": r"'0.weight' is torch.float32 of .* ranks 0, 2, but torch.float64 of",
     "missing": r"'0.bias' is torch.float32 of shape \(3,\) .*, but missing on rank 1\.",
-    "many": r"'1.\d.\w+' is missing on ranks \[0, 2\], but .*; and 1 more difference",
+    "many": r"'1.\d.\w+' is missing on ranks 0, 2, but .*; and 1 more difference",
 }
 
 

@@ -256,11 +256,11 @@ def wrap_another(what, algorithm):
 @pytest.mark.parametrize(
     ("what", "text"),
     [
-        ("shape", r"'bias' is .* \(3,\) on ranks \[0, 2\], but .* \(4,\) on rank 1; "),
-        ("frozen", r"'bias' is .* \(3,\) on ranks \[0, 2\], but missing on rank 1"),
+        ("shape", r"'bias' is .* \(3,\) on ranks 0, 2, but .* \(4,\) on rank 1; "),
+        ("frozen", r"'bias' is .* \(3,\) on ranks 0, 2, but missing on rank 1"),
         (
             "options",
-            r"communication is 1 on ranks \[0, 2\], but 2 on rank 1\. All ranks",
+            r"communication is 1 on ranks 0, 2, but 2 on rank 1\. All ranks",
         ),
     ],
 )

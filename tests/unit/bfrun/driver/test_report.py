@@ -1,9 +1,5 @@
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from bfrun.driver.membership import Failure
-from bfrun.driver.report import Leftovers, format_ranks, make_verdict
+from bfrun.driver.report import Leftovers, make_verdict
 
 CLEAN = Leftovers(2, {"a": 0, "b": 0})
 
@@ -81,22 +77,6 @@ def test_an_interrupted_job_returns_the_signals_code():
     result = verdict(interrupted_by="SIGINT", interrupted_code=130)
     assert result.exit_code == 130
     assert result.report == "bfrun: ended by SIGINT; 0 processes left on 2 hosts"
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text"), [([3], "3"), ([2, 0, 1, 7], "0-2, 7"), ([1, 3, 4], "1, 3-4")]
-)
-def test_ranks_are_written_as_people_do(ranks, text):
-    assert format_ranks(ranks) == text
-
-
-@given(st.sets(st.integers(0, 40), min_size=1))
-def test_written_ranks_mean_the_same_ranks(ranks):
-    found = set()
-    for part in format_ranks(list(ranks)).split(", "):
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    assert found == ranks
 
 
 def test_a_rank_that_left_early_is_blamed():
