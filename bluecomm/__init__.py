@@ -9,9 +9,9 @@
         optimizer, model, algorithm="neighbor_allreduce"
     )
 
-Scripts written for BlueFog (``import bluefog.torch as bf``) run with this import, or
-with ``bluecomm.torch``, instead of theirs; scripts written for Horovod (``import
-horovod.torch as hvd``) with ``import bluecomm.compat.horovod as hvd``.
+In scripts written for BlueFog, replace ``import bluefog.torch as bf`` by this import or
+by ``import bluecomm.torch as bf``. In scripts written for Horovod, replace ``import
+horovod.torch as hvd`` by ``import bluecomm.compat.horovod as hvd``.
 """
 
 # Each module lists its public names in `__all__`, and a star import re-exports them.

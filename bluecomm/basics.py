@@ -43,8 +43,8 @@ def init(
 
     Until ``shutdown``, ``sys.excepthook``, ``threading.excepthook`` and ``sys.exit``
     are wrapped. Under bfrun, the peers learn at once of an uncaught exception or a
-    ``sys.exit(n)`` that ends this rank's program, and their errors name it. An
-    uncaught exception in another thread than the main one warns on all ranks.
+    ``sys.exit(n)`` that ends this rank's program, and their errors name it. If an
+    uncaught exception ends a thread other than the main one, all ranks log a warning.
 
     Args:
         topology_fn: Function that returns the topology for a number of ranks. It must
@@ -72,7 +72,7 @@ def shutdown() -> None:
 
     Outstanding operations fail with ``ShutdownError``. While windows exist, this rank
     first serves them until all ranks have called ``shutdown`` or ended their scripts,
-    or one is lost. It does nothing if this process is not connected.
+    or one is lost. ``shutdown`` does nothing if this process is not connected.
     """
     current_process().shutdown()
 

@@ -113,14 +113,14 @@ class Config:
     )
     encryption: Literal["off", "auth", "full"] = _setting(
         "off",
-        "Protection of messages over TCP: off; auth, so that no byte can be changed; "
-        "or full, so that nobody can read them either. The same on all ranks; see "
-        "security.md. Flag: --encrypt.",
+        "Protection of messages over TCP: off; auth, against changes; or full, against "
+        "changes and readers. It must be the same on all ranks; see security.md. Flag: "
+        "--encrypt.",
     )
     link_timeout_s: float = _setting(
         30.0,
-        "Seconds that a TCP link may carry nothing before it is lost. One that heals "
-        "earlier goes on. Flag: --link-timeout.",
+        "Seconds that a TCP link may carry nothing before it is lost. A link that "
+        "heals earlier goes on. Flag: --link-timeout.",
         minimum=1.0,
     )
     eager_bytes: int = _setting(
@@ -137,8 +137,8 @@ class Config:
     timeline: str | None = _setting(
         None,
         "Prefix of the timelines: each rank writes its own to PREFIX<rank>.json. bfrun "
-        "--timeline-filename makes one file for all ranks. DYNAMIC: start_timeline and "
-        "stop_timeline make files.",
+        "--timeline-filename makes one file for all ranks. With DYNAMIC, "
+        "start_timeline and stop_timeline make files.",
     )
     timeline_bytes: int = _setting(
         8 * _MIB,

@@ -1,4 +1,4 @@
-"""Tells many curves of one plot apart."""
+"""Colours that tell many curves of one plot apart."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ def joint_moments(comm: Communicator, batch: torch.Tensor) -> Moments:
 
     With ``c_r``, ``m_r`` and ``v_r`` the count, mean and variance of rank ``r``, the
     count is ``c = sum_r c_r``, the mean ``m = sum_r c_r / c * m_r`` and the variance
-    ``sum_r c_r / c * (v_r + (m_r - m)^2)``, which does not cancel digits of large
-    means. Collective; a batch may be empty.
+    ``sum_r c_r / c * (v_r + (m_r - m)^2)``. This form loses no digits to cancellation
+    if the means are large. Collective; a batch may be empty.
 
     Args:
         comm: The members.

@@ -23,7 +23,7 @@ class SyncBatchNorm(_BatchNorm):
 
     Outputs, gradients of inputs and running statistics equal those of
     ``torch.nn.BatchNorm1d``, ``2d`` and ``3d`` on one process with all ranks' batches.
-    The gradients of ``weight`` and ``bias`` are this rank's part of theirs; a
+    The gradients of ``weight`` and ``bias`` are this rank's contributions to theirs; a
     distributed optimizer averages them. In evaluation mode nothing is communicated.
 
     The ranks' batches may differ in size, but all ranks run the same number of forward

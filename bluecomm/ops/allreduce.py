@@ -170,9 +170,9 @@ def allreduce_parts_nonblocking_(
 
     Args:
         tensor: As in ``allreduce_nonblocking_``.
-        lengths: Number of elements of each tensor in it; the tensors follow one
-            another. ``Adasum`` computes weights for each of them and sums the elements
-            behind the last one. The other reductions ignore the lengths.
+        lengths: Number of elements of each of these tensors, which follow one another.
+            ``Adasum`` computes weights for each of them and sums the elements behind
+            the last one. The other reductions ignore the lengths.
         op: Reduction.
         divisor: Divides the values before the reduction and multiplies the result.
         name: As in ``allreduce``.

@@ -1,4 +1,4 @@
-"""The gradient of reductions that depends on the values: min, max and product."""
+"""The adjoint of min, max and product, whose gradients depend on the values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ def _start_gradient(
 ) -> Handle[torch.Tensor]:
     """Return ``gx_j = pre * post * dR/dx_j(pre * x_1, ..., pre * x_n) * sum_i gy_i``.
 
-    All ranks' inputs and gradients are gathered, so each rank computes its derivative
-    alone.
+    Each rank gathers all inputs and gradients, and computes its derivative from them.
     """
     given, comm = forward.parameters, forward.comm
     assert given is not None

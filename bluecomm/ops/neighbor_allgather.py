@@ -41,10 +41,9 @@ def _neighbor_allgather(
         tensor: Tensor with at least one dimension. The first dimension may differ
             between ranks; the others and the type must be the same on all neighbors. It
             is not modified.
-        src_ranks: Ranks to receive from, in the order of the result (a set: ascending),
-            as any iterable. It must be given
-            together with ``dst_ranks``. Default: the in-neighbors in the topology,
-            ascending.
+        src_ranks: Ranks to receive from: any iterable, in the order of the result (a
+            set: ascending). It must be given together with ``dst_ranks``. Default: the
+            in-neighbors in the topology, ascending.
         dst_ranks: Ranks to send to. Default: the out-neighbors in the topology.
         enable_topo_check: Whether all ranks first compare their senders and receivers
             if ranks are given, with a tiny allgather.
@@ -118,7 +117,7 @@ neighbor_allgather_nonblocking = nonblocking(_neighbor_allgather, CHECK_NOTE)
 def _start_returned(forward: Forward, gradient: torch.Tensor) -> Handle[torch.Tensor]:
     """Return ``gx_j = sum_i rows_j(gy_i)`` over the out-neighbors ``i``.
 
-    Each neighbor gets other rows, so each edge of the graph has its own operation.
+    Each neighbor gets different rows, so each edge of the graph has its own operation.
     """
     given, me = forward.parameters, forward.comm.rank
     assert given is not None
@@ -138,7 +137,7 @@ def _start_returned(forward: Forward, gradient: torch.Tensor) -> Handle[torch.Te
         total = gradient.new_zeros(tuple(forward.shape))
         for piece in results[len(sent) :]:
             total = total + piece
-        # The gradient of this gradient must reach the edges that only send, too.
+        # Second derivatives must also reach the edges that only send.
         for nothing in results[: len(sent)]:
             if nothing.requires_grad:
                 total = total + nothing.sum()

@@ -17,7 +17,7 @@ from bluecomm.runtime.handle import GroupHandle, MappedHandle
 
 __all__ = ["sparse_allreduce", "sparse_allreduce_nonblocking"]
 
-# Half-precision values are added in this type, and the sum is rounded once.
+# The types in which half-precision values are added, so that the sum is rounded once.
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
@@ -82,11 +82,11 @@ def _sparse_allreduce(
     The gradient of ``x_j`` is the sum, or average, of the ranks' gradients at the
     positions of its entries.
 
-    All ranks gather the indices and values of all ranks, so the bytes received are
-    those of the sum of all numbers of entries, and not those of the dense shape.
+    All ranks gather the indices and values of all ranks, so the bytes that a rank
+    receives depend on the number of entries, not on the dense shape.
 
     Args:
-        tensor: Sparse COO tensor, coalesced or not, with any number of entries, also
+        tensor: Sparse COO tensor, coalesced or not, with any number of entries, even
             none. Shape, type and number of sparse dimensions must be the same on all
             ranks. It is not modified.
         name: Name by which the ranks' calls are matched. Calls without a name are

@@ -40,8 +40,7 @@ def start(
     which is contiguous, like ``tensor`` and apart from it, or to new memory if there is
     no ``output``.
 
-    The result carries the gradient of ``tensor``, if that requires grad; ``adjoint``
-    makes it.
+    If ``tensor`` requires grad, so does the result, and ``adjoint`` makes the gradient.
 
     Raises:
         RuntimeError: The operation is in place, on a leaf that requires grad.
@@ -93,7 +92,7 @@ def start_gather(
     """Start an operation that stacks tensors of unknown lengths along dimension 0.
 
     The result is the stacked tensor and the rows that came from each source. The
-    stacked tensor carries the gradient of ``tensor``, if that requires grad.
+    stacked tensor requires grad if ``tensor`` does.
 
     Raises:
         ValueError: ``tensor`` has no dimension 0; or it requires grad, and there is no

@@ -14,17 +14,17 @@ def _start_transposed(forward: Forward, gradient: torch.Tensor) -> Handle[torch.
 
     In the call ``y_i = s_i * x_i + sum_j w_ij * (d_ij * x_j)``, rank ``j`` applied
     ``d_ij`` before sending, and rank ``i`` applied ``w_ij`` on arrival. The gradient
-    takes the reverse way, and both apply the same weights to it.
+    travels from ``i`` to ``j``, and both apply the same weights to it.
 
-    Between machines, ``x_j`` is the mean of a machine's ranks and each of these ranks
-    gets ``y_i``. The mean of the gradients of machine ``i``, which has ``n_i`` ranks,
-    has weight ``n_i / n_j`` then.
+    Between machines, ``x_j`` is the mean over the ranks of machine ``j``, and each rank
+    of machine ``i`` gets ``y_i``. So the mean of the gradients of machine ``i`` has the
+    additional weight ``n_i / n_j``, where ``n_i`` is the number of its ranks.
     """
     given, comm = forward.parameters, forward.comm
     assert given is not None
     ranks = 1
     if forward.kind == "hierarchical_neighbor_allreduce":
-        # Machines of one size need no factors, which would be rounded.
+        # If all machines have the same size, leave out the factors and their rounding.
         is_even = comm.layout.is_homogeneous
         ranks = 1 if is_even else comm.local_size
     return start(

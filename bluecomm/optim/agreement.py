@@ -1,8 +1,8 @@
 """Checks that all ranks have the same model and the same options.
 
-A bucket is one flat tensor. Two models of different shapes may have buckets of the same
-length, which would then be averaged element by element into nonsense. A tensor that one
-rank lacks would let the others wait until their deadline.
+A bucket is one flat tensor. Without the check, buckets of equal length from models of
+different shapes would be averaged element by element, and ranks with a tensor that
+another rank lacks would wait until their deadline.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.objects import allgather_object
 from bluecomm.runtime import Communicator
 
-# What the ranks must agree on: a noun phrase for each fact, such as "parameter 'bias'",
-# and its value.
+# Facts on which the ranks must agree: a noun phrase, such as "parameter 'bias'", and a
+# value for each.
 Facts = Mapping[str, str]
 
 _SHOWN = 3
@@ -44,7 +44,7 @@ def check_agreement(
         comm: Ranks that take part.
         operation: Name of the function that the user called.
         facts: The facts of this rank.
-        remedy: Sentence for the error.
+        remedy: Last sentence of the error, which says what to do.
         name: Prefix of the operations' names, equal on all ranks.
         compared: Texts that must be equal on all ranks. Default: the facts.
 

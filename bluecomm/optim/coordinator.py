@@ -265,7 +265,8 @@ class Coordinator:
         """Raise if the optimizer can no longer step.
 
         Raises:
-            RuntimeError: The parameters were wrapped again, or the windows freed.
+            RuntimeError: A later optimizer has the parameters, or the windows have been
+                freed.
             ShutdownError: The world in which it was made has ended.
         """
         if self._is_retired:
@@ -273,8 +274,8 @@ class Coordinator:
         world = self.context.comm.world
         if world.is_closed:
             raise ShutdownError(
-                "this DistributedOptimizer was made before bluecomm.shutdown(), and "
-                "its communication has ended with that world. Call bluecomm.init(), "
+                "this DistributedOptimizer was made before bluecomm.shutdown(), which "
+                "ended its communication. Call bluecomm.init(), "
                 "make the optimizer again with DistributedOptimizer(...), and load "
                 "the state of this one to continue: "
                 "new.load_state_dict(old.state_dict())",

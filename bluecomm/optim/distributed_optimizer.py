@@ -44,9 +44,8 @@ def DistributedOptimizer(  # noqa: N802
 
     The new optimizer has the class, the parameter groups and the state of the given
     one, which must not be used any more. Schedulers made for either one work. All ranks
-    must make their distributed optimizers in the same order. Ranks do not start equal
-    by
-    themselves: call ``broadcast_parameters`` and ``broadcast_optimizer_state``.
+    must make their distributed optimizers in the same order. To start all ranks equal,
+    call ``broadcast_parameters`` and ``broadcast_optimizer_state``.
 
     Args:
         optimizer: Any optimizer whose parameters are CPU tensors. Integer parameters

@@ -1,4 +1,4 @@
-"""What ranks must agree on before a distributed optimizer exchanges their buckets."""
+"""Checks that the ranks' buckets agree before they are exchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from bluecomm.optim.options import CommonOptions
 from bluecomm.runtime import Communicator
 from bluecomm.topology import TopologySchedule
 
-# Wrappers of a model, which one rank may use and another may not.
+# Attributes in which wrappers keep the model. One rank may use a wrapper that another
+# does not.
 _WRAPPERS = ("_orig_mod", "module")
 
 

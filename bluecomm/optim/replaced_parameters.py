@@ -1,4 +1,4 @@
-"""Keeps the parameters of a model those of its optimizer."""
+"""Keeps the optimizer's parameters in the model when a module replaces them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bluecomm.optim.parameter_names import ModuleParameter
 def restore_replaced(
     parameters: Sequence[ModuleParameter], before_writing: Callable[[], None]
 ) -> list[str]:
-    """Put back the parameters that modules have replaced by others.
+    """Put back the optimizer's parameters in modules that have replaced them.
 
-    ``load_state_dict(assign=True)`` does so. The optimizer's parameter takes the values
-    of the new one and its place in the module.
+    ``load_state_dict(assign=True)`` replaces parameters. The optimizer's parameter
+    takes the values of the new one and returns to its module.
 
     Args:
-        parameters: The optimizer's parameters, where they should be.
+        parameters: The optimizer's parameters, each with its module and attribute.
         before_writing: Called before each change of values.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Exchanges gradients that are sparse, as embeddings with ``sparse=True`` make them.
+"""Exchanges sparse gradients, such as those of embeddings with ``sparse=True``.
 
-Buckets of gradients hold dense ones only. The indices and values of a sparse gradient
-are gathered by all ranks, each of which adds them up.
+Buckets hold dense gradients only. All ranks gather the indices and values of a sparse
+gradient, and each rank adds them up.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Position = tuple[Bucket, int]
 
 
 class _Status(enum.IntEnum):
-    """What a rank has for a parameter."""
+    """The state of a parameter's gradient on one rank."""
 
-    JOINED = 0  # it is out of data
+    JOINED = 0  # the rank is out of data
     NO_GRADIENT = 1
     SPARSE = 2
     DENSE = 3
@@ -97,13 +97,13 @@ class SparseGradients:
         self._under_way.append(((bucket, position), handle))
 
     def finish(self, *, is_active: bool) -> dict[Position, bool]:
-        """Wait for all exchanges, and make their results the gradients.
+        """Wait for all exchanges, and replace the gradients by their results.
 
         Args:
             is_active: Whether this rank has data; if not, no gradient is changed.
 
         Returns:
-            For each parameter with a gradient on any rank, whether that is sparse.
+            For each parameter with a gradient on any rank, whether it is sparse.
 
         Raises:
             MismatchError: A gradient is sparse on one rank and dense on another.
@@ -177,7 +177,7 @@ class SparseGradients:
         shares: Sequence[SparseShare],
         is_active: bool,
     ) -> torch.Tensor:
-        """Exchange a gradient that was expected to be sparse, and is dense."""
+        """Exchange a dense gradient where a sparse one was expected."""
         slot, options = bucket.slots[position], self._context.options
         gradient = slot.parameter.grad if is_active else None
         if gradient is None:

@@ -47,7 +47,7 @@ class Distributed(_Base):
     def __getattr__(self, name: str) -> Any:
         if name in _STEP_SETTINGS:
             return getattr(_coordinator(self).settings, name)
-        # The given optimizer may be a wrapper that takes its attributes from another.
+        # The given optimizer may be a wrapper with a __getattr__ of its own.
         inherited = getattr(super(), "__getattr__", None)
         if inherited is not None:
             return inherited(name)
@@ -227,8 +227,8 @@ class Distributed(_Base):
 
 
 def _coordinator(optimizer: Distributed) -> Coordinator:
-    # Lightning's wrapper has this class as a base, and gets attributes that it lacks
-    # from the optimizer that it wraps.
+    # Lightning's wrapper has this class as a base, and forwards attributes that it
+    # lacks to the optimizer that it wraps.
     coordinator: Coordinator | None = getattr(optimizer, COORDINATOR_KEY, None)
     if coordinator is None:
         raise RuntimeError(
@@ -253,6 +253,6 @@ def _set_step_setting(coordinator: Coordinator, name: str, value: object) -> Non
             "gradients over all ranks; use a parameter-averaging algorithm"
         )
     if name.startswith("dst_") and not (value is None or isinstance(value, Mapping)):
-        # An iterator would be empty after the first step.
+        # The value is read in every step, but an iterator can be read only once.
         value = list_ranks(value, f"optimizer.{name}")
     setattr(coordinator.settings, name, value)

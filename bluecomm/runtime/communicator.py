@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Operations without a name are numbered by call order per kind, modulo this number, so
 # that the tables of names stay small.
 _UNNAMED_CALLS = 4096
-# In the names of these operations only.
+# Part of the names of these operations, and of no others.
 UNNAMED = ".noname."
 
 

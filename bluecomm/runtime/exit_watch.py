@@ -2,8 +2,7 @@
 
 After an uncaught exception, Python joins threads, calls exit handlers and takes modules
 apart, which takes seconds on a busy machine. The other ranks should not wait for that.
-So the watch puts functions before ``sys.excepthook``, ``threading.excepthook`` and
-``sys.exit``. Each calls the function that it replaces.
+So the watch wraps ``sys.excepthook``, ``threading.excepthook`` and ``sys.exit``.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class ExitWatch:
     """Watches how the program of this process ends, between ``install`` and ``remove``.
 
     An error counts only if it ends the process: not in an interactive interpreter or a
-    notebook, not in a forked child, and not if the program itself calls the hook. In
-    another thread than the main one, an exception ends only the thread.
+    notebook, not in a forked child, and not if the program itself calls the hook. An
+    exception in a thread other than the main one ends only the thread.
 
     Args:
         on_failure: Called once, when an error ends the program.
@@ -77,7 +76,7 @@ class ExitWatch:
         )
 
     def remove(self) -> None:
-        """Stop watching, and restore functions that nobody has replaced since."""
+        """Stop watching, and unwrap the functions that nobody has wrapped again."""
         self._pid = 0
         for hook in self._hooks:
             hook.remove()
@@ -85,8 +84,8 @@ class ExitWatch:
     def failure(self) -> FailedExit | None:
         """Return the error that ends the program. Call it when the interpreter exits.
 
-        It is reported now if no hook has seen it: after ``sys.exit``, which the program
-        might have caught, or if somebody has replaced a hook.
+        Reports the error if no hook has done so. That is the case after ``sys.exit``,
+        whose exception the program may catch, and if somebody has replaced a hook.
         """
         if self._watches() and not _is_interactive():
             error = getattr(sys, "last_value", None)
@@ -139,9 +138,9 @@ class ExitWatch:
 
 
 class _Hook:
-    """Puts a function before one of a module, until it is removed.
+    """Wraps a function of a module until ``remove`` is called.
 
-    Somebody may have put another function before it since, and may call it for ever.
+    Other code may have wrapped or stored it since, so it stays callable.
     """
 
     def __init__(
@@ -176,7 +175,10 @@ def _from_exception(error: BaseException) -> FailedExit:
 
 
 def _from_status(status: Any) -> FailedExit:
-    """Return the failure of ``sys.exit(status)``, with the exception handled now."""
+    """Return the failure of ``sys.exit(status)``.
+
+    If it was called while an exception was handled, that exception is the reason.
+    """
     code = 0 if status is None else 1
     if isinstance(status, int):
         code = status & 0xFF
@@ -191,7 +193,7 @@ def _from_status(status: Any) -> FailedExit:
 
 
 def _lost_peers(error: BaseException | None) -> tuple[int, ...]:
-    """Return the ranks that an error, or an error that led to it, blames."""
+    """Return the lost ranks that an error, or an error that caused it, names."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -236,12 +238,12 @@ def _runs_program() -> bool:
 
 
 def _has_returned(frame: FrameType) -> bool:
-    """Return whether a frame that has ended did so by returning, not by an error."""
+    """Return whether a frame ended by returning, and not by an exception."""
     operation = frame.f_code.co_code[frame.f_lasti]
     return dis.opname[operation].startswith("RETURN")
 
 
 def _is_interactive() -> bool:
-    """Return whether the interpreter goes on after an uncaught exception."""
+    """Return whether the interpreter continues after an uncaught exception."""
     flags = sys.flags.interactive or sys.flags.inspect
     return bool(flags or os.environ.get("PYTHONINSPECT")) or hasattr(sys, "ps1")

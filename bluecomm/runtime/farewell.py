@@ -23,7 +23,7 @@ def serve_until_all_finish(communicator: Communicator) -> bool:
 
     Returns:
         Whether all ranks have finished. If not, a rank is lost or has ended without
-        this call, so serving the others is over, and the log says so.
+        this call, and a warning is logged.
     """
     world = communicator.world
     _log.info("rank %d has finished, and serves its windows to the others", world.rank)

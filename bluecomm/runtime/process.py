@@ -46,9 +46,9 @@ class Process:
         self._creations: dict[tuple[int, ...], int] = {}
         self._before_shutdown: list[Callable[[], None]] = []
         self._was_shut_down = False
-        # Windows that existed when a world ended before all ranks had finished. Their
-        # memory is not reused, because other ranks may still write to it, until all
-        # ranks have met again.
+        # Windows that existed when a world ended before all ranks had finished. Other
+        # ranks may still write to their memory, so it is not reused until all ranks
+        # have met again.
         self._left_windows: list[Any] = []
         self._ends_with_interpreter = False
         self._exit_watch = ExitWatch(self._on_failure, self._on_thread)
@@ -142,7 +142,7 @@ class Process:
         self._communicator = communicator
 
     def _begin_in_fork(self) -> None:
-        """Let a forked child begin anew, if its parent was not a rank.
+        """Reset the state in a forked child whose parent was not a rank.
 
         Raises:
             ShutdownError: The parent has called ``init``.
@@ -276,7 +276,7 @@ class Process:
 
     def _on_failure(self, failed: FailedExit) -> None:
         if failed.status == 128 + signal.SIGTERM:
-            # A batch system may be ending all ranks. The agent finds that out.
+            # A batch system may be ending all ranks; the agent finds out if it is.
             return
         self._tell(
             Failing(
@@ -292,7 +292,7 @@ class Process:
         self._tell(ThreadFailed(thread=thread, error=error))
 
     def _tell(self, frame: Frame) -> None:
-        """Send a frame to the launcher, if there is an agent that takes it."""
+        """Send a frame to the agent, if there is one."""
         agent = None if self._rendezvous is None else self._rendezvous.agent
         if agent is not None:
             with contextlib.suppress(BluecommError):  # its reading thread reports it

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bluecomm.config import Config
     from bluecomm.runtime.rendezvous.rendezvous import Assignment
 
-# Value of BLUECOMM_TIMELINE with which the program starts and stops timelines itself.
+# Value of BLUECOMM_TIMELINE that lets the program start and stop timelines.
 DYNAMIC = "DYNAMIC"
 
 _log = logging.getLogger("bluecomm")
@@ -23,9 +23,9 @@ _log = logging.getLogger("bluecomm")
 class Recording:
     """The recorder of one process and its file.
 
-    If bfrun makes a timeline of all ranks, it collects the file. If
-    ``BLUECOMM_TIMELINE`` is set, ``complete`` converts the file to a timeline of this
-    rank. Several worlds of a process share one recording, unless the variable changes.
+    For a timeline of all ranks, bfrun collects the file. If ``BLUECOMM_TIMELINE`` is
+    set, ``complete`` converts the file to a timeline of this rank. Several worlds of a
+    process share one recording, unless the variable changes.
 
     Attributes:
         recorder: Recorder of events, or ``None`` if no timeline is requested.
@@ -87,7 +87,7 @@ class Recording:
         return True
 
     def complete(self) -> None:
-        """Write the timeline of this rank if one is requested and events are new."""
+        """Write the timeline of this rank if one is requested and has new events."""
         if self.recorder is None or os.getpid() != self._pid:
             return
         target = self._target
@@ -100,10 +100,10 @@ class Recording:
             _log.error("cannot write a timeline: %s", error)
 
     def begin_excerpt(self, target: Path) -> None:
-        """Begin a timeline of the events from now on, after the one before.
+        """Begin a timeline of the events from now on; write the previous one first.
 
         Raises:
-            OSError: The timeline before cannot be written.
+            OSError: The previous timeline cannot be written.
         """
         self.end_excerpt()
         self._excerpt = target, time.monotonic_ns()

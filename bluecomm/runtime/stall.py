@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # A younger operation may have been caught in a report by chance.
 _SETTLED_S = 5.0
 
-# A rank may have thousands of requests outstanding; so many lines of them are useful.
+# A rank may have thousands of requests outstanding; this many are shown.
 _SHOWN = 4
 
 

@@ -111,7 +111,7 @@ class World:
         from bluecomm._native import Engine
 
         if self.config.encryption != "off":
-            # Loads the libcrypto that Python brings with it, on a system without one.
+            # Load the libcrypto of Python, because the system may have none.
             with contextlib.suppress(ImportError):
                 import _ssl  # noqa: F401
         return Engine(
@@ -232,8 +232,8 @@ class World:
         call.limit_s = (
             self.config.operation_timeout_s if timeout_s is None else timeout_s
         )
-        # The engine stores the call in _kept before a signal handler can run, and if it
-        # does not block, before it starts.
+        # The engine stores the call in _kept before a signal handler can run. It stores
+        # a nonblocking call before it starts the operation.
         try:
             if call.blocking:
                 self._waiters.add(threading.get_ident())

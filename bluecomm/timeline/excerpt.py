@@ -1,4 +1,4 @@
-"""Records a part of the program, as Horovod's functions of these names do."""
+"""Horovod's functions that record a part of the program."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Begin a timeline of the events of rank 0, which ``stop_timeline`` writes.
 
     It shows how long rank 0 waited for each other rank. ``bfrun --timeline-filename``
-    makes one of all ranks. A timeline that has begun before is written first. On other
-    ranks than 0 the call does nothing.
+    makes a timeline of all ranks. If a timeline has begun before, it is written first.
+    On ranks other than 0 the call does nothing.
 
     Args:
         file_path: The file.
-        mark_cycles: Ignored, because bluecomm has no cycles. Horovod has it.
+        mark_cycles: Ignored, because bluecomm has no cycles as Horovod has.
 
     Raises:
         NotInitializedError: ``init`` has not been called.
@@ -42,9 +42,9 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 
 def stop_timeline() -> None:
-    """Write the timeline that ``start_timeline`` has begun, complete, if there is one.
+    """Write the timeline that ``start_timeline`` has begun, if there is one.
 
-    ``shutdown`` does the same.
+    The file is complete afterwards. ``shutdown`` does the same.
 
     Raises:
         NotInitializedError: ``init`` has not been called.

@@ -62,7 +62,7 @@ def plot(
 def _range(
     timeline: Timeline, begin_ms: float | None, end_ms: float | None
 ) -> tuple[float, float]:
-    """Return the range to draw, which has events."""
+    """Return the range to draw, or raise if it has no events."""
     times_ms = timeline.times_ms(*timeline.bars)
     if times_ms is None:
         raise ValueError("the timeline has no events to draw")

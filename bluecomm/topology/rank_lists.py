@@ -20,7 +20,7 @@ def list_ranks(ranks: object, name: str) -> list[Any]:
     Raises:
         TypeError: ``ranks`` cannot be a list of ranks.
     """
-    # Arrays of numpy and tensors of torch, of which this layer does not know.
+    # numpy's arrays and torch's tensors have tolist(); this layer imports neither.
     if hasattr(ranks, "tolist"):
         ranks = ranks.tolist()
     if not isinstance(ranks, Iterable) or isinstance(ranks, (str, bytes, Mapping)):

@@ -1,8 +1,8 @@
 """Factors, and averages of integers, rounded as Horovod does.
 
-Horovod multiplies float32 numbers, and shorter ones, by factors that it has rounded to
-float32; bluecomm's own operations use the factors as they are. Averages and multiples
-of integers are truncated; bluecomm's own operations refuse them.
+Horovod rounds a factor to float32 before it multiplies tensors of at most 32 bits by
+it; bluecomm's own operations do not round factors. Horovod truncates averages and
+multiples of integers; bluecomm's own operations refuse them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def rounded(factor: float, tensor: torch.Tensor) -> float:
 def needs_truncation(
     tensor: torch.Tensor, op: ReduceOp, prescale: float, postscale: float
 ) -> bool:
-    """Return whether the reduction of a tensor is no integer although the tensor is."""
+    """Return whether the reduction of an integer tensor may not be an integer."""
     return (
         isinstance(tensor, torch.Tensor)
         and not tensor.is_floating_point()

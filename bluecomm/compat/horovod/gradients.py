@@ -1,8 +1,8 @@
 """Horovod's factors of gradients.
 
-bluecomm's operations have the gradient of the joint function of all ranks' inputs.
-Horovod averages gradients over ranks in the backward pass of allgather and broadcast,
-and multiplies those of reducescatter by the number of ranks.
+The gradients of bluecomm's own operations are those of the sum of all ranks' losses.
+Horovod averages over the ranks in the backward passes of allgather and broadcast, and
+multiplies the gradient of reducescatter by the number of ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_gradient(tensor: torch.Tensor, factor: float) -> torch.Tensor:
-    """Return the same values; their gradient arrives multiplied by ``factor``."""
+    """Return the tensor; its backward pass multiplies the gradient by ``factor``."""
     if (
         isinstance(tensor, torch.Tensor)
         and tensor.requires_grad

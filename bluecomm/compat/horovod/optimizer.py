@@ -68,7 +68,7 @@ def DistributedOptimizer(  # noqa: N802
     """Return ``optimizer`` averaging gradients over all ranks.
 
     Args:
-        optimizer: As in ``bluecomm.DistributedOptimizer``, like results and errors.
+        optimizer: As in ``bluecomm.DistributedOptimizer``, as are result and errors.
         named_parameters: Names of the parameters, or the model.
         compression: As in ``bluecomm.DistributedOptimizer``.
         backward_passes_per_step: Backward passes whose gradients are summed.
@@ -98,7 +98,7 @@ def DistributedOptimizer(  # noqa: N802
 
 
 def _make_sparse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Give SparseAdam sparse gradients, the only ones that it takes."""
+    """Make dense gradients sparse, because SparseAdam takes no others."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None and not parameter.grad.is_sparse:
@@ -112,15 +112,15 @@ def broadcast_optimizer_state(
 ) -> None:
     """Give every rank the root's optimizer state.
 
-    As in Horovod, parameters without a gradient have one of zeros afterwards if the
-    optimizer has no state yet.
+    As in Horovod, if the optimizer has no state yet, each parameter without a gradient
+    gets a gradient of zeros.
 
     Args:
         optimizer: As in ``bluecomm.broadcast_optimizer_state``.
         root_rank: Rank whose state counts.
-        model: Not needed.
+        model: Ignored. Horovod runs a step with it to make the state.
     """
-    del model  # Horovod runs a step of it to make the state
+    del model
     if not optimizer.state_dict()["state"]:
         for group in optimizer.param_groups:
             for parameter in group["params"]:

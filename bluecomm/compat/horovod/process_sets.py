@@ -75,7 +75,7 @@ class _GlobalProcessSet(ProcessSet):
 
 global_process_set: ProcessSet = _GlobalProcessSet()
 
-# The sets of each world, by members, and the number of sets it has had.
+# For each world, its sets by their members, and the number of sets added so far.
 _added: weakref.WeakKeyDictionary[World, dict[tuple[int, ...], ProcessSet]] = (
     weakref.WeakKeyDictionary()
 )

@@ -14,7 +14,7 @@ from bluecomm.runtime.communicator import UNNAMED
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
 
-# Calls of one name have this many names for their backward passes, in turn, so that
+# The backward passes of calls with one name take turns with this many names, so that
 # the tables of names stay small.
 _TURNS = 64
 

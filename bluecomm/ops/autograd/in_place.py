@@ -9,7 +9,7 @@ from bluecomm.runtime.handle import MappedHandle
 
 
 def refuse_leaf(operation: str, tensor: torch.Tensor) -> None:
-    """Raise if autograd could not record an in-place change of a tracked tensor.
+    """Raise if autograd cannot record an in-place change of a tracked tensor.
 
     Raises:
         RuntimeError: ``tensor`` is a leaf that requires grad, or a view of one.

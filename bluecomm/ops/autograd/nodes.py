@@ -3,8 +3,8 @@
 A differentiable operation has two nodes: one for its start, one for the wait. Backward
 passes run them in reverse: the node of the wait starts the adjoint, and the node of the
 start waits for it. Autograd runs the nodes of one backward pass in the reverse order of
-their creation. So backward is forward in reverse, and ranks whose forward passes met do
-not block each other in their backward passes, whatever their order of starts and waits.
+their creation. So the backward pass is the forward pass in reverse: if the ranks'
+forward passes did not block each other, neither do their backward passes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def is_tracked(tensor: torch.Tensor) -> bool:
-    """Return whether autograd records what is done with a tensor."""
+    """Return whether autograd records operations on a tensor."""
     return tensor.requires_grad and torch.is_grad_enabled()
 
 
@@ -107,7 +107,7 @@ class _TrackedHandle(Handle[Result]):
         return self._attached(stacked), rows
 
     def _attached(self, output: Any) -> torch.Tensor:
-        """Return the output as part of the graph, in whatever mode it is waited for."""
+        """Return the output as part of the graph, even under ``no_grad``."""
         inputs, self._inputs = self._inputs, ()
         self._passage.output = output
         with torch.enable_grad():

@@ -25,9 +25,9 @@ class DecentLaM(StatefulAveraging):
 
         m <- momentum * m + x - W step(x, g(x)),    x <- x - m
 
-    ``W`` is static, symmetric and doubly stochastic: an eigenvalue ``l`` of ``W`` gives
-    the modes ``z`` with ``z**2 - (momentum + l) z + momentum = 0``, which decay for
-    every real ``l`` below 1, but may grow for the complex ones of a directed graph.
+    ``W`` is static, symmetric and doubly stochastic. An eigenvalue ``l`` of ``W`` gives
+    the modes ``z`` with ``z**2 - (momentum + l) z + momentum = 0``. They decay for
+    every real ``l`` below 1, but may grow for the complex ones of directed graphs.
 
     The momentum multiplies the rate by ``1 / (1 - momentum)``, so the user's optimizer
     is SGD without momentum, at the rate that suits SGD with this momentum.
@@ -79,8 +79,8 @@ class DecentLaM(StatefulAveraging):
             if group.get("momentum"):
                 raise ValueError(
                     f"decentlam: the optimizer has momentum={group['momentum']}, and "
-                    f"decentlam adds its own momentum={self._momentum}, so together "
-                    "they multiply the rate twice. Make the optimizer with momentum=0 "
+                    f"decentlam adds its own momentum={self._momentum}, so the rate "
+                    "is multiplied twice. Make the optimizer with momentum=0 "
                     "and pass its momentum to DistributedOptimizer(algorithm="
                     f"'decentlam', momentum={group['momentum']}), or pass momentum=0 "
                     "there"

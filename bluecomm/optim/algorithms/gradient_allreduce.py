@@ -28,9 +28,9 @@ class GradientAllreduce(Algorithm):
     gradient on any rank is not stepped. ``op=Sum`` gives the sum instead, and
     ``op=Adasum`` an adaptive sum of each parameter's gradients (see ``ReduceOp``).
 
-    Sparse gradients stay sparse: all ranks gather their indices and values. Layers with
-    ``sparse=True`` are found in the models. A parameter whose gradients are sparse for
-    another reason takes space in a bucket until its first exchange.
+    Sparse gradients stay sparse: all ranks gather their indices and values. The
+    optimizer finds layers with ``sparse=True`` in the models. Any other parameter with
+    sparse gradients takes space in a bucket until its first exchange.
 
     Source:
         Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in
@@ -162,10 +162,10 @@ class GradientAllreduce(Algorithm):
         return others_active
 
     def _move(self, found: Mapping[tuple[Bucket, int], bool]) -> None:
-        """Lay out those buckets anew whose gradients are not as expected.
+        """Lay out buckets again if gradients turned out to be sparse, or dense.
 
         Args:
-            found: The parameters with a gradient on any rank, and whether it is sparse.
+            found: For each parameter with a gradient on any rank, whether it is sparse.
         """
         for bucket in {bucket: None for bucket, _ in found}:
             sparse = set(bucket.gradients.sparse)

@@ -41,12 +41,12 @@ class DiLoCo(_OuterStep):
 
     ``lr=1, momentum=0`` is local SGD. All ranks must start equal.
 
-    The outer momentum multiplies the progress of a round by up to
-    ``outer_lr / (1 - outer_momentum)``, which is 7. So rounds must be long enough for
-    the inner optimizer to settle: ``num_steps_per_communication`` is 30 by default; the
-    paper uses 500 for language models, with AdamW. Shorter rounds than
-    ``2 / (1 - outer_momentum)`` steps need a smaller gain, and a warning says so. A
-    training of fewer steps than one round communicates nothing.
+    The outer momentum multiplies the progress of a round by up to the gain
+    ``outer_lr / (1 - outer_momentum)``, which is 7 by default. So rounds must be long
+    enough for the inner optimizer to settle: ``num_steps_per_communication`` is 30 by
+    default, and 500 in the paper, for language models with AdamW. If the gain is above
+    2, rounds of fewer than ``2 / (1 - outer_momentum)`` steps log a warning. A training
+    of fewer steps than one round communicates nothing.
 
     Args:
         outer_lr: Rate of the outer step.
@@ -85,9 +85,9 @@ class DiLoCo(_OuterStep):
         if gain > 2 and steps < least and self.context.comm.rank == 0:
             _log.warning(
                 "diloco: num_steps_per_communication=%d is too few for "
-                "outer_momentum=%g, which multiplies the progress of so short rounds "
-                "by up to %.3g, as a rate that is too large would. Use at least %d "
-                "steps, or outer_lr=1, outer_momentum=0, which is local_sgd.",
+                "outer_momentum=%g, which multiplies the progress of a round by up "
+                "to %.3g, so training may diverge. Use at least %d steps, or "
+                "outer_lr=1, outer_momentum=0, which is local_sgd.",
                 steps,
                 self._momentum,
                 gain,

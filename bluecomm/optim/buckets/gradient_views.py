@@ -18,9 +18,9 @@ from bluecomm.optim.buckets.slots import Slot, is_view
 class GradientViews:
     """Flat memory for the gradients of a bucket, with a tail that is sent along.
 
-    The tail has two flags for each parameter, the first 1 if it has a gradient here,
-    the second 1 if that gradient is sparse, and some counters. After an average or a
-    sum over ranks a flag is positive if it was 1 on any rank.
+    The tail has two flags for each parameter, and some counters. The first flag is 1 if
+    the parameter has a gradient here, the second if that gradient is sparse. After an
+    average or a sum over ranks, a flag is positive if it was 1 on any rank.
 
     Sparse gradients stay in ``p.grad`` and are zeros in flat memory. Parameters that
     are known to have them take no flat memory.

@@ -51,7 +51,7 @@ class ParameterViews:
         return zip(self._slots, self._views[self._now], strict=True)
 
     def check(self) -> list[str]:
-        """Copy in parameters that were given other memory, and return their names.
+        """Copy in parameters that have been given other memory; return their names.
 
         Raises:
             RuntimeError: A parameter has another shape, dtype or device than at the
@@ -73,7 +73,7 @@ class ParameterViews:
         self._versions = [slot.parameter._version for slot in self._slots]
 
     def exchange(self) -> list[str]:
-        """Make ``next`` the values of the parameters; return names as ``check``.
+        """Make ``next`` the values of the parameters; return names as check() does.
 
         Raises:
             RuntimeError: A parameter was changed in place while it was lent.
