@@ -89,8 +89,8 @@ void add_group(PyEngine& self, std::uint64_t group_id, std::vector<int> ranks,
 }
 
 // Starts the operation of a Call and keeps the call in `kept`; see bindings/kept.h. A
-// blocking one runs here until it has ended; returns 0 if it succeeded and left no
-// result to fetch, so that nothing is left to wait for or to release.
+// blocking operation runs here until it has ended. Returns 0 if it succeeded and has no
+// result to fetch: then there is nothing to wait for or to release.
 RequestId submit(PyEngine& self, const py::object& call,
                  const std::optional<py::dict>& kept) {
   Engine& engine = self.use();

@@ -26,9 +26,9 @@ RequestId keep_blocking(pybind11::dict& kept, const pybind11::object& keep,
   return id;
 }
 
-// For a caller that goes on. Calls `start` with `id`, a new one. The request may end at
-// once and be reported as finished to another thread, so it is entered before its
-// start.
+// For a caller that does not wait. Calls `start` with the new id `id`. The request may
+// end at once and be reported as finished to another thread, so it is entered before it
+// starts.
 template <typename Start>
 RequestId keep_nonblocking(pybind11::dict& kept, const pybind11::object& keep,
                            RequestId id, Start&& start) {

@@ -11,8 +11,8 @@ namespace bluecomm {
 // they know the job's key. Source: RFC 2104.
 Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data);
 
-// Returns 32 bytes derived from `key` by HKDF-SHA256: unrelated to `key` and to those
-// of any other `salt` or `info`, for whoever does not know `key`. Source: RFC 5869.
+// Returns 32 bytes derived from `key` by HKDF-SHA256. Without `key`, nobody can relate
+// them to `key` or to the result for another `salt` or `info`. Source: RFC 5869.
 Digest hkdf_sha256(std::span<const std::byte> key, std::span<const std::byte> salt,
                    std::span<const std::byte> info);
 

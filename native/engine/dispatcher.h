@@ -90,7 +90,7 @@ class Dispatcher final : private Receiver, private OperationHost {
 
   // Starts an operation and returns its id. Throws std::invalid_argument for arguments
   // that are invalid on this rank; every other failure becomes the request's status.
-  // `id` is one of next_request_id(), or 0: it is drawn here.
+  // `id` comes from next_request_id(); 0 stands for a new one.
   RequestId submit(Call call, RequestId id = 0);
   // Returns how many operations with the group and name of `call` have been submitted.
   std::uint32_t calls_like(const Call& call) const {
@@ -195,8 +195,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
   Matching matching_;
   RequestTable requests_;
-  // The operations among the active requests, in the order of their start. There may be
-  // thousands of requests about windows, which only their answers move.
+  // The active operations, in the order of their start. They are apart from the
+  // requests about windows, of which there may be thousands and which need no turns.
   std::deque<Operation*> operations_;
   WaitStats stats_;
   EnginePeers window_peers_;

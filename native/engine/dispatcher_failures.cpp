@@ -4,7 +4,7 @@
 // The rank that finds a failure ends its own operation and sends ABORT(key, code, text)
 // to all ranks that take part in it, so that all raise the same error. An ABORT that
 // arrives before the call is kept for it. If the call has already succeeded here, the
-// next operation that the program starts raises the error once it has ended itself. In
+// next operation that the program starts raises the error when that operation ends. In
 // neighbor operations each rank passes the ABORT on to its own neighbors, because they
 // are not all neighbors of the first rank.
 #include <algorithm>

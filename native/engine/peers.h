@@ -20,7 +20,7 @@ class Peers {
 
   // How long operations wait, after a link broke, for the control plane to report the
   // reason. The report passes through three processes, each of which may wait for a
-  // core; of a host that is silent, it comes 2 s after the link timeout.
+  // core; the report about a silent host comes 2 s after the link timeout.
   static constexpr std::chrono::milliseconds kGrace{3500};
   // The same after a goodbye, because the peer's process ends some time after it.
   static constexpr std::chrono::seconds kFarewell{3};

@@ -1,6 +1,6 @@
-// An attacker changes, repeats, leaves out, inserts and reorders the bytes of an
-// encrypted stream. The receiver gets the frames that were sent, in order and
-// unchanged, up to the first difference, and nothing after it.
+// Fuzzes the receiver of an encrypted stream whose bytes an attacker changes, repeats,
+// removes, inserts and reorders. The receiver must return the frames that were sent, in
+// order and unchanged, up to the first difference, and nothing after it.
 #include <algorithm>
 #include <array>
 #include <string>

@@ -32,7 +32,7 @@ class FrameRecorder final : public stream::FrameSink {
   std::vector<std::byte> payload_;
 };
 
-// What a parser made of some bytes.
+// The result of a parser.
 struct ParsedFrames {
   std::string log;     // of the FrameRecorder
   std::string defect;  // that ended the parsing, or empty

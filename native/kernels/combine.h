@@ -38,11 +38,11 @@ struct Term {
 // dst[k] = post_scale * sum over t of weight_t * term_t[k].
 //
 // float16 and bfloat16 are computed in float32, float32 in float64, and float64 with
-// twice its precision; the result is rounded once. A factor that is the double nearest
-// to 1 / m stands for a division by m, and weights that add up to 1, up to rounding,
-// for weights that do so exactly. So items on which all terms of an average agree keep
-// their bits. A plain sum, without factors, of float32 or float64 is computed in its
-// own type.
+// twice its precision; the result is rounded once. The double nearest to 1 / m, as a
+// factor, divides by m exactly. Weights that add up to 1 except for rounding count as
+// adding up to 1 exactly. So items on which all terms of an average agree keep their
+// bits. A plain sum of float32 or float64, without factors, is computed in its own
+// type.
 //
 // Integers wrap around. The sum of bools is `or`. There must be at least one term.
 void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,

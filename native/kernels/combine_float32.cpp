@@ -16,8 +16,8 @@ constexpr std::size_t kBlock = 512;  // items
 
 using WideBlock = std::array<double, kBlock>;
 
-// A pass over `count` items of kTerms terms. It begins the sums or continues those of
-// `sums`, and stores them there or ends them in `dst`.
+// Adds `count` items of kTerms terms: begins the sums or continues those in `sums`, and
+// stores them there or writes the results to `dst`.
 template <std::size_t kTerms, bool kBegins, bool kEnds>
 void add_group(CpuLevel level, std::byte* dst, double* sums, const Term* terms,
                const Factors& factors, std::size_t offset, std::size_t count) {
@@ -46,7 +46,7 @@ void add_group(CpuLevel level, std::byte* dst, double* sums, const Term* terms,
   });
 }
 
-// Adds 1 to kMost terms, the last ones.
+// Adds the last 1 to kMost terms.
 template <std::size_t kMost, bool kBegins>
 void add_last(CpuLevel level, std::byte* dst, double* sums, std::span<const Term> terms,
               const Factors& factors, std::size_t offset, std::size_t count) {

@@ -1,9 +1,9 @@
-// Sums products of float64 items and weights without losing what the roundings cut off.
+// Sums products of float64 items and weights with compensation for rounding errors.
 //
 // An item and a weight are both split into 26 leading bits and the rest, so that the
 // product of the leading bits is exact. These products are added by Knuth's two-sum,
 // which also returns the rounding error of each addition. The errors and the small
-// products are added up beside the sum, where their own roundings do not matter
+// products are added up separately, where their own roundings do not matter
 // (Ogita, Rump and Oishi, "Accurate sum and dot product", SIAM J. Sci. Comput. 26(6),
 // 2005).
 #include "kernels/combine_float64.h"
@@ -41,11 +41,11 @@ SplitFactor split(const TwoPart& factor) {
   return {head, (factor.value - head) + factor.rest};
 }
 
-// The sum of an item of several terms, before it is rounded.
+// The sum of one item over several terms, before it is rounded.
 struct ExactSum {
   double value;
   double error;
-  std::uint64_t differs;  // nonzero if the item of some term differs from the first
+  std::uint64_t differs;  // nonzero if the item differs between terms
 };
 
 // Returns value + error, rounded. `error` is NaN if the value is infinite; an error of
@@ -84,7 +84,7 @@ struct Uniform {
   }
 };
 
-// Two terms in halves: no product is rounded, and their sum is rounded once.
+// Two terms with shares of 1/2: no product is rounded, and the sum is rounded once.
 struct Halves {
   using Applied = double;
   BLUECOMM_INLINE static void add(ExactSum& sum, double item, Applied share) {
@@ -142,16 +142,16 @@ class ExactFactors {
 constexpr std::size_t kFused = 4;    // terms that are read side by side
 constexpr std::size_t kBlock = 512;  // items
 
-// The sums of a block of items, to which one group of terms after the other is added.
+// The sums of a block of items, to which groups of terms are added one by one.
 struct ExactBlock {
   std::array<double, kBlock> value;
   std::array<double, kBlock> error;
   std::array<std::uint64_t, kBlock> differs;
 };
 
-// A pass over `count` items of kTerms terms. It begins the sums or continues those of
-// `block`, and stores them there or ends them in `out`. `first` are the items of the
-// first term of all.
+// Adds `count` items of kTerms terms: begins the sums or continues those in `block`,
+// and stores them there or writes the results to `dst`. `first_term` is the first term
+// of the whole sum.
 template <typename Policy, std::size_t kTerms, bool kBegins, bool kEnds>
 void add_group(CpuLevel level, std::byte* dst, ExactBlock* block, const Term* terms,
                const std::byte* first_term, const ExactFactors& factors,
@@ -164,7 +164,7 @@ void add_group(CpuLevel level, std::byte* dst, ExactBlock* block, const Term* te
   }
   const SplitFactor last = factors.last();
   const Unaligned<double>* const first = unaligned<double>(first_term) + offset;
-  // Only averages keep items that agree.
+  // Only averages keep items on which all terms agree.
   const std::uint64_t differs = factors.is_average() ? 0 : 1;
   double* const values = kBegins && kEnds ? nullptr : block->value.data();
   double* const errors = kBegins && kEnds ? nullptr : block->error.data();
@@ -173,7 +173,7 @@ void add_group(CpuLevel level, std::byte* dst, ExactBlock* block, const Term* te
   at_level(level, [=]() BLUECOMM_INLINE {
     BLUECOMM_INDEPENDENT
     for (std::size_t i = 0; i < count; ++i) {
-      // Unlike 0.0, adding -0.0 to -0.0 does not change it.
+      // A sum that begins with 0.0 would turn -0.0 into 0.0.
       ExactSum sum{-0.0, 0.0, differs};
       if constexpr (!kBegins) sum = {values[i], errors[i], differing[i]};
       const double kept = first[i].value;
@@ -194,7 +194,7 @@ void add_group(CpuLevel level, std::byte* dst, ExactBlock* block, const Term* te
   });
 }
 
-// Adds 1 to kFused terms, the last ones.
+// Adds the last 1 to kFused terms.
 template <typename Policy, bool kBegins>
 void add_last(CpuLevel level, std::byte* dst, ExactBlock* block,
               std::span<const Term> terms, const std::byte* first,

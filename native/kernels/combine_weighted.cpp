@@ -14,8 +14,8 @@
 namespace bluecomm {
 namespace {
 
-// Number of terms that are read side by side. float32 and bfloat16 become faster up to
-// 8; other types are rarer, and each additional number costs one loop per CPU level.
+// Number of terms that are read side by side. Up to 8 terms, float32 and bfloat16
+// become faster; other types are rarer, and each number is compiled for each CPU level.
 constexpr std::size_t kFusedFloat32 = 8;
 constexpr std::size_t kFused = 4;
 
@@ -32,7 +32,7 @@ struct Or {
   }
 };
 
-// A plain sum is computed in float32, all others in float64.
+// Computes a sum without factors in float32, any other sum in float64.
 void add_float32(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
                  const Factors& factors) {
   if (factors.has_none(terms)) {

@@ -14,8 +14,8 @@ struct TwoPart {
   double rest = 0.0;
 };
 
-// Returns a factor as it is meant: 1 / m exactly if it is the double nearest to 1 / m
-// for an integer m from 1 to 2^26.
+// Returns 1 / m exactly if `factor` is the double nearest to 1 / m for an integer m
+// from 1 to 2^26; otherwise returns `factor`.
 TwoPart exact_factor(double factor) noexcept;
 
 // The factors of a fold.
@@ -33,8 +33,8 @@ struct Factors {
 // multiplied once.
 Factors factors_of(std::span<const Term> terms, double post_scale) noexcept;
 
-// A factor as a sum of two floats. Both have its sign, so that the products of both
-// with infinity or with a zero add up to infinity or to that zero.
+// A factor as a sum of two floats. Both have the factor's sign, so that their products
+// with infinity add up to infinity, and those with a zero to that zero.
 struct TwoFloats {
   explicit TwoFloats(const TwoPart& factor) noexcept;
   float head;

@@ -23,8 +23,8 @@
 
 namespace bluecomm {
 
-// A format defines how an item is stored and in which type it is computed. If that type
-// is float32, the last factor has two parts where the result is rounded again.
+// A format defines how an item is stored and in which type it is computed. In formats
+// that round a float32 value again, the last factor has two parts.
 template <typename T>
 struct Plain {
   using Item = T;
@@ -52,8 +52,8 @@ struct Float16 {
 };
 
 // Folds exactly kTerms terms of `count` items. Integers ignore all factors. For
-// floating types, a factor of 1 changes no bit and is free, because the loop is bound
-// by its loads.
+// floating types, a factor of 1 changes no bit and costs no time, because the loads
+// limit the loop.
 template <typename Format, typename Op, std::size_t kTerms>
 void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, const TwoPart& last,
                std::size_t count) {

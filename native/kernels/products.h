@@ -26,9 +26,9 @@ struct ScalePair {
 // Returns factors that divide by 2^exponent when they are applied in this order.
 ScalePair divide_by_power(int exponent);
 
-// Returns the exponent that add_products() takes out of a row: 0, except for float64,
-// whose squares may be too large or too small for a double. There it is the exponent of
-// the largest number.
+// Returns the exponent that add_products() takes out of a row. For float64, whose
+// squares may be too large or too small for a double, it is the exponent of the largest
+// number; otherwise it is 0.
 int row_exponent(std::span<const std::byte> row, DType dtype);
 
 // products[pair_index(i, j)] += sum over k of row_i[k] * row_j[k], for all j <= i, of

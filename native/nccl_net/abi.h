@@ -19,9 +19,9 @@ enum Result : int {
 };
 
 enum LogLevel : int { kWarn = 2, kInfo = 3 };
-// The subsystems of a line in the log. NCCL's own warnings name all of them, because
-// NCCL drops a line whose subsystems are not in NCCL_DEBUG_SUBSYS, and the network is
-// not there by default. The start of the network is also part of the initialization.
+// The subsystems of a line in the log. NCCL drops a line unless one of its subsystems
+// is in NCCL_DEBUG_SUBSYS, which by default lacks the network. So warnings name all
+// subsystems, as NCCL's own do, and the start of the network names the initialization.
 inline constexpr unsigned long kLogAll = ~0UL;
 inline constexpr unsigned long kLogInitAndNet = 0x1 | 0x10;
 

@@ -47,8 +47,8 @@ ListenHandle::ListenHandle(const stream::Nonce& name, const stream::Address& add
   std::memcpy(&address_, address.data(), address.size());
 }
 
-// Does not depend on the name, so that all handles of a job together reveal only these
-// 16 bits of the key's digest to whoever sees NCCL's bootstrap.
+// The value does not depend on the name. So all handles of a job together reveal only
+// these 16 bits of the key's digest to a reader of NCCL's bootstrap.
 ListenHandle::KeyCheck ListenHandle::check_value(std::string_view key) {
   constexpr std::string_view kLabel = "bluecomm key check";
   const Digest digest =

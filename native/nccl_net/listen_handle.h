@@ -27,8 +27,8 @@ class ListenHandle {
   void write(void* memory) const;
 
   const stream::Nonce& name() const { return name_; }
-  // Throws Failure if the listener has another key, so that connect() does not dial in
-  // vain until its timeout.
+  // Throws Failure if the listener has another key. Without the check, connect() would
+  // dial until its timeout.
   void require_key(std::string_view key) const;
   // Returns the listener's address as seen from `device`.
   stream::Address address(const Device& device) const;

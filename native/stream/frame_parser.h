@@ -13,7 +13,7 @@
 
 namespace bluecomm::stream {
 
-// The defect of a frame or payload that does not fit its tag.
+// The defect of a frame or payload that does not match its tag.
 inline constexpr std::string_view kNotAuthentic =
     "bytes that the peer did not send have arrived (changed, repeated, left out or "
     "reordered on their way), so the link is not safe";
@@ -72,7 +72,7 @@ class FrameParser {
 
   std::size_t stream_;
   DirectionCipher* opener_;  // or null
-  std::size_t tag_nbytes_;   // that follow each record
+  std::size_t tag_nbytes_;   // after each record
   std::unique_ptr<std::byte[]> buffer_ =
       std::make_unique_for_overwrite<std::byte[]>(kBufferSize);
   std::size_t begin_ = 0;  // [begin_, end_) of buffer_ is not parsed yet

@@ -27,8 +27,8 @@ bool bind(void* library, Libcrypto& made) {
          find(library, "EVP_CIPHER_CTX_ctrl", made.control);
 }
 
-// Returns whether the library seals an empty record as test case 13 of the
-// specification of GCM says. Declarations that do not fit the library would show here.
+// Returns whether the library seals an empty record as in test case 13 of the
+// specification of GCM. The test fails if the declarations do not match the library.
 bool works(const Libcrypto& made) {
   constexpr std::array<unsigned char, 16> kExpected{0x53, 0x0f, 0x8a, 0xfb, 0xc7, 0x45,
                                                     0x36, 0xb9, 0xa9, 0x63, 0xb4, 0xf1,
@@ -53,8 +53,7 @@ bool works(const Libcrypto& made) {
 Libcrypto load_libcrypto(std::span<const char* const> names) {
   std::string failures;
   for (const char* name : names) {
-    // Local, so that its symbols stay apart from those of a libcrypto that another
-    // library of the process contains.
+    // RTLD_LOCAL, because another library of the process may contain a libcrypto.
     void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     const char* const error = library == nullptr ? dlerror() : nullptr;
     Libcrypto made;

@@ -33,9 +33,9 @@ struct Libcrypto {
   std::string name;  // file of the library
 };
 
-// Loads the first of `names` that has AES-256-GCM. A library that the process has
-// loaded already is found by its name, too, wherever its file is. Throws
-// std::runtime_error, with a remedy, if there is none.
+// Loads the first of `names` that has AES-256-GCM. This includes libraries that the
+// process has loaded already, wherever their files are. Throws std::runtime_error, with
+// a remedy, if there is none.
 Libcrypto load_libcrypto(std::span<const char* const> names);
 
 // Returns the libcrypto of this process or of the system, loaded at the first call.

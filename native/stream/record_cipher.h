@@ -11,12 +11,11 @@
 
 // The protection of one stream. Each direction of each stream has a key of its own,
 // derived by the handshake, and numbers its records from 0; the number is the nonce of
-// AES-256-GCM. So a record that was changed, repeated, left out, put in another place
-// or taken from another stream does not fit its tag.
+// AES-256-GCM. So a record that was changed, repeated, left out, moved or taken from
+// another stream does not match its tag.
 //
 // A frame is one record, or two if it has a payload: the frame, its tag, the payload,
-// its tag. The length of the payload is known, and authentic, before the payload is
-// read.
+// its tag. So the length of the payload is authentic before the payload is read.
 
 namespace bluecomm::stream {
 
@@ -28,14 +27,14 @@ enum class Encryption : std::uint32_t {
 
 // Returns "off", "auth" or "full".
 std::string_view name_of(Encryption mode);
-// Throws std::invalid_argument.
+// Throws std::invalid_argument for any other name.
 Encryption parse_encryption(std::string_view name);
 
 // Bytes that follow each record.
 inline constexpr std::size_t kTagNbytes = 16;
 
-// After this many records a direction replaces its key by one derived from it: at most
-// 2^36 bytes are protected by one key, and old keys cannot be found from new ones.
+// After this many records a direction derives a new key from its old one. So one key
+// protects at most 2^36 bytes, and old keys cannot be found from new ones.
 inline constexpr std::uint64_t kRecordsPerKey = std::uint64_t{1} << 18;
 
 struct StreamKeys {
@@ -53,10 +52,10 @@ class DirectionCipher {
   // Seals the record that consists of `parts`: writes as many bytes as they have, then
   // the tag, to `out`.
   void seal(std::span<const std::span<const std::byte>> parts, std::byte* out);
-  // Opens a record in place. Returns false if it does not fit its tag; the bytes then
-  // have no meaning.
+  // Opens a record in place. Returns false if it does not match its tag; its bytes are
+  // then undefined.
   [[nodiscard]] bool open(std::span<std::byte> record, std::span<const std::byte> tag);
-  // Passes over a record that nobody needs.
+  // Advances past a record without opening it.
   void skip() { ++records_; }
 
  private:

@@ -40,7 +40,7 @@ class Vector {
   std::size_t nbytes_ = 0;
 };
 
-// A stream seals a further chunk when less than this waits to be sent.
+// A stream seals another chunk when fewer bytes than these wait to be sent.
 constexpr std::size_t kSealedBacklog = 16 << 10;
 
 Frame chunk_head(const Chunk& chunk) {
@@ -160,9 +160,9 @@ std::size_t Stream::write_sealed(Outbox& outbox, std::size_t max_chunk) {
   return moved;
 }
 
-// Handles an error of send() or sendmsg(), in errno. Returns 0, the bytes sent. The
-// reading side decides whether an error ends the stream, because a goodbye may be
-// waiting to be read.
+// Handles an error of send() or sendmsg(), in errno. Returns 0, the number of bytes
+// sent. The reading side decides whether an error ends the stream, because a goodbye
+// may be waiting to be read.
 std::size_t Stream::fail_to_send() {
   if (errno == EINTR) return 0;
   if (errno != EAGAIN) readable = hung_up = true;

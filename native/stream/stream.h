@@ -70,7 +70,7 @@ class Stream {
   // Queues frames that lie in memory one after the other, with their payloads.
   void queue_all(std::span<const std::byte> frames);
 
-  // Frames to write between two chunks. Of a stream with a cipher: all that is sealed.
+  // Frames to write between two chunks. With a cipher, all sealed bytes.
   OutBuffer& frames() { return frames_; }
   const OutBuffer& frames() const { return frames_; }
 

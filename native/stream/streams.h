@@ -45,7 +45,7 @@ class Streams {
   Stream& add(StreamSocket socket, bool announce) {
     Stream& stream =
         streams_.emplace_back(std::move(socket), streams_.size(), checksum_);
-    // The peer reads it before it sets up its parser, so it has no checksum.
+    // The peer reads this frame before it sets up its parser, so it has no checksum.
     const Frame open{.kind = FrameKind::kOpen};
     if (announce) stream.queue_all(bytes_of(open));
     if (streams_.size() == 1) {

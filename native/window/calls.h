@@ -36,7 +36,7 @@ class WindowHost {
 // Leaves a value with out-neighbors; `call.p` need not be set. Returns 0 if the call
 // has ended because all targets share memory with this rank. Otherwise returns the
 // request that the caller must wait for; x must stay unchanged until it is done. `id`
-// is one of host.next_request_id(), or 0: it is drawn here.
+// comes from host.next_request_id(); 0 stands for a new one.
 RequestId put(WindowHost& host, const std::shared_ptr<Window>& window,
               const WindowPut& call, Clock::time_point deadline, bool blocking,
               RequestId id = 0);

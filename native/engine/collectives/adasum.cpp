@@ -19,7 +19,7 @@
 namespace bluecomm {
 namespace {
 
-// Returns how many numbers a member computes of its part of a tensor.
+// Returns how many numbers a member computes from its part of a tensor.
 constexpr std::size_t numbers_per_member(std::size_t inputs) {
   return inputs + pair_count(inputs);
 }
@@ -30,7 +30,7 @@ struct TensorPart {
   // The members whose slices hold parts of the tensor are first .. last.
   int first = 0;
   int last = 0;
-  // What each of these members computes, in order: the exponents of the inputs and
+  // The numbers of each of these members, in order: the exponents of the inputs, then
   // their products.
   std::span<double> numbers{};
   bool is_summed = false;  // elements after the last tensor
@@ -127,7 +127,7 @@ class Slice {
           terms.push_back({input, whole});
           continue;
         }
-        // A double cannot hold the weight, so the tensor is divided beforehand.
+        // The weight does not fit into a double, so the tensor is divided beforehand.
         const std::span<std::byte> copy = divided.emplace_back(part.range.length);
         const ScalePair scale = divide_by_power(-weight.exponent);
         copy_scaled(copy, {input, part.range.length}, scale.first, dtype_);
@@ -145,8 +145,8 @@ class Slice {
     return inputs;
   }
 
-  // All members compute the same bits, because they go through the same numbers in the
-  // same order.
+  // All members compute the same bits, because they add the same numbers in the same
+  // order.
   std::vector<ScaledNumber> weights_of(const TensorPart& part) const {
     const std::size_t n = inputs_.size();
     if (part.is_summed) return std::vector<ScaledNumber>(n, {1.0L, 0});

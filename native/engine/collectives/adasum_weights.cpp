@@ -17,8 +17,8 @@ struct Tensors {
   std::size_t end;
 };
 
-// The weights of the divided tensors. They are long doubles, whose exponents have a
-// range that the squares of all doubles fit into.
+// The weights of the divided tensors, as long doubles, whose range includes the squares
+// of all doubles.
 class AdasumWeights {
  public:
   explicit AdasumWeights(const InnerProducts& inner) : products_(inner.products) {

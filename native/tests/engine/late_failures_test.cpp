@@ -1,6 +1,5 @@
-// An operation fails after it has succeeded on some ranks. Those ranks raise the
-// failure in their next call, and no call on which all ranks agree fails on any other
-// rank.
+// Operations that fail after they have succeeded on some ranks. These ranks raise the
+// failure in their next call, which does not fail on any other rank.
 #include <string>
 #include <vector>
 

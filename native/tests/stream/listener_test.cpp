@@ -1,4 +1,4 @@
-// How many connections a listener keeps whose dialers have not proved the key.
+// A listener limits the connections whose dialers have not proved the key.
 #include "stream/listener.h"
 
 #include <sys/socket.h>
@@ -52,7 +52,7 @@ TEST(stream_listener, replayed_hellos_take_slots_like_strangers) {
   Poller poller;
   const Options options = make_options();
   Listener listener(poller, options, hello_of(1, 1));
-  // A hello with a valid MAC, as somebody has recorded it.
+  // A recorded hello, with a valid MAC.
   const Handshake recorded = Handshake::dial(options.key, hello_of(0, 1));
   std::vector<UniqueFd> replays;
   while (replays.size() < 3 * kLimit) {

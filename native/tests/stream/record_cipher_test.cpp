@@ -1,4 +1,4 @@
-// The protection of one stream: what an attacker on the path can do to its records.
+// The protection of one stream against an attacker on the path.
 #include "stream/record_cipher.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What an attacker between two ranks can do to an encrypted link: end it, nothing else.
+// An attacker between two ranks can end an encrypted link, and nothing else.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 using stream::Encryption;
 
-// What the dialer sends in its handshake.
+// Bytes that the dialer sends in its handshake.
 constexpr std::size_t kHandshake = sizeof(stream::Hello) + 2 * sizeof(Digest);
 // Records, with their tags.
 constexpr std::size_t kFrame = sizeof(stream::Frame) + stream::kTagNbytes;
@@ -26,8 +26,8 @@ constexpr std::size_t kEager = 100;
 constexpr std::size_t kMessage = kFrame + sizeof(Header) + kEager + stream::kTagNbytes;
 
 // A program on the path between the dialer and `target`. It collects `held` bytes that
-// the dialer sends after its handshake, passes them on as `attack` has changed them,
-// and then passes on everything.
+// the dialer sends after its handshake, changes them by `attack`, and passes them on.
+// From then on it passes on everything.
 class Meddler {
  public:
   using Attack = std::function<void(Bytes&)>;
@@ -65,7 +65,7 @@ class Meddler {
     push(dialer_.get(), from_acceptor_, to_dialer_);
   }
   void hang_up() { acceptor_.reset(); }
-  // Flips a bit of the byte at `offset` of all that the dialer sends, once it comes.
+  // Flips a bit of the byte at `offset` of all bytes that the dialer sends.
   void spoil_at(std::size_t offset) { spoiled_ = offset; }
 
  private:

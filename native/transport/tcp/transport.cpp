@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 // this often.
 constexpr std::chrono::milliseconds kLookEvery{1};
 
-// How often links are checked for silence, at least.
+// The longest time between two checks of the links for silence.
 constexpr std::chrono::milliseconds kCheckEvery{500};
 
 TcpOptions checked(TcpOptions options) {
