@@ -11,6 +11,17 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+def format_numbers(numbers: Iterable[int], separator: str) -> str:
+    """Return numbers in ascending order and short form, such as ``0-3,8``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return separator.join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
 def format_ranks(ranks: Sequence[int], *, noun: bool = False) -> str:
     """Return ranks as people write them, such as ``0-3, 7``.
 
@@ -18,13 +29,7 @@ def format_ranks(ranks: Sequence[int], *, noun: bool = False) -> str:
         ranks: The ranks.
         noun: Whether to write ``rank`` or ``ranks`` before them.
     """
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    text = format_numbers(ranks, ", ")
     if not noun:
         return text
     return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"

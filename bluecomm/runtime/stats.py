@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bluecomm.text_table import align
+from bfrun.text_table import align
 
 if TYPE_CHECKING:
     from bluecomm._native import EngineCounters, PeerCounters

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bfrun.text_table import align
 from bfrun.wording import count
-from bluecomm.text_table import align
 from bluecomm.timeline.reading import COMPUTE, Timeline
 
 _HEADINGS = (

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from bfrun.options import OptionParser
+from bfrun.text_table import align
 from bfrun.wording import count
-from bluecomm.text_table import align
 from bluecomm.topology.consensus import (
     mean_gap,
     rounds_looked_at,

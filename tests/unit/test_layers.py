@@ -19,7 +19,7 @@ BLUECOMM = [
     # The public names under the predecessors' module name.
     {"torch"},
     {"__init__", "__main__"},
-    {"integrations", "bench"},
+    {"bench"},
     # Planned: docs/architecture.md says what they will hold.
     {"torch_backend", "lightning", "elastic", "data"},
     {"compat", "topology_util"},
@@ -30,12 +30,11 @@ BLUECOMM = [
     {"ops"},
     {"compression"},
     {"runtime"},
-    {"observe"},
     {"topology"},
     # Independent of the rest, for programs that do not use bluecomm.
     {"net"},
     {"nccl_net"},
-    {"errors", "config", "_native", "_version", "missing_extension", "text_table"},
+    {"errors", "config", "_native", "_version", "missing_extension"},
 ]
 BFRUN = [
     {"__init__", "__main__", "notebook"},
@@ -53,7 +52,7 @@ BFRUN = [
     {"silence", "task", "probe", "private_folder"},
     {"nccl_net"},
     {"env", "config", "hosts", "channel", "frames", "trace"},
-    {"structure", "options", "wording", "files"},
+    {"structure", "options", "wording", "text_table", "files"},
     {"errors"},
 ]
 LAYERS = {"bluecomm": BLUECOMM, "bfrun": BFRUN}
@@ -64,7 +63,8 @@ NATIVE_USERS = {"runtime", "ops", "window", "compression"}
 # rank finds its addresses by the driver's code.
 BFRUN_FROM_BLUECOMM = {
     *("bfrun.addresses", "bfrun.channel", "bfrun.errors", "bfrun.frames"),
-    *("bfrun.private_folder", "bfrun.options", "bfrun.probe", "bfrun.wording"),
+    *("bfrun.private_folder", "bfrun.options", "bfrun.probe", "bfrun.text_table"),
+    "bfrun.wording",
     *("bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),
 }
 # Sent to hosts that may have only Python.

@@ -1,6 +1,6 @@
 """Tables in the terminal."""
 
-from bluecomm.text_table import align
+from bfrun.text_table import align
 
 
 def test_columns_are_as_wide_as_their_widest_cell():
