@@ -32,7 +32,7 @@ def check_capacity(plan: LaunchPlan, sessions: Sequence[AgentSession]) -> None:
             needed = limit.used + ranks * limit.per_rank
             if needed > limit.limit:
                 problems.append(
-                    f"host '{host.host.name}': {count(ranks, 'rank')} need "
+                    f"host '{host.host.name}': starting {count(ranks, 'rank')} takes "
                     f"{ranks * limit.per_rank} more {limit.what}, but {limit.name} is "
                     f"{limit.limit}, of which {limit.used} are in use; raise it, or "
                     "start fewer ranks there"
@@ -51,7 +51,7 @@ def make_room_for_logs(ranks: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if needed > hard:
         raise LaunchError(
-            f"--output-dir: the logs of {count(ranks, 'rank')} need {needed} open "
+            f"--output-dir: writing logs of {count(ranks, 'rank')} takes {needed} open "
             f"files in bfrun, but RLIMIT_NOFILE (ulimit -Hn) is {hard}; raise it, or "
             "leave --output-dir out"
         )

@@ -258,7 +258,7 @@ def test_ranks_that_do_not_fit_are_refused(tmp_path):
     limited = ["bash", "-c", 'ulimit -n 200; exec "$@"', "bash", *command]
     done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    told = r"100 ranks need 300 more open files, but RLIMIT_NOFILE .* is 200"
+    told = r"starting 100 ranks takes 300 more open files, but RLIMIT_NOFILE .* is 200"
     assert re.search(told, done.stderr), done.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -31,8 +31,9 @@ def test_every_limit_that_is_too_low_is_named_with_its_values():
     with pytest.raises(LaunchError) as caught:
         check(("first", 309), ("second", 30))
     assert str(caught.value).splitlines() == [
-        f"host '{host}': {ranks} ranks need {3 * ranks} more things, but {name} is "
-        f"{limit}, of which 10 are in use; raise it, or start fewer ranks there"
+        f"host '{host}': starting {ranks} ranks takes {3 * ranks} more things, but "
+        f"{name} is {limit}, of which 10 are in use; raise it, or start fewer ranks "
+        "there"
         for host, ranks, name, limit in (
             ("a", 100, "first", 309),
             ("a", 100, "second", 30),
@@ -49,5 +50,5 @@ def test_room_for_logs(monkeypatch):
     assert now[0] == (256, 1000)
     make_room_for_logs(200)
     assert now[0] == (528, 1000)
-    with pytest.raises(LaunchError, match=r"500 ranks need 1128 .* \(ulimit -Hn\) is"):
+    with pytest.raises(LaunchError, match=r"500 ranks takes 1128 .* \(ulimit -Hn\) is"):
         make_room_for_logs(500)
