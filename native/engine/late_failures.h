@@ -23,8 +23,8 @@ class LateFailures {
     const std::size_t count = std::exchange(count_, 0);
     if (count == 0) return std::nullopt;
     if (count > 1) {
-      first_.text +=
-          " " + std::to_string(count - 1) + " more operations failed like this.";
+      first_.text += " " + std::to_string(count - 1) + " more operation" +
+                     (count > 2 ? "s" : "") + " failed like this.";
     }
     return std::exchange(first_, {});
   }
