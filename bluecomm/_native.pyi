@@ -262,6 +262,9 @@ class Engine(metaclass=_PybindType):
     def calls_like(self, call: _Call) -> int:
         """Return how many operations with the call's group and name were submitted."""
 
+    def is_in_flight(self, kind: str, group_id: int, name: str) -> bool:
+        """Return whether an operation of this kind and name has not ended."""
+
     def done(self, request: int) -> bool: ...
     def wait(self, request: int, timeout_s: float) -> Completion | None:
         """Drive the engine until the request has ended; None after `timeout_s`.
@@ -298,6 +301,15 @@ class Engine(metaclass=_PybindType):
 
     def stats(self) -> EngineCounters: ...
     def reset_stats(self) -> None: ...
+    def join(self) -> None:
+        """Take part in other ranks' reductions and barriers until leave_join()."""
+
+    def join_report(self) -> tuple[int, int]:
+        """Return the number of answered operations and an unused sequence number."""
+
+    def leave_join(self, sequence: int) -> None:
+        """Stop answering, and count all calls on from the same number on all ranks."""
+
     def suspend(self) -> None:
         """Stop all progress until resume(); wait() then returns None at once."""
 

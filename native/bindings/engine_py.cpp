@@ -213,6 +213,15 @@ void register_engine(py::module_& module) {
       .def("add_group", &add_group, arg("group_id"), arg("ranks"), arg("machine_of"))
       .def("submit", &submit, arg("call"), arg("kept") = std::nullopt)
       .def("calls_like", &calls_like, arg("call"))
+      .def(
+          "is_in_flight",
+          [](PyEngine& self, const std::string& kind, std::uint64_t group_id,
+             const std::string& name) {
+            const std::optional<Kind> known = kind_from_name(kind);
+            const ReleaseGil unlocked;
+            return known && self.use().is_in_flight(*known, group_id, name);
+          },
+          arg("kind"), arg("group_id"), arg("name"))
       .def("done", unlocked(&Engine::done), arg("request"))
       .def("wait", &wait, arg("request"), arg("timeout_s"))
       .def("output", &output, arg("request"))
@@ -232,6 +241,14 @@ void register_engine(py::module_& module) {
       .def("take_late_failure", unlocked(&Engine::take_late_failure))
       .def("stats", &stats)
       .def("reset_stats", unlocked(&Engine::reset_stats))
+      .def("join", unlocked(&Engine::join))
+      .def("join_report",
+           [](PyEngine& self) {
+             const ReleaseGil unlocked;
+             const Dispatcher::JoinReport report = self.use().join_report();
+             return std::pair(report.answers, report.sequence);
+           })
+      .def("leave_join", unlocked(&Engine::leave_join), arg("sequence"))
       .def("suspend", unlocked(&Engine::suspend))
       .def("resume", unlocked(&Engine::resume))
       .def("close", &close, arg("timeout_s"));

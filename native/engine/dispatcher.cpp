@@ -34,6 +34,7 @@ Dispatcher::Dispatcher(EngineConfig config,
       job_(hash_bytes(config_.job)),
       transports_(std::move(transports)),
       peers_(config_.rank, config_.size, config_.machine),
+      joining_(config_.size),
       stats_(config_.size, config_.recorder),
       window_peers_(peers_),
       windows_(config_.rank, job_, config_.epoch, window_peers_, requests_, stats_),
@@ -87,7 +88,14 @@ Operation& Dispatcher::operation(RequestId id) const {
 // --- Submitting ----------------------------------------------------------------------
 
 RequestId Dispatcher::submit(Call call, RequestId id) {
-  if (id == 0) id = requests_.next_id();
+  const std::uint64_t group = call.group->id;
+  const std::uint64_t name = name_hash(call);
+  const std::uint32_t sequence = matching_.next_sequence(group, name);
+  return add(std::move(call), {group, name, config_.epoch, sequence},
+             CalledBy::kProgram, id == 0 ? requests_.next_id() : id);
+}
+
+RequestId Dispatcher::add(Call call, const Key& key, CalledBy caller, RequestId id) {
   call.allocate = [this, id](std::size_t nbytes, std::span<const std::int64_t> rows) {
     Result result = config_.allocate(nbytes);
     result.rows.assign(rows.begin(), rows.end());
@@ -96,18 +104,21 @@ RequestId Dispatcher::submit(Call call, RequestId id) {
     return bytes;
   };
   Plan plan = make_plan(call, config_.tuning);
-  const std::uint32_t sequence =
-      matching_.next_sequence(call.group->id, name_hash(call));
-  const Envelope envelope =
-      make_envelope(call, plan.algorithm, job_, config_.epoch, sequence);
+  Envelope envelope =
+      make_envelope(call, plan.algorithm, job_, key.epoch, key.sequence);
+  envelope.key = key;  // the name of an answered call may be cut
   OperationHost* const host = this;
   auto operation =
       std::make_shared<Operation>(id, std::move(call), std::move(plan), envelope, host);
-  if (auto late = late_failures_.take()) operation->carry(std::move(*late));
+  // The program does not see how an operation ends that it has not called.
+  if (caller == CalledBy::kProgram) {
+    if (auto late = late_failures_.take()) operation->carry(std::move(*late));
+  }
   now_ = operation->started();
   requests_.add(operation);
   operations_.push_back(operation.get());
   const bool must_wait = matching_.add(operation);
+  if (joining_.must_announce()) announce(*operation);
 
   try {
     for (Unmatched& one : matching_.take(envelope.key)) {
@@ -163,7 +174,10 @@ bool Dispatcher::read_arrivals() {
       peers_.lose(one.peer,
                   "it sent a message that does not belong to this job or this version "
                   "of bluecomm");
-    } else if (envelope->type == MessageType::kAbort) {
+    } else if (envelope->type == MessageType::kJoin) {
+      one.message->accept({});
+      handle_join(one.peer, envelope->key.sequence);
+    } else if (envelope->type != MessageType::kData) {
       one.message->accept({});
       aborts_.push_back({one.peer, *envelope, std::move(one.message), ""});
       read_aborts();
@@ -226,6 +240,7 @@ bool Dispatcher::poll() {
   });
   if (requests_.has_held()) requests_.check_held();
   if (read_arrivals()) changed = true;
+  if (!answers_.empty()) release_answers();
   for (std::size_t i = 0; i < operations_.size();) {
     Operation* const operation = operations_[i];
     if (advance(*operation)) changed = true;

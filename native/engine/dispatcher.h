@@ -18,6 +18,7 @@
 #include "common/status.h"
 #include "engine/collectives/tuning.h"
 #include "engine/engine_peers.h"
+#include "engine/joining.h"
 #include "engine/late_failures.h"
 #include "engine/matching.h"
 #include "engine/operation.h"
@@ -96,6 +97,10 @@ class Dispatcher final : private Receiver, private OperationHost {
   std::uint32_t calls_like(const Call& call) const {
     return matching_.next_sequence(call.group->id, name_hash(call));
   }
+  // Returns whether an operation of this kind and name on a group has not ended.
+  bool is_in_flight(Kind kind, std::uint64_t group, std::string_view name) const {
+    return matching_.is_in_flight(kind, group, hash_bytes(name));
+  }
   const std::shared_ptr<BaseRequest>& request(RequestId id) const {
     return requests_.at(id);
   }
@@ -125,6 +130,19 @@ class Dispatcher final : private Receiver, private OperationHost {
   RequestId next_request_id() { return requests_.next_id(); }
   WaitStats& wait_stats() { return stats_; }
   WindowService& windows() { return windows_; }
+
+  // Announces that this rank has joined, unless it has done so in this round. Until
+  // leave_join() it takes part in reductions and barriers of the ranks that have not.
+  void join();
+  struct JoinReport {
+    std::uint64_t answers;   // operations of all ranks that it has taken part in
+    std::uint32_t sequence;  // unused by all calls of this rank so far
+  };
+  JoinReport join_report() const;
+  // Ends the round. All ranks have joined, and all their operations have ended; they
+  // pass the same `sequence`, at least that of each rank's report, at which the calls
+  // of each name are counted on.
+  void leave_join(std::uint32_t sequence);
 
   // Moves at most about kBudget bytes of each operation. Returns whether anything
   // changed; if so, the caller should call it again.
@@ -158,6 +176,10 @@ class Dispatcher final : private Receiver, private OperationHost {
   void on_goodbye(int peer) override;
 
   Operation& operation(RequestId id) const;
+  // Whether this rank's program has called an operation, or other ranks while this one
+  // has joined.
+  enum class CalledBy { kProgram, kOthers };
+  RequestId add(Call call, const Key& key, CalledBy caller, RequestId id);
   void start(Operation& operation);
   bool read_arrivals();
   void match(int peer, const Envelope& envelope, std::unique_ptr<Incoming> message);
@@ -171,6 +193,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   // dispatcher_failures.cpp
   void for_transports(const std::function<void(Transport&)>& body);
   void fail_thrown(Operation& operation, const std::exception& error);
+  void post(int peer, const Envelope& message, std::span<const std::byte> payload);
   void send_abort(int peer, const Envelope& call, const Status& status);
   void fail_mismatch(Operation& operation, int peer, const Envelope& theirs);
   void fail_unexpected(int peer, const Envelope& theirs);
@@ -184,6 +207,14 @@ class Dispatcher final : private Receiver, private OperationHost {
   std::vector<int> participants(const Operation& operation) const;
   Status timeout_status(const Operation& operation) const;
 
+  // dispatcher_joining.cpp
+  void handle_join(int peer, std::uint32_t round);
+  void announce(const Operation& operation);
+  void handle_announcement(int peer, const Envelope& theirs, std::string_view payload);
+  Result give_neutral(Call& call) const;
+  void refuse_announcement(int peer, const Envelope& theirs);
+  void release_answers();
+
   const EngineConfig config_;
   const std::uint64_t job_;
   std::vector<std::unique_ptr<Transport>> transports_;
@@ -194,6 +225,9 @@ class Dispatcher final : private Receiver, private OperationHost {
   Peers peers_;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
   Matching matching_;
+  Joining joining_;
+  RequestId joined_at_ = 0;  // above the ids of all operations before the last join()
+  std::vector<RequestId> answers_;  // operations that this rank has not called
   RequestTable requests_;
   // The active operations, in the order of their start. They are apart from the
   // requests about windows, of which there may be thousands and which need no turns.
@@ -215,7 +249,8 @@ class Dispatcher final : private Receiver, private OperationHost {
     std::unique_ptr<Incoming> message;
     std::string text;
   };
-  std::vector<Abort> aborts_;  // their texts are still arriving
+  // ABORTs and ANNOUNCEs whose payloads are still arriving.
+  std::vector<Abort> aborts_;
   bool closing_ = false;
 };
 

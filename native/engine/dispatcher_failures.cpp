@@ -63,15 +63,21 @@ void Dispatcher::fail_operation(Operation& operation, Status status) {
 }
 
 void Dispatcher::send_abort(int peer, const Envelope& call, const Status& status) {
-  Channel* const channel = peers_.channels()[static_cast<std::size_t>(peer)];
-  if (channel == nullptr || !peers_.alive(peer)) return;
   Envelope abort = call;
   abort.type = MessageType::kAbort;
   abort.code = static_cast<std::int32_t>(status.code);
   abort.blamed = status.rank;
   const std::string_view text = shorten(status.text, Channel::kMaxPost);
+  post(peer, abort, std::as_bytes(std::span(text)));
+}
+
+// Sends a message that is not part of a plan to a peer, if there is a link to it.
+void Dispatcher::post(int peer, const Envelope& message,
+                      std::span<const std::byte> payload) {
+  Channel* const channel = peers_.channels()[static_cast<std::size_t>(peer)];
+  if (channel == nullptr || !peers_.alive(peer)) return;
   try {
-    channel->post(to_header(abort, text.size()), std::as_bytes(std::span(text)));
+    channel->post(to_header(message, payload.size()), payload);
   } catch (const std::exception&) {
     // The peer cannot be told. Its own deadline, or the end of this process, will fail
     // its operation.
@@ -175,7 +181,11 @@ bool Dispatcher::read_aborts() {
     }
     const Abort whole = std::move(abort);
     aborts_.erase(aborts_.begin() + static_cast<std::ptrdiff_t>(i));
-    handle_abort(whole.peer, whole.envelope, whole.text);
+    if (whole.envelope.type == MessageType::kAnnounce) {
+      handle_announcement(whole.peer, whole.envelope, whole.text);
+    } else {
+      handle_abort(whole.peer, whole.envelope, whole.text);
+    }
     changed = true;
   }
   return changed;
@@ -183,7 +193,8 @@ bool Dispatcher::read_aborts() {
 
 bool Dispatcher::has_abort(int peer, const Key& key) const {
   return std::any_of(aborts_.begin(), aborts_.end(), [&](const Abort& one) {
-    return one.peer == peer && one.envelope.key == key;
+    return one.peer == peer && one.envelope.type == MessageType::kAbort &&
+           one.envelope.key == key;
   });
 }
 

@@ -110,6 +110,11 @@ std::uint32_t Engine::calls_like(const Call& call) {
   return progress_.with_lock([&] { return dispatcher_.calls_like(call); });
 }
 
+bool Engine::is_in_flight(Kind kind, std::uint64_t group, std::string_view name) {
+  return progress_.with_lock(
+      [&] { return dispatcher_.is_in_flight(kind, group, name); });
+}
+
 bool Engine::done(RequestId id) {
   return progress_.with_lock([&] { return dispatcher_.request(id)->done(); });
 }
@@ -193,6 +198,18 @@ Stats Engine::stats() {
 
 void Engine::reset_stats() {
   progress_.with_lock([&] { dispatcher_.reset_stats(); });
+}
+
+void Engine::join() {
+  progress_.run([&] { dispatcher_.join(); });
+}
+
+Dispatcher::JoinReport Engine::join_report() {
+  return progress_.with_lock([&] { return dispatcher_.join_report(); });
+}
+
+void Engine::leave_join(std::uint32_t sequence) {
+  progress_.run([&] { dispatcher_.leave_join(sequence); });
 }
 
 void Engine::suspend() {

@@ -48,6 +48,7 @@ class Engine final : public WindowHost, private Work {
   // because a signal came or Progress::kInterruptCheck has passed.
   RequestId run(Call call);
   std::uint32_t calls_like(const Call& call);
+  bool is_in_flight(Kind kind, std::uint64_t group, std::string_view name);
   bool done(RequestId id);
   // Returns nothing if `deadline` passed, or `interrupted` returned true, before the
   // request was done. Several threads may wait for one request.
@@ -85,6 +86,11 @@ class Engine final : public WindowHost, private Work {
   std::optional<Status> take_late_failure();
   Stats stats();
   void reset_stats();
+
+  // See Dispatcher.
+  void join();
+  Dispatcher::JoinReport join_report();
+  void leave_join(std::uint32_t sequence);
 
   // Between suspend() and resume(), no message moves, wait() returns nothing
   // immediately, and deadlines are extended.

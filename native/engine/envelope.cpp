@@ -118,9 +118,7 @@ Header to_header(const Envelope& envelope, std::size_t nbytes) {
 std::optional<Envelope> read_envelope(const Header& header) {
   Envelope envelope;
   std::memcpy(static_cast<void*>(&envelope), header.envelope.data(), sizeof envelope);
-  const bool known_type =
-      envelope.type == MessageType::kData || envelope.type == MessageType::kAbort;
-  if (!known_type || !is_kind(envelope.kind) ||
+  if (!is_operation_message(envelope.type) || !is_kind(envelope.kind) ||
       !dtype_from_value(static_cast<std::uint8_t>(envelope.dtype)) ||
       envelope.op > ReduceOp::kAdasum || envelope.algorithm > Algorithm::kBlocks ||
       envelope.local_only > 1 || envelope.name_length > Envelope::kMaxName ||

@@ -53,6 +53,8 @@ struct KindInfo {
   // A failed call sends its ABORT only to the ranks that it exchanges messages with,
   // instead of to the whole group.
   bool spares_group = false;
+  // A rank that has joined can take part, with the neutral value of the reduction.
+  bool has_neutral = false;
 };
 
 // All kinds, in the order of Kind.

@@ -7,12 +7,27 @@ namespace bluecomm {
 
 std::uint32_t Matching::next_sequence(std::uint64_t group, std::uint64_t name) const {
   const auto line = lines_.find(Key{group, name, 0, 0});
-  return line == lines_.end() ? 0 : line->second.next;
+  return line == lines_.end() ? first_ : line->second.next;
+}
+
+std::uint32_t Matching::unused_sequence() const {
+  std::uint32_t unused = first_;
+  for (const auto& [key, line] : lines_) unused = std::max(unused, line.next);
+  return unused;
+}
+
+void Matching::restart(std::uint32_t sequence) {
+  first_ = sequence;
+  std::erase_if(lines_,
+                [](const auto& entry) { return entry.second.unfinished.empty(); });
+  for (auto& [key, line] : lines_) line.next = sequence;
+  std::erase_if(unmatched_,
+                [&](const auto& entry) { return entry.first.sequence < sequence; });
 }
 
 bool Matching::add(std::shared_ptr<Operation> operation) {
   Line& line = lines_[line_key(operation->key())];
-  ++line.next;
+  line.next = operation->key().sequence + 1;
   // Unnamed calls are matched by their order and do not wait for each other.
   const bool must_wait = !line.unfinished.empty() && !operation->call().name.empty();
   line.unfinished.push_back(std::move(operation));
@@ -36,6 +51,16 @@ Operation* Matching::find(const Key& key) const {
     if (one->key() == key) return one.get();
   }
   return nullptr;
+}
+
+bool Matching::is_in_flight(Kind kind, std::uint64_t group, std::uint64_t name) const {
+  const auto line = lines_.find(Key{group, name, 0, 0});
+  if (line == lines_.end()) return false;
+  const auto& unfinished = line->second.unfinished;
+  return std::any_of(unfinished.begin(), unfinished.end(),
+                     [kind](const std::shared_ptr<Operation>& one) {
+                       return one->call().kind == kind;
+                     });
 }
 
 Operation* Matching::find_earlier(const Key& key) const {

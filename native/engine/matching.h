@@ -35,6 +35,11 @@ class Matching {
   // Returns the number of the next call of (group, name).
   std::uint32_t next_sequence(std::uint64_t group, std::uint64_t name) const;
 
+  // Returns a number above those of all calls so far.
+  std::uint32_t unused_sequence() const;
+  // Continues all counts at `sequence`, and drops the messages of earlier calls.
+  void restart(std::uint32_t sequence);
+
   // Registers the next call. Returns whether it must wait because an earlier call of
   // the same name has not finished.
   bool add(std::shared_ptr<Operation> operation);
@@ -42,6 +47,8 @@ class Matching {
   std::shared_ptr<Operation> remove(const Operation& operation);
 
   Operation* find(const Key& key) const;
+  // Returns whether a call of this kind, group and name has not finished.
+  bool is_in_flight(Kind kind, std::uint64_t group, std::uint64_t name) const;
   // Returns the first unfinished call of the same name if it precedes `key`, or null.
   // Unnamed calls do not wait for each other, so for them it returns null.
   Operation* find_earlier(const Key& key) const;
@@ -72,6 +79,7 @@ class Matching {
   static Key line_key(const Key& key) { return {key.group, key.name, 0, 0}; }
 
   std::unordered_map<Key, Line, KeyHash> lines_;
+  std::uint32_t first_ = 0;  // the number of the first call of a name
   std::unordered_map<Key, std::vector<Unmatched>, KeyHash> unmatched_;
   std::uint64_t kept_ = 0;  // number of messages that keep() has taken
   RecentMap<Key, Status, KeyHash> aborts_{kRemembered};

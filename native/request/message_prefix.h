@@ -12,7 +12,17 @@ enum class MessageType : std::uint8_t {
   kData = 1,    // payload of an operation (engine/envelope.h)
   kAbort = 2,   // an operation has failed at the sender; the payload says why
   kWindow = 3,  // a request about a window, or its answer (window/message.h)
+  kJoin = 4,    // the sender has joined (engine/joining.h)
+  // The sender has called an operation in which the receiver, which has joined, must
+  // take part; the payload is the shape, followed by the splits.
+  kAnnounce = 5,
 };
+
+// Returns whether the header is an Envelope.
+constexpr bool is_operation_message(MessageType type) {
+  return type == MessageType::kData || type == MessageType::kAbort ||
+         type == MessageType::kJoin || type == MessageType::kAnnounce;
+}
 
 // The first bytes of each message's header.
 struct MessagePrefix {
