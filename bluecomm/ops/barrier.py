@@ -23,8 +23,15 @@ def barrier(
         CommunicationTimeout: Some ranks did not take part in time; the text names
             them.
     """
-    comm = current_communicator(process_set)
+    named_barrier(current_communicator(process_set), None, timeout_s)
+
+
+def named_barrier(
+    comm: Communicator, name: str | None, timeout_s: float | None = None
+) -> None:
+    """Wait until every member has called this function with the same name."""
     call = Call("barrier", "uint8", (0,), NO_MEMORY, NO_MEMORY, (), lambda _: None)
+    call.name = name
     call.timeout_s = timeout_s
     call.blocking = True
     comm.start(call).wait()

@@ -136,6 +136,14 @@ class Algorithm:
         """Wait for all operations under way before the world ends."""
         self.settle(for_writing=False)
 
+    def joins_in_engine(self) -> bool:
+        """Return whether its exchanges go on while ranks that joined send nothing.
+
+        The engine of such a rank answers the reductions of the others with zeros, so
+        this holds for algorithms that only reduce over all ranks.
+        """
+        return False
+
     def join(self) -> int:
         """Take part without data until all ranks do; return the last rank to join.
 

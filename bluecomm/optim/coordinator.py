@@ -226,6 +226,11 @@ class Coordinator:
             with self._tracker.paused():
                 yield
 
+    @property
+    def joins_in_engine(self) -> bool:
+        """Whether its exchanges go on while the engine answers for joined ranks."""
+        return self.algorithm.joins_in_engine()
+
     def join(self) -> int:
         """Take part without data until all ranks do; return the last rank to join."""
         self.check_usable()

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from bluecomm.ops.join import join_world
 from bluecomm.optim.ownership import live_owners
 
 __all__ = ["join"]
 
 
-def join() -> int:
-    """Take part without data until all ranks have joined, with every optimizer.
+def join(device: int = -1) -> int:
+    """Take part without data until all ranks have joined.
 
-    Collective. Calls ``join`` of each distributed optimizer of this process, in the
-    order in which they were made.
+    Collective. A rank that has joined contributes zeros to each ``allreduce`` and
+    ``reducescatter`` of the others (or what does not change a minimum, maximum or
+    product), and takes part in each ``barrier``; an average still divides by the number
+    of all ranks. Other operations with it are an error on the ranks that call them.
+    Operations that a rank has started before it joins end first.
+
+    Distributed optimizers go on without the ranks that have joined. If one of this
+    process needs more than reductions (its algorithm averages parameters, or sends
+    sparse gradients), its ``join`` method is called instead, and only its rounds go on.
+
+    Args:
+        device: For Horovod's scripts. It is ignored, because tensors are on the CPU.
 
     Returns:
-        The last rank to join, for the optimizer that was made last.
+        The last rank to join, the same on all ranks. If several join at about the same
+        time, one of them.
 
     Raises:
-        ValueError: There is no distributed optimizer, or one does not support ``join``.
+        NotInitializedError: ``init`` has not been called.
+        ValueError: A distributed optimizer does not support ``join``.
+        PeerLostError: A rank is lost.
+        CommunicationTimeout: Some ranks did not join in time, although they are idle.
     """
+    del device
     owners = live_owners()
-    if not owners:
-        raise ValueError(
-            "join: there is no DistributedOptimizer in this process. Without one, call "
-            "the same operations on all ranks"
-        )
+    if all(owner.joins_in_engine for owner in owners):
+        return join_world()
     return [owner.join() for owner in owners][-1]

@@ -31,6 +31,10 @@ class ParameterOwner(Protocol):
     def retire(self) -> None:
         """Finish the round under way and give up the parameters."""
 
+    @property
+    def joins_in_engine(self) -> bool:
+        """Whether its exchanges go on while the engine answers for joined ranks."""
+
     def join(self) -> int:
         """Take part without data until all ranks do; return the last rank to join."""
 

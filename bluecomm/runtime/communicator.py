@@ -72,6 +72,7 @@ class Communicator:
         self.world = world
         self.ranks = tuple(ranks)
         self._unnamed: dict[str, int] = {}
+        self._rounds = world.join_rounds
         self._topology: Topology | None = None
         self._machine_topology: Topology | None = None
         # Windows by name; only the layer above knows their type. They rely on the
@@ -151,6 +152,10 @@ class Communicator:
         self.world.check_running(kind, name)
         if name is not None:
             return name
+        if self._rounds != self.world.join_rounds:
+            # Ranks that had joined have not counted the calls of the others.
+            self._rounds = self.world.join_rounds
+            self._unnamed.clear()
         number = self._unnamed.get(kind, 0)
         self._unnamed[kind] = (number + 1) % _UNNAMED_CALLS
         return f"{kind}{UNNAMED}{number}"

@@ -83,6 +83,8 @@ class World:
         self._waiting: set[int] = set()
         self._waiters: set[int] = set()
         self._closed = False
+        # Number of times that all ranks have joined.
+        self.join_rounds = 0
         self._suspensions = 0
         self._is_suspended = False
         self._engine = self._make_engine()
@@ -370,6 +372,23 @@ class World:
             self._forgotten -= over
         for number in over:
             self.release(number)
+
+    # -- joining ----------------------------------------------------------------------
+
+    def wait_for_started(self) -> None:
+        """Wait until all requests that this rank has started have ended, or failed."""
+        for request in self._engine.pending():
+            with contextlib.suppress(ValueError):  # it may be released by now
+                self.wait(request["id"], None)
+
+    def leave_join(self, sequence: int) -> None:
+        """End a round of joins; calls are counted anew on all ranks.
+
+        Args:
+            sequence: Number above those of all ranks' calls.
+        """
+        self._engine.leave_join(sequence)
+        self.join_rounds += 1
 
     # -- suspending -------------------------------------------------------------------
 

@@ -88,6 +88,11 @@ class GradientAllreduce(Algorithm):
             for bucket in self._buckets:
                 make_dense(slot.parameter for slot in bucket.slots)
 
+    def joins_in_engine(self) -> bool:
+        return not self.follows_backward() or not any(
+            bucket.gradients.sparse for bucket in self._buckets
+        )
+
     def join(self) -> int:
         """Send zeros until all ranks have joined; return the last one to join."""
         comm = self.context.comm
