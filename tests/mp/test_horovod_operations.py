@@ -232,6 +232,32 @@ def test_gradients_have_horovods_factors() -> None:
         assert found["mean rows"] == ones
 
 
+def use_a_name_in_flight() -> str:
+    if hvd.rank() == 0:
+        first = hvd.allreduce_async(torch.ones(2), name="busy")
+        with pytest.raises(ValueError, match="in flight") as caught:
+            hvd.allreduce_async(torch.ones(2), name="busy")
+        other = hvd.allgather_async(torch.ones(2), name="busy")
+        hvd.barrier()
+        hvd.synchronize(first)
+        hvd.synchronize(other)
+        text = str(caught.value)
+    else:
+        hvd.barrier()
+        hvd.allreduce(torch.ones(2), name="busy")
+        hvd.allgather(torch.ones(2), name="busy")
+        text = ""
+    hvd.allreduce(torch.ones(2), name="busy")
+    return text
+
+
+def test_a_name_in_flight_is_refused() -> None:
+    assert run_ranks(RANKS, use_a_name_in_flight)[0] == (
+        "allreduce 'busy' on rank 0: an operation of this name is in flight; wait for "
+        "it first, or use another name"
+    )
+
+
 def use_the_optimizer_as_in_horovod() -> list[float]:
     model = torch.nn.Linear(2, 1)
     optimizer = hvd.DistributedOptimizer(
@@ -282,3 +308,14 @@ def test_sparse_gradients_sent_as_dense_ones_suit_sparse_adam() -> None:
     sparse, dense = (run_ranks(RANKS, train_embedding, way) for way in (False, True))
     for one in (*sparse, *dense):
         assert torch.equal(one, sparse[0])
+
+
+def join_as_in_horovod() -> int:
+    if hvd.rank() != 2:
+        assert int(hvd.allreduce(torch.tensor([3]), name="x")) == 2
+    return hvd.join(hvd.local_rank())
+
+
+def test_join_takes_a_device() -> None:
+    last = run_ranks(RANKS, join_as_in_horovod)
+    assert last in ([0] * RANKS, [1] * RANKS)

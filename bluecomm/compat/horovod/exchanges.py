@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bluecomm.compat.horovod.gradients import scale_gradient
-from bluecomm.compat.horovod.names import member_name
+from bluecomm.compat.horovod.names import check_name, member_name
 from bluecomm.compat.horovod.process_sets import (
     ProcessSet,
     communicator_of,
@@ -35,6 +35,7 @@ def allgather_async(
 ) -> Handle[torch.Tensor]:
     """Start ``allgather`` and return a handle at once."""
     comm = communicator_of(process_set)
+    check_name("allgather", name, comm)
     tensor = scale_gradient(tensor, 1 / comm.size)
     return _allgather.allgather_nonblocking(tensor, name, comm)
 
@@ -46,6 +47,7 @@ def allgather(
 ) -> torch.Tensor:
     """Return all ranks' tensors stacked along dimension 0, in order of rank."""
     comm = communicator_of(process_set)
+    check_name("allgather", name, comm)
     return _allgather.allgather(scale_gradient(tensor, 1 / comm.size), name, comm)
 
 
@@ -80,6 +82,7 @@ def broadcast_async(
 ) -> Handle[torch.Tensor]:
     """Start ``broadcast`` and return a handle at once."""
     comm = communicator_of(process_set)
+    check_name("broadcast", name, comm)
     tensor = scale_gradient(tensor, 1 / comm.size)
     return _broadcast.broadcast_nonblocking(tensor, root_rank, name, comm)
 
@@ -92,6 +95,7 @@ def broadcast(
 ) -> torch.Tensor:
     """Return the root's ``tensor`` on every rank."""
     comm = communicator_of(process_set)
+    check_name("broadcast", name, comm)
     tensor = scale_gradient(tensor, 1 / comm.size)
     return _broadcast.broadcast(tensor, root_rank, name, comm)
 
@@ -104,6 +108,7 @@ def broadcast_async_(
 ) -> Handle[torch.Tensor]:
     """Start ``broadcast_`` and return a handle at once."""
     comm = communicator_of(process_set)
+    check_name("broadcast", name, comm)
     return _broadcast.broadcast_nonblocking_(tensor, root_rank, name, comm)
 
 
@@ -115,6 +120,7 @@ def broadcast_(
 ) -> torch.Tensor:
     """Write the root's ``tensor`` to ``tensor`` on every rank, and return it."""
     comm = communicator_of(process_set)
+    check_name("broadcast", name, comm)
     return _broadcast.broadcast_(tensor, root_rank, name, comm)
 
 
@@ -126,6 +132,7 @@ def alltoall_async(
 ) -> Handle[Any]:
     """Start ``alltoall`` and return a handle at once."""
     comm = communicator_of(process_set)
+    check_name("alltoall", name, comm)
     return _alltoall.alltoall_nonblocking(tensor, splits, name, comm)
 
 
@@ -137,6 +144,7 @@ def alltoall(
 ) -> Any:
     """Send rows of ``tensor`` to each rank and return the rows from all ranks."""
     comm = communicator_of(process_set)
+    check_name("alltoall", name, comm)
     return _alltoall.alltoall(tensor, splits, name, comm)
 
 

@@ -13,7 +13,7 @@ import torch
 from bluecomm import ops
 from bluecomm.compat.horovod.factors import needs_truncation, reduce_truncated, rounded
 from bluecomm.compat.horovod.gradients import scale_gradient
-from bluecomm.compat.horovod.names import member_name
+from bluecomm.compat.horovod.names import check_name, member_name
 from bluecomm.compat.horovod.process_sets import (
     ProcessSet,
     communicator_of,
@@ -49,6 +49,7 @@ def allreduce_async(
 ) -> Handle[torch.Tensor]:
     """Start ``allreduce`` and return a handle at once."""
     comm, op = communicator_of(process_set), _choose(average, op)
+    check_name("allreduce", name, comm)
     if not needs_truncation(tensor, op, prescale_factor, postscale_factor):
         return allreduce_nonblocking(
             tensor,
@@ -81,6 +82,7 @@ def allreduce_async_(
 ) -> Handle[torch.Tensor]:
     """Start ``allreduce_`` and return a handle at once."""
     comm, op = communicator_of(process_set), _choose(average, op)
+    check_name("allreduce", name, comm)
     if not needs_truncation(tensor, op, prescale_factor, postscale_factor):
         return allreduce_nonblocking_(
             tensor,
@@ -112,6 +114,7 @@ def allreduce(
         return allreduce_async(
             tensor, None, name, op, prescale_factor, postscale_factor, process_set
         ).wait()
+    check_name("allreduce", name, comm)
     return ops.allreduce.allreduce(
         tensor,
         name=name,
@@ -138,6 +141,7 @@ def allreduce_(
         return allreduce_async_(
             tensor, None, name, op, prescale_factor, postscale_factor, process_set
         ).wait()
+    check_name("allreduce", name, comm)
     return ops.allreduce.allreduce_(
         tensor,
         name=name,
@@ -241,6 +245,7 @@ def reducescatter_async(
     comm = communicator_of(process_set)
     if op is Adasum:
         raise NotImplementedError("reducescatter: op=Adasum is for allreduce only")
+    check_name("reducescatter", name, comm)
     if not needs_truncation(tensor, op, prescale_factor, postscale_factor):
         return reducescatter_nonblocking(
             scale_gradient(tensor, comm.size),
