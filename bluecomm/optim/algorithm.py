@@ -63,6 +63,8 @@ class Algorithm:
     # memory.
     flat_parameters = False
     flat_gradients = False
+    # Whether it leaves values in windows, which ``unregister_window`` frees.
+    has_windows = False
     # The options in CommonOptions that this algorithm uses. A value other than the
     # default is an error for all others.
     honours: frozenset[str] = frozenset()

@@ -17,7 +17,6 @@ from torch import nn
 from bluecomm.errors import ShutdownError
 from bluecomm.optim import ownership
 from bluecomm.optim.algorithm import Algorithm, Context
-from bluecomm.optim.algorithms.one_sided import OneSided
 from bluecomm.optim.buckets.bucket import build_buckets
 from bluecomm.optim.hooks import model_hooks
 from bluecomm.optim.hooks.backward import BackwardTracker
@@ -255,7 +254,7 @@ class Coordinator:
             ValueError: The algorithm has no windows.
         """
         self.check_usable()
-        if not isinstance(self.algorithm, OneSided):
+        if not self.algorithm.has_windows:
             raise ValueError(
                 f"unregister_window: {type(self.algorithm).__name__} has no windows; "
                 "win_put, pull_get and push_sum have"
@@ -280,10 +279,9 @@ class Coordinator:
         if world.is_closed:
             raise ShutdownError(
                 "this DistributedOptimizer was made before bluecomm.shutdown(), which "
-                "ended its communication. Call bluecomm.init(), "
-                "make the optimizer again with DistributedOptimizer(...), and load "
-                "the state of this one to continue: "
-                "new.load_state_dict(old.state_dict())",
+                "ended its communication. Call bluecomm.init(), make the optimizer "
+                "again with DistributedOptimizer(...), and load the state of this one "
+                "to continue: new.load_state_dict(old.state_dict())",
                 operation="DistributedOptimizer",
                 rank=world.rank,
             )

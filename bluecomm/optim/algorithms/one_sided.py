@@ -47,6 +47,7 @@ class OneSided(Algorithm):
     """
 
     flat_parameters = True
+    has_windows = True
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
     zero_init: ClassVar[bool] = False
 
