@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch.autograd import forward_ad
 
 from bluecomm.runtime import current_process
 
@@ -57,7 +58,7 @@ def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
 
     Raises:
         TypeError: ``tensor`` is not a tensor, or the engine does not know its type.
-        ValueError: ``tensor`` is not a dense CPU tensor.
+        ValueError: ``tensor`` is not a dense CPU tensor, or it has a tangent.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
@@ -71,9 +72,24 @@ def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
         )
     if tensor.requires_grad:
         tensor = tensor.detach()
+    if getattr(forward_ad, "_current_level", -1) >= 0:
+        _refuse_tangent(tensor, operation)
+    if tensor.is_neg():
+        # The memory of such a view holds the values with the other sign.
+        tensor = tensor.resolve_neg()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     return tensor, word
+
+
+def _refuse_tangent(tensor: torch.Tensor, operation: str) -> None:
+    """Raise if forward-mode differentiation would lose the tangent of a tensor."""
+    dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+    if dual.tangent is not None:
+        raise ValueError(
+            f"{operation}: the tensor has a tangent, but operations between ranks "
+            "have no forward-mode derivative; use reverse mode, that is backward()"
+        )
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:

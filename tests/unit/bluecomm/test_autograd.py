@@ -51,6 +51,10 @@ def waited(start, x):
     return start(x).wait()
 
 
+def kind_of(name):
+    return name.removesuffix("_nonblocking").removeprefix("grouped_")
+
+
 CALLS = {
     **STEMS,
     **{name: functools.partial(waited, start) for name, start in STARTS.items()},
@@ -78,6 +82,29 @@ def test_results_carry_gradients_only_if_inputs_do(name):
 def test_plain_tensors_do_not_reach_autograd(name):
     with mock.patch("bluecomm.ops.start.is_tracked", side_effect=AssertionError):
         CALLS[name](torch.ones(2, 2))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("name", CALLS)
+def test_forward_mode_is_refused(name):
+    with torch.autograd.forward_ad.dual_level():
+        CALLS[name](torch.ones(2, 2))
+        dual = torch.autograd.forward_ad.make_dual(torch.ones(2, 2), torch.ones(2, 2))
+        with pytest.raises(ValueError, match=f"^{kind_of(name)}: .* has a tangent"):
+            CALLS[name](dual)
+
+
+@pytest.mark.parametrize("name", [*CALLS, *IN_PLACE])
+def test_views_with_the_other_sign_are_read_as_torch_shows_them(name):
+    view = torch._neg_view(torch.tensor([[1.0, -2.0], [3.0, 4.0]]))
+    assert view.is_contiguous()
+    call = IN_PLACE.get(name) or CALLS[name]
+    result = call(view)
+    if name in IN_PLACE and "nonblocking" in name:
+        result = bf.wait(result)
+    if not name.startswith("neighbor_allgather"):  # has no rows in a world of one
+        assert result.tolist() == [[-1.0, 2.0], [-3.0, -4.0]]
+    assert view.tolist() == [[-1.0, 2.0], [-3.0, -4.0]]
 
 
 def test_the_mode_counts_when_an_operation_is_started():
