@@ -22,10 +22,18 @@ void StreamCount::User::update(bool blocked, std::uint64_t bytes, std::size_t st
   bytes_before_ = bytes;
 }
 
+bool StreamCount::User::lacks_streams(std::size_t streams,
+                                      Clock::time_point now) const {
+  const std::size_t used = count_->used_;
+  if (streams >= used) return false;
+  const bool still_opening = now - incomplete_since_.value_or(now) < kOpening;
+  return still_opening || streams <= used / 2;
+}
+
 bool StreamCount::User::is_informative(bool blocked, std::uint64_t bytes,
                                        std::size_t streams, Clock::time_point now) {
   if (!blocked || bytes != bytes_before_) moved_at_ = now;
-  if (streams >= count_->wanted_) {
+  if (streams >= count_->used_) {
     incomplete_since_.reset();
   } else if (!incomplete_since_) {
     incomplete_since_ = now;
@@ -38,9 +46,12 @@ void StreamCount::count(const User& user, std::uint64_t bytes, std::size_t strea
                         Clock::time_point now) {
   const Clock::duration passed = now - std::exchange(since_, now);
   if (blocked_users_ == 0) return;
+  if (!descending_) wanted_ = std::max(wanted_.load(), std::min(kUnconditional, max_));
   // Starts over if this process did not run for a while, or if the link does not have
-  // all its streams yet.
-  if (passed > kMaxPause || (user.counts_ && streams < wanted_)) return start_over();
+  // its streams yet.
+  if (passed > kMaxPause || (user.counts_ && user.lacks_streams(streams, now))) {
+    return start_over();
+  }
   blocked_time_ += passed;
   if (user.counts_ && blocked_time_ > Clock::duration::zero()) {
     // `bytes` may fall a little, as the kernel may count more bytes than were written.
@@ -73,17 +84,17 @@ void StreamCount::evaluate(double rate) {
 void StreamCount::climb(double rate) {
   const bool gained = rate >= kGain * best_rate_;
   if (gained) {
-    best_ = wanted_;
+    best_ = used_;
     best_rate_ = rate;
   }
-  descending_ = wanted_ == max_ || (!gained && wanted_ >= kUnconditional);
+  descending_ = used_ == max_ || (!gained && used_ >= kUnconditional);
   if (descending_) {
     used_ = best_;
     best_rate_ = 0;
     settled_ = best_ == 1;
   } else {
-    wanted_ = std::min(2 * wanted_, max_);
-    used_ = wanted_.load();
+    used_ = std::min(2 * used_, max_);
+    wanted_ = std::max(wanted_.load(), used_.load());
   }
 }
 

@@ -22,10 +22,11 @@ namespace bluecomm::stream {
 // the bytes that the peer's kernel acknowledges, except for the first kSettle, in which
 // TCP windows grow. After kTrial of such time it doubles the number of streams. Up to
 // kUnconditional it doubles in any case, because with several paths it is a matter of
-// luck which one a connection takes. Beyond that, the last doubling must have raised
-// the rate by kGain. Then the count descends: it measures the best number again, in two
-// trials, and halves it as long as half as many streams do as well, so that one lucky
-// trial does not decide for good.
+// luck which one a connection takes. It opens these streams at once, because a
+// connection opens slowly when the network's queues are full. Beyond that, the last
+// doubling must have raised the rate by kGain. Then the count descends: it measures the
+// best number again, in two trials, and halves it as long as half as many streams do as
+// well, so that one lucky trial does not decide for good.
 //
 // Links of one process to the same host share a count, which measures what they carry
 // together. Each link alone would find that one more stream pays off, at the cost of
@@ -36,7 +37,10 @@ class StreamCount {
   static constexpr std::chrono::milliseconds kSettle{20};
   static constexpr std::chrono::milliseconds kTrial{50};
   static constexpr std::chrono::seconds kMaxPause{2};
-  static constexpr std::size_t kUnconditional = 4;
+  // How long a trial waits for its last streams. A stream whose first packet is lost
+  // opens after a second.
+  static constexpr std::chrono::milliseconds kOpening{100};
+  static constexpr std::size_t kUnconditional = 8;
   static constexpr double kGain = 1.15;
 
   // `max` is the largest number of streams.
@@ -71,6 +75,8 @@ class StreamCount {
    private:
     friend class StreamCount;
 
+    // Whether the link has too few streams for a trial.
+    bool lacks_streams(std::size_t streams, Clock::time_point now) const;
     // Whether the link's rate says anything about the number of streams.
     bool is_informative(bool blocked, std::uint64_t bytes, std::size_t streams,
                         Clock::time_point now);

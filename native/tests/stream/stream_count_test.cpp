@@ -148,13 +148,37 @@ TEST(stream_count, stays_if_nothing_waits) {
   CHECK_EQ(count.wanted(), 1u);
 }
 
+TEST(stream_count, opens_the_first_streams_at_once) {
+  Senders count(8);
+  count.send(2ms, [](std::size_t) { return 1; });
+  CHECK_EQ(count.wanted(), StreamCount::kUnconditional);
+  CHECK_EQ(count.used(), 1u);
+}
+
 TEST(stream_count, does_not_measure_before_the_streams_are_open) {
   Senders count(8);
   count.send(80ms, [](std::size_t) { return 1; });
-  CHECK_EQ(count.wanted(), 2u);
+  CHECK_EQ(count.used(), 2u);
   Clock::time_point now = Clock::time_point{} + 1h;
   for (int i = 0; i < 1000; ++i) count.user().update(true, 0, 1, now += 1ms);
-  CHECK_EQ(count.wanted(), 2u);
+  CHECK_EQ(count.used(), 2u);
+}
+
+TEST(stream_count, does_not_wait_long_for_the_last_stream) {
+  StreamCount::User user(std::make_shared<StreamCount>(8));
+  Clock::time_point now{};
+  std::uint64_t bytes = 0;
+  const auto run = [&](std::chrono::milliseconds time, std::size_t streams) {
+    for (const auto end = now + time; now < end; now += 1ms) {
+      user.update(true, bytes += 100 * std::min(streams, user.used()), streams, now);
+    }
+  };
+  run(160ms, 2);
+  REQUIRE(user.used() == 4);
+  run(90ms, 3);
+  CHECK_EQ(user.used(), 4u);
+  run(100ms, 3);
+  CHECK_EQ(user.used(), 8u);
 }
 
 TEST(stream_count, a_sender_that_never_gets_its_streams_delays_no_other) {
