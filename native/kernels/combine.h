@@ -41,8 +41,8 @@ struct Term {
 // twice its precision; the result is rounded once. The double nearest to 1 / m, as a
 // factor, divides by m exactly. Weights that add up to 1 except for rounding count as
 // adding up to 1 exactly. So items on which all terms of an average agree keep their
-// bits. A plain sum of float32 or float64, without factors, is computed in its own
-// type.
+// bits. A plain sum of float32 or float64, without factors, and the average of two
+// float32 are computed in their own type.
 //
 // Integers wrap around. The sum of bools is `or`. There must be at least one term.
 void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,

@@ -1,4 +1,4 @@
-// Weighted sums of float32 that are computed in float64.
+// Weighted sums of float32, computed in float64 where float32 would round twice.
 #pragma once
 
 #include <cstddef>

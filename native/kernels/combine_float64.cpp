@@ -58,6 +58,10 @@ BLUECOMM_INLINE inline double rounded(double value, double error) {
 // Terms with weights of their own.
 struct Weighted {
   using Applied = SplitFactor;
+  BLUECOMM_INLINE static ExactSum begin(double item, const Applied& weight) {
+    const double head = leading_bits(item);
+    return {weight.head * head, weight.head * (item - head) + weight.tail * item, 0};
+  }
   BLUECOMM_INLINE static void add(ExactSum& sum, double item, const Applied& weight) {
     const double head = leading_bits(item);
     const TwoPart next = two_sum(sum.value, weight.head * head);
@@ -72,6 +76,9 @@ struct Weighted {
 // Terms that are added in equal shares, before the sum is multiplied.
 struct Uniform {
   using Applied = double;  // a power of two, so that the product is exact
+  BLUECOMM_INLINE static ExactSum begin(double item, Applied share) {
+    return {share * item, -0.0, 0};
+  }
   BLUECOMM_INLINE static void add(ExactSum& sum, double item, Applied share) {
     const TwoPart next = two_sum(sum.value, share * item);
     sum.value = next.value;
@@ -87,6 +94,9 @@ struct Uniform {
 // Two terms with shares of 1/2: no product is rounded, and the sum is rounded once.
 struct Halves {
   using Applied = double;
+  BLUECOMM_INLINE static ExactSum begin(double item, Applied share) {
+    return {share * item, -0.0, 0};
+  }
   BLUECOMM_INLINE static void add(ExactSum& sum, double item, Applied share) {
     sum.value += share * item;
   }
@@ -173,11 +183,15 @@ void add_group(CpuLevel level, std::byte* dst, ExactBlock* block, const Term* te
   at_level(level, [=]() BLUECOMM_INLINE {
     BLUECOMM_INDEPENDENT
     for (std::size_t i = 0; i < count; ++i) {
-      // A sum that begins with 0.0 would turn -0.0 into 0.0.
-      ExactSum sum{-0.0, 0.0, differs};
-      if constexpr (!kBegins) sum = {values[i], errors[i], differing[i]};
       const double kept = first[i].value;
-      for (std::size_t t = 0; t < kTerms; ++t) {
+      ExactSum sum;
+      if constexpr (kBegins) {  // terms[0] is the first term
+        sum = Policy::begin(kept, weight[0]);
+        sum.differs = differs;
+      } else {
+        sum = {values[i], errors[i], differing[i]};
+      }
+      for (std::size_t t = kBegins ? 1 : 0; t < kTerms; ++t) {
         const double item = in[t][i].value;
         Policy::add(sum, item, weight[t]);
         sum.differs |=

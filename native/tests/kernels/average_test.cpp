@@ -1,5 +1,6 @@
 // Averages: ranks that agree keep their values, and all others are rounded once.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -170,6 +171,38 @@ TEST(average, does_not_overflow) {
     combine_weighted(std::as_writable_bytes(std::span(&out, 1)), terms, 1.0,
                      DType::kFloat64, level);
     CHECK_EQ(out, 0.55 * most);
+  }
+}
+
+// float32 has its own loop for two terms. The sums overflow, are subnormal or cancel.
+TEST(average, of_two_floats_of_any_magnitude_is_rounded_once) {
+  const float most = std::numeric_limits<float>::max();
+  const float least = std::numeric_limits<float>::denorm_min();
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> first = {most, most, -most, least, 3 * least, -0.0f, infinity};
+  std::vector<float> second = {most, 0.75f * most, most, 0.0f, least, -0.0f, most};
+  std::mt19937 random(3);
+  while (first.size() < 3000) {
+    const auto a = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    const auto near = static_cast<std::uint32_t>(std::bit_cast<std::uint32_t>(a) +
+                                                 random() % (1u << 26));
+    if (std::isfinite(a) && std::isfinite(std::bit_cast<float>(near))) {
+      first.push_back(a);
+      second.push_back(std::bit_cast<float>(near));
+    }
+  }
+  const std::vector<Term> terms = {{std::as_bytes(std::span(first)).data(), 0.5},
+                                   {std::as_bytes(std::span(second)).data(), 0.5}};
+  for (const CpuLevel level : test::levels()) {
+    std::vector<float> out(first.size());
+    combine_weighted(std::as_writable_bytes(std::span(out)), terms, 1.0,
+                     DType::kFloat32, level);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const test::Exact sum = test::Exact(first[i]) + test::Exact(second[i]);
+      const auto exact = static_cast<float>(sum / 2);
+      CHECK_EQ(std::bit_cast<std::uint32_t>(out[i]),
+               std::bit_cast<std::uint32_t>(exact));
+    }
   }
 }
 

@@ -107,6 +107,12 @@ inline bool is_plain(std::span<const Term> terms, double post_scale) {
   return is_plain;
 }
 
+// Whether these are two terms in halves, whose average float32 rounds once.
+inline bool is_half(std::span<const Term> terms, double post_scale) {
+  return terms.size() == 2 && terms[0].weight == terms[1].weight &&
+         terms[0].weight * post_scale == 0.5;
+}
+
 // Folds one item of integer type V, by 64-bit arithmetic modulo 2^64.
 template <typename V, typename Read>
 V fold_integer(std::size_t count, ReduceOp op, Read read) {
@@ -161,7 +167,7 @@ void put_floating(std::byte* out, std::span<const Term> terms, ReduceOp op,
   if (is_plain(terms, post_scale)) {
     return set_item(out, i, sum_in_order<V>(terms, post_scale, read));
   }
-  if constexpr (std::is_same_v<V, float>) {
+  if (std::is_same_v<V, float> && !is_half(terms, post_scale)) {
     return set_item(out, i,
                     static_cast<V>(sum_in_order<double>(terms, post_scale, read)));
   }
