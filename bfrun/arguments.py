@@ -145,7 +145,7 @@ def add_connections(group: argparse._ArgumentGroup) -> None:
         "docs/security.md (default: $BLUECOMM_ENCRYPTION, else off)",
     )
     for mode, meaning in (
-        ("auth", "only authenticate them: nobody can change them unnoticed"),
+        ("auth", "only authenticate them, so that nobody can change them unnoticed"),
         ("off", "do neither"),
     ):
         group.add_argument(
@@ -161,9 +161,8 @@ def add_connections(group: argparse._ArgumentGroup) -> None:
         type=_link_seconds,
         default=os.environ.get("BLUECOMM_LINK_TIMEOUT_S", "30"),
         metavar="S",
-        help="seconds that a network between hosts may carry nothing before the job "
-        "fails; one that heals earlier goes on (default: $BLUECOMM_LINK_TIMEOUT_S, "
-        "else 30)",
+        help="seconds for which the network between hosts may carry nothing; a longer "
+        "cut ends the job (default: $BLUECOMM_LINK_TIMEOUT_S, else 30)",
     )
     group.add_argument(
         "--start-timeout",

@@ -51,7 +51,9 @@ def make_run_folder(parent: str) -> tuple[str, int]:
     Path(parent).mkdir(mode=0o700, parents=True, exist_ok=True)
     link = os.lstat(parent)
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid()):
-        raise PermissionError(f"it is a symbolic link of user {link.st_uid}")
+        raise PermissionError(
+            f"use a folder of your own, not a symbolic link of user {link.st_uid}"
+        )
     start = time.strftime("%Y-%m-%dT%H-%M-%S")
     path = os.path.join(parent, f"{start}-{secrets.token_hex(3)}")
     os.mkdir(path, 0o700)

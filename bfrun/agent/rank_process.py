@@ -136,8 +136,8 @@ class RankProcess:
             )
         elif isinstance(error, BlockingIOError):
             text += (
-                "; this host has no room for another process: see ulimit -u, the "
-                "pids.max of its cgroup and kernel.threads-max"
+                "; this host allows no more processes: raise ulimit -u, the "
+                "pids.max of its cgroup or kernel.threads-max"
             )
         return text
 

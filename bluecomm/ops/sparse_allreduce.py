@@ -212,7 +212,7 @@ def _check_equal_kinds(
     for rank, share in zip(comm.ranks, shares, strict=True):
         if share.kind != first.kind:
             raise MismatchError.describe(
-                f"ranks {comm.ranks[0]} and {rank} have sparse tensors of other kinds",
+                f"ranks {comm.ranks[0]} and {rank} have different sparse tensors",
                 operation="sparse_allreduce",
                 name=name,
                 rank=comm.world.rank,

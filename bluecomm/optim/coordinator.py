@@ -257,7 +257,7 @@ class Coordinator:
         if not self.algorithm.has_windows:
             raise ValueError(
                 f"unregister_window: {type(self.algorithm).__name__} has no windows; "
-                "win_put, pull_get and push_sum have"
+                "only win_put, pull_get and push_sum have them"
             )
         self.retire()
         self._why_retired = (

@@ -1,4 +1,4 @@
-"""A network between hosts is cut. It heals and the job goes on, or the job ends."""
+"""Tests jobs whose network between hosts is cut, and heals in time or too late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 
 CUT_S = 3.0
 
-# The ranks exchange tensors until the file STOP exists, and say when they have.
+# The ranks exchange tensors until the file STOP exists, and print when they have.
 BUSY = """
 import os
 import time
@@ -84,7 +84,7 @@ def test_links_that_heal_go_on(cluster, tmp_path):
 
 
 def test_a_link_that_stays_cut_is_named(cluster, tmp_path):
-    """Only the path of the data is cut; the control plane has nothing to say."""
+    """Only the path of the data is cut, so the control plane reports nothing."""
     first, second = cluster.hosts[:2]
     with job_of(cluster, tmp_path / "job", BUSY, "--link-timeout", "2") as job:
         job.wait_for(r"at \d")

@@ -1,4 +1,4 @@
-"""A full disk takes no more output; the job goes on, and the user is told once."""
+"""Jobs go on when a disk is full, and warn the user once."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_a_rank_that_skips_its_backward_pass_is_named() -> None:
             assert "no data from rank 1 within 0.5 s" in found.text, rank
 
 
-# The ranks check earlier than users' ranks do, and again if one was late.
+# The ranks report stalls earlier than by default, and again if one was late.
 EARLY = mock.patch(
     "bluecomm.runtime.monitor._WARN_AFTER_S", (2.0, 4.0, 8.0, 20.0, 60.0)
 )

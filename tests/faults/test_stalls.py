@@ -222,7 +222,7 @@ def test_a_busy_rank_is_waited_for_and_an_idle_one_is_not(tmp_path):
         assert failed[2].startswith("no data from rank 1 within")
 
 
-# The ranks check earlier than users' ranks do, and again if one was late.
+# The ranks report stalls earlier than by default, and again if one was late.
 EARLY = mock.patch(
     "bluecomm.runtime.monitor._WARN_AFTER_S", (2.0, 4.0, 8.0, 20.0, 60.0)
 )

@@ -1,4 +1,4 @@
-"""Backward passes in other orders on other ranks, and repeatedly."""
+"""Backward passes in an order that differs between ranks, and repeated ones."""
 
 from __future__ import annotations
 

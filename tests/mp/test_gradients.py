@@ -84,7 +84,7 @@ def partners(x: torch.Tensor) -> torch.Tensor:
 
 
 def written(operation: Callable[..., torch.Tensor]) -> Operation:
-    """Return the operation in place, on a tensor that is no leaf."""
+    """Return the operation in place, on a tensor that is not a leaf."""
 
     def call(x: torch.Tensor) -> torch.Tensor:
         y = x * x

@@ -1,4 +1,4 @@
-"""Ranks whose models differ learn at once which tensors, and on which ranks."""
+"""If models differ, all ranks learn at once which tensors differ, and where."""
 
 import pytest
 import torch

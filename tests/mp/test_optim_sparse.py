@@ -1,4 +1,4 @@
-"""Sparse gradients: gradient allreduce against dense training, and the others."""
+"""Sparse gradients in gradient allreduce, against dense training, and elsewhere."""
 
 import pytest
 import torch

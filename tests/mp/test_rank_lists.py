@@ -1,4 +1,4 @@
-"""Ranks are listed by any iterable of integers, wherever ranks are listed."""
+"""Every argument that lists ranks accepts any iterable of integers."""
 
 import itertools
 

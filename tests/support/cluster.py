@@ -79,7 +79,7 @@ class ClusterHost:
         run("ip", "-n", self.namespace, "neigh", "replace", other.address, *nowhere)
 
     def restore_link(self) -> None:
-        """Let packets pass again, on this link and on the paths from this host."""
+        """Let packets pass again on this link and on the paths from this host."""
         flush = ["neigh", "flush", "dev", "eth0", "nud", "all"]
         run("ip", "-n", self.namespace, *flush)
         run("ip", "link", "set", self.bridge_port, "up")

@@ -1,4 +1,4 @@
-"""A disk that is soon full: a small tmpfs. Needs root."""
+"""A disk that fills up quickly: a small tmpfs. Needs root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that planted names lead no file of bfrun astray."""
+"""Tests that planted symbolic links do not redirect bfrun's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders for sockets, and what is left of them after a kill."""
+"""Tests the folders for sockets, also after their owner was killed."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What autograd sees of the operations, in a world of one rank."""
+"""Operations in autograd's graph, in a world of one rank."""
 
 from __future__ import annotations
 

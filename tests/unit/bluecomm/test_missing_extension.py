@@ -1,4 +1,4 @@
-"""What a user reads who runs a copy of the sources that has not been compiled."""
+"""The error for a copy of the sources that has not been compiled."""
 
 import shutil
 import subprocess
@@ -25,7 +25,7 @@ def source_tree(tmp_path_factory):
 def import_error(code, folder, path):
     """Return the last line of the standard error of a program in a folder."""
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path}
-    # Without site: the environment of these tests finds the compiled package, too.
+    # Without site, because the environment of these tests has the compiled package.
     program = f"import sys; sys.path += {sys.path[1:]!r}; {code}"
     ended = subprocess.run(
         [sys.executable, "-S", "-c", program],

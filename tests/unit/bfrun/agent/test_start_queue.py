@@ -45,7 +45,7 @@ def queue_of(started, clock):
 
 
 def test_a_turn_ends_after_a_moment(started):
-    # Each look at the clock is 20 ms later than the one before.
+    # The clock advances by 20 ms with each call.
     queue = queue_of(started, itertools.count(0, 0.02).__next__)
     queue.add(start_frame(0, 1, 2, 3))
     queue.add(start_frame(4))

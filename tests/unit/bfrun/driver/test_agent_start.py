@@ -115,7 +115,7 @@ def test_agents_get_heartbeats_while_others_are_awaited(slow, tmp_path):
 
     def await_beats():
         assert first.wait(DEADLINE_S)
-        # The second one comes after the first agent is ready, or after a second.
+        # The second heartbeat comes when the first agent is ready, or after a second.
         assert all(noted[0].beats.acquire(timeout=DEADLINE_S) for _ in range(2))
 
     def start_slowly(host, argv, timeout_s):

@@ -1,4 +1,4 @@
-"""Tests that a job is refused which a host cannot hold."""
+"""Tests that bfrun refuses a job that a host cannot hold."""
 
 import resource
 from types import SimpleNamespace

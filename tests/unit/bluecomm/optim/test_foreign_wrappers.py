@@ -44,7 +44,7 @@ class Fabric:
 
 
 class OlderFabric(Fabric):
-    """Fabric before 2.2: copies the attributes, but for the methods."""
+    """Fabric before 2.2: copies the attributes except the methods."""
 
     def __init__(self, optimizer):
         super().__init__(optimizer)

@@ -1,4 +1,4 @@
-"""Ranks agree on the encryption of their links, and MPI's messages have none."""
+"""Ranks must agree on encryption, and messages over MPI are not encrypted."""
 
 from __future__ import annotations
 

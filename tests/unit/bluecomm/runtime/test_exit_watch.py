@@ -1,4 +1,4 @@
-"""How programs end, and what the watch reports; each program is a forked child."""
+"""Reports of the exit watch about programs that end; each is a forked child."""
 
 import subprocess
 import sys
