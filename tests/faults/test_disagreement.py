@@ -10,7 +10,7 @@ import torch
 
 import bluecomm as bf
 from bluecomm.errors import MismatchError
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import DEADLINE_S, hear, say
 from tests.support.outcome import outcome_of
 from tests.support.ranks import run_ranks
 
@@ -265,7 +265,7 @@ def test_each_rank_raises_a_disagreement_once(case, transport):
             assert f"after rank {rank} had finished its part of it" in failed[0].text
 
 
-def _end_after_a_disagreement():
+def _end_after_a_disagreement(folder):
     """Return the errors that a rank raised and the texts that it logged at its end."""
     texts = []
     handler = logging.Handler()
@@ -274,14 +274,18 @@ def _end_after_a_disagreement():
     logging.getLogger("bluecomm").addHandler(handler)
     size = 5 if bf.rank() == 1 else 3
     outcome = outcome_of(lambda: bf.broadcast(_ones(size), 0, name="x"))
-    time.sleep(0.5)  # the news arrives
+    if bf.rank() == 1:
+        say(folder, "failed")
+    hear(folder, "failed")
+    time.sleep(0.5)  # rank 1 has sent the news, which this rank receives now
     bf.shutdown()
     logging.getLogger("bluecomm").removeHandler(handler)
     return outcome, texts
 
 
-def test_a_rank_that_calls_nothing_more_logs_it_at_its_end():
-    outcomes = run_ranks(3, _end_after_a_disagreement, initialize=False)
+def test_a_rank_that_calls_nothing_more_logs_it_at_its_end(tmp_path):
+    outcomes = run_ranks(3, _end_after_a_disagreement, tmp_path, initialize=False)
+    assert any(outcome.error is None for outcome, _ in outcomes)
     for rank, (outcome, texts) in enumerate(outcomes):
         logged = [text for text in texts if "rank 1 (host0) called" in text]
         assert len(logged) == (0 if outcome.error else 1)

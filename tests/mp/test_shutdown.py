@@ -7,26 +7,28 @@ import os
 import re
 import signal
 import sys
-import time
 
 import pytest
 import torch
 
 import bluecomm as bf
+from tests.support.deadlines import hear, say
 from tests.support.launch import launched
 from tests.support.outcome import outcome_of
 from tests.support.ranks import run_ranks
 
 
-def _finish_early():
+def _finish_early(folder):
     """Rank 0 finishes at once; the others still use its windows."""
     bf.init()
     bf.set_topology(bf.FullyConnectedGraph(bf.size()))
     x = torch.full((1000,), float(bf.rank()))
     bf.win_create(x, "x", zero_init=True)
     outcomes = []
-    if bf.rank() > 0:
-        time.sleep(0.5)
+    if bf.rank() == 0:
+        say(folder, "finished")
+    else:
+        hear(folder, "finished")
         for call in (
             lambda: bf.win_accumulate(x, "x", dst_weights={0: 1.0}),
             lambda: bf.win_get("x", {0: 1.0}),
@@ -39,26 +41,29 @@ def _finish_early():
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_a_finished_rank_serves_its_windows(transport):
-    for outcomes in run_ranks(3, _finish_early, transport=transport, initialize=False):
+def test_a_finished_rank_serves_its_windows(transport, tmp_path):
+    ranks = run_ranks(3, _finish_early, tmp_path, transport=transport, initialize=False)
+    assert [len(outcomes) for outcomes in ranks] == [0, 4, 4]
+    for outcomes in ranks:
         assert [outcome.text for outcome in outcomes if outcome.error] == []
 
 
-def _free_windows_first():
+def _free_windows_first(folder):
+    """Rank 0 ends only after rank 1 has ended."""
     bf.init()
     bf.win_create(torch.zeros(1), "x")
     bf.win_free("x")
-    if bf.rank() == 0:
-        time.sleep(1.0)
-    start = time.monotonic()
+    rank = bf.rank()
+    if rank == 0:
+        hear(folder, "ended")
     bf.shutdown()
-    return time.monotonic() - start
+    if rank == 1:
+        say(folder, "ended")
+    return bf.is_initialized()
 
 
-def test_only_ranks_with_live_windows_wait_for_the_others():
-    late, early = run_ranks(2, _free_windows_first, initialize=False)
-    assert late < 1.0
-    assert early < 1.0
+def test_only_ranks_with_live_windows_wait_for_the_others(tmp_path):
+    assert run_ranks(2, _free_windows_first, tmp_path, initialize=False) == [False] * 2
 
 
 def _resources():
