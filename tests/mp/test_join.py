@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 import bluecomm as bf
+from tests.support.deadlines import hear, say
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -73,15 +75,19 @@ def test_the_last_rank_to_join_is_named() -> None:
         assert last == 3
 
 
-def join_late(late: int) -> int:
+def join_late(late: int, folder: Path) -> int:
     if bf.rank() == late:
-        time.sleep(0.3)
+        for rank in {0, 1, 2} - {late}:
+            hear(folder, f"joins {rank}")
+        time.sleep(0.3)  # they are about to call it
+    else:
+        say(folder, f"joins {bf.rank()}")
     return bf.join()
 
 
 @pytest.mark.parametrize("late", [0, 2])
-def test_without_operations_the_latest_rank_is_named(late: int) -> None:
-    assert run_ranks(3, join_late, late) == [late] * 3
+def test_without_operations_the_latest_rank_is_named(late: int, tmp_path: Path) -> None:
+    assert run_ranks(3, join_late, late, tmp_path) == [late] * 3
 
 
 def reduce_with_other_operators() -> dict[str, list[float]]:
