@@ -85,7 +85,7 @@ void Dispatcher::leave_join(std::uint32_t sequence) {
 void Dispatcher::handle_join(int peer, std::uint32_t round) {
   joining_.note(peer, round);
   for (const Operation* const operation : operations_) {
-    // What began after this rank has joined is an answer, or the barrier of the round.
+    // Operations that began after this rank joined are answers, or the round's barrier.
     if (!joining_.is_joined() || operation->id() < joined_at_) announce(*operation);
   }
 }

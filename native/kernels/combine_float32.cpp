@@ -19,8 +19,8 @@ constexpr std::size_t kBlock = 512;  // items
 using WideBlock = std::array<double, kBlock>;
 
 // Adds `count` items of kTerms terms: begins the sums or continues those in `sums`, and
-// stores them there or writes the results to `dst`. Without own weights, all terms have
-// the same, which multiplies the sum only: sums of float32 do not overflow in float64.
+// stores them there or writes the results to `dst`. If all terms have the same weight,
+// it multiplies only the sum, because sums of float32 do not overflow in float64.
 template <bool kOwnWeights, std::size_t kTerms, bool kBegins, bool kEnds>
 void add_group(CpuLevel level, std::byte* dst, double* sums, const Term* terms,
                const Factors& factors, std::size_t offset, std::size_t count) {
