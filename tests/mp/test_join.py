@@ -120,7 +120,7 @@ def test_each_operator_has_a_neutral_value() -> None:
         assert found["min"] == (2 * torch.minimum(x, y)).tolist()
         assert found["max"] == (2 * torch.maximum(x, y)).tolist()
         assert found["product"] == (4 * x * y).tolist()
-        # Of parallel tensors, adasum is their mean length.
+        # The adasum of parallel tensors has their mean length.
         assert found["adasum"] == (x + y).tolist()
         for dtype in (torch.int8, torch.int16, torch.int32, torch.int64):
             assert found[f"min of {dtype}"] == torch.minimum(x, y).tolist()

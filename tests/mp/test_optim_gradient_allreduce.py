@@ -459,7 +459,7 @@ def test_join(steps_of, options, through_module):
             (loss_of(model, make_batch(rank, step)) / len(active)).backward()
         optimizer.step()
     latest = [rank for rank in range(3) if steps_of[rank] == max(steps_of)]
-    # Of ranks with as many steps, bf.join() names the one that came last.
+    # If several ranks have the most steps, bf.join() returns the last to join.
     assert got[0][0] in (latest if through_module else latest[-1:])
     assert [entry[0] for entry in got] == [got[0][0]] * 3
     check([entry[1] for entry in got], torch.stack([flatten(model)] * 3))
