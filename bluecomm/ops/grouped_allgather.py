@@ -8,6 +8,7 @@ import torch
 
 from bluecomm.ops.allgather import allgather_nonblocking
 from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.group_names import member_name
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.handle import GroupHandle
 
@@ -40,7 +41,7 @@ def _grouped_allgather(
     handles = [
         allgather_nonblocking(
             tensor,
-            None if name is None else f"{name}.{position}",
+            member_name(name, position),
             process_set,
             timeout_s=timeout_s,
         )

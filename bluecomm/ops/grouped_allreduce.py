@@ -14,6 +14,7 @@ from bluecomm.ops.forms import (
     nonblocking,
     nonblocking_in_place,
 )
+from bluecomm.ops.group_names import member_name
 from bluecomm.ops.reduce_op import ReduceOp
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.handle import GroupHandle
@@ -62,7 +63,7 @@ def _grouped_allreduce(
         start(
             tensor,
             average,
-            name=None if name is None else f"{name}.{position}",
+            name=member_name(name, position),
             op=op,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,

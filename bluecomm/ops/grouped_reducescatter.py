@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.group_names import member_name
 from bluecomm.ops.reduce_op import ReduceOp
 from bluecomm.ops.reducescatter import reducescatter_nonblocking
 from bluecomm.runtime import Communicator, Handle
@@ -48,7 +49,7 @@ def _grouped_reducescatter(
         reducescatter_nonblocking(
             tensor,
             op,
-            None if name is None else f"{name}.{position}",
+            member_name(name, position),
             process_set,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,

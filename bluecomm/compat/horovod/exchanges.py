@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bluecomm.compat.horovod.gradients import scale_gradient
-from bluecomm.compat.horovod.names import check_name, member_name
+from bluecomm.compat.horovod.names import check_name
 from bluecomm.compat.horovod.process_sets import (
     ProcessSet,
     communicator_of,
@@ -22,6 +22,7 @@ from bluecomm.ops import alltoall as _alltoall
 from bluecomm.ops import barrier as _barrier
 from bluecomm.ops import broadcast as _broadcast
 from bluecomm.ops import objects
+from bluecomm.ops.group_names import member_name
 from bluecomm.runtime import Handle
 from bluecomm.runtime.handle import GroupHandle
 

@@ -19,8 +19,3 @@ def check_name(kind: str, name: str | None, comm: Communicator) -> None:
             f"{kind} {name!r} on rank {comm.world.rank}: an operation of this name is "
             "in flight; wait for it first, or use another name"
         )
-
-
-def member_name(name: str | None, position: int) -> str | None:
-    """Return the name of one tensor of a group."""
-    return None if name is None else f"{name}.{position}"

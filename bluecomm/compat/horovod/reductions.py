@@ -13,7 +13,7 @@ import torch
 from bluecomm import ops
 from bluecomm.compat.horovod.factors import needs_truncation, reduce_truncated, rounded
 from bluecomm.compat.horovod.gradients import scale_gradient
-from bluecomm.compat.horovod.names import check_name, member_name
+from bluecomm.compat.horovod.names import check_name
 from bluecomm.compat.horovod.process_sets import (
     ProcessSet,
     communicator_of,
@@ -21,6 +21,7 @@ from bluecomm.compat.horovod.process_sets import (
 )
 from bluecomm.compression import Compression, Compressor
 from bluecomm.ops.allreduce import allreduce_nonblocking, allreduce_nonblocking_
+from bluecomm.ops.group_names import member_name
 from bluecomm.ops.reduce_op import Adasum, Average, ReduceOp, Sum
 from bluecomm.ops.reducescatter import reducescatter_nonblocking
 from bluecomm.ops.sparse_allreduce import sparse_allreduce_nonblocking
