@@ -102,7 +102,8 @@ def _sparse_allreduce(
 
     Raises:
         TypeError: ``tensor`` is not a sparse COO tensor, or its type is not supported.
-        ValueError: ``op`` is another reduction, or the average of integers.
+        ValueError: ``op`` is another reduction, or the average of integers; or
+            ``tensor`` has no sparse dimension.
         MismatchError: The ranks' tensors differ in shape, type or number of sparse
             dimensions.
         PeerLostError: A rank is lost.
@@ -115,6 +116,11 @@ def _sparse_allreduce(
         raise TypeError(
             f"sparse_allreduce: expected a sparse COO tensor, got {got}; use allreduce "
             "for a dense tensor, and tensor.to_sparse() for other sparse layouts"
+        )
+    if not tensor.sparse_dim():
+        raise ValueError(
+            "sparse_allreduce: expected at least one sparse dimension, got none (shape "
+            f"{tuple(tensor.shape)}); use allreduce with tensor.to_dense()"
         )
     word = choose("sparse_allreduce", None, op, tensor.dtype)
     if word not in ("average", "sum"):

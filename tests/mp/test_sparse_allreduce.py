@@ -90,6 +90,8 @@ def misuse():
         bf.sparse_allreduce(torch.eye(3).to_sparse_csr())
     with pytest.raises(ValueError, match=r"op must be bluecomm\.Average or Sum"):
         bf.sparse_allreduce(torch.eye(3).to_sparse(), op=bf.Max)
+    with pytest.raises(ValueError, match="at least one sparse dimension"):
+        bf.sparse_allreduce(torch.ones(()).to_sparse())
     with pytest.raises(ValueError, match="cannot average tensors of type"):
         bf.sparse_allreduce(torch.eye(3).long().to_sparse())
 
