@@ -49,10 +49,6 @@ Interfaces list_interfaces() {
   return Interfaces(first, freeifaddrs);
 }
 
-socklen_t length_of(int family) {
-  return family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-}
-
 bool is_usable(const ifaddrs& entry, const std::string& family) {
   if (entry.ifa_addr == nullptr || (entry.ifa_flags & IFF_RUNNING) == 0) return false;
   const int own = entry.ifa_addr->sa_family;
@@ -78,7 +74,7 @@ int speed_of(const std::string& name) {
 
 Device make_device(const ifaddrs& entry) {
   sockaddr_storage storage{};
-  const socklen_t length = length_of(entry.ifa_addr->sa_family);
+  const socklen_t length = stream::address_length(entry.ifa_addr->sa_family);
   std::memcpy(&storage, entry.ifa_addr, length);
   return {entry.ifa_name, pci_path_of(entry.ifa_name), speed_of(entry.ifa_name),
           if_nametoindex(entry.ifa_name), Address(storage, length)};
@@ -137,7 +133,7 @@ bool same_subnet(const ifaddrs& entry, const Address& other) {
   const auto there = ip_of(other.data());
   // The kernel does not set the address family of a netmask.
   sockaddr_storage mask{};
-  std::memcpy(&mask, entry.ifa_netmask, length_of(other.family()));
+  std::memcpy(&mask, entry.ifa_netmask, stream::address_length(other.family()));
   mask.ss_family = static_cast<sa_family_t>(other.family());
   const auto bits = ip_of(reinterpret_cast<const sockaddr*>(&mask));
   for (std::size_t i = 0; i < own.size(); ++i) {

@@ -31,10 +31,6 @@ struct HandleLayout {
 };
 static_assert(sizeof(HandleLayout) <= abi::kHandleSize);
 
-socklen_t length_of(int family) {
-  return family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-}
-
 }  // namespace
 
 ListenHandle::ListenHandle(const stream::Nonce& name, const stream::Address& address,
@@ -76,7 +72,8 @@ ListenHandle ListenHandle::read(const void* memory) {
                   "the peer listens with another network plugin or another "
                   "version of bluecomm; use the same on all ranks");
   }
-  ListenHandle handle(layout.name, stream::Address(storage, length_of(family)),
+  ListenHandle handle(layout.name,
+                      stream::Address(storage, stream::address_length(family)),
                       layout.key_check);
   handle.connect_id = layout.connect_id;
   return handle;
@@ -96,7 +93,7 @@ stream::Address ListenHandle::address(const Device& device) const {
     const bool local = IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr);
     six->sin6_scope_id = local ? device.index : 0;
   }
-  return stream::Address(storage, length_of(storage.ss_family));
+  return stream::Address(storage, stream::address_length(storage.ss_family));
 }
 
 Identity identity_of(const stream::Nonce& name, const Settings& settings) {

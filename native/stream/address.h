@@ -1,5 +1,6 @@
 #pragma once
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cstdint>
@@ -8,6 +9,11 @@
 #include <vector>
 
 namespace bluecomm::stream {
+
+// Returns the size of a socket address of AF_INET or AF_INET6.
+inline socklen_t address_length(int family) {
+  return family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
 
 // An IP address and a port.
 class Address {

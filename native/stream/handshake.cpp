@@ -5,15 +5,11 @@
 #include <string_view>
 #include <utility>
 
+#include "common/bytes.h"
 #include "stream/options.h"
 
 namespace bluecomm::stream {
 namespace {
-
-template <typename T>
-std::span<const std::byte> bytes_of(const T& value) {
-  return std::as_bytes(std::span(&value, 1));
-}
 
 bool is_acceptable(const Hello& hello, const Hello& me) {
   return hello.to == me.to && hello.from >= 0 && hello.from != me.to &&
@@ -26,7 +22,7 @@ bool is_acceptable(const Hello& hello, const Hello& me) {
 
 Handshake Handshake::dial(std::span<const std::byte> key, const Hello& hello) {
   Handshake dialer(key, hello, {}, Step::kAwaitReply);
-  dialer.put(bytes_of(hello));
+  dialer.put(value_bytes(hello));
   dialer.put(dialer.keyed("hello"));
   return dialer;
 }
@@ -136,7 +132,7 @@ Digest Handshake::keyed(const char* label) const {
   const std::string_view text(label);
   const auto words = std::as_bytes(std::span(text));
   std::vector<std::byte> data(words.begin(), words.end());
-  const auto hello = bytes_of(hello_);
+  const auto hello = value_bytes(hello_);
   data.insert(data.end(), hello.begin(), hello.end());
   if (text != "hello") data.insert(data.end(), nonce_.begin(), nonce_.end());
   return hmac_sha256(key_, data);
@@ -155,7 +151,7 @@ Digest Handshake::derive(const char* label) const {
   const std::string_view text(label);
   const auto words = std::as_bytes(std::span(text));
   std::vector<std::byte> info(words.begin(), words.end());
-  const auto hello = bytes_of(hello_);
+  const auto hello = value_bytes(hello_);
   info.insert(info.end(), hello.begin(), hello.end());
   return hkdf_sha256(key_, salt, info);
 }

@@ -5,7 +5,7 @@
 namespace bluecomm::stream {
 namespace {
 
-constexpr std::chrono::milliseconds kMaxRetryDelay{60'000};
+constexpr std::chrono::milliseconds kMaxOpenDelay{60'000};
 
 }  // namespace
 
@@ -75,7 +75,7 @@ void StreamOpener::fail(const Address& address, Clock::time_point now) {
     return;
   }
   retry_at_ = now + retry_delay_;
-  retry_delay_ = std::min(2 * retry_delay_, kMaxRetryDelay);
+  retry_delay_ = std::min(2 * retry_delay_, kMaxOpenDelay);
 }
 
 Clock::time_point StreamOpener::next_timer() const {

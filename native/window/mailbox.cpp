@@ -6,24 +6,19 @@
 
 #include "kernels/combine.h"
 #include "kernels/stream_copy.h"
+#include "window/cache_line.h"
 
 namespace bluecomm {
 namespace {
 
-constexpr std::size_t kLine = 64;
-
 // Values of this size do not stay in a cache until the reader takes them.
 constexpr std::size_t kStreamed = std::size_t{32} << 20;
-
-constexpr std::size_t padded(std::size_t nbytes) {
-  return (nbytes + kLine - 1) / kLine * kLine;
-}
 
 }  // namespace
 
 struct Mailbox::Layout {
-  alignas(kLine) std::atomic<std::uint64_t> word;
-  alignas(kLine) std::array<Meta, kSlots> metas;
+  alignas(kCacheLine) std::atomic<std::uint64_t> word;
+  alignas(kCacheLine) std::array<Meta, kSlots> metas;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -38,7 +33,7 @@ Mailbox::State Mailbox::State::unpack(std::uint64_t word) {
 }
 
 std::size_t Mailbox::nbytes_for(std::size_t tensor_nbytes) {
-  return sizeof(Layout) + kSlots * padded(tensor_nbytes);
+  return sizeof(Layout) + kSlots * whole_lines(tensor_nbytes);
 }
 
 Mailbox::Mailbox(std::span<std::byte> memory, std::size_t tensor_nbytes, DType dtype)
@@ -61,7 +56,7 @@ Mailbox::Meta& Mailbox::meta(std::uint32_t index) const {
 }
 
 std::span<std::byte> Mailbox::slot(std::uint32_t index) const {
-  return memory_.subspan(sizeof(Layout) + index % kSlots * padded(tensor_nbytes_),
+  return memory_.subspan(sizeof(Layout) + index % kSlots * whole_lines(tensor_nbytes_),
                          tensor_nbytes_);
 }
 

@@ -3,24 +3,20 @@
 #include <algorithm>
 #include <new>
 
+#include "window/cache_line.h"
+
 namespace bluecomm {
 namespace {
-
-constexpr std::size_t kLine = 64;
-
-constexpr std::size_t padded(std::size_t nbytes) {
-  return (nbytes + kLine - 1) / kLine * kLine;
-}
 
 // The memory holds, in this order: a line with the number of the current slot, a line
 // for each reader, the p of each slot, and the slots.
 using Word = std::atomic<std::uint32_t>;
 static_assert(Word::is_always_lock_free);
 
-std::size_t p_offset(std::size_t readers) { return kLine * (1 + readers); }
+std::size_t p_offset(std::size_t readers) { return kCacheLine * (1 + readers); }
 
 std::size_t slots_offset(std::size_t readers) {
-  return p_offset(readers) + padded((readers + 2) * sizeof(double));
+  return p_offset(readers) + whole_lines((readers + 2) * sizeof(double));
 }
 
 template <typename T>
@@ -31,7 +27,7 @@ T& at(std::span<std::byte> memory, std::size_t offset) {
 }  // namespace
 
 std::size_t PublishedValue::nbytes_for(std::size_t tensor_nbytes, std::size_t readers) {
-  return slots_offset(readers) + (readers + 2) * padded(tensor_nbytes);
+  return slots_offset(readers) + (readers + 2) * whole_lines(tensor_nbytes);
 }
 
 PublishedValue::PublishedValue(std::span<std::byte> memory, std::size_t tensor_nbytes,
@@ -40,7 +36,7 @@ PublishedValue::PublishedValue(std::span<std::byte> memory, std::size_t tensor_n
 
 void PublishedValue::initialize(std::span<std::byte> memory, std::size_t readers) {
   for (std::size_t line = 0; line < 1 + readers; ++line) {
-    new (memory.data() + line * kLine) Word(0);
+    new (memory.data() + line * kCacheLine) Word(0);
   }
   for (std::size_t slot = 0; slot < readers + 2; ++slot) {
     new (memory.data() + p_offset(readers) + slot * sizeof(double)) double(1.0);
@@ -51,7 +47,7 @@ Word& PublishedValue::current() const { return at<Word>(memory_, 0); }
 
 // Returns the word of a reader: the number of the slot that it reads plus 1, or 0.
 Word& PublishedValue::reading(std::size_t reader) const {
-  return at<Word>(memory_, kLine * (1 + reader));
+  return at<Word>(memory_, kCacheLine * (1 + reader));
 }
 
 double& PublishedValue::p(std::uint32_t slot) const {
@@ -59,7 +55,7 @@ double& PublishedValue::p(std::uint32_t slot) const {
 }
 
 std::span<std::byte> PublishedValue::slot(std::uint32_t slot) const {
-  return memory_.subspan(slots_offset(readers_) + slot * padded(tensor_nbytes_),
+  return memory_.subspan(slots_offset(readers_) + slot * whole_lines(tensor_nbytes_),
                          tensor_nbytes_);
 }
 

@@ -19,7 +19,7 @@ SIBLING_ROLES = {
     *("Outbox", "SentMessage"),
 }
 # Fixtures of single test programs and files, which no other file can see.
-FIXTURES = {"BenchSettings", "Case", "Pair", "Rank", "World"}
+FIXTURES = {"BenchSettings", "Pair", "Rank", "World"}
 # These files spell the types of MPI and of NCCL as their headers do.
 FOREIGN = re.compile(r"^(mpi/(abi_\w+|functions)|nccl_net/abi)\.h$")
 

@@ -35,7 +35,7 @@ Values adasum(const std::vector<Values>& tensors) {
   return result;
 }
 
-struct Case {
+struct AdasumCase {
   std::vector<int> machine_of;
   DType dtype = DType::kFloat32;
   std::int64_t count = 301;
@@ -48,7 +48,8 @@ struct Case {
 
 // Returns the expected result of `member`: adasum of each split, and the sum of the
 // rest.
-Values expected_of(const Case& test, const std::vector<Values>& inputs, int member) {
+Values expected_of(const AdasumCase& test, const std::vector<Values>& inputs,
+                   int member) {
   std::vector<Values> taking_part;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (test.local_only && test.machine_of[i] != test.machine_of[member]) continue;
@@ -74,7 +75,7 @@ Values expected_of(const Case& test, const std::vector<Values>& inputs, int memb
   return expected;
 }
 
-void check_adasum(const Case& test, unsigned seed) {
+void check_adasum(const AdasumCase& test, unsigned seed) {
   SimulatedWorld world(test.machine_of);
   std::mt19937 random(seed);
   std::vector<Values> inputs;

@@ -30,7 +30,7 @@ Tuning only(Algorithm algorithm) {
   return tuning;
 }
 
-struct Case {
+struct AllreduceCase {
   std::vector<int> machine_of;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -41,7 +41,8 @@ struct Case {
   bool local_only = false;
 };
 
-std::vector<Expected> expected_of(const Case& test, const SimulatedWorld& world,
+std::vector<Expected> expected_of(const AllreduceCase& test,
+                                  const SimulatedWorld& world,
                                   const std::vector<std::vector<double>>& inputs,
                                   int member) {
   std::vector<Expected> expected;
@@ -57,7 +58,8 @@ std::vector<Expected> expected_of(const Case& test, const SimulatedWorld& world,
 }
 
 // Returns the algorithm that was used.
-Algorithm check_allreduce(const Case& test, const Tuning& tuning, unsigned seed = 1) {
+Algorithm check_allreduce(const AllreduceCase& test, const Tuning& tuning,
+                          unsigned seed = 1) {
   SimulatedWorld world(test.machine_of);
   std::mt19937 random(seed);
   std::vector<std::vector<double>> inputs;
@@ -104,7 +106,7 @@ TEST(allreduce, gives_all_members_the_same_bits_for_each_dtype_and_op) {
         for (ReduceOp op : kEveryOp) {
           if (op == ReduceOp::kAverage && !is_floating(dtype)) continue;
           ++seed;
-          Case test{.machine_of = one_machine(n), .dtype = dtype, .op = op};
+          AllreduceCase test{.machine_of = one_machine(n), .dtype = dtype, .op = op};
           test.in_place = seed % 2 == 0;
           CHECK_EQ(check_allreduce(test, only(algorithm), seed), algorithm);
         }
@@ -118,7 +120,7 @@ TEST(allreduce, supports_any_length) {
     for (int n : {2, 5, 17}) {
       for (std::int64_t count : {0, 1, 15, 16, 17, 4096}) {
         for (bool in_place : {false, true}) {
-          Case test{.machine_of = one_machine(n), .count = count};
+          AllreduceCase test{.machine_of = one_machine(n), .count = count};
           test.in_place = in_place;
           check_allreduce(test, only(algorithm), 7);
         }
@@ -129,7 +131,7 @@ TEST(allreduce, supports_any_length) {
 
 TEST(allreduce, chooses_by_size_and_members) {
   const Tuning tuning;
-  Case test{.machine_of = one_machine(4), .count = 0};
+  AllreduceCase test{.machine_of = one_machine(4), .count = 0};
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kFlat);
   test.count = 1024;
   CHECK_EQ(check_allreduce(test, tuning), Algorithm::kFlat);
@@ -230,7 +232,8 @@ TEST(allreduce, supports_even_and_uneven_machines) {
       for (std::int64_t count : {1, 15, 33, 301}) {
         for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kInt8}) {
           ++seed;
-          Case test{.machine_of = machines_of(sizes), .dtype = dtype, .count = count};
+          AllreduceCase test{
+              .machine_of = machines_of(sizes), .dtype = dtype, .count = count};
           test.in_place = seed % 2 == 0;
           test.prescale = dtype == DType::kFloat32 ? 0.5 : 1.0;
           test.op = is_floating(dtype) ? ReduceOp::kAverage : ReduceOp::kSum;
@@ -244,7 +247,7 @@ TEST(allreduce, supports_even_and_uneven_machines) {
 
 TEST(allreduce, uses_doubling_between_many_machines) {
   // 19 machines of 2: the pieces are short enough for doubling, but the tensor is not.
-  Case test{.machine_of = machines_of(std::vector<int>(19, 2)), .count = 500};
+  AllreduceCase test{.machine_of = machines_of(std::vector<int>(19, 2)), .count = 500};
   Tuning tuning;
   tuning.flat_members = 0;
   tuning.doubling_bytes = 1500;
@@ -253,7 +256,7 @@ TEST(allreduce, uses_doubling_between_many_machines) {
 
 TEST(allreduce, supports_members_of_a_machine_in_any_order) {
   // Round robin over three machines, one of which has fewer members.
-  Case test{.machine_of = {0, 1, 2, 0, 1, 2, 0, 1}, .count = 1000};
+  AllreduceCase test{.machine_of = {0, 1, 2, 0, 1, 2, 0, 1}, .count = 1000};
   for (bool in_place : {false, true}) {
     test.in_place = in_place;
     CHECK_EQ(check_allreduce(test, only(Algorithm::kDirect)), Algorithm::kHierarchical);
@@ -265,7 +268,7 @@ TEST(allreduce, scales_before_and_after) {
     for (int n : {1, 2, 3, 8, 17}) {
       for (ReduceOp op : kEveryOp) {
         for (bool in_place : {false, true}) {
-          Case test{.machine_of = one_machine(n), .op = op};
+          AllreduceCase test{.machine_of = one_machine(n), .op = op};
           test.in_place = in_place;
           test.prescale = op == ReduceOp::kProduct ? 0.9 : -0.5;
           test.postscale = 3.0;
@@ -279,7 +282,8 @@ TEST(allreduce, scales_before_and_after) {
 TEST(allreduce, stays_inside_the_machine_when_local) {
   for (Algorithm algorithm : kAmongEquals) {
     for (bool in_place : {false, true}) {
-      Case test{.machine_of = machines_of({3, 1, 2}), .op = ReduceOp::kAverage};
+      AllreduceCase test{.machine_of = machines_of({3, 1, 2}),
+                         .op = ReduceOp::kAverage};
       test.in_place = in_place;
       test.local_only = true;
       check_allreduce(test, only(algorithm), 3);
@@ -290,7 +294,7 @@ TEST(allreduce, stays_inside_the_machine_when_local) {
 TEST(allreduce, copies_in_a_world_of_one) {
   for (std::int64_t count : {0, 1, 100}) {
     for (bool in_place : {false, true}) {
-      Case test{.machine_of = {0}, .op = ReduceOp::kAverage, .count = count};
+      AllreduceCase test{.machine_of = {0}, .op = ReduceOp::kAverage, .count = count};
       test.in_place = in_place;
       check_allreduce(test, {});
     }

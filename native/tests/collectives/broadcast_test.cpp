@@ -7,7 +7,7 @@
 namespace bluecomm::test {
 namespace {
 
-struct Case {
+struct BroadcastCase {
   int members = 1;
   int root = 0;
   DType dtype = DType::kFloat32;
@@ -16,7 +16,8 @@ struct Case {
 };
 
 // Returns the algorithm that was used.
-Algorithm check_broadcast(const Case& test, const Tuning& tuning, unsigned seed) {
+Algorithm check_broadcast(const BroadcastCase& test, const Tuning& tuning,
+                          unsigned seed) {
   SimulatedWorld world(one_machine(test.members));
   std::mt19937 random(seed);
   for (int i = 0; i < test.members; ++i) {
@@ -56,7 +57,7 @@ TEST(broadcast, copies_the_root_with_each_algorithm) {
       for (int root : {0, n / 2, n - 1}) {
         for (std::int64_t count : {0, 1, 301, 3000}) {
           for (bool in_place : {false, true}) {
-            Case test{.members = n, .root = root, .count = count};
+            BroadcastCase test{.members = n, .root = root, .count = count};
             test.in_place = in_place;
             check_broadcast(test, tuning, ++seed);
           }

@@ -8,7 +8,7 @@
 namespace bluecomm::test {
 namespace {
 
-struct Case {
+struct ReducescatterCase {
   int members = 1;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -18,7 +18,7 @@ struct Case {
   double postscale = 1.0;
 };
 
-void check_reducescatter(const Case& test, unsigned seed) {
+void check_reducescatter(const ReducescatterCase& test, unsigned seed) {
   SimulatedWorld world(one_machine(test.members));
   std::mt19937 random(seed);
   std::vector<std::vector<double>> inputs;

@@ -15,7 +15,7 @@ namespace {
 
 namespace abi = nccl_net::abi;
 
-[[maybe_unused]] const std::map<std::string, std::string> kLoopback{
+[[maybe_unused]] const std::map<std::string, std::string> kLoopbackOnly{
     {"NCCL_SOCKET_IFNAME", "=lo"}};
 
 // Runs `body` in a forked child and returns its wait status. Kills a child that hangs.
@@ -40,7 +40,7 @@ namespace abi = nccl_net::abi;
 // Not built with ASan, whose allocator's locks may be held in the child.
 #if !defined(__SANITIZE_ADDRESS__)
 TEST(nccl_net_fork, a_child_finds_all_locks_free) {
-  run_ranks_in_both_modes(kLoopback, [](TestRank& rank) {
+  run_ranks_in_both_modes(kLoopbackOnly, [](TestRank& rank) {
     const auto client = start_client(12);
     const auto pairs = open_comm_pairs(*client, rank, 8);
     std::atomic<bool> over = false;

@@ -23,7 +23,7 @@ Options make_options() {
   return options;
 }
 
-Hello hello_of(int from, int to) {
+Hello short_hello(int from, int to) {
   Hello hello;
   hello.from = from;
   hello.to = to;
@@ -51,9 +51,9 @@ std::size_t count_answered(const std::vector<UniqueFd>& connections) {
 TEST(stream_listener, replayed_hellos_take_slots_like_strangers) {
   Poller poller;
   const Options options = make_options();
-  Listener listener(poller, options, hello_of(1, 1));
+  Listener listener(poller, options, short_hello(1, 1));
   // A recorded hello, with a valid MAC.
-  const Handshake recorded = Handshake::dial(options.key, hello_of(0, 1));
+  const Handshake recorded = Handshake::dial(options.key, short_hello(0, 1));
   std::vector<UniqueFd> replays;
   while (replays.size() < 3 * kLimit) {
     replays.push_back(connect_and_send(listener, recorded.output()));

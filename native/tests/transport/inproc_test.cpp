@@ -29,7 +29,7 @@ Scheme inproc_delayed() {
           options.eager_bytes};
 }
 
-const bool registered = register_conformance<&inproc>("inproc");
+const bool inproc_registered = register_conformance<&inproc>("inproc");
 const bool registered_delayed = register_conformance<&inproc_delayed>("inproc_delayed");
 
 }  // namespace

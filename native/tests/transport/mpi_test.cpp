@@ -141,7 +141,7 @@ void refuses_invalid_options() {
                "MPI_Isend: ");
 }
 
-const bool registered =
+const bool mpi_registered =
     std::getenv("TEST_MPI_LIBRARY") != nullptr &&
     register_conformance<&scheme>("mpi") &&
     add_test("mpi", "long_payloads_may_be_eager", &long_payloads_may_be_eager) &&

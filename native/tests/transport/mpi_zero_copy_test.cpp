@@ -15,9 +15,9 @@
 namespace bluecomm::test {
 namespace {
 
-constexpr std::size_t kEager = 4096;
-constexpr std::size_t kLarge = 1 << 20;
-constexpr std::size_t kChunks = kLarge / mpi::kChunkBytes;
+constexpr std::size_t kEagerBytes = 4096;
+constexpr std::size_t kLargeBytes = 1 << 20;
+constexpr std::size_t kChunks = kLargeBytes / mpi::kChunkBytes;
 
 Scheme scheme_over(const std::shared_ptr<FakeMpi>& fake) {
   return {.make_world =
@@ -27,12 +27,12 @@ Scheme scheme_over(const std::shared_ptr<FakeMpi>& fake) {
                 const auto session = FakeMpi::make_session(fake);
                 for (int rank = 0; rank < size; ++rank) {
                   world.transports.push_back(std::make_unique<MpiTransport>(
-                      MpiOptions{rank, session, kEager}));
+                      MpiOptions{rank, session, kEagerBytes}));
                 }
                 connect(world);
                 return world;
               },
-          .eager_bytes = kEager,
+          .eager_bytes = kEagerBytes,
           .tells_idle_ranks = true};
 }
 
@@ -42,12 +42,12 @@ struct Two {
     for (const std::string& finding : findings) record_failure("ranks", 0, finding);
   }
 
-  // Sends kLarge bytes from rank 0 to rank 1.
+  // Sends kLargeBytes bytes from rank 0 to rank 1.
   std::unique_ptr<Outgoing> send(std::uint64_t tag) {
     std::shared_ptr<void> copies;
     fill(payload, tag);
-    return ranks[0].channel(1).send_to_many(make_header(tag, kLarge), payload, copies,
-                                            lease);
+    return ranks[0].channel(1).send_to_many(make_header(tag, kLargeBytes), payload,
+                                            copies, lease);
   }
 
   // Waits until all messages have arrived, by sending one more and waiting for it.
@@ -62,7 +62,7 @@ struct Two {
   std::shared_ptr<FakeMpi> fake = std::make_shared<FakeMpi>();
   Findings findings;
   Ranks ranks{scheme_over(fake), 2, findings};
-  std::vector<std::byte> payload = std::vector<std::byte>(kLarge);
+  std::vector<std::byte> payload = std::vector<std::byte>(kLargeBytes);
   Lease lease;
 };
 
@@ -94,7 +94,7 @@ struct EarlyFixture : Two {
   void exchange(std::uint64_t tag) {
     const std::unique_ptr<Outgoing> sending = send(tag);
     if (Reader* all = ranks.await(1, tag)) ranks.read_all(*all);
-    ranks.drive("the release", [&] { return sending->released() == kLarge; });
+    ranks.drive("the release", [&] { return sending->released() == kLargeBytes; });
     settle();
     CHECK(!lease.has_tenants());
   }
@@ -119,7 +119,7 @@ TEST(mpi_zero_copy, sends_from_the_payload_and_seals_it_when_mpi_has_read_it) {
   ZeroCopyFixture at;
   for (const std::span<const std::byte> chunk : at.fake->held()) {
     CHECK(chunk.data() >= at.payload.data() &&
-          chunk.data() + chunk.size() <= at.payload.data() + kLarge);
+          chunk.data() + chunk.size() <= at.payload.data() + kLargeBytes);
   }
   CHECK_EQ(at.outgoing->released(), 0U);
   at.fake->hold(kChunks - 1);
@@ -131,7 +131,7 @@ TEST(mpi_zero_copy, sends_from_the_payload_and_seals_it_when_mpi_has_read_it) {
   CHECK(at.lease.has_tenants());
   at.fake->let_through();
   at.ranks.read_all(*at.reader);
-  at.ranks.drive("the release", [&] { return at.outgoing->released() == kLarge; });
+  at.ranks.drive("the release", [&] { return at.outgoing->released() == kLargeBytes; });
   CHECK(!at.lease.has_tenants());
 }
 
@@ -143,7 +143,7 @@ TEST(mpi_zero_copy, a_cancelled_payload_may_change_and_never_completes) {
   at.fake->let_through();
   at.ranks.spin("the last chunk", [&] {
     at.reader->read(SIZE_MAX, at.findings);
-    return at.reader->consumed() == mpi::before_seal(kLarge);
+    return at.reader->consumed() == mpi::before_seal(kLargeBytes);
   });
   at.ranks.drive("the end of the lease", [&] { return !at.lease.has_tenants(); });
   at.settle();
@@ -158,7 +158,7 @@ void discard(Two& at, const Outgoing& outgoing) {
   at.settle();
   CHECK_EQ(outgoing.released(), 0U);
   at.fake->let_through();
-  at.ranks.drive("the release", [&] { return outgoing.released() == kLarge; });
+  at.ranks.drive("the release", [&] { return outgoing.released() == kLargeBytes; });
   CHECK(!at.lease.has_tenants());
 }
 
@@ -219,7 +219,7 @@ TEST(mpi_zero_copy, early_chunks_arrive_when_they_are_asked_for) {
   at.settle();
   CHECK_EQ(at.outgoing->released(), 0U);
   at.ranks.read_all(*reader);
-  at.ranks.drive("the release", [&] { return at.outgoing->released() == kLarge; });
+  at.ranks.drive("the release", [&] { return at.outgoing->released() == kLargeBytes; });
   CHECK(!at.lease.has_tenants());
 }
 
@@ -235,7 +235,7 @@ TEST(mpi_zero_copy, the_number_of_early_messages_is_limited) {
   }
   at.ranks.spin("all of them", [&] {
     for (const auto& reader : at.ranks[1].arrived) reader->read(SIZE_MAX, at.findings);
-    return more.back()->released() == kLarge;
+    return more.back()->released() == kLargeBytes;
   });
   CHECK(!at.lease.has_tenants());
   // The tags of these messages are free again.
@@ -298,12 +298,12 @@ struct FailedOperation {
 
   std::shared_ptr<FakeMpi> fake = std::make_shared<FakeMpi>();
   std::shared_ptr<mpi::Session> session = FakeMpi::make_session(fake);
-  std::vector<float> input = std::vector<float>(kLarge / sizeof(float), 1.0F);
-  std::vector<float> own = std::vector<float>(kLarge / sizeof(float));
-  std::vector<float> output = std::vector<float>(kLarge / sizeof(float));
+  std::vector<float> input = std::vector<float>(kLargeBytes / sizeof(float), 1.0F);
+  std::vector<float> own = std::vector<float>(kLargeBytes / sizeof(float));
+  std::vector<float> output = std::vector<float>(kLargeBytes / sizeof(float));
   EngineWorld world{
       2, [this](int rank) {
-        return std::make_unique<MpiTransport>(MpiOptions{rank, session, kEager});
+        return std::make_unique<MpiTransport>(MpiOptions{rank, session, kEagerBytes});
       }};
   RequestId theirs = 0;
   RequestId id = 0;

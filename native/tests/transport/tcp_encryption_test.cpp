@@ -22,8 +22,9 @@ using stream::Encryption;
 constexpr std::size_t kHandshake = sizeof(stream::Hello) + 2 * sizeof(Digest);
 // Records, with their tags.
 constexpr std::size_t kFrame = sizeof(stream::Frame) + stream::kTagNbytes;
-constexpr std::size_t kEager = 100;
-constexpr std::size_t kMessage = kFrame + sizeof(Header) + kEager + stream::kTagNbytes;
+constexpr std::size_t kShortBytes = 100;
+constexpr std::size_t kMessage =
+    kFrame + sizeof(Header) + kShortBytes + stream::kTagNbytes;
 
 // A program on the path between the dialer and `target`. It collects `held` bytes that
 // the dialer sends after its handshake, changes them by `attack`, and passes them on.
@@ -137,8 +138,8 @@ const std::string kRefused = "bytes that the peer did not send have arrived";
 // Sends two eager messages through an attack; returns how rank 1 lost rank 0.
 std::string attack_messages(Encryption mode, const Meddler::Attack& attack) {
   Attacked pair(mode, kFrame + 2 * kMessage, attack);
-  const Sending first = pair.ranks[0].send(1, 1, kEager);
-  const Sending second = pair.ranks[0].send(1, 2, kEager);
+  const Sending first = pair.ranks[0].send(1, 1, kShortBytes);
+  const Sending second = pair.ranks[0].send(1, 2, kShortBytes);
   const std::string text = pair.await_loss(1);
   // Whatever was delivered before is right.
   for (const auto& reader : pair.ranks[1].arrived) {
@@ -218,7 +219,7 @@ TEST(tcp_encryption, replayed_omitted_and_reordered_messages_end_the_link) {
 TEST(tcp_encryption, a_link_cut_in_mid_message_delivers_nothing_of_it) {
   Attacked pair(Encryption::kFull, kFrame + kMessage,
                 [](Bytes& bytes) { bytes.resize(kFrame + kMessage - 1); });
-  const Sending sending = pair.ranks[0].send(1, 1, kEager);
+  const Sending sending = pair.ranks[0].send(1, 1, kShortBytes);
   for (int i = 0; i < 1000; ++i) {
     pair.meddler->work();
     pair.ranks[0].poll();

@@ -28,7 +28,7 @@ Scheme ipv6() {
   return tcp_scheme([](TcpOptions& options) { options.addresses = {"::1"}; });
 }
 
-const bool registered = register_conformance<&one_stream>("tcp");
+const bool tcp_registered = register_conformance<&one_stream>("tcp");
 const bool registered_four = register_conformance<&four_streams>("tcp_four_streams");
 const bool registered_auth = register_conformance<&authenticated>("tcp_authenticated");
 const bool registered_full = register_conformance<&encrypted>("tcp_encrypted");

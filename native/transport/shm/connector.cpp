@@ -13,6 +13,8 @@
 #include <system_error>
 #include <utility>
 
+#include "common/bytes.h"
+
 namespace bluecomm::shm {
 namespace {
 
@@ -31,11 +33,6 @@ std::optional<T> parse(const Packet& packet) {
   std::memcpy(&value, packet.bytes.data(), sizeof value);
   if (value.magic != kMagic) return std::nullopt;
   return value;
-}
-
-template <typename T>
-std::span<const std::byte> bytes_of(const T& value) {
-  return std::as_bytes(std::span(&value, 1));
 }
 
 std::shared_ptr<Mapping> map_rings(const UniqueFd& file) {
@@ -124,7 +121,8 @@ void Connector::accept_all() {
     HalfOpen connection{
         std::move(socket), {}, Clock::now() + options_.handshake_timeout};
     connection.challenge.nonce = make_nonce();
-    if (!send_packet(connection.socket.get(), bytes_of(connection.challenge))) continue;
+    if (!send_packet(connection.socket.get(), value_bytes(connection.challenge)))
+      continue;
     watch(connection.socket.get());
     half_open_.push_back(std::move(connection));
   }
@@ -157,7 +155,7 @@ bool Connector::refuse(HalfOpen& connection, const Hello& hello, Owner& owner) {
     return false;
   }
   answer.mac = answer_mac(options_.secret, connection.challenge, hello, answer);
-  send_packet(connection.socket.get(), bytes_of(answer));
+  send_packet(connection.socket.get(), value_bytes(answer));
   return true;
 }
 
@@ -171,7 +169,7 @@ Connector::Fate Connector::admit(HalfOpen& connection, const Hello& hello,
         .memory = map_rings(packet.files[0]),
         .doorbell = PeerDoorbell(std::move(packet.files[1]), packet.files[2]),
         .dialled = false};
-    if (!send_packet(connection.socket.get(), bytes_of(answer),
+    if (!send_packet(connection.socket.get(), value_bytes(answer),
                      {doorbell_.event_fd(), doorbell_.state_fd()})) {
       return Fate::kDone;
     }
@@ -226,7 +224,7 @@ Connector::Fate Connector::greet(int peer, Dial& dial, const Packet& packet) {
                 .nonce = make_nonce()};
   dial.hello.mac = hello_mac(options_.secret, dial.challenge, dial.hello);
   UniqueFd memory = make_memfd("bluecomm-rings", sizeof(RingPair));
-  if (!send_packet(dial.socket.get(), bytes_of(dial.hello),
+  if (!send_packet(dial.socket.get(), value_bytes(dial.hello),
                    {memory.get(), doorbell_.event_fd(), doorbell_.state_fd()})) {
     return Fate::kDone;
   }

@@ -8,14 +8,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/bytes.h"
+
 namespace bluecomm::shm {
 namespace {
-
-template <typename T>
-std::span<const std::byte> bytes_of(const T& value) {
-  static_assert(std::has_unique_object_representations_v<T>);
-  return std::as_bytes(std::span(&value, 1));
-}
 
 std::vector<std::byte> concatenated(
     std::initializer_list<std::span<const std::byte>> parts) {
@@ -42,16 +38,16 @@ Digest hello_mac(std::span<const std::byte> secret, const Challenge& challenge,
                  const Hello& hello) {
   Hello bare = hello;
   bare.mac = {};
-  return hmac_sha256(
-      secret, concatenated({label("hello"), bytes_of(challenge), bytes_of(bare)}));
+  return hmac_sha256(secret, concatenated({label("hello"), value_bytes(challenge),
+                                           value_bytes(bare)}));
 }
 
 Digest answer_mac(std::span<const std::byte> secret, const Challenge& challenge,
                   const Hello& hello, const Answer& answer) {
   Answer bare = answer;
   bare.mac = {};
-  return hmac_sha256(secret, concatenated({label("answer"), bytes_of(challenge),
-                                           bytes_of(hello), bytes_of(bare)}));
+  return hmac_sha256(secret, concatenated({label("answer"), value_bytes(challenge),
+                                           value_bytes(hello), value_bytes(bare)}));
 }
 
 }  // namespace bluecomm::shm
