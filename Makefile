@@ -23,9 +23,11 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 SHELL := /bin/bash
 
+# Without make's own rules, which would make a source of any file that is included here.
+MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-ranks test-faults test-gpu check clang-check lint format bench bench-all \
-    native-test native-fuzz clean
+.PHONY: build demo test test-unit test-ranks test-faults test-gpu check clang-check lint format \
+    bench bench-all native-build native-test native-fuzz clean
 .DELETE_ON_ERROR:
 
 # --- Python environment: one stamp per step, kept inside the environment ------------
@@ -103,6 +105,24 @@ LIBRARY_SOURCES := $(filter-out native/bindings/% native/tests/% native/fuzz/% %
 TEST_SOURCES := $(LIBRARY_SOURCES) \
     $(filter-out %_bench.cpp,$(filter native/tests/%.cpp,$(NATIVE)))
 
+# Most of the time of a compilation goes into headers. So the files of a folder are
+# compiled together: build/batches/FOLDER.cpp includes them. Kernels are compiled one by
+# one, since their own code takes longest. $(1) is a list of sources.
+folders_of = $(patsubst native/%/,%,$(sort $(dir $(filter-out native/kernels/%,$(1)))))
+units_of = $(addprefix batches/,$(call folders_of,$(1))) \
+    $(patsubst native/%.cpp,%,$(filter native/kernels/%,$(1)))
+objects_of = $(patsubst %,build/$(1)/obj/%.o,$(call units_of,$(2)))
+
+# Written again only if the list of files has changed. A program of its own is in no
+# batch, and neither are files that need Python.
+.PHONY: always
+always:
+build/batches/%.cpp: always
+	@mkdir -p $(@D)
+	@printf '#include "%s"\n' $(patsubst native/%,%,$(filter-out %_bench.cpp %_py.cpp, \
+	    $(sort $(wildcard native/$*/*.cpp)))) > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
 # The plugin for NCCL, a library of its own beside the tests.
 PLUGIN := libnccl-net-bluecomm.so
 PLUGIN_SOURCES := $(filter native/nccl_net/% native/stream/% native/common/%, \
@@ -129,30 +149,34 @@ build/$(1)/obj/%.o: native/%.cpp
 	@mkdir -p $$(@D)
 	@echo "compile $$@"
 	@$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -c $$< -o $$@
-build/$(1)/$(PLUGIN): $$(PLUGIN_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
+build/$(1)/obj/batches/%.o: build/batches/%.cpp
+	@mkdir -p $$(@D)
+	@echo "compile $$@"
+	@$$(CXX) $$(CXXFLAGS_ALL) $$(CXXFLAGS_$(1)) -c $$< -o $$@
+build/$(1)/$(PLUGIN): $$(call objects_of,$(1),$$(PLUGIN_SOURCES)) \
     native/nccl_net/exports.map
 	@echo "link $$@"
 	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$(filter %.o,$$^) -o $$@ $(PLUGIN_LDFLAGS)
-build/$(1)/tests: $$(TEST_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
-    | build/$(1)/$(PLUGIN)
+build/$(1)/tests: $$(call objects_of,$(1),$$(TEST_SOURCES)) | build/$(1)/$(PLUGIN)
 	@echo "link $$@"
 	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
 build/$(1)/nccl_net/net_bench: $$(NET_BENCH_SOURCES:native/%.cpp=build/$(1)/obj/%.o) \
     | build/$(1)/$(PLUGIN)
 build/$(1)/%_bench: build/$(1)/obj/tests/%_bench.o \
-    $$(LIBRARY_SOURCES:native/%.cpp=build/$(1)/obj/%.o)
+    $$(call objects_of,$(1),$$(LIBRARY_SOURCES))
 	@mkdir -p $$(@D)
 	@echo "link $$@"
 	@$$(CXX) $$(CXXFLAGS_$(1)) -pthread $$^ -o $$@ -ldl
--include $$(patsubst native/%.cpp,build/$(1)/obj/%.d,$$(TEST_SOURCES))
+-include $$(shell find build/$(1)/obj -name '*.d' 2>/dev/null)
 endef
 $(foreach mode,$(MODES),$(eval $(call mode_rules,$(mode))))
 
 # The slowest run goes first, beside the others.
 RUNS := run-native-tsan run-native-asan run-native
 .PHONY: $(RUNS)
+native-build: $(MODES:%=build/%/tests)
 native-test:
-	$(MAKE) --no-print-directory -j$(JOBS) $(MODES:%=build/%/tests)
+	$(MAKE) --no-print-directory -j$(JOBS) native-build
 	$(MAKE) --no-print-directory -j2 --output-sync=target $(RUNS)
 
 $(RUNS): run-%: build/%/tests
@@ -165,7 +189,7 @@ FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst native/fuzz/%.cpp,%,$(wildcard native/fuzz/fuzz_*.cpp))
 build/native-asan/fuzz_%: build/native-asan/obj/fuzz/fuzz_%.o \
     build/native-asan/obj/fuzz/driver.o \
-    $(LIBRARY_SOURCES:native/%.cpp=build/native-asan/obj/%.o)
+    $(call objects_of,native-asan,$(LIBRARY_SOURCES))
 	@echo "link $@"
 	@$(CXX) $(CXXFLAGS_native-asan) -pthread $^ -o $@ -ldl
 
@@ -176,11 +200,15 @@ native-fuzz: $(FUZZERS:%=build/native-asan/%)
 
 # --- Tests and checks -------------------------------------------------------------------
 
+# Unit tests run beside the compilation of the native tests.
 test: $(VENV)/.dev $(VENV)/.extension
-	$(BIN)/pytest tests/unit
+	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target test-unit native-build
 	$(MAKE) --no-print-directory native-test
 	$(BIN)/pytest tests/mp -m many_ranks
 	$(MAKE) --no-print-directory -j2 --output-sync=target test-ranks test-faults
+
+test-unit: $(VENV)/.dev $(VENV)/.extension
+	$(BIN)/pytest tests/unit
 
 # Side by side, each about half of the time: faults spend theirs waiting for things to
 # be noticed, and have the processor when they are. Launchers wait a lot, too.
@@ -215,14 +243,19 @@ check: lint $(VENV)/.extension
 
 # A second compiler's opinion: other warnings, and the thread annotations.
 CLANG := $(firstword $(foreach name,clang++ clang++-19 clang++-16,$(shell command -v $(name))))
-CLANG_CHECKED := $(patsubst native/%.cpp,build/clang/%.checked, \
-    $(filter-out native/bindings/% native/fuzz/% %_py.cpp,$(filter %.cpp,$(NATIVE))))
+CLANG_CHECKED := $(patsubst %,build/clang/%.checked,$(call units_of,$(TEST_SOURCES)) \
+    $(patsubst native/%.cpp,%,$(filter %_bench.cpp,$(NATIVE))))
 
+define clang
+@mkdir -p $(@D)
+@echo "clang $<"
+@$(CLANG) $(CXXFLAGS_ALL) -MF $(@:.checked=.d) -MT $@ -Wthread-safety -fsyntax-only $<
+@touch $@
+endef
+build/clang/batches/%.checked: build/batches/%.cpp
+	$(clang)
 build/clang/%.checked: native/%.cpp
-	@mkdir -p $(@D)
-	@echo "clang $<"
-	@$(CLANG) $(CXXFLAGS_ALL) -MF $(@:.checked=.d) -MT $@ -Wthread-safety -fsyntax-only $<
-	@touch $@
+	$(clang)
 
 ifeq ($(CLANG),)
 clang-check:
