@@ -93,7 +93,7 @@ bool SocketStrategy::send_head(SocketRequest& request) {
   std::array<std::byte, sizeof length + kInline> head;
   const std::size_t follows = inline_size(request.size);
   std::memcpy(head.data(), &length, sizeof length);
-  std::memcpy(head.data() + sizeof length, request.data, follows);
+  std::copy_n(request.data, follows, head.data() + sizeof length);
   const std::size_t nbytes = sizeof length + follows;
   const std::size_t moved = move(control_.get(), head.data(), nbytes);
   if (moved == 0) return false;
