@@ -98,9 +98,9 @@ def allreduce(
 
     The average is ``postscale * (1 / n) * sum_i (prescale * x_i)``; the other
     reductions do not have the factor ``1 / n``. Wherever a rank adds values, it adds
-    them in ascending order of ranks, so the result does not depend on timing. The
-    algorithms ``ring`` and ``doubling`` send partial sums in the type of ``tensor``, so
-    their averages may differ in the last bits from values on which the ranks agree.
+    them in ascending order of ranks, so the result does not depend on timing. Ranks
+    that send partial sums, which have the type of ``tensor``, may return an average
+    that differs in its last bits from a value on which all ranks agree.
     ``ReduceOp`` describes ``Adasum``.
 
     The gradient of the average and the sum is the same operation on the gradients of
