@@ -26,8 +26,8 @@ SHELL := /bin/bash
 # Without make's own rules, which would make a source of any file that is included here.
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-unit test-ranks test-faults test-gpu check clang-check lint format \
-    bench bench-all native-build native-test native-fuzz clean
+.PHONY: build demo test test-unit test-ranks test-hosts test-faults test-gpu check clang-check \
+    lint format bench bench-all native-build native-test native-fuzz clean
 .DELETE_ON_ERROR:
 
 # --- Python environment: one stamp per step, kept inside the environment ------------
@@ -205,15 +205,18 @@ test: $(VENV)/.dev $(VENV)/.extension
 	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target test-unit native-build
 	$(MAKE) --no-print-directory native-test
 	$(BIN)/pytest tests/mp -m many_ranks
-	$(MAKE) --no-print-directory -j2 --output-sync=target test-ranks test-faults
+	$(MAKE) --no-print-directory -j3 --output-sync=target test-ranks test-hosts test-faults
 
 test-unit: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/unit
 
-# Side by side, each about half of the time: faults spend theirs waiting for things to
-# be noticed, and have the processor when they are. Launchers wait a lot, too.
+# Side by side: all of them wait a lot, for processes, hosts, or things to be noticed.
+# Faults have the processor when they are.
 test-ranks: $(VENV)/.dev $(VENV)/.extension
-	nice $(BIN)/pytest -m "not many_ranks" tests/mp tests/cluster tests/examples
+	nice $(BIN)/pytest -m "not many_ranks" tests/mp
+
+test-hosts: $(VENV)/.dev $(VENV)/.extension
+	nice $(BIN)/pytest tests/cluster tests/examples
 
 test-faults: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/faults; faults=$$?; \
