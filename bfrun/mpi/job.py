@@ -28,6 +28,9 @@ from bfrun.nccl_net import describe_nccl_net
 from bfrun.output.streams import remark, whole_stdout
 
 _TERM_GRACE_S = 4.0
+# MPICH's mpirun ends the other hosts' ranks only if a signal has ended a process. Where
+# each rank of a host has exited by itself, the others would wait for ever.
+_FAILURE_GRACE_S = 4.0
 _SHOWN = "ARCHIVE"
 
 
@@ -84,6 +87,7 @@ class MpiJob:
         self._tails: dict[int, list[str]] = {}
         self._left: dict[str, int] = {}
         self._ended_by: int | None = None
+        self._end_at: float | None = None
         self._kill_at: float | None = None
 
     def run(self) -> Verdict:
@@ -122,7 +126,10 @@ class MpiJob:
             ready = [each for each, _ in poll.poll(100)]
             for number in signals.take():
                 self._end(process, number)
-            if self._kill_at is not None and time.monotonic() > self._kill_at:
+            now = time.monotonic()
+            if self._end_at is not None and now > self._end_at:
+                self._terminate(process)
+            if self._kill_at is not None and now > self._kill_at:
                 return
             if fd not in ready and process.poll() is not None:
                 break  # a process that it has left behind holds its standard error
@@ -143,10 +150,15 @@ class MpiJob:
             return
         if self._ended_by is None:
             self._ended_by = number
-            self._kill_at = time.monotonic() + _TERM_GRACE_S
-            process.send_signal(signal.SIGTERM)
+            self._terminate(process)
         else:
             self._kill_at = 0.0
+
+    def _terminate(self, process: subprocess.Popen[bytes]) -> None:
+        self._end_at = None
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + _TERM_GRACE_S
+            process.send_signal(signal.SIGTERM)
 
     def _take(self, data: bytes) -> None:
         """Pass on the errors of mpirun and the ranks, except reports."""
@@ -181,6 +193,8 @@ class MpiJob:
         at_s = time.monotonic() - self._started
         self._failures.append(Failure(rank, cause, text, exit_code, at_s))
         self._tails[rank] = report["tail"]
+        if len(self._failures) == 1:
+            self._end_at = time.monotonic() + _FAILURE_GRACE_S
 
     def _verdict(self, status: int) -> Verdict:
         name = None if self._ended_by is None else signal.Signals(self._ended_by).name

@@ -23,9 +23,9 @@ REPORT = {
 }
 
 
-def judge(said: bytes, exit_code: int):
+def judge(said: bytes, exit_code: int, then: str = ""):
     """Return the verdict on an mpirun that prints something and ends."""
-    body = f"import os, sys; os.write(2, {said!r}); sys.exit({exit_code})"
+    body = f"import os, sys, time\nos.write(2, {said!r})\n{then}\nsys.exit({exit_code})"
     command = MpiCommand((sys.executable, "-c", body), {}, {})
     return MpiJob(command, MARK, {}, verbose=False).run()
 
@@ -54,6 +54,13 @@ def test_a_torn_report_is_said_to_be_one(capfd):
     assert "mpirun has split the report of a rank" in capfd.readouterr().err
     assert verdict.exit_code == 9
     assert "before any rank reported" in verdict.report
+
+
+def test_an_mpirun_that_waits_for_ranks_after_a_failure_is_ended(monkeypatch):
+    monkeypatch.setattr("bfrun.mpi.job._FAILURE_GRACE_S", 0.2)
+    verdict = judge(report(), 0, then="time.sleep(600)")
+    assert verdict.exit_code == 3
+    assert "rank 2 on h (pid 7) ended with exit code 3" in verdict.report
 
 
 def test_a_job_that_went_well_says_nothing():
