@@ -8,9 +8,8 @@ import torch
 
 from bluecomm.ops.allgather import allgather_nonblocking
 from bluecomm.ops.forms import Form, blocking, nonblocking
-from bluecomm.ops.group_names import member_name
+from bluecomm.ops.tensor_groups import start_group
 from bluecomm.runtime import Communicator, Handle
-from bluecomm.runtime.handle import GroupHandle
 
 __all__ = ["grouped_allgather", "grouped_allgather_nonblocking"]
 
@@ -38,16 +37,13 @@ def _grouped_allgather(
     Raises:
         ValueError: As in ``allgather``; the other errors of ``allgather`` occur, too.
     """
-    handles = [
-        allgather_nonblocking(
-            tensor,
-            member_name(name, position),
-            process_set,
-            timeout_s=timeout_s,
-        )
-        for position, tensor in enumerate(tensors)
-    ]
-    return GroupHandle(handles)
+    return start_group(
+        tensors,
+        name,
+        lambda tensor, name: allgather_nonblocking(
+            tensor, name, process_set, timeout_s=timeout_s
+        ),
+    )
 
 
 grouped_allgather = blocking(_grouped_allgather)

@@ -14,10 +14,9 @@ from bluecomm.ops.forms import (
     nonblocking,
     nonblocking_in_place,
 )
-from bluecomm.ops.group_names import member_name
 from bluecomm.ops.reduce_op import ReduceOp
+from bluecomm.ops.tensor_groups import start_group
 from bluecomm.runtime import Communicator, Handle
-from bluecomm.runtime.handle import GroupHandle
 
 __all__ = [
     "grouped_allreduce",
@@ -59,20 +58,20 @@ def _grouped_allreduce(
         ValueError: As in ``allreduce``; the other errors of ``allreduce`` occur, too.
     """
     start = allreduce_nonblocking_ if form.in_place else allreduce_nonblocking
-    handles = [
-        start(
+    return start_group(
+        tensors,
+        name,
+        lambda tensor, name: start(
             tensor,
             average,
-            name=member_name(name, position),
+            name=name,
             op=op,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
             process_set=process_set,
             timeout_s=timeout_s,
-        )
-        for position, tensor in enumerate(tensors)
-    ]
-    return GroupHandle(handles)
+        ),
+    )
 
 
 grouped_allreduce = blocking(_grouped_allreduce)

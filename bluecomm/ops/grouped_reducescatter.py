@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from bluecomm.ops.forms import Form, blocking, nonblocking
-from bluecomm.ops.group_names import member_name
 from bluecomm.ops.reduce_op import ReduceOp
 from bluecomm.ops.reducescatter import reducescatter_nonblocking
+from bluecomm.ops.tensor_groups import start_group
 from bluecomm.runtime import Communicator, Handle
-from bluecomm.runtime.handle import GroupHandle
 
 __all__ = ["grouped_reducescatter", "grouped_reducescatter_nonblocking"]
 
@@ -45,19 +44,19 @@ def _grouped_reducescatter(
     Raises:
         ValueError: As in ``reducescatter``; its other errors occur, too.
     """
-    handles = [
-        reducescatter_nonblocking(
+    return start_group(
+        tensors,
+        name,
+        lambda tensor, name: reducescatter_nonblocking(
             tensor,
             op,
-            member_name(name, position),
+            name,
             process_set,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
             timeout_s=timeout_s,
-        )
-        for position, tensor in enumerate(tensors)
-    ]
-    return GroupHandle(handles)
+        ),
+    )
 
 
 grouped_reducescatter = blocking(_grouped_reducescatter)

@@ -16,6 +16,13 @@ from bluecomm.basics import (
     shutdown,
     size,
 )
+from bluecomm.compat.horovod.allreduce import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    sparse_allreduce_async,
+)
 from bluecomm.compat.horovod.exchanges import (
     allgather,
     allgather_async,
@@ -28,8 +35,16 @@ from bluecomm.compat.horovod.exchanges import (
     broadcast_async,
     broadcast_async_,
     broadcast_object,
+)
+from bluecomm.compat.horovod.grouped import (
     grouped_allgather,
     grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
 )
 from bluecomm.compat.horovod.optimizer import (
     DistributedOptimizer,
@@ -41,21 +56,7 @@ from bluecomm.compat.horovod.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from bluecomm.compat.horovod.reductions import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
-    sparse_allreduce_async,
-)
+from bluecomm.compat.horovod.reducescatter import reducescatter, reducescatter_async
 from bluecomm.compat.horovod.start import init
 from bluecomm.compat.horovod_names import (
     ccl_built,

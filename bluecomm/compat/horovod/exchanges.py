@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bluecomm.compat.horovod.gradients import scale_gradient
-from bluecomm.compat.horovod.names import check_name
+from bluecomm.compat.horovod.names import named_communicator
 from bluecomm.compat.horovod.process_sets import (
     ProcessSet,
     communicator_of,
@@ -22,9 +22,7 @@ from bluecomm.ops import alltoall as _alltoall
 from bluecomm.ops import barrier as _barrier
 from bluecomm.ops import broadcast as _broadcast
 from bluecomm.ops import objects
-from bluecomm.ops.group_names import member_name
 from bluecomm.runtime import Handle
-from bluecomm.runtime.handle import GroupHandle
 
 Splits = Sequence[int] | torch.Tensor
 
@@ -35,8 +33,7 @@ def allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
     """Start ``allgather`` and return a handle at once."""
-    comm = communicator_of(process_set)
-    check_name("allgather", name, comm)
+    comm = named_communicator("allgather", name, process_set)
     tensor = scale_gradient(tensor, 1 / comm.size)
     return _allgather.allgather_nonblocking(tensor, name, comm)
 
@@ -47,32 +44,8 @@ def allgather(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Return all ranks' tensors stacked along dimension 0, in order of rank."""
-    comm = communicator_of(process_set)
-    check_name("allgather", name, comm)
+    comm = named_communicator("allgather", name, process_set)
     return _allgather.allgather(scale_gradient(tensor, 1 / comm.size), name, comm)
-
-
-def grouped_allgather_async(
-    tensors: Sequence[torch.Tensor],
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Handle[list[torch.Tensor]]:
-    """Start ``grouped_allgather`` and return a handle at once."""
-    return GroupHandle(
-        [
-            allgather_async(tensor, member_name(name, i), process_set)
-            for i, tensor in enumerate(tensors)
-        ]
-    )
-
-
-def grouped_allgather(
-    tensors: Sequence[torch.Tensor],
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """Return all ranks' tensors stacked along dimension 0, for several tensors."""
-    return grouped_allgather_async(tensors, name, process_set).wait()
 
 
 def broadcast_async(
@@ -82,8 +55,7 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
     """Start ``broadcast`` and return a handle at once."""
-    comm = communicator_of(process_set)
-    check_name("broadcast", name, comm)
+    comm = named_communicator("broadcast", name, process_set)
     tensor = scale_gradient(tensor, 1 / comm.size)
     return _broadcast.broadcast_nonblocking(tensor, root_rank, name, comm)
 
@@ -95,8 +67,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Return the root's ``tensor`` on every rank."""
-    comm = communicator_of(process_set)
-    check_name("broadcast", name, comm)
+    comm = named_communicator("broadcast", name, process_set)
     tensor = scale_gradient(tensor, 1 / comm.size)
     return _broadcast.broadcast(tensor, root_rank, name, comm)
 
@@ -108,8 +79,7 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
     """Start ``broadcast_`` and return a handle at once."""
-    comm = communicator_of(process_set)
-    check_name("broadcast", name, comm)
+    comm = named_communicator("broadcast", name, process_set)
     return _broadcast.broadcast_nonblocking_(tensor, root_rank, name, comm)
 
 
@@ -120,8 +90,7 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Write the root's ``tensor`` to ``tensor`` on every rank, and return it."""
-    comm = communicator_of(process_set)
-    check_name("broadcast", name, comm)
+    comm = named_communicator("broadcast", name, process_set)
     return _broadcast.broadcast_(tensor, root_rank, name, comm)
 
 
@@ -132,8 +101,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Any]:
     """Start ``alltoall`` and return a handle at once."""
-    comm = communicator_of(process_set)
-    check_name("alltoall", name, comm)
+    comm = named_communicator("alltoall", name, process_set)
     return _alltoall.alltoall_nonblocking(tensor, splits, name, comm)
 
 
@@ -144,8 +112,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows of ``tensor`` to each rank and return the rows from all ranks."""
-    comm = communicator_of(process_set)
-    check_name("alltoall", name, comm)
+    comm = named_communicator("alltoall", name, process_set)
     return _alltoall.alltoall(tensor, splits, name, comm)
 
 
