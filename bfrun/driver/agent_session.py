@@ -8,8 +8,9 @@ from bfrun.channel import MessageParser, SendQueue
 from bfrun.errors import LaunchError, ProtocolError
 from bfrun.frames import AGENT_TO_DRIVER, AgentEnded, Beat, Frame, Ready, decode
 from bfrun.hosts import Host
+from bfrun.launch.archive import source_archive
 from bfrun.launch.base import Launcher, ProcessConnection
-from bfrun.launch.bootstrap import MarkerFilter, agent_archive, agent_argv, new_marker
+from bfrun.launch.bootstrap import AGENT_FILES, MarkerFilter, agent_argv, new_marker
 from bfrun.silence import MARGIN_S, SilenceTimer
 
 BEAT_EVERY_S = 1.0
@@ -67,7 +68,7 @@ class AgentSession:
             timeout_s: Seconds to connect.
             link_timeout_s: Seconds that the network may carry nothing.
         """
-        marker, archive = new_marker(), agent_archive()
+        marker, archive = new_marker(), source_archive(AGENT_FILES)
         argv = agent_argv(pythons, marker, len(archive))
         connection = launcher.start(host, argv, timeout_s)
         return cls(host, connection, marker, archive, link_timeout_s)

@@ -1,16 +1,11 @@
-"""Brings the agent's code to a host, which need not have bfrun installed.
-
-The launcher starts an interpreter with a few lines of Python. They read the agent as a
-zip archive from standard input, keep it in memory only, and become the guard.
-"""
+"""Brings the agent's code to a host, whose interpreter becomes the guard."""
 
 from __future__ import annotations
 
-import io
 import secrets
-import zipfile
-from collections.abc import Sequence
 from pathlib import Path
+
+from bfrun.launch.archive import chosen, receiving_program
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -29,24 +24,10 @@ AGENT_FILES = (
     *sorted(f"agent/{path.name}" for path in (_PACKAGE / "agent").glob("*.py")),
 )
 
-# Written for any version of Python, because it is not known yet which one this is.
-_PROGRAM = """\
-import os, sys
-if sys.version_info < (3, 8):
-    version = sys.executable, sys.version_info[0], sys.version_info[1]
-    sys.exit("bfrun's agent needs Python 3.8 or newer, %s is %d.%d" % version)
-marker, left = sys.argv[1].encode("ascii"), int(sys.argv[2])
-fd = os.memfd_create("bfrun-agent")
-while left:
-    data = os.read(0, min(left, 65536))
-    if not data:
-        sys.exit("bfrun's agent: the driver hung up while sending it")
-    left -= len(data)
-    while data:
-        data = data[os.write(fd, data):]
-sys.path.insert(0, "/proc/self/fd/%d" % fd)
+# What the receiving program runs: the guard, which writes the marker before all else.
+_MAIN = """\
 from bfrun.agent import guard
-guard.main(marker)
+guard.main(sys.argv[2].encode("ascii"))
 """
 
 
@@ -55,51 +36,17 @@ def new_marker() -> bytes:
     return f"--bfrun-{secrets.token_hex(16)}--".encode("ascii")
 
 
-def agent_archive(files: Sequence[str] = AGENT_FILES) -> bytes:
-    """Return the agent as a zip archive. Equal sources give equal bytes.
-
-    Args:
-        files: Files of bfrun to put into it.
-    """
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        # The package's own __init__ imports the driver, which agents do not have.
-        archive.writestr(zipfile.ZipInfo("bfrun/__init__.py"), "")
-        for name in files:
-            source = (_PACKAGE / name).read_bytes()
-            info = zipfile.ZipInfo(f"bfrun/{name}")
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, source)
-    return buffer.getvalue()
-
-
-# Runs the first interpreter that exists. Works in any POSIX shell.
-_CHOOSE = """\
-last=$1; shift
-for python in "$@"; do
-  [ "$python" = -- ] && break
-  command -v "$python" >/dev/null 2>&1 && last=$python && break
-done
-while [ "$1" != -- ]; do shift; done
-shift
-exec "$last" "$@"
-"""
-
-
 def agent_argv(pythons: list[str], marker: bytes, archive_nbytes: int) -> list[str]:
     """Return the command that receives the archive and becomes the agent.
 
     Args:
-        pythons: Interpreters to try on that host, in order. The first that exists
-            runs, without site packages and the user's ``PYTHON*`` settings.
+        pythons: Interpreters to try on that host, in order.
         marker: Bytes that the agent writes before its first frame.
         archive_nbytes: Length of the archive, which comes first in the agent's input.
     """
     word = marker.decode("ascii")
-    program = ["-I", "-S", "-c", _PROGRAM, word, str(archive_nbytes)]
-    if len(pythons) == 1:
-        return [*pythons, *program]
-    return ["sh", "-c", _CHOOSE, "sh", pythons[-1], *pythons, "--", *program]
+    program = receiving_program("bfrun's agent", _MAIN, archive_nbytes, word)
+    return [*pythons, *program] if len(pythons) == 1 else chosen(pythons, program)
 
 
 class MarkerFilter:

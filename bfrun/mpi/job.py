@@ -21,7 +21,7 @@ from bfrun.driver.membership import Failure, describe_status
 from bfrun.driver.report import Leftovers, Verdict, make_verdict
 from bfrun.driver.signals import SignalWatch, stop_myself
 from bfrun.errors import LaunchError
-from bfrun.launch.bootstrap import agent_archive
+from bfrun.launch.archive import source_archive
 from bfrun.mpi.command import MpiCommand
 from bfrun.mpi.plan import FILES, plan_mpi
 from bfrun.nccl_net import describe_nccl_net
@@ -43,7 +43,7 @@ def run_mpi(config: LaunchConfig, environ: Mapping[str, str]) -> int:
         LaunchError: There is no MPI, or the settings do not fit it.
     """
     marker = f"--bfrun-{secrets.token_hex(8)}--"
-    archive = base64.b64encode(agent_archive(FILES)).decode("ascii")
+    archive = base64.b64encode(source_archive(FILES)).decode("ascii")
     command = plan_mpi(config, environ, marker, archive)
     shown = shlex.join(command.argv).replace(archive, _SHOWN)
     if config.dry_run:

@@ -13,41 +13,15 @@ from typing import Any
 
 from bfrun.errors import LaunchError
 from bfrun.hosts import Host
+from bfrun.launch.archive import chosen, receiving_program, source_archive
 from bfrun.launch.base import Launcher
-from bfrun.launch.bootstrap import agent_archive
 
 # Seconds in which a probe must exit after it has closed its output.
 _END_S = 5.0
 # If the driver is lost, the probe ends this long after the limit of an answer.
 _SPARE_S = 60
 
-# Runs the first interpreter that exists.
-_SCRIPT = """\
-program=$1 length=$2; shift 2
-for python in "$@"; do
-  if command -v "$python" >/dev/null 2>&1; then
-    exec "$python" -I -S -c "$program" "$length"
-  fi
-done
-echo "no such interpreter: $*" >&2
-exit 127
-"""
-
-# Written for any version of Python, because it is not known yet which one this is.
-_PROGRAM = """\
-import os, sys
-if sys.version_info < (3, 8):
-    sys.exit("%s is Python %d.%d" % ((sys.executable,) + sys.version_info[:2]))
-left = int(sys.argv[1])
-fd = os.memfd_create("bfrun-probe")
-while left:
-    data = os.read(0, min(left, 65536))
-    if not data:
-        sys.exit("the driver hung up")
-    left -= len(data)
-    while data:
-        data = data[os.write(fd, data):]
-sys.path.insert(0, "/proc/self/fd/%d" % fd)
+_MAIN = """\
 from bfrun.preflight.responder import main
 main()
 """
@@ -85,9 +59,9 @@ class ProbeSession:
         self._host = host
         self._mark = f"--bfrun-probe-{secrets.token_hex(8)}--"
         self._received = b""
-        source = agent_archive(FILES)
-        words = [_PROGRAM, str(len(source)), *interpreters(python)]
-        argv = ["/bin/sh", "-c", _SCRIPT, "bfrun", *words]
+        source = source_archive(FILES)
+        program = receiving_program("bfrun's pre-flight", _MAIN, len(source))
+        argv = chosen(interpreters(python), program)
         self._connection = launcher.start(host, argv, timeout_s)
         self._unsent = source
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bfrun.launch.bootstrap as bootstrap
+from bfrun.launch.archive import chosen, source_archive
 
 FOLDER = Path(bootstrap.__file__).parents[1]
 SHIPPED = {
@@ -36,8 +37,8 @@ def test_agent_files_are_python_3_8_and_standard_library(name):
 
 
 def test_the_archive_is_the_same_each_time_and_holds_the_agent_only():
-    data = bootstrap.agent_archive()
-    assert data == bootstrap.agent_archive()
+    data = source_archive(bootstrap.AGENT_FILES)
+    assert data == source_archive(bootstrap.AGENT_FILES)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         expected = {f"bfrun/{name}" for name in bootstrap.AGENT_FILES}
         assert set(archive.namelist()) == expected | {"bfrun/__init__.py"}
@@ -51,7 +52,7 @@ def test_markers_differ():
 def test_one_interpreter_is_started_directly():
     argv = bootstrap.agent_argv(["/usr/bin/python3"], b"word", 7)
     assert argv[:3] == ["/usr/bin/python3", "-I", "-S"]
-    assert argv[-2:] == ["word", "7"]
+    assert argv[-2:] == ["7", "word"]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,14 @@ def test_the_first_interpreter_that_exists_is_taken(pythons):
     index = argv.index("-c", 3)
     argv[index + 1] = "import sys; print(sys.executable, sys.argv[1:])"
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == f"{sys.executable} ['word', '3']\n"
+    assert done.stdout == f"{sys.executable} ['3', 'word']\n"
+
+
+def test_an_error_names_all_interpreters_that_do_not_exist():
+    argv = chosen(["/no/such", "/nor/this"], ["-c", "pass"])
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert done.stderr == "no such interpreter: /no/such /nor/this\n"
+    assert done.returncode == 127
 
 
 @given(st.binary(max_size=300), st.binary(max_size=50), st.integers(1, 20))
