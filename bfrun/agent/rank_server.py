@@ -5,6 +5,7 @@ Part of the agent: standard library only, Python 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import socket
@@ -194,11 +195,25 @@ class RankServer:
         except BlockingIOError:
             pass
         except OSError:
-            self._close(connection)
+            self._stop_sending(connection)
             return
         if connection.closing and not connection.queue:
             self._close(connection)
             return
+        self._want(connection)
+
+    def _stop_sending(self, connection: RankConnection) -> None:
+        """Send nothing more to a process that has hung up.
+
+        Its last messages, such as a goodbye, may still be in the socket.
+        """
+        connection.queue = SendQueue()
+        with contextlib.suppress(OSError):
+            connection.socket.shutdown(socket.SHUT_WR)
+        self._want(connection)
+
+    def _want(self, connection: RankConnection) -> None:
+        """Have the selector report messages, and room for those in the queue."""
         events = selectors.EVENT_READ
         if connection.queue:
             events |= selectors.EVENT_WRITE

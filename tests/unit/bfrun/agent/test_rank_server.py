@@ -154,6 +154,18 @@ def test_the_last_messages_of_an_ended_rank_are_read(agent):
     assert agent.frames == [(0, {"type": "goodbye"})]
 
 
+def test_a_frame_to_an_ended_rank_does_not_lose_its_last_messages(agent):
+    client = Client(agent)
+    client.ask(hello(0))
+    client.socket.sendall(encode({"type": "goodbye"}))
+    client.socket.close()
+    for _ in range(2):
+        agent.server.send([0], {"type": "finished"})
+    assert agent.frames == []
+    agent.serve()
+    assert agent.frames == [(0, {"type": "goodbye"})]
+
+
 def test_much_for_a_slow_reader_waits(agent):
     client = Client(agent)
     client.ask(hello(0))
