@@ -46,6 +46,8 @@ class Process:
         self._creations: dict[tuple[int, ...], int] = {}
         self._before_shutdown: list[Callable[[], None]] = []
         self._was_shut_down = False
+        # Whether ``init`` has been called since the world began.
+        self._is_taken = False
         # Windows that existed when a world ended before all ranks had finished. Other
         # ranks may still write to their memory, so it is not reused until all ranks
         # have met again.
@@ -99,7 +101,7 @@ class Process:
                 "init: comm can be passed only to the first init of a process, because "
                 "it determines the ranks; later calls start the same world again"
             )
-        graph: nx.DiGraph[int] | None = None
+        self._is_taken = True
         if self._communicator is not None:
             if self._communicator.windows:
                 _log.warning(
@@ -110,15 +112,54 @@ class Process:
             graph = (topology_fn or ExponentialGraph)(self._communicator.size)
             self._communicator.use_topology(graph, is_weighted)
             return
+        config = Config.from_environment(os.environ)
+        self._start(
+            config, lambda: find_rendezvous(config, comm), topology_fn, is_weighted
+        )
+
+    def join(self, config: Config, find: Callable[[], Rendezvous]) -> Communicator:
+        """Return the communicator of all ranks to an API other than ``init``.
+
+        Collective, if there is no world yet: makes one.
+
+        Args:
+            config: Settings of a new world.
+            find: Returns the rendezvous of a process that has none yet.
+
+        Raises:
+            ShutdownError: This process is a fork of a rank.
+            Exception: What ``bluecomm.init`` raises.
+        """
+        self._begin_in_fork()
+        if self._communicator is None:
+            self._start(config, find)
+            self._is_taken = False
+        return self.communicator
+
+    def is_joined(self, world: World) -> bool:
+        """Return whether a world is the current one, and only ``join`` has made it.
+
+        After a call of ``init``, it is not.
+        """
+        current = self._communicator
+        return current is not None and current.world is world and not self._is_taken
+
+    def _start(
+        self,
+        config: Config,
+        find: Callable[[], Rendezvous],
+        topology_fn: TopologyFunction | None = None,
+        is_weighted: bool = False,
+    ) -> None:
+        """Make a world."""
         if self._rendezvous is None:
-            config = Config.from_environment(os.environ)
             _set_log_level(config.log_level)
-            self._rendezvous = find_rendezvous(config, comm)
+            self._rendezvous = find()
             if not self._ends_with_interpreter:
                 self._ends_with_interpreter = True
                 atexit.register(self._at_exit)
         self._exit_watch.install()
-        config = Config.from_environment(os.environ)
+        graph: nx.DiGraph[int] | None = None
         size = self._rendezvous.assignment.size
         if topology_fn is None and not is_weighted:
             digest = default_digest(size)

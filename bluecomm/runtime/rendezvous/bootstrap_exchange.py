@@ -48,12 +48,19 @@ def check_agreement(
             )
 
 
-def bootstrap_record(rank: int, size: int) -> dict[str, Any]:
-    """Return this rank's record for ``assignment_from``; rank 0 draws the secret."""
+def host_facts(size: int) -> dict[str, Any]:
+    """Return ``shared_facts`` and the machine and host of this process."""
     return {
         **shared_facts(size),
         "machine": machine_identity(),
         "host": socket.gethostname(),
+    }
+
+
+def bootstrap_record(rank: int, size: int) -> dict[str, Any]:
+    """Return ``host_facts`` of this rank; rank 0 adds the job's name and secret."""
+    return {
+        **host_facts(size),
         "job": secrets.token_hex(8) if rank == 0 else "",
         "secret": secrets.token_hex(32) if rank == 0 else "",
     }
@@ -63,6 +70,8 @@ def assignment_from(
     rank: int,
     answers: Sequence[Mapping[str, Any]],
     *,
+    job: str,
+    secret: bytes,
     socket_dir: str,
     network_interface: str | None,
     head: str,
@@ -72,7 +81,9 @@ def assignment_from(
 
     Args:
         rank: This rank.
-        answers: The result of ``bootstrap_record`` on each rank, by rank.
+        answers: The result of ``host_facts`` on each rank, by rank.
+        job: Name of this start of the job, the same on all ranks.
+        secret: Secret of the job.
         socket_dir: A folder that is private to this user.
         network_interface: Pattern of the interfaces that may be used.
         head: A host of the job; the route to it decides which address is first.
@@ -89,9 +100,9 @@ def assignment_from(
         local_size=layout.local_size(rank),
         machine_rank=layout.machine_of[rank],
         machine_size=layout.machine_size,
-        job=answers[0]["job"],
+        job=job,
         epoch=0,
-        secret=bytes.fromhex(answers[0]["secret"]),
+        secret=secret,
         host=answers[rank]["host"],
         machine=answers[rank]["machine"],
         socket_dir=socket_dir,

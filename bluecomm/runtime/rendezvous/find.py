@@ -6,6 +6,11 @@ import os
 from typing import Any
 
 from bluecomm.config import Config
+from bluecomm.runtime.rendezvous.env_store import (
+    EnvStoreRendezvous,
+    has_env_variables,
+    is_from_torchrun,
+)
 from bluecomm.runtime.rendezvous.mpi_library import launcher_family
 from bluecomm.runtime.rendezvous.rendezvous import (
     AgentRendezvous,
@@ -17,8 +22,8 @@ from bluecomm.runtime.rendezvous.rendezvous import (
 def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:
     """Return the rendezvous of this process's launcher.
 
-    The first that applies: ``communicator`` if given, bfrun's agent, torchrun, an MPI
-    launcher, srun, a world of one.
+    The first that applies: ``communicator`` if given, bfrun's agent, torchrun, srun,
+    an MPI launcher, the variables of ``env://``, a world of one.
 
     Args:
         config: Settings.
@@ -35,10 +40,8 @@ def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:
         return MpiRendezvous(config, os.environ, communicator)
     if config.agent_socket is not None:
         return AgentRendezvous(config)
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        from bluecomm.runtime.rendezvous.torchrun import TorchrunRendezvous
-
-        return TorchrunRendezvous(config, os.environ)
+    if is_from_torchrun(os.environ):
+        return EnvStoreRendezvous(config, os.environ)
     from bluecomm.runtime.rendezvous.slurm import SlurmRendezvous, is_in_step
 
     # srun also starts processes of MPI, but rendezvous under srun needs no MPI.
@@ -49,4 +52,6 @@ def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:
         from bluecomm.runtime.rendezvous.mpi import MpiRendezvous
 
         return MpiRendezvous(config, os.environ)
+    if has_env_variables(os.environ):
+        return EnvStoreRendezvous(config, os.environ)
     return SoloRendezvous()

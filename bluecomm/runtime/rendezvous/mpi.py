@@ -121,6 +121,8 @@ class MpiRendezvous(AgentlessRendezvous):
         return assignment_from(
             rank,
             everyone,
+            job=everyone[0]["job"],
+            secret=bytes.fromhex(everyone[0]["secret"]),
             socket_dir=folder,
             network_interface=self._config.network_interface,
             head=everyone[0]["host"],

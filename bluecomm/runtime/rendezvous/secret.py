@@ -1,8 +1,8 @@
 """How the ranks of a job get a common secret without an agent.
 
-bfrun's agents and MPI carry the secret themselves. Anybody who can reach its port can
-read torchrun's key-value store, so the secret must not be there. It is in a file that
-the user provides, or that rank 0 creates if all ranks are on one machine.
+bfrun's agents and MPI carry the secret themselves. Others can read the key-value stores
+of torch, so the secret must not be there. It is in a file that the user provides, or
+that rank 0 creates if all ranks are on one machine or share a folder.
 """
 
 from __future__ import annotations
@@ -27,34 +27,44 @@ class SecretHandover:
     Args:
         file: The user's file on every machine (``BLUECOMM_SECRET_FILE``), or None.
         folder: This rank's folder, which only this user can enter.
-        one_machine: Whether all ranks share this machine.
         channel: Description of the medium of the offer, for the warning.
+        shared_folder: A folder that all machines of the job share, if there is one.
+            Other users may be able to enter it.
     """
 
     def __init__(
-        self, file: str | None, folder: str, *, one_machine: bool, channel: str
+        self,
+        file: str | None,
+        folder: str,
+        *,
+        channel: str,
+        shared_folder: str | None = None,
     ) -> None:
         self._file = file
         self._folder = folder
-        self._one_machine = one_machine
         self._channel = channel
+        self._shared_folder = shared_folder
         self._made: Path | None = None
 
-    def give(self, start: str) -> tuple[bytes, str]:
+    def give(self, start: str, *, one_machine: bool) -> tuple[bytes, str]:
         """Return the secret of a start, and the offer to send to the other ranks.
 
         Args:
             start: Unique name of this start of the job.
+            one_machine: Whether all ranks share this machine.
+
+        Raises:
+            BluecommError: The file cannot be read or written.
         """
         if self._file is not None:
             return self.take(start, ""), ""
         secret = secrets.token_bytes(_NBYTES)
-        if self._one_machine:
-            self._made = Path(self._folder, "secret")
-            fd = os.open(self._made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(secret)
-            return secret, f"file {self._made}"
+        folder = self._folder if one_machine else self._shared_folder
+        if folder is not None:
+            path = Path(folder, f"bluecomm-secret-{start}")
+            _write_private(path, secret)
+            self._made = path
+            return secret, f"file {path}"
         _log.warning(
             "the keys of this job's connections go through %s: anybody who can reach "
             "that port can read them. Give each machine a file of random bytes that "
@@ -91,6 +101,21 @@ class SecretHandover:
         """Remove the file that ``give`` created, after all ranks have read it."""
         if self._made is not None:
             self._made.unlink(missing_ok=True)
+            self._made = None
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise BluecommError(
+            f"init: the file of the job's secret, '{path}', cannot be written: "
+            f"{error.strerror}; make its folder writable, or name a file of random "
+            "bytes on each machine in BLUECOMM_SECRET_FILE",
+            operation="init",
+        ) from None
 
 
 def _read_private(path: Path, what: str) -> bytes:

@@ -86,6 +86,8 @@ class SlurmRendezvous(AgentlessRendezvous):
         return assignment_from(
             self._rank,
             answers,
+            job=answers[0]["job"],
+            secret=bytes.fromhex(answers[0]["secret"]),
             socket_dir=folder,
             network_interface=self._config.network_interface,
             head=self._environ.get("SLURM_LAUNCH_NODE_IPADDR", "localhost"),

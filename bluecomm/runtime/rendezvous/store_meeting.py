@@ -2,9 +2,10 @@
 
 A store outlives the ranks that wrote to it, so a restarted rank must never read records
 of an earlier start. Rank 0 draws a name for the start and writes it to the store. Every
-rank answers under that name, and rank 0 writes a table of the answers. A rank that
-finds its own answer in the table has found its start. A rank that has read an older
-name finds no table, or a table without its answer, and looks again.
+rank answers under that name, and rank 0 writes a table of the answers, together with
+the offer of a secret. A rank that finds its own answer in the table has found its
+start. A rank that has read an older name finds no table, or a table without its answer,
+and looks again.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from bluecomm.errors import BluecommError, CommunicationTimeout
-from bluecomm.runtime.rendezvous.bootstrap_exchange import check_agreement, shared_facts
+from bluecomm.errors import BluecommError, CommunicationTimeout, MismatchError
+from bluecomm.runtime.rendezvous.bootstrap_exchange import check_agreement, host_facts
 from bluecomm.runtime.rendezvous.host import machine_identity, process_start
 from bluecomm.runtime.rendezvous.secret import SecretHandover
 
@@ -54,6 +55,7 @@ class StoreMeeting:
         size: Number of ranks.
         handover: Carries the secret.
         timeout_s: Seconds to wait for all ranks.
+        call: Name of the function that the user calls on each rank, for errors.
 
     Raises:
         BluecommError: Another process has this rank already, or the secret cannot be
@@ -70,30 +72,37 @@ class StoreMeeting:
         size: int,
         handover: SecretHandover,
         timeout_s: float,
+        call: str = "bluecomm.init",
     ) -> None:
         self._store = store
         self._prefix = prefix
         self._rank = rank
         self._size = size
         self._handover = handover
+        self._call = call
         self._round = 0
         self._answered: dict[str, Any] = {}
+        # The facts of all ranks, by rank.
+        self.answers: list[dict[str, Any]] = []
+        # The unique name of this start of the job.
+        self.start = ""
         self._claim()
-        # The unique name of this start of the job, and the ranks' secret.
-        self.start, self.secret = self._lead() if rank == 0 else self._follow(timeout_s)
-        if rank == 0:
-            self._complete(timeout_s)
+        self.secret = (self._lead if rank == 0 else self._follow)(timeout_s)
 
     def exchange(self, record: dict[str, Any], timeout_s: float) -> list[Any]:
         """Publish a record and return those of all ranks; see ``Rendezvous``."""
         number, self._round = self._round, self._round + 1
         keys = self._keys(f"{self.start}/round/{number}")
         self._store.set(keys[self._rank], json.dumps(record))
-        self._wait(lambda: self._store.check(keys), lambda: keys, timeout_s)
+        self._wait(lambda: self._store.check(keys), timeout_s, lambda: keys)
         self._handover.forget()  # all ranks have arrived, so they have read it
         records = [json.loads(text) for text in self._store.multi_get(keys)]
         self._store.add(self._readers(), 1)
         return records
+
+    def forget_secret(self) -> None:
+        """Remove the file of the secret, if this rank made one that still exists."""
+        self._handover.forget()
 
     def await_readers(self) -> None:
         """Wait until all ranks have read all records, at most 5 s."""
@@ -131,79 +140,100 @@ class StoreMeeting:
                 )
         self._store.set(key, json.dumps(mine))
 
-    def _lead(self) -> tuple[str, bytes]:
-        """Open a new start, on rank 0."""
-        name = secrets.token_hex(8)
-        secret, offer = self._handover.give(name)
-        self._answer(name)
-        self._store.set(
-            f"{self._prefix}/start", json.dumps({"name": name, "secret": offer})
-        )
-        return name, secret
+    def _lead(self, timeout_s: float) -> bytes:
+        """Open a new start, on rank 0, and return its secret."""
+        self.start = secrets.token_hex(8)
+        self._answer()
+        self._store.set(f"{self._prefix}/start", self.start)
+        keys = self._answer_keys()
+        self._wait(lambda: self._store.check(keys), timeout_s)
+        self.answers = [json.loads(text) for text in self._store.multi_get(keys)]
+        try:
+            check_agreement(0, self._answered, self.answers)
+        except MismatchError:
+            self._tell("")
+            raise
+        machines = {answer["machine"] for answer in self.answers}
+        secret, offer = self._handover.give(self.start, one_machine=len(machines) == 1)
+        self._tell(offer)
+        return secret
 
-    def _complete(self, timeout_s: float) -> None:
-        """Write the table when all ranks have answered, on rank 0."""
-        keys = self._keys(f"{self.start}/answer")
-        self._wait(lambda: self._store.check(keys), lambda: keys, timeout_s)
-        table = [json.loads(text) for text in self._store.multi_get(keys)]
+    def _tell(self, offer: str) -> None:
+        """Write the table of this start."""
+        table = {"answers": self.answers, "offer": offer}
         self._store.set(f"{self._prefix}/{self.start}/table", json.dumps(table))
-        check_agreement(self._rank, self._answered, table)
 
-    def _follow(self, timeout_s: float) -> tuple[str, bytes]:
-        """Find the start that rank 0 has opened."""
-        offer = {"name": "", "secret": ""}
+    def _follow(self, timeout_s: float) -> bytes:
+        """Find the start that rank 0 has opened, and return its secret."""
         key = f"{self._prefix}/start"
+        table: dict[str, Any] | None = None
 
         def look() -> bool:
-            nonlocal offer
+            nonlocal table
             if not self._store.check([key]):
                 return False
-            found = json.loads(self._store.get(key))
-            if found != offer:
-                offer = found
-                self._answer(offer["name"])
-            return self._in_table(offer["name"])
+            found = self._store.get(key).decode()
+            if found != self.start:
+                self.start = found
+                self._answer()
+            table = self._own_table()
+            return table is not None
 
-        self._wait(look, lambda: self._keys(f"{offer['name']}/answer"), timeout_s)
-        return offer["name"], self._handover.take(offer["name"], offer["secret"])
+        self._wait(look, timeout_s)
+        assert table is not None
+        self.answers = table["answers"]
+        check_agreement(self._rank, self._answered, self.answers)
+        return self._handover.take(self.start, table["offer"])
 
-    def _answer(self, start: str) -> None:
-        self._answered = {"id": secrets.token_hex(8), **shared_facts(self._size)}
-        key = self._keys(f"{start}/answer")[self._rank]
+    def _answer(self) -> None:
+        """Answer to the start that this rank has found."""
+        self._answered = {"id": secrets.token_hex(8), **host_facts(self._size)}
+        key = self._answer_keys()[self._rank]
         self._store.set(key, json.dumps(self._answered))
 
-    def _in_table(self, start: str) -> bool:
-        """Return whether the table of a start exists and has this rank's answer."""
-        key = f"{self._prefix}/{start}/table"
+    def _answer_keys(self) -> list[str]:
+        return self._keys(f"{self.start}/answer")
+
+    def _own_table(self) -> dict[str, Any] | None:
+        """Return the table of the start; None unless it has this rank's answer."""
+        key = f"{self._prefix}/{self.start}/table"
         if not self._store.check([key]):
-            return False
-        table = json.loads(self._store.get(key))
+            return None
+        table: dict[str, Any] = json.loads(self._store.get(key))
         # A table of an earlier start, perhaps of fewer ranks, lacks this answer.
-        if self._answered["id"] not in (answer["id"] for answer in table):
-            return False
-        check_agreement(self._rank, self._answered, table)
-        return True
+        ids = [answer["id"] for answer in table["answers"]]
+        return table if self._answered["id"] in ids else None
 
     def _wait(
         self,
         done: Callable[[], bool],
-        keys: Callable[[], list[str]],
         timeout_s: float,
+        keys: Callable[[], list[str]] | None = None,
     ) -> None:
-        """Poll ``done``; at the deadline name the ranks whose key is missing."""
+        """Poll ``done``; at the deadline name the ranks whose key is missing.
+
+        Args:
+            done: Returns whether the wait is over.
+            timeout_s: Deadline in seconds.
+            keys: Returns each rank's key. Default: the keys of the answers.
+        """
         deadline = time.monotonic() + timeout_s
         while not done():
             if time.monotonic() >= deadline:
-                pairs = enumerate(keys())
-                silent = [rank for rank, key in pairs if not self._store.check([key])]
-                # All ranks have answered, but rank 0 has not written the table.
-                silent = silent or [0]
-                raise CommunicationTimeout(
-                    f"init on rank {self._rank}: rank {', '.join(map(str, silent))} "
-                    f"did not call bluecomm.init within {timeout_s:g} s",
-                    operation="init",
-                    rank=self._rank,
-                    peers=silent,
-                    timeout_s=timeout_s,
-                )
+                raise self._timeout((keys or self._answer_keys)(), timeout_s)
             time.sleep(_LOOK_EVERY_S)
+
+    def _timeout(self, keys: list[str], timeout_s: float) -> CommunicationTimeout:
+        silent = [0]  # opens the start, and writes the table when all have answered
+        if self.start:
+            missing = [not self._store.check([key]) for key in keys]
+            silent = [rank for rank, is_missing in enumerate(missing) if is_missing]
+        silent = silent or [0]
+        return CommunicationTimeout(
+            f"init on rank {self._rank}: rank {', '.join(map(str, silent))} "
+            f"did not call {self._call} within {timeout_s:g} s",
+            operation="init",
+            rank=self._rank,
+            peers=silent,
+            timeout_s=timeout_s,
+        )

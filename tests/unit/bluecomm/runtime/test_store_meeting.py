@@ -1,6 +1,7 @@
 """How the ranks of one start meet in a store, and ignore those of earlier starts."""
 
 import json
+import stat
 import threading
 
 import pytest
@@ -29,12 +30,24 @@ def secret_file(tmp_path):
     return str(path)
 
 
-def meet(store, size, secret_file, *, sizes=None, ranks=None, timeout_s=5.0):
+def meet(
+    store,
+    size,
+    secret_file,
+    *,
+    sizes=None,
+    ranks=None,
+    timeout_s=5.0,
+    folder="",
+    shared_folder=None,
+):
     """Return the meeting, or the error, of each rank."""
     outcomes = {}
 
     def body(rank):
-        handover = SecretHandover(secret_file, "", one_machine=True, channel="a store")
+        handover = SecretHandover(
+            secret_file, folder, channel="a store", shared_folder=shared_folder
+        )
         believed = (sizes or {}).get(rank, size)
         try:
             outcomes[rank] = StoreMeeting(
@@ -44,7 +57,8 @@ def meet(store, size, secret_file, *, sizes=None, ranks=None, timeout_s=5.0):
             outcomes[rank] = error
 
     threads = [
-        threading.Thread(target=body, args=[rank]) for rank in ranks or range(size)
+        threading.Thread(target=body, args=[rank], name=str(rank))
+        for rank in ranks or range(size)
     ]
     for thread in threads:
         thread.start()
@@ -106,7 +120,7 @@ def test_ranks_that_do_not_come_are_named(secret_file):
 def test_a_rank_zero_that_does_not_come_is_named(secret_file):
     met = meet(HashStore(), 2, secret_file, ranks=[1], timeout_s=0.2)
     assert isinstance(met[1], CommunicationTimeout)
-    assert 0 in met[1].peers
+    assert met[1].peers == (0,)
 
 
 def test_differing_world_sizes_are_named(secret_file):
@@ -117,20 +131,59 @@ def test_differing_world_sizes_are_named(secret_file):
 
 
 def test_differing_versions_are_named(secret_file, monkeypatch):
+    facts = store_meeting.host_facts
+
+    def versions_differ(size):
+        number = int(threading.current_thread().name)
+        return {**facts(size), "version": str(number)}
+
+    monkeypatch.setattr(store_meeting, "host_facts", versions_differ)
+    met = meet(HashStore(), 2, secret_file)
+    assert "bluecomm of rank 1 differs (expected 0, got 1)" in str(met[0])
+    assert "bluecomm of rank 0 differs (expected 1, got 0)" in str(met[1])
+    assert all(isinstance(error, MismatchError) for error in met.values())
+
+
+def test_no_secret_is_made_for_ranks_that_disagree(tmp_path):
+    met = meet(HashStore(), 2, None, sizes={1: 3}, folder=str(tmp_path))
+    assert all(isinstance(error, MismatchError) for error in met.values())
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranks_of_one_machine_share_the_secret_in_a_private_file(tmp_path):
     store = HashStore()
-    meeting = object.__new__(StoreMeeting)
-    meeting._rank, meeting._answered = 0, {"id": "a", "version": "1", "size": 2}
-    table = [meeting._answered, {"id": "b", "version": "2", "size": 2}]
-    store.set("p/s/table", json.dumps(table))
-    meeting._store, meeting._prefix = store, "p"
-    with pytest.raises(MismatchError, match=r"bluecomm of rank 1 .*expected 1, got 2"):
-        meeting._in_table("s")
+    met = meet(store, 2, None, folder=str(tmp_path))
+    assert met[0].secret == met[1].secret
+    table = json.loads(store.get(f"p/{met[0].start}/table"))
+    assert met[0].secret.hex() not in json.dumps(table)
+    met[0].forget_secret()
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranks_of_two_machines_share_it_in_a_folder_of_both(
+    tmp_path, monkeypatch, caplog
+):
+    facts = store_meeting.host_facts
+
+    def machines_differ(size):
+        return {**facts(size), "machine": threading.current_thread().name}
+
+    monkeypatch.setattr(store_meeting, "host_facts", machines_differ)
+    met = meet(HashStore(), 2, None, folder="/nonexistent", shared_folder=str(tmp_path))
+    assert met[0].secret == met[1].secret
+    (path,) = tmp_path.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not caplog.text
+    store = HashStore()
+    met = meet(store, 2, None, folder="/nonexistent")
+    assert met[0].secret == met[1].secret
+    assert "BLUECOMM_SECRET_FILE" in caplog.text
 
 
 def test_a_second_process_that_claims_a_rank_is_refused(secret_file, monkeypatch):
     monkeypatch.undo()
     store = HashStore()
-    handover = SecretHandover(secret_file, "", one_machine=True, channel="a store")
+    handover = SecretHandover(secret_file, "", channel="a store")
     StoreMeeting(store, "p", 0, 1, handover, 1.0)
     # An earlier process with this id, and a process that still runs.
     StoreMeeting(store, "p", 0, 1, handover, 1.0)

@@ -1,4 +1,4 @@
-"""The variables of torchrun, and the addresses of a rank's own host."""
+"""The variables that name a store, and the addresses of a rank's own host."""
 
 import socket
 import threading
@@ -7,8 +7,13 @@ import pytest
 
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError, MismatchError
+from bluecomm.runtime.rendezvous.env_store import (
+    EnvStoreRendezvous,
+    StoreVariables,
+    has_env_variables,
+    is_from_torchrun,
+)
 from bluecomm.runtime.rendezvous.host import data_addresses, process_start
-from bluecomm.runtime.rendezvous.torchrun import TorchrunRendezvous, TorchrunVariables
 
 VARIABLES = {
     "TORCHELASTIC_RUN_ID": "run",
@@ -16,22 +21,39 @@ VARIABLES = {
     "TORCHELASTIC_USE_AGENT_STORE": "True",
     "RANK": "3",
     "WORLD_SIZE": "4",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "2",
-    "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "2",
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
 }
+OF_ENV = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def test_variables_are_parsed():
-    told = TorchrunVariables.from_environment(VARIABLES)
-    assert (told.run_id, told.restart_count) == ("run", 2)
-    assert (told.rank, told.size, told.local_rank, told.local_size) == (3, 4, 1, 2)
-    assert (told.machine_rank, told.machine_size) == (1, 2)
-    assert (told.store_host, told.store_port) == ("127.0.0.1", 29500)
+    assert is_from_torchrun(VARIABLES)
+    told = StoreVariables.from_environment(VARIABLES)
+    assert (told.run, told.restart_count) == ("run", 2)
+    assert (told.rank, told.size) == (3, 4)
+    assert (told.host, told.port) == ("127.0.0.1", 29500)
     assert told.has_store
+
+
+def test_variables_of_env_are_parsed():
+    environ = {name: VARIABLES[name] for name in OF_ENV}
+    assert has_env_variables(environ)
+    assert not is_from_torchrun(environ)
+    told = StoreVariables.from_environment(environ)
+    assert (told.rank, told.size) == (3, 4)
+    assert not told.has_store
+    assert told.facts().source == "env://"
+    assert not has_env_variables({**environ, "WORLD_SIZE": "1"})
+    for name in OF_ENV:
+        others = {key: text for key, text in environ.items() if key != name}
+        assert not has_env_variables(others)
+
+
+def test_a_wrong_variable_of_env_is_named():
+    environ = {**{name: VARIABLES[name] for name in OF_ENV}, "WORLD_SIZE": "four"}
+    with pytest.raises(BluecommError, match=r"init_method='env://', but WORLD_SIZE is"):
+        StoreVariables.from_environment(environ)
 
 
 @pytest.mark.parametrize(("value", "said"), [(None, "not set"), ("x", "x")])
@@ -39,7 +61,7 @@ def test_a_missing_or_wrong_variable_is_named(value, said):
     environ = {**VARIABLES, "RANK": value}
     environ = {name: text for name, text in environ.items() if text is not None}
     with pytest.raises(BluecommError, match=f"torchrun started .* RANK is '{said}'"):
-        TorchrunVariables.from_environment(environ)
+        StoreVariables.from_environment(environ)
 
 
 def test_a_store_that_does_not_answer_is_named(tmp_path, monkeypatch):
@@ -48,7 +70,7 @@ def test_a_store_that_does_not_answer_is_named(tmp_path, monkeypatch):
         port = server.getsockname()[1]
     environ = {**VARIABLES, "MASTER_PORT": str(port)}
     with pytest.raises(BluecommError, match=rf"store at 127.0.0.1:{port} .*reached"):
-        TorchrunRendezvous(Config(start_timeout_s=1), environ)
+        EnvStoreRendezvous(Config(start_timeout_s=1), environ)
     assert not list(tmp_path.iterdir())
 
 
@@ -57,9 +79,9 @@ def test_a_store_that_goes_away_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    alone = {"RANK": "0", "WORLD_SIZE": "1"}
     environ = {**VARIABLES, **alone, "MASTER_PORT": str(store.port)}
-    rendezvous = TorchrunRendezvous(Config(start_timeout_s=5), environ)
+    rendezvous = EnvStoreRendezvous(Config(start_timeout_s=5), environ)
     assert rendezvous.exchange({"a": 1}, 5.0) == [{"a": 1}]
     del store
     with pytest.raises(BluecommError, match=r"rank 0: torchrun's store at 127"):
@@ -76,10 +98,10 @@ def test_ranks_with_other_world_sizes_are_named(tmp_path, monkeypatch):
     errors = {}
 
     def meet(rank, size):
-        told = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": "2"}
+        told = {"RANK": str(rank), "WORLD_SIZE": str(size)}
         environ = {**VARIABLES, **told, "MASTER_PORT": str(store.port)}
         try:
-            TorchrunRendezvous(Config(start_timeout_s=30), environ)
+            EnvStoreRendezvous(Config(start_timeout_s=30), environ)
         except MismatchError as error:
             errors[rank] = str(error)
 
