@@ -1,0 +1,1 @@
+"""A backend of ``torch.distributed`` over the world of bluecomm."""
