@@ -272,6 +272,16 @@ class Engine(metaclass=_PybindType):
         It releases the GIL, and passes on the exception of a signal handler.
         """
 
+    def watch(self, request: int) -> bool:
+        """Have `next_done` report the end of a request; False if it has ended."""
+
+    def next_done(self, timeout_s: float) -> list[int] | None:
+        """Wait for watched requests that have ended; [] after `timeout_s`.
+
+        It releases the GIL and drives nothing. None: the engine is closed, and all
+        have been returned.
+        """
+
     def output(self, request: int) -> tuple[SharedBlock, list[int]]:
         """Return the result that the engine allocated, and the rows of each source."""
 

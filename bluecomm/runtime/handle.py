@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import abc
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from bfrun.wording import count
 from bluecomm.errors import CommunicationTimeout
+from bluecomm.runtime.completions import Callback, call
 from bluecomm.runtime.failure import OK, failure
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ class RequestOwner(Protocol):
 
     def wait(self, number: int, timeout_s: float | None) -> Completion | None:
         """Wait for a request; return ``None`` if ``timeout_s`` passed."""
+
+    def on_finish(self, number: int, callback: Callback) -> None:
+        """Call ``callback`` once a request has ended."""
 
     def limit_s(self, number: int) -> float:
         """Return the deadline that a request was started with, in seconds."""
@@ -72,6 +77,27 @@ class Handle(abc.ABC, Generic[Result]):
             PeerLostError: A rank that takes part is lost.
             CommunicationTimeout: The deadline or ``timeout_s`` passed.
             ShutdownError: ``shutdown`` cut the operation short.
+        """
+
+    @abc.abstractmethod
+    def on_finish(self, callback: Callback) -> None:
+        """Call ``callback()`` once the operation has finished, or failed.
+
+        It is called exactly once: in the calling thread if the operation has finished
+        already, else in a thread that bluecomm has for this. ``wait`` then returns (or
+        raises) at once; it does the rest of the work, such as copying a result, in the
+        thread that calls it. A callback must not wait for other operations, because the
+        callbacks of one process are called one after the other. An exception that it
+        raises is logged.
+
+        When the program calls ``shutdown``, or a rank is lost, the callbacks of the
+        operations that fail are called, too.
+
+        Args:
+            callback: Function without arguments. It lives until it has been called.
+
+        Raises:
+            ValueError: The handle has been waited for already.
         """
 
 
@@ -134,6 +160,10 @@ class RequestHandle(Handle[Result]):
         finally:
             world.release(number)
 
+    def on_finish(self, callback: Callback) -> None:
+        self._fresh()
+        self._world.on_finish(self._number, callback)
+
     def _fresh(self) -> Callable[[int], Result]:
         """Return the function that makes the result; ``wait`` uses it once."""
         if self._finish is None:
@@ -168,6 +198,10 @@ class FinishedHandle(RequestHandle[Result]):
         finish, self._finish = self._finish or self._fresh(), None
         return finish(self._number)
 
+    def on_finish(self, callback: Callback) -> None:
+        self._fresh()
+        call(callback)
+
     def __del__(self) -> None:
         pass  # the engine has nothing left to forget
 
@@ -187,6 +221,9 @@ class MappedHandle(Handle[Result]):
     def wait(self, timeout_s: float | None = None) -> Result:
         return self._map(self._inner.wait(timeout_s))
 
+    def on_finish(self, callback: Callback) -> None:
+        self._inner.on_finish(callback)
+
     def __repr__(self) -> str:
         return repr(self._inner)
 
@@ -204,6 +241,24 @@ class GroupHandle(Handle[list[Result]]):
 
     def wait(self, timeout_s: float | None = None) -> list[Result]:
         return wait_all(self._members, timeout_s)
+
+    def on_finish(self, callback: Callback) -> None:
+        if not self._members:
+            call(callback)
+            return
+        lock = threading.Lock()
+        left = len(self._members)
+
+        def count_down() -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                is_last = left == 0
+            if is_last:
+                call(callback)
+
+        for member in self._members:
+            member.on_finish(count_down)
 
     def __repr__(self) -> str:
         return f"<Handle of {count(len(self._members), 'operation')}>"

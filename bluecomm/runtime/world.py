@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError, ShutdownError, SuspendedError
 from bluecomm.runtime.call import Call, Result
+from bluecomm.runtime.completions import Callback, Completions
 from bluecomm.runtime.handle import FinishedHandle, Handle, RequestHandle
 from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.monitor import Monitor
@@ -88,6 +89,7 @@ class World:
         self._suspensions = 0
         self._is_suspended = False
         self._engine = self._make_engine()
+        self._completions = Completions(self._engine)
         self.peers = self._meet(topology)
         self.layout = layout_of(
             [peer.machine for peer in self.peers], config.ranks_per_machine
@@ -237,7 +239,7 @@ class World:
         # The engine stores the call in _kept before a signal handler can run. It stores
         # a nonblocking call before it starts the operation.
         try:
-            if call.blocking:
+            if call.blocking or self._completions.is_here():
                 self._waiters.add(threading.get_ident())
             number = self._engine.submit(call, self._kept)
         except BaseException:
@@ -304,7 +306,8 @@ class World:
         self.check_usable()
         suspensions = self._suspensions
         self._waiting.add(number)
-        self._waiters.add(threading.get_ident())
+        if not self._completions.is_here():  # a callback waits for what has ended
+            self._waiters.add(threading.get_ident())
         try:
             limit_s = float("inf") if timeout_s is None else timeout_s
             completion = self._engine.wait(number, limit_s)
@@ -314,6 +317,12 @@ class World:
             return completion
         finally:
             self._waiting.discard(number)
+
+    def on_finish(self, number: int, callback: Callback) -> None:
+        """Call ``callback`` once a request has ended; see ``Handle.on_finish``."""
+        if not self._closed:
+            self.check_usable()
+        self._completions.add(number, callback)
 
     def blocks_program(self, number: int) -> bool:
         """Return whether the only thread that ever waited here waits for a request.
@@ -460,6 +469,7 @@ class World:
     def _closing(self) -> Iterator[None]:
         self._monitor.close()
         yield
+        self._completions.close()
         self._closed = True
         _held.extend(self._kept[n] for n in self._engine.held() if n in self._kept)
         self._kept.clear()

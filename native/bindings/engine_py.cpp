@@ -224,6 +224,14 @@ void register_engine(py::module_& module) {
           arg("kind"), arg("group_id"), arg("name"))
       .def("done", unlocked(&Engine::done), arg("request"))
       .def("wait", &wait, arg("request"), arg("timeout_s"))
+      .def("watch", unlocked(&Engine::watch), arg("request"))
+      .def(
+          "next_done",
+          [](PyEngine& self, double timeout_s) {
+            const ReleaseGil unlocked;
+            return self.use().next_done(deadline_after(timeout_s));
+          },
+          arg("timeout_s"))
       .def("output", &output, arg("request"))
       .def("release", unlocked(&Engine::release), arg("request"))
       .def("finished", unlocked(&Engine::finished))

@@ -111,6 +111,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   bool release(RequestId id) { return requests_.release(id); }
   std::vector<RequestId> held() const { return requests_.held(); }
   std::vector<RequestId> take_finished() { return requests_.take_finished(); }
+  bool watch(RequestId id) { return requests_.watch(id); }
+  CompletionQueue& completion_queue() { return requests_.completion_queue(); }
   void extend_deadline(RequestId id, Clock::duration time) {
     requests_.extend_deadline(id, time);
   }

@@ -157,6 +157,14 @@ Result Engine::result(RequestId id) {
   return progress_.with_lock([&] { return dispatcher_.result(id); });
 }
 
+bool Engine::watch(RequestId id) {
+  return progress_.with_lock([&] { return dispatcher_.watch(id); });
+}
+
+std::optional<std::vector<RequestId>> Engine::next_done(Clock::time_point deadline) {
+  return dispatcher_.completion_queue().take(deadline);
+}
+
 bool Engine::release(RequestId id) {
   return progress_.with_lock([&] { return dispatcher_.release(id); });
 }
@@ -239,6 +247,7 @@ void Engine::close(Clock::duration limit) {
     dispatcher_.free();
     wait_fds_.clear();
   });
+  dispatcher_.completion_queue().close();
 }
 
 void Engine::release_backends() {

@@ -19,7 +19,7 @@ namespace bluecomm {
 
 // One rank's data plane: its requests, the transports that they use, and the thread
 // that moves them on while no caller does. All methods are thread-safe; only run(),
-// wait() and close() block.
+// wait(), next_done() and close() block.
 class Engine final : public WindowHost, private Work {
  public:
   Engine(EngineConfig config, std::vector<std::unique_ptr<Transport>> transports);
@@ -55,6 +55,12 @@ class Engine final : public WindowHost, private Work {
   std::optional<Status> wait(RequestId id, Clock::time_point deadline,
                              const std::function<bool()>& interrupted = {});
   Result result(RequestId id);
+
+  // See RequestTable and CompletionQueue. next_done() blocks, but does not drive the
+  // engine. It returns nothing once the engine is closed and all ended requests that
+  // were watched have been returned.
+  bool watch(RequestId id);
+  std::optional<std::vector<RequestId>> next_done(Clock::time_point deadline);
 
   // Runs `body` on the WindowService under the progress lock and returns its result.
   template <typename Body>

@@ -111,6 +111,8 @@ class BaseRequest {
   virtual bool holds_memory() const { return false; }
 
   WaitNotes notes;
+  // Whether the RequestTable reports the end of the request in its CompletionQueue.
+  bool watched = false;
 
  protected:
   BaseRequest(RequestId id, RequestKind kind, int rank, State state,

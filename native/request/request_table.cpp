@@ -37,6 +37,14 @@ void RequestTable::end(const BaseRequest& request) {
     finished_.push_back(request.id());
   }
   active_.erase(active);
+  if (request.watched) completion_queue_.push(request.id());
+}
+
+bool RequestTable::watch(RequestId id) {
+  BaseRequest& request = *at(id);
+  if (request.done()) return false;
+  request.watched = true;
+  return true;
 }
 
 bool RequestTable::release(RequestId id) {

@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "request/base_request.h"
+#include "request/completion_queue.h"
 
 namespace bluecomm {
 
 // All requests of one rank from their start to their release: operations and calls
 // about windows alike.
 //
-// Guarded by the engine's progress lock, except next_id().
+// Guarded by the engine's progress lock, except next_id() and completion_queue().
 class RequestTable {
  public:
   using RequestPtr = std::shared_ptr<BaseRequest>;
@@ -28,8 +29,14 @@ class RequestTable {
   // Throws std::invalid_argument for an unknown id.
   const RequestPtr& at(RequestId id) const;
 
-  // Removes a request that is done from active().
+  // Removes a request that is done from active(), and reports it if it is watched.
   void end(const BaseRequest& request);
+
+  // Has completion_queue() report the end of a request, once. Returns false if the
+  // request is done, so that there is nothing to report. Throws as at().
+  bool watch(RequestId id);
+  // Thread-safe.
+  CompletionQueue& completion_queue() { return completion_queue_; }
 
   // Forgets a request that is done. Returns false while a transport still reads its
   // memory; take_finished() reports the id when the transport has finished. Throws
@@ -72,6 +79,7 @@ class RequestTable {
   std::vector<RequestId> finished_;
   std::vector<RequestPtr> held_;
   std::uint64_t completions_ = 0;
+  CompletionQueue completion_queue_;
 };
 
 }  // namespace bluecomm

@@ -17,6 +17,7 @@ import torch
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.call import Call
+from bluecomm.runtime.completions import Callback
 
 Result = TypeVar("Result")
 
@@ -105,6 +106,9 @@ class _TrackedHandle(Handle[Result]):
         assert forward is not None
         forward.rows = rows
         return self._attached(stacked), rows
+
+    def on_finish(self, callback: Callback) -> None:
+        self._inner.on_finish(callback)
 
     def _attached(self, output: Any) -> torch.Tensor:
         """Return the output as part of the graph, even under ``no_grad``."""

@@ -107,6 +107,24 @@ TEST(request_table, memory_that_is_read_is_reported_later) {
   }
 }
 
+TEST(request_table, only_watched_requests_are_queued_when_they_end) {
+  Table table;
+  CompletionQueue& queue = table.requests.completion_queue();
+  const auto other = table.add();
+  const auto first = table.add();
+  const auto second = table.add();
+  CHECK(table.requests.watch(first->id()));
+  CHECK(table.requests.watch(second->id()));
+  CHECK(table.requests.watch(second->id()));  // reported once nevertheless
+  for (const auto& request : {other, second, first}) table.end(*request);
+  CHECK(queue.take(Clock::now()) == Ids({second->id(), first->id()}));
+  CHECK(queue.take(Clock::now()) == Ids());
+  CHECK(!table.requests.watch(first->id()));
+  table.requests.release(first->id());
+  CHECK_THROWS(table.requests.watch(first->id()), std::invalid_argument, "is unknown");
+  CHECK(queue.take(Clock::now()) == Ids());
+}
+
 TEST(request_table, deadlines_are_extended_and_put_off) {
   Table table;
   const Clock::time_point now = Clock::now();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import typing
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -31,6 +32,9 @@ class Finished(Handle[str]):
 
     def wait(self, timeout_s: float | None = None) -> str:
         return self._result
+
+    def on_finish(self, callback: Callable[[], object]) -> None:
+        callback()
 
 
 def _shout(form: forms.Form, /, word: str, *, times: int = 1) -> Handle[str]:

@@ -13,6 +13,7 @@ import torch
 
 from bluecomm.runtime import world as world_module
 from bluecomm.runtime.call import NO_MEMORY, Call
+from bluecomm.runtime.completions import Completions
 from bluecomm.runtime.world import World
 
 
@@ -74,6 +75,7 @@ def make_world(engine, kept):
         pid=os.getpid(),
         config=SimpleNamespace(operation_timeout_s=1.0),
         _engine=engine,
+        _completions=Completions(engine),
         _monitor=SimpleNamespace(close=lambda: None),
         _kept=kept,
         _reap_at=world_module._REAP_AT,
