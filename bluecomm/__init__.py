@@ -68,8 +68,11 @@ from bluecomm.window.handles import *
 from bluecomm.window.mutex import *
 from bluecomm.window.put import *
 from bluecomm.window.update import *
+from bluecomm_autoload import register as _register_torch_backend
 
 Communicator = ProcessSet
+
+_register_torch_backend()
 
 if not typing.TYPE_CHECKING:
     __all__ = sorted(

@@ -224,6 +224,16 @@ def test_bfrun_needs_neither_bluecomm_nor_torch():
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_module_that_torch_imports_loads_nothing_else():
+    source = (ROOT / "bluecomm_autoload.py").read_text()
+    at_start = [
+        item.imported
+        for item in imports_in(source, "bluecomm_autoload")
+        if item.when != "call"
+    ]
+    assert at_start == ["__future__", "logging", "typing"]
+
+
 def test_bluecomm_takes_only_frames_and_timelines_from_bfrun():
     wrong = [
         str(item)

@@ -1,0 +1,126 @@
+"""The registration of the backend when torch is imported, or finds its name."""
+
+import configparser
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+import bluecomm_autoload
+from tests.support.deadlines import DEADLINE_S
+
+ROOT = Path(__file__).parents[4]
+
+# Prints which modules of bluecomm `import torch` has loaded.
+LOOK = """
+import json, sys
+import torch
+import torch.distributed as dist
+ours = {name for name in sys.modules if name.partition(".")[0] in NAMES}
+print(json.dumps({"ours": sorted(ours), "known": hasattr(dist.Backend, "BLUECOMM")}))
+"""
+LOOK = f"NAMES = {('bluecomm', 'bluecomm_autoload', 'bfrun')}\n{LOOK}"
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Return a folder where bluecomm is installed for ``importlib.metadata`` only."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    points = configparser.ConfigParser(delimiters="=")
+    for group, lines in config["options.entry_points"].items():
+        points[group] = dict(
+            line.split(" = ") for line in lines.splitlines() if line.strip()
+        )
+    info = tmp_path / "site" / "bluecomm-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: bluecomm\nVersion: 0\n"
+    )
+    with (info / "entry_points.txt").open("w") as file:
+        points.write(file)
+    autoload = ROOT / "bluecomm_autoload.py"
+    (info.parent / autoload.name).symlink_to(autoload)
+    return info.parent
+
+
+def run(script, *path, **environ):
+    """Run a script of one process with modules from ``path``."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), **environ},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def test_import_torch_loads_only_the_registration(site):
+    done = run(LOOK, site, ROOT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"ours": ["bluecomm_autoload"], "known": True}
+    assert not done.stderr
+
+
+def test_torch_can_be_told_not_to_look_for_backends(site):
+    script = f"{LOOK}\nimport bluecomm\nprint(dist.Backend.BLUECOMM)"
+    done = run(script, site, ROOT, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert done.returncode == 0, done.stderr
+    found, name = done.stdout.splitlines()
+    assert json.loads(found) == {"ours": [], "known": False}
+    assert name == "bluecomm"
+
+
+def test_a_broken_copy_of_bluecomm_breaks_only_its_own_groups(site):
+    package = site / "bluecomm"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('half of it is missing')")
+    made = 'dist.init_process_group("bluecomm", store=dist.HashStore(), rank=0, '
+    done = run(f"{LOOK}\n{made}world_size=1)", site)
+    assert json.loads(done.stdout) == {"ours": ["bluecomm_autoload"], "known": True}
+    assert done.stderr.splitlines()[-1] == "ImportError: half of it is missing"
+
+
+@pytest.fixture
+def unregistered(monkeypatch):
+    """Let this torch not know the backend."""
+    if hasattr(dist.Backend, "BLUECOMM"):
+        monkeypatch.delattr(dist.Backend, "BLUECOMM")
+    known = []
+    monkeypatch.setattr(
+        dist.Backend, "register_backend", lambda *args, **options: known.append(args[0])
+    )
+    return known
+
+
+def test_a_torch_that_finds_backends_by_name_registers_it_then(
+    unregistered, monkeypatch
+):
+    bluecomm_autoload.register_at_import_of_torch()
+    assert unregistered == ["bluecomm"]
+    monkeypatch.setattr(dist.Backend, "_ensure_backend_registered", None, raising=False)
+    bluecomm_autoload.register_at_import_of_torch()
+    assert unregistered == ["bluecomm"]
+    bluecomm_autoload.register()
+    assert unregistered == ["bluecomm", "bluecomm"]
+
+
+def test_a_registered_backend_is_not_registered_again(unregistered, monkeypatch):
+    monkeypatch.setattr(dist.Backend, "BLUECOMM", "bluecomm", raising=False)
+    bluecomm_autoload.register()
+    assert unregistered == []
+
+
+def test_a_torch_with_another_interface_is_a_warning(unregistered, monkeypatch, caplog):
+    monkeypatch.delattr(dist.Backend, "register_backend")
+    with caplog.at_level(logging.WARNING, "bluecomm"):
+        bluecomm_autoload.register()
+    assert "cannot be a backend" in caplog.text
+    assert "register_backend" in caplog.text
