@@ -65,10 +65,19 @@ class Communicator:
     Args:
         world: The world.
         ranks: Ranks of the members in the world.
-        creation: Number of communicators of the same ranks that were made before.
+        creation: Number of communicators of the same ranks and owner that were made
+            before.
+        owner: Library that made it. Libraries count their communicators separately, so
+            the order between them does not matter.
     """
 
-    def __init__(self, world: World, ranks: Sequence[int], creation: int = 0) -> None:
+    def __init__(
+        self,
+        world: World,
+        ranks: Sequence[int],
+        creation: int = 0,
+        owner: str = "",
+    ) -> None:
         self.world = world
         self.ranks = tuple(ranks)
         self._unnamed: dict[str, int] = {}
@@ -83,7 +92,7 @@ class Communicator:
         self.window_creations = 0
         self.win_ops_carry_p = False
         self.layout: MachineLayout = world.layout.restrict(self.ranks)
-        self.group_id = _group_id(self.ranks, creation)
+        self.group_id = _group_id(self.ranks, creation, owner)
         if world.rank in self.ranks:
             self.rank: int = self.ranks.index(world.rank)
             world.add_group(self.group_id, self.ranks, self.layout.machine_of)
@@ -223,8 +232,8 @@ def _default(size: int, member: int) -> Topology:
     return Topology(lambda: ExponentialGraph(size), False, weights, is_default=True)
 
 
-def _group_id(ranks: Sequence[int], creation: int) -> int:
+def _group_id(ranks: Sequence[int], creation: int, owner: str) -> int:
     """Return a number that is the same on all members and differs between groups."""
-    text = f"{creation}:{','.join(map(str, ranks))}"
+    text = f"{owner}{creation}:{','.join(map(str, ranks))}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -1,0 +1,299 @@
+"""The collectives of a group that move values without a reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from bluecomm.errors import MismatchError
+from bluecomm.runtime import parameters
+from bluecomm.runtime.call import Call
+from bluecomm.torch_backend.launch import Launch
+from bluecomm.torch_backend.tensors import (
+    as_input,
+    as_output,
+    check_outputs_apart,
+    words,
+    written_back,
+)
+from bluecomm.torch_backend.work import GroupWork
+
+Tensors = list[torch.Tensor]
+
+
+class Exchanges(Launch):
+    """broadcast, all_gather, gather, scatter, all_to_all and barrier."""
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> GroupWork | None:
+        """Write the root's tensor to that of all ranks."""
+        (tensor,) = tensors
+        operation = "broadcast"
+        self._check_root(operation, opts.rootRank)
+        memory = as_output(tensor, operation)
+        dtype, numbers = words(tensor, operation)
+        call = self._call(
+            "broadcast",
+            dtype,
+            (numbers,),
+            memory,
+            memory,
+            parameters=parameters(root=opts.rootRank),
+            finish=written_back(tensor, memory),
+        )
+        return self._run(operation, [call], opts, tensors)
+
+    def barrier(self, opts: Any) -> GroupWork | None:
+        """Wait until all ranks of the group have called this."""
+        call = self._call("barrier", "uint8", (0,), None, None)
+        return self._run("barrier", [call], opts, [])
+
+    def allgather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
+    ) -> GroupWork | None:
+        """Write the tensor of rank n to the n-th output on all ranks."""
+        (parts,), (tensor,) = outputs, inputs
+        operation = "all_gather"
+        call = self._allgather(operation, parts, tensor)
+        return self._run(operation, [call], opts, parts)
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
+    ) -> GroupWork | None:
+        """Run one all_gather for each input."""
+        operation = "all_gather_coalesced"
+        if len(outputs) == self._comm.size and len(inputs) != len(outputs):
+            # torch's Gloo takes the lists by rank, its documentation by input.
+            outputs = [list(row) for row in zip(*outputs, strict=True)]
+        calls = [
+            self._allgather(operation, parts, tensor)
+            for parts, tensor in zip(outputs, inputs, strict=True)
+        ]
+        written = [part for parts in outputs for part in parts]
+        return self._run(operation, calls, opts, written)
+
+    def all_gather_single(
+        self, output: torch.Tensor, source: torch.Tensor, opts: Any
+    ) -> GroupWork | None:
+        """Write the tensors of all ranks to ``output``, in order of rank."""
+        operation = "all_gather_single"
+        call = self._allgather_single(operation, output, source)
+        return self._run(operation, [call], opts, [output])
+
+    def all_gather_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any
+    ) -> GroupWork | None:
+        """Run one all_gather_single for each pair of tensors."""
+        operation = "all_gather_single_coalesced"
+        calls = [
+            self._allgather_single(operation, output, source)
+            for output, source in zip(outputs, inputs, strict=True)
+        ]
+        return self._run(operation, calls, opts, outputs)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
+    ) -> GroupWork | None:
+        """Write the tensor of rank n to the n-th output of the root."""
+        (tensor,) = inputs
+        operation = "gather"
+        self._check_root(operation, opts.rootRank)
+        if opts.rootRank == self._comm.rank:
+            (parts,) = outputs
+        else:
+            parts = [torch.empty_like(tensor) for _ in range(self._comm.size)]
+        call = self._allgather(operation, parts, tensor)
+        return self._run(operation, [call], opts, parts)
+
+    def scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any
+    ) -> GroupWork | None:
+        """Write the n-th input of the root to the output of rank n."""
+        (output,) = outputs
+        operation, size = "scatter", self._comm.size
+        self._check_root(operation, opts.rootRank)
+        is_root = opts.rootRank == self._comm.rank
+        parts: Tensors = list(inputs[0]) if is_root else []
+        if is_root and len(parts) != size:
+            raise ValueError(
+                f"{operation}: expected {size} input tensors at the root, one for each "
+                f"rank, got {len(parts)}"
+            )
+        received = [output if rank == opts.rootRank else None for rank in range(size)]
+        call = self._alltoall(operation, received, parts or [None] * size, output)
+        return self._run(operation, [call], opts, outputs)
+
+    def alltoall(
+        self, outputs: Tensors, inputs: Tensors, opts: Any
+    ) -> GroupWork | None:
+        """Write the input of rank m for rank n to the m-th output of rank n."""
+        operation = "all_to_all"
+        size = self._comm.size
+        if len(outputs) != size or len(inputs) != size:
+            raise ValueError(
+                f"{operation}: expected {size} output and input tensors, one for each "
+                f"rank, got {len(outputs)} and {len(inputs)}"
+            )
+        call = self._alltoall(operation, outputs, inputs, outputs[0])
+        return self._run(operation, [call], opts, outputs)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any,
+    ) -> GroupWork | None:
+        """Send rows of ``source`` to each rank and write those received to ``output``.
+
+        Empty splits stand for the same number of rows for each rank.
+        """
+        operation = "all_to_all_single"
+        memory = as_output(output, operation)
+        call = self._alltoall(
+            operation,
+            self._rows(operation, memory.data, output_splits, "output"),
+            self._rows(operation, as_input(source, operation), input_splits, "input"),
+            output,
+            memory,
+        )
+        return self._run(operation, [call], opts, [output])
+
+    alltoall_base = all_to_all_single
+
+    def _check_root(self, operation: str, root: int) -> None:
+        if not 0 <= root < self._comm.size:
+            raise ValueError(
+                f"{operation}: invalid root rank {root}: the group has "
+                f"{self._comm.size} ranks"
+            )
+
+    def _allgather(
+        self, operation: str, parts: Sequence[torch.Tensor], tensor: torch.Tensor
+    ) -> Call[None]:
+        if len(parts) != self._comm.size:
+            raise ValueError(
+                f"{operation}: expected {self._comm.size} output tensors, one for each "
+                f"rank, got {len(parts)}"
+            )
+        check_outputs_apart(parts, operation)
+        source = as_input(tensor, operation)
+        dtype, numbers = words(source, operation)
+        call = self._call("allgather", dtype, (numbers,), source, None)
+        call.finish = self._take(operation, source.dtype, parts)
+        return call
+
+    def _allgather_single(
+        self, operation: str, output: torch.Tensor, tensor: torch.Tensor
+    ) -> Call[None]:
+        source = as_input(tensor, operation)
+        memory = as_output(output, operation)
+        size = self._comm.size
+        if output.numel() != source.numel() * size or output.dtype != source.dtype:
+            raise RuntimeError(
+                f"{operation}: expected an output with {size} times the elements of "
+                f"the input, and its type, got {source.dtype} of shape "
+                f"{tuple(source.shape)} and {output.dtype} of shape "
+                f"{tuple(output.shape)}"
+            )
+        dtype, numbers = words(source, operation)
+        call = self._call("allgather", dtype, (numbers,), source, None)
+        parts = memory.data.view(size, -1).unbind() if memory.numel() else ()
+        call.finish = self._take(operation, source.dtype, parts, output, memory)
+        return call
+
+    def _alltoall(
+        self,
+        operation: str,
+        outputs: Sequence[torch.Tensor | None],
+        inputs: Sequence[torch.Tensor | None],
+        like: torch.Tensor,
+        memory: torch.Tensor | None = None,
+    ) -> Call[None]:
+        """Return a call that exchanges tensors; None stands for no values."""
+        check_outputs_apart([t for t in outputs if t is not None], operation)
+        none = like.new_empty(0)
+        parts = [
+            none if part is None else as_input(part, operation).view(-1)
+            for part in inputs
+        ]
+        source = torch.cat(parts)
+        dtype, numbers = words(source, operation)
+        each = numbers // source.numel() if source.numel() else 1
+        splits = tuple(part.numel() * each for part in parts)
+        call = self._call(
+            "alltoall",
+            dtype,
+            (numbers,),
+            source,
+            None,
+            parameters=parameters(splits=splits),
+        )
+        targets = [none if part is None else part for part in outputs]
+        call.finish = self._take(operation, like.dtype, targets, like, memory)
+        return call
+
+    def _take(
+        self,
+        operation: str,
+        dtype: torch.dtype,
+        outputs: Sequence[torch.Tensor],
+        whole: torch.Tensor | None = None,
+        memory: torch.Tensor | None = None,
+    ) -> Callable[[int], None]:
+        """Return the end of a gather, which copies the block of rank n to output n.
+
+        If the outputs are parts of ``memory``, that is copied to ``whole`` at the end.
+        """
+
+        def finish(number: int) -> None:
+            block, counts = self._comm.world.output(number)
+            wanted = [words(output, operation)[1] for output in outputs]
+            if outputs and counts != wanted:
+                raise MismatchError.describe(
+                    "the ranks sent other numbers of elements than the outputs hold",
+                    operation=operation,
+                    rank=self._comm.rank,
+                    expected=str(wanted),
+                    got=str(counts),
+                )
+            total = sum(output.numel() for output in outputs)
+            if not total:
+                return
+            flat = torch.frombuffer(block, dtype=dtype, count=total)
+            sizes = [output.numel() for output in outputs]
+            for output, part in zip(outputs, torch.split(flat, sizes), strict=True):
+                output.data.copy_(part.view(output.shape))
+            if whole is not None and memory is not None and memory is not whole:
+                whole.data.copy_(memory)
+
+        return finish
+
+    def _rows(
+        self,
+        operation: str,
+        tensor: torch.Tensor,
+        splits: Sequence[int],
+        side: str,
+    ) -> list[torch.Tensor]:
+        """Return the rows of a tensor for each rank."""
+        size = self._comm.size
+        rows = tensor.shape[0] if tensor.dim() else 0
+        if not splits:
+            if rows % size:
+                raise RuntimeError(
+                    f"{operation}: the {rows} rows of the {side} cannot be divided "
+                    f"evenly among {size} ranks; pass {side}_split_sizes"
+                )
+            splits = [rows // size] * size
+        if len(splits) != size or min(splits) < 0 or sum(splits) != rows:
+            raise RuntimeError(
+                f"{operation}: {side}_split_sizes must be {size} numbers that add up "
+                f"to the {rows} rows of the {side}, got {list(splits)}"
+            )
+        return list(torch.split(tensor, list(splits)))

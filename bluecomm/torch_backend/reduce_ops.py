@@ -1,0 +1,85 @@
+"""Translates torch's reductions into those of the engine."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch.distributed import ReduceOp
+
+from bluecomm.ops.reduce_op import reduction_parameters
+from bluecomm.ops.tensor import dtype_word
+
+_WORDS = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "average",
+    ReduceOp.PREMUL_SUM: "sum",
+    ReduceOp.PRODUCT: "product",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+}
+# The engine's sum of booleans is their `or`, the product their `and`.
+_OF_BOOLEANS = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.MAX: "sum",
+    ReduceOp.BOR: "sum",
+    ReduceOp.PRODUCT: "product",
+    ReduceOp.MIN: "product",
+    ReduceOp.BAND: "product",
+}
+_OF_COMPLEX = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM)
+
+
+class Reduction(NamedTuple):
+    """How the engine computes a reduction of torch.
+
+    Attributes:
+        dtype: The engine's element type.
+        parameters: The engine's parameters, as ``bluecomm.runtime.parameters`` makes.
+        divisor: Number by which the result is divided, truncating; 0 for none.
+    """
+
+    dtype: str
+    parameters: Any
+    divisor: int
+
+
+def _op_and_factor(given: Any) -> tuple[Any, Any]:
+    """Return a constant such as ReduceOp.SUM, and the factor of PREMUL_SUM."""
+    if not isinstance(given, ReduceOp):
+        return given, None
+    op, factor = cast("tuple[Any, Any]", given.__getstate__())
+    return op, factor
+
+
+def reduction(given: Any, tensor: torch.Tensor, size: int, operation: str) -> Reduction:
+    """Return the reduction of a tensor over ``size`` ranks.
+
+    Complex numbers are reduced as pairs of real ones. The average of integers is their
+    sum divided by ``size``, truncated toward zero, as in NCCL.
+
+    Raises:
+        RuntimeError: The reduction is not defined for the element type.
+    """
+    op, factor = _op_and_factor(given)
+    dtype = tensor.dtype
+    table = _OF_BOOLEANS if dtype is torch.bool else _WORDS
+    word = table.get(op)
+    is_floating = dtype.is_floating_point or dtype.is_complex
+    if (
+        word is None
+        or (dtype.is_complex and op not in _OF_COMPLEX)
+        or (factor is not None and not is_floating)
+    ):
+        raise RuntimeError(
+            f"{operation}: cannot use ReduceOp.{op.name} with tensors of type {dtype}"
+        )
+    if dtype.is_complex:
+        dtype = dtype.to_real()
+    scale = 1.0 if factor is None else float(factor)
+    divisor = size if word == "average" and not is_floating else 0
+    return Reduction(
+        dtype_word(dtype, operation),
+        reduction_parameters("sum" if divisor else word, scale, 1.0),
+        divisor,
+    )

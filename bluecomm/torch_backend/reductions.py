@@ -1,0 +1,122 @@
+"""The reductions of a group: all_reduce, reduce and reduce_scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bluecomm.runtime.call import Call
+from bluecomm.torch_backend.launch import Launch
+from bluecomm.torch_backend.reduce_ops import reduction
+from bluecomm.torch_backend.tensors import as_input, as_output, written_back
+from bluecomm.torch_backend.work import GroupWork
+
+Tensors = list[torch.Tensor]
+
+
+class Reductions(Launch):
+    """all_reduce, reduce and reduce_scatter, by the names that torch calls."""
+
+    def allreduce(self, tensors: Tensors, opts: Any) -> GroupWork | None:
+        """Write the reduction of one tensor over all ranks to it."""
+        (tensor,) = tensors
+        call = self._allreduce("all_reduce", tensor, opts)
+        return self._run("all_reduce", [call], opts, tensors)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> GroupWork | None:
+        """Write the reduction of each tensor over all ranks to it."""
+        operation = "all_reduce_coalesced"
+        calls = [self._allreduce(operation, tensor, opts) for tensor in tensors]
+        return self._run(operation, calls, opts, tensors)
+
+    def reduce(self, tensors: Tensors, opts: Any) -> GroupWork | None:
+        """Write the reduction of one tensor over all ranks to that of the root."""
+        (tensor,) = tensors
+        operation = "reduce"
+        if opts.rootRank == self._comm.rank:
+            call = self._allreduce(operation, tensor, opts)
+        else:
+            source = as_input(tensor, operation)
+            call = self._allreduce(operation, torch.empty_like(source), opts, source)
+        return self._run(operation, [call], opts, tensors)
+
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any
+    ) -> GroupWork | None:
+        """Write the reduction of all n-th inputs to the output of rank n."""
+        (output,), (parts,) = outputs, inputs
+        operation = "reduce_scatter"
+        flat = torch.cat([as_input(part, operation).view(-1) for part in parts])
+        call = self._reduce_scatter(operation, output, flat, opts)
+        return self._run(operation, [call], opts, outputs)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, source: torch.Tensor, opts: Any
+    ) -> GroupWork | None:
+        """Write the n-th part of the reduction to the output of rank n."""
+        operation = "reduce_scatter_single"
+        call = self._reduce_scatter(operation, output, source, opts)
+        return self._run(operation, [call], opts, [output])
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any
+    ) -> GroupWork | None:
+        """Run one reduce_scatter_single for each pair of tensors."""
+        operation = "reduce_scatter_single_coalesced"
+        calls = [
+            self._reduce_scatter(operation, output, source, opts)
+            for output, source in zip(outputs, inputs, strict=True)
+        ]
+        return self._run(operation, calls, opts, outputs)
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _allreduce(
+        self,
+        operation: str,
+        tensor: torch.Tensor,
+        opts: Any,
+        source: torch.Tensor | None = None,
+    ) -> Call[None]:
+        memory = as_output(tensor, operation)
+        how = reduction(opts.reduceOp, tensor, self._comm.size, operation)
+        numbers = 2 * tensor.numel() if tensor.is_complex() else tensor.numel()
+        return self._call(
+            "allreduce",
+            how.dtype,
+            (numbers,),
+            memory if source is None else source,
+            memory,
+            parameters=how.parameters,
+            finish=written_back(tensor, memory, how.divisor),
+        )
+
+    def _reduce_scatter(
+        self, operation: str, output: torch.Tensor, tensor: torch.Tensor, opts: Any
+    ) -> Call[None]:
+        source = as_input(tensor, operation)
+        memory = as_output(output, operation)
+        size = self._comm.size
+        if source.numel() != output.numel() * size or source.dtype != output.dtype:
+            raise RuntimeError(
+                f"{operation}: expected an input with {size} times the elements of "
+                f"the output, and its type, got {_about(tensor)} and {_about(output)}"
+            )
+        how = reduction(opts.reduceOp, source, size, operation)
+        numbers = 2 * output.numel() if output.is_complex() else output.numel()
+        return self._call(
+            "reducescatter",
+            how.dtype,
+            (size, numbers),
+            source,
+            memory,
+            parameters=how.parameters,
+            finish=written_back(output, memory, how.divisor),
+        )
+
+
+def _about(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"

@@ -1,0 +1,138 @@
+"""Checks torch's tensors and names their memory for the engine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+
+from bluecomm.ops.tensor import dtype_word
+
+_BYTES = {
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+}
+
+
+def as_input(tensor: torch.Tensor, operation: str) -> torch.Tensor:
+    """Return the values of a tensor as contiguous memory, without its gradient.
+
+    Raises:
+        RuntimeError: The tensor is not a dense CPU tensor.
+    """
+    _check_served(tensor, operation)
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    return tensor.contiguous()
+
+
+def as_output(tensor: torch.Tensor, operation: str) -> torch.Tensor:
+    """Return contiguous memory with the values of a tensor that a result is written to.
+
+    It is the tensor itself, or a copy if the tensor has its dimensions in another
+    order, as with ``torch.channels_last``. ``written_back`` then copies the result.
+
+    Raises:
+        RuntimeError: The tensor is not a dense CPU tensor.
+        ValueError: The tensor leaves gaps in its memory, or elements share memory.
+    """
+    _check_served(tensor, operation)
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    if not _is_dense(tensor):
+        raise ValueError(
+            f"{operation}: tensors must be contiguous, because the result is written "
+            f"to them; got shape {tuple(tensor.shape)} with strides "
+            f"{tensor.stride()}; pass a contiguous tensor and copy its values"
+        )
+    return as_input(tensor, operation)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether the elements fill a range of memory, in any order."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def written_back(
+    tensor: torch.Tensor, memory: torch.Tensor, divisor: int = 0
+) -> Callable[[int], None]:
+    """Return the end of an operation that has written its result to ``memory``.
+
+    The version counter of the tensor does not change, as with torch's own backends.
+
+    Args:
+        tensor: Tensor that gets the result.
+        memory: What ``as_output`` has returned for it.
+        divisor: Number by which integers are divided, truncating; 0 for none.
+    """
+    if memory is tensor and not divisor:
+        return done
+
+    def finish(_: int) -> None:
+        if divisor:
+            memory.data.div_(divisor, rounding_mode="trunc")
+        if memory is not tensor:
+            tensor.data.copy_(memory)
+
+    return finish
+
+
+def done(_: int) -> None:
+    """End an operation that has written its result."""
+
+
+def check_outputs_apart(outputs: Sequence[torch.Tensor], operation: str) -> None:
+    """Raise if two outputs share memory.
+
+    Raises:
+        ValueError: The outputs overlap.
+    """
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in outputs if t.nbytes)
+    for (_, end), (start, _) in itertools.pairwise(spans):
+        if start < end:
+            raise ValueError(
+                f"{operation}: the output tensors must not overlap, because each "
+                "receives other values; pass tensors with memory of their own"
+            )
+
+
+def _check_served(tensor: torch.Tensor, operation: str) -> None:
+    if not tensor.is_cpu:
+        device = tensor.device.type
+        raise RuntimeError(
+            f"{operation}: no backend type associated with device type {device}: "
+            "bluecomm serves dense tensors on the CPU; move the tensor with .cpu()"
+        )
+    if tensor.layout is not torch.strided:
+        raise RuntimeError(
+            f"{operation}: bluecomm serves dense tensors, got layout {tensor.layout}; "
+            "convert it with .to_dense()"
+        )
+
+
+def words(tensor: torch.Tensor, operation: str) -> tuple[str, int]:
+    """Return type and number of the elements that carry a tensor's bytes.
+
+    Operations that only move values carry types that the engine does not know as bytes.
+
+    Raises:
+        TypeError: The element type is not supported.
+    """
+    if tensor.dtype in _BYTES or tensor.is_complex():
+        return "uint8", tensor.nbytes
+    return dtype_word(tensor.dtype, operation), tensor.numel()

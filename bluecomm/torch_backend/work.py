@@ -1,0 +1,116 @@
+"""Work objects: the results of operations that torch has started."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import threading
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from bluecomm.errors import CommunicationTimeout
+from bluecomm.runtime import Handle
+
+_NO_TIMEOUT = datetime.timedelta(0)
+
+
+class GroupWork(dist.Work):
+    """One call of torch: the engine's operations that it consists of.
+
+    Args:
+        handles: Handles of the operations.
+        outputs: Tensors that the operations write, the value of the future.
+    """
+
+    def __init__(
+        self, handles: Sequence[Handle[None]], outputs: list[torch.Tensor]
+    ) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._pending = list(handles)
+        self._outputs = outputs
+        self._error: BaseException | None = None
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+
+    def wait(self, timeout: datetime.timedelta = _NO_TIMEOUT) -> bool:
+        """Wait until the call has ended.
+
+        Args:
+            timeout: Time to wait at most; 0 for the deadline of the operation.
+
+        Raises:
+            BluecommError: The call failed; see the operations of bluecomm.
+            CommunicationTimeout: ``timeout`` passed. The call continues.
+        """
+        self._settle(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Return whether the call has ended, well or not."""
+        if not all(handle.done() for handle in list(self._pending)):
+            return False
+        try:
+            self._settle(None)
+        except Exception:
+            return True
+        return True
+
+    def is_success(self) -> bool:
+        """Return whether the call has ended without an error."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Return the error of a call that has ended."""
+        return self._error if self.is_completed() else None
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the tensors that the call has written."""
+        self._settle(None)
+        return self._outputs
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Return a future of the tensors that the call writes."""
+        if self._future is None:
+            future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+            # C++ does not see an error set by set_exception(), but one of a callback.
+            self._future = future.then(lambda _: self.result())
+            with contextlib.suppress(Exception):
+                self._settle(None)
+            future.set_result(self._outputs)
+        return self._future
+
+    def _settle(self, timeout_s: float | None) -> None:
+        """Wait for the operations that have not been waited for, and keep the error.
+
+        All operations are waited for even if one of them fails.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            while self._pending:
+                left = None
+                if deadline is not None:
+                    left = max(0.0, deadline - time.monotonic())
+                try:
+                    self._pending[0].wait(left)
+                except CommunicationTimeout as error:
+                    if not _has_ended(self._pending[0]):
+                        raise
+                    self._error = self._error or error
+                except Exception as error:
+                    self._error = self._error or error
+                del self._pending[0]
+        if self._error is not None:
+            raise self._error
+
+
+def _has_ended(handle: Handle[None]) -> bool:
+    try:
+        return handle.done()
+    except ValueError:  # it has been waited for
+        return True
