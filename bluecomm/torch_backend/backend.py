@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from bluecomm.runtime import Communicator
-from bluecomm.torch_backend.group import NAME, BluecommProcessGroup
+from bluecomm.torch_backend.group import BluecommProcessGroup
+from bluecomm.torch_backend.identity import NAME
 from bluecomm.torch_backend.store_rendezvous import join_world
 
 if TYPE_CHECKING:

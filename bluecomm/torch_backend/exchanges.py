@@ -10,7 +10,7 @@ import torch
 from bluecomm.errors import MismatchError
 from bluecomm.runtime import parameters
 from bluecomm.runtime.call import Call
-from bluecomm.torch_backend.launch import Launch
+from bluecomm.torch_backend.calls import GroupCalls
 from bluecomm.torch_backend.tensors import (
     as_input,
     as_output,
@@ -23,8 +23,8 @@ from bluecomm.torch_backend.work import GroupWork
 Tensors = list[torch.Tensor]
 
 
-class Exchanges(Launch):
-    """broadcast, all_gather, gather, scatter, all_to_all and barrier."""
+class Exchanges(GroupCalls):
+    """Methods for broadcast, all_gather, gather, scatter, all_to_all and barrier."""
 
     def broadcast(self, tensors: Tensors, opts: Any) -> GroupWork | None:
         """Write the root's tensor to that of all ranks."""

@@ -30,7 +30,7 @@ _OF_BOOLEANS = {
 _OF_COMPLEX = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM)
 
 
-class Reduction(NamedTuple):
+class EngineReduction(NamedTuple):
     """How the engine computes a reduction of torch.
 
     Attributes:
@@ -52,7 +52,9 @@ def _op_and_factor(given: Any) -> tuple[Any, Any]:
     return op, factor
 
 
-def reduction(given: Any, tensor: torch.Tensor, size: int, operation: str) -> Reduction:
+def reduction(
+    given: Any, tensor: torch.Tensor, size: int, operation: str
+) -> EngineReduction:
     """Return the reduction of a tensor over ``size`` ranks.
 
     Complex numbers are reduced as pairs of real ones. The average of integers is their
@@ -78,7 +80,7 @@ def reduction(given: Any, tensor: torch.Tensor, size: int, operation: str) -> Re
         dtype = dtype.to_real()
     scale = 1.0 if factor is None else float(factor)
     divisor = size if word == "average" and not is_floating else 0
-    return Reduction(
+    return EngineReduction(
         dtype_word(dtype, operation),
         reduction_parameters("sum" if divisor else word, scale, 1.0),
         divisor,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from bluecomm.runtime.call import Call
-from bluecomm.torch_backend.launch import Launch
+from bluecomm.torch_backend.calls import GroupCalls
 from bluecomm.torch_backend.reduce_ops import reduction
 from bluecomm.torch_backend.tensors import as_input, as_output, written_back
 from bluecomm.torch_backend.work import GroupWork
@@ -16,8 +16,8 @@ from bluecomm.torch_backend.work import GroupWork
 Tensors = list[torch.Tensor]
 
 
-class Reductions(Launch):
-    """all_reduce, reduce and reduce_scatter, by the names that torch calls."""
+class Reductions(GroupCalls):
+    """Methods for all_reduce, reduce and reduce_scatter."""
 
     def allreduce(self, tensors: Tensors, opts: Any) -> GroupWork | None:
         """Write the reduction of one tensor over all ranks to it."""

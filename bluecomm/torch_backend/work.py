@@ -49,6 +49,7 @@ class GroupWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
+        """Wait until the call has ended."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -77,13 +78,21 @@ class GroupWork(dist.Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Return a future of the tensors that the call writes."""
         if self._future is None:
-            future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+            ended: torch.futures.Future[None] = torch.futures.Future()
             # C++ does not see an error set by set_exception(), but one of a callback.
-            self._future = future.then(lambda _: self.result())
-            with contextlib.suppress(Exception):
-                self._settle(None)
-            future.set_result(self._outputs)
+            self._future = ended.then(lambda _: self.result())
+            self._follow(ended)
         return self._future
+
+    def _follow(self, ended: torch.futures.Future[None]) -> None:
+        """Complete ``ended`` once all operations have ended."""
+        for handle in list(self._pending):
+            if not _has_ended(handle):
+                # It may have ended since, and another thread may have waited for it.
+                with contextlib.suppress(ValueError):
+                    handle.on_finish(lambda: self._follow(ended))
+                    return
+        ended.set_result(None)
 
     def _settle(self, timeout_s: float | None) -> None:
         """Wait for the operations that have not been waited for, and keep the error.

@@ -24,26 +24,27 @@ from bluecomm.torch_backend.work import GroupWork
 _NAMES = 4096
 
 
-class Launch:
+class GroupCalls:
     """The part of a group that starts operations and returns their work.
 
     torch requires that all ranks of a group call its collectives in the same order. So
     one counter names the operations of all kinds: a rank that calls another collective
     than its peers gets a MismatchError with both names.
+
+    Args:
+        communicator: Members of the group.
+        timeout_s: Deadline of operations; None for the deadline of the engine.
     """
 
-    _comm: Communicator
-    _group_text: str
-    # Deadline of the group's operations; None for the deadline of the engine.
-    _timeout_s: float | None
-
-    def _open(self, communicator: Communicator, text: str) -> None:
+    def __init__(self, communicator: Communicator, timeout_s: float | None) -> None:
         self._comm = communicator
-        self._group_text = text
-        self._timeout_s = None
+        self._timeout_s = timeout_s
         self._is_closed = False
         self._numbers = itertools.count()
         self._sequence = 0
+        # torch sets both.
+        self._name = ""
+        self._description = ""
 
     def _check_open(self, operation: str) -> None:
         """Raise if the group has been destroyed.
@@ -53,7 +54,8 @@ class Launch:
         """
         if self._is_closed:
             raise ShutdownError.describe(
-                f"the process group {self._group_text} has been destroyed",
+                f"process group {self._name!r} of ranks {list(self._comm.ranks)} has "
+                "been destroyed",
                 operation=operation,
                 rank=self._comm.world.rank,
                 remedy="Make a new group with torch.distributed.new_group or "
