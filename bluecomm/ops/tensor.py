@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch._C import _functorch
 from torch.autograd import forward_ad
 
 from bluecomm.runtime import current_process
@@ -58,7 +59,8 @@ def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
 
     Raises:
         TypeError: ``tensor`` is not a tensor, or the engine does not know its type.
-        ValueError: ``tensor`` is not a dense CPU tensor, or it has a tangent.
+        ValueError: ``tensor`` is not a dense CPU tensor, it has a tangent, or a
+            transform of ``torch.func`` stands between it and its values.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
@@ -70,6 +72,8 @@ def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
             f"{operation}: expected a dense CPU tensor, got one on {tensor.device} "
             f"with layout {tensor.layout}; move it with .cpu() or .to_dense() first"
         )
+    if _functorch.maybe_current_level() is not None:
+        _refuse_transform(tensor, operation)
     if tensor.requires_grad:
         tensor = tensor.detach()
     if getattr(forward_ad, "_current_level", -1) >= 0:
@@ -80,6 +84,20 @@ def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     return tensor, word
+
+
+def _refuse_transform(tensor: torch.Tensor, operation: str) -> None:
+    """Raise if a transform of ``torch.func`` has wrapped a tensor.
+
+    The wrapper has no memory, or memory that does not hold the values.
+    """
+    if _functorch.is_functorch_wrapped_tensor(tensor):
+        raise ValueError(
+            f"{operation}: the tensor belongs to a transform, such as torch.func.grad "
+            "or torch.vmap, but operations between ranks have no rule for transforms; "
+            "use backward() or torch.autograd.grad for gradients, and call the "
+            "operation outside of vmap, on the whole batch"
+        )
 
 
 def _refuse_tangent(tensor: torch.Tensor, operation: str) -> None:
@@ -93,8 +111,23 @@ def _refuse_tangent(tensor: torch.Tensor, operation: str) -> None:
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return address and bytes of a contiguous tensor."""
-    return tensor.data_ptr(), tensor.nbytes
+    """Return address and bytes of a contiguous tensor.
+
+    Raises:
+        ValueError: The tensor has no memory.
+    """
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # the class of torch's error
+        address = 0
+    nbytes = tensor.nbytes
+    if not address and nbytes:
+        raise ValueError(
+            f"the {type(tensor).__name__} has a shape but no memory, so ranks cannot "
+            "exchange its values; call operations outside of FakeTensorMode, and run "
+            "their backward passes one at a time, without is_grads_batched=True"
+        )
+    return address, nbytes
 
 
 def new_output(source: torch.Tensor) -> torch.Tensor:

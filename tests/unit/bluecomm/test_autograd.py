@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import bluecomm as bf
 from bluecomm.runtime import current_process
@@ -52,7 +53,8 @@ def waited(start, x):
 
 
 def kind_of(name):
-    return name.removesuffix("_nonblocking").removeprefix("grouped_")
+    stem = name.removesuffix("_").removesuffix("_nonblocking")
+    return stem.removeprefix("grouped_")
 
 
 CALLS = {
@@ -92,6 +94,39 @@ def test_forward_mode_is_refused(name):
         dual = torch.autograd.forward_ad.make_dual(torch.ones(2, 2), torch.ones(2, 2))
         with pytest.raises(ValueError, match=f"^{kind_of(name)}: .* has a tangent"):
             CALLS[name](dual)
+
+
+TRANSFORMS = {
+    "grad": torch.func.grad,
+    "vmap": torch.func.vmap,
+    "jacrev": torch.func.jacrev,
+    "functionalize": torch.func.functionalize,
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("name", [*CALLS, *IN_PLACE])
+def test_transforms_are_refused(name, transform):
+    call = IN_PLACE.get(name) or CALLS[name]
+    transformed = TRANSFORMS[transform](lambda x: call(x.clone()))
+    with pytest.raises(
+        ValueError, match=f"^{kind_of(name)}: .* a transform, .* outside of vmap"
+    ):
+        transformed(torch.ones(2, 2, 2))
+
+
+def test_batched_backward_passes_are_refused():
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(ValueError, match=r"no memory, .* without is_grads_batched"):
+        torch.autograd.grad(bf.allreduce(x), x, torch.eye(2), is_grads_batched=True)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer")
+def test_tensors_without_memory_are_refused():
+    with FakeTensorMode():
+        fake = torch.ones(2)
+    with pytest.raises(ValueError, match=r"^the FakeTensor has .* no memory"):
+        bf.allreduce(fake)
 
 
 @pytest.mark.parametrize("name", [*CALLS, *IN_PLACE])
