@@ -23,9 +23,9 @@
 #endif
 
 #if defined(__x86_64__)
-#define BLUECOMM_TARGET_AVX2 __attribute__((target("avx2,f16c")))
+#define BLUECOMM_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define BLUECOMM_TARGET_AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")))
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")))
 #endif
 
 namespace bluecomm {
