@@ -7,6 +7,7 @@ from typing import Any
 
 from bluecomm.runtime import Communicator, current_communicator, current_process
 from bluecomm.runtime.process import TopologyFunction
+from bluecomm.runtime.process_sets import members_of
 from bluecomm.runtime.stats import Stats
 
 __all__ = [
@@ -89,6 +90,9 @@ class ProcessSet(Communicator):
     those that it is not a member of; ``included`` tells whether it is a member. Making
     a process set needs no communication.
 
+    A copy of an object that contains a process set has the same set. A pickled object
+    can be loaded once the process sets that the saving program had have been made.
+
     Args:
         ranks: The members, as any iterable, in any order. They are numbered in
             ascending order.
@@ -100,9 +104,21 @@ class ProcessSet(Communicator):
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
-        process = current_process()
-        members, creation = process.register_members(ranks)
-        super().__init__(process.communicator.world, members, creation)
+        world = current_process().communicator.world
+        members = members_of(ranks, world.size)
+        self._number = world.process_sets.add(members, self)
+        super().__init__(world, members, self._number)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the members and the number, by which loading finds the set again."""
+        return _find_process_set, (self.ranks, self._number)
+
+
+def _find_process_set(members: tuple[int, ...], number: int) -> Communicator:
+    found: Communicator = current_communicator().world.process_sets.find(
+        members, number
+    )
+    return found
 
 
 def suspend() -> None:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bfrun.frames import Failing, Frame, ThreadFailed
@@ -23,7 +23,6 @@ from bluecomm.runtime.world import World
 from bluecomm.topology.compare import topology_digest
 from bluecomm.topology.default import default_digest
 from bluecomm.topology.exponential import ExponentialGraph
-from bluecomm.topology.rank_lists import check_ranks
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -43,7 +42,6 @@ class Process:
         self._memory: SharedMemory | None = None
         self._recording: Recording | None = None
         self._communicator: Communicator | None = None
-        self._creations: dict[tuple[int, ...], int] = {}
         self._before_shutdown: list[Callable[[], None]] = []
         self._was_shut_down = False
         # Whether ``init`` has been called since the world began.
@@ -179,7 +177,6 @@ class Process:
         communicator.use_default_topologies()
         if graph is not None:
             communicator.use_topology(graph, is_weighted)
-        self._creations.clear()
         self._communicator = communicator
 
     def _begin_in_fork(self) -> None:
@@ -234,26 +231,6 @@ class Process:
     def shutdown(self) -> None:
         """See ``bluecomm.shutdown``."""
         self._end(orderly=True, serves=True)
-
-    def register_members(self, ranks: Iterable[int]) -> tuple[tuple[int, ...], int]:
-        """Return the members of a new process set and its number among equal ones.
-
-        Raises:
-            NotInitializedError: ``init`` has not been called.
-            TypeError: ``ranks`` is not an iterable of integers.
-            ValueError: ``ranks`` is empty, or a rank occurs twice or is out of range.
-        """
-        size = self.communicator.size
-        members = tuple(sorted(check_ranks(ranks, size, "the ranks of a process set")))
-        if not members or len(set(members)) != len(members):
-            raise ValueError(
-                "a process set needs at least one rank, and each rank only once, "
-                f"got {list(members)}"
-            )
-        # Counted from 1, because number 0 is the communicator of the world itself.
-        creation = self._creations.get(members, 0) + 1
-        self._creations[members] = creation
-        return members, creation
 
     def _end(self, *, orderly: bool, serves: bool) -> None:
         """End the world, if there is one.

@@ -18,6 +18,7 @@ from bluecomm.runtime.handle import FinishedHandle, Handle, RequestHandle
 from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.monitor import Monitor
 from bluecomm.runtime.peers import PeerRecord, meet_peers
+from bluecomm.runtime.process_sets import ProcessSets
 from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 from bluecomm.runtime.stats import Stats, to_stats
 
@@ -86,6 +87,7 @@ class World:
         self._closed = False
         # Number of times that all ranks have joined.
         self.join_rounds = 0
+        self.process_sets = ProcessSets()
         self._suspensions = 0
         self._is_suspended = False
         self._engine = self._make_engine()
