@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from bluecomm.ops.autograd.nodes import is_tracked
+
 
 class _ScaleGradient(torch.autograd.Function):
     @staticmethod
@@ -25,11 +27,7 @@ class _ScaleGradient(torch.autograd.Function):
 
 def scale_gradient(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     """Return the tensor; its backward pass multiplies the gradient by ``factor``."""
-    if (
-        isinstance(tensor, torch.Tensor)
-        and tensor.requires_grad
-        and torch.is_grad_enabled()
-    ):
+    if isinstance(tensor, torch.Tensor) and is_tracked(tensor):
         scaled: torch.Tensor = _ScaleGradient.apply(tensor, factor)  # type: ignore[no-untyped-call]
         return scaled
     return tensor
