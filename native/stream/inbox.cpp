@@ -147,7 +147,7 @@ void Inbox::control(FrameKind kind, std::uint64_t message, std::uint64_t offset)
   Frame frame{.kind = kind};
   frame.message = message;
   frame.offset = offset;
-  streams_.queue(frame);
+  streams_.queue_on_first(frame);
 }
 
 void Inbox::lose() {

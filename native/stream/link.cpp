@@ -135,10 +135,12 @@ bool Link::passes_over(std::size_t index, std::size_t chunk) {
 void Link::ask_for_streams(std::size_t count) {
   Frame frame{.kind = FrameKind::kGrow};
   frame.offset = count;
-  streams_.queue(frame);
+  streams_.queue_on_first(frame);
 }
 
-void Link::send_heartbeat() { streams_.queue(Frame{.kind = FrameKind::kHeartbeat}); }
+void Link::send_heartbeat() {
+  streams_.queue_on_first(Frame{.kind = FrameKind::kHeartbeat});
+}
 
 std::uint64_t Link::bytes_received() const {
   std::uint64_t total = 0;
@@ -156,14 +158,14 @@ void Link::queue_goodbye() {
   goodbye_queued_ = true;
   Frame frame{.kind = FrameKind::kGoodbye};
   frame.offset = outbox_.chunks_started();
-  streams_.queue(frame);
+  streams_.queue_on_first(frame);
 }
 
 // The goodbye arrives on stream 0 and may overtake chunks on the others.
 void Link::check_goodbye() {
   if (peer_finished_ || !peer_chunks_ || inbox_.chunks_ended() < *peer_chunks_) return;
   peer_finished_ = true;
-  streams_.queue(Frame{.kind = FrameKind::kGoodbyeSeen});
+  streams_.queue_on_first(Frame{.kind = FrameKind::kGoodbyeSeen});
 }
 
 // A single broken stream ends the link. Before that, reads what has arrived on the

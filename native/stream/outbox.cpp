@@ -47,7 +47,7 @@ void Outbox::announce(std::span<const std::byte> head, std::size_t nbytes,
   frame.length = static_cast<std::uint32_t>(head.size() + eager.size());
   frame.message = next_message_++;
   frame.offset = nbytes;
-  streams_.queue(frame, head, eager);
+  streams_.queue_on_first(frame, head, eager);
   ++stats_.messages;
   stats_.bytes += eager.size();
 }

@@ -27,8 +27,8 @@ class Streams {
   std::size_t size() const { return streams_.size(); }
 
   // Queues a frame on stream 0.
-  void queue(const Frame& frame, std::span<const std::byte> head = {},
-             std::span<const std::byte> tail = {}) {
+  void queue_on_first(const Frame& frame, std::span<const std::byte> head = {},
+                      std::span<const std::byte> tail = {}) {
     if (!streams_.empty()) return streams_.front().queue(frame, head, tail);
     if (checksum_) early_.append(checksum_of(frame, head, tail));
     early_.append(frame);
