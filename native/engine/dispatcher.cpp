@@ -303,7 +303,7 @@ Clock::time_point Dispatcher::next_timer() const {
   const Clock::time_point now = Clock::now();
   for (const int rank : peers_.gone()) {
     const Clock::time_point grace = peers_.grace_until(rank);
-    next = std::min(next, grace > now ? grace : now + Peers::kFarewell);
+    next = std::min(next, grace > now ? grace : now + Peers::kFinishedGrace);
   }
   return next;
 }

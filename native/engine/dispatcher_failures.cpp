@@ -285,7 +285,7 @@ bool Dispatcher::fail_gone(Clock::time_point now) {
       Operation& operation = *operations_[i];
       const Clock::time_point grace =
           finished ? std::max(peers_.grace_until(rank),
-                              operation.started() + Peers::kFarewell)
+                              operation.started() + Peers::kFinishedGrace)
                    : peers_.grace_until(rank);
       if (now < grace || operation.state() == Operation::State::kQueued ||
           !operation.needs(rank)) {

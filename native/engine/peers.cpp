@@ -106,7 +106,7 @@ bool Peers::finish(int rank) {
   finished.reason = describe_process(rank) +
                     " has ended its communication (bluecomm.shutdown, or the end of "
                     "its program)";
-  finished.grace_until = Clock::now() + kFarewell;
+  finished.grace_until = Clock::now() + kFinishedGrace;
   return true;
 }
 

@@ -23,7 +23,7 @@ class Peers {
   // core; the report about a silent host comes 2 s after the link timeout.
   static constexpr std::chrono::milliseconds kGrace{3500};
   // The same after a goodbye, because the peer's process ends some time after it.
-  static constexpr std::chrono::seconds kFarewell{3};
+  static constexpr std::chrono::seconds kFinishedGrace{3};
 
   Peers(int rank, int size, std::string machine);
 
