@@ -11,7 +11,7 @@ from bluecomm.ops.barrier import named_barrier
 from bluecomm.runtime import current_communicator
 
 
-def join_world() -> int:
+def answer_until_all_join() -> int:
     """Take part in the operations of the ranks that have not joined, until all have.
 
     The engine answers each allreduce and reducescatter with the neutral value of its

@@ -146,7 +146,7 @@ class Algorithm:
         """
         return False
 
-    def join(self) -> int:
+    def continue_until_all_join(self) -> int:
         """Take part without data until all ranks do; return the last rank to join.
 
         Raises:

@@ -233,7 +233,7 @@ class Coordinator:
     def join(self) -> int:
         """Take part without data until all ranks do; return the last rank to join."""
         self.check_usable()
-        return self.algorithm.join()
+        return self.algorithm.continue_until_all_join()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the optimizer's state dict stores."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bluecomm.ops.join import join_world
+from bluecomm.ops.join import answer_until_all_join
 from bluecomm.optim.ownership import live_owners
 
 __all__ = ["join"]
@@ -37,5 +37,5 @@ def join(device: int = -1) -> int:
     del device
     owners = live_owners()
     if all(owner.joins_in_engine for owner in owners):
-        return join_world()
+        return answer_until_all_join()
     return [owner.join() for owner in owners][-1]

@@ -93,7 +93,7 @@ class GradientAllreduce(Algorithm):
             bucket.gradients.sparse for bucket in self._buckets
         )
 
-    def join(self) -> int:
+    def continue_until_all_join(self) -> int:
         """Send zeros until all ranks have joined; return the last one to join."""
         comm = self.context.comm
         if comm.size == 1:

@@ -15,6 +15,6 @@ class Local(Algorithm):
 
     honours = frozenset({"backward_passes_per_step", "num_steps_per_communication"})
 
-    def join(self) -> int:
+    def continue_until_all_join(self) -> int:
         """Return this rank at once, since no rank waits for another."""
         return self.context.comm.world.rank

@@ -110,7 +110,7 @@ class OneSided(Algorithm):
     def drain(self) -> None:
         self._finish()
 
-    def join(self) -> int:
+    def continue_until_all_join(self) -> int:
         """Raise an error, since no rank waits for another.
 
         Raises:

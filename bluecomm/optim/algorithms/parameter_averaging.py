@@ -218,7 +218,7 @@ class ParameterAveraging(Algorithm):
 
     # -- uneven inputs ----------------------------------------------------------------
 
-    def join(self) -> int:
+    def continue_until_all_join(self) -> int:
         """Continue mixing until all ranks have joined; return the last one to join.
 
         Raises:

@@ -53,4 +53,4 @@ def test_a_timeout_names_skip_step():
 
 def test_join_is_optional():
     with pytest.raises(ValueError, match="Algorithm has no join"):
-        Algorithm().join()
+        Algorithm().continue_until_all_join()
