@@ -259,8 +259,14 @@ class Engine(metaclass=_PybindType):
         to `call` before a signal handler can raise an exception.
         """
 
+    def refuse(self, call: _Call, reason: str, to_group: bool) -> None:
+        """Count a call that the program has refused, and tell its other ranks why.
+
+        They are those that take part in it, or with `to_group` the whole group.
+        """
+
     def calls_like(self, call: _Call) -> int:
-        """Return how many operations with the call's group and name were submitted."""
+        """Return how many operations with the call's group and name were counted."""
 
     def is_in_flight(self, kind: str, group_id: int, name: str) -> bool:
         """Return whether an operation of this kind and name has not ended."""

@@ -108,7 +108,20 @@ RequestId submit(PyEngine& self, const py::object& call,
   });
 }
 
-// Returns how many operations with the group and name of `call` have been submitted.
+// Counts a call that the program has refused to make, and tells the ranks that take
+// part in it, or the whole group.
+void refuse(PyEngine& self, const py::object& call, const std::string& reason,
+            bool to_group) {
+  Engine& engine = self.use();
+  ParsedCall parsed = parse_call(call);
+  const ReleaseGil unlocked;
+  parsed.call.group = engine.group(parsed.group_id);
+  engine.refuse(
+      parsed.call, reason,
+      to_group ? Dispatcher::Informed::kGroup : Dispatcher::Informed::kParticipants);
+}
+
+// Returns how many operations with the group and name of `call` have been counted.
 std::uint32_t calls_like(PyEngine& self, const py::object& call) {
   Engine& engine = self.use();
   ParsedCall parsed = parse_call(call);
@@ -212,6 +225,7 @@ void register_engine(py::module_& module) {
       .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))
       .def("add_group", &add_group, arg("group_id"), arg("ranks"), arg("machine_of"))
       .def("submit", &submit, arg("call"), arg("kept") = std::nullopt)
+      .def("refuse", &refuse, arg("call"), arg("reason"), arg("to_group"))
       .def("calls_like", &calls_like, arg("call"))
       .def(
           "is_in_flight",

@@ -103,7 +103,8 @@ RequestId Dispatcher::add(Call call, const Key& key, CalledBy caller, RequestId 
     operation(id).set_result(std::move(result));
     return bytes;
   };
-  Plan plan = make_plan(call, config_.tuning);
+  Plan plan = caller == CalledBy::kProgram ? plan_or_refuse(call, key)
+                                           : make_plan(call, config_.tuning);
   Envelope envelope =
       make_envelope(call, plan.algorithm, job_, key.epoch, key.sequence);
   envelope.key = key;  // the name of an answered call may be cut

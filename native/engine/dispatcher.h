@@ -90,10 +90,17 @@ class Dispatcher final : private Receiver, private OperationHost {
   std::shared_ptr<const Group> group(std::uint64_t id) const;
 
   // Starts an operation and returns its id. Throws std::invalid_argument for arguments
-  // that are invalid on this rank; every other failure becomes the request's status.
+  // that are invalid on this rank, and refuses the call; every other failure becomes
+  // the request's status.
   // `id` comes from next_request_id(); 0 stands for a new one.
   RequestId submit(Call call, RequestId id = 0);
-  // Returns how many operations with the group and name of `call` have been submitted.
+  // Counts a call that this rank's program has refused to make, and tells the other
+  // ranks, whose calls fail with `reason`. Only the kind, the name and the group of
+  // `call` are needed, and, unless the whole group is informed, whatever decides which
+  // ranks take part. Does nothing for a pairwise call without its pair.
+  enum class Informed { kParticipants, kGroup };
+  void refuse(const Call& call, const std::string& reason, Informed whom);
+  // Returns how many operations with the group and name of `call` have been counted.
   std::uint32_t calls_like(const Call& call) const {
     return matching_.next_sequence(call.group->id, name_hash(call));
   }
@@ -208,6 +215,11 @@ class Dispatcher final : private Receiver, private OperationHost {
   bool fail_gone(Clock::time_point now);
   std::vector<int> participants(const Operation& operation) const;
   Status timeout_status(const Operation& operation) const;
+
+  // dispatcher_refusals.cpp
+  void refuse(const Call& call, const Key& key, const std::string& reason,
+              std::vector<int> ranks);
+  Plan plan_or_refuse(const Call& call, const Key& key);
 
   // dispatcher_joining.cpp
   void handle_join(int peer, std::uint32_t round);

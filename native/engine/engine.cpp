@@ -106,6 +106,11 @@ RequestId Engine::run(Call call) {
   });
 }
 
+void Engine::refuse(const Call& call, const std::string& reason,
+                    Dispatcher::Informed whom) {
+  progress_.run([&] { dispatcher_.refuse(call, reason, whom); });
+}
+
 std::uint32_t Engine::calls_like(const Call& call) {
   return progress_.with_lock([&] { return dispatcher_.calls_like(call); });
 }

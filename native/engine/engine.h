@@ -47,6 +47,7 @@ class Engine final : public WindowHost, private Work {
   // does: the operation has failed, or its result has to be fetched, or it still runs
   // because a signal came or Progress::kInterruptCheck has passed.
   RequestId run(Call call);
+  void refuse(const Call& call, const std::string& reason, Dispatcher::Informed whom);
   std::uint32_t calls_like(const Call& call);
   bool is_in_flight(Kind kind, std::uint64_t group, std::string_view name);
   bool done(RequestId id);

@@ -34,6 +34,11 @@ bool Matching::add(std::shared_ptr<Operation> operation) {
   return must_wait;
 }
 
+void Matching::skip(const Key& key) {
+  lines_[line_key(key)].next = key.sequence + 1;
+  unmatched_.erase(key);
+}
+
 std::shared_ptr<Operation> Matching::remove(const Operation& operation) {
   std::vector<std::shared_ptr<Operation>>& line =
       lines_.at(line_key(operation.key())).unfinished;

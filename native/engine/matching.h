@@ -43,6 +43,8 @@ class Matching {
   // Registers the next call. Returns whether it must wait because an earlier call of
   // the same name has not finished.
   bool add(std::shared_ptr<Operation> operation);
+  // Counts the next call, which this rank does not make, and drops its messages.
+  void skip(const Key& key);
   // Removes a finished call. Returns the queued call that may start now, if any.
   std::shared_ptr<Operation> remove(const Operation& operation);
 
