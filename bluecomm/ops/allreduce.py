@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -25,15 +25,20 @@ from bluecomm.ops.reduce_op import (
     choose,
     reduction_parameters,
 )
+from bluecomm.ops.refusal import Operation, describe_refused, refuse_form
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["allreduce", "allreduce_", "allreduce_nonblocking", "allreduce_nonblocking_"]
 
 
+def _refused(comm: Communicator, arguments: Mapping[str, Any]) -> Iterator[Operation]:
+    third = arguments["is_hierarchical_local"]
+    name = third if isinstance(third, str) else arguments["name"]
+    yield "allreduce", comm.name_for("allreduce", name), None
+
+
+@describe_refused(_refused)
 def _allreduce(
     form: Form,
     /,
@@ -141,20 +146,25 @@ def allreduce(
         CommunicationTimeout: Some ranks did not take part in time; the text names
             them.
     """
-    compressed, context = check_compressor(compression).compress(tensor)
-    result = _allreduce(
-        BLOCKING,
-        compressed,
-        average,
-        is_hierarchical_local,
-        name,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
-        timeout_s=timeout_s,
-    ).wait()
-    return compression.decompress(result, context)
+    try:
+        compressed, context = check_compressor(compression).compress(tensor)
+        handle = _allreduce(
+            BLOCKING,
+            compressed,
+            average,
+            is_hierarchical_local,
+            name,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            process_set=process_set,
+            timeout_s=timeout_s,
+        )
+    except Exception as error:
+        args = (tensor, average, is_hierarchical_local, name)
+        refuse_form(_allreduce, args, {"process_set": process_set}, error)
+        raise
+    return compression.decompress(handle.wait(), context)
 
 
 def allreduce_parts_nonblocking_(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bluecomm.ops.refusal import refuse_start
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.call import NO_MEMORY, Call
 
@@ -34,4 +35,9 @@ def named_barrier(
     call.name = name
     call.timeout_s = timeout_s
     call.blocking = True
-    comm.start(call).wait()
+    try:
+        handle = comm.start(call)
+    except Exception as error:
+        refuse_start(comm, "barrier", name, None, call, error)
+        raise
+    handle.wait()

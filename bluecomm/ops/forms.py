@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
+from bluecomm.ops.refusal import refuse_form
 from bluecomm.runtime import Handle
 
 Arguments = ParamSpec("Arguments")
@@ -44,7 +45,12 @@ def blocking(
     """Return the form that returns the result; it has the docstring of ``start``."""
 
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        return start(BLOCKING, *args, **kwargs).wait()
+        try:
+            handle = start(BLOCKING, *args, **kwargs)
+        except Exception as error:
+            refuse_form(start, args, kwargs, error)
+            raise
+        return handle.wait()
 
     return _published(call, start, BLOCKING, start.__doc__ or "")
 
@@ -60,7 +66,12 @@ def blocking_in_place(
     """
 
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        return start(BLOCKING_IN_PLACE, *args, **kwargs).wait()
+        try:
+            handle = start(BLOCKING_IN_PLACE, *args, **kwargs)
+        except Exception as error:
+            refuse_form(start, args, kwargs, error)
+            raise
+        return handle.wait()
 
     doc = f"{summary}\n\nArguments and errors are those of ``{_stem(start)}``."
     return _published(call, start, BLOCKING_IN_PLACE, doc)
@@ -81,7 +92,11 @@ def nonblocking(
     """
 
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Handle[Result]:
-        return start(NONBLOCKING, *args, **kwargs)
+        try:
+            return start(NONBLOCKING, *args, **kwargs)
+        except Exception as error:
+            refuse_form(start, args, kwargs, error)
+            raise
 
     rule = "The input must not change" if has_input else ""
     return _published(call, start, NONBLOCKING, _doc_of_nonblocking(start, note, rule))
@@ -98,7 +113,11 @@ def nonblocking_in_place(
     """
 
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Handle[Result]:
-        return start(NONBLOCKING_IN_PLACE, *args, **kwargs)
+        try:
+            return start(NONBLOCKING_IN_PLACE, *args, **kwargs)
+        except Exception as error:
+            refuse_form(start, args, kwargs, error)
+            raise
 
     doc = _doc_of_nonblocking(start, note, "The input must not be used", in_place=True)
     return _published(call, start, NONBLOCKING_IN_PLACE, doc)

@@ -8,12 +8,14 @@ import torch
 
 from bluecomm.ops.allgather import allgather_nonblocking
 from bluecomm.ops.forms import Form, blocking, nonblocking
-from bluecomm.ops.tensor_groups import start_group
-from bluecomm.runtime import Communicator, Handle
+from bluecomm.ops.refusal import describe_refused
+from bluecomm.ops.tensor_groups import refused_group, start_group
+from bluecomm.runtime import Communicator, Handle, current_communicator
 
 __all__ = ["grouped_allgather", "grouped_allgather_nonblocking"]
 
 
+@describe_refused(refused_group("allgather"))
 def _grouped_allgather(
     _: Form,
     /,
@@ -38,6 +40,8 @@ def _grouped_allgather(
         ValueError: As in ``allgather``; the other errors of ``allgather`` occur, too.
     """
     return start_group(
+        current_communicator(process_set),
+        "allgather",
         tensors,
         name,
         lambda tensor, name: allgather_nonblocking(

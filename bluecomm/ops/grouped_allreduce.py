@@ -15,8 +15,9 @@ from bluecomm.ops.forms import (
     nonblocking_in_place,
 )
 from bluecomm.ops.reduce_op import ReduceOp
-from bluecomm.ops.tensor_groups import start_group
-from bluecomm.runtime import Communicator, Handle
+from bluecomm.ops.refusal import describe_refused
+from bluecomm.ops.tensor_groups import refused_group, start_group
+from bluecomm.runtime import Communicator, Handle, current_communicator
 
 __all__ = [
     "grouped_allreduce",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 
+@describe_refused(refused_group("allreduce"))
 def _grouped_allreduce(
     form: Form,
     /,
@@ -59,6 +61,8 @@ def _grouped_allreduce(
     """
     start = allreduce_nonblocking_ if form.in_place else allreduce_nonblocking
     return start_group(
+        current_communicator(process_set),
+        "allreduce",
         tensors,
         name,
         lambda tensor, name: start(

@@ -9,12 +9,14 @@ import torch
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.reduce_op import ReduceOp
 from bluecomm.ops.reducescatter import reducescatter_nonblocking
-from bluecomm.ops.tensor_groups import start_group
-from bluecomm.runtime import Communicator, Handle
+from bluecomm.ops.refusal import describe_refused
+from bluecomm.ops.tensor_groups import refused_group, start_group
+from bluecomm.runtime import Communicator, Handle, current_communicator
 
 __all__ = ["grouped_reducescatter", "grouped_reducescatter_nonblocking"]
 
 
+@describe_refused(refused_group("reducescatter"))
 def _grouped_reducescatter(
     _: Form,
     /,
@@ -45,6 +47,8 @@ def _grouped_reducescatter(
         ValueError: As in ``reducescatter``; its other errors occur, too.
     """
     return start_group(
+        current_communicator(process_set),
+        "reducescatter",
         tensors,
         name,
         lambda tensor, name: reducescatter_nonblocking(

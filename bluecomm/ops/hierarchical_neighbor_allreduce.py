@@ -13,8 +13,13 @@ from bluecomm.ops.neighbor_weights import (
     Weights,
     unknown_argument,
 )
+from bluecomm.ops.refusal import describe_refused
 from bluecomm.ops.topology_check import CHECK_NOTE
-from bluecomm.ops.weighted_average import MACHINES, start_weighted_average
+from bluecomm.ops.weighted_average import (
+    MACHINES,
+    refused_average,
+    start_weighted_average,
+)
 from bluecomm.runtime import Communicator, Handle
 
 __all__ = [
@@ -23,6 +28,7 @@ __all__ = [
 ]
 
 
+@describe_refused(refused_average(MACHINES))
 def _hierarchical_neighbor_allreduce(
     form: Form,
     /,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from bluecomm.ops.allgather import allgather_by_rank
+from bluecomm.ops.refusal import refusing
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import (
     check_peer_ranks,
@@ -47,7 +48,7 @@ def InferSourceFromDestinationRanks(  # noqa: N802
     Raises:
         TypeError: A rank is not an integer.
         ValueError: A rank is out of range, listed twice, or this rank itself. Only the
-            rank with the wrong list raises it, before it sends anything.
+            rank with the wrong list raises it; the others raise MismatchError.
     """
     comm = current_communicator(process_set)
     lists = _gather(comm, dst_ranks, "dst_ranks")
@@ -77,7 +78,8 @@ def InferDestinationFromSourceRanks(  # noqa: N802
 
 
 def _gather(comm: Communicator, ranks: Iterable[int], name: str) -> list[list[int]]:
-    mine = check_peer_ranks(ranks, rank=comm.rank, size=comm.size, name=name)
+    with refusing(comm, f"infer_{name}", None, ("allgather", "")):
+        mine = check_peer_ranks(ranks, rank=comm.rank, size=comm.size, name=name)
     tensor = torch.tensor(mine, dtype=torch.int32)
     gathered = allgather_by_rank(comm, tensor, comm.name_for(f"infer_{name}", None))
     return [entry.tolist() for entry in gathered]

@@ -9,8 +9,9 @@ import torch
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.neighbor_weights import STATIC, Weights, Wording, resolve
+from bluecomm.ops.refusal import describe_refused
 from bluecomm.ops.start import start_gather
-from bluecomm.ops.topology_check import CHECK_NOTE, check_peers
+from bluecomm.ops.topology_check import CHECK_NOTE, check_peers, refused_exchange
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import GroupHandle, MappedHandle
 from bluecomm.topology.rank_lists import check_ranks
@@ -20,6 +21,7 @@ __all__ = ["neighbor_allgather", "neighbor_allgather_nonblocking"]
 _KIND = "neighbor_allgather"
 
 
+@describe_refused(refused_exchange(_KIND, "dst_ranks", lambda comm: comm.topology))
 def _neighbor_allgather(
     form: Form,
     /,

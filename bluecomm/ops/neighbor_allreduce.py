@@ -19,8 +19,9 @@ from bluecomm.ops.neighbor_weights import (
     Weights,
     unknown_argument,
 )
+from bluecomm.ops.refusal import describe_refused
 from bluecomm.ops.topology_check import CHECK_NOTE
-from bluecomm.ops.weighted_average import RANKS, start_weighted_average
+from bluecomm.ops.weighted_average import RANKS, refused_average, start_weighted_average
 from bluecomm.runtime import Communicator, Handle
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 
+@describe_refused(refused_average(RANKS))
 def _neighbor_allreduce(
     form: Form,
     /,

@@ -13,6 +13,7 @@ import torch
 
 from bluecomm.ops.allgather import allgather_by_rank
 from bluecomm.ops.broadcast import broadcast_
+from bluecomm.ops.refusal import refusing
 from bluecomm.runtime import Communicator, current_communicator
 
 __all__ = ["allgather_object", "broadcast_object"]
@@ -48,9 +49,10 @@ def broadcast_object(
             them.
     """
     comm = current_communicator(process_set)
-    name = comm.name_for("broadcast_object", name)
     is_root = comm.world.rank == root_rank
-    data = _to_tensor(obj) if is_root else torch.empty(0, dtype=torch.uint8)
+    with refusing(comm, "broadcast_object", name, ("broadcast", ".length")):
+        data = _to_tensor(obj) if is_root else torch.empty(0, dtype=torch.uint8)
+    name = comm.name_for("broadcast_object", name)
     length = torch.tensor([data.numel()], dtype=torch.int64)
 
     def send(tensor: torch.Tensor, what: str) -> None:
@@ -92,8 +94,10 @@ def allgather_object(
             them.
     """
     comm = current_communicator(process_set)
+    with refusing(comm, "allgather_object", name, ("allgather", "")):
+        data = _to_tensor(obj)
     name = comm.name_for("allgather_object", name)
-    gathered = allgather_by_rank(comm, _to_tensor(obj), name, timeout_s)
+    gathered = allgather_by_rank(comm, data, name, timeout_s)
     return [_from_tensor(data) for data in gathered]
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import torch
 
 from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.refusal import Operation, describe_refused
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import require_floating_point
 from bluecomm.ops.transposed_weights import TRANSPOSED_WEIGHTS
@@ -15,6 +19,16 @@ __all__ = ["pair_gossip", "pair_gossip_nonblocking"]
 _KIND = "pair_gossip"
 
 
+def _refused(comm: Communicator, arguments: Mapping[str, Any]) -> Iterator[Operation]:
+    target = arguments.get("target_rank")
+    # Without the pair it is unknown whose call this is.
+    if isinstance(target, int) and target in comm.ranks and target != comm.world.rank:
+        member = comm.ranks.index(target)
+        name = comm.pair_name_for(_KIND, arguments["name"], member)
+        yield _KIND, name, parameters(sources=((member, 1.0),))
+
+
+@describe_refused(_refused)
 def _pair_gossip(
     form: Form,
     /,

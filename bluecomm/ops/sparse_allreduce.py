@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from bluecomm.errors import MismatchError
 from bluecomm.ops.allgather import SUMMED_ROWS
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.reduce_op import ReduceOp, choose
+from bluecomm.ops.refusal import Operation, describe_refused
 from bluecomm.ops.start import start_gather
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.handle import GroupHandle, MappedHandle
@@ -67,6 +69,13 @@ class SparseHandle(MappedHandle[torch.Tensor]):
         return self.wait()
 
 
+def _refused(comm: Communicator, arguments: Mapping[str, Any]) -> Iterator[Operation]:
+    name = comm.name_for("sparse_allreduce", arguments["name"])
+    for what in ("indices", "values"):
+        yield "allgather", f"{name}.{what}", None
+
+
+@describe_refused(_refused)
 def _sparse_allreduce(
     form: Form,
     /,
@@ -127,10 +136,9 @@ def _sparse_allreduce(
         raise ValueError(
             f"sparse_allreduce: op must be bluecomm.Average or Sum, got {op!r}"
         )
+    share = SparseShare.of(tensor)
     name = comm.name_for("sparse_allreduce", name)
-    gathered = start_sparse_gather(
-        comm, SparseShare.of(tensor), form, name=name, timeout_s=timeout_s
-    )
+    gathered = start_sparse_gather(comm, share, form, name=name, timeout_s=timeout_s)
 
     def finish(shares: list[SparseShare]) -> torch.Tensor:
         _check_equal_kinds(comm, name, shares)

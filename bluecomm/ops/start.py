@@ -12,6 +12,7 @@ from bluecomm.ops.autograd.adjoint import Adjoint
 from bluecomm.ops.autograd.in_place import refuse_leaf, written_to
 from bluecomm.ops.autograd.nodes import is_tracked, start_tracked
 from bluecomm.ops.forms import NONBLOCKING, Form
+from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.tensor import as_input, new_output, span
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.call import NO_MEMORY, Call
@@ -46,36 +47,41 @@ def start(
         RuntimeError: The operation is in place, on a leaf that requires grad.
         ValueError: ``tensor`` requires grad, and there is no ``adjoint``.
     """
-    source, dtype = as_input(tensor, kind)
-    # as_input() detaches tensors that require grad.
-    tracked = source is not tensor and is_tracked(tensor)
-    in_place = form.in_place and not tracked
-    if form.in_place and tracked:
-        refuse_leaf(f"{kind}_", tensor)
-    here = span(source)
-    if in_place:
-        output, there = source, here
-    else:
-        if output is None:
-            output = new_output(source if rows is None else source[:rows])
-        there = span(output)
-    call = Call(
-        kind,
-        dtype,
-        source.shape,
-        here,
-        there,
-        (source, output, tensor),
-        _written_back(tensor, output) if in_place else lambda _: output,
-    )
-    call.name = name
-    call.timeout_s = timeout_s
-    call.parameters = parameters
-    call.blocking = form.blocking
-    if not tracked:
-        return comm.start(call)
-    handle = start_tracked(comm, call, tensor, adjoint)
-    return written_to(tensor, handle) if form.in_place else handle
+    call: Call[torch.Tensor] | None = None
+    try:
+        source, dtype = as_input(tensor, kind)
+        # as_input() detaches tensors that require grad.
+        tracked = source is not tensor and is_tracked(tensor)
+        in_place = form.in_place and not tracked
+        if form.in_place and tracked:
+            refuse_leaf(f"{kind}_", tensor)
+        here = span(source)
+        if in_place:
+            output, there = source, here
+        else:
+            if output is None:
+                output = new_output(source if rows is None else source[:rows])
+            there = span(output)
+        call = Call(
+            kind,
+            dtype,
+            source.shape,
+            here,
+            there,
+            (source, output, tensor),
+            _written_back(tensor, output) if in_place else lambda _: output,
+        )
+        call.name = name
+        call.timeout_s = timeout_s
+        call.parameters = parameters
+        call.blocking = form.blocking
+        if not tracked:
+            return comm.start(call)
+        handle = start_tracked(comm, call, tensor, adjoint)
+        return written_to(tensor, handle) if form.in_place else handle
+    except Exception as error:
+        refuse_start(comm, kind, name, parameters, call, error)
+        raise
 
 
 def start_gather(
@@ -98,12 +104,6 @@ def start_gather(
         ValueError: ``tensor`` has no dimension 0; or it requires grad, and there is no
             ``adjoint``.
     """
-    if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
-        raise ValueError(
-            f"{kind}: expected a tensor with at least one dimension, got a scalar; "
-            "use tensor.reshape(1)"
-        )
-    source, dtype = as_input(tensor, kind)
 
     def finish(number: int) -> tuple[torch.Tensor, list[int]]:
         block, rows = comm.world.output(number)
@@ -114,14 +114,27 @@ def start_gather(
         flat = torch.frombuffer(block, dtype=source.dtype, count=count)
         return flat.view(shape), rows
 
-    call = Call(kind, dtype, source.shape, span(source), NO_MEMORY, (source,), finish)
-    call.name = name
-    call.timeout_s = timeout_s
-    call.parameters = parameters
-    call.blocking = form.blocking
-    if source is not tensor and is_tracked(tensor):
-        return start_tracked(comm, call, tensor, adjoint)
-    return comm.start(call)
+    call: Call[tuple[torch.Tensor, list[int]]] | None = None
+    try:
+        if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
+            raise ValueError(
+                f"{kind}: expected a tensor with at least one dimension, got a scalar; "
+                "use tensor.reshape(1)"
+            )
+        source, dtype = as_input(tensor, kind)
+        call = Call(
+            kind, dtype, source.shape, span(source), NO_MEMORY, (source,), finish
+        )
+        call.name = name
+        call.timeout_s = timeout_s
+        call.parameters = parameters
+        call.blocking = form.blocking
+        if source is not tensor and is_tracked(tensor):
+            return start_tracked(comm, call, tensor, adjoint)
+        return comm.start(call)
+    except Exception as error:
+        refuse_start(comm, kind, name, parameters, call, error)
+        raise
 
 
 def _written_back(

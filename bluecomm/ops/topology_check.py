@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from bluecomm.ops.allgather import allgather_by_rank
+from bluecomm.ops.refusal import Describe, Operation, told
 from bluecomm.runtime import Communicator
+from bluecomm.runtime.communicator import Topology
+
+_SUFFIX = ".topology_check"  # the name of the check ends with it
 
 # For the docstrings of nonblocking operations.
 CHECK_NOTE = (
@@ -59,13 +64,41 @@ def check_machine_peers(
     for member, entry in enumerate(by_member):
         machine = comm.layout.machine_of[member]
         if by_machine.setdefault(machine, entry) != entry:
-            raise ValueError(
-                f"{operation} {name!r}: rank {comm.ranks[member]} names other machines "
-                f"than another rank of its machine {machine}; all ranks of a machine "
-                "must pass the same weights"
+            raise told(
+                ValueError(
+                    f"{operation} {name!r}: rank {comm.ranks[member]} names other "
+                    f"machines than another rank of its machine {machine}; all ranks "
+                    "of a machine must pass the same weights"
+                )
             )
     lists = [by_machine[machine] for machine in range(comm.machine_size)]
     _compare(operation, name, lists, "machine", range(comm.machine_size))
+
+
+def refused_exchange(
+    kind: str, targets: str, topology_of: Callable[[Communicator], Topology | None]
+) -> Describe:
+    """Describe refused calls of an operation between neighbors.
+
+    Args:
+        kind: The engine's name of the operation.
+        targets: Argument that makes a call dynamic.
+        topology_of: Returns the topology of static calls, if one is set.
+    """
+
+    def describe(
+        comm: Communicator, arguments: Mapping[str, Any]
+    ) -> Iterator[Operation]:
+        name = comm.name_for(kind, arguments["name"])
+        if arguments[targets] is None:
+            topology = topology_of(comm)
+            yield kind, name, topology.parameters if topology else None
+        elif arguments["enable_topo_check"]:
+            yield "allgather", f"{name}{_SUFFIX}", None
+        else:
+            yield kind, name, None
+
+    return describe
 
 
 def _gather_lists(
@@ -77,7 +110,7 @@ def _gather_lists(
     """
     send, receive = list(destinations), list(sources)
     mine = torch.tensor([len(send), *send, *receive], dtype=torch.int32)
-    gathered = allgather_by_rank(comm, mine, f"{name}.topology_check")
+    gathered = allgather_by_rank(comm, mine, f"{name}{_SUFFIX}")
     return [entry.tolist() for entry in gathered]
 
 
@@ -103,7 +136,9 @@ def _compare(
     ]
     shown = "; ".join(complaints[:4])
     more = f"; and {len(complaints) - 4} more" if len(complaints) > 4 else ""
-    raise ValueError(
-        f"{operation} {name!r}: Src(recv from) and dst(send to) neighbor ranks do not "
-        f"match: {shown}{more}"
+    raise told(
+        ValueError(
+            f"{operation} {name!r}: Src(recv from) and dst(send to) neighbor ranks do "
+            f"not match: {shown}{more}"
+        )
     )

@@ -16,9 +16,14 @@ from bluecomm.ops.neighbor_weights import (
     Wording,
     resolve,
 )
+from bluecomm.ops.refusal import Describe
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import require_floating_point
-from bluecomm.ops.topology_check import check_machine_peers, check_peers
+from bluecomm.ops.topology_check import (
+    check_machine_peers,
+    check_peers,
+    refused_exchange,
+)
 from bluecomm.ops.transposed_weights import TRANSPOSED_WEIGHTS
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.communicator import Topology
@@ -69,6 +74,11 @@ MACHINES = Level(
     lambda comm: range(comm.machine_size),
     check_machine_peers,
 )
+
+
+def refused_average(level: Level) -> Describe:
+    """Describe refused calls of the operation of a level."""
+    return refused_exchange(level.words.operation, level.words.dst, level.topology)
 
 
 def start_weighted_average(

@@ -44,7 +44,7 @@ class Call(Generic[Result]):
             runs it in the calling thread, and it has finished on return, unless it
             failed, a signal came or its result must be fetched.
         group_id: Group that takes part.
-        limit_s: Deadline in force.
+        limit_s: Deadline in force; 0 until the call is passed to the engine.
     """
 
     __slots__ = (
@@ -86,3 +86,8 @@ class Call(Generic[Result]):
         self.blocking = False
         self.group_id = 0
         self.limit_s = 0.0
+
+    @property
+    def is_submitted(self) -> bool:
+        """Whether the call has been passed to the engine, which may have refused it."""
+        return self.limit_s > 0.0

@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bluecomm.runtime.call import Call, Result
+from bluecomm.runtime.call import NO_MEMORY, Call, Result
 from bluecomm.runtime.handle import Handle
 from bluecomm.runtime.layout import MachineLayout
 from bluecomm.runtime.parameters import parameters as make_parameters
@@ -184,14 +184,41 @@ class Communicator:
         """
         if self.rank < 0:
             self._me()
+        if call.timeout_s is not None:
+            check_timeout(call.kind, call.timeout_s)
         if call.name is None:
             call.name = self.name_for(call.kind, None)
         elif not isinstance(call.name, str):
             raise TypeError(f"{call.kind}: name must be a string, got {call.name!r}")
-        if call.timeout_s is not None:
-            check_timeout(call.kind, call.timeout_s)
         call.group_id = self.group_id
         return self.world.start(call)
+
+    def refuse(
+        self, kind: str, name: str, reason: str, parameters: Parameters | None
+    ) -> None:
+        """Count an operation that this member does not start, and tell the others.
+
+        Their calls of it fail with ``reason``.
+
+        Args:
+            kind: The engine's name of the operation.
+            name: Its name.
+            reason: The error that this rank raises, in words.
+            parameters: Its parameters, which decide which members take part; all, if
+                there are none.
+
+        Raises:
+            ValueError: The engine has no operation of this kind.
+            ShutdownError: After ``shutdown``, or in a forked child.
+            SuspendedError: The world is suspended. The call is not counted.
+        """
+        if self.rank < 0:
+            return
+        call = Call(kind, "uint8", (), NO_MEMORY, NO_MEMORY, (), lambda _: None)
+        call.name = name
+        call.parameters = parameters
+        call.group_id = self.group_id
+        self.world.refuse(call, reason)
 
     def _me(self) -> int:
         if self.rank < 0:

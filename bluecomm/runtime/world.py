@@ -252,6 +252,12 @@ class World:
         self._note_started(number, timeout_s)
         return RequestHandle(self, number, call.kind, name, call.finish)
 
+    def refuse(self, call: Call[None], reason: str) -> None:
+        """Count a call that is not made; see ``Communicator.refuse``."""
+        self.check_usable()
+        self.check_running(call.kind, call.name)
+        self._engine.refuse(call, reason, call.parameters is None)
+
     def start_request(
         self,
         submit: Callable[[dict[int, Any], Any], int],

@@ -11,6 +11,7 @@ import torch
 from bluecomm.errors import MismatchError
 from bluecomm.ops.barrier import barrier
 from bluecomm.ops.objects import allgather_object
+from bluecomm.ops.refusal import refusing
 from bluecomm.ops.tensor import as_input
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.topology import topology_digest
@@ -54,13 +55,9 @@ def win_create(
         CommunicationTimeout: Some ranks did not call in time; the text names them.
     """
     comm = current_communicator()
-    value, word = as_input(tensor, "win_create")
-    if not isinstance(name, str) or not name:
-        raise TypeError(
-            f"win_create: name must be a string that is not empty, got {name!r}"
-        )
-    if not _is_text(name):
-        raise ValueError(f"win_create: name {name!r} cannot be encoded as UTF-8")
+    with refusing(comm, "win_create", None, ("allgather", "")):
+        value, word = as_input(tensor, "win_create")
+        _check_name(name)
     is_taken = name in comm.windows
     facts = {
         "name": name,
@@ -170,12 +167,17 @@ def get_current_created_window_names() -> list[str]:
     return sorted(current_communicator().windows)
 
 
-def _is_text(name: str) -> bool:
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise TypeError(
+            f"win_create: name must be a string that is not empty, got {name!r}"
+        )
     try:
         name.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise ValueError(
+            f"win_create: name {name!r} cannot be encoded as UTF-8"
+        ) from None
 
 
 def _topology_of(comm: Communicator) -> str:

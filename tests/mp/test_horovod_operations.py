@@ -10,6 +10,7 @@ import torch
 
 import bluecomm as bf
 import bluecomm.compat.horovod as hvd
+from bluecomm.errors import MismatchError
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -244,7 +245,12 @@ def use_a_name_in_flight() -> str:
         text = str(caught.value)
     else:
         hvd.barrier()
-        hvd.allreduce(torch.ones(2), name="busy")
+        first = hvd.allreduce(torch.full((2,), 4.0), name="busy")
+        # Rank 0 has refused its second call, not its first.
+        assert first.tolist() == [(4 * hvd.size() - 3) / hvd.size()] * 2
+        with pytest.raises(MismatchError, match=r"rank 0 .* refused its call") as told:
+            hvd.allreduce(torch.ones(2), name="busy")
+        assert "is in flight" in str(told.value)
         hvd.allgather(torch.ones(2), name="busy")
         text = ""
     hvd.allreduce(torch.ones(2), name="busy")

@@ -8,7 +8,11 @@ import torch
 
 from bluecomm.compat.horovod.allreduce import allreduce_async, allreduce_async_
 from bluecomm.compat.horovod.exchanges import allgather_async
-from bluecomm.compat.horovod.process_sets import ProcessSet, global_process_set
+from bluecomm.compat.horovod.process_sets import (
+    ProcessSet,
+    communicator_of,
+    global_process_set,
+)
 from bluecomm.compat.horovod.reducescatter import reducescatter_async
 from bluecomm.compression import Compression, Compressor
 from bluecomm.ops.reduce_op import Average, ReduceOp
@@ -25,7 +29,11 @@ def grouped_allgather_async(
 ) -> Handle[list[torch.Tensor]]:
     """Start ``grouped_allgather`` and return a handle at once."""
     return start_group(
-        tensors, name, lambda tensor, name: allgather_async(tensor, name, process_set)
+        communicator_of(process_set),
+        "allgather",
+        tensors,
+        name,
+        lambda tensor, name: allgather_async(tensor, name, process_set),
     )
 
 
@@ -50,6 +58,8 @@ def grouped_allreduce_async(
     """Start ``grouped_allreduce`` and return a handle at once."""
     more = (op, prescale_factor, postscale_factor, process_set)
     return start_group(
+        communicator_of(process_set),
+        "allreduce",
         tensors,
         name,
         lambda tensor, name: allreduce_async(tensor, average, name, *more),
@@ -68,6 +78,8 @@ def grouped_allreduce_async_(
     """Start ``grouped_allreduce_`` and return a handle at once."""
     more = (op, prescale_factor, postscale_factor, process_set)
     return start_group(
+        communicator_of(process_set),
+        "allreduce",
         tensors,
         name,
         lambda tensor, name: allreduce_async_(tensor, average, name, *more),
@@ -119,7 +131,11 @@ def grouped_reducescatter_async(
     """Start ``grouped_reducescatter`` and return a handle at once."""
     more = (op, process_set, prescale_factor, postscale_factor)
     return start_group(
-        tensors, name, lambda tensor, name: reducescatter_async(tensor, name, *more)
+        communicator_of(process_set),
+        "reducescatter",
+        tensors,
+        name,
+        lambda tensor, name: reducescatter_async(tensor, name, *more),
     )
 
 

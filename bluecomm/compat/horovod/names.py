@@ -6,6 +6,7 @@ bluecomm's own operations wait for the earlier one of the name instead.
 from __future__ import annotations
 
 from bluecomm.compat.horovod.process_sets import ProcessSet, communicator_of
+from bluecomm.ops.refusal import refuse
 from bluecomm.runtime import Communicator
 
 
@@ -20,8 +21,11 @@ def named_communicator(
     """
     comm = communicator_of(process_set)
     if name is not None and comm.world.engine.is_in_flight(kind, comm.group_id, name):
-        raise ValueError(
+        error = ValueError(
             f"{kind} {name!r} on rank {comm.world.rank}: an operation of this name is "
             "in flight; wait for it first, or use another name"
         )
+        # The other ranks' operations in flight go on; those that follow them fail.
+        refuse(comm, [(kind, name, None)], error)
+        raise error
     return comm

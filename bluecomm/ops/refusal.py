@@ -1,0 +1,180 @@
+"""Refused calls: this rank tells the others that it does not make a call.
+
+A call is refused if it raises before its operation starts, because of an argument for
+example. It takes its number nevertheless, so that later calls still meet the right
+partners, and the other ranks' calls of that number fail with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bluecomm.errors import BluecommError
+from bluecomm.runtime import Communicator, current_communicator
+from bluecomm.runtime.call import Call
+
+if TYPE_CHECKING:
+    from bluecomm._native import Parameters
+
+# Kind, name and parameters of an operation. Without parameters the whole group takes
+# part in it, or it is unknown who does.
+Operation = tuple[str, str, "Parameters | None"]
+# Returns the operations that a call would have started first, from the call's
+# arguments. Takes the number of a call without a name.
+Describe = Callable[[Communicator, Mapping[str, Any]], Iterable[Operation]]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Error = TypeVar("_Error", bound=Exception)
+
+_TOLD = "_told_to_other_ranks"
+_describe: dict[Callable[..., Any], Describe] = {}
+
+
+def describe_refused(describe: Describe) -> Callable[[_Function], _Function]:
+    """Say which operations a function starts first, if not one of its own name."""
+
+    def register(start: _Function) -> _Function:
+        _describe[start] = describe
+        return start
+
+    return register
+
+
+def told(error: _Error) -> _Error:
+    """Return an error after noting that the other ranks know of it, or raise it too."""
+    error.__dict__[_TOLD] = True
+    return error
+
+
+def is_told(error: Exception) -> bool:
+    """Return whether an error is no refusal, or a refusal that others know of."""
+    return isinstance(error, BluecommError) or _TOLD in error.__dict__
+
+
+def refuse(
+    comm: Communicator, operations: Iterable[Operation], error: Exception
+) -> None:
+    """Take the numbers of operations that this rank refuses, and tell the others.
+
+    Does nothing where no communication is possible. Never raises, because the caller
+    is about to raise ``error``.
+    """
+    told(error)
+    reason = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(Exception):
+        for kind, name, parameters in operations:
+            comm.refuse(kind, name, reason, parameters)
+
+
+def refuse_start(
+    comm: Communicator,
+    kind: str,
+    name: str | None,
+    parameters: Parameters | None,
+    call: Call[Any] | None,
+    error: Exception,
+) -> None:
+    """Refuse one operation, whose start has raised ``error``.
+
+    Args:
+        comm: Ranks that take part.
+        kind: The engine's name of the operation.
+        name: Name that the caller gave.
+        parameters: Parameters that the caller gave.
+        call: The call, if it has been made. The engine itself refuses one that it has
+            got.
+        error: What was raised.
+    """
+    if is_told(error):
+        return
+    if call is not None and call.is_submitted:
+        told(error)
+        return
+    given = name if call is None else call.name
+    if isinstance(given, str | None):
+        refuse(comm, _one(comm, kind, given, parameters), error)
+
+
+def refuse_form(
+    start: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    error: Exception,
+) -> None:
+    """Refuse a call of a public operation, which has raised ``error`` at its start.
+
+    Args:
+        start: The function that starts the operation in any form.
+        args: Positional arguments of the call, without the form.
+        kwargs: Keyword arguments of the call.
+        error: What was raised.
+    """
+    if is_told(error):
+        return
+    arguments = _arguments(start, args, kwargs)
+    if not isinstance(arguments.get("name"), str | None):
+        return
+    with contextlib.suppress(BluecommError, TypeError):
+        comm = current_communicator(arguments.get("process_set"))
+        describe = _describe.get(start)
+        if describe is None:
+            kind = start.__name__.strip("_")
+            refuse(comm, _one(comm, kind, arguments.get("name"), None), error)
+        else:
+            refuse(comm, describe(comm, arguments), error)
+
+
+@contextlib.contextmanager
+def refusing(
+    comm: Communicator, function: str, name: str | None, *operations: tuple[str, str]
+) -> Iterator[None]:
+    """Refuse a call of a function if its arguments prove wrong in this context.
+
+    Args:
+        comm: Ranks that take part.
+        function: Name of the function, under which calls without a name are numbered.
+        name: Name that the caller gave.
+        operations: Kinds of the operations that the function starts first, and what
+            follows its name in their names.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_told(error):
+            refuse(comm, _several(comm, function, name, operations), error)
+        raise
+
+
+def _one(
+    comm: Communicator, kind: str, name: str | None, parameters: Parameters | None
+) -> Iterator[Operation]:
+    if comm.included:
+        yield kind, comm.name_for(kind, name), parameters
+
+
+def _several(
+    comm: Communicator,
+    function: str,
+    name: str | None,
+    operations: Iterable[tuple[str, str]],
+) -> Iterator[Operation]:
+    label = comm.name_for(function, name)
+    for kind, suffix in operations:
+        yield kind, label + suffix, None
+
+
+def _arguments(
+    start: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the arguments of a call, as far as the function has them."""
+    signature = inspect.signature(start)
+    known = {key: kwargs[key] for key in kwargs if key in signature.parameters}
+    try:
+        bound = signature.bind_partial(None, *args, **known)
+    except TypeError:
+        bound = signature.bind_partial(None, **known)
+    bound.apply_defaults()
+    return bound.arguments
