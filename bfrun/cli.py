@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,8 @@ _EXAMPLES = """examples:
   bfrun -np 8 -H host1:4,host2:4 python train.py --lr 0.1
   bfrun --hostfile hosts --check python train.py
 """
+# mpirun's option of this name takes the rank, or one of these words.
+_STDIN_OF_MPIRUN = r"\d+|all|none"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,6 +64,12 @@ def _main(argv: Sequence[str] | None) -> int:
         return 2
     if not config.command and not config.check:
         parser.error("no command was given; for example: bfrun -np 4 python train.py")
+    first = config.command[0] if config.command else ""
+    if config.stdin and re.fullmatch(_STDIN_OF_MPIRUN, first):
+        parser.error(
+            f"argument --stdin: takes no value, got '{first}'; standard "
+            "input always goes to rank 0, so put the program right after --stdin"
+        )
     try:
         return start(config)
     except LaunchError as error:

@@ -17,7 +17,7 @@ class OptionParser(argparse.ArgumentParser):
         super().error(self._wrong_value(message) + self._nearest(message))
 
     def _wrong_value(self, message: str) -> str:
-        """List the values of an option such as --encrypt, which has --encrypt=auth."""
+        """Say that an option takes no value, or which ones, as for --encrypt=auth."""
         found = re.match(
             r"argument ([^/:]+)\S*: ignored explicit arg\S* '(.*)'", message
         )
@@ -27,7 +27,7 @@ class OptionParser(argparse.ArgumentParser):
         begin = f"{option}="
         values = [name[len(begin) :] for name in self._options() if begin in name]
         if not values:
-            return message
+            return f"argument {option}: takes no value, got '{value}'"
         expected = ", ".join(sorted(values))
         return f"argument {option}: expected one of {expected}, got '{value}'"
 

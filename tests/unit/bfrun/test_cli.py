@@ -153,6 +153,12 @@ def test_assignments_override_the_env_file(parse, tmp_path, monkeypatch):
         (["--only-rank", "a", "x"], "ranks such as 0 or 0,4-7, got 'a'"),
         (["--bind-to", "socket", "x"], "invalid choice: 'socket'"),
         (["-H", "a", "--hostfile", "f", "x"], "not allowed with argument"),
+        (
+            ["--stdin", "0", "cmd"],
+            "--stdin: takes no value, got '0'; standard input always",
+        ),
+        (["--stdin", "all", "cmd"], "--stdin: takes no value, got 'all'"),
+        (["--stdin=0", "cmd"], "--stdin: takes no value, got '0'"),
         (["--nonsense", "x"], "unrecognized arguments|no command was given"),
         (["--over", "x"], "unrecognized arguments|no command was given"),
     ],
