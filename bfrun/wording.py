@@ -1,4 +1,7 @@
-"""Numbers, nouns, names and ranks in texts for the user."""
+"""Numbers, nouns, names and ranks in texts for the user.
+
+Part of the agent: standard library only, Python 3.8.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 
+from bfrun.wording import count
+
 _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
@@ -26,8 +28,7 @@ class OomWatch:
         now = self._read()
         if self._before is None or now is None or now <= self._before:
             return None
-        number = now - self._before
-        killed = "a process" if number == 1 else f"{number} processes"
+        killed = count(now - self._before, "process", "processes")
         return (
             f"the kernel's out-of-memory killer ended {killed} of this job's cgroup "
             f"({self._path})"

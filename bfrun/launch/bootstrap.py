@@ -19,6 +19,7 @@ AGENT_FILES = (
     "probe.py",
     "silence.py",
     "structure.py",
+    "wording.py",
     "trace/__init__.py",
     "trace/spool.py",
     *sorted(f"agent/{path.name}" for path in (_PACKAGE / "agent").glob("*.py")),

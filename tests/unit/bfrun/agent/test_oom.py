@@ -26,7 +26,7 @@ def test_a_risen_counter_is_evidence(tmp_path, line, name):
     oom = watch(tmp_path, line, {name: "oom 1\noom_kill 2\n"})
     assert oom.evidence() is None
     (tmp_path / "fs" / name).write_text("oom 3\noom_kill 4\n")
-    assert "out-of-memory killer ended 2 process" in oom.evidence()
+    assert "out-of-memory killer ended 2 processes of" in oom.evidence()
     assert name in oom.evidence()
 
 
