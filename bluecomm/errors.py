@@ -76,6 +76,11 @@ class BluecommError(Exception):
         self.timeout_s = timeout_s
         self.remedy = remedy
 
+    def advise(self, remedy: str) -> None:
+        """Add advice to the text."""
+        self.remedy = remedy
+        self.args = (f"{self}. {remedy}",)
+
     @classmethod
     def describe(
         cls: type[_Error],

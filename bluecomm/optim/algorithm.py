@@ -198,8 +198,7 @@ class Round:
             try:
                 results.append((bucket, handle.wait()))
             except CommunicationTimeout as error:
-                error.remedy = _SKIPPED
-                error.args = (f"{error}. {_SKIPPED}",)
+                error.advise(_SKIPPED)
                 failures.append(error)
             except Exception as error:
                 failures.append(error)

@@ -30,6 +30,8 @@ def test_a_rank_that_skips_its_backward_pass_is_named() -> None:
             assert found.error.peers == (1,)
             assert "allreduce 'x.backward.0' on rank" in found.text
             assert "no data from rank 1 within 0.5 s" in found.text, rank
+            assert "Perhaps rank 1 did not run the backward pass" in found.text
+            assert "part in allreduce run it" in found.error.remedy
 
 
 # The ranks report stalls earlier than by default, and again if one was late.

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from bfrun.wording import format_ranks
+from bluecomm.errors import CommunicationTimeout
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.call import Call
@@ -76,7 +78,17 @@ class _Passage:
     def finish_adjoint(self) -> torch.Tensor:
         running, self._running = self._running, None
         assert running is not None
-        return running.wait()
+        assert self.forward is not None
+        try:
+            return running.wait()
+        except CommunicationTimeout as error:
+            late = format_ranks(error.peers, noun=True) or "another rank"
+            error.advise(
+                f"Perhaps {late} did not run the backward pass: all ranks that took "
+                f"part in {self.forward.kind} run it, and a rank whose loss does not "
+                "use the result adds 0 * result.sum() to the loss."
+            )
+            raise
 
 
 class _TrackedHandle(Handle[Result]):
