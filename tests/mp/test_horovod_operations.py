@@ -66,6 +66,7 @@ def reduce_integers() -> dict[str, list[int]]:
         "prescale": hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5),
         "postscale": hvd.allreduce(x, op=hvd.Sum, postscale_factor=0.5),
         "both": hvd.allreduce(x, prescale_factor=2.0, postscale_factor=0.5),
+        "overflow": hvd.allreduce(torch.tensor([100, -100], dtype=torch.int8)),
         "largest": hvd.allreduce(x, op=hvd.Max),
         "rows": hvd.reducescatter(x, op=hvd.Average),
         "group": hvd.grouped_allreduce([x, x])[1],
@@ -84,6 +85,9 @@ def test_integers_are_truncated_as_in_horovod() -> None:
         assert found["prescale"] == halves.tolist()
         assert found["postscale"] == (total * 0.5).to(torch.int64).tolist()
         assert found["both"] == average
+        wrapped = torch.tensor([100, -100], dtype=torch.int8).repeat(RANKS, 1).sum(0)
+        wrapped = wrapped.to(torch.int8).div(RANKS, rounding_mode="trunc")
+        assert found["overflow"] == wrapped.tolist() != [100, -100]
         assert found["largest"] == inputs[-1].tolist()
         assert found["rows"] == average[rank : rank + 1]
 
