@@ -32,13 +32,13 @@ namespace bluecomm {
 
 #if defined(__x86_64__)
 template <typename Body>
-BLUECOMM_TARGET_AVX2 void run_avx2(const Body body) {
-  body();
+BLUECOMM_TARGET_AVX2 auto run_avx2(const Body body) {
+  return body();
 }
 
 template <typename Body>
-BLUECOMM_TARGET_AVX512 void run_avx512(const Body body) {
-  body();
+BLUECOMM_TARGET_AVX512 auto run_avx512(const Body body) {
+  return body();
 }
 #endif
 

@@ -36,9 +36,10 @@ Factors factors_of(std::span<const Term> terms, double post_scale) noexcept;
 // A factor as a sum of two floats. Both have the factor's sign, so that their products
 // with infinity add up to infinity, and those with a zero to that zero.
 struct TwoFloats {
+  TwoFloats() = default;
   explicit TwoFloats(const TwoPart& factor) noexcept;
-  float head;
-  float tail;
+  float head = 1.0f;
+  float tail = 0.0f;
 };
 
 }  // namespace bluecomm

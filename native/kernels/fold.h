@@ -18,7 +18,6 @@
 #include "kernels/combine.h"
 #include "kernels/convert.h"
 #include "kernels/factors.h"
-#include "kernels/half.h"
 #include "kernels/unaligned.h"
 
 namespace bluecomm {
@@ -30,25 +29,26 @@ struct Plain {
   using Item = T;
   using Value = T;
   static constexpr bool kHasTwoParts = false;
-  BLUECOMM_INLINE static T widen(T item) { return item; }
-  BLUECOMM_INLINE static T narrow(T value) { return value; }
 };
 
+// Half types, only for fold_many(), which widens whole blocks at once.
 struct Bfloat16 {
   using Item = std::uint16_t;
   using Value = float;
   static constexpr DType kDType = DType::kBfloat16;
-  static constexpr bool kHasTwoParts = true;
-  BLUECOMM_INLINE static float widen(Item item) { return bfloat16_to_float32(item); }
-  BLUECOMM_INLINE static Item narrow(float value) { return float32_to_bfloat16(value); }
 };
 
-// Only for fold_many(), which widens whole blocks at once.
 struct Float16 {
   using Item = std::uint16_t;
   using Value = float;
   static constexpr DType kDType = DType::kFloat16;
-  static constexpr bool kHasTwoParts = true;
+};
+
+struct Add {
+  template <typename T>
+  BLUECOMM_INLINE static T apply(T a, T b) {
+    return static_cast<T>(a + b);
+  }
 };
 
 // Folds exactly kTerms terms of `count` items. Integers ignore all factors. For
@@ -72,10 +72,10 @@ void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, const TwoPart&
   at_level(level, [=]() BLUECOMM_INLINE {
     BLUECOMM_INDEPENDENT
     for (std::size_t i = 0; i < count; ++i) {
-      Value result = Format::widen(in[0][i].value);
+      Value result = in[0][i].value;
       if constexpr (kScaled) result = weight[0] * result;
       for (std::size_t t = 1; t < kTerms; ++t) {
-        Value value = Format::widen(in[t][i].value);
+        Value value = in[t][i].value;
         if constexpr (kScaled) value = weight[t] * value;
         result = Op::apply(result, value);
       }
@@ -84,7 +84,7 @@ void fold_loop(CpuLevel level, std::byte* dst, const Term* terms, const TwoPart&
       } else if constexpr (kScaled) {
         result = factor * result;
       }
-      out[i].value = Format::narrow(result);
+      out[i].value = result;
     }
   });
 }

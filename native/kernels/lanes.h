@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "kernels/at_level.h"
+#include "kernels/factors.h"
 #include "kernels/half.h"
 #include "kernels/unaligned.h"
 
@@ -32,6 +33,7 @@ template <typename T>
 struct PlainItem {
   using Computed = T;
   static constexpr std::size_t kItems = 1;
+  static constexpr bool kOnlyLast = false;
   BLUECOMM_INLINE static void load(T& to, const std::byte* data, std::size_t i) {
     to = unaligned<T>(data)[i].value;
   }
@@ -44,8 +46,12 @@ struct PlainItem {
 
 // A float32 item, computed in float64.
 struct Float32Item {
+  using Wide = double;
+  using Last = double;
   using Computed = double;
+  static constexpr std::size_t kBytes = 4;
   static constexpr std::size_t kItems = 1;
+  static constexpr bool kOnlyLast = false;
   BLUECOMM_INLINE static void load(double& to, const std::byte* data, std::size_t i) {
     to = static_cast<double>(unaligned<float>(data)[i].value);
   }
@@ -57,8 +63,12 @@ struct Float32Item {
 
 // A float16 item, computed in float32.
 struct Float16Item {
+  using Wide = float;
+  using Last = TwoFloats;
   using Computed = float;
+  static constexpr std::size_t kBytes = 2;
   static constexpr std::size_t kItems = 1;
+  static constexpr bool kOnlyLast = true;
   BLUECOMM_INLINE static void load(float& to, const std::byte* data, std::size_t i) {
     to = float16_to_float32(unaligned<std::uint16_t>(data)[i].value);
   }
@@ -67,11 +77,25 @@ struct Float16Item {
   }
 };
 
+// A bfloat16 item, computed in float32.
+struct Bfloat16Item {
+  using Wide = float;
+  using Last = TwoFloats;
+  using Computed = float;
+  static constexpr std::size_t kBytes = 2;
+  static constexpr std::size_t kItems = 1;
+  static constexpr bool kOnlyLast = true;
+  BLUECOMM_INLINE static void load(float& to, const std::byte* data, std::size_t i) {
+    to = bfloat16_to_float32(unaligned<std::uint16_t>(data)[i].value);
+  }
+  BLUECOMM_INLINE static void store(std::byte* data, std::size_t i, const float& from) {
+    unaligned<std::uint16_t>(data)[i].value = float32_to_bfloat16(from);
+  }
+};
+
 // The lanes of a level. Where they are single items, the compiler vectorizes the loop.
 template <typename Item, CpuLevel kLevel>
 struct Lanes : Item {};
-
-#if defined(__x86_64__)
 
 // Brings what will be loaded soon into the first-level cache. Loops that compute much
 // per item would otherwise wait for the second level.
@@ -79,6 +103,62 @@ BLUECOMM_INLINE inline void prefetch(const std::byte* data) {
   constexpr std::size_t kAhead = 1024;
   __builtin_prefetch(data + kAhead);
 }
+
+// Pairs of bfloat16 items: each is half of a 32-bit number, so that one instruction
+// widens it.
+template <std::size_t kVector>
+struct Bfloat16Lanes {
+  using Bits __attribute__((vector_size(kVector))) = std::uint32_t;
+  using Floats __attribute__((vector_size(kVector))) = float;
+
+  struct Computed {
+    Floats low;
+    Floats high;
+
+    BLUECOMM_INLINE friend Computed operator*(float factor, const Computed& items) {
+      return {factor * items.low, factor * items.high};
+    }
+    BLUECOMM_INLINE friend Computed operator+(const Computed& a, const Computed& b) {
+      return {a.low + b.low, a.high + b.high};
+    }
+  };
+
+  static constexpr std::size_t kItems = kVector / 2;
+
+  BLUECOMM_INLINE static void load(Computed& to, const std::byte* data, std::size_t i) {
+    prefetch(data + 2 * i);
+    Bits pairs;
+    std::memcpy(&pairs, data + 2 * i, kVector);
+    to.low = reinterpret_cast<Floats>(pairs << 16);
+    to.high = reinterpret_cast<Floats>(pairs & 0xffff0000u);
+  }
+  BLUECOMM_INLINE static void store(std::byte* data, std::size_t i,
+                                    const Computed& from) {
+    Bits low;
+    Bits high;
+    round(low, from.low);
+    round(high, from.high);
+    const Bits pairs = (low >> 16) | (high & 0xffff0000u);
+    std::memcpy(data + 2 * i, &pairs, kVector);
+  }
+
+ private:
+  // Rounds to the upper half of each number, as float32_to_bfloat16() does.
+  BLUECOMM_INLINE static void round(Bits& to, const Floats& from) {
+    const Bits bits = reinterpret_cast<Bits>(from);
+    const Bits rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    to = from == from ? rounded : Bits{} + 0x7fc00000u;
+  }
+};
+
+template <CpuLevel kLevel>
+struct Lanes<Bfloat16Item, kLevel> : Bfloat16Lanes<16> {};
+template <>
+struct Lanes<Bfloat16Item, CpuLevel::kAvx2> : Bfloat16Lanes<32> {};
+template <>
+struct Lanes<Bfloat16Item, CpuLevel::kAvx512> : Bfloat16Lanes<64> {};
+
+#if defined(__x86_64__)
 
 inline constexpr int kNotFinite = 0x99;  // infinities and NaNs, for fpclass
 
@@ -214,29 +294,47 @@ struct Lanes<Float16Item, CpuLevel::kAvx2> {
 
 #endif
 
-// Calls step(lanes, i) for the first item of each group of `count` items; the last few
+// Calls step(Item{}, i) for each item. The compiler vectorizes the loop, which makes it
+// long, unless it only ever has the items that fill no vector.
+template <typename Item, typename Step>
+__attribute__((noinline)) void for_items(std::size_t begin, std::size_t end,
+                                         const Step step) {
+  if constexpr (Item::kOnlyLast) {
+    for (std::size_t i = begin; i < end; ++i) {
+      step(Item{}, i);
+      asm volatile("" ::: "memory");
+    }
+    return;
+  }
+  BLUECOMM_INDEPENDENT
+  for (std::size_t i = begin; i < end; ++i) step(Item{}, i);
+}
+
+// Calls step(lanes, i) for the first item of each group of `count` items. The last few
 // items are groups of one.
 template <typename Item, typename Step>
 void for_lanes(CpuLevel level, std::size_t count, const Step step) {
   const auto run = [=](auto lanes) BLUECOMM_INLINE {
-    std::size_t i = 0;
-    if constexpr (lanes.kItems > 1) {
-      for (; i + lanes.kItems <= count; i += lanes.kItems) step(lanes, i);
+    for (std::size_t i = 0; i + lanes.kItems <= count; i += lanes.kItems) {
+      step(lanes, i);
     }
-    BLUECOMM_INDEPENDENT
-    for (std::size_t k = i; k < count; ++k) step(Item{}, k);
+    return count - count % lanes.kItems;
   };
+  std::size_t done = 0;
 #if defined(__x86_64__)
   if (level == CpuLevel::kAvx512) {
-    return run_avx512([=]() BLUECOMM_INLINE { run(Lanes<Item, CpuLevel::kAvx512>{}); });
+    done = run_avx512(
+        [=]() BLUECOMM_INLINE { return run(Lanes<Item, CpuLevel::kAvx512>{}); });
+  } else if (level == CpuLevel::kAvx2) {
+    done =
+        run_avx2([=]() BLUECOMM_INLINE { return run(Lanes<Item, CpuLevel::kAvx2>{}); });
   }
-  if (level == CpuLevel::kAvx2) {
-    return run_avx2([=]() BLUECOMM_INLINE { run(Lanes<Item, CpuLevel::kAvx2>{}); });
-  }
-#else
-  static_cast<void>(level);
 #endif
-  run(Lanes<Item, CpuLevel::kBaseline>{});
+  using Baseline = Lanes<Item, CpuLevel::kBaseline>;
+  if constexpr (Baseline::kItems > 1) {
+    if (level == CpuLevel::kBaseline) done = run(Baseline{});
+  }
+  for_items<Item>(done, count, step);
 }
 
 }  // namespace bluecomm

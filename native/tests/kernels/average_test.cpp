@@ -159,6 +159,27 @@ TEST(average, of_bfloat16_rounds_ties_to_even) {
   }
 }
 
+// The smallest weight makes no difference but does not fit into float32. Without the
+// third, the sum would be half way between two numbers.
+TEST(average, of_halves_with_weights_beyond_float32_is_rounded_once) {
+  const auto check = [](DType dtype, std::uint16_t one, double half_unit,
+                        std::uint16_t next) {
+    const auto data = std::as_bytes(std::span(&one, 1)).data();
+    const std::vector<Term> terms = {
+        {data, 1.0}, {data, half_unit}, {data, 0x1p-40}, {data, 0x1p-140}};
+    for (const CpuLevel level : test::levels()) {
+      std::uint16_t out = 0;
+      combine_weighted(std::as_writable_bytes(std::span(&out, 1)), terms, 1.0, dtype,
+                       level);
+      CHECK_EQ(out, next);
+    }
+  };
+  check(DType::kFloat16, float32_to_float16(1.0f), 0x1p-11,
+        float32_to_float16(1.0f + 0x1p-10f));
+  check(DType::kBfloat16, float32_to_bfloat16(1.0f), 0x1p-8,
+        float32_to_bfloat16(1.0f + 0x1p-7f));
+}
+
 TEST(average, does_not_overflow) {
   const double most = std::numeric_limits<double>::max();
   const std::vector<double> items = {most, most, -most, 0.75 * most, most};
