@@ -11,10 +11,10 @@ import torch
 
 from bluecomm.errors import ShutdownError
 from bluecomm.ops.tensor import span
-from bluecomm.runtime import Communicator
+from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.call import NO_MEMORY, Call
 from bluecomm.runtime.communicator import UNNAMED
-from bluecomm.runtime.handle import wait_all
+from bluecomm.torch_backend import profiling
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.tensors import done
 from bluecomm.torch_backend.work import GroupWork
@@ -42,6 +42,8 @@ class GroupCalls:
         self._is_closed = False
         self._numbers = itertools.count()
         self._sequence = 0
+        # The work of the calls between the two hooks of Coalescing.
+        self._collected: GroupWork | None = None
         # torch sets both.
         self._name = ""
         self._description = ""
@@ -60,6 +62,18 @@ class GroupCalls:
                 rank=self._comm.world.rank,
                 remedy="Make a new group with torch.distributed.new_group or "
                 "init_process_group",
+            )
+
+    def _check_rank(self, operation: str, rank: int) -> None:
+        """Raise unless a root, sender or receiver is a member.
+
+        Raises:
+            ValueError: It is not.
+        """
+        if not 0 <= rank < self._comm.size:
+            raise ValueError(
+                f"{operation}: invalid rank {rank}: the group has {self._comm.size} "
+                "ranks"
             )
 
     def _limit_s(self, options: Any) -> float | None:
@@ -112,17 +126,68 @@ class GroupCalls:
         Returns:
             Work of an asynchronous collective; None after a synchronous one.
         """
-        self._check_open(operation)
-        self._sequence += 1
         waits = not is_async(options)
         limit_s = self._limit_s(options)
-        handles = []
-        for call in calls:
-            call.name = f"torch{UNNAMED}{next(self._numbers) % _NAMES}"
-            call.timeout_s = limit_s
-            call.blocking = waits and len(calls) == 1
-            handles.append(self._comm.start(call))
+
+        is_blocking = waits and len(calls) == 1 and self._collected is None
+
+        def start() -> list[Handle[None]]:
+            handles = []
+            for call in calls:
+                call.name = self._next_name()
+                call.timeout_s = limit_s
+                call.blocking = is_blocking
+                handles.append(self._comm.start(call))
+            return handles
+
+        self._sequence += 1
+        return self._launch(operation, start, outputs, waits=waits)
+
+    def _next_name(self) -> str:
+        """Return the name of the next operation of a collective."""
+        return f"torch{UNNAMED}{next(self._numbers) % _NAMES}"
+
+    def _launch(
+        self,
+        operation: str,
+        start: Callable[[], list[Handle[None]]],
+        outputs: list[torch.Tensor],
+        *,
+        waits: bool,
+    ) -> GroupWork | None:
+        """Start operations, under a range of the profiler if it is on.
+
+        Args:
+            operation: torch's name of the call.
+            start: Starts the operations.
+            outputs: Value of the work's future.
+            waits: Whether to wait for the operations.
+
+        Returns:
+            Work of the operations; None if they have been waited for.
+        """
+        self._check_open(operation)
+        if not profiling.is_on():
+            return self._started(start, outputs, waits)
         if waits:
-            wait_all(handles)
-            return None
-        return GroupWork(handles, outputs)
+            with profiling.call_range(operation, outputs):
+                return self._started(start, outputs, waits)
+        recorded = profiling.WorkRange(operation, outputs)
+        work = None
+        try:
+            work = self._started(start, outputs, waits)
+        finally:
+            recorded.end_with(work)
+        return work
+
+    def _started(
+        self,
+        start: Callable[[], list[Handle[None]]],
+        outputs: list[torch.Tensor],
+        waits: bool,
+    ) -> GroupWork | None:
+        work = GroupWork(start(), outputs)
+        if not waits:
+            return work
+        work.wait()
+        return None

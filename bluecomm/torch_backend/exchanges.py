@@ -30,7 +30,7 @@ class Exchanges(GroupCalls):
         """Write the root's tensor to that of all ranks."""
         (tensor,) = tensors
         operation = "broadcast"
-        self._check_root(operation, opts.rootRank)
+        self._check_rank(operation, opts.rootRank)
         memory = as_output(tensor, operation)
         dtype, numbers = words(tensor, operation)
         call = self._call(
@@ -101,7 +101,7 @@ class Exchanges(GroupCalls):
         """Write the tensor of rank n to the n-th output of the root."""
         (tensor,) = inputs
         operation = "gather"
-        self._check_root(operation, opts.rootRank)
+        self._check_rank(operation, opts.rootRank)
         if opts.rootRank == self._comm.rank:
             (parts,) = outputs
         else:
@@ -115,7 +115,7 @@ class Exchanges(GroupCalls):
         """Write the n-th input of the root to the output of rank n."""
         (output,) = outputs
         operation, size = "scatter", self._comm.size
-        self._check_root(operation, opts.rootRank)
+        self._check_rank(operation, opts.rootRank)
         is_root = opts.rootRank == self._comm.rank
         parts: Tensors = list(inputs[0]) if is_root else []
         if is_root and len(parts) != size:
@@ -165,13 +165,6 @@ class Exchanges(GroupCalls):
         return self._run(operation, [call], opts, [output])
 
     alltoall_base = all_to_all_single
-
-    def _check_root(self, operation: str, root: int) -> None:
-        if not 0 <= root < self._comm.size:
-            raise ValueError(
-                f"{operation}: invalid root rank {root}: the group has "
-                f"{self._comm.size} ranks"
-            )
 
     def _allgather(
         self, operation: str, parts: Sequence[torch.Tensor], tensor: torch.Tensor

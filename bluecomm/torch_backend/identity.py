@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 
+import torch
 from torch._C._distributed_c10d import Store
 
 from bluecomm.torch_backend.calls import GroupCalls
@@ -15,6 +16,10 @@ class Identity(GroupCalls):
     """Methods about a group; C++ calls some of them by other names than Python."""
 
     _store: Store
+    # What torch asks of a backend.
+    supports_splitting = False
+    supports_coalescing = True
+    supports_time_estimate = False
 
     def rank(self) -> int:
         """Return the number of this rank in the group."""
@@ -45,6 +50,19 @@ class Identity(GroupCalls):
     def group_desc(self) -> str:
         """The description that torch gave the group, such as ``default_pg``."""
         return self._description
+
+    def _get_backend(self, device: torch.device) -> Identity:
+        """Return the backend for a device: the group itself for CPUs.
+
+        Raises:
+            RuntimeError: The group does not serve the device.
+        """
+        if device.type != "cpu":
+            raise RuntimeError(
+                f"process group {self._name!r}: no backend type associated with device "
+                f"type {device.type}: bluecomm serves dense tensors on the CPU"
+            )
+        return self
 
     def _get_group_name(self) -> str:
         return self._name

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.distributed import ReduceOp
 
+from bluecomm.ops import reduce_op as bluecomm_reductions
 from bluecomm.ops.reduce_op import reduction_parameters
 from bluecomm.ops.tensor import dtype_word
 
@@ -84,4 +85,21 @@ def reduction(
         dtype_word(dtype, operation),
         reduction_parameters("sum" if divisor else word, scale, 1.0),
         divisor,
+    )
+
+
+def sparse_reduction(given: Any, operation: str) -> bluecomm_reductions.ReduceOp:
+    """Return the reduction of sparse tensors.
+
+    Raises:
+        RuntimeError: The reduction is neither SUM nor AVG.
+    """
+    op, _ = _op_and_factor(given)
+    if op == ReduceOp.SUM:
+        return bluecomm_reductions.Sum
+    if op == ReduceOp.AVG:
+        return bluecomm_reductions.Average
+    raise RuntimeError(
+        f"{operation}: cannot use ReduceOp.{op.name} with sparse tensors; "
+        "use SUM or AVG"
     )

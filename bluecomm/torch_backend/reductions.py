@@ -7,9 +7,13 @@ from typing import Any
 
 import torch
 
+from bluecomm.ops.sparse_allreduce import sparse_allreduce_nonblocking
+from bluecomm.runtime import Handle
 from bluecomm.runtime.call import Call
+from bluecomm.runtime.handle import MappedHandle
 from bluecomm.torch_backend.calls import GroupCalls
-from bluecomm.torch_backend.reduce_ops import reduction
+from bluecomm.torch_backend.compat import is_async
+from bluecomm.torch_backend.reduce_ops import reduction, sparse_reduction
 from bluecomm.torch_backend.tensors import as_input, as_output, written_back
 from bluecomm.torch_backend.work import GroupWork
 
@@ -22,6 +26,8 @@ class Reductions(GroupCalls):
     def allreduce(self, tensors: Tensors, opts: Any) -> GroupWork | None:
         """Write the reduction of one tensor over all ranks to it."""
         (tensor,) = tensors
+        if tensor.is_sparse:
+            return self._sparse_allreduce(tensor, opts)
         call = self._allreduce("all_reduce", tensor, opts)
         return self._run("all_reduce", [call], opts, tensors)
 
@@ -93,6 +99,27 @@ class Reductions(GroupCalls):
             parameters=how.parameters,
             finish=written_back(tensor, memory, how.divisor),
         )
+
+    def _sparse_allreduce(self, tensor: torch.Tensor, opts: Any) -> GroupWork | None:
+        """Write the sum or average of sparse tensors over all ranks to ``tensor``."""
+
+        def copy_back(total: torch.Tensor) -> None:
+            with torch.no_grad():  # tensor.data has indices of its own
+                tensor.copy_(total)
+
+        def start() -> list[Handle[None]]:
+            handle = sparse_allreduce_nonblocking(
+                tensor.detach(),
+                self._next_name(),
+                sparse_reduction(opts.reduceOp, "all_reduce"),
+                self._comm,
+                timeout_s=self._limit_s(opts),
+            )
+            return [MappedHandle(handle, copy_back)]
+
+        self._sequence += 1
+        waits = not is_async(opts)
+        return self._launch("all_reduce", start, [tensor], waits=waits)
 
     def _reduce_scatter(
         self, operation: str, output: torch.Tensor, tensor: torch.Tensor, opts: Any

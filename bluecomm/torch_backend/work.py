@@ -34,6 +34,15 @@ class GroupWork(dist.Work):
         self._outputs = outputs
         self._error: BaseException | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        # Ranks of the group whose messages the call's receives have taken.
+        self.senders: list[int] = []
+
+    def extend(
+        self, handles: Sequence[Handle[None]], outputs: list[torch.Tensor]
+    ) -> None:
+        """Add operations to a call that nobody waits for yet."""
+        self._pending += handles
+        self._outputs += outputs
 
     def wait(self, timeout: datetime.timedelta = _NO_TIMEOUT) -> bool:
         """Wait until the call has ended.
@@ -75,6 +84,19 @@ class GroupWork(dist.Work):
         self._settle(None)
         return self._outputs
 
+    def source_rank(self) -> int:
+        """Return the rank of the group from which a receive has its values.
+
+        Raises:
+            RuntimeError: The call is not a receive.
+        """
+        self._settle(None)
+        if not self.senders:
+            raise RuntimeError("source_rank: the call is not a receive")
+        return self.senders[0]
+
+    _source_rank = source_rank
+
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Return a future of the tensors that the call writes."""
         if self._future is None:
@@ -110,7 +132,7 @@ class GroupWork(dist.Work):
                 except CommunicationTimeout as error:
                     if not _has_ended(self._pending[0]):
                         raise
-                    self._error = self._error or error
+                    self._error = self._error or _named(error)
                 except Exception as error:
                     self._error = self._error or error
                 del self._pending[0]
@@ -123,3 +145,9 @@ def _has_ended(handle: Handle[None]) -> bool:
         return handle.done()
     except ValueError:  # it has been waited for
         return True
+
+
+def _named(error: CommunicationTimeout) -> CommunicationTimeout:
+    """Add the word that torch's tests and users' scripts search texts for."""
+    error.args = (f"{error.args[0]} (the timeout of the operation has passed)",)
+    return error
