@@ -83,3 +83,7 @@ if not typing.TYPE_CHECKING:
         }
         | {"__version__", "topology", "topology_util"}
     )
+
+    def __dir__() -> list[str]:
+        """Return the public names only, for shells that complete names."""
+        return __all__

@@ -13,3 +13,7 @@ from bluecomm import topology_util as topology_util
 
 if not typing.TYPE_CHECKING:
     __all__ = bluecomm.__all__
+
+    def __dir__() -> list[str]:
+        """Return the public names only, for shells that complete names."""
+        return __all__

@@ -113,3 +113,8 @@ __all__ = [
     "topology_digest",
     "uniform_adjacency_matrix",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names only, for shells that complete names."""
+    return __all__

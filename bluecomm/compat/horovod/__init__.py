@@ -150,3 +150,8 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names only, for shells that complete names."""
+    return __all__

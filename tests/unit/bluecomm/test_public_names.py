@@ -75,6 +75,11 @@ def test_all_lists_every_public_name():
     assert bf.__all__ == sorted(set(bf.__all__))
 
 
+@pytest.mark.parametrize("module", [bf, bluecomm.torch, bf.topology, hvd])
+def test_shells_show_the_public_names_only(module):
+    assert dir(module) == sorted(module.__all__)
+
+
 def test_bluefogs_names_exist():
     assert set(BLUEFOG.split()) <= set(bf.__all__)
 
