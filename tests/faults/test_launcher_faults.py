@@ -136,7 +136,7 @@ def test_nothing_outlives_a_killed(victim, tmp_path):
         if victim != "driver":
             assert "lost with its agent" in job.err
             assert job.process.returncode == 1
-        assert list(tmp_path.glob("bfrun-*")) == []
+        assert job.folders_left() == []
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_a_stopped_guard_does_not_outlive_the_job(victim, tmp_path):
         os.kill(agent if victim == "agent" else job.pids("^bash")[0], signal.SIGKILL)
         job.wait()
         assert job.left() == {}
-        assert list(tmp_path.glob("bfrun-*")) == []
+        assert job.folders_left() == []
 
 
 def test_the_next_start_removes_the_folder_of_a_killed_agent(tmp_path):

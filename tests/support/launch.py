@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -48,12 +50,14 @@ class Launched:
     ) -> None:
         self.mark = uuid.uuid4().hex
         self._out, self._err = folder / "stdout", folder / "stderr"
+        # bfrun makes its folder for sockets elsewhere if this path is long.
+        self._temporary = Path(tempfile.mkdtemp(prefix="job-", dir="/tmp"))
         module = "tests.support.patient_bfrun" if patient else "bfrun"
         environment = {
             **os.environ,
             MARK: self.mark,
             "PYTHONPATH": str(ROOT),
-            "TMPDIR": str(folder),
+            "TMPDIR": str(self._temporary),
             "PYTHONUNBUFFERED": "1",
             **(environ or {}),
         }
@@ -105,6 +109,11 @@ class Launched:
         found.pop(self.process.pid, None)
         return found
 
+    def folders_left(self) -> list[str]:
+        """Return the folders for sockets that the job has made and not removed."""
+        names = [path.name for path in self._temporary.iterdir()]
+        return [name for name in names if name.startswith(("bfrun-", "bluecomm-"))]
+
     def wait_until_empty(self) -> float:
         """Wait until no process of the job is left; return the seconds it took."""
         return self._until(lambda: not self.left(), "processes left")
@@ -136,6 +145,7 @@ class Launched:
         for pid in self.left():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self._temporary)
 
 
 @contextlib.contextmanager
@@ -171,7 +181,7 @@ def run_bfrun(folder: Path, *arguments: str) -> Launched:
     with launched(folder, *arguments) as job:
         job.wait()
         assert job.left() == {}
-        assert list(folder.glob("bfrun-*")) == []
+        assert job.folders_left() == []
         return job
 
 
