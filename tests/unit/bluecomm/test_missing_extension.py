@@ -19,6 +19,7 @@ def source_tree(tmp_path_factory):
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     for package in (PACKAGE, PACKAGE.parent / "bfrun"):
         shutil.copytree(package, folder / package.name, ignore=ignored)
+    shutil.copy(PACKAGE.parent / "bluecomm_autoload.py", folder)
     return folder
 
 
