@@ -114,14 +114,16 @@ units_of = $(addprefix batches/,$(call folders_of,$(1))) \
 objects_of = $(patsubst %,build/$(1)/obj/%.o,$(call units_of,$(2)))
 
 # Written again only if the list of files has changed. A program of its own is in no
-# batch, and neither are files that need Python.
+# batch, and neither are files that need Python. Several makes may run at once, so each
+# writes to a file of its own first.
 .PHONY: always
 always:
 build/batches/%.cpp: always
 	@mkdir -p $(@D)
-	@printf '#include "%s"\n' $(patsubst native/%,%,$(filter-out %_bench.cpp %_py.cpp, \
-	    $(sort $(wildcard native/$*/*.cpp)))) > $@.new
-	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+	@new=$@.$$$$; \
+	printf '#include "%s"\n' $(patsubst native/%,%,$(filter-out %_bench.cpp %_py.cpp, \
+	    $(sort $(wildcard native/$*/*.cpp)))) > $$new && \
+	if cmp -s $$new $@; then rm $$new; else mv $$new $@; fi
 
 # The plugin for NCCL, a library of its own beside the tests.
 PLUGIN := libnccl-net-bluecomm.so
