@@ -108,7 +108,11 @@ RequestId Engine::run(Call call) {
 
 void Engine::refuse(const Call& call, const std::string& reason,
                     Dispatcher::Informed whom) {
-  progress_.run([&] { dispatcher_.refuse(call, reason, whom); });
+  progress_.submit([&] {
+    dispatcher_.refuse(call, reason, whom);
+    begin(Caller::kGoesOn);
+    return true;
+  });
 }
 
 std::uint32_t Engine::calls_like(const Call& call) {

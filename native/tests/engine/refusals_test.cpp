@@ -79,7 +79,7 @@ TEST(refusals, a_rank_that_had_finished_raises_it_in_its_next_call) {
           .text,
       "");
   refuse(world.engine(1), Kind::kNeighborAllreduce, "x");
-  await([&] { return root.stats().peers[1].channel.messages_received == 1; });
+  await([&] { return root.stats().peers[0].channel.messages_received == 1; });
   root.with_windows([](WindowService&) { return true; });  // polls
   world.run([&](int rank, Engine& engine) {
     std::vector<float> agreed(4, 1.0F);
