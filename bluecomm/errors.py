@@ -13,7 +13,8 @@
       ShutdownError          also RuntimeError      do not communicate after shutdown
       SuspendedError         also RuntimeError      call resume() first
 
-A call that is wrong on this rank alone raises plain ``ValueError`` or ``TypeError``.
+A call that is wrong on this rank alone raises plain ``ValueError`` or ``TypeError``
+here, and ``MismatchError`` on the other ranks.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class NotInitializedError(BluecommError, ValueError):
 
 
 class MismatchError(BluecommError, RuntimeError, ValueError):
-    """The ranks called one operation with different arguments."""
+    """The ranks called one operation with different arguments, or one refused it."""
 
 
 class HorovodInternalError(BluecommError, RuntimeError):

@@ -26,6 +26,11 @@ Facts = Mapping[str, str]
 _SHOWN = 3
 
 
+# Kind of the first operation of ``check_agreement``, and what follows the given name in
+# its name.
+FIRST_OPERATION = ("allgather", ".agreement")
+
+
 def check_agreement(
     comm: Communicator,
     operation: str,
@@ -55,7 +60,7 @@ def check_agreement(
         compared = [f"{key}: {value}" for key, value in facts.items()]
     digest = hashlib.blake2b("\n".join(compared).encode(), digest_size=8).digest()
     tensor = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-    digests = allgather_by_rank(comm, tensor, f"{name}.agreement")
+    digests = allgather_by_rank(comm, tensor, name + FIRST_OPERATION[1])
     if all(torch.equal(other, digests[0]) for other in digests):
         return
     of_members: list[tuple[Facts, list[str]]] = allgather_object(

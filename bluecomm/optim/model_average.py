@@ -12,12 +12,15 @@ from torch import nn
 
 from bluecomm.ops.allreduce import allreduce, allreduce_nonblocking
 from bluecomm.ops.reduce_op import Average
+from bluecomm.ops.refusal import refusing
 from bluecomm.optim import ownership
-from bluecomm.optim.agreement import check_agreement, kind_of
+from bluecomm.optim.agreement import FIRST_OPERATION, check_agreement, kind_of
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
 
 __all__ = ["average_model", "averaged", "averaged_state_dict", "consensus_distance"]
+
+_NAME = "average_model"  # of the operations of all functions here
 
 
 def average_model(
@@ -41,7 +44,7 @@ def average_model(
         MismatchError: The ranks' models differ.
         BluecommError: The communication failed.
     """
-    _settle("average_model", model, for_writing=True)
+    _settle("average_model", model, process_set, for_writing=True)
     means = _means(model, average_buffers, process_set)
     _overwrite(model, means)
 
@@ -71,7 +74,7 @@ def averaged(
     Yields:
         The model.
     """
-    _settle("averaged", model, for_writing=True)
+    _settle("averaged", model, process_set, for_writing=True)
     means = _means(model, average_buffers, process_set)
     tensors = dict(_tensors(model, average_buffers))
     own = {name: tensors[name].detach().clone() for name in means}
@@ -102,7 +105,7 @@ def averaged_state_dict(
     Returns:
         New dict of new tensors. Buffers that are not averaged have this rank's values.
     """
-    _settle("averaged_state_dict", model, for_writing=False)
+    _settle("averaged_state_dict", model, process_set, for_writing=False)
     state: dict[str, Any] = {
         name: value.detach().clone() if isinstance(value, torch.Tensor) else value
         for name, value in model.state_dict().items()
@@ -142,7 +145,7 @@ def consensus_distance(
         MismatchError: The ranks' models differ.
         BluecommError: The communication failed.
     """
-    _settle("consensus_distance", model, for_writing=False)
+    _settle("consensus_distance", model, process_set, for_writing=False)
     means = _means(model, False, process_set)
     square = sum(
         float((parameter.detach().double() - means[name].double()).square().sum())
@@ -158,12 +161,21 @@ def consensus_distance(
     return math.sqrt(float(mean_square))
 
 
-def _settle(operation: str, model: nn.Module, *, for_writing: bool) -> None:
+def _settle(
+    operation: str,
+    model: nn.Module,
+    process_set: Communicator | None,
+    *,
+    for_writing: bool,
+) -> None:
     """Finish the rounds of a model's optimizers before the model is averaged."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"{operation}: model must be a torch.nn.Module, got {type(model).__name__}"
-        )
+    comm = current_communicator(process_set)
+    with refusing(comm, _NAME, None, FIRST_OPERATION):
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"{operation}: model must be a torch.nn.Module, got "
+                f"{type(model).__name__}"
+            )
     ownership.settle(model.parameters(), for_writing=for_writing)
 
 
@@ -184,11 +196,11 @@ def _means(
 ) -> dict[str, torch.Tensor]:
     """Return the averages over ranks, by name."""
     comm = current_communicator(process_set)
-    prefix = comm.name_for("average_model", None)
+    prefix = comm.name_for(_NAME, None)
     tensors = list(_tensors(model, with_buffers))
     facts = {repr(name): kind_of(tensor) for name, tensor in tensors}
     remedy = "The ranks' models must have the same parameters"
-    check_agreement(comm, "average_model", facts, remedy, name=prefix)
+    check_agreement(comm, _NAME, facts, remedy, name=prefix)
     handles = [
         allreduce_nonblocking(
             tensor.detach(), op=Average, name=f"{prefix}.{name}", process_set=comm

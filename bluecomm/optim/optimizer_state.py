@@ -10,7 +10,8 @@ import torch
 
 from bluecomm.ops.broadcast import broadcast_nonblocking_
 from bluecomm.ops.objects import broadcast_object
-from bluecomm.optim.agreement import check_agreement, kind_of
+from bluecomm.ops.refusal import refusing
+from bluecomm.optim.agreement import FIRST_OPERATION, check_agreement, kind_of
 from bluecomm.optim.wrapper import COORDINATOR_KEY
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
@@ -51,12 +52,13 @@ def broadcast_optimizer_state(
             roots, differ; the text names them and the ranks.
         BluecommError: The communication failed.
     """
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            "broadcast_optimizer_state: expected a torch.optim.Optimizer, got "
-            f"{type(optimizer).__name__}"
-        )
     comm = current_communicator(process_set)
+    with refusing(comm, "broadcast_optimizer_state", None, FIRST_OPERATION):
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                "broadcast_optimizer_state: expected a torch.optim.Optimizer, got "
+                f"{type(optimizer).__name__}"
+            )
     is_root = comm.world.rank == root_rank
     name = comm.name_for("broadcast_optimizer_state", None)
     remedy = "Make the same optimizer for the same model on all ranks"

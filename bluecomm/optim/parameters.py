@@ -9,8 +9,9 @@ from torch import nn
 
 from bluecomm.ops.allreduce import allreduce_nonblocking_
 from bluecomm.ops.broadcast import broadcast_nonblocking_
+from bluecomm.ops.refusal import refusing
 from bluecomm.optim import ownership
-from bluecomm.optim.agreement import check_agreement, kind_of
+from bluecomm.optim.agreement import FIRST_OPERATION, check_agreement, kind_of
 from bluecomm.optim.hooks.model_hooks import origin_of
 from bluecomm.runtime import Communicator, current_communicator
 from bluecomm.runtime.handle import wait_all
@@ -47,7 +48,7 @@ def broadcast_parameters(
         BluecommError: The communication failed.
     """
     comm = current_communicator(process_set)
-    tensors = _writable("broadcast_parameters", params)
+    tensors = _writable(comm, "broadcast_parameters", params)
     _check_equal(comm, "broadcast_parameters", tensors, {"root_rank": str(root_rank)})
     wait_all(
         [
@@ -77,7 +78,7 @@ def allreduce_parameters(
         BluecommError: The communication failed.
     """
     comm = current_communicator(process_set)
-    tensors = _writable("allreduce_parameters", params)
+    tensors = _writable(comm, "allreduce_parameters", params)
     _check_equal(comm, "allreduce_parameters", tensors, {})
     wait_all(
         [
@@ -90,9 +91,13 @@ def allreduce_parameters(
     )
 
 
-def _writable(operation: str, params: Parameters) -> list[tuple[str, torch.Tensor]]:
+def _writable(
+    comm: Communicator, operation: str, params: Parameters
+) -> list[tuple[str, torch.Tensor]]:
     """Return names and tensors with final values, sorted by name, to overwrite."""
-    tensors = [(name, origin_of(tensor)) for name, tensor in named(operation, params)]
+    with refusing(comm, operation, None, FIRST_OPERATION):
+        given = named(operation, params)
+    tensors = [(name, origin_of(tensor)) for name, tensor in given]
     ownership.settle((tensor for _, tensor in tensors), for_writing=True)
     # Autograd must not see parameters change.
     values = [(name, tensor.detach()) for name, tensor in tensors]
