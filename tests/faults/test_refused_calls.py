@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
 import pytest
 import torch
 
@@ -9,7 +12,7 @@ import bluecomm as bf
 import bluecomm.compat.horovod as hvd
 from bluecomm.errors import MismatchError
 from bluecomm.runtime import current_communicator
-from tests.support.deadlines import DEADLINE_S
+from tests.support.deadlines import DEADLINE_S, hear, say
 from tests.support.outcome import outcome_of
 from tests.support.ranks import run_ranks
 
@@ -178,6 +181,14 @@ CASES = {
         lambda: bf.win_create(COMPLEX, "w"),
         lambda v: bf.win_create(full(v), f"w{v}") and None,
     ),
+    "parameters": (
+        lambda: bf.broadcast_parameters([("x", 1.0)]),
+        lambda v: bf.broadcast_parameters({"x": full(v)}),
+    ),
+    "model": (
+        lambda: bf.average_model([full(1.0)]),
+        lambda v: bf.average_model(torch.nn.Linear(2, 2)),
+    ),
     "horovod's group": (
         lambda: hvd.grouped_allreduce([full(1.0), COMPLEX]),
         lambda v: torch.stack(hvd.grouped_allreduce([full(v)] * 2)),
@@ -260,3 +271,193 @@ def test_nothing_is_left_of_a_call_that_all_ranks_refuse():
         assert agreed == [0.0, 1.0, 2.0, 3.0]
         assert pending == []
         assert late is None
+
+
+def _agreed(group=None):
+    """Return the sums over ranks of 1 to 4."""
+    options = {"op": bf.Sum, "process_set": group}
+    return [float(bf.allreduce(full(float(v)), **options)[0]) for v in range(1, 5)]
+
+
+def _sums(size=RANKS):
+    return [float(size * value) for value in range(1, 5)]
+
+
+def _refuse_in_the_background():
+    """The failure belongs to one handle; those before and after it succeed."""
+    handles = []
+    for number in range(6):
+        bad = bf.rank() == 1 and number == 2
+        outcome = outcome_of(
+            lambda bad=bad, number=number: bf.allreduce_nonblocking(
+                COMPLEX if bad else full(float(number)), name="x"
+            )
+        )
+        handles.append(outcome)
+    return [
+        one if one.error else outcome_of(lambda one=one: float(one.result.wait()[0]))
+        for one in handles
+    ]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_handles_before_and_after_a_refused_call(transport):
+    outcomes = run_ranks(RANKS, _refuse_in_the_background, transport=transport)
+    for rank, handles in enumerate(outcomes):
+        kind = TypeError if rank == 1 else MismatchError
+        assert isinstance(handles[2].error, kind)
+        del handles[2]
+        assert [one.result for one in handles] == [0.0, 1.0, 3.0, 4.0, 5.0]
+
+
+def _repeat_a_name_in_flight(folder):
+    tensor = full(float(bf.rank()))
+    if bf.rank() == 1:
+        first = hvd.allreduce_async(tensor, op=hvd.Sum, name="busy")
+        second = outcome_of(lambda: hvd.allreduce_async(tensor, name="busy"))
+        say(folder, "refused")
+        first = hvd.synchronize(first)
+    else:
+        hear(folder, "refused")
+        first = hvd.allreduce(tensor, op=hvd.Sum, name="busy")
+        second = outcome_of(lambda: hvd.allreduce(tensor, name="busy"))
+    return float(first[0]), second, float(hvd.allreduce(full(1.0), name="busy")[0])
+
+
+def test_a_name_in_flight_is_refused_and_the_first_call_goes_on(tmp_path):
+    outcomes = run_ranks(RANKS, _repeat_a_name_in_flight, tmp_path)
+    for rank, (first, second, third) in enumerate(outcomes):
+        assert first == 0.0 + 1.0 + 2.0
+        assert isinstance(second.error, ValueError)
+        assert "on rank 1: an operation of this name is in flight" in second.text
+        assert isinstance(second.error, MismatchError) == (rank != 1)
+        assert third == 1.0
+
+
+def _refuse_alone():
+    errors = [outcome_of(bad).error for bad, _ in CASES.values()]
+    return errors, _agreed(), current_communicator().world.engine.pending()
+
+
+def test_a_world_of_one_refuses():
+    ((errors, agreed, pending),) = run_ranks(1, _refuse_alone)
+    assert None not in errors
+    assert agreed == _sums(1)
+    assert pending == []
+
+
+def _refuse_what_nobody_can_know():
+    outcomes = []
+    if bf.rank() == 1:
+        suspended = outcome_of(bf.suspend)
+        assert suspended.error is None
+        outcomes.append(outcome_of(lambda: bf.allreduce(COMPLEX)))
+        bf.resume()
+        for call in (
+            lambda: bf.allreduce(full(1.0), process_set="all"),
+            lambda: bf.allreduce(full(1.0), name=7),
+            lambda: bf.pair_gossip(full(1.0), 1),
+            lambda: bf.pair_gossip(full(1.0), "0"),
+        ):
+            outcomes.append(outcome_of(call))
+    others = bf.ProcessSet([0, 2])
+    if bf.rank() == 1:
+        call = lambda: bf.allreduce(full(1.0), process_set=others)  # noqa: E731
+        outcomes.append(outcome_of(call))
+    else:
+        assert _agreed(others) == _sums(2)
+    return outcomes, _agreed()
+
+
+def test_calls_that_belong_to_no_other_call_are_not_counted():
+    for outcomes, agreed in run_ranks(RANKS, _refuse_what_nobody_can_know):
+        assert all(isinstance(one.error, (TypeError, ValueError)) for one in outcomes)
+        assert agreed == _sums()
+
+
+def _refuse_after_the_end():
+    before = _agreed()
+    group = bf.ProcessSet([0, 1])
+    bf.shutdown()
+    ended = outcome_of(lambda: bf.allreduce(COMPLEX, process_set=group))
+    bf.init()
+    return before, ended, _agreed()
+
+
+def test_refusing_after_shutdown_tells_nobody():
+    for before, ended, after in run_ranks(2, _refuse_after_the_end):
+        assert before == after == _sums(2)
+        assert isinstance(ended.error, TypeError)
+
+
+def _refuse_while_another_has_joined():
+    outcome = None
+    if bf.rank() == 0:
+        outcome = outcome_of(lambda: bf.allreduce(full(1.0)))
+    elif bf.rank() == 1:
+        outcome = outcome_of(lambda: bf.allreduce(COMPLEX))
+    together = None
+    if bf.rank() < 2:
+        together = float(bf.allreduce(full(1.0), op=bf.Sum)[0])
+    bf.join()
+    return outcome, together, _agreed()
+
+
+def test_a_rank_that_has_joined_is_not_harmed():
+    outcomes = run_ranks(RANKS, _refuse_while_another_has_joined)
+    kinds = (MismatchError, TypeError)
+    for (outcome, together, agreed), kind in zip(outcomes, kinds, strict=False):
+        assert isinstance(outcome.error, kind)
+        assert together == 2.0
+        assert agreed == _sums()
+    assert outcomes[2][2] == _sums()
+
+
+def _refuse_in_a_backward_pass():
+    x = torch.ones(3, requires_grad=True)
+    bad = bf.rank() == 1
+
+    def backward():
+        y = bf.allreduce(x, name="x")
+        with torch.autograd.forward_ad.dual_level():
+            gradient = torch.ones(3)
+            if bad:
+                # Operations have no forward-mode derivative.
+                gradient = torch.autograd.forward_ad.make_dual(gradient, gradient)
+            y.backward(gradient)
+
+    return outcome_of(backward), _agreed()
+
+
+def test_a_backward_pass_that_one_rank_refuses():
+    for rank, (outcome, agreed) in enumerate(run_ranks(2, _refuse_in_a_backward_pass)):
+        assert "the tensor has a tangent" in outcome.text
+        assert isinstance(outcome.error, MismatchError) == (rank != 1)
+        assert agreed == _sums(2)
+
+
+def _refuse_in_a_caught_signal():
+    """A call that a signal interrupts has started, so it is not refused."""
+
+    def interrupt(signum, frame):
+        raise RuntimeError("interrupted")
+
+    if bf.rank() == 0:
+        before = signal.signal(signal.SIGUSR1, interrupt)
+        me = threading.main_thread().ident
+        timer = threading.Timer(0.3, signal.pthread_kill, (me, signal.SIGUSR1))
+        timer.start()
+        outcome = outcome_of(lambda: bf.allreduce(full(1.0)))
+        signal.signal(signal.SIGUSR1, before)
+        bf.barrier()
+    else:
+        bf.barrier()
+        outcome = outcome_of(lambda: bf.allreduce(full(1.0)))
+    return outcome, _agreed()
+
+
+def test_an_interrupted_call_is_not_refused():
+    (first, mine), (second, theirs) = run_ranks(2, _refuse_in_a_caught_signal)
+    assert first.text == "interrupted"
+    assert second.error is None
+    assert mine == theirs == _sums(2)
