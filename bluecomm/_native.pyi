@@ -88,7 +88,8 @@ class _Call(Protocol):
     dtype: str
     shape: Sequence[int]
     source: tuple[int, int]  # address and bytes
-    destination: tuple[int, int]  # (0, 0) if the engine allocates the result
+    # (0, 0) if the engine allocates the result; a list: see Call::outputs
+    destination: tuple[int, int] | list[tuple[int, int]]
     parameters: Parameters | None
     limit_s: float
     group_id: int

@@ -7,6 +7,7 @@ import torch
 from bluecomm.ops.alltoall import alltoall_nonblocking
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import BLOCKING, Form, blocking, nonblocking
+from bluecomm.ops.outputs import Out
 from bluecomm.ops.start import start, start_gather
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
@@ -21,6 +22,7 @@ def _allgather(
     name: str | None = None,
     process_set: Communicator | None = None,
     *,
+    out: Out | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
     """Return all ranks' tensors stacked along dimension 0, in order of rank.
@@ -34,16 +36,23 @@ def _allgather(
         name: Name by which the ranks' calls are matched. Calls without a name are
             matched by their order.
         process_set: Ranks that take part. Default: all.
+        out: Contiguous tensor for the result, or a list with a tensor for the rows of
+            each rank. ``tensor`` may be this rank's rows of it, and shares no other
+            memory with it. Each rank may give it or not.
         timeout_s: Seconds after which the operation fails. Default: the configured
             deadline.
 
     Returns:
-        New tensor; its first dimension is the sum of the ranks' first dimensions.
+        New tensor; its first dimension is the sum of the ranks' first dimensions. If
+        ``out`` is given, ``out`` itself.
 
     Raises:
-        TypeError: ``tensor`` is not a tensor, or its type is not supported.
-        ValueError: ``tensor`` is a scalar.
-        MismatchError: The ranks called the operation with different arguments.
+        TypeError: ``tensor`` or ``out`` is not a tensor, or its type is not supported.
+        ValueError: ``tensor`` is a scalar; or ``out`` has another type, another shape
+            of its rows, or memory that cannot be written to, or ``tensor`` requires
+            grad as well.
+        MismatchError: The ranks called the operation with different arguments, or
+            ``out`` has not the number of rows that the ranks sent.
         PeerLostError: A rank is lost.
         CommunicationTimeout: Some ranks did not take part in time; the text names
             them.
@@ -57,6 +66,7 @@ def _allgather(
         name=name,
         timeout_s=timeout_s,
         adjoint=SUMMED_ROWS,
+        out=out,
     )
     return MappedHandle(gathered, lambda result: result[0])
 

@@ -10,6 +10,7 @@ import torch
 from bfrun.wording import count
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.outputs import Out
 from bluecomm.ops.start import start_gather
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
@@ -28,6 +29,7 @@ def _alltoall(
     name: str | None = None,
     process_set: Communicator | None = None,
     *,
+    out: Out | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor | Received]:
     """Send rows of ``tensor`` to each rank and return the rows from all ranks.
@@ -42,19 +44,26 @@ def _alltoall(
         name: Name by which the ranks' calls are matched. Calls without a name are
             matched by their order.
         process_set: Ranks that take part. Default: all.
+        out: Contiguous tensor for the result, or a list with a tensor for the rows from
+            each rank, whose numbers are then checked. It shares no memory with
+            ``tensor``. Each rank may give it or not.
         timeout_s: Seconds after which the operation fails. Default: the configured
             deadline.
 
     Returns:
         New tensor of the rows that this rank received, in order of the senders. If
         ``splits`` is given, also an int32 tensor of the number of rows from each rank.
+        If ``out`` is given, only ``out`` itself.
 
     Raises:
-        TypeError: ``tensor`` is not a tensor, or its type is not supported.
-        ValueError: ``splits`` are not integers, are not one per rank, or do not add up
-            to the number of rows; or they are not given, and the rows cannot be divided
-            evenly among the ranks.
-        MismatchError: The ranks called the operation with different arguments.
+        TypeError: ``tensor`` or ``out`` is not a tensor, or its type is not supported.
+        ValueError: ``out`` has another type, another shape of its rows, or memory that
+            cannot be written to, or ``tensor`` requires grad as well; or ``splits``
+            are not integers, are not one per rank, or do not add up to the number of
+            rows; or they are not given, and the rows cannot be divided evenly among
+            the ranks.
+        MismatchError: The ranks called the operation with different arguments, or
+            ``out`` has not the number of rows that the ranks sent.
         PeerLostError: A rank is lost.
         CommunicationTimeout: Some ranks did not take part in time; the text names
             them.
@@ -70,8 +79,9 @@ def _alltoall(
         timeout_s=timeout_s,
         parameters=parameters(splits=rows),
         adjoint=_RETURNED,
+        out=out,
     )
-    if splits is None:
+    if splits is None or out is not None:
         return MappedHandle(gathered, lambda result: result[0])
     return MappedHandle(
         gathered, lambda result: (result[0], torch.tensor(result[1], dtype=torch.int32))

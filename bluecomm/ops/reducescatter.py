@@ -6,6 +6,7 @@ import torch
 
 from bluecomm.ops.allgather import STACKED_ROWS, share_of
 from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.outputs import check_out, written
 from bluecomm.ops.reduce_op import (
     ReduceOp,
     check_factors,
@@ -14,6 +15,7 @@ from bluecomm.ops.reduce_op import (
 )
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator
+from bluecomm.runtime.handle import MappedHandle
 
 __all__ = ["reducescatter", "reducescatter_nonblocking"]
 
@@ -28,6 +30,7 @@ def _reducescatter(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    out: torch.Tensor | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
     """Return this rank's rows of the reduction of ``tensor`` over all ranks.
@@ -48,17 +51,21 @@ def _reducescatter(
         process_set: Ranks that take part. Default: all.
         prescale_factor: Factor before the reduction, for floating-point types.
         postscale_factor: Factor after the reduction, for floating-point types.
+        out: Contiguous tensor for the result. It is this rank's rows of ``tensor``, or
+            shares no memory with it.
         timeout_s: Seconds after which the operation fails. Default: the configured
             deadline.
 
     Returns:
-        New tensor with the type and the trailing dimensions of ``tensor``.
+        New tensor with the type and the trailing dimensions of ``tensor``; if ``out``
+        is given, ``out`` itself.
 
     Raises:
-        TypeError: ``tensor`` is not a tensor, or its type is not supported.
-        ValueError: ``tensor`` is a scalar, an average or a factor is requested for a
-            type that is not a floating-point type, or ``tensor`` requires grad and
-            ``op`` has no gradient.
+        TypeError: ``tensor`` or ``out`` is not a tensor, or its type is not supported.
+        ValueError: ``out`` has another type or shape, or memory that cannot be written
+            to, or ``tensor`` requires grad as well; ``tensor`` is a scalar, an average
+            or a factor is requested for a type that is not a floating-point type, or
+            ``tensor`` requires grad and ``op`` has no gradient.
         MismatchError: The ranks called the operation with different arguments.
         PeerLostError: A rank is lost.
         CommunicationTimeout: Some ranks did not take part in time; the text names
@@ -77,19 +84,23 @@ def _reducescatter(
         dtype, rows = tensor.dtype, share_of(tensor.shape[0], comm.size, comm.rank)
     reduction = choose(kind, None, op, dtype)
     check_factors(kind, dtype, prescale_factor, postscale_factor)
-    return start(
+    if out is not None and isinstance(tensor, torch.Tensor):
+        check_out(kind, tensor, out, tensor.shape[1:], rows)
+    handle = start(
         comm,
         kind,
         tensor,
         form,
         name=name,
         timeout_s=timeout_s,
+        output=out,
         rows=rows,
         parameters=reduction_parameters(
             reduction, float(prescale_factor), float(postscale_factor)
         ),
         adjoint=STACKED_ROWS if reduction in ("sum", "average") else None,
     )
+    return handle if out is None else MappedHandle(handle, written)
 
 
 reducescatter = blocking(_reducescatter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.graph import increment_version
@@ -12,6 +12,7 @@ from bluecomm.ops.autograd.adjoint import Adjoint
 from bluecomm.ops.autograd.in_place import refuse_leaf, written_to
 from bluecomm.ops.autograd.nodes import is_tracked, start_tracked
 from bluecomm.ops.forms import NONBLOCKING, Form
+from bluecomm.ops.outputs import Out, stacked_spans, written
 from bluecomm.ops.refusal import refuse_start
 from bluecomm.ops.tensor import as_input, new_output, span
 from bluecomm.runtime import Communicator, Handle
@@ -94,15 +95,17 @@ def start_gather(
     timeout_s: float | None,
     parameters: Parameters | None = None,
     adjoint: Adjoint | None = None,
+    out: Out | None = None,
 ) -> Handle[tuple[torch.Tensor, list[int]]]:
     """Start an operation that stacks tensors of unknown lengths along dimension 0.
 
     The result is the stacked tensor and the rows that came from each source. The
-    stacked tensor requires grad if ``tensor`` does.
+    stacked tensor requires grad if ``tensor`` does. If the caller gives memory for the
+    rows, the result is ``out`` and no numbers of rows.
 
     Raises:
         ValueError: ``tensor`` has no dimension 0; or it requires grad, and there is no
-            ``adjoint``.
+            ``adjoint``; or ``out`` does not suit it.
     """
 
     def finish(number: int) -> tuple[torch.Tensor, list[int]]:
@@ -114,6 +117,9 @@ def start_gather(
         flat = torch.frombuffer(block, dtype=source.dtype, count=count)
         return flat.view(shape), rows
 
+    def finish_given(_: int) -> tuple[Any, list[int]]:
+        return written(out), []
+
     call: Call[tuple[torch.Tensor, list[int]]] | None = None
     try:
         if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
@@ -122,8 +128,15 @@ def start_gather(
                 "use tensor.reshape(1)"
             )
         source, dtype = as_input(tensor, kind)
+        given = None if out is None else stacked_spans(kind, tensor, out, comm.size)
         call = Call(
-            kind, dtype, source.shape, span(source), NO_MEMORY, (source,), finish
+            kind,
+            dtype,
+            source.shape,
+            span(source),
+            given or NO_MEMORY,
+            (source, out),
+            finish if out is None else finish_given,
         )
         call.name = name
         call.timeout_s = timeout_s

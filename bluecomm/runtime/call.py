@@ -30,7 +30,8 @@ class Call(Generic[Result]):
         dtype: The engine's name of the element type.
         shape: Shape of the input.
         source: Memory of the input.
-        destination: Memory of the result; ``NO_MEMORY`` if the engine allocates it.
+        destination: Memory of the result, or a list with the memory of its parts;
+            ``NO_MEMORY`` if the engine allocates it.
         keep: Objects that must live until the operation has finished.
         finish: Makes the result from the engine's number of the operation.
 
@@ -69,7 +70,7 @@ class Call(Generic[Result]):
         dtype: str,
         shape: Sequence[int],
         source: Span,
-        destination: Span,
+        destination: Span | list[Span],
         keep: tuple[object, ...],
         finish: Callable[[int], Result],
     ) -> None:

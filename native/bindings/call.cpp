@@ -76,6 +76,18 @@ std::span<std::byte> read_span(const py::object& span) {
   return memory_at(address, nbytes);
 }
 
+// A destination is one span, or a list of the spans that an operation divides its
+// result among.
+void read_destination(const py::object& destination, Call& call) {
+  if (!py::isinstance<py::list>(destination)) {
+    call.output = read_span(destination);
+    return;
+  }
+  for (const py::handle span : destination) {
+    call.outputs.push_back(read_span(py::reinterpret_borrow<py::object>(span)));
+  }
+}
+
 }  // namespace
 
 ParsedCall parse_call(py::handle call) {
@@ -90,7 +102,7 @@ ParsedCall parse_call(py::handle call) {
   result.dtype = parse_dtype(dtype.cast<std::string_view>());
   result.shape = attributes.shape.of(call).cast<std::vector<std::int64_t>>();
   result.input = read_span(attributes.source.of(call));
-  result.output = read_span(attributes.destination.of(call));
+  read_destination(attributes.destination.of(call), result);
   const py::object given = attributes.parameters.of(call);
   if (!given.is_none()) {
     const auto& parameters = given.cast<const Parameters&>();

@@ -43,7 +43,12 @@ struct Call {
   // does not overlap it. Empty for allgather, alltoall and neighbor_allgather, where
   // only the other ranks know the length.
   std::span<std::byte> output;
-  // Allocates the result of those three operations. Called once, from Phase::bind, with
+  // Memory that the caller gives for the result of those three operations: one span for
+  // all rows, or one for the rows of each source, in the order in which they are
+  // stacked. If it has another length, the operation fails. The spans do not overlap
+  // one another, nor the input, except that allgather's input may be its own rows.
+  std::vector<std::span<std::byte>> outputs;
+  // Allocates the result if `outputs` is empty. Called once, from Phase::bind, with
   // the number of rows from each member (neighbor_allgather: from each of `sources`) in
   // the order in which they are stacked. Returns exactly `nbytes` bytes that live as
   // long as the operation, or throws.

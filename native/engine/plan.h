@@ -27,7 +27,8 @@
 //   lingers.
 // - A gather may overwrite memory that the same phase or a lingering send of an earlier
 //   phase sends only if `overwrites_sent` is set. A chunk that is still being read is
-//   then combined into scratch memory and written back after its release.
+//   then combined into scratch memory and written back after its release. A gather
+//   whose only source is its own `dst` overwrites nothing.
 // - A gather may have a Source without a peer: this rank's own memory. That memory is
 //   exactly the gather's `dst`, or does not overlap any `dst` of the phase.
 // - The `dst` of a phase do not overlap one another.
@@ -91,7 +92,8 @@ struct Phase {
   std::vector<Gather> gathers;
   // For results whose size only the senders know. Called exactly once, when all headers
   // of the phase have arrived (immediately if none is awaited) and before any payload
-  // is accepted. Allocates memory with Call::allocate and sets the gathers' `dst`.
+  // is accepted. Sets the gathers' `dst` to Call::outputs, or to memory that it
+  // allocates with Call::allocate.
   // Throws std::invalid_argument for an invalid announcement. If `bind` is empty, the
   // announced lengths must equal those of `dst`.
   std::function<void(std::span<const Arrival> arrivals, std::vector<Gather>& gathers)>

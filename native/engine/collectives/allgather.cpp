@@ -8,9 +8,9 @@ namespace bluecomm {
 // One phase: each member sends its rows to all others, which learn the numbers of rows
 // from the headers.
 Plan plan_allgather(const Call& call, const Tuning&) {
-  check_stackable(call);
-  check_input(call);
   const Group& group = *call.group;
+  check_stackable(call, group.ranks.size());
+  check_input(call);
   const std::int64_t rows = call.shape.front();
 
   Plan plan;
@@ -33,7 +33,7 @@ Plan plan_allgather(const Call& call, const Tuning&) {
 // of `sources`.
 Plan plan_neighbor_allgather(const Call& call, const Tuning&) {
   const Group& group = *call.group;
-  check_stackable(call);
+  check_stackable(call, call.sources.size());
   check_input(call);
   check_neighbors(call, call.sources, "source", "member", group.size(), group.me);
   check_neighbors(call, call.destinations, "destination", "member", group.size(),

@@ -45,9 +45,9 @@ std::vector<std::int64_t> splits_of(const Call& call) {
 
 // One phase: member j receives the j-th block of rows from each member.
 Plan plan_alltoall(const Call& call, const Tuning&) {
-  check_stackable(call);
-  check_input(call);
   const Group& group = *call.group;
+  check_stackable(call, group.ranks.size());
+  check_input(call);
   const std::vector<std::int64_t> splits = splits_of(call);
   const std::size_t row = row_nbytes(call);
 

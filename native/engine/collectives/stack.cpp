@@ -19,6 +19,47 @@ void check_arrival(const Call& call, const Arrival& arrival, std::size_t row_nby
                    std::to_string(arrival.nbytes) + " bytes");
 }
 
+[[noreturn]] void refuse_output(const Call& call, std::size_t expected, std::size_t got,
+                                const std::string& of) {
+  refuse(call, "expected an output of " + std::to_string(expected) +
+                   " bytes for the rows of " + of + ", got " + std::to_string(got) +
+                   " bytes");
+}
+
+// Sets the destinations of the gathers to the memory that the caller has given.
+void use_outputs(const Call& call, std::span<const std::size_t> lengths,
+                 std::size_t total, std::vector<Gather>& gathers) {
+  std::span<std::byte> rest = call.outputs.front();
+  const bool is_whole = call.outputs.size() == 1;
+  if (is_whole && rest.size() != total) {
+    refuse_output(call, total, rest.size(), "all ranks");
+  }
+  for (std::size_t i = 0; i < gathers.size(); ++i) {
+    Gather& gather = gathers[i];
+    const Source& source = gather.sources.front();
+    if (is_whole) {
+      gather.dst = rest.first(lengths[i]);
+      rest = rest.subspan(lengths[i]);
+    } else {
+      gather.dst = call.outputs[i];
+      if (gather.dst.size() != lengths[i]) {
+        refuse_output(
+            call, lengths[i], gather.dst.size(),
+            source.peer == kSelf ? "this rank" : "rank " + std::to_string(source.peer));
+      }
+    }
+    const bool is_own = source.peer == kSelf && source.own.data() == gather.dst.data();
+    if (!is_own && shares_memory(gather.dst, call.input)) {
+      refuse(call,
+             "expected an output that does not overlap the input, got one that shares "
+             "its memory" +
+                 std::string(call.kind == Kind::kAllgather
+                                 ? " elsewhere than in this rank's own rows"
+                                 : ""));
+    }
+  }
+}
+
 }  // namespace
 
 void bind_stacked(Phase& phase, const Call& call, std::int64_t own_rows) {
@@ -40,6 +81,10 @@ void bind_stacked(Phase& phase, const Call& call, std::int64_t own_rows) {
         lengths.push_back(arrival.nbytes);
       }
       total += lengths.back();
+    }
+    if (!call.outputs.empty()) {
+      use_outputs(call, lengths, total, gathers);
+      return;
     }
     std::span<std::byte> rest = call.allocate(total, rows);
     for (std::size_t i = 0; i < gathers.size(); ++i) {

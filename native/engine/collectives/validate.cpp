@@ -2,6 +2,7 @@
 // operation. Their texts reach the user as ValueError.
 #include "engine/collectives/validate.h"
 
+#include <algorithm>
 #include <functional>
 #include <stdexcept>
 #include <string_view>
@@ -31,12 +32,6 @@ std::size_t nbytes_from(const Call& call, std::size_t first) {
     }
   }
   return nbytes;
-}
-
-bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
-  const std::less<const std::byte*> before;
-  return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) &&
-         before(b.data(), a.data() + a.size());
 }
 
 void check_length(const Call& call, const char* what, std::size_t got,
@@ -82,14 +77,20 @@ void check_output(const Call& call, std::span<const std::byte> own) {
     refuse(call, "the output must have " + std::to_string(own.size()) + " bytes, got " +
                      std::to_string(call.output.size()));
   }
-  if (call.output.data() != own.data() && overlap(call.input, call.output)) {
+  if (call.output.data() != own.data() && shares_memory(call.input, call.output)) {
     refuse(call,
            "the output must be the input itself or must not overlap it, got memory "
            "that overlaps it in part");
   }
 }
 
-void check_stackable(const Call& call) {
+bool shares_memory(std::span<const std::byte> a, std::span<const std::byte> b) {
+  const std::less<const std::byte*> before;
+  return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) &&
+         before(b.data(), a.data() + a.size());
+}
+
+void check_stackable(const Call& call, std::size_t sources) {
   if (call.shape.empty()) {
     refuse(call,
            "expected a tensor with at least one dimension, got one with none; "
@@ -101,6 +102,23 @@ void check_stackable(const Call& call) {
     refuse(call,
            "expected no output, because its length is not known in advance, got " +
                std::to_string(call.output.size()) + " bytes");
+  }
+  if (call.outputs.size() > 1 && call.outputs.size() != sources) {
+    refuse(call, "expected memory for all rows, or for the rows of each of " +
+                     std::to_string(sources) + " ranks, got " +
+                     std::to_string(call.outputs.size()) + " outputs");
+  }
+  std::vector<std::span<std::byte>> outputs = call.outputs;
+  std::sort(outputs.begin(), outputs.end(), [](const auto& a, const auto& b) {
+    return std::less<const std::byte*>()(a.data(), b.data());
+  });
+  std::span<std::byte> before;
+  for (const std::span<std::byte> output : outputs) {
+    if (output.empty()) continue;
+    if (shares_memory(before, output)) {
+      refuse(call, "expected outputs that do not overlap, got two that share memory");
+    }
+    before = output;
   }
 }
 

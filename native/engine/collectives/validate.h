@@ -24,9 +24,11 @@ void check_input(const Call& call);
 // memory or does not overlap the input.
 void check_output(const Call& call, std::span<const std::byte> own);
 
-// The input has rows to stack (at least one dimension), and the result can be
-// allocated.
-void check_stackable(const Call& call);
+// The input has rows to stack (at least one dimension), and there is memory for those
+// of `sources` sources: given by the caller, or to be allocated.
+void check_stackable(const Call& call, std::size_t sources);
+
+bool shares_memory(std::span<const std::byte> a, std::span<const std::byte> b);
 
 // The operator and the scales suit the dtype.
 void check_reduction(const Call& call);

@@ -1,8 +1,10 @@
 // Tests of operations whose results are stacked rows; only the senders know how many
 // rows.
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <stdexcept>
+#include <string>
 
 #include "tests/check.h"
 #include "tests/collectives/simulator.h"
@@ -150,6 +152,80 @@ TEST(alltoall, without_splits_shares_equally) {
   world.run(1);
   CHECK(world[0].rows == (std::vector<std::int64_t>{2, 1, 0}));
   CHECK(world[2].result == (Bytes{inputs[0][4], inputs[0][5], inputs[1][2]}));
+}
+
+// The caller's memory for the rows of all members, and how it passes them.
+enum class Given { kWhole, kInPlace, kPieces };
+
+TEST(allgather, fills_the_memory_of_the_caller) {
+  for (const Given given : {Given::kWhole, Given::kInPlace, Given::kPieces}) {
+    for (const int n : {1, 2, 5}) {
+      std::mt19937 random(7);
+      const std::vector<std::int64_t> rows = random_rows(n, random);
+      const std::size_t total = 12 * static_cast<std::size_t>(std::accumulate(
+                                         rows.begin(), rows.end(), std::int64_t{0}));
+      SimulatedWorld world(one_machine(n));
+      Bytes expected;
+      std::size_t offset = 0;
+      for (int i = 0; i < n; ++i) {
+        world.set_tensor(i, DType::kInt32, {rows[i], 3}, total);
+        Call& call = world[i].call;
+        call.kind = Kind::kAllgather;
+        call.output = {};
+        fill_random(world[i].input, DType::kInt32, ReduceOp::kSum, random);
+        const Bytes& input = world[i].input;
+        expected.insert(expected.end(), input.begin(), input.end());
+        std::span<std::byte> rest(world[i].output);
+        if (given == Given::kInPlace) {
+          const std::span<std::byte> own = rest.subspan(offset, input.size());
+          std::copy(input.begin(), input.end(), own.begin());
+          call.input = own;
+        }
+        offset += input.size();
+        if (given != Given::kPieces) call.outputs = {rest};
+        for (int j = 0; given == Given::kPieces && j < n; ++j) {
+          call.outputs.push_back(rest.first(12 * static_cast<std::size_t>(rows[j])));
+          rest = rest.subspan(call.outputs.back().size());
+        }
+      }
+      world.plan();
+      world.run(3);
+      for (int i = 0; i < n; ++i) {
+        CHECK(world[i].result == expected);
+        CHECK(world[i].rows.empty());  // nothing was allocated
+      }
+    }
+  }
+}
+
+TEST(gather, refuses_memory_that_does_not_fit) {
+  for (const Kind kind : {Kind::kAllgather, Kind::kAlltoall}) {
+    std::vector<std::byte> memory(100);
+    const std::span<std::byte> all(memory);
+    const auto bind = [&](std::vector<std::span<std::byte>> outputs) {
+      SimulatedWorld world(one_machine(2));
+      set_rows(world, kind, DType::kFloat32, {2, 2}, 3, 1);
+      Call& call = world[0].call;
+      call.splits = {};
+      call.input = all.first(24);
+      call.outputs = std::move(outputs);
+      world.plan();
+      Phase& phase = world[0].plan.phases[0];
+      const std::vector<Arrival> arrivals{{103, 0, 24, 2}};
+      phase.bind(arrivals, phase.gathers);
+    };
+    const std::size_t own = kind == Kind::kAllgather ? 24 : 12;
+    CHECK_THROWS(bind({all.last(40)}), std::invalid_argument,
+                 "expected an output of " + std::to_string(own + 24) +
+                     " bytes for the rows of all ranks, got 40 bytes");
+    CHECK_THROWS(bind({all.last(own), all.subspan(24, 25)}), std::invalid_argument,
+                 "an output of 24 bytes for the rows of rank 103, got 25 bytes");
+    CHECK_THROWS(bind({all.last(own + 1), all.subspan(24, 24)}), std::invalid_argument,
+                 "bytes for the rows of this rank, got");
+    CHECK_THROWS(bind({all.subspan(12, own + 24)}), std::invalid_argument,
+                 "does not overlap the input");
+    bind({all.last(own), all.subspan(24, 24)});
+  }
 }
 
 // Only a defect or an attacker sends an invalid announcement.

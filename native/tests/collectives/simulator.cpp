@@ -171,7 +171,10 @@ class PlanRunner {
         broken("a destination leaves the caller's memory");
       }
       for (const auto& [number, send] : unreleased_) {
-        if (overlap(gather.dst, send->bytes) && !gather.overwrites_sent) {
+        const Source& first = gather.sources.front();
+        const bool writes = gather.sources.size() > 1 || first.peer != kSelf ||
+                            first.own.data() != gather.dst.data();
+        if (overlap(gather.dst, send->bytes) && writes && !gather.overwrites_sent) {
           broken("a destination overlaps a send of phase " + std::to_string(number));
         }
       }
@@ -333,6 +336,9 @@ void finish(MemberCall& member) {
   member.result = !member.call.output.empty() ? std::vector(member.call.output.begin(),
                                                             member.call.output.end())
                                               : member.allocated;
+  for (const std::span<std::byte> output : member.call.outputs) {
+    member.result.insert(member.result.end(), output.begin(), output.end());
+  }
   for (auto* memory : {&member.input, &member.output, &member.allocated}) {
     std::fill(memory->begin(), memory->end(), kPoison);
   }

@@ -111,6 +111,14 @@ TEST(validate, needs_rows_and_an_allocator) {
         kind, [&](Call& r) { r.output = memory; },
         "expected no output, because its length is not known in advance, got 16 bytes");
   }
+  std::byte memory[16];
+  const std::span<std::byte> all(memory);
+  check_refused(
+      Kind::kAlltoall, [&](Call& r) { r.outputs.assign(5, all.first(0)); },
+      "or for the rows of each of 2 ranks, got 5 outputs");
+  check_refused(
+      Kind::kAllgather, [&](Call& r) { r.outputs = {all.last(8), all.first(9)}; },
+      "expected outputs that do not overlap, got two that share memory");
   check_refused(
       Kind::kReducescatter, [](Call& r) { r.shape = {}; },
       "expected a tensor with at least one dimension");

@@ -1,0 +1,98 @@
+"""Checks the memory that a caller gives for a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+
+from bluecomm.ops.autograd.nodes import is_tracked
+from bluecomm.ops.tensor import span
+from bluecomm.runtime.call import Span
+
+# One tensor for all rows, or one for the rows of each rank.
+Out = torch.Tensor | Sequence[torch.Tensor]
+
+
+def check_out(
+    operation: str,
+    tensor: torch.Tensor,
+    out: object,
+    row_shape: Sequence[int],
+    rows: int | None = None,
+) -> torch.Tensor:
+    """Return ``out`` if an operation can write its result there.
+
+    Args:
+        operation: Name of the operation, for error texts.
+        tensor: Input of the operation.
+        out: Tensor that the caller gave.
+        row_shape: Shape of the result without dimension 0.
+        rows: Length of dimension 0; ``None`` if only the other ranks know it.
+
+    Raises:
+        TypeError: ``out`` is not a tensor.
+        ValueError: It has another type or shape, is not a contiguous CPU tensor, or
+            autograd would have to record the operation.
+    """
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(
+            f"{operation}: out must be a torch.Tensor, got {type(out).__name__}"
+        )
+    if is_tracked(tensor) or is_tracked(out):
+        raise ValueError(
+            f"{operation}: out cannot be given for a tensor that requires grad, "
+            "because no gradient passes through it; omit out, or call the operation "
+            "under torch.no_grad()"
+        )
+    if not out.is_cpu or out.layout is not torch.strided or out.is_neg():
+        raise ValueError(
+            f"{operation}: out must be a dense CPU tensor that owns its values, got "
+            f"one on {out.device} with layout {out.layout}"
+        )
+    if not out.is_contiguous():
+        raise ValueError(
+            f"{operation}: out must be contiguous, got strides {out.stride()} for "
+            f"shape {tuple(out.shape)}"
+        )
+    has_shape = (
+        out.dim() == len(row_shape) + 1
+        and out.shape[1:] == torch.Size(row_shape)
+        and rows in (None, out.shape[0])
+    )
+    if out.dtype is not tensor.dtype or not has_shape:
+        expected = ", ".join(map(str, ["rows" if rows is None else rows, *row_shape]))
+        raise ValueError(
+            f"{operation}: out must have type {tensor.dtype} and shape ({expected}), "
+            f"got {out.dtype} and {tuple(out.shape)}"
+        )
+    return out
+
+
+def stacked_spans(
+    operation: str, tensor: torch.Tensor, out: Out, size: int
+) -> list[Span]:
+    """Return the memory of ``out`` for rows of the shape of those of ``tensor``.
+
+    Raises:
+        TypeError: As in ``check_out``.
+        ValueError: As in ``check_out``, or ``out`` is not one tensor per rank.
+    """
+    row_shape = tensor.shape[1:]
+    if isinstance(out, torch.Tensor):
+        return [span(check_out(operation, tensor, out, row_shape))]
+    if not isinstance(out, Sequence) or len(out) != size:
+        got = len(out) if isinstance(out, Sequence) else type(out).__name__
+        raise ValueError(
+            f"{operation}: out must be one tensor, or one for each of {size} ranks, "
+            f"got {got}"
+        )
+    return [span(check_out(operation, tensor, one, row_shape)) for one in out]
+
+
+def written(out: Any) -> Any:
+    """Return ``out``, into which the engine has written unseen by autograd."""
+    increment_version(out)
+    return out

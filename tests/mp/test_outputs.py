@@ -1,0 +1,74 @@
+"""Results in memory that the caller gives, on several ranks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bluecomm as bf
+from bluecomm import errors
+from tests.support.outcome import outcome_of
+from tests.support.ranks import run_ranks
+
+
+def _gather(rows):
+    """Check every kind of memory against new memory; return what differs."""
+    rank, size = bf.rank(), bf.size()
+    x = torch.full((rows + rank, 3), float(rank))
+    expected = bf.allgather(x)
+    counts = [rows + other for other in range(size)]
+    whole = torch.zeros_like(expected)
+    pieces = list(torch.zeros_like(expected).split(counts))
+    shared = bf.shared_empty(expected.shape)
+    mine = shared.split(counts)[rank].copy_(x)
+    wrong = [
+        not torch.equal(bf.allgather(x, out=whole), expected),
+        not torch.equal(torch.cat(bf.allgather(x, out=pieces)), expected),
+        not torch.equal(bf.allgather(mine, out=shared), expected),  # in place
+        # Each rank may give memory or not.
+        not torch.equal(bf.allgather(x, out=whole if rank == 0 else None), expected),
+    ]
+    splits = [rows + other for other in range(size)]
+    y = torch.arange(float(sum(splits) * 2)).view(-1, 2) + 1000 * rank
+    expected, received = bf.alltoall(y, splits)
+    whole = torch.zeros_like(expected)
+    pieces = list(torch.zeros_like(expected).split(received.tolist()))
+    wrong += [
+        not torch.equal(bf.alltoall(y, splits, out=whole), expected),
+        not torch.equal(torch.cat(bf.alltoall(y, splits, out=pieces)), expected),
+    ]
+    z = torch.arange(float(size * rows * 2)).view(-1, 2) + rank
+    expected = bf.reducescatter(z)
+    own = z.split(rows)[rank]
+    wrong += [
+        not torch.equal(bf.reducescatter(z, out=torch.zeros_like(expected)), expected),
+        not torch.equal(bf.reducescatter(z, out=own), expected),
+        not torch.equal(own, expected),
+    ]
+    return wrong
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("rows", [1, 70_000])
+def test_every_kind_of_memory_gets_the_result(transport, rows):
+    for wrong in run_ranks(3, _gather, rows, transport=transport):
+        assert wrong == [False] * 9
+
+
+def _give_too_little():
+    x = torch.ones(2, 3)
+    out = torch.empty(3 if bf.rank() == 0 else 4, 3)
+    wrong = outcome_of(lambda: bf.allgather(x, out=out, name="x"))
+    uneven = [torch.empty(2, 3), torch.empty(3 if bf.rank() else 2, 3)]
+    piece = outcome_of(lambda: bf.allgather(x, out=uneven, name="y"))
+    return wrong.error, piece.error, bf.allreduce(torch.ones(1), name="z").item()
+
+
+def test_memory_of_the_wrong_length_fails_on_all_ranks():
+    for whole, piece, after in run_ranks(2, _give_too_little):
+        assert isinstance(whole, errors.MismatchError)
+        assert "'x' on rank 0: expected an output of 48 bytes" in str(whole)
+        assert isinstance(piece, errors.MismatchError)
+        assert "'y' on rank 1: expected an output of 24 bytes" in str(piece)
+        assert "for the rows of this rank, got 36 bytes" in str(piece)
+        assert after == 1
