@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
 from bluecomm.errors import ShutdownError
 from bluecomm.ops.tensor import span
@@ -42,6 +43,7 @@ class GroupCalls:
         self._is_closed = False
         self._numbers = itertools.count()
         self._sequence = 0
+        self._compares_shapes = get_debug_level() == DebugLevel.DETAIL
         # The work of the calls between the two hooks of Coalescing.
         self._collected: GroupWork | None = None
         # torch sets both.
@@ -82,6 +84,20 @@ class GroupCalls:
         if timeout is None or timeout.days < 0:
             return self._timeout_s
         return timeout.total_seconds()
+
+    def _shape(self, tensor: torch.Tensor, numbers: int) -> tuple[int, ...]:
+        """Return the shape that the ranks compare.
+
+        As with torch's own backends, ranks may pass other shapes with as many elements,
+        unless TORCH_DISTRIBUTED_DEBUG is DETAIL.
+
+        Args:
+            tensor: Tensor of the call.
+            numbers: Number of the engine's elements, such as two for a complex number.
+        """
+        if not self._compares_shapes or not numbers:
+            return (numbers,)
+        return (*tensor.shape, numbers // tensor.numel())
 
     def _call(
         self,

@@ -36,7 +36,7 @@ class Exchanges(GroupCalls):
         call = self._call(
             "broadcast",
             dtype,
-            (numbers,),
+            self._shape(tensor, numbers),
             memory,
             memory,
             parameters=parameters(root=opts.rootRank),
@@ -163,8 +163,6 @@ class Exchanges(GroupCalls):
             memory,
         )
         return self._run(operation, [call], opts, [output])
-
-    alltoall_base = all_to_all_single
 
     def _allgather(
         self, operation: str, parts: Sequence[torch.Tensor], tensor: torch.Tensor

@@ -7,15 +7,14 @@ from torch._C._distributed_c10d import ProcessGroup, Store
 
 from bluecomm.runtime import Communicator
 from bluecomm.torch_backend.coalescing import Coalescing
-from bluecomm.torch_backend.exchanges import Exchanges
 from bluecomm.torch_backend.identity import Identity
-from bluecomm.torch_backend.reductions import Reductions
+from bluecomm.torch_backend.overloads import Overloads
 from bluecomm.torch_backend.store_rendezvous import WorldShare
 
 
 # Type checkers see other signatures in torch's stub, which has overloads.
 class BluecommProcessGroup(  # type: ignore[misc]
-    Coalescing, Reductions, Exchanges, Identity, ProcessGroup
+    Coalescing, Overloads, Identity, ProcessGroup
 ):
     """A process group of ``torch.distributed`` over a communicator of bluecomm.
 

@@ -93,7 +93,7 @@ class Reductions(GroupCalls):
         return self._call(
             "allreduce",
             how.dtype,
-            (numbers,),
+            self._shape(tensor, numbers),
             memory if source is None else source,
             memory,
             parameters=how.parameters,

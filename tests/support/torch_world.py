@@ -34,7 +34,8 @@ def torch_world(
     try:
         yield rank
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def run_torch_ranks(

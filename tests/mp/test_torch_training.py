@@ -1,0 +1,203 @@
+"""Training with torch's own wrappers over bluecomm, compared with Gloo or one rank."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.support.torch_world import Group, run_torch_ranks
+
+pytestmark = pytest.mark.mp
+
+
+class Branches(nn.Module):
+    """A model of which each step leaves some parameters unused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU())
+        self.left, self.right = nn.Linear(16, 4), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, branch: int) -> torch.Tensor:
+        return (self.left, self.right)[branch](self.first(x))  # type: ignore[no-any-return]
+
+
+def ddp_losses(group: Group, options: dict[str, Any], *, syncs: bool) -> list[float]:
+    """Return the losses of some steps, and the sum of the parameters."""
+    torch.manual_seed(1)
+    model = DistributedDataParallel(
+        Branches(), process_group=group, bucket_cap_mb=0.001, **options
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for step in range(6):
+        torch.manual_seed(10 * step + dist.get_rank())
+        x = torch.randn(5, 8)
+        branch = step % 2 if options.get("find_unused_parameters") else 0
+        if syncs or step % 3 == 2:
+            loss = model(x, branch).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        else:
+            with model.no_sync():
+                loss = model(x, branch).square().mean()
+                loss.backward()
+        losses.append(loss.item())
+    return [*losses, sum(p.sum().item() for p in model.parameters())]
+
+
+DDP_OPTIONS: dict[str, dict[str, Any]] = {
+    "bucket view": {"gradient_as_bucket_view": True, "find_unused_parameters": True},
+    "unused parameters": {"find_unused_parameters": True},
+    "static graph": {"static_graph": True, "find_unused_parameters": False},
+}
+
+
+def train_with_ddp() -> dict[str, tuple[list[float], list[float]]]:
+    gloo = dist.new_group(backend="gloo")
+    results = {}
+    for name, options in DDP_OPTIONS.items():
+        syncs = name != "unused parameters"
+        ours = ddp_losses(dist.group.WORLD, options, syncs=syncs)
+        results[name] = (ours, ddp_losses(gloo, options, syncs=syncs))
+    return results
+
+
+def test_ddp_has_the_losses_of_gloo(tmp_path: Path) -> None:
+    for result in run_torch_ranks(2, train_with_ddp, tmp_path):
+        for name, (ours, gloo) in result.items():
+            # The sum of two ranks has the same bits in any order.
+            assert ours == gloo, name
+
+
+def train_sharded() -> tuple[float, list[float], float]:
+    """Train with FSDP2 and alone; return the largest difference and other results."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    alone = nn.Sequential(nn.Linear(8, 15), nn.ReLU(), nn.Linear(15, 4))
+    sharded = copy.deepcopy(alone)
+    for layer in (sharded[0], sharded[2], sharded):
+        fully_shard(layer)
+    ours, theirs = (
+        torch.optim.SGD(model.parameters(), lr=0.1) for model in (sharded, alone)
+    )
+    for step in range(3):
+        torch.manual_seed(step)
+        x = torch.randn(4 * size, 8)
+        for model, optimizer, rows in (
+            (alone, theirs, x),
+            (sharded, ours, x[4 * rank : 4 * rank + 4]),
+        ):
+            model(rows).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    difference = max(
+        (mine.full_tensor() - other).abs().max().item()  # type: ignore[attr-defined]
+        for mine, other in zip(sharded.parameters(), alone.parameters(), strict=True)
+    )
+
+    mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("rows", "columns"))
+    table = distribute_tensor(torch.arange(12.0).view(6, 2), mesh["rows"], [Shard(0)])
+    moved = table.redistribute(placements=[Shard(1)]).redistribute(
+        placements=[Replicate()]
+    )
+    assert torch.equal(moved.to_local(), table.full_tensor())
+
+    zero = ZeroRedundancyOptimizer(
+        alone.parameters(), optimizer_class=torch.optim.SGD, lr=0.1
+    )
+    alone(x).square().mean().backward()
+    zero.step()
+    weights = [p.sum().item() for p in alone.parameters()]
+    return difference, moved.to_local().flatten().tolist(), sum(weights)
+
+
+def test_sharded_training_equals_that_of_one_rank(tmp_path: Path) -> None:
+    results = run_torch_ranks(2, train_sharded, tmp_path)
+    for difference, table, _ in results:
+        assert difference < 1e-6
+        assert table == list(range(12))
+    assert results[0][2] == results[1][2]
+
+
+def save_and_load(folder: Path) -> list[list[float]]:
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    saved = {"x": distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])}
+    dcp.save(saved, checkpoint_id=folder / "sync")
+    dcp.async_save(saved, checkpoint_id=folder / "async").result()
+    loaded = []
+    for name in ("sync", "async"):
+        state = {"x": distribute_tensor(torch.zeros(8), mesh, [Shard(0)])}
+        dcp.load(state, checkpoint_id=folder / name)
+        loaded.append(state["x"].full_tensor().tolist())
+    return loaded
+
+
+def test_distributed_checkpoints(tmp_path: Path) -> None:
+    for loaded in run_torch_ranks(2, save_and_load, tmp_path, tmp_path):
+        assert loaded == [list(range(8))] * 2
+
+
+def compile_and_call() -> tuple[list[float], list[float]]:
+    from torch.distributed import _functional_collectives as functional
+
+    rank, world = dist.get_rank(), dist.group.WORLD
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    compiled = torch.compile(model, backend="aot_eager")
+    compiled(torch.full((2, 4), rank + 1.0)).sum().backward()
+    gradient = model.module.weight.grad
+    assert gradient is not None
+
+    x = torch.arange(4.0) + rank
+    exchanged = [
+        functional.all_reduce(x, "sum", world),
+        functional.all_gather_tensor(x, 0, world),
+        functional.reduce_scatter_tensor(x, "avg", 0, world),
+        functional.broadcast(x, 1, world),
+        functional.all_to_all_single(x, [2, 2], [2, 2], world),
+        *functional.all_reduce_coalesced([x, x + 1], "max", world),
+        *functional.all_gather_into_tensor_coalesced([x, x + 1], world),
+        *functional.reduce_scatter_tensor_coalesced([x, x], "sum", [0, 0], world),
+    ]
+    return gradient.flatten().tolist(), torch.cat(exchanged).tolist()
+
+
+def test_compiled_models_and_functional_collectives(tmp_path: Path) -> None:
+    x, y = torch.arange(4.0), torch.arange(4.0) + 1
+    for rank, (gradient, exchanged) in enumerate(
+        run_torch_ranks(2, compile_and_call, tmp_path)
+    ):
+        assert gradient == [3.0] * 4  # the mean of 2 and 4, over two rows
+        half = slice(2 * rank, 2 * rank + 2)
+        expected = [
+            x + y,
+            torch.cat([x, y]),
+            (x + y)[half] / 2,
+            y,
+            torch.cat([x[half], y[half]]),
+            torch.maximum(x, y),
+            torch.maximum(x, y) + 1,
+            torch.cat([x, y]),
+            torch.cat([x, y]) + 1,
+            (x + y)[half],
+            (x + y)[half],
+        ]
+        assert exchanged == torch.cat(expected).tolist()
