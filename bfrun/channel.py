@@ -1,7 +1,7 @@
 """JSON objects over a byte stream, each behind its length.
 
 On the stream, an object is a big-endian 32-bit length and that many bytes of UTF-8
-JSON, and has text under the key "type". ``frames.py`` has the types. The driver, the
+JSON, and has text under the key "type". ``frames`` has the types. The driver, the
 agents and the ranks all use this.
 
 Part of the agent: standard library only, Python 3.8.

@@ -17,15 +17,10 @@ from typing import Any
 
 from bfrun.channel import MessageParser, encode
 from bfrun.errors import ProtocolError
-from bfrun.frames import (
-    AGENT_TO_RANK,
-    FetchTask,
-    Refused,
-    Result,
-    TaskHeader,
-    TaskPart,
-    decode,
-)
+from bfrun.frames.agent_to_rank import AGENT_TO_RANK, Refused, TaskHeader, TaskPart
+from bfrun.frames.frame import decode
+from bfrun.frames.rank_to_agent import FetchTask
+from bfrun.frames.rank_to_driver import Result
 
 _PART_NBYTES = 4 << 20
 

@@ -37,32 +37,33 @@ from bfrun.agent.stdin_feed import StdinFeed
 from bfrun.agent.trace_pump import TracePump
 from bfrun.channel import Message, text_to_bytes
 from bfrun.errors import ProtocolError
-from bfrun.frames import (
+from bfrun.frames.agent_to_driver import (
     AgentEnded,
     ClockReading,
-    DropOutput,
-    EndRanks,
-    Frame,
     FromRank,
     FromRankRefused,
-    Goodbye,
-    Hello,
-    Inspect,
     Inspection,
-    OutputShown,
     RankExited,
     RankNotStarted,
     RankStarted,
-    ReadClock,
     Ready,
+    StdinTaken,
+)
+from bfrun.frames.agent_to_rank import TaskPart, Welcome
+from bfrun.frames.driver_to_agent import (
+    DropOutput,
+    EndRanks,
+    Inspect,
+    OutputShown,
+    ReadClock,
     SignalRanks,
     Start,
     StdinData,
-    StdinTaken,
-    TaskPart,
     ToRanks,
-    Welcome,
 )
+from bfrun.frames.frame import Frame
+from bfrun.frames.rank_to_agent import Hello
+from bfrun.frames.rank_to_driver import Goodbye
 
 # If the driver is lost, ranks get SIGTERM, and SIGKILL this much later.
 ORPHAN_GRACE_S = 1.0

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from bfrun.channel import MessageParser, SendQueue
 from bfrun.errors import ProtocolError
-from bfrun.frames import DRIVER_TO_AGENT, Beat, Frame, Resume, Suspend, decode
+from bfrun.frames.driver_to_agent import DRIVER_TO_AGENT, Beat, Resume, Suspend
+from bfrun.frames.frame import Frame, decode
 from bfrun.silence import MARGIN_S, SilenceTimer
 
 # Limit until the first ``start`` frame arrives with the limit of the job.

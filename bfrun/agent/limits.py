@@ -13,7 +13,7 @@ import os
 import resource
 from typing import Iterator, List  # noqa: UP035
 
-from bfrun.frames import HostLimit
+from bfrun.frames.agent_to_driver import HostLimit
 
 _FDS_PER_RANK = 3
 # Descriptors that the agent opens briefly, and its own threads.

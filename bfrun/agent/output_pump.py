@@ -10,7 +10,7 @@ import selectors
 from bfrun.agent.driver_connection import DriverConnection
 from bfrun.agent.rank_process import RankProcess, Stream
 from bfrun.channel import bytes_to_text
-from bfrun.frames import Output, OutputClosed
+from bfrun.frames.agent_to_driver import Output, OutputClosed
 
 
 class OutputPump:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from bfrun.agent import kernel
 from bfrun.agent.procs import read_stat
-from bfrun.frames import RankCommand
+from bfrun.frames.driver_to_agent import RankCommand
 
 Stream = Literal["stdout", "stderr"]
 Event = Literal["frozen", "failed", "thawed"]

@@ -16,16 +16,9 @@ from typing import Any
 from bfrun.agent.procs import read_stat
 from bfrun.channel import Message, MessageParser, SendQueue, encode
 from bfrun.errors import ProtocolError
-from bfrun.frames import (
-    RANK_TO_AGENT,
-    FetchTask,
-    Hello,
-    Refused,
-    TaskHeader,
-    TaskPart,
-    Welcome,
-    decode,
-)
+from bfrun.frames.agent_to_rank import Refused, TaskHeader, TaskPart, Welcome
+from bfrun.frames.frame import decode
+from bfrun.frames.rank_to_agent import RANK_TO_AGENT, FetchTask, Hello
 
 _READ_NBYTES = 256 << 10
 _CREDENTIALS = struct.Struct("3i")

@@ -10,7 +10,8 @@ import time
 
 from bfrun.agent.driver_connection import DriverConnection
 from bfrun.agent.rank_process import RankProcess
-from bfrun.frames import ProcessState, RankStopped, RankVanished
+from bfrun.frames.agent_to_driver import RankStopped, RankVanished
+from bfrun.frames.parts import ProcessState
 
 _SAMPLE_EVERY_S = 1.0
 # A batch system signals all processes of a job. So after a rank was ended by SIGTERM,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from bfrun.agent.rank_process import RankProcess
-from bfrun.frames import RankCommand, Start
+from bfrun.frames.driver_to_agent import RankCommand, Start
 
 _TURN_S = 0.05
 

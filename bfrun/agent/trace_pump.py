@@ -14,7 +14,7 @@ from typing import Tuple  # noqa: UP035
 
 from bfrun.agent.driver_connection import DriverConnection
 from bfrun.errors import ProtocolError
-from bfrun.frames import TracePiece
+from bfrun.frames.agent_to_driver import TracePiece
 from bfrun.trace.spool import HEADER_NBYTES, parse_header, used_ranges
 
 # Small enough that a slow link still carries heartbeats in time.

@@ -6,7 +6,9 @@ import time
 
 from bfrun.channel import MessageParser, SendQueue
 from bfrun.errors import LaunchError, ProtocolError
-from bfrun.frames import AGENT_TO_DRIVER, AgentEnded, Beat, Frame, Ready, decode
+from bfrun.frames.agent_to_driver import AGENT_TO_DRIVER, AgentEnded, Ready
+from bfrun.frames.driver_to_agent import Beat
+from bfrun.frames.frame import Frame, decode
 from bfrun.hosts import Host
 from bfrun.launch.archive import source_archive
 from bfrun.launch.base import Launcher, ProcessConnection

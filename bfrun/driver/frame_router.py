@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.record_table import Answers
-from bfrun.frames import Frame, OutputShown, ToRanks
+from bfrun.frames.driver_to_agent import OutputShown, ToRanks
+from bfrun.frames.frame import Frame
 from bfrun.plan import LaunchPlan
 
 

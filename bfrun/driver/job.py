@@ -22,18 +22,16 @@ from bfrun.driver.start_frames import start_frames
 from bfrun.driver.stdin_source import StdinSource
 from bfrun.driver.suspend import suspend
 from bfrun.driver.trace_collector import TraceCollector
-from bfrun.frames import (
+from bfrun.frames.agent_to_driver import (
     AgentEnded,
     ClockReading,
-    DropOutput,
-    EndRanks,
-    Frame,
     Output,
     OutputClosed,
-    SignalRanks,
     StdinTaken,
     TracePiece,
 )
+from bfrun.frames.driver_to_agent import DropOutput, EndRanks, SignalRanks
+from bfrun.frames.frame import Frame
 from bfrun.output.printer import Printer
 from bfrun.plan import LaunchPlan
 from bfrun.silence import MARGIN_S

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bfrun.frames import Failing, RankDamaged, RankFinished, RankFrozen, RankLost
+from bfrun.frames.driver_to_rank import RankDamaged, RankFinished, RankFrozen, RankLost
+from bfrun.frames.rank_to_driver import Failing
 
 # A change of one rank's state, which the driver reports to all ranks.
 Change = RankLost | RankFinished | RankFrozen | RankDamaged

@@ -13,31 +13,29 @@ from bfrun.driver.record_table import RecordTable
 from bfrun.driver.shutdown import Shutdown
 from bfrun.driver.stall_tracker import StallTracker
 from bfrun.errors import ProtocolError
-from bfrun.frames import (
-    RANK_TO_DRIVER,
-    Failing,
-    Frame,
+from bfrun.frames.agent_to_driver import (
     FromRank,
     FromRankRefused,
-    Goodbye,
-    Hello,
-    Inspect,
     Inspection,
-    Pending,
-    Publish,
-    QueryPending,
-    RankDamaged,
     RankExited,
-    RankFrozen,
-    RankLost,
     RankNotStarted,
     RankStarted,
     RankStopped,
     RankVanished,
+)
+from bfrun.frames.driver_to_agent import Inspect
+from bfrun.frames.driver_to_rank import QueryPending, RankDamaged, RankFrozen, RankLost
+from bfrun.frames.frame import Frame, decode
+from bfrun.frames.rank_to_agent import Hello
+from bfrun.frames.rank_to_driver import (
+    RANK_TO_DRIVER,
+    Failing,
+    Goodbye,
+    Pending,
+    Publish,
     Result,
     Stall,
     ThreadFailed,
-    decode,
 )
 from bfrun.plan import LaunchPlan
 from bfrun.task import Task

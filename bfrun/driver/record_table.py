@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bfrun.channel import MAX_FRAME_NBYTES
-from bfrun.frames import Frame, RecordList, RecordsMissing
+from bfrun.frames.driver_to_rank import RecordList, RecordsMissing
+from bfrun.frames.frame import Frame
 from bfrun.wording import format_ranks
 
 # All records travel in one frame, which holds more than the records.

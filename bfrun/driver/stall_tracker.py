@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bfrun.frames import OutstandingOperation, ProcessState, RankSnapshot, StallTable
+from bfrun.frames.driver_to_rank import StallTable
+from bfrun.frames.parts import OutstandingOperation, ProcessState, RankSnapshot
 
 ANSWER_LIMIT_S = 2.0
 _NO_ANSWER = "no answer"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bfrun.config import LaunchConfig
 from bfrun.env import FOREIGN_PREFIXES
-from bfrun.frames import RankCommand, Start, Welcome
+from bfrun.frames.agent_to_rank import Welcome
+from bfrun.frames.driver_to_agent import RankCommand, Start
 from bfrun.plan import HostPlan, LaunchPlan, ProcessSpec
 
 # A frame for a thousand ranks could be too long, because it has a copy of the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from bfrun.channel import bytes_to_text
-from bfrun.frames import StdinData
+from bfrun.frames.driver_to_agent import StdinData
 
 _WINDOW_NBYTES = 64 << 10
 

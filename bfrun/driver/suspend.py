@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bfrun.driver.agent_session import AgentSession
 from bfrun.driver.signals import stop_myself
-from bfrun.frames import Resume, Suspend
+from bfrun.frames.driver_to_agent import Resume, Suspend
 
 _FLUSH_S = 0.2
 _LOOK_S = 0.01

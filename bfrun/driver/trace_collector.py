@@ -14,7 +14,8 @@ from pathlib import Path
 
 from bfrun.errors import LaunchError
 from bfrun.files import write_all
-from bfrun.frames import ClockReading, ReadClock, TracePiece
+from bfrun.frames.agent_to_driver import ClockReading, TracePiece
+from bfrun.frames.driver_to_agent import ReadClock
 from bfrun.trace.clock import ClockEstimate
 from bfrun.trace.merge import Source, merge_file
 from bfrun.wording import count, format_ranks

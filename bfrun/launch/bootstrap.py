@@ -14,7 +14,6 @@ _PACKAGE = Path(__file__).parents[1]
 AGENT_FILES = (
     "channel.py",
     "errors.py",
-    "frames.py",
     "private_folder.py",
     "probe.py",
     "silence.py",
@@ -22,7 +21,11 @@ AGENT_FILES = (
     "wording.py",
     "trace/__init__.py",
     "trace/spool.py",
-    *sorted(f"agent/{path.name}" for path in (_PACKAGE / "agent").glob("*.py")),
+    *sorted(
+        f"{folder}/{path.name}"
+        for folder in ("agent", "frames")
+        for path in (_PACKAGE / folder).glob("*.py")
+    ),
 )
 
 # What the receiving program runs: the guard, which writes the marker before all else.

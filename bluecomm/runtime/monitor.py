@@ -19,18 +19,17 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from bfrun.frames import (
-    Frame,
-    OutstandingOperation,
-    Pending,
+from bfrun.frames.driver_to_rank import (
     QueryPending,
     RankDamaged,
     RankFinished,
     RankFrozen,
     RankLost,
-    Stall,
     StallTable,
 )
+from bfrun.frames.frame import Frame
+from bfrun.frames.parts import OutstandingOperation
+from bfrun.frames.rank_to_driver import Pending, Stall
 from bluecomm.errors import BluecommError
 from bluecomm.runtime.call import FAREWELL
 from bluecomm.runtime.deadline_policy import DeadlinePolicy

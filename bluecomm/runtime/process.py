@@ -10,7 +10,8 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bfrun.frames import Failing, Frame, ThreadFailed
+from bfrun.frames.frame import Frame
+from bfrun.frames.rank_to_driver import Failing, ThreadFailed
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError, NotInitializedError, ShutdownError
 from bluecomm.runtime.communicator import Communicator

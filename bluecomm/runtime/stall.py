@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bfrun.wording import count, format_ranks
 
 if TYPE_CHECKING:
-    from bfrun.frames import OutstandingOperation, StallTable
+    from bfrun.frames.driver_to_rank import StallTable
+    from bfrun.frames.parts import OutstandingOperation
     from bluecomm._native import PendingRequest
 
 # A younger operation may have been caught in a report by chance.

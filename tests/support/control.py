@@ -14,22 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from bfrun.channel import MessageParser, encode
-from bfrun.frames import (
-    RANK_TO_AGENT,
-    RANK_TO_DRIVER,
-    Frame,
-    Hello,
-    OutstandingOperation,
-    Pending,
-    Publish,
-    QueryPending,
-    RankSnapshot,
-    RecordList,
-    Stall,
-    StallTable,
-    Welcome,
-    decode,
-)
+from bfrun.frames.agent_to_rank import Welcome
+from bfrun.frames.driver_to_rank import QueryPending, RecordList, StallTable
+from bfrun.frames.frame import Frame, decode
+from bfrun.frames.parts import OutstandingOperation, RankSnapshot
+from bfrun.frames.rank_to_agent import RANK_TO_AGENT, Hello
+from bfrun.frames.rank_to_driver import RANK_TO_DRIVER, Pending, Publish, Stall
 from tests.support.deadlines import DEADLINE_S
 
 

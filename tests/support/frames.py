@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bfrun.frames import OutstandingOperation, RankCommand, Welcome
+from bfrun.frames.agent_to_rank import Welcome
+from bfrun.frames.driver_to_agent import RankCommand
+from bfrun.frames.parts import OutstandingOperation
 
 _WELCOME = Welcome(
     job="ab",

@@ -62,7 +62,10 @@ NATIVE_USERS = {"runtime", "ops", "window", "compression"}
 # Both sides share the frames of the control plane and timelines. Without an agent, a
 # rank finds its addresses by the driver's code.
 BFRUN_FROM_BLUECOMM = {
-    *("bfrun.addresses", "bfrun.channel", "bfrun.errors", "bfrun.frames"),
+    *("bfrun.addresses", "bfrun.channel", "bfrun.errors"),
+    *("bfrun.frames.frame", "bfrun.frames.parts"),
+    *("bfrun.frames.rank_to_agent", "bfrun.frames.agent_to_rank"),
+    *("bfrun.frames.rank_to_driver", "bfrun.frames.driver_to_rank"),
     *("bfrun.private_folder", "bfrun.options", "bfrun.probe", "bfrun.text_table"),
     "bfrun.wording",
     *("bfrun.trace.clock", "bfrun.trace.merge", "bfrun.trace.spool"),

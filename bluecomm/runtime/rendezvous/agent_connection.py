@@ -17,18 +17,11 @@ from typing import Any
 
 from bfrun.channel import MessageParser, encode
 from bfrun.errors import ProtocolError
-from bfrun.frames import (
-    AGENT_TO_RANK,
-    DRIVER_TO_RANK,
-    Frame,
-    Hello,
-    Publish,
-    RecordList,
-    RecordsMissing,
-    Refused,
-    Welcome,
-    decode,
-)
+from bfrun.frames.agent_to_rank import AGENT_TO_RANK, Refused, Welcome
+from bfrun.frames.driver_to_rank import DRIVER_TO_RANK, RecordList, RecordsMissing
+from bfrun.frames.frame import Frame, decode
+from bfrun.frames.rank_to_agent import Hello
+from bfrun.frames.rank_to_driver import Publish
 from bluecomm.errors import BluecommError, CommunicationTimeout
 
 _RECEIVE_NBYTES = 1 << 16

@@ -9,7 +9,7 @@ import secrets
 import socket
 from typing import TYPE_CHECKING, Any
 
-from bfrun.frames import Goodbye
+from bfrun.frames.rank_to_driver import Goodbye
 from bfrun.private_folder import PrivateFolder
 from bluecomm.config import Config
 from bluecomm.runtime.rendezvous.agent_connection import AgentConnection

@@ -9,29 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfrun import frames
 from bfrun.channel import MessageParser, encode
 from bfrun.errors import ProtocolError
-from bfrun.frames import (
-    AGENT_TO_DRIVER,
-    AGENT_TO_RANK,
-    DRIVER_TO_AGENT,
-    DRIVER_TO_RANK,
-    RANK_TO_DRIVER,
-    ROUTES,
-    Beat,
-    Goodbye,
-    Publish,
-    RankExited,
-    RankLost,
-    StallTable,
-    decode,
-)
+from bfrun.frames.__main__ import ROUTES
+from bfrun.frames.agent_to_driver import AGENT_TO_DRIVER, RankExited
+from bfrun.frames.agent_to_rank import AGENT_TO_RANK, TaskPart
+from bfrun.frames.driver_to_agent import DRIVER_TO_AGENT, Beat
+from bfrun.frames.driver_to_rank import DRIVER_TO_RANK, RankLost, StallTable
+from bfrun.frames.frame import Frame, decode
+from bfrun.frames.rank_to_driver import RANK_TO_DRIVER, Goodbye, Publish
+from bfrun.structure import Structure
 from tests.support.frames import make_operation
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "control-plane.md"
-EVERY = sorted(frames._REGISTRY.items(), key=lambda item: item[0])
+EVERY = [(route, frame) for route in ROUTES for frame in route.frames.values()]
+# A field may be a part of frames, or a frame.
+CLASSES = {
+    cls.__name__: cls for cls in (*Structure.__subclasses__(), *Frame.__subclasses__())
+}
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -61,7 +57,7 @@ def values_of(annotation):
         return st.dictionaries(st.text(), of, max_size=3)
     if outer == "Literal":
         return st.sampled_from([word.strip(" '\"") for word in inner.split(",")])
-    return structures(getattr(frames, annotation))
+    return structures(CLASSES[annotation])
 
 
 def structures(cls):
@@ -73,8 +69,8 @@ def structures(cls):
 def each_frame(frames):
     """Return parameters (route, class) with readable names."""
     return [
-        pytest.param(route, cls, id=f"{kind}-{route.sender}-{route.receiver}")
-        for (route, kind), cls in frames
+        pytest.param(route, cls, id=f"{cls.kind}-{route.sender}-{route.receiver}")
+        for route, cls in frames
     ]
 
 
@@ -204,17 +200,17 @@ def test_frames_are_immutable_and_differ_by_class():
 
 
 def test_every_frame_has_a_route_and_a_meaning():
-    for (route, kind), cls in EVERY:
-        assert route in ROUTES
-        assert kind == cls.kind
+    for route, cls in EVERY:
+        assert route.frames[cls.kind] is cls
         assert cls.__doc__
         json.dumps(cls.fields())
-    assert (DRIVER_TO_AGENT, "beat") in dict(EVERY)
+    assert len({(route.sender, route.receiver) for route in ROUTES}) == len(ROUTES)
+    assert {Beat, TaskPart} <= set(DRIVER_TO_AGENT.frames.values())
 
 
 def test_the_page_has_the_table_of_all_frames():
     done = subprocess.run(
-        [sys.executable, "-m", "bfrun.frames", "--table"],
+        [sys.executable, "-m", "bfrun.frames"],
         capture_output=True,
         text=True,
         check=True,
@@ -222,4 +218,4 @@ def test_the_page_has_the_table_of_all_frames():
     )
     _, _, rest = PAGE.read_text().partition("<!-- frames: begin -->\n")
     table, _, _ = rest.partition("<!-- frames: end -->")
-    assert table == done.stdout, "run python -m bfrun.frames --table, and paste it"
+    assert table == done.stdout, "run python -m bfrun.frames, and paste it"

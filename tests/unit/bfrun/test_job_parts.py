@@ -9,7 +9,8 @@ import bfrun
 from bfrun.config import LaunchConfig
 from bfrun.driver.start_frames import start_frames
 from bfrun.driver.stdin_source import StdinSource
-from bfrun.frames import Result, StdinData
+from bfrun.frames.driver_to_agent import StdinData
+from bfrun.frames.rank_to_driver import Result
 from bfrun.hosts import LOCALHOST
 from bfrun.plan import HostFacts, make_plan
 from bfrun.task import Task

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bfrun.agent import limits
-from bfrun.frames import HostLimit
+from bfrun.frames.agent_to_driver import HostLimit
 
 
 def write(path: Path, text: str) -> None:

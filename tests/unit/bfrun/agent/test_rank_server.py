@@ -9,7 +9,7 @@ import pytest
 
 from bfrun.agent.rank_server import RankServer
 from bfrun.channel import MessageParser, encode
-from bfrun.frames import Hello
+from bfrun.frames.rank_to_agent import Hello
 from tests.support.deadlines import DEADLINE_S, wait_until
 from tests.support.frames import make_welcome
 

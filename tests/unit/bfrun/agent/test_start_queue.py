@@ -6,7 +6,7 @@ import pytest
 
 from bfrun.agent import start_queue
 from bfrun.agent.start_queue import StartQueue
-from bfrun.frames import Start
+from bfrun.frames.driver_to_agent import Start
 from tests.support.frames import make_command
 
 

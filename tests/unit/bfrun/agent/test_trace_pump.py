@@ -7,7 +7,7 @@ import pytest
 
 from bfrun.agent import trace_pump
 from bfrun.agent.trace_pump import TracePump
-from bfrun.frames import TracePiece
+from bfrun.frames.agent_to_driver import TracePiece
 from bfrun.trace.spool import Spool
 from tests.support.traces import TraceWriter
 

@@ -8,7 +8,7 @@ import pytest
 from bfrun.config import LaunchConfig
 from bfrun.driver.capacity import check_capacity, make_room_for_logs
 from bfrun.errors import LaunchError
-from bfrun.frames import HostLimit
+from bfrun.frames.agent_to_driver import HostLimit
 from bfrun.hosts import parse_hosts
 from bfrun.plan import make_plan
 

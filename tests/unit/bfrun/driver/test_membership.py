@@ -1,7 +1,8 @@
 import pytest
 
 from bfrun.driver.membership import Failure, Membership, describe_status, first_failure
-from bfrun.frames import Failing, RankFinished, RankFrozen, RankLost
+from bfrun.frames.driver_to_rank import RankFinished, RankFrozen, RankLost
+from bfrun.frames.rank_to_driver import Failing
 
 
 @pytest.fixture

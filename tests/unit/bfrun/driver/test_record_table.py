@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bfrun.driver.record_table import RecordTable
-from bfrun.frames import RecordsMissing
+from bfrun.frames.driver_to_rank import RecordsMissing
 
 
 @given(st.integers(1, 6).flatmap(lambda n: st.permutations(range(n))))

@@ -1,5 +1,5 @@
 from bfrun.driver.stall_tracker import StallTracker
-from bfrun.frames import ProcessState, RankSnapshot
+from bfrun.frames.parts import ProcessState, RankSnapshot
 from tests.support.frames import make_operation
 
 HOSTS = {0: "a", 1: "b"}

@@ -11,7 +11,8 @@ import pytest
 from bfrun.driver import trace_collector
 from bfrun.driver.trace_collector import TraceCollector
 from bfrun.errors import LaunchError
-from bfrun.frames import ClockReading, ReadClock, TracePiece
+from bfrun.frames.agent_to_driver import ClockReading, TracePiece
+from bfrun.frames.driver_to_agent import ReadClock
 from tests.support.traces import TraceWriter, check_timeline, slices_of
 
 HOSTS = {0: "a", 1: "a", 2: "b"}

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from bfrun.channel import MessageParser, encode
-from bfrun.frames import QueryPending, RecordList, RecordsMissing, Refused
+from bfrun.frames.agent_to_rank import Refused
+from bfrun.frames.driver_to_rank import QueryPending, RecordList, RecordsMissing
 from bluecomm.errors import BluecommError, CommunicationTimeout
 from bluecomm.runtime.rendezvous.agent_connection import AgentConnection, AgentLost
 from tests.support.deadlines import DEADLINE_S

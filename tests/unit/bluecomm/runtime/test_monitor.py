@@ -5,13 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bfrun.frames import (
-    QueryPending,
-    RankFinished,
-    RankLost,
-    RankSnapshot,
-    StallTable,
-)
+from bfrun.frames.driver_to_rank import QueryPending, RankFinished, RankLost, StallTable
+from bfrun.frames.parts import RankSnapshot
 from bluecomm.config import Config
 from bluecomm.runtime import monitor as module
 from bluecomm.runtime.call import FAREWELL

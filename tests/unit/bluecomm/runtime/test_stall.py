@@ -2,7 +2,8 @@
 
 import pytest
 
-from bfrun.frames import RankSnapshot, StallTable
+from bfrun.frames.driver_to_rank import StallTable
+from bfrun.frames.parts import RankSnapshot
 from bluecomm.runtime.stall import StallReport
 from tests.support.frames import make_operation
 

@@ -1,0 +1,49 @@
+"""Frames from an agent to a rank.
+
+Part of the agent: standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+from bfrun.frames.frame import Frame, Route
+
+AGENT_TO_RANK = Route("agent", "rank")
+
+
+class Welcome(Frame, kind="welcome", route=AGENT_TO_RANK):
+    """Answers ``hello``. The agent adds ``socket_dir`` and ``machine``."""
+
+    job: str
+    epoch: int
+    secret: str
+    host: str
+    addresses: list[str]
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    machine_rank: int
+    machine_size: int
+    start_timeout_s: float
+    failure_timeout_s: float
+    trace: bool = False
+    socket_dir: str = ""
+    machine: str = ""
+
+
+class Refused(Frame, kind="refused", route=AGENT_TO_RANK):
+    """Answers ``hello`` if the process may not speak for the rank; then hangs up."""
+
+    error: str
+
+
+class TaskHeader(Frame, kind="task", route=AGENT_TO_RANK):
+    """Answers ``fetch_task``: the call follows in this many ``task_part`` frames."""
+
+    parts: int
+
+
+class TaskPart(Frame, kind="task_part", route=AGENT_TO_RANK):
+    """A part of the pickled call of ``bfrun.run``, in base64."""
+
+    data: str
