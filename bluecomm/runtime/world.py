@@ -462,8 +462,9 @@ class World:
         """
         if self._closed:
             raise ShutdownError(
-                "bluecomm was shut down after this process set or optimizer was made; "
-                "call bluecomm.init(), then make it again",
+                "bluecomm was shut down after this process set, process group or "
+                "optimizer was made; call bluecomm.init(), then make it again. Call "
+                "torch.distributed.destroy_process_group() before bluecomm.shutdown()",
                 rank=self.rank,
             )
         if os.getpid() != self.pid:

@@ -23,7 +23,8 @@ def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:
     """Return the rendezvous of this process's launcher.
 
     The first that applies: ``communicator`` if given, bfrun's agent, torchrun, srun,
-    an MPI launcher, the variables of ``env://``, a world of one.
+    an MPI launcher, the variables of ``env://``, a world of one. They also help a
+    step of srun that has neither PMIx nor PMI-2.
 
     Args:
         config: Settings.
@@ -42,11 +43,17 @@ def find_rendezvous(config: Config, communicator: Any = None) -> Rendezvous:
         return AgentRendezvous(config)
     if is_from_torchrun(os.environ):
         return EnvStoreRendezvous(config, os.environ)
-    from bluecomm.runtime.rendezvous.slurm import SlurmRendezvous, is_in_step
+    from bluecomm.runtime.rendezvous.slurm import (
+        SlurmRendezvous,
+        has_manager,
+        is_in_step,
+    )
 
     # srun also starts processes of MPI, but rendezvous under srun needs no MPI.
     is_step = is_in_step(os.environ)
     if is_step and config.transport != "mpi":
+        if has_env_variables(os.environ) and not has_manager(os.environ):
+            return EnvStoreRendezvous(config, os.environ)
         return SlurmRendezvous(config, os.environ)
     if is_step or launcher_family(os.environ) is not None:
         from bluecomm.runtime.rendezvous.mpi import MpiRendezvous

@@ -36,6 +36,11 @@ def is_in_step(environ: Mapping[str, str]) -> bool:
     )
 
 
+def has_manager(environ: Mapping[str, str]) -> bool:
+    """Return whether the tasks of this step can meet through PMIx or PMI-2."""
+    return "PMIX_RANK" in environ or environ.get("PMI_FD", "").isdigit()
+
+
 class SlurmRendezvous(AgentlessRendezvous):
     """Meets the other tasks of a Slurm step.
 
@@ -119,7 +124,7 @@ def _find_manager(
         f"init on rank {rank}: srun started this process as one of "
         f"{environ['SLURM_STEP_NUM_TASKS']} tasks, without a way for them to meet; "
         "use srun --mpi=pmix (or --mpi=pmi2), or run bfrun without srun in the "
-        "allocation",
+        "allocation, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
         operation="init",
         rank=rank,
     )

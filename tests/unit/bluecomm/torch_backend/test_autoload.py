@@ -1,20 +1,18 @@
 """The registration of the backend when torch is imported, or finds its name."""
 
-import configparser
 import json
 import logging
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
 import bluecomm_autoload
 from tests.support.deadlines import DEADLINE_S
-
-ROOT = Path(__file__).parents[4]
+from tests.support.entry_points import install_entry_points
+from tests.support.launch import ROOT
 
 # Prints which modules of bluecomm `import torch` has loaded.
 LOOK = """
@@ -29,24 +27,8 @@ LOOK = f"NAMES = {('bluecomm', 'bluecomm_autoload', 'bfrun')}\n{LOOK}"
 
 @pytest.fixture
 def site(tmp_path):
-    """Return a folder where bluecomm is installed for ``importlib.metadata`` only."""
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    points = configparser.ConfigParser(delimiters="=")
-    for group, lines in config["options.entry_points"].items():
-        points[group] = dict(
-            line.split(" = ") for line in lines.splitlines() if line.strip()
-        )
-    info = tmp_path / "site" / "bluecomm-0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: bluecomm\nVersion: 0\n"
-    )
-    with (info / "entry_points.txt").open("w") as file:
-        points.write(file)
-    autoload = ROOT / "bluecomm_autoload.py"
-    (info.parent / autoload.name).symlink_to(autoload)
-    return info.parent
+    """Return a folder with the entry points of bluecomm."""
+    return install_entry_points(tmp_path / "site")
 
 
 def run(script, *path, **environ):
