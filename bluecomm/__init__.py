@@ -49,6 +49,7 @@ from bluecomm.ops.objects import *
 from bluecomm.ops.pair_gossip import *
 from bluecomm.ops.reduce_op import *
 from bluecomm.ops.reducescatter import *
+from bluecomm.ops.share_memory import *
 from bluecomm.ops.sparse_allreduce import *
 from bluecomm.ops.tensor import *
 from bluecomm.optim import *

@@ -92,3 +92,13 @@ class Call(Generic[Result]):
     def is_submitted(self) -> bool:
         """Whether the call has been passed to the engine, which may have refused it."""
         return self.limit_s > 0.0
+
+    def uses(self, address: int, nbytes: int) -> bool:
+        """Return whether the call reads or writes some of this memory."""
+        given = self.destination
+        spans = [self.source, *(given if isinstance(given, list) else [given])]
+        return any(
+            start < address + nbytes and address < start + length
+            for start, length in spans
+            if length
+        )

@@ -87,6 +87,11 @@ class Process:
             self._memory = SharedMemory()
         return self._memory
 
+    def is_in_use(self, address: int, nbytes: int) -> bool:
+        """Return whether an outstanding operation uses some of this memory."""
+        world = None if self._communicator is None else self._communicator.world
+        return world is not None and world.is_in_use(address, nbytes)
+
     def init(
         self,
         topology_fn: TopologyFunction | None = None,

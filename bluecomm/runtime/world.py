@@ -339,6 +339,12 @@ class World:
         """
         return number in self._waiting and len(self._waiters) == 1
 
+    def is_in_use(self, address: int, nbytes: int) -> bool:
+        """Return whether an outstanding operation uses some of this memory."""
+        self.reap()
+        calls = [kept for kept in list(self._kept.values()) if isinstance(kept, Call)]
+        return any(call.uses(address, nbytes) for call in calls)
+
     def is_waited_for(self, number: int) -> bool:
         """Return whether a thread of this process waits for a request."""
         return number in self._waiting
