@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
 from bluecomm.errors import ShutdownError
+from bluecomm.ops.refusal import refuse
 from bluecomm.ops.tensor import span
 from bluecomm.runtime import Communicator, Handle
-from bluecomm.runtime.call import NO_MEMORY, Call
+from bluecomm.runtime.call import NO_MEMORY, Call, Span
 from bluecomm.runtime.communicator import UNNAMED
 from bluecomm.torch_backend import profiling
 from bluecomm.torch_backend.compat import is_async
@@ -23,6 +25,35 @@ from bluecomm.torch_backend.work import GroupWork
 # Names of operations repeat after so many calls, so that the tables of names stay
 # small.
 _NAMES = 4096
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def collective(kind: str) -> Callable[[_Method], _Method]:
+    """Let the other ranks know of a call that a method of a group refuses.
+
+    The refused call takes its number, so that later calls meet the right partners, and
+    the other ranks' calls of that number fail with the reason.
+
+    Args:
+        kind: The engine's name of the operation that the method starts.
+    """
+
+    def decorate(method: _Method) -> _Method:
+        @functools.wraps(method)
+        def call(self: GroupCalls, *args: Any, **kwargs: Any) -> Any:
+            before = self._sequence
+            try:
+                return method(self, *args, **kwargs)
+            except Exception as error:
+                if self._sequence == before:
+                    self._refuse(kind, error)
+                raise
+
+        return call  # type: ignore[return-value]
+
+    return decorate
 
 
 class GroupCalls:
@@ -105,20 +136,27 @@ class GroupCalls:
         dtype: str,
         shape: Sequence[int],
         source: torch.Tensor | None,
-        destination: torch.Tensor | None,
+        destination: torch.Tensor | Sequence[torch.Tensor] | None,
         *,
         parameters: Any = None,
         finish: Callable[[int], None] = done,
-        keep: tuple[object, ...] = (),
     ) -> Call[None]:
-        """Return a call of the engine on contiguous memory."""
+        """Return a call of the engine on contiguous memory.
+
+        A stacked result may have one tensor for the rows of each rank.
+        """
+        there: Span | list[Span] = NO_MEMORY
+        if isinstance(destination, torch.Tensor):
+            there = span(destination)
+        elif destination is not None:
+            there = [span(tensor) for tensor in destination]
         call = Call(
             kind,
             dtype,
             shape,
             NO_MEMORY if source is None else span(source),
-            NO_MEMORY if destination is None else span(destination),
-            (source, destination, *keep),
+            there,
+            (source, destination),
             finish,
         )
         call.parameters = parameters
@@ -149,18 +187,23 @@ class GroupCalls:
 
         def start() -> list[Handle[None]]:
             handles = []
-            for call in calls:
-                call.name = self._next_name()
+            for index, call in enumerate(calls):
+                call.name = f"{name}.{index}" if index else name
                 call.timeout_s = limit_s
                 call.blocking = is_blocking
                 handles.append(self._comm.start(call))
             return handles
 
-        self._sequence += 1
+        name = self._next_name()
         return self._launch(operation, start, outputs, waits=waits)
 
+    def _refuse(self, kind: str, error: Exception) -> None:
+        """Count a collective that this rank refuses, and tell the other ranks."""
+        refuse(self._comm, [(kind, self._next_name(), None)], error)
+
     def _next_name(self) -> str:
-        """Return the name of the next operation of a collective."""
+        """Count a collective and return the name of its first operation."""
+        self._sequence += 1
         return f"torch{UNNAMED}{next(self._numbers) % _NAMES}"
 
     def _launch(

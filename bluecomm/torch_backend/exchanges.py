@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 
-from bluecomm.errors import MismatchError
 from bluecomm.runtime import parameters
 from bluecomm.runtime.call import Call
-from bluecomm.torch_backend.calls import GroupCalls
+from bluecomm.torch_backend.calls import GroupCalls, collective
 from bluecomm.torch_backend.tensors import (
     as_input,
     as_output,
-    check_outputs_apart,
+    as_outputs,
     words,
     written_back,
 )
@@ -26,6 +25,7 @@ Tensors = list[torch.Tensor]
 class Exchanges(GroupCalls):
     """Methods for broadcast, all_gather, gather, scatter, all_to_all and barrier."""
 
+    @collective("broadcast")
     def broadcast(self, tensors: Tensors, opts: Any) -> GroupWork | None:
         """Write the root's tensor to that of all ranks."""
         (tensor,) = tensors
@@ -49,6 +49,7 @@ class Exchanges(GroupCalls):
         call = self._call("barrier", "uint8", (0,), None, None)
         return self._run("barrier", [call], opts, [])
 
+    @collective("allgather")
     def allgather(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
     ) -> GroupWork | None:
@@ -58,6 +59,7 @@ class Exchanges(GroupCalls):
         call = self._allgather(operation, parts, tensor)
         return self._run(operation, [call], opts, parts)
 
+    @collective("allgather")
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
     ) -> GroupWork | None:
@@ -73,6 +75,7 @@ class Exchanges(GroupCalls):
         written = [part for parts in outputs for part in parts]
         return self._run(operation, calls, opts, written)
 
+    @collective("allgather")
     def all_gather_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any
     ) -> GroupWork | None:
@@ -81,6 +84,7 @@ class Exchanges(GroupCalls):
         call = self._allgather_single(operation, output, source)
         return self._run(operation, [call], opts, [output])
 
+    @collective("allgather")
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any
     ) -> GroupWork | None:
@@ -95,6 +99,7 @@ class Exchanges(GroupCalls):
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @collective("allgather")
     def gather(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
     ) -> GroupWork | None:
@@ -109,6 +114,7 @@ class Exchanges(GroupCalls):
         call = self._allgather(operation, parts, tensor)
         return self._run(operation, [call], opts, parts)
 
+    @collective("alltoall")
     def scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any
     ) -> GroupWork | None:
@@ -123,10 +129,22 @@ class Exchanges(GroupCalls):
                 f"{operation}: expected {size} input tensors at the root, one for each "
                 f"rank, got {len(parts)}"
             )
-        received = [output if rank == opts.rootRank else None for rank in range(size)]
-        call = self._alltoall(operation, received, parts or [None] * size, output)
+        memory = as_output(output, operation)
+        none = output.new_empty(0)
+        received = [memory if rank == opts.rootRank else none for rank in range(size)]
+        sources = [
+            as_input(part, operation).view(-1) for part in parts or [none] * size
+        ]
+        call = self._alltoall(
+            operation,
+            received,
+            torch.cat(sources),
+            sources,
+            written_back(output, memory),
+        )
         return self._run(operation, [call], opts, outputs)
 
+    @collective("alltoall")
     def alltoall(
         self, outputs: Tensors, inputs: Tensors, opts: Any
     ) -> GroupWork | None:
@@ -138,9 +156,14 @@ class Exchanges(GroupCalls):
                 f"{operation}: expected {size} output and input tensors, one for each "
                 f"rank, got {len(outputs)} and {len(inputs)}"
             )
-        call = self._alltoall(operation, outputs, inputs, outputs[0])
+        memories, copy_back = as_outputs(outputs, operation)
+        sources = [as_input(part, operation).view(-1) for part in inputs]
+        call = self._alltoall(
+            operation, memories, torch.cat(sources), sources, copy_back
+        )
         return self._run(operation, [call], opts, outputs)
 
+    @collective("alltoall")
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -155,12 +178,13 @@ class Exchanges(GroupCalls):
         """
         operation = "all_to_all_single"
         memory = as_output(output, operation)
+        given = as_input(source, operation)
         call = self._alltoall(
             operation,
-            self._rows(operation, memory.data, output_splits, "output"),
-            self._rows(operation, as_input(source, operation), input_splits, "input"),
-            output,
-            memory,
+            self._rows(operation, memory, output_splits, "output"),
+            given,
+            self._rows(operation, given, input_splits, "input"),
+            written_back(output, memory),
         )
         return self._run(operation, [call], opts, [output])
 
@@ -172,12 +196,12 @@ class Exchanges(GroupCalls):
                 f"{operation}: expected {self._comm.size} output tensors, one for each "
                 f"rank, got {len(parts)}"
             )
-        check_outputs_apart(parts, operation)
         source = as_input(tensor, operation)
+        memories, copy_back = as_outputs(parts, operation)
         dtype, numbers = words(source, operation)
-        call = self._call("allgather", dtype, (numbers,), source, None)
-        call.finish = self._take(operation, source.dtype, parts)
-        return call
+        return self._call(
+            "allgather", dtype, (numbers,), source, memories, finish=copy_back
+        )
 
     def _allgather_single(
         self, operation: str, output: torch.Tensor, tensor: torch.Tensor
@@ -193,77 +217,39 @@ class Exchanges(GroupCalls):
                 f"{tuple(output.shape)}"
             )
         dtype, numbers = words(source, operation)
-        call = self._call("allgather", dtype, (numbers,), source, None)
-        parts = memory.data.view(size, -1).unbind() if memory.numel() else ()
-        call.finish = self._take(operation, source.dtype, parts, output, memory)
-        return call
+        copy_back = written_back(output, memory)
+        return self._call(
+            "allgather", dtype, (numbers,), source, [memory], finish=copy_back
+        )
 
     def _alltoall(
         self,
         operation: str,
-        outputs: Sequence[torch.Tensor | None],
-        inputs: Sequence[torch.Tensor | None],
-        like: torch.Tensor,
-        memory: torch.Tensor | None = None,
+        outputs: Sequence[torch.Tensor],
+        source: torch.Tensor,
+        inputs: Sequence[torch.Tensor],
+        finish: Callable[[int], None],
     ) -> Call[None]:
-        """Return a call that exchanges tensors; None stands for no values."""
-        check_outputs_apart([t for t in outputs if t is not None], operation)
-        none = like.new_empty(0)
-        parts = [
-            none if part is None else as_input(part, operation).view(-1)
-            for part in inputs
-        ]
-        source = torch.cat(parts)
+        """Return a call that exchanges tensors.
+
+        Args:
+            operation: torch's name of the collective.
+            outputs: Contiguous memory for the values from each rank.
+            source: The inputs, one after the other.
+            inputs: Values for each rank.
+            finish: End of the call.
+        """
         dtype, numbers = words(source, operation)
-        each = numbers // source.numel() if source.numel() else 1
-        splits = tuple(part.numel() * each for part in parts)
-        call = self._call(
+        splits = tuple(words(part, operation)[1] for part in inputs)
+        return self._call(
             "alltoall",
             dtype,
             (numbers,),
             source,
-            None,
+            outputs,
             parameters=parameters(splits=splits),
+            finish=finish,
         )
-        targets = [none if part is None else part for part in outputs]
-        call.finish = self._take(operation, like.dtype, targets, like, memory)
-        return call
-
-    def _take(
-        self,
-        operation: str,
-        dtype: torch.dtype,
-        outputs: Sequence[torch.Tensor],
-        whole: torch.Tensor | None = None,
-        memory: torch.Tensor | None = None,
-    ) -> Callable[[int], None]:
-        """Return the end of a gather, which copies the block of rank n to output n.
-
-        If the outputs are parts of ``memory``, that is copied to ``whole`` at the end.
-        """
-
-        def finish(number: int) -> None:
-            block, counts = self._comm.world.output(number)
-            wanted = [words(output, operation)[1] for output in outputs]
-            if outputs and counts != wanted:
-                raise MismatchError.describe(
-                    "the ranks sent other numbers of elements than the outputs hold",
-                    operation=operation,
-                    rank=self._comm.rank,
-                    expected=str(wanted),
-                    got=str(counts),
-                )
-            total = sum(output.numel() for output in outputs)
-            if not total:
-                return
-            flat = torch.frombuffer(block, dtype=dtype, count=total)
-            sizes = [output.numel() for output in outputs]
-            for output, part in zip(outputs, torch.split(flat, sizes), strict=True):
-                output.data.copy_(part.view(output.shape))
-            if whole is not None and memory is not None and memory is not whole:
-                whole.data.copy_(memory)
-
-        return finish
 
     def _rows(
         self,

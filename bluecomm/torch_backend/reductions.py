@@ -11,7 +11,7 @@ from bluecomm.ops.sparse_allreduce import sparse_allreduce_nonblocking
 from bluecomm.runtime import Handle
 from bluecomm.runtime.call import Call
 from bluecomm.runtime.handle import MappedHandle
-from bluecomm.torch_backend.calls import GroupCalls
+from bluecomm.torch_backend.calls import GroupCalls, collective
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.reduce_ops import reduction, sparse_reduction
 from bluecomm.torch_backend.tensors import as_input, as_output, written_back
@@ -23,6 +23,7 @@ Tensors = list[torch.Tensor]
 class Reductions(GroupCalls):
     """Methods for all_reduce, reduce and reduce_scatter."""
 
+    @collective("allreduce")
     def allreduce(self, tensors: Tensors, opts: Any) -> GroupWork | None:
         """Write the reduction of one tensor over all ranks to it."""
         (tensor,) = tensors
@@ -31,12 +32,14 @@ class Reductions(GroupCalls):
         call = self._allreduce("all_reduce", tensor, opts)
         return self._run("all_reduce", [call], opts, tensors)
 
+    @collective("allreduce")
     def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> GroupWork | None:
         """Write the reduction of each tensor over all ranks to it."""
         operation = "all_reduce_coalesced"
         calls = [self._allreduce(operation, tensor, opts) for tensor in tensors]
         return self._run(operation, calls, opts, tensors)
 
+    @collective("allreduce")
     def reduce(self, tensors: Tensors, opts: Any) -> GroupWork | None:
         """Write the reduction of one tensor over all ranks to that of the root."""
         (tensor,) = tensors
@@ -48,6 +51,7 @@ class Reductions(GroupCalls):
             call = self._allreduce(operation, torch.empty_like(source), opts, source)
         return self._run(operation, [call], opts, tensors)
 
+    @collective("reducescatter")
     def reduce_scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any
     ) -> GroupWork | None:
@@ -58,6 +62,7 @@ class Reductions(GroupCalls):
         call = self._reduce_scatter(operation, output, flat, opts)
         return self._run(operation, [call], opts, outputs)
 
+    @collective("reducescatter")
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any
     ) -> GroupWork | None:
@@ -66,6 +71,7 @@ class Reductions(GroupCalls):
         call = self._reduce_scatter(operation, output, source, opts)
         return self._run(operation, [call], opts, [output])
 
+    @collective("reducescatter")
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any
     ) -> GroupWork | None:
@@ -107,17 +113,19 @@ class Reductions(GroupCalls):
             with torch.no_grad():  # tensor.data has indices of its own
                 tensor.copy_(total)
 
+        op = sparse_reduction(opts.reduceOp, "all_reduce")
+
         def start() -> list[Handle[None]]:
             handle = sparse_allreduce_nonblocking(
                 tensor.detach(),
-                self._next_name(),
-                sparse_reduction(opts.reduceOp, "all_reduce"),
+                name,
+                op,
                 self._comm,
                 timeout_s=self._limit_s(opts),
             )
             return [MappedHandle(handle, copy_back)]
 
-        self._sequence += 1
+        name = self._next_name()
         waits = not is_async(opts)
         return self._launch("all_reduce", start, [tensor], waits=waits)
 

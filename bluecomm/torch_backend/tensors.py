@@ -96,13 +96,47 @@ def done(_: int) -> None:
     """End an operation that has written its result."""
 
 
-def check_outputs_apart(outputs: Sequence[torch.Tensor], operation: str) -> None:
-    """Raise if two outputs share memory.
+def as_outputs(
+    tensors: Sequence[torch.Tensor], operation: str
+) -> tuple[list[torch.Tensor], Callable[[int], None]]:
+    """Return contiguous memory for several results, and the end of the operation.
+
+    Unlike the tensor of ``as_output``, each may leave gaps in its memory; then its
+    values are copied.
+
+    Raises:
+        RuntimeError: A tensor is not a dense CPU tensor.
+        ValueError: Two tensors share memory.
+    """
+    for tensor in tensors:
+        _check_served(tensor, operation)
+    _check_apart(tensors, operation)
+    memories = [
+        tensor
+        if tensor.is_contiguous()
+        else torch.empty(tensor.shape, dtype=tensor.dtype)
+        for tensor in tensors
+    ]
+
+    def finish(_: int) -> None:
+        for tensor, memory in zip(tensors, memories, strict=True):
+            if memory is not tensor:
+                tensor.data.copy_(memory)
+
+    return memories, finish
+
+
+def _check_apart(outputs: Sequence[torch.Tensor], operation: str) -> None:
+    """Raise if two contiguous outputs share memory.
 
     Raises:
         ValueError: The outputs overlap.
     """
-    spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in outputs if t.nbytes)
+    spans = sorted(
+        (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
+        for tensor in outputs
+        if tensor.nbytes and tensor.is_contiguous()
+    )
     for (_, end), (start, _) in itertools.pairwise(spans):
         if start < end:
             raise ValueError(
