@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
-import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bfrun.frames.frame import Frame
-from bfrun.frames.rank_to_driver import Failing, ThreadFailed
 from bluecomm.config import Config
-from bluecomm.errors import BluecommError, NotInitializedError, ShutdownError
+from bluecomm.errors import NotInitializedError, ShutdownError
 from bluecomm.runtime.communicator import Communicator
-from bluecomm.runtime.exit_watch import ExitWatch, FailedExit
+from bluecomm.runtime.failure_report import FailureReport
 from bluecomm.runtime.farewell import serve_until_all_finish
+from bluecomm.runtime.logs import set_log_level
 from bluecomm.runtime.recording import Recording
+from bluecomm.runtime.rendezvous.agent_connection import AgentConnection
 from bluecomm.runtime.rendezvous.find import find_rendezvous
 from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 from bluecomm.runtime.world import World
@@ -52,7 +50,7 @@ class Process:
         # have met again.
         self._left_windows: list[Any] = []
         self._ends_with_interpreter = False
-        self._exit_watch = ExitWatch(self._on_failure, self._on_thread)
+        self._exit_watch = FailureReport(self._agent).watch
         self._pid = os.getpid()
 
     @property
@@ -77,6 +75,9 @@ class Process:
                 "bluecomm has not been initialized; call bluecomm.init() first"
             )
         return self._communicator
+
+    def _agent(self) -> AgentConnection | None:
+        return None if self._rendezvous is None else self._rendezvous.agent
 
     @property
     def memory(self) -> SharedMemory:
@@ -157,7 +158,7 @@ class Process:
     ) -> None:
         """Make a world."""
         if self._rendezvous is None:
-            _set_log_level(config.log_level)
+            set_log_level(config.log_level)
             self._rendezvous = find()
             if not self._ends_with_interpreter:
                 self._ends_with_interpreter = True
@@ -298,45 +299,10 @@ class Process:
         if self._rendezvous is not None and self._rendezvous.agent is None:
             self._end(orderly=self._rendezvous.outlives_failure, serves=False)
 
-    def _on_failure(self, failed: FailedExit) -> None:
-        if failed.status == 128 + signal.SIGTERM:
-            # A batch system may be ending all ranks; the agent finds out if it is.
-            return
-        self._tell(
-            Failing(
-                cause=failed.cause,
-                deed=failed.deed,
-                reason=failed.reason,
-                status=failed.status,
-                peers=list(failed.peers),
-            )
-        )
-
-    def _on_thread(self, thread: str, error: str) -> None:
-        self._tell(ThreadFailed(thread=thread, error=error))
-
-    def _tell(self, frame: Frame) -> None:
-        """Send a frame to the agent, if there is one."""
-        agent = None if self._rendezvous is None else self._rendezvous.agent
-        if agent is not None:
-            with contextlib.suppress(BluecommError):  # its reading thread reports it
-                agent.send(frame)
-
 
 def _is_own(communicator: Communicator) -> bool:
     """Return whether this process is the rank itself, and not a fork of it."""
     return communicator.world.pid == os.getpid()
-
-
-def _set_log_level(level: str) -> None:
-    names = {"trace": logging.DEBUG, "fatal": logging.CRITICAL}
-    log = logging.getLogger("bluecomm")
-    log.setLevel(names.get(level, getattr(logging, level.upper(), logging.WARNING)))
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("bluecomm %(levelname)s: %(message)s"))
-        log.addHandler(handler)
-        log.propagate = False
 
 
 _process = Process()
