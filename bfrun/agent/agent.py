@@ -10,28 +10,25 @@ Standard library only, Python 3.8.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import platform
 import secrets
 import selectors
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from bfrun.agent.driver_connection import DriverConnection
-from bfrun.agent.limits import host_limits, raise_file_limit
+from bfrun.agent.family import Family
+from bfrun.agent.limits import raise_file_limit
+from bfrun.agent.machine import clock_reading, ready_frame
 from bfrun.agent.oom import OomWatch
 from bfrun.agent.output_pump import OutputPump
-from bfrun.agent.ports import free_port
-from bfrun.agent.procs import all_processes, descendants, kill_descendants, send_signal
 from bfrun.agent.rank_process import RankProcess
 from bfrun.agent.rank_server import RankServer
 from bfrun.agent.rank_watch import RankWatch
+from bfrun.agent.signals import SignalPipe
 from bfrun.agent.start_queue import StartQueue
 from bfrun.agent.stdin_feed import StdinFeed
 from bfrun.agent.trace_pump import TracePump
@@ -39,14 +36,12 @@ from bfrun.channel import Message, text_to_bytes
 from bfrun.errors import ProtocolError
 from bfrun.frames.agent_to_driver import (
     AgentEnded,
-    ClockReading,
     FromRank,
     FromRankRefused,
     Inspection,
     RankExited,
     RankNotStarted,
     RankStarted,
-    Ready,
     StdinTaken,
 )
 from bfrun.frames.agent_to_rank import TaskPart, Welcome
@@ -67,7 +62,6 @@ from bfrun.frames.rank_to_driver import Goodbye
 
 # If the driver is lost, ranks get SIGTERM, and SIGKILL this much later.
 ORPHAN_GRACE_S = 1.0
-_KILL_LIMIT_S = 1.5
 _TICK_S = 0.25
 
 
@@ -90,7 +84,6 @@ class Agent:
         guard_pid: int,
         file_limit: int,
     ):
-        self._guard_pid = guard_pid
         self._folder = folder
         self._selector = selectors.DefaultSelector()
         self._connection = DriverConnection(
@@ -111,15 +104,16 @@ class Agent:
         self._draining: list[RankProcess] = []
         self._watch = RankWatch(self._ranks, self._connection)
         self._stdin: StdinFeed | None = None
-        self._wake_read, self._wake_write = os.pipe()
+        self._signals = SignalPipe(self._selector)
+        self._family = Family(guard_pid)
         self._ending = False
         self._left = 0
         self._said_ended = False
         self._has_signalled = False
-        self._terminated = False
         self._orphaned = False
         self._kill_at: float | None = None
         self._done = False
+        self._ready = ready_frame(guard_pid)
         self._handlers: dict[type[Frame], Callable[[Any], None]] = {
             Start: self._start,
             TaskPart: self._take_task,
@@ -135,8 +129,8 @@ class Agent:
 
     def run(self) -> None:
         """Serve until the job has ended and the driver has hung up."""
-        self._catch_signals()
-        self._connection.send(self._ready())
+        self._signals.catch()
+        self._connection.send(self._ready)
         try:
             while not self._done:
                 self._starts.step()
@@ -146,42 +140,12 @@ class Agent:
                     key.data(mask)
                 self._tick()
         finally:
-            self._kill_all()
+            self._family.kill()
             for rank in self._ranks.values():
                 rank.reap()
             self._server.close()
             shutil.rmtree(self._folder, ignore_errors=True)
-            if os.getppid() == self._guard_pid:
-                # A stopped guard would outlive the job.
-                os.kill(self._guard_pid, signal.SIGCONT)
-
-    def _catch_signals(self) -> None:
-        for fd in (self._wake_read, self._wake_write):
-            os.set_blocking(fd, False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda signum, frame: None)
-        signal.signal(signal.SIGTERM, self._on_sigterm)
-        for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(ignored, signal.SIG_IGN)
-
-    def _on_sigterm(self, signum: int, frame: Any) -> None:
-        self._terminated = True
-
-    def _wake(self, mask: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
-
-    def _ready(self) -> Ready:
-        return Ready(
-            agent_pid=os.getpid(),
-            guard_pid=self._guard_pid,
-            hostname=socket.gethostname(),
-            python=platform.python_version(),
-            executable=sys.executable,
-            free_port=free_port(),
-            limits=host_limits(),
-        )
+            self._family.wake_guard()
 
     # Frames of the driver
 
@@ -231,7 +195,7 @@ class Agent:
     def _signal(self, frame: SignalRanks) -> None:
         self._has_signalled = True
         self._drop_starts()
-        send_signal(self._alive(), frame.signum)
+        self._family.signal(frame.signum)
 
     def _inspect(self, frame: Inspect) -> None:
         ranks = self._watch.inspection()
@@ -239,20 +203,14 @@ class Agent:
 
     def _read_clock(self, frame: ReadClock) -> None:
         """Answer at once with the time on this machine's clock."""
-        received_ns = time.monotonic_ns()
-        reading = ClockReading(
-            sent_ns=frame.sent_ns,
-            received_ns=received_ns,
-            replied_ns=time.monotonic_ns(),
-        )
-        self._connection.send(reading)
+        self._connection.send(clock_reading(frame.sent_ns))
         self._connection.flush()
 
     def _end(self, frame: EndRanks) -> None:
         """Kill what is left; ``ended`` follows when all output has been sent."""
         self._ending = True
         self._drop_starts()
-        self._left = len(self._kill_all())
+        self._left = len(self._family.kill())
         self._poll_ranks()
 
     def _drop_output(self, frame: DropOutput) -> None:
@@ -320,7 +278,7 @@ class Agent:
         return streaming or self._traces.busy or self._watch.holds
 
     def _poll_ranks(self) -> None:
-        if self._orphaned or self._terminated:
+        if self._orphaned or self._signals.terminated:
             # Ranks that end now are not to blame: the agent ended them, or the signal
             # that ends the agent did.
             return
@@ -350,30 +308,19 @@ class Agent:
     def _watch_driver(self) -> None:
         """End the ranks if the driver is lost, and stop once nothing is left to do."""
         now = time.monotonic()
-        if not self._orphaned and (self._terminated or self._connection.lost()):
+        if not self._orphaned and (self._signals.terminated or self._connection.lost()):
             self._orphaned = True
             self._starts.drop()
-            if self._terminated:
+            if self._signals.terminated:
                 print(
                     "bfrun's agent: got SIGTERM, perhaps because its guard died; "
                     "ending its ranks",
                     file=sys.stderr,
                 )
-            send_signal(self._alive(), signal.SIGTERM)
+            self._family.signal(signal.SIGTERM)
             self._kill_at = now + ORPHAN_GRACE_S
         self._done = (
             (self._kill_at is not None and now > self._kill_at)
             or (self._said_ended and self._connection.idle)
-            or (self._orphaned and not self._alive())
+            or (self._orphaned and not self._family.alive())
         )
-
-    def _root(self) -> int:
-        """Return the ancestor of every process that the ranks have started."""
-        guarded = os.getppid() == self._guard_pid
-        return self._guard_pid if guarded else os.getpid()
-
-    def _alive(self) -> set[int]:
-        return descendants(self._root(), all_processes()) - {os.getpid()}
-
-    def _kill_all(self) -> set[int]:
-        return kill_descendants(self._root(), {os.getpid()}, _KILL_LIMIT_S)
