@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 
 import pytest
@@ -54,6 +55,20 @@ def test_without_either_the_error_names_both_ways_out(slurm):
     assert "one of 2 tasks, without a way for them to meet" in done.stderr
     assert "srun --mpi=pmix" in done.stderr
     assert "bfrun" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["none", "pmi2"])
+def test_process_groups_meet_in_the_store_of_torch(slurm, kind, tmp_path):
+    where = ["-n", "2", "-N", "1", f"--mpi={kind}"]
+    module = "tests.launchers.both_apis"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    done = slurm.run(
+        *("srun", *where, sys.executable, "-m", module, str(tmp_path)),
+        environ={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert [one["rank"] for one in findings(done)] == [0, 1]
 
 
 def test_one_task_is_a_world_of_one(slurm):
