@@ -60,6 +60,8 @@ class Parameters(metaclass=_PybindType):
         self_weight: float = 1.0,
         sources: Sequence[tuple[int, float]] = ...,
         destinations: Sequence[tuple[int, float]] = ...,
+        peer: int = -1,
+        tag: int = 0,
     ) -> None: ...
     @property
     def op(self) -> str: ...
@@ -79,6 +81,10 @@ class Parameters(metaclass=_PybindType):
     def sources(self) -> list[tuple[int, float]]: ...
     @property
     def destinations(self) -> list[tuple[int, float]]: ...
+    @property
+    def peer(self) -> int: ...
+    @property
+    def tag(self) -> int: ...
 
 class _Call(Protocol):
     """See ``bluecomm.runtime.call.Call``."""
@@ -291,6 +297,9 @@ class Engine(metaclass=_PybindType):
 
     def output(self, request: int) -> tuple[SharedBlock, list[int]]:
         """Return the result that the engine allocated, and the rows of each source."""
+
+    def source_of(self, request: int) -> int:
+        """Return the global rank whose message a receive has taken."""
 
     def release(self, request: int) -> bool:
         """Release a request that has ended; return whether its tensors may be freed.

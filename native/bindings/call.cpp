@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,15 +33,26 @@ struct Parameters {
   double self_weight = 1.0;
   std::vector<Weight> sources;
   std::vector<Weight> destinations;
+  int peer = kAnySource;
+  std::int64_t tag = 0;
 };
 
 Parameters make_parameters(std::string_view op, double prescale, double postscale,
                            int root, std::vector<std::int64_t> splits, bool local_only,
                            double self_weight, std::vector<Weight> sources,
-                           std::vector<Weight> destinations) {
-  return {parse_op(op), prescale,           postscale,
-          root,         std::move(splits),  local_only,
-          self_weight,  std::move(sources), std::move(destinations)};
+                           std::vector<Weight> destinations, int peer,
+                           std::int64_t tag) {
+  return {parse_op(op),
+          prescale,
+          postscale,
+          root,
+          std::move(splits),
+          local_only,
+          self_weight,
+          std::move(sources),
+          std::move(destinations),
+          peer,
+          tag};
 }
 
 // The name of an attribute of Call, interned once for the life of the process.
@@ -88,15 +100,33 @@ void read_destination(const py::object& destination, Call& call) {
   }
 }
 
-}  // namespace
-
-ParsedCall parse_call(py::handle call) {
-  // Never freed, because it refers to Python objects.
+// Never freed, because it refers to Python objects.
+const Attributes& attributes_of_call() {
   static const Attributes& attributes = *new Attributes;
-  ParsedCall parsed;
-  Call& result = parsed.call;
-  const py::object kind = attributes.kind.of(call);
-  result.kind = parse_kind(kind.cast<std::string_view>());
+  return attributes;
+}
+
+PointCall parse_point_call(py::handle call, RequestKind kind) {
+  const Attributes& attributes = attributes_of_call();
+  PointCall result;
+  result.kind = kind;
+  result.name = attributes.name.of(call).cast<std::string>();
+  result.dtype = parse_dtype(attributes.dtype.of(call).cast<std::string_view>());
+  result.shape = attributes.shape.of(call).cast<std::vector<std::int64_t>>();
+  result.memory =
+      read_span(kind == RequestKind::kSend ? attributes.source.of(call)
+                                           : attributes.destination.of(call));
+  const py::object given = attributes.parameters.of(call);
+  const auto& parameters = given.cast<const Parameters&>();
+  result.peer = parameters.peer;
+  result.tag = parameters.tag;
+  return result;
+}
+
+Call parse_operation(py::handle call, Kind kind) {
+  const Attributes& attributes = attributes_of_call();
+  Call result;
+  result.kind = kind;
   result.name = attributes.name.of(call).cast<std::string>();
   const py::object dtype = attributes.dtype.of(call);
   result.dtype = parse_dtype(dtype.cast<std::string_view>());
@@ -116,10 +146,42 @@ ParsedCall parse_call(py::handle call) {
     result.sources = parameters.sources;
     result.destinations = parameters.destinations;
   }
-  result.deadline = deadline_after(attributes.limit_s.of(call).cast<double>());
+  return result;
+}
+
+}  // namespace
+
+ParsedCall parse_call(py::handle call) {
+  const Attributes& attributes = attributes_of_call();
+  ParsedCall parsed;
+  const py::object kind = attributes.kind.of(call);
+  const auto word = kind.cast<std::string_view>();
+  if (const auto point = point_kind_from_name(word)) {
+    parsed.call = parse_point_call(call, *point);
+  } else {
+    parsed.call = parse_operation(call, parse_kind(word));
+  }
+  const double limit_s = attributes.limit_s.of(call).cast<double>();
+  std::visit([&](auto& one) { one.deadline = deadline_after(limit_s); }, parsed.call);
   parsed.group_id = attributes.group_id.of(call).cast<std::uint64_t>();
   parsed.blocking = attributes.blocking.of(call).cast<bool>();
   return parsed;
+}
+
+void set_group(Call& call, std::shared_ptr<const Group> group) {
+  call.group = std::move(group);
+}
+
+void set_group(PointCall& call, const std::shared_ptr<const Group>& group) {
+  call.group = group->id;
+  call.members = {group, &group->ranks};
+  if (call.peer == kAnySource && call.kind == RequestKind::kRecv) return;
+  if (call.peer < 0 || call.peer >= group->size()) {
+    throw std::invalid_argument("peer must be in 0 .. " +
+                                std::to_string(group->size() - 1) + ", got " +
+                                std::to_string(call.peer));
+  }
+  call.peer = group->ranks[static_cast<std::size_t>(call.peer)];
 }
 
 void register_call(py::module_& module) {
@@ -129,7 +191,8 @@ void register_call(py::module_& module) {
            arg("prescale") = 1.0, arg("postscale") = 1.0, arg("root") = 0,
            arg("splits") = std::vector<std::int64_t>(), arg("local_only") = false,
            arg("self_weight") = 1.0, arg("sources") = std::vector<Weight>(),
-           arg("destinations") = std::vector<Weight>())
+           arg("destinations") = std::vector<Weight>(), arg("peer") = kAnySource,
+           arg("tag") = 0)
       .def_property_readonly("op",
                              [](const Parameters& self) { return op_word(self.op); })
       .def_readonly("prescale", &Parameters::prescale)
@@ -139,7 +202,9 @@ void register_call(py::module_& module) {
       .def_readonly("local_only", &Parameters::local_only)
       .def_readonly("self_weight", &Parameters::self_weight)
       .def_readonly("sources", &Parameters::sources)
-      .def_readonly("destinations", &Parameters::destinations);
+      .def_readonly("destinations", &Parameters::destinations)
+      .def_readonly("peer", &Parameters::peer)
+      .def_readonly("tag", &Parameters::tag);
 }
 
 }  // namespace bluecomm::bindings

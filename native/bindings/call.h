@@ -3,14 +3,18 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <memory>
+#include <variant>
 
 #include "engine/call.h"
+#include "p2p/point_request.h"
 
 namespace bluecomm::bindings {
 
 // A call of an operation, parsed from a Python Call (bluecomm/runtime/call.py).
 struct ParsedCall {
-  Call call;                   // without its group
+  // Without its group. The peer of a PointCall is a member of the group.
+  std::variant<Call, PointCall> call;
   std::uint64_t group_id = 0;  // group that takes part
   bool blocking = false;       // the caller waits for the operation immediately
 };
@@ -19,5 +23,9 @@ struct ParsedCall {
 // for an unknown word or a deadline that is NaN, and pybind11's exceptions for an
 // attribute that is missing or has another type.
 ParsedCall parse_call(pybind11::handle call);
+
+// Enters the group of a parsed call.
+void set_group(Call& call, std::shared_ptr<const Group> group);
+void set_group(PointCall& call, const std::shared_ptr<const Group>& group);
 
 }  // namespace bluecomm::bindings

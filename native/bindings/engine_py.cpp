@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings/arguments.h"
@@ -96,16 +97,25 @@ RequestId submit(PyEngine& self, const py::object& call,
   Engine& engine = self.use();
   ParsedCall parsed = parse_call(call);
   py::dict table = kept ? *kept : py::dict();
-  if (parsed.blocking) {
-    return keep_blocking(table, call, [&] {
-      parsed.call.group = engine.group(parsed.group_id);
-      return engine.run(std::move(parsed.call));
+  const auto start = [&](auto& one) {
+    if (parsed.blocking) {
+      return keep_blocking(table, call, [&] {
+        set_group(one, engine.group(parsed.group_id));
+        return engine.run(std::move(one));
+      });
+    }
+    return keep_nonblocking(table, call, engine.next_request_id(), [&](RequestId id) {
+      set_group(one, engine.group(parsed.group_id));
+      return engine.submit(std::move(one), Engine::Caller::kGoesOn, id);
     });
-  }
-  return keep_nonblocking(table, call, engine.next_request_id(), [&](RequestId id) {
-    parsed.call.group = engine.group(parsed.group_id);
-    return engine.submit(std::move(parsed.call), Engine::Caller::kGoesOn, id);
-  });
+  };
+  return std::visit(start, parsed.call);
+}
+
+// Throws std::invalid_argument for a send or a receive, which are not counted.
+Call& operation_of(ParsedCall& parsed) {
+  if (auto* const operation = std::get_if<Call>(&parsed.call)) return *operation;
+  throw std::invalid_argument("a send or a receive is not counted");
 }
 
 // Counts a call that the program has refused to make, and tells the ranks that take
@@ -114,10 +124,11 @@ void refuse(PyEngine& self, const py::object& call, const std::string& reason,
             bool to_group) {
   Engine& engine = self.use();
   ParsedCall parsed = parse_call(call);
+  Call& operation = operation_of(parsed);
   const ReleaseGil unlocked;
-  parsed.call.group = engine.group(parsed.group_id);
+  set_group(operation, engine.group(parsed.group_id));
   engine.refuse(
-      parsed.call, reason,
+      operation, reason,
       to_group ? Dispatcher::Informed::kGroup : Dispatcher::Informed::kParticipants);
 }
 
@@ -125,9 +136,10 @@ void refuse(PyEngine& self, const py::object& call, const std::string& reason,
 std::uint32_t calls_like(PyEngine& self, const py::object& call) {
   Engine& engine = self.use();
   ParsedCall parsed = parse_call(call);
+  Call& operation = operation_of(parsed);
   const ReleaseGil unlocked;
-  parsed.call.group = engine.group(parsed.group_id);
-  return engine.calls_like(parsed.call);
+  set_group(operation, engine.group(parsed.group_id));
+  return engine.calls_like(operation);
 }
 
 std::optional<Status> wait(PyEngine& self, RequestId id, double timeout_s) {
@@ -247,6 +259,7 @@ void register_engine(py::module_& module) {
           },
           arg("timeout_s"))
       .def("output", &output, arg("request"))
+      .def("source_of", unlocked(&Engine::source_of), arg("request"))
       .def("release", unlocked(&Engine::release), arg("request"))
       .def("finished", unlocked(&Engine::finished))
       .def("held", unlocked(&Engine::held))

@@ -36,8 +36,13 @@ Dispatcher::Dispatcher(EngineConfig config,
       peers_(config_.rank, config_.size, config_.machine),
       joining_(config_.size),
       stats_(config_.size, config_.recorder),
-      window_peers_(peers_),
-      windows_(config_.rank, job_, config_.epoch, window_peers_, requests_, stats_),
+      request_peers_(peers_),
+      windows_(config_.rank, job_, config_.epoch, request_peers_, requests_, stats_),
+      points_(config_.rank, job_, config_.epoch, request_peers_, requests_, stats_,
+              [this](int peer, Status failure) {
+                add_late_failure(" on " + peers_.describe_rank(peer),
+                                 std::move(failure));
+              }),
       counted_before_(static_cast<std::size_t>(config_.size)) {}
 
 Dispatcher::~Dispatcher() {
@@ -93,6 +98,12 @@ RequestId Dispatcher::submit(Call call, RequestId id) {
   const std::uint32_t sequence = matching_.next_sequence(group, name);
   return add(std::move(call), {group, name, config_.epoch, sequence},
              CalledBy::kProgram, id == 0 ? requests_.next_id() : id);
+}
+
+RequestId Dispatcher::submit(PointCall call, RequestId id) {
+  if (id == 0) id = requests_.next_id();
+  points_.start(std::move(call), id, late_failures_.take());
+  return id;
 }
 
 RequestId Dispatcher::add(Call call, const Key& key, CalledBy caller, RequestId id) {
@@ -167,10 +178,14 @@ void Dispatcher::on_message(int peer, std::unique_ptr<Incoming> message) {
 bool Dispatcher::read_arrivals() {
   std::vector<Arrived> arrived = std::exchange(arrived_, {});
   for (Arrived& one : arrived) {
-    const bool is_window = type_of(one.message->header()) == MessageType::kWindow;
-    if (is_window && windows_.take_message(one.peer, one.message)) continue;
-    const std::optional<Envelope> envelope =
-        is_window ? std::nullopt : read_envelope(one.message->header());
+    const MessageType type = type_of(one.message->header());
+    if (type == MessageType::kWindow && windows_.take_message(one.peer, one.message)) {
+      continue;
+    }
+    if (type == MessageType::kPoint && points_.take_message(one.peer, one.message)) {
+      continue;
+    }
+    const std::optional<Envelope> envelope = read_envelope(one.message->header());
     if (!envelope || envelope->job != job_ || envelope->key.epoch != config_.epoch) {
       peers_.lose(one.peer,
                   "it sent a message that does not belong to this job or this version "
@@ -248,6 +263,7 @@ bool Dispatcher::poll() {
     if (i < operations_.size() && operations_[i] == operation) ++i;
   }
   if (windows_.poll(peers_.gone())) changed = true;
+  if (points_.poll(peers_.gone())) changed = true;
   if (expire_requests(now_)) changed = true;
   if (!peers_.gone().empty() && fail_gone(now_)) changed = true;
   return changed;
@@ -313,7 +329,11 @@ Clock::time_point Dispatcher::next_timer() const {
 
 bool Dispatcher::has_result(RequestId id) const {
   const BaseRequest& request = *requests_.at(id);
-  return is_operation(request.kind()) && request.succeeded() &&
+  if (!request.succeeded()) return false;
+  if (request.kind() == RequestKind::kRecv) {
+    return static_cast<const PointRequest&>(request).call().peer == kAnySource;
+  }
+  return is_operation(request.kind()) &&
          static_cast<const Operation&>(request).result().owner;
 }
 
@@ -323,6 +343,14 @@ const Result& Dispatcher::result(RequestId id) const {
                                 " has no result of its own");
   }
   return operation(id).result();
+}
+
+int Dispatcher::source_of(RequestId id) const {
+  const BaseRequest& request = *requests_.at(id);
+  if (request.kind() != RequestKind::kRecv || !request.succeeded()) {
+    throw std::invalid_argument(request.label() + " has received nothing");
+  }
+  return static_cast<const PointRequest&>(request).source();
 }
 
 // --- Closing -------------------------------------------------------------------------
@@ -351,6 +379,7 @@ void Dispatcher::free() {
   arrived_.clear();
   aborts_.clear();
   windows_.free();
+  points_.free();
   peers_.disconnect();
   transports_.clear();
   broken_transports_.clear();

@@ -23,6 +23,7 @@
 #include "engine/matching.h"
 #include "engine/operation.h"
 #include "engine/peers.h"
+#include "p2p/service.h"
 #include "request/request_table.h"
 #include "request/wait_stats.h"
 #include "transport/channel.h"
@@ -73,7 +74,8 @@ struct EngineConfig {
 };
 
 // Manages all requests of one rank: starts operations, passes arriving messages to
-// them, and ends them. Passes messages about windows to its WindowService.
+// them, and ends them. Passes messages about windows to its WindowService, and those of
+// sends and receives to its PointService.
 //
 // It has no thread and never waits: each call does what is possible now. Guarded by the
 // engine's progress lock, except next_request_id() and wait_stats().
@@ -94,6 +96,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   // the request's status.
   // `id` comes from next_request_id(); 0 stands for a new one.
   RequestId submit(Call call, RequestId id = 0);
+  // Starts a send or a receive.
+  RequestId submit(PointCall call, RequestId id = 0);
   // Counts a call that this rank's program has refused to make, and tells the other
   // ranks, whose calls fail with `reason`. Only the kind, the name and the group of
   // `call` are needed, and, unless the whole group is informed, whatever decides which
@@ -111,9 +115,13 @@ class Dispatcher final : private Receiver, private OperationHost {
   const std::shared_ptr<BaseRequest>& request(RequestId id) const {
     return requests_.at(id);
   }
+  // Returns whether the program has to fetch result() or source_of().
   bool has_result(RequestId id) const;
   // Throws std::invalid_argument if the request has no result of its own.
   const Result& result(RequestId id) const;
+  // Returns the rank whose message a receive has taken. Throws std::invalid_argument if
+  // the request is not a receive that has succeeded.
+  int source_of(RequestId id) const;
   // See RequestTable.
   bool release(RequestId id) { return requests_.release(id); }
   std::vector<RequestId> held() const { return requests_.held(); }
@@ -247,8 +255,9 @@ class Dispatcher final : private Receiver, private OperationHost {
   // requests about windows, of which there may be thousands and which need no turns.
   std::deque<Operation*> operations_;
   WaitStats stats_;
-  EnginePeers window_peers_;
+  EnginePeers request_peers_;
   WindowService windows_;
+  PointService points_;
   std::vector<ChannelStats> counted_before_;  // by rank, at the last reset_stats()
   Clock::time_point now_;                     // the start of this turn
   LateFailures late_failures_;

@@ -4,9 +4,10 @@
 #include "engine/dispatcher.h"
 
 namespace bluecomm {
+
 std::string_view request_kind_name(RequestKind kind) {
-  return is_operation(kind) ? kind_name(static_cast<Kind>(kind))
-                            : window_call_name(kind);
+  if (is_operation(kind)) return kind_name(static_cast<Kind>(kind));
+  return is_point(kind) ? point_call_name(kind) : window_call_name(kind);
 }
 
 std::vector<PendingRequest> Dispatcher::pending() const {

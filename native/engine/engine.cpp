@@ -84,7 +84,8 @@ std::shared_ptr<const Group> Engine::group(std::uint64_t id) {
   return progress_.with_lock([&] { return dispatcher_.group(id); });
 }
 
-RequestId Engine::submit(Call call, Caller caller, RequestId id) {
+template <typename AnyCall>
+RequestId Engine::start_call(AnyCall call, Caller caller, RequestId id) {
   const auto start = [&] {
     if (!started_) throw std::invalid_argument("the engine has not been started");
     id = dispatcher_.submit(std::move(call), id);
@@ -94,8 +95,24 @@ RequestId Engine::submit(Call call, Caller caller, RequestId id) {
   return caller == Caller::kWaits ? progress_.run(start) : progress_.submit(start);
 }
 
+RequestId Engine::submit(Call call, Caller caller, RequestId id) {
+  return start_call(std::move(call), caller, id);
+}
+
+RequestId Engine::submit(PointCall call, Caller caller, RequestId id) {
+  return start_call(std::move(call), caller, id);
+}
+
 RequestId Engine::run(Call call) {
-  const RequestId id = submit(std::move(call), Caller::kWaits);
+  return wait_for_result(submit(std::move(call), Caller::kWaits));
+}
+
+RequestId Engine::run(PointCall call) {
+  return wait_for_result(submit(std::move(call), Caller::kWaits));
+}
+
+// Waits for a request; see run().
+RequestId Engine::wait_for_result(RequestId id) {
   const std::optional<Status> status =
       wait(id, Clock::time_point::max(), [] { return true; });
   if (!status || !status->ok()) return id;
@@ -172,6 +189,10 @@ bool Engine::watch(RequestId id) {
 
 std::optional<std::vector<RequestId>> Engine::next_done(Clock::time_point deadline) {
   return dispatcher_.completion_queue().take(deadline);
+}
+
+int Engine::source_of(RequestId id) {
+  return progress_.with_lock([&] { return dispatcher_.source_of(id); });
 }
 
 bool Engine::release(RequestId id) {

@@ -42,12 +42,14 @@ class Engine final : public WindowHost, private Work {
 
   // See Dispatcher.
   RequestId submit(Call call, Caller caller = Caller::kGoesOn, RequestId id = 0);
+  RequestId submit(PointCall call, Caller caller = Caller::kGoesOn, RequestId id = 0);
   // submit() and wait() in one. Returns 0 if the operation has succeeded and has no
   // result() of its own; it is released then. Otherwise returns its id, as submit()
   // does: the operation has failed, or its result has to be fetched, or it still runs
   // because a signal came or Progress::kInterruptCheck has passed.
   RequestId run(Call call);
   void refuse(const Call& call, const std::string& reason, Dispatcher::Informed whom);
+  RequestId run(PointCall call);
   std::uint32_t calls_like(const Call& call);
   bool is_in_flight(Kind kind, std::uint64_t group, std::string_view name);
   bool done(RequestId id);
@@ -56,6 +58,7 @@ class Engine final : public WindowHost, private Work {
   std::optional<Status> wait(RequestId id, Clock::time_point deadline,
                              const std::function<bool()>& interrupted = {});
   Result result(RequestId id);
+  int source_of(RequestId id);
 
   // See RequestTable and CompletionQueue. next_done() blocks, but does not drive the
   // engine. It returns nothing once the engine is closed and all ended requests that
@@ -119,6 +122,9 @@ class Engine final : public WindowHost, private Work {
   void abandon_after_fork() noexcept NO_THREAD_SAFETY_ANALYSIS;
 
  private:
+  template <typename AnyCall>
+  RequestId start_call(AnyCall call, Caller caller, RequestId id);
+  RequestId wait_for_result(RequestId id);
   void begin(Caller caller);
   bool poll() override;
   bool outstanding() const override { return dispatcher_.outstanding(); }

@@ -1,17 +1,17 @@
 #pragma once
 
-#include <chrono>
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
 
 #include "engine/peers.h"
-#include "window/window_peers.h"
+#include "request/request_peers.h"
 
 namespace bluecomm {
 
-// Gives the windows of an engine access to its peers.
-class EnginePeers final : public WindowPeers {
+// Gives the services of an engine access to its peers.
+class EnginePeers final : public RequestPeers {
  public:
   explicit EnginePeers(const Peers& peers) : peers_(peers) {}
 
@@ -23,10 +23,15 @@ class EnginePeers final : public WindowPeers {
     return rank != peers_.rank() && !peers_.alive(rank);
   }
 
-  std::optional<std::string> why_gone(int rank) const override {
-    if (!is_gone(rank) || Peers::Clock::now() < peers_.grace_until(rank)) {
-      return std::nullopt;
+  std::optional<std::string> why_gone(int rank,
+                                      Clock::time_point since) const override {
+    if (!is_gone(rank)) return std::nullopt;
+    Clock::time_point certain = peers_.grace_until(rank);
+    if (peers_.state(rank) == Peers::State::kFinished &&
+        since > Clock::time_point::min()) {
+      certain = std::max(certain, since + Peers::kFinishedGrace);
     }
+    if (Clock::now() < certain) return std::nullopt;
     return peers_.reason(rank);
   }
 

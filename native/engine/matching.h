@@ -8,9 +8,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/recent.h"
 #include "engine/envelope.h"
 #include "engine/operation.h"
-#include "engine/recent.h"
 
 namespace bluecomm {
 

@@ -190,18 +190,6 @@ void Operation::finish(Status status) {
   sends_ = PendingSends();
 }
 
-void Operation::raise_carried() {
-  if (!carried_) return;
-  if (status_.ok()) {
-    status_ = std::move(*carried_);
-    status_.text = label() + " was carried out; " + status_.text;
-  } else {
-    if (!status_.text.ends_with('.')) status_.text += '.';
-    status_.text += " Before it, " + carried_->text;
-  }
-  carried_.reset();
-}
-
 BaseRequest::Awaited Operation::awaited() const {
   const Unfinished now = unfinished();
   Awaited awaited{

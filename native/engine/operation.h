@@ -95,12 +95,6 @@ class Operation final : public BaseRequest {
   // The reason why this call cannot continue, found by deliver() or advance().
   const std::optional<Status>& error() const { return error_; }
 
-  // Makes this call raise the failure of an earlier one when it has ended.
-  void carry(Status failure) { carried_ = std::move(failure); }
-  // Changes the status of a call that is done to the failure that it carries, or adds
-  // that failure's text if the call has failed itself.
-  void raise_carried();
-
   // The messages that the running phase still waits for.
   struct Unfinished {
     std::vector<Missing> missing;
@@ -144,7 +138,6 @@ class Operation final : public BaseRequest {
   Plan plan_;
   const Envelope envelope_;
   OperationHost* const host_;
-  std::optional<Status> carried_;
   std::optional<Status> error_;
   Result result_;
 

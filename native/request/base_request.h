@@ -3,9 +3,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/status.h"
 
@@ -17,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 using RequestId = std::uint64_t;
 
 // The kinds of requests, which the statistics tell apart: operations, numbered as in
-// `Kind` (engine/kinds.h), and calls about windows.
+// `Kind` (engine/kinds.h), calls about windows, and messages between two ranks.
 enum class RequestKind : std::uint8_t {
   kFirstOperation = 0,
   kWinCreate = 16,
@@ -26,13 +28,16 @@ enum class RequestKind : std::uint8_t {
   kWinGet,
   kWinUpdate,
   kWinMutex,
+  kSend,
+  kRecv,
 };
 inline constexpr std::size_t kMaxOperationKinds = 16;
-inline constexpr std::size_t kRequestKinds = 22;
+inline constexpr std::size_t kRequestKinds = 24;
 static_assert(static_cast<std::size_t>(RequestKind::kWinCreate) == kMaxOperationKinds);
-static_assert(static_cast<std::size_t>(RequestKind::kWinMutex) + 1 == kRequestKinds);
+static_assert(static_cast<std::size_t>(RequestKind::kRecv) + 1 == kRequestKinds);
 
 constexpr bool is_operation(RequestKind kind) { return kind < RequestKind::kWinCreate; }
+constexpr bool is_point(RequestKind kind) { return kind >= RequestKind::kSend; }
 
 // The notes that WaitStats takes about a running request.
 struct WaitNotes {
@@ -46,8 +51,9 @@ struct WaitNotes {
   std::uint32_t kind = 0;
 };
 
-// Base class of everything that a program can start and wait for: operations and calls
-// about windows. docs/data-plane.md describes the life of a request.
+// Base class of everything that a program can start and wait for: operations, calls
+// about windows, and messages between two ranks. docs/data-plane.md describes the life
+// of a request.
 //
 // abort() and expire() end the request, which its RequestTable keeps until release().
 //
@@ -110,6 +116,12 @@ class BaseRequest {
   // the request has failed.
   virtual bool holds_memory() const { return false; }
 
+  // Makes this request raise the failure of an earlier one when it has ended.
+  void carry(Status failure) { carried_ = std::move(failure); }
+  // Changes the status of a request that is done to the failure that it carries, or
+  // adds that failure's text if the request has failed itself.
+  void raise_carried();
+
   WaitNotes notes;
   // Whether the RequestTable reports the end of the request in its CompletionQueue.
   bool watched = false;
@@ -129,6 +141,7 @@ class BaseRequest {
   const RequestKind kind_;
   const int rank_;
   const Clock::time_point started_ = Clock::now();
+  std::optional<Status> carried_;
   Clock::time_point deadline_;
 };
 

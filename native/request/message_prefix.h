@@ -16,6 +16,7 @@ enum class MessageType : std::uint8_t {
   // The sender has called an operation in which the receiver, which has joined, must
   // take part; the payload is the shape, followed by the splits.
   kAnnounce = 5,
+  kPoint = 6,  // a message between two ranks (p2p/message.h)
 };
 
 // Returns whether the header is an Envelope.

@@ -336,7 +336,8 @@ bool WindowService::fail_gone(int rank) {
     if (part.peer == rank) lost.push_back(number);
   }
   if (lost.empty()) return false;
-  const std::optional<std::string> why = peers_.why_gone(rank);
+  const std::optional<std::string> why =
+      peers_.why_gone(rank, Clock::time_point::min());
   if (!why) return false;
   for (const RequestId number : lost) {
     const std::string label = parts_.at(number).request->label();

@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "request/base_request.h"
+#include "request/request_peers.h"
 #include "request/request_table.h"
 #include "request/wait_stats.h"
 #include "window/message.h"
 #include "window/window.h"
 #include "window/window_arrival.h"
-#include "window/window_peers.h"
 #include "window/window_request.h"
 
 namespace bluecomm {
@@ -59,7 +59,7 @@ class WindowService final : public WindowRequestHost {
 
   // `job` is a hash of the job's name.
   WindowService(int rank, std::uint64_t job, std::uint32_t epoch,
-                const WindowPeers& peers, RequestTable& requests, WaitStats& stats)
+                const RequestPeers& peers, RequestTable& requests, WaitStats& stats)
       : rank_(rank),
         job_(job),
         epoch_(epoch),
@@ -187,7 +187,7 @@ class WindowService final : public WindowRequestHost {
   const int rank_;
   const std::uint64_t job_;
   const std::uint32_t epoch_;
-  const WindowPeers& peers_;
+  const RequestPeers& peers_;
   RequestTable& requests_;
   WaitStats& stats_;
   std::unordered_map<std::uint64_t, WindowPtr> windows_;

@@ -293,7 +293,8 @@ void WindowService::take_answer(int peer, const WindowMessage& message,
 // Releases the mutexes of a lost rank and drops its unfinished payloads, once it is
 // certain that none of its messages will arrive. Returns whether it did.
 bool WindowService::abandon(int rank) {
-  if (abandoned_.contains(rank) || !peers_.why_gone(rank)) return false;
+  if (abandoned_.contains(rank) || !peers_.why_gone(rank, Clock::time_point::min()))
+    return false;
   abandoned_.insert(rank);
   for (const auto& [id, window] : windows_) {
     if (const auto next = window->mutex_queue.leave_all(rank)) grant(*next, *window);

@@ -17,6 +17,8 @@ std::string_view window_call_name(RequestKind kind) {
     case RequestKind::kWinMutex:
       return "win_mutex";
     case RequestKind::kFirstOperation:
+    case RequestKind::kSend:
+    case RequestKind::kRecv:
       break;  // not about windows
   }
   return "unknown";

@@ -9,15 +9,17 @@ NATIVE = Path(__file__).parents[2] / "native"
 # The layers that each layer may include, besides itself.
 BELOW = {
     "bindings": {
-        *("engine", "window", "request", "transport", "device", "mpi", "trace"),
+        *("engine", "window", "p2p", "request", "transport", "device", "mpi", "trace"),
         "common",
     },
     # An extension of its own: nothing of the product includes it.
     "bench": {"kernels", "common"},
     "engine": {
-        *("window", "request", "transport", "device", "kernels", "trace", "common"),
+        *("window", "p2p", "request", "transport", "device", "kernels", "trace"),
+        "common",
     },
     "window": {"request", "transport", "kernels", "trace", "common"},
+    "p2p": {"request", "transport", "trace", "common"},
     "request": {"transport", "trace", "common"},
     "transport": {"stream", "mpi", "common"},
     "device": {"kernels", "common"},

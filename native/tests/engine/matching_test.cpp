@@ -1,6 +1,6 @@
 #include "engine/matching.h"
 
-#include "engine/recent.h"
+#include "common/recent.h"
 #include "tests/check.h"
 
 namespace bluecomm::test {

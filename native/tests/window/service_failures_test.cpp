@@ -36,11 +36,11 @@ class DeadChannel final : public Channel {
   };
 };
 
-class OnePeer final : public WindowPeers {
+class OnePeer final : public RequestPeers {
  public:
   Channel* channel(int rank) const override { return is_gone(rank) ? nullptr : &dead; }
   bool is_gone(int rank) const override { return rank == kPeer && gone; }
-  std::optional<std::string> why_gone(int rank) const override {
+  std::optional<std::string> why_gone(int rank, Clock::time_point) const override {
     return is_gone(rank) && certain ? std::optional<std::string>("gone") : std::nullopt;
   }
   std::string describe_rank(int rank) const override {

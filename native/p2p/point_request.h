@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/dtype.h"
+#include "request/base_request.h"
+#include "transport/channel.h"
+
+namespace bluecomm {
+
+// Stands for the peer of a receive that takes a message of any rank.
+inline constexpr int kAnySource = -1;
+
+// One send or receive of this rank. The caller owns the memory, which must stay valid
+// until the request has ended.
+struct PointCall {
+  RequestKind kind = RequestKind::kSend;  // or kRecv
+  std::string name;                       // for texts only
+  std::uint64_t group = 0;
+  std::shared_ptr<const std::vector<int>> members;  // of the group: global ranks
+  int peer = kAnySource;  // global rank; a send needs one, which may be this rank
+  std::int64_t tag = 0;
+  DType dtype = DType::kUInt8;
+  std::vector<std::int64_t> shape;
+  std::span<std::byte> memory;  // only read by a send
+  Clock::time_point deadline;
+
+  std::size_t count() const { return memory.size() / item_size(dtype); }
+};
+
+// The public name of a send or a receive: "send" or "recv".
+constexpr std::string_view point_call_name(RequestKind kind) {
+  return kind == RequestKind::kSend ? "send" : "recv";
+}
+
+constexpr std::optional<RequestKind> point_kind_from_name(std::string_view name) {
+  for (const RequestKind kind : {RequestKind::kSend, RequestKind::kRecv}) {
+    if (point_call_name(kind) == name) return kind;
+  }
+  return std::nullopt;
+}
+
+class PointRequest;
+
+// The PointService, as its requests use it.
+class PointRequestHost {
+ public:
+  virtual void fail(PointRequest& request, Status status) = 0;
+  virtual void expire(PointRequest& request) = 0;
+  virtual BaseRequest::Awaited awaited(const PointRequest& request) const = 0;
+
+ protected:
+  ~PointRequestHost() = default;
+};
+
+// A send or a receive that has been started.
+class PointRequest final : public BaseRequest {
+ public:
+  PointRequest(RequestId id, int rank, PointCall call, PointRequestHost& host)
+      : BaseRequest(id, call.kind, rank, State::kRunning, call.deadline),
+        call_(std::move(call)),
+        host_(host) {}
+
+  std::string_view kind_name() const override { return point_call_name(call_.kind); }
+  std::string_view name() const override { return call_.name; }
+  TraceFields trace_fields() const override {
+    return {call_.group, static_cast<std::uint32_t>(id()), call_.memory.size()};
+  }
+  const PointCall& call() const { return call_; }
+  bool is_send() const { return call_.kind == RequestKind::kSend; }
+
+  Awaited awaited() const override { return host_.awaited(*this); }
+  void abort(Status status) override { host_.fail(*this, std::move(status)); }
+  void expire() override { host_.expire(*this); }
+  // Cancels the message of a send.
+  void finish(Status status) override {
+    status_ = std::move(status);
+    state_ = State::kDone;
+    outgoing_.reset();
+  }
+  bool holds_memory() const override { return lease_.has_tenants(); }
+
+  // Starts the message of a send.
+  void send(Channel& channel, const Header& header) {
+    std::shared_ptr<void> copies;
+    outgoing_ = channel.send_to_many(header, call_.memory, copies, lease_);
+  }
+  // Returns whether the message has been sent, and how much of it nobody reads again.
+  bool is_sent() const { return outgoing_ != nullptr; }
+  std::size_t released() const { return outgoing_ ? outgoing_->released() : 0; }
+
+  // The rank whose message a receive has taken, or the peer that the call names.
+  int source() const { return source_; }
+  void set_source(int rank) { source_ = rank; }
+
+ private:
+  const PointCall call_;
+  PointRequestHost& host_;
+  std::unique_ptr<Outgoing> outgoing_;
+  Lease lease_;
+  int source_ = call_.peer;
+};
+
+}  // namespace bluecomm

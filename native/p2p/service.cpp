@@ -1,0 +1,209 @@
+// Starts sends and receives, moves their bytes and ends them; service_failures.cpp has
+// their failures. The engine calls these functions under its progress lock.
+#include "p2p/service.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace bluecomm {
+namespace {
+
+// Bytes of each message that are moved per turn.
+constexpr std::size_t kBudget = 1 << 20;
+
+}  // namespace
+
+// --- Starting ------------------------------------------------------------------------
+
+void PointService::start(PointCall call, RequestId id, std::optional<Status> late) {
+  PointRequestHost& host = *this;
+  const auto request = std::make_shared<PointRequest>(id, rank_, std::move(call), host);
+  if (late) request->carry(std::move(*late));
+  requests_.add(request);
+  if (!closed_.ok()) {
+    end(*request, {closed_.code, request->label() + ": " + closed_.text, closed_.rank});
+  } else if (request->is_send()) {
+    start_send(request);
+  } else if (std::optional<SentPoint> sent = matching_.match(request)) {
+    begin(std::move(*sent), request);
+  }
+  stats_.submitted(*request);
+}
+
+PointMessage PointService::message_of(const PointRequest& send) const {
+  const PointCall& call = send.call();
+  PointMessage message;
+  message.job = job_;
+  message.epoch = epoch_;
+  message.group = call.group;
+  message.tag = call.tag;
+  message.send = send.id();
+  message.dtype = call.dtype;
+  message.count = call.count();
+  message.ndim =
+      static_cast<std::uint8_t>(std::min<std::size_t>(call.shape.size(), 255));
+  std::copy_n(call.shape.begin(), std::min(call.shape.size(), PointMessage::kMaxDims),
+              message.dims.begin());
+  return message;
+}
+
+void PointService::start_send(const PointRequestPtr& send) {
+  const PointCall& call = send->call();
+  const PointMessage message = message_of(*send);
+  sends_.push_back(send);
+  if (call.peer == rank_) {
+    SentPoint sent{rank_, message, nullptr, send, std::nullopt};
+    if (const PointRequestPtr receive = matching_.match(sent)) {
+      begin(std::move(sent), receive);
+    }
+    return;
+  }
+  Channel* const channel = peers_.channel(call.peer);
+  if (channel == nullptr) return;  // fail_gone() will end the send
+  try {
+    send->send(*channel, to_header(message, call.memory.size()));
+  } catch (const std::exception& error) {  // thrown by the transport
+    fail(*send, {Code::kInternal, send->label() + ": " + error.what(), -1});
+    return;
+  }
+  release_sends();
+}
+
+// --- Receiving -----------------------------------------------------------------------
+
+bool PointService::take_message(int peer, std::unique_ptr<Incoming>& message) {
+  const auto read = read_point_message(message->header());
+  if (!read || read->job != job_ || read->epoch != epoch_) return false;
+  if (read->action != PointAction::kPayload) {
+    message->accept({});
+    notices_.push_back({peer, *read, std::move(message), ""});
+    read_notices();
+    return true;
+  }
+  SentPoint sent{peer, *read, std::move(message), nullptr, std::nullopt};
+  if (const PointRequestPtr receive = matching_.match(sent)) {
+    begin(std::move(sent), receive);
+  }
+  return true;
+}
+
+// Starts to copy a message to the receive that it matches.
+void PointService::begin(SentPoint sent, const PointRequestPtr& receive) {
+  const PointCall& call = receive->call();
+  receive->set_source(sent.peer);
+  if (sent.failure) {
+    end(*receive, *sent.failure);
+    return;
+  }
+  if (sent.message.dtype != call.dtype || sent.message.count != call.count()) {
+    const std::string text = mismatch_text(sent, *receive);
+    const int peer = sent.peer;
+    if (sent.own) {
+      std::erase(sends_, sent.own);
+      end(*sent.own, {Code::kMismatch, text, rank_});
+    } else {
+      refuse(std::move(sent), {Code::kMismatch, text, rank_});
+    }
+    end(*receive, {Code::kMismatch, text, peer});
+    return;
+  }
+  try {
+    transfers_.push_back(std::make_unique<PointTransfer>(std::move(sent), receive));
+  } catch (const std::exception& error) {  // thrown by the transport
+    end(*receive, {Code::kInternal, receive->label() + ": " + error.what(), -1});
+    return;
+  }
+  if (!move(*transfers_.back())) return;
+  if (receive->done()) transfers_.pop_back();
+}
+
+// Moves bytes of a transfer, and ends its receive if that was the last of them. Returns
+// whether anything changed; then the receive may be done.
+bool PointService::move(PointTransfer& transfer) {
+  const PointRequestPtr receive = transfer.receive();
+  const Clock::time_point begin = stats_.records() ? Clock::now() : Clock::time_point();
+  const bool moved = transfer.move(kBudget);
+  if (moved && stats_.records()) stats_.combined(*receive, begin);
+  if (!transfer.done()) return moved;
+  if (const PointRequestPtr own = transfer.sent().own) {
+    std::erase(sends_, own);
+    end(*own, {});
+  }
+  end(*receive, {});
+  return true;
+}
+
+bool PointService::advance_transfers() {
+  bool changed = false;
+  for (std::size_t i = 0; i < transfers_.size();) {
+    const PointRequestPtr receive = transfers_[i]->receive();
+    try {
+      if (move(*transfers_[i])) changed = true;
+    } catch (const std::exception& error) {  // thrown by the transport
+      end(*receive, {Code::kInternal, receive->label() + ": " + error.what(), -1});
+      changed = true;
+    }
+    if (receive->done()) {
+      transfers_.erase(transfers_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  return changed;
+}
+
+// Ends the sends whose values nobody reads any more.
+bool PointService::release_sends() {
+  bool changed = false;
+  for (std::size_t i = 0; i < sends_.size();) {
+    const PointRequestPtr send = sends_[i];
+    const bool released =
+        send->is_sent() && send->released() == send->call().memory.size();
+    // The receiver may drop values that it refuses; the reason is on its way.
+    if (!released || has_notice(send->id())) {
+      ++i;
+      continue;
+    }
+    sends_.erase(sends_.begin() + static_cast<std::ptrdiff_t>(i));
+    end(*send, {});
+    changed = true;
+  }
+  return changed;
+}
+
+void PointService::end(PointRequest& request, Status status) {
+  const bool is_ok = status.ok();
+  const int peer = request.source();
+  request.finish(std::move(status));
+  if (is_ok && peer != rank_) {
+    stats_.exchanged(request, peer,
+                     request.is_send() ? WaitStats::Direction::kSent
+                                       : WaitStats::Direction::kReceived,
+                     request.call().memory.size());
+  }
+  stats_.ended(request, peer == rank_ ? -1 : peer);
+  request.raise_carried();
+  requests_.end(request);
+}
+
+bool PointService::poll(std::span<const int> gone) {
+  bool changed = read_notices();
+  if (advance_transfers()) changed = true;
+  if (release_sends()) changed = true;
+  for (const int rank : gone) {
+    if (fail_gone(rank)) changed = true;
+  }
+  if (!gone.empty() && fail_without_source(gone)) changed = true;
+  return changed;
+}
+
+void PointService::free() {
+  transfers_.clear();
+  notices_.clear();
+  refused_.clear();
+  sends_.clear();
+  matching_.clear();
+}
+
+}  // namespace bluecomm

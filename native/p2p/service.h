@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/recent.h"
+#include "p2p/message.h"
+#include "p2p/point_matching.h"
+#include "p2p/point_request.h"
+#include "p2p/point_transfer.h"
+#include "request/request_peers.h"
+#include "request/request_table.h"
+#include "request/wait_stats.h"
+
+namespace bluecomm {
+
+// All sends and receives of a rank. A send starts its message at once, whatever else is
+// outstanding; a receive takes the first message that it matches. docs/data-plane.md
+// describes the states.
+//
+// Starts no thread and never waits. Guarded by the engine's progress lock.
+class PointService final : public PointRequestHost {
+ public:
+  // Called with a failure of a send that had succeeded on this rank, and the rank that
+  // has reported it.
+  using OnLateFailure = std::function<void(int peer, Status failure)>;
+
+  // `job` is a hash of the job's name.
+  PointService(int rank, std::uint64_t job, std::uint32_t epoch,
+               const RequestPeers& peers, RequestTable& requests, WaitStats& stats,
+               OnLateFailure on_late_failure)
+      : rank_(rank),
+        job_(job),
+        epoch_(epoch),
+        peers_(peers),
+        requests_(requests),
+        stats_(stats),
+        on_late_failure_(std::move(on_late_failure)) {}
+
+  // Starts a send or a receive. `late`, if any, is an earlier failure that it raises.
+  void start(PointCall call, RequestId id, std::optional<Status> late);
+
+  // PointRequestHost.
+  void fail(PointRequest& request, Status status) override;
+  void expire(PointRequest& request) override;
+  BaseRequest::Awaited awaited(const PointRequest& request) const override;
+
+  // Takes a message of type kPoint. Returns false and leaves it if it is not from this
+  // job and this version of bluecomm.
+  bool take_message(int peer, std::unique_ptr<Incoming>& message);
+  // Moves what can be moved now. `gone` are the lost ranks. Returns whether anything
+  // changed.
+  bool poll(std::span<const int> gone);
+
+  // Fails requests that start from now on, with `why`.
+  void close(Status why) { closed_ = std::move(why); }
+  // Drops all messages.
+  void free();
+
+ private:
+  // The text of a kCancel or kRefuse that is arriving.
+  struct Notice {
+    int peer;
+    PointMessage message;
+    std::unique_ptr<Incoming> incoming;
+    std::string text;
+  };
+
+  void start_send(const PointRequestPtr& send);
+  void begin(SentPoint sent, const PointRequestPtr& receive);
+  bool move(PointTransfer& transfer);
+  bool advance_transfers();
+  bool release_sends();
+  void end(PointRequest& request, Status status);
+  void drop_transfer(const PointRequest& receive);
+  void post(int peer, PointMessage message, PointAction action, const Status& status);
+  PointMessage message_of(const PointRequest& send) const;
+
+  void refuse(SentPoint sent, const Status& status);
+  bool read_notices();
+  bool has_notice(RequestId send) const;
+  void handle_cancel(int peer, RequestId send, Status status);
+  void handle_refusal(int peer, const PointMessage& message, Status status);
+
+  const PointTransfer* transfer_of(const PointRequest& request) const;
+  std::string mismatch_text(const SentPoint& sent, const PointRequest& receive) const;
+  Status timeout_status(const PointRequest& request) const;
+  bool fail_gone(int rank);
+  bool fail_without_source(std::span<const int> gone);
+
+  const int rank_;
+  const std::uint64_t job_;
+  const std::uint32_t epoch_;
+  const RequestPeers& peers_;
+  RequestTable& requests_;
+  WaitStats& stats_;
+  const OnLateFailure on_late_failure_;
+  PointMatching matching_;
+  std::vector<PointRequestPtr> sends_;  // not released yet
+  std::vector<std::unique_ptr<PointTransfer>> transfers_;
+  std::vector<Notice> notices_;
+  // Messages that do not match their receives. A transport may release the values of a
+  // message that is dropped, so each is kept until its sender has noticed the refusal.
+  std::vector<SentPoint> refused_;
+  // Sends that have failed on this rank; what their receivers report is no news.
+  RecentMap<RequestId, bool, std::hash<RequestId>> failed_{1024};
+  Status closed_;
+};
+
+}  // namespace bluecomm
