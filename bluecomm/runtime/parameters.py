@@ -22,6 +22,8 @@ def parameters(
     self_weight: float = 1.0,
     sources: tuple[tuple[int, float], ...] = (),
     destinations: tuple[tuple[int, float], ...] = (),
+    peer: int = -1,
+    tag: int = 0,
 ) -> Parameters:
     """Return the parameters of a call. Omit those that its kind does not need.
 
@@ -36,6 +38,9 @@ def parameters(
         self_weight: Weight of this member's tensor.
         sources: In-neighbors (members or machines) and their weights.
         destinations: Out-neighbors and their weights.
+        peer: Member to which a send goes, or whose message is received; -1 stands for
+            any source.
+        tag: Tag of a send or a receive.
     """
     from bluecomm._native import Parameters
 
@@ -49,4 +54,6 @@ def parameters(
         self_weight=self_weight,
         sources=sources,
         destinations=destinations,
+        peer=peer,
+        tag=tag,
     )

@@ -301,6 +301,10 @@ class World:
         """Return the result that the engine allocated: memory and rows per source."""
         return self._engine.output(number)
 
+    def source_of(self, number: int) -> int:
+        """Return the rank whose message a receive has taken."""
+        return self._engine.source_of(number)
+
     def is_done(self, number: int) -> bool:
         """Return whether a request has ended."""
         return self._closed or self._engine.done(number)

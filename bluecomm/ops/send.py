@@ -1,0 +1,75 @@
+"""Send: this rank's tensor goes to one other rank, which receives it."""
+
+from __future__ import annotations
+
+import torch
+
+from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.tags import check_tag, member_of
+from bluecomm.ops.tensor import as_input, span
+from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
+from bluecomm.runtime.call import NO_MEMORY, Call
+
+__all__ = ["send", "send_nonblocking"]
+
+
+def _send(
+    form: Form,
+    /,
+    tensor: torch.Tensor,
+    dst: int,
+    tag: int = 0,
+    process_set: Communicator | None = None,
+    *,
+    timeout_s: float | None = None,
+) -> Handle[None]:
+    """Send ``tensor`` to rank ``dst``, which takes it with ``recv``.
+
+    Sends and receives between two ranks with the same ``tag`` and ``process_set`` match
+    in the order of the calls. A message may arrive before its receive is called. Small
+    tensors (``BLUECOMM_EAGER_BYTES``) wait there, up to about 1 MiB from each rank, and
+    ``send`` returns at once; otherwise it returns when the receiver has taken the
+    values. Sends and receives do not wait for other operations.
+
+    No gradient passes: the receiver gets the values.
+
+    Args:
+        tensor: Tensor of any shape. It is not modified.
+        dst: Rank of the receiver in the world. It may be this rank, if the send or the
+            receive is nonblocking.
+        tag: Number from 0, by which receives tell messages of one sender apart.
+        process_set: Ranks that it belongs to; the receiver passes the same. Default:
+            all.
+        timeout_s: Seconds after which the send fails. Default: the configured deadline.
+
+    Raises:
+        TypeError: ``tensor`` is not a tensor, its type is not supported, or ``tag`` is
+            not an integer.
+        ValueError: ``dst`` is not a member of the process set, or ``tag`` is negative.
+        MismatchError: The receive has another type or number of elements. If the send
+            had returned before, a later operation raises it.
+        PeerLostError: The receiver is lost.
+        CommunicationTimeout: The receiver did not take the values in time.
+    """
+    comm = current_communicator(process_set)
+    member = member_of("send", "dst", dst, comm)
+    tag = check_tag("send", tag)
+    source, dtype = as_input(tensor, "send")
+    call = Call(
+        "send",
+        dtype,
+        source.shape,
+        span(source),
+        NO_MEMORY,
+        (source, tensor),
+        lambda _: None,
+    )
+    call.name = f"to rank {dst}, tag {tag}"
+    call.timeout_s = timeout_s
+    call.parameters = parameters(peer=member, tag=tag)
+    call.blocking = form.blocking
+    return comm.start(call)
+
+
+send = blocking(_send)
+send_nonblocking = nonblocking(_send)
