@@ -22,6 +22,7 @@ from bluecomm.runtime import current_communicator
 from bluecomm.topology.mixing import mixing_matrix
 from tests.support.deadlines import hear, say
 from tests.support.optimizers import optimizers_follow_their_formulas
+from tests.support.uneven_end import finish_before_the_others
 
 
 def operations() -> dict[str, Any]:
@@ -119,6 +120,7 @@ def starts_of_torchrun() -> dict[str, Any]:
         sys.exit(7)
     bf.init()
     total = bf.allreduce(torch.ones(1), op=bf.Sum)
+    finish_before_the_others(Path(os.environ["TMPDIR"]))
     return {"rank": bf.rank(), "again": float(total)}
 
 

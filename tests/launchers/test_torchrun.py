@@ -62,7 +62,7 @@ def test_a_killed_rank_is_named_by_its_peer(job):
     assert "rank 1" in lost[0]["text"]
 
 
-def test_restarted_ranks_meet_anew(job):
+def test_restarted_ranks_meet_anew_and_end_unevenly(job):
     again = [one for one in findings(job) if "again" in one]
     assert again == [{"rank": rank, "again": float(RANKS)} for rank in range(RANKS)]
 

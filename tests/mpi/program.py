@@ -41,6 +41,7 @@ from tests.mp.test_windows import (
 )
 from tests.support.optimizers import optimizers_follow_their_formulas
 from tests.support.oracle import SHAPES, stacked
+from tests.support.uneven_end import finish_before_the_others
 
 
 def transports() -> list[str]:
@@ -223,6 +224,10 @@ def worlds_of_communicators() -> None:
     part.Free()
 
 
+def ranks_end_unevenly() -> None:
+    finish_before_the_others(Path(sys.argv[1]))
+
+
 CASES: list[tuple[str, Callable[[], None]]] = [
     ("auto", auto_mixes_shm_and_mpi),
     ("auto", windows_over_shm_and_mpi),
@@ -234,6 +239,7 @@ CASES: list[tuple[str, Callable[[], None]]] = [
     ("mpi", push_sum_reaches_the_exact_value),
     ("mpi", waiting_leaves_the_cores_free),
     ("tcp", all_over_tcp),
+    ("mpi", ranks_end_unevenly),
     ("mpi", shares_mpi_with_mpi4py),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import nn
 
 import bluecomm as bf
 from bluecomm.runtime import current_communicator
@@ -22,6 +23,8 @@ def optimizers_follow_their_formulas() -> None:
     """Raise unless training ends where each algorithm's formula says. Collective."""
     n = bf.size()
     check("adamw", gradients.train("adamw", STEPS, 1, {}), mean_gradients("adamw"))
+    leaves_integers_alone(algorithm="gradient_allreduce")
+    leaves_integers_alone(algorithm="allreduce", order="atc")
     small = {"bucket_bytes": 100, "op": bf.Sum}
     check("sum", gradients.train("sgd", STEPS, 1, small), mean_gradients("sgd", 1.0))
     graph = averaging.matrix_of("exponential", n)
@@ -36,6 +39,21 @@ def optimizers_follow_their_formulas() -> None:
             machines = bf.mixing_matrix(bf.ExponentialGraph(bf.machine_size()))
             matrix = averaging.hierarchical_matrix(machine_of, machines)
             average("hierarchical_neighbor_allreduce", order, [matrix] * STEPS)
+
+
+def leaves_integers_alone(**options: str) -> None:
+    """Train a model that has an integer parameter, which differs between ranks."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    model.count = nn.Parameter(torch.tensor([bf.rank()]), requires_grad=False)
+    optimizer = bf.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), model=model, **options
+    )
+    model(torch.full((1, 1), float(bf.rank()))).backward()
+    optimizer.step()
+    mean = (bf.size() - 1) / 2
+    assert model.weight.item() == -mean, options
+    assert model.count.tolist() == [bf.rank()], options
 
 
 def mean_gradients(optimizer: str, scale: float | None = None) -> torch.Tensor:
