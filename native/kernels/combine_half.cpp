@@ -8,6 +8,7 @@
 #include "kernels/add_widened.h"
 #include "kernels/combine_widened.h"
 #include "kernels/fold.h"
+#include "kernels/groups.h"
 
 namespace bluecomm {
 namespace {

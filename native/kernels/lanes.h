@@ -160,8 +160,6 @@ struct Lanes<Bfloat16Item, CpuLevel::kAvx512> : Bfloat16Lanes<64> {};
 
 #if defined(__x86_64__)
 
-inline constexpr int kNotFinite = 0x99;  // infinities and NaNs, for fpclass
-
 // Conversions with a mask of all lanes, because g++ 12 warns of uninitialized variables
 // in those without a mask. They are the same instructions.
 template <>
@@ -209,20 +207,6 @@ struct VectorLanes {
   BLUECOMM_INLINE static void store(std::byte* data, std::size_t i,
                                     const Computed& from) {
     std::memcpy(data + i * sizeof(T), &from, kBytes);
-  }
-};
-
-template <>
-struct Lanes<PlainItem<float>, CpuLevel::kAvx512> : VectorLanes<float, 64> {
-  BLUECOMM_TARGET_AVX512 static inline bool are_finite(const Computed& items) {
-    return _mm512_fpclass_ps_mask(items, kNotFinite) == 0;
-  }
-};
-
-template <>
-struct Lanes<PlainItem<double>, CpuLevel::kAvx512> : VectorLanes<double, 64> {
-  BLUECOMM_TARGET_AVX512 static inline bool are_finite(const Computed& items) {
-    return _mm512_fpclass_pd_mask(items, kNotFinite) == 0;
   }
 };
 

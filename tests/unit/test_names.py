@@ -33,7 +33,7 @@ NAMESPACE = re.compile(r"(?:^|\s)namespace\s*([\w:]*)$")
 ATTRIBUTE = r"(?:(?:alignas|[A-Z_]{6,})(?:\([^)]*\))?\s+)*"
 TYPE = re.compile(
     rf"^(?:template\s*<.*>\s*)?(class|struct|union|enum(?: class)?)\s+{ATTRIBUTE}"
-    r"(\w+)(?:\s*<[^{]*>)?(?:\s+final)?\s*(?::[^:].*)?$"
+    r"(\w+)(\s*<[^{]*>)?(?:\s+final)?\s*(?::[^:].*)?$"
 )
 ALIAS = re.compile(r"^(?:template\s*<.*>\s*)?using\s+(\w+)\s*=\s*(.+)$")
 
@@ -81,7 +81,8 @@ def types_in(file, text):
         elif named and (space := NAMESPACE.search(statement)):
             scopes.append(("namespace", space[1]))
         elif named and (defined := TYPE.match(statement)):
-            yield Type(file, around, defined[2], is_nested, "")
+            if not defined[3]:  # a specialization is another form of the same type
+                yield Type(file, around, defined[2], is_nested, "")
             kind = "enum" if defined[1].startswith("enum") else "class"
             scopes.append((kind, defined[2]))
         else:
@@ -147,7 +148,7 @@ def test_the_lists_hold_no_other_names():
         ("namespace a { struct B { enum class C { kD }; using E = int; }; }", "B C E"),
         ("class alignas(64) A final : public B<C> {};", "A"),
         ("class SCOPED_CAPABILITY A {}; class CAPABILITY(x) B {};", "A B"),
-        ("template <typename T> struct A { T x{1}; }; struct A<int> {};", "A A"),
+        ("template <typename T> struct A { T x{1}; }; struct A<int> {};", "A"),
         ("struct A; enum B : int; struct A f(struct B* x) { struct C {}; }", ""),
         ('// struct A {};\nconst char* x = "struct B {";\n#define C struct D {};', ""),
     ],

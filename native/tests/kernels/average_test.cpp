@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
@@ -155,6 +156,45 @@ TEST(average, of_bfloat16_rounds_ties_to_even) {
       combine_weighted(std::as_writable_bytes(std::span(&out, 1)), terms, 1.0,
                        DType::kBfloat16, level);
       CHECK_EQ(bfloat16_to_float32(out), 128.0f);
+    }
+  }
+}
+
+// Float64 has a fast method, which fails for items that are very large or small. Terms
+// have magnitudes like each other, so that their sums cancel or become subnormal.
+TEST(average, of_doubles_of_any_magnitude_is_the_same_at_every_level) {
+  std::mt19937_64 random(4);
+  for (const std::size_t n : {2, 3, 4, 9}) {
+    std::vector<std::vector<double>> tensors(n, std::vector<double>(1003));
+    for (std::size_t i = 0; i < tensors[0].size(); ++i) {
+      const int exponent = static_cast<int>(random() % 2090) - 1080;
+      for (std::vector<double>& tensor : tensors) {
+        const double item = static_cast<double>(random()) * 0x1p-63 - 1.0;
+        const int apart = static_cast<int>(random() % 4) * 30;
+        tensor[i] = random() % 4 == 0 ? -0.0 : std::ldexp(item, exponent - apart);
+      }
+    }
+    for (const auto& weights :
+         {random_average(n, random), std::vector<double>(n, 1.0 / 3.0)}) {
+      std::vector<Term> terms;
+      for (const std::vector<double>& tensor : tensors) {
+        terms.push_back(
+            {std::as_bytes(std::span(tensor)).data(), weights[terms.size()]});
+      }
+      std::vector<std::vector<double>> results;
+      for (const CpuLevel level : test::levels()) {
+        std::vector<double>& out = results.emplace_back(tensors[0].size());
+        combine_weighted(std::as_writable_bytes(std::span(out)), terms, 1.0,
+                         DType::kFloat64, level);
+        CHECK(std::memcmp(out.data(), results[0].data(), 8 * out.size()) == 0);
+      }
+      for (std::size_t i = 0; i < tensors[0].size(); ++i) {
+        const auto read = [&](std::size_t t) { return tensors[t][i]; };
+        const auto exact = static_cast<double>(test::sum_exactly(terms, 1.0, read));
+        // Products that are subnormal are rounded before they are added.
+        const double unit = std::max(std::abs(exact) * 0x1p-52, 0x1p-1071);
+        CHECK(std::abs(results[0][i] - exact) <= unit);
+      }
     }
   }
 }
