@@ -257,6 +257,9 @@ class Engine(metaclass=_PybindType):
     def add_group(
         self, group_id: int, ranks: Sequence[int], machine_of: Sequence[int]
     ) -> None: ...
+    def remove_group(self, group_id: int) -> None:
+        """Forget a group, and fail its operations on all members."""
+
     def submit(self, call: _CallT, kept: dict[int, _CallT] | None = None) -> int:
         """Start an operation and return its id. The caller still owns the memory.
 

@@ -109,6 +109,14 @@ class ProcessSet(Communicator):
         self._number = world.process_sets.add(members, self)
         super().__init__(world, members, self._number)
 
+    def free(self) -> None:
+        """Forget the set on this rank, with all that the engine keeps for it.
+
+        See ``Communicator.free``. A pickle that contains it can no longer be loaded.
+        """
+        self.world.process_sets.remove(self.ranks, self._number)
+        super().free()
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the members and the number, by which loading finds the set again."""
         return _find_process_set, (self.ranks, self._number)

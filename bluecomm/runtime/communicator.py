@@ -80,6 +80,8 @@ class Communicator:
     ) -> None:
         self.world = world
         self.ranks = tuple(ranks)
+        # Whether this is the communicator that init() makes.
+        self.is_world = creation == 0 and not owner
         self._unnamed: dict[str, int] = {}
         self._rounds = world.join_rounds
         self._topology: Topology | None = None
@@ -93,6 +95,7 @@ class Communicator:
         self.win_ops_carry_p = False
         self.layout: MachineLayout = world.layout.restrict(self.ranks)
         self.group_id = _group_id(self.ranks, creation, owner)
+        self._is_freed = False
         if world.rank in self.ranks:
             self.rank: int = self.ranks.index(world.rank)
             world.add_group(self.group_id, self.ranks, self.layout.machine_of)
@@ -220,7 +223,35 @@ class Communicator:
         call.group_id = self.group_id
         self.world.refuse(call, reason)
 
+    def free(self) -> None:
+        """Forget the set on this rank, with all that the engine keeps for it.
+
+        Call it on each rank that is done with the set; it needs no communication, and
+        the ranks need not call it in the same order. Operations of the set that are
+        outstanding fail, here and on the other members, and so do later ones of members
+        that have not freed it: all raise ``ShutdownError``. A rank whose operation has
+        finished may free the set although others still work on theirs.
+
+        Raises:
+            ValueError: The set consists of all ranks of the world and lives as long.
+        """
+        if self.is_world:
+            raise ValueError(
+                "the communicator of all ranks cannot be freed; shutdown() ends it"
+            )
+        if self._is_freed:
+            return
+        self._is_freed = True
+        if self.rank >= 0:
+            self.rank = -1  # start() refuses every call
+            self.world.remove_group(self.group_id)
+
     def _me(self) -> int:
+        if self._is_freed:
+            raise ValueError(
+                f"this process set (ranks {list(self.ranks)}) has been freed on rank "
+                f"{self.world.rank}; make another one"
+            )
         if self.rank < 0:
             raise ValueError(
                 f"rank {self.world.rank} is not a member of this process set "

@@ -51,6 +51,10 @@ class ProcessSets:
         self._sets[members, number] = process_set
         return number
 
+    def remove(self, members: Members, number: int) -> None:
+        """Forget a set that has been freed."""
+        self._sets.pop((members, number), None)
+
     def find(self, members: Members, number: int) -> Any:
         """Return the set that was the ``number``-th of these members to be created.
 

@@ -209,6 +209,11 @@ class World:
         """Make a set of ranks known to the engine."""
         self._engine.add_group(group_id, ranks, machine_of)
 
+    def remove_group(self, group_id: int) -> None:
+        """Have the engine forget a set of ranks; its operations fail."""
+        if not self._closed and os.getpid() == self.pid:
+            self._engine.remove_group(group_id)
+
     def transport_of(self, rank: int) -> str:
         """Return the kind of the link to a peer: ``"self"``, ``"shm"``, ...."""
         return self._engine.transport_of(rank)

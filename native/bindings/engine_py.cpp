@@ -236,6 +236,7 @@ void register_engine(py::module_& module) {
       .def("start", &start, arg("peers"))
       .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))
       .def("add_group", &add_group, arg("group_id"), arg("ranks"), arg("machine_of"))
+      .def("remove_group", unlocked(&Engine::remove_group), arg("group_id"))
       .def("submit", &submit, arg("call"), arg("kept") = std::nullopt)
       .def("refuse", &refuse, arg("call"), arg("reason"), arg("to_group"))
       .def("calls_like", &calls_like, arg("call"))

@@ -62,24 +62,19 @@ void Dispatcher::connect(std::vector<Peer> peers) {
 }
 
 void Dispatcher::add_group(Group group) {
-  const std::uint64_t id = group.id;
   for (const int rank : group.ranks) {
     if (rank != config_.rank && !peers_.is_peer(rank)) {
       throw std::invalid_argument("rank " + std::to_string(rank) + " is not in 0 .. " +
                                   std::to_string(config_.size - 1));
     }
   }
-  if (!groups_.emplace(id, std::make_shared<const Group>(std::move(group))).second) {
-    throw std::invalid_argument("group " + std::to_string(id) + " already exists");
-  }
+  groups_.add(std::move(group));
 }
 
 std::shared_ptr<const Group> Dispatcher::group(std::uint64_t id) const {
-  const auto found = groups_.find(id);
-  if (found == groups_.end()) {
-    throw std::invalid_argument("there is no group " + std::to_string(id));
-  }
-  return found->second;
+  std::shared_ptr<const Group> found = groups_.find(id);
+  if (!found) throw std::invalid_argument("there is no group " + std::to_string(id));
+  return found;
 }
 
 Operation& Dispatcher::operation(RequestId id) const {
@@ -94,6 +89,9 @@ Operation& Dispatcher::operation(RequestId id) const {
 
 RequestId Dispatcher::submit(Call call, RequestId id) {
   const std::uint64_t group = call.group->id;
+  if (groups_.was_removed(group)) {
+    throw std::invalid_argument("group " + std::to_string(group) + " was removed");
+  }
   const std::uint64_t name = name_hash(call);
   const std::uint32_t sequence = matching_.next_sequence(group, name);
   return add(std::move(call), {group, name, config_.epoch, sequence},
@@ -228,6 +226,10 @@ void Dispatcher::match(int peer, const Envelope& envelope,
   }
   switch (matching_.standing(envelope.key)) {
     case Matching::Standing::kFuture:
+      if (groups_.was_removed(envelope.key.group)) {
+        send_group_removed(peer, envelope);
+        return;
+      }
       // If the call has failed at a peer, it will fail here without its messages.
       if (!matching_.abort_of(envelope.key)) {
         matching_.keep({peer, envelope, std::move(message)});

@@ -11,13 +11,13 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "common/status.h"
 #include "engine/collectives/tuning.h"
 #include "engine/engine_peers.h"
+#include "engine/groups.h"
 #include "engine/joining.h"
 #include "engine/late_failures.h"
 #include "engine/matching.h"
@@ -88,6 +88,10 @@ class Dispatcher final : private Receiver, private OperationHost {
   void connect(std::vector<Peer> peers);
   const Peers& peers() const { return peers_; }
   void add_group(Group group);
+  // Fails the group's operations, here and on the other members, and forgets all that
+  // belongs to it. Calls of other members that still need this rank fail as soon as
+  // their messages arrive. Throws std::invalid_argument for an unknown id.
+  void remove_group(std::uint64_t id);
   // Throws std::invalid_argument for an unknown id.
   std::shared_ptr<const Group> group(std::uint64_t id) const;
 
@@ -217,6 +221,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   void fail_forgotten(Operation& operation, int peer);
   void add_late_failure(const std::string& where, Status status);
   void handle_abort(int peer, const Envelope& envelope, std::string text);
+  std::string group_removed_text() const;
+  void send_group_removed(int peer, const Envelope& call);
   bool read_aborts();
   bool has_abort(int peer, const Key& key) const;
   bool expire_requests(Clock::time_point now);
@@ -245,7 +251,7 @@ class Dispatcher final : private Receiver, private OperationHost {
   std::vector<std::unique_ptr<Transport>> broken_transports_;
   std::string broken_;  // the reason why no operation can start, after that
   Peers peers_;
-  std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
+  Groups groups_;
   Matching matching_;
   Joining joining_;
   RequestId joined_at_ = 0;  // above the ids of all operations before the last join()

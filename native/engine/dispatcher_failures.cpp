@@ -201,7 +201,7 @@ bool Dispatcher::has_abort(int peer, const Key& key) const {
 
 void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string text) {
   const Key& key = envelope.key;
-  if (matching_.has_failed(key)) return;
+  if (matching_.has_failed(key) || groups_.was_removed(key.group)) return;
   // A rank that is blamed for a mismatch blames the rank that reported it.
   const bool names_another = envelope.blamed >= 0 && envelope.blamed != config_.rank;
   const int blamed = names_another ? envelope.blamed : peer;
@@ -234,6 +234,41 @@ void Dispatcher::add_late_failure(const std::string& where, Status status) {
                 std::to_string(config_.rank) +
                 " had finished its part of it: " + status.text;
   late_failures_.add(std::move(status));
+}
+
+// --- Removed groups ------------------------------------------------------------------
+
+void Dispatcher::remove_group(std::uint64_t id) {
+  groups_.remove(id);
+  const auto of_group = [id](const Operation* one) {
+    return one->call().group->id == id;
+  };
+  // Ending an operation may start the next one of its name, which fails in turn.
+  for (auto found = operations_.begin();
+       (found = std::find_if(operations_.begin(), operations_.end(), of_group)) !=
+       operations_.end();) {
+    Operation& operation = **found;
+    fail_operation(
+        operation,
+        {Code::kClosed, operation.label() + ": " + group_removed_text(), config_.rank});
+  }
+  for (const Unmatched& one : matching_.remove_group(id)) {
+    send_group_removed(one.peer, one.envelope);
+  }
+}
+
+std::string Dispatcher::group_removed_text() const {
+  return "cut short, because " + peers_.describe_rank(config_.rank) +
+         " has freed the process set";
+}
+
+// Fails the call of a peer that waits for this rank.
+void Dispatcher::send_group_removed(int peer, const Envelope& call) {
+  send_abort(peer, call,
+             {Code::kClosed,
+              describe_operation(call, call.name_text()) + " on " +
+                  peers_.describe_rank(peer) + ": " + group_removed_text(),
+              config_.rank});
 }
 
 // --- Time and loss -------------------------------------------------------------------

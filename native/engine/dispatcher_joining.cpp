@@ -109,8 +109,8 @@ void Dispatcher::announce(const Operation& operation) {
 // if this rank has called the operation before it joined, or has answered already.
 void Dispatcher::handle_announcement(int peer, const Envelope& theirs,
                                      std::string_view payload) {
-  const auto group = groups_.find(theirs.key.group);
-  if (!joining_.is_joined() || group == groups_.end() ||
+  const std::shared_ptr<const Group> group = groups_.find(theirs.key.group);
+  if (!joining_.is_joined() || !group ||
       matching_.standing(theirs.key) != Matching::Standing::kFuture) {
     return;
   }
@@ -123,7 +123,7 @@ void Dispatcher::handle_announcement(int peer, const Envelope& theirs,
   Call call;
   call.kind = theirs.kind;
   call.name = theirs.name_text();
-  call.group = group->second;
+  call.group = group;
   call.dtype = theirs.dtype;
   call.shape.assign(numbers.begin(), split);
   call.splits.assign(split, numbers.end());

@@ -80,6 +80,14 @@ void Engine::add_group(std::uint64_t id, std::vector<int> ranks,
   });
 }
 
+void Engine::remove_group(std::uint64_t id) {
+  progress_.submit([&] {
+    dispatcher_.remove_group(id);
+    begin(Caller::kGoesOn);
+    return true;
+  });
+}
+
 std::shared_ptr<const Group> Engine::group(std::uint64_t id) {
   return progress_.with_lock([&] { return dispatcher_.group(id); });
 }

@@ -33,6 +33,8 @@ class Engine final : public WindowHost, private Work {
   // See Group for `machine_of`. Throws std::invalid_argument if the list has an unknown
   // rank or lacks this one.
   void add_group(std::uint64_t id, std::vector<int> ranks, std::vector<int> machine_of);
+  // See Dispatcher.
+  void remove_group(std::uint64_t id);
   std::shared_ptr<const Group> group(std::uint64_t id);
 
   // Whether the caller of submit() continues with something else, so that the progress

@@ -25,6 +25,20 @@ void Matching::restart(std::uint32_t sequence) {
                 [&](const auto& entry) { return entry.first.sequence < sequence; });
 }
 
+std::vector<Unmatched> Matching::remove_group(std::uint64_t group) {
+  std::erase_if(lines_, [&](const auto& entry) { return entry.first.group == group; });
+  std::vector<Unmatched> messages;
+  for (auto entry = unmatched_.begin(); entry != unmatched_.end();) {
+    if (entry->first.group != group) {
+      ++entry;
+      continue;
+    }
+    for (Unmatched& one : entry->second) messages.push_back(std::move(one));
+    entry = unmatched_.erase(entry);
+  }
+  return messages;
+}
+
 bool Matching::add(std::shared_ptr<Operation> operation) {
   Line& line = lines_[line_key(operation->key())];
   line.next = operation->key().sequence + 1;

@@ -43,6 +43,9 @@ class Matching {
   // Registers the next call. Returns whether it must wait because an earlier call of
   // the same name has not finished.
   bool add(std::shared_ptr<Operation> operation);
+  // Forgets all calls of a group, which have finished. Returns the messages of calls
+  // that this rank has not made.
+  std::vector<Unmatched> remove_group(std::uint64_t group);
   // Counts the next call, which this rank does not make, and drops its messages.
   void skip(const Key& key);
   // Removes a finished call. Returns the queued call that may start now, if any.

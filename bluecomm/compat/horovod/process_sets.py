@@ -115,12 +115,13 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Remove a set, and return whether it was there.
 
-    The set of all ranks stays.
+    The set of all ranks stays. Operations of the set that are outstanding fail.
     """
     communicator = process_set.communicator
     if communicator is None:
         return False
     process_set.process_set_id = process_set.communicator = None
+    communicator.free()
     sets = _added.get(communicator.world, {})
     return sets.pop(communicator.ranks, None) is not None
 

@@ -1,6 +1,7 @@
 """Process sets in a world of one rank: pickles of objects that contain them."""
 
 import copy
+import gc
 import pickle
 
 import pytest
@@ -43,3 +44,41 @@ def test_a_new_world_needs_the_set_before_the_pickle_is_loaded():
         pickle.loads(data)
     again = bf.ProcessSet([0])
     assert pickle.loads(data) is again is not process_set
+
+
+def test_a_freed_set_is_refused():
+    process_set = bf.ProcessSet([0])
+    data = pickle.dumps(process_set)
+    assert bf.allreduce(torch.ones(1), process_set=process_set) == 1
+    for _ in range(2):
+        process_set.free()
+    assert not process_set.included
+    for call in (bf.allreduce, bf.broadcast_object):
+        with pytest.raises(ValueError, match=r"\(ranks \[0\]\) has been freed on rank"):
+            call(torch.ones(1), process_set=process_set)
+    with pytest.raises(ValueError, match="does not have"):
+        pickle.loads(data)
+    with pytest.raises(ValueError, match="of all ranks cannot be freed"):
+        current_process().communicator.free()
+    again = bf.ProcessSet([0])
+    bf.shutdown()
+    again.free()
+
+
+def test_sets_that_are_freed_leave_no_memory():
+    def live_and_die():
+        process_set = bf.ProcessSet([0])
+        bf.allreduce(torch.ones(1), process_set=process_set)
+        process_set.free()
+
+    def memory_after(rounds):
+        for _ in range(rounds):
+            live_and_die()
+        gc.collect()
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * 4096, len(gc.get_objects())
+
+    nbytes, objects = memory_after(2_000)
+    more_nbytes, more_objects = memory_after(10_000)
+    assert more_objects < objects + 100
+    assert more_nbytes < nbytes + (1 << 20)
