@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from bluecomm.ops.tensor import span
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.call import NO_MEMORY, Call, Span
 from bluecomm.runtime.communicator import UNNAMED
-from bluecomm.torch_backend import profiling
+from bluecomm.torch_backend import flight_dump, profiling
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.tensors import done
 from bluecomm.torch_backend.work import GroupWork
@@ -77,6 +78,7 @@ class GroupCalls:
         self._compares_shapes = get_debug_level() == DebugLevel.DETAIL
         # The work of the calls between the two hooks of Coalescing.
         self._collected: GroupWork | None = None
+        self._flight = flight_dump.asked_for(os.environ, communicator.world.rank)
         # torch sets both.
         self._name = ""
         self._description = ""
@@ -195,7 +197,26 @@ class GroupCalls:
             return handles
 
         name = self._next_name()
-        return self._launch(operation, start, outputs, waits=waits)
+        if self._flight is None:
+            return self._launch(operation, start, outputs, waits=waits)
+        entry = self._flight.begin(
+            self._name,
+            self._description,
+            self._comm.ranks,
+            self._sequence,
+            operation,
+            calls,
+        )
+        try:
+            work = self._launch(operation, start, outputs, waits=waits)
+        except BaseException as error:
+            entry.end(error)
+            raise
+        if work is None:
+            entry.end(None)
+        else:
+            work.record(entry)
+        return work
 
     def _refuse(self, kind: str, error: Exception) -> None:
         """Count a collective that this rank refuses, and tell the other ranks."""

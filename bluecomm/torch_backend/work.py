@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime import Handle
+from bluecomm.torch_backend.flight_record import Entry
 
 _NO_TIMEOUT = datetime.timedelta(0)
 
@@ -34,6 +35,7 @@ class GroupWork(dist.Work):
         self._outputs = outputs
         self._error: BaseException | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        self._entries: list[Entry] = []
         # Ranks of the group whose messages the call's receives have taken.
         self.senders: list[int] = []
 
@@ -43,6 +45,14 @@ class GroupWork(dist.Work):
         """Add operations to a call that nobody waits for yet."""
         self._pending += handles
         self._outputs += outputs
+
+    def record(self, entry: Entry) -> None:
+        """Let an entry of the flight record note how the call ends."""
+        with self._lock:
+            self._entries.append(entry)
+            has_ended = not self._pending
+        if has_ended:
+            entry.end(self._error)
 
     def wait(self, timeout: datetime.timedelta = _NO_TIMEOUT) -> bool:
         """Wait until the call has ended.
@@ -136,6 +146,8 @@ class GroupWork(dist.Work):
                 except Exception as error:
                     self._error = self._error or error
                 del self._pending[0]
+        for entry in self._entries:
+            entry.end(self._error)
         if self._error is not None:
             raise self._error
 

@@ -71,7 +71,7 @@ def init_after() -> None:
 def init_before() -> None:
     """The process group finds the world of ``bluecomm.init``, and does not end it."""
     bf.init()
-    make_group("cpu:bluecomm")
+    make_group("cpu:bluecomm,cuda:nccl")
     check_both()
     dist.destroy_process_group()
     assert bf.allreduce(torch.ones(1)).tolist() == [1.0]

@@ -135,6 +135,42 @@ def test_both_apis_find_one_world(launcher, source, environ, tmp_path):
     assert all(one["source"].startswith(source) for one in found)
 
 
+def test_torchfrtrace_reads_the_dumps_of_failed_ranks(environ, tmp_path):
+    body = (
+        "import json, torch\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('bluecomm')\n"
+        "rank, x = dist.get_rank(), torch.ones(3)\n"
+        "dist.all_reduce(x)\n"
+        "work = dist.all_gather([x + 1, x + 1], x, async_op=True)\n"
+        "work.wait()\n"
+        "dist.all_gather_into_tensor(torch.ones(4), torch.ones(2))\n"
+        "try:\n"
+        "    dist.all_reduce(x) if rank else dist.broadcast(x, 0)\n"
+        "except Exception as error:\n"
+        "    print(json.dumps({'rank': rank, 'error': type(error).__name__}))\n"
+    )
+    asked = {"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dumps/trace_"}
+    found = run_by_hand(lambda rank: ["-c", body], {**environ, **asked})
+    assert [one["error"] for one in found] == ["MismatchError"] * RANKS
+    for rank in range(RANKS):
+        told = json.loads((tmp_path / f"dumps/bluecomm-{rank}.json").read_text())
+        assert told["rank"] == rank
+        last = told["collectives"].pop()
+        assert last["operation"] == ("all_reduce" if rank else "broadcast")
+        assert last["error"].startswith("MismatchError: ")
+        assert last["took_s"] is None
+        assert [one["error"] for one in told["collectives"]] == [""] * 3
+        assert all(one["took_s"] is not None for one in told["collectives"])
+        assert all("<string>:" in str(one["called_at"]) for one in told["collectives"])
+    reader = ["-m", "torch.distributed.flight_recorder.fr_trace"]
+    done = run_launcher([sys.executable, *reader, f"{tmp_path}/dumps"])
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert "does not match found collective type" in said
+    assert said.count("Error type:") == 1
+
+
 def test_both_apis_find_one_world_by_hand(environ, tmp_path):
     found = run_by_hand(lambda rank: ["-m", BOTH, str(tmp_path)], environ)
     assert [one["rank"] for one in found] == list(range(RANKS))

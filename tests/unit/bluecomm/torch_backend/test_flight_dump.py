@@ -1,0 +1,153 @@
+"""The record of collectives, and the files that torch and people read."""
+
+import argparse
+import json
+import logging
+import os
+import pickle
+import stat
+
+import pytest
+import torch
+from torch.distributed.flight_recorder.components.builder import build_db
+from torch.distributed.flight_recorder.components.loader import read_dir
+
+from bluecomm.runtime.call import NO_MEMORY, Call
+from bluecomm.torch_backend import flight_dump
+from bluecomm.torch_backend.flight_record import FlightRecord
+
+
+def call(source, destination, dtype="float32"):
+    return Call("x", dtype, (), NO_MEMORY, NO_MEMORY, (source, destination), print)
+
+
+def record(rank, length=10, ranks=(0, 1)):
+    """Return a function that records a collective, and the record."""
+    found = FlightRecord(rank, length, lambda _: None)
+
+    def begin(number, operation, *calls):
+        return found.begin("0", "default_pg", ranks, number, operation, calls)
+
+    return begin, found
+
+
+def analyze(folder):
+    """Return the collectives that torch's tool finds in the dumps of a folder."""
+    args = argparse.Namespace(
+        trace_dir=str(folder),
+        prefix=None,
+        verbose=False,
+        just_print_entries=False,
+        allow_incomplete_ranks=False,
+        mismatch_cap=10,
+    )
+    details, version = read_dir(args)
+    return build_db(details, args, version).collectives
+
+
+X = torch.ones(3)
+Y = torch.ones(2, 3)
+
+
+def test_torch_matches_the_collectives_of_all_ranks(tmp_path):
+    for rank in range(2):
+        begin, found = record(rank)
+        begin(1, "all_reduce", call(X, X)).end(None)
+        begin(2, "all_gather", call(X, [X, X])).end(None)
+        begin(3, "all_gather_single", call(X, Y)).end(None)
+        begin(4, "reduce_scatter_single", call(Y, X)).end(None)
+        begin(5, "barrier", call(None, None, "uint8")).end(None)
+        begin(6, "all_reduce_coalesced", call(X, X), call(Y, Y)).end(None)
+        flight_dump.write(found, f"{tmp_path}/trace_")
+    collectives = analyze(tmp_path)
+    assert [one.collective_seq_id for one in collectives] == list(range(1, 7))
+    assert all(one.pass_check for one in collectives)
+    assert {one.collective_state for one in collectives} == {"completed"}
+
+
+def test_torch_finds_a_rank_that_calls_another_collective(tmp_path):
+    for rank, operation in enumerate(["all_reduce", "broadcast"]):
+        begin, found = record(rank)
+        begin(1, "all_reduce", call(X, X)).end(None)
+        begin(2, operation, call(X, X)).end(ValueError("they differ"))
+        flight_dump.write(found, f"{tmp_path}/trace_")
+    first, second = analyze(tmp_path)
+    assert first.pass_check
+    assert not second.pass_check
+    assert "COLLECTIVE_TYPE_MISMATCH" in str(
+        second.mismatch_collectives[1].type_of_mismatch
+    )
+
+
+def test_people_find_the_error_and_the_place(tmp_path):
+    begin, found = record(1)
+    begin(1, "all_reduce", call(X, X)).end(None)
+    begin(2, "broadcast", call(X, X)).end(ValueError("they differ"))
+    flight_dump.write(found, f"{tmp_path}/trace_")
+    told = json.loads((tmp_path / "bluecomm-1.json").read_text())
+    assert told["groups"] == {"0": {"description": "default_pg", "ranks": [0, 1]}}
+    first, second = told["collectives"]
+    assert first["took_s"] >= 0
+    assert second["error"] == "ValueError: they differ"
+    assert second["inputs"] == [[3]]
+    assert any(__file__ in line for line in second["called_at"])
+    for path in tmp_path.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_record_keeps_the_latest_and_no_tensors(tmp_path):
+    begin, found = record(0, length=3)
+    for number in range(10):
+        begin(number, "all_reduce", call(X, X)).end(None)
+    assert [entry.sequence for entry in found.entries] == [7, 8, 9]
+    flight_dump.write(found, f"{tmp_path}/trace_")
+    entries = pickle.loads((tmp_path / "trace_0").read_bytes())["entries"]
+    assert [entry["record_id"] for entry in entries] == [7, 8, 9]
+
+
+def test_the_first_end_counts_and_failures_are_told():
+    failed = []
+    found = FlightRecord(0, 10, failed.append)
+    entry = found.begin("0", "", (0,), 1, "all_reduce", [call(X, X)])
+    entry.end(ValueError("first"))
+    entry.end(ValueError("second"))
+    entry.end(None)
+    assert failed == [found]
+    assert (entry.error, entry.end_ns) == ("ValueError: first", None)
+
+
+def test_a_fork_writes_nothing(monkeypatch):
+    failed = []
+    found = FlightRecord(0, 10, failed.append)
+    entry = found.begin("0", "", (0,), 1, "all_reduce", [call(X, X)])
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    entry.end(ValueError("in the child"))
+    assert not failed
+
+
+@pytest.fixture
+def no_records(monkeypatch):
+    monkeypatch.setattr(flight_dump, "_records", {})
+
+
+@pytest.mark.usefixtures("no_records")
+def test_only_users_who_ask_have_a_record(tmp_path):
+    asked = {"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/a"}
+    former = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/b"}
+    assert flight_dump.asked_for({}, 0) is None
+    assert flight_dump.asked_for({**asked, "TORCH_FR_BUFFER_SIZE": "0"}, 0) is None
+    found = flight_dump.asked_for({**asked, "TORCH_FR_BUFFER_SIZE": "7"}, 0)
+    assert found.entries.maxlen == 7
+    assert flight_dump.asked_for(asked, 0) is found
+    other = flight_dump.asked_for(former, 1)
+    entry = other.begin("0", "", (0, 1), 1, "all_reduce", [call(X, X)])
+    entry.end(ValueError("x"))
+    assert (tmp_path / "b1").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    with caplog.at_level(logging.WARNING, "bluecomm"):
+        flight_dump.write(record(0)[1], f"{tmp_path}/file/trace_")
+    assert "rank 0 cannot write its flight record" in caplog.text
