@@ -358,6 +358,7 @@ def _refuse_what_nobody_can_know():
             lambda: bf.allreduce(full(1.0), name=7),
             lambda: bf.pair_gossip(full(1.0), 1),
             lambda: bf.pair_gossip(full(1.0), "0"),
+            lambda: bf.send(COMPLEX, 0),
         ):
             outcomes.append(outcome_of(call))
     others = bf.ProcessSet([0, 2])
