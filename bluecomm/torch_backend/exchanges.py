@@ -63,14 +63,11 @@ class Exchanges(GroupCalls):
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
     ) -> GroupWork | None:
-        """Run one all_gather for each input."""
+        """Run one all_gather for each input; ``outputs`` has a list for each rank."""
         operation = "all_gather_coalesced"
-        if len(outputs) == self._comm.size and len(inputs) != len(outputs):
-            # torch's Gloo takes the lists by rank, its documentation by input.
-            outputs = [list(row) for row in zip(*outputs, strict=True)]
         calls = [
             self._allgather(operation, parts, tensor)
-            for parts, tensor in zip(outputs, inputs, strict=True)
+            for parts, tensor in zip(zip(*outputs, strict=True), inputs, strict=True)
         ]
         written = [part for parts in outputs for part in parts]
         return self._run(operation, calls, opts, written)

@@ -9,12 +9,13 @@ from bluecomm.runtime import Communicator
 from bluecomm.torch_backend.coalescing import Coalescing
 from bluecomm.torch_backend.identity import Identity
 from bluecomm.torch_backend.overloads import Overloads
+from bluecomm.torch_backend.point_to_point import PointToPoint
 from bluecomm.torch_backend.store_rendezvous import WorldShare
 
 
 # Type checkers see other signatures in torch's stub, which has overloads.
 class BluecommProcessGroup(  # type: ignore[misc]
-    Coalescing, Overloads, Identity, ProcessGroup
+    Coalescing, Overloads, PointToPoint, Identity, ProcessGroup
 ):
     """A process group of ``torch.distributed`` over a communicator of bluecomm.
 

@@ -43,4 +43,5 @@ class WorkRange:
         if work is None:
             self._range.__exit__(None, None, None)
         else:
-            self._range._call_end_callbacks_on_future(work.get_future())
+            ended = self._range._call_end_callbacks_on_future(work.get_future())
+            work.ends_with(ended)

@@ -1,0 +1,93 @@
+"""The sends and receives of a group."""
+
+from __future__ import annotations
+
+import torch
+
+from bluecomm.runtime import Handle, parameters
+from bluecomm.torch_backend.calls import GroupCalls
+from bluecomm.torch_backend.tensors import as_input, as_output, words, written_back
+from bluecomm.torch_backend.work import GroupWork
+
+Tensors = list[torch.Tensor]
+
+_ANY_SOURCE = -1
+
+
+class PointToPoint(GroupCalls):
+    """Methods for send and recv.
+
+    Sends and receives match by group, ranks, tag and order, and do not wait for
+    collectives. torch waits for the work of synchronous ones.
+    """
+
+    def send(self, tensors: Tensors, dst: int, tag: int) -> GroupWork | None:
+        """Send one tensor to a rank of the group."""
+        (tensor,) = tensors
+        operation = "send"
+        self._check_rank(operation, dst)
+        source = as_input(tensor, operation)
+        dtype, numbers = words(source, operation)
+        call = self._call(
+            "send",
+            dtype,
+            (numbers,),
+            source,
+            None,
+            parameters=parameters(peer=dst, tag=tag),
+        )
+        call.name = f"to rank {self._comm.ranks[dst]}, tag {tag}"
+        call.timeout_s = self._timeout_s
+
+        def start() -> list[Handle[None]]:
+            return [self._comm.start(call)]
+
+        return self._launch(operation, start, tensors, waits=False)
+
+    def recv(self, tensors: Tensors, src: int, tag: int) -> GroupWork | None:
+        """Write the values that a rank of the group has sent to one tensor."""
+        self._check_rank("recv", src)
+        return self._receive("recv", tensors, src, tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> GroupWork | None:
+        """Write the first values that any rank has sent with this tag to one tensor."""
+        return self._receive("recvAnySource", tensors, _ANY_SOURCE, tag)
+
+    def _receive(
+        self, operation: str, tensors: Tensors, src: int, tag: int
+    ) -> GroupWork | None:
+        (tensor,) = tensors
+        memory = as_output(tensor, operation)
+        dtype, numbers = words(memory, operation)
+        members = self._comm.ranks
+        copy_back = written_back(tensor, memory)
+        senders = []
+
+        def finish(number: int) -> None:
+            copy_back(number)
+            is_any = src == _ANY_SOURCE
+            sender = (
+                members.index(self._comm.world.source_of(number)) if is_any else src
+            )
+            senders.append(sender)
+
+        call = self._call(
+            "recv",
+            dtype,
+            (numbers,),
+            None,
+            memory,
+            parameters=parameters(peer=src, tag=tag),
+            finish=finish,
+        )
+        sender = "any rank" if src == _ANY_SOURCE else f"rank {members[src]}"
+        call.name = f"from {sender}, tag {tag}"
+        call.timeout_s = self._timeout_s
+
+        def start() -> list[Handle[None]]:
+            return [self._comm.start(call)]
+
+        work = self._launch(operation, start, tensors, waits=False)
+        if work is not None:
+            work.senders = senders
+        return work
