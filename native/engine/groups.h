@@ -6,8 +6,8 @@
 #include <memory>
 #include <unordered_map>
 
+#include "common/recent.h"
 #include "engine/call.h"
-#include "engine/recent.h"
 
 namespace bluecomm {
 
