@@ -9,6 +9,7 @@
 #include "kernels/combine_widened.h"
 #include "kernels/fold.h"
 #include "kernels/groups.h"
+#include "kernels/half_lanes.h"
 
 namespace bluecomm {
 namespace {
