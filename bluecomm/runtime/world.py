@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
-from bluecomm.errors import BluecommError, ShutdownError, SuspendedError
+from bluecomm.errors import ShutdownError, SuspendedError
 from bluecomm.runtime.call import Call, Result
 from bluecomm.runtime.completions import Callback, Completions
+from bluecomm.runtime.engine_start import make_engine
 from bluecomm.runtime.handle import FinishedHandle, Handle, RequestHandle
 from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.monitor import Monitor
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from bluecomm._native import (
         Completion,
         Engine,
-        MpiSession,
         Recorder,
         SharedMemory,
     )
@@ -90,7 +90,7 @@ class World:
         self.process_sets = ProcessSets()
         self._suspensions = 0
         self._is_suspended = False
-        self._engine = self._make_engine()
+        self._engine = make_engine(config, rendezvous, memory, recorder)
         self._completions = Completions(self._engine)
         self.peers = self._meet(topology)
         self.layout = layout_of(
@@ -112,63 +112,6 @@ class World:
         self._report_links()
 
     # -- starting ---------------------------------------------------------------------
-
-    def _make_engine(self) -> Engine:
-        from bluecomm._native import Engine
-
-        if self.config.encryption != "off":
-            # Load the libcrypto of Python, because the system may have none.
-            with contextlib.suppress(ImportError):
-                import _ssl  # noqa: F401
-        return Engine(
-            rank=self.rank,
-            size=self.size,
-            job=self.assignment.job,
-            epoch=self.assignment.epoch,
-            secret=self.assignment.secret,
-            socket_dir=self.assignment.socket_dir,
-            addresses=self.assignment.addresses,
-            machine=self.assignment.machine,
-            transport=self.config.transport,
-            tcp_streams=self.config.tcp_stream_count,
-            encryption=self.config.encryption,
-            link_timeout_s=self.config.link_timeout_s,
-            eager_bytes=self.config.eager_bytes,
-            staging_bytes=self.config.shm_staging_bytes,
-            memory=self.memory,
-            recorder=self.recorder,
-            mpi=self._mpi(),
-        )
-
-    def _mpi(self) -> MpiSession | None:
-        """Return what the transport over MPI needs; None: it is not wanted.
-
-        Raises:
-            BluecommError: It is asked for, and cannot be.
-        """
-        encryption = self.config.encryption
-        if self.config.transport not in ("auto", "mpi"):
-            return None
-        if encryption != "off":
-            if self.config.transport == "auto":
-                return None  # TCP carries the messages instead
-            raise BluecommError(
-                f"init on rank {self.rank}: BLUECOMM_ENCRYPTION is {encryption}, but "
-                "BLUECOMM_TRANSPORT is mpi, and messages over MPI cannot be encrypted; "
-                "set BLUECOMM_TRANSPORT to auto or tcp, or BLUECOMM_ENCRYPTION to off",
-                operation="init",
-                rank=self.rank,
-            )
-        session = self.rendezvous.mpi
-        if session is None and self.config.transport == "mpi" and self.size > 1:
-            raise BluecommError(
-                f"init on rank {self.rank}: BLUECOMM_TRANSPORT is mpi, but this world "
-                f"has no MPI for it ({self.assignment.source}); start the script with "
-                "mpirun, and MPI with thread level 'serialized' or 'multiple'",
-                operation="init",
-                rank=self.rank,
-            )
-        return session
 
     def _meet(self, topology: str) -> list[PeerRecord]:
         mine = PeerRecord(

@@ -8,9 +8,9 @@ import pytest
 
 from bluecomm.config import Config
 from bluecomm.errors import BluecommError, MismatchError
+from bluecomm.runtime.engine_start import mpi_session
 from bluecomm.runtime.peers import PeerRecord, meet_peers
 from bluecomm.runtime.rendezvous.rendezvous import SoloRendezvous
-from bluecomm.runtime.world import World
 
 
 class TwoRanks(SoloRendezvous):
@@ -44,22 +44,19 @@ def test_ranks_that_disagree_are_an_error_that_names_both_settings():
     ) in str(raised.value)
 
 
-def world(**settings: str) -> World:
-    made = object.__new__(World)
-    made.config = Config(**settings)
-    made.rank = 3
-    made.size = 4
-    made.rendezvous = types.SimpleNamespace(mpi="a session")
-    return made
+def session(**settings: str) -> object:
+    assignment = types.SimpleNamespace(rank=3, size=4)
+    rendezvous = types.SimpleNamespace(mpi="a session", assignment=assignment)
+    return mpi_session(Config(**settings), rendezvous)
 
 
 def test_encryption_refuses_mpi_and_auto_does_not_choose_it():
     for mode in ("auth", "full"):
-        assert world(encryption=mode)._mpi() is None
+        assert session(encryption=mode) is None
         with pytest.raises(
             BluecommError,
             match=f"init on rank 3: BLUECOMM_ENCRYPTION is {mode}.*set "
             "BLUECOMM_TRANSPORT to auto or tcp",
         ):
-            world(encryption=mode, transport="mpi")._mpi()
-    assert world()._mpi() == "a session"
+            session(encryption=mode, transport="mpi")
+    assert session() == "a session"
