@@ -14,6 +14,7 @@ from bluecomm.ops.reduce_op import (
     reduction_parameters,
 )
 from bluecomm.ops.start import start
+from bluecomm.ops.tensor import refuse_scalar
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.handle import MappedHandle
 
@@ -76,11 +77,7 @@ def _reducescatter(
     # start() rejects objects that are not tensors.
     dtype, rows = torch.float32, None
     if isinstance(tensor, torch.Tensor):
-        if tensor.dim() == 0:
-            raise ValueError(
-                f"{kind}: expected a tensor with at least one dimension, got a scalar; "
-                "use tensor.reshape(1)"
-            )
+        refuse_scalar(kind, tensor)
         dtype, rows = tensor.dtype, share_of(tensor.shape[0], comm.size, comm.rank)
     reduction = choose(kind, None, op, dtype)
     check_factors(kind, dtype, prescale_factor, postscale_factor)

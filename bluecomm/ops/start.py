@@ -14,7 +14,7 @@ from bluecomm.ops.autograd.nodes import is_tracked, start_tracked
 from bluecomm.ops.forms import NONBLOCKING, Form
 from bluecomm.ops.outputs import Out, stacked_spans, written
 from bluecomm.ops.refusal import refuse_start
-from bluecomm.ops.tensor import as_input, new_output, span
+from bluecomm.ops.tensor import as_input, new_output, refuse_scalar, span
 from bluecomm.runtime import Communicator, Handle
 from bluecomm.runtime.call import NO_MEMORY, Call
 
@@ -122,11 +122,7 @@ def start_gather(
 
     call: Call[tuple[torch.Tensor, list[int]]] | None = None
     try:
-        if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
-            raise ValueError(
-                f"{kind}: expected a tensor with at least one dimension, got a scalar; "
-                "use tensor.reshape(1)"
-            )
+        refuse_scalar(kind, tensor)
         source, dtype = as_input(tensor, kind)
         given = None if out is None else stacked_spans(kind, tensor, out, comm.size)
         call = Call(

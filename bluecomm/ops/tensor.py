@@ -110,6 +110,31 @@ def _refuse_tangent(tensor: torch.Tensor, operation: str) -> None:
         )
 
 
+def refuse_scalar(operation: str, tensor: torch.Tensor) -> None:
+    """Raise if a tensor has no rows, that is no dimension 0.
+
+    Raises:
+        ValueError: The tensor is a scalar.
+    """
+    if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
+        raise ValueError(
+            f"{operation}: expected a tensor with at least one dimension, got a "
+            "scalar; use tensor.reshape(1)"
+        )
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether the elements fill their memory without gaps or overlaps."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """Return address and bytes of a contiguous tensor.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from bluecomm.ops.tensor import dtype_word
+from bluecomm.ops.tensor import dtype_word, is_dense
 
 _BYTES = {
     torch.uint16,
@@ -47,25 +47,13 @@ def as_output(tensor: torch.Tensor, operation: str) -> torch.Tensor:
     _check_served(tensor, operation)
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
-    if not _is_dense(tensor):
+    if not is_dense(tensor):
         raise ValueError(
             f"{operation}: tensors must be contiguous, because the result is written "
             f"to them; got shape {tuple(tensor.shape)} with strides "
             f"{tensor.stride()}; pass a contiguous tensor and copy its values"
         )
     return as_input(tensor, operation)
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether the elements fill a range of memory, in any order."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def written_back(

@@ -6,6 +6,8 @@ import dataclasses
 
 import torch
 
+from bluecomm.ops.tensor import is_dense
+
 # A cache line, and the alignment of the widest vector load.
 _ALIGNMENT_NBYTES = 64
 
@@ -48,18 +50,6 @@ class Slot:
         """Return the parameter's part of a flat tensor."""
         offset = flat.storage_offset() + self.offset
         return flat.as_strided(self.shape, self.stride, offset)
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether the elements fill their memory without gaps or overlaps."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def is_view(tensor: torch.Tensor, view: torch.Tensor) -> bool:

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from bluecomm.ops.tensor import is_dense
 from bluecomm.optim.buckets.bucket import build_buckets
-from bluecomm.optim.buckets.slots import is_dense
 
 
 def bucket_of(*tensors):
