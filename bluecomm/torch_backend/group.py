@@ -42,8 +42,13 @@ class BluecommProcessGroup(  # type: ignore[misc]
         self._register_backend(torch.device("cpu"), self.BackendType.CUSTOM, None)
 
     def shutdown(self) -> None:
-        """Refuse further calls, and return the share of the world."""
-        self._is_closed = True
-        self._share.release()
+        """Refuse further calls, free the communicator and the share of the world.
+
+        Operations that are outstanding fail, here and on the other members.
+        """
+        if not self._is_closed:
+            self._is_closed = True
+            self._comm.free()
+            self._share.release()
 
     abort = shutdown

@@ -174,7 +174,7 @@ def test_ddp_raises_our_text(tmp_path: Path) -> None:
         2, other_call_before_backward, tmp_path
     )
     assert kind == other_kind == "RuntimeError"
-    assert re.search("(MismatchError|PeerLostError): allreduce ", text)
+    assert re.search("(Mismatch|PeerLost|Shutdown)Error: allreduce ", text)
     assert re.search(r"MismatchError: allreduce .*\[7\].*\[3\]", other_text)
 
 
@@ -210,11 +210,25 @@ def in_fork(connection: Any) -> None:
     connection.send(error_of(lambda: dist.barrier()))
 
 
+def destroyed_in_use() -> Error:
+    """Let rank 1 destroy a group in which rank 0 waits for it."""
+    group, rank = dist.new_group(), dist.get_rank()
+    dist.barrier()
+    if rank == 1:
+        dist.destroy_process_group(group)
+        return "", ""
+    return error_of(lambda: dist.all_reduce(torch.ones(1), group=group))
+
+
+def test_a_group_destroyed_while_in_use(tmp_path: Path) -> None:
+    (kind, text), _ = run_torch_ranks(2, destroyed_in_use, tmp_path)
+    assert kind == "ShutdownError"
+    assert re.search("allreduce .*rank 1 .*freed", text)
+
+
 def destroyed_and_forked() -> tuple[Error, Error, Error]:
     group = dist.new_group()
-    work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
     dist.destroy_process_group(group)
-    work.wait()  # it had been started
     destroyed = error_of(lambda: group.allreduce([torch.ones(1)]))
 
     context = multiprocessing.get_context("fork")
