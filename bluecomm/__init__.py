@@ -44,6 +44,7 @@ from bluecomm.ops.grouped_reducescatter import *
 from bluecomm.ops.handles import *
 from bluecomm.ops.hierarchical_neighbor_allreduce import *
 from bluecomm.ops.infer_peers import *
+from bluecomm.ops.monitored_barrier import *
 from bluecomm.ops.neighbor_allgather import *
 from bluecomm.ops.neighbor_allreduce import *
 from bluecomm.ops.objects import *

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+
 import torch
 
+from bluecomm.ops.monitored_barrier import monitored_barrier
 from bluecomm.runtime import Handle, parameters
 from bluecomm.torch_backend.calls import GroupCalls
 from bluecomm.torch_backend.tensors import as_input, as_output, words, written_back
@@ -52,6 +55,18 @@ class PointToPoint(GroupCalls):
     def recv_anysource(self, tensors: Tensors, tag: int) -> GroupWork | None:
         """Write the first values that any rank has sent with this tag to one tensor."""
         return self._receive("recvAnySource", tensors, _ANY_SOURCE, tag)
+
+    def monitored_barrier(
+        self, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Wait for all ranks of the group; the error names those that did not come.
+
+        Args:
+            timeout: Time to wait. Default: the deadline of the group.
+            wait_all_ranks: Ignored, because the error names all missing ranks anyway.
+        """
+        limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
+        monitored_barrier(self._comm, timeout_s=limit_s)
 
     def _receive(
         self, operation: str, tensors: Tensors, src: int, tag: int
