@@ -42,6 +42,19 @@ print(json.dumps({
 }))
 """
 
+# Prints what torch has loaded of bluecomm, and uses its backend without an import.
+GROUP = """
+import json, sys
+import torch
+import torch.distributed as dist
+ours = [name for name in sys.modules if name.startswith(("bluecomm", "bfrun"))]
+dist.init_process_group("bluecomm", store=dist.HashStore(), rank=0, world_size=1)
+x = torch.ones(1)
+dist.all_reduce(x)
+dist.destroy_process_group()
+print(json.dumps({"ours": ours, "sum": x.item()}))
+"""
+
 
 def setup_py(*words: str) -> None:
     """Run setup.py, which compiles only changed files."""
@@ -74,6 +87,16 @@ def test_an_installed_wheel_finds_its_plugin(tmp_path):
     assert found["plugin"] == found["bfrun"] == plugin
     assert found["names"] == [f"ncclNetPlugin_v{number}" for number in range(6, 13)]
     assert all(file.startswith(str(site)) for file in found["extensions"])
+    done = subprocess.run(
+        [sys.executable, "-c", GROUP],
+        cwd=tmp_path,
+        env={**environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"ours": ["bluecomm_autoload"], "sum": 1.0}
 
 
 def test_a_source_distribution_can_be_built(tmp_path):
