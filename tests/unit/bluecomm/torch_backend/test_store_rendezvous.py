@@ -171,21 +171,43 @@ def test_ranks_of_bfrun_are_checked_before_the_agent_is_asked(monkeypatch):
         join_world(options(rank=2, size=4))
 
 
-def test_a_fork_of_a_rank_has_no_world():
-    share = join_world(options())
+def said_by_a_fork(body):
+    """Run a function in a fork of this process, and return the text of its error."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        said = b"nothing"
+        said = "nothing"
         try:
-            join_world(options())
-        except bf.ShutdownError as error:
-            said = str(error).encode()
-        os.write(writer, said)
+            body()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writer, said.encode())
         os._exit(0)
     os.waitpid(child, 0)
-    assert b"is a fork of rank 0" in os.read(reader, 1000)
-    os.close(reader)
-    os.close(writer)
+    with os.fdopen(writer), os.fdopen(reader) as file:
+        return os.read(file.fileno(), 1000).decode()
+
+
+def test_a_fork_of_a_rank_has_no_world():
+    share = join_world(options())
+    said = said_by_a_fork(lambda: join_world(options()))
+    assert said.startswith("ShutdownError: ")
+    assert "is a fork of rank 0" in said
+    # What the fork gives back is still there for the rank.
+    assert said_by_a_fork(share.release) == "nothing"
     assert bf.allreduce(torch.ones(1)).item() == 1.0
     share.release()
+
+
+def test_a_process_group_serves_its_process_only():
+    dist.init_process_group("bluecomm", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        said = said_by_a_fork(lambda: dist.all_reduce(torch.ones(1)))
+        assert said.startswith("ShutdownError: ")
+        assert "is a fork of rank 0" in said
+        assert said_by_a_fork(dist.destroy_process_group) == "nothing"
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        assert x.item() == 1.0
+    finally:
+        dist.destroy_process_group()
