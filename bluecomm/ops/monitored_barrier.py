@@ -14,6 +14,7 @@ from bluecomm.ops.recv import recv_nonblocking
 from bluecomm.ops.send import send_nonblocking
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.communicator import check_timeout
+from bluecomm.runtime.handle import wait_all
 
 __all__ = ["monitored_barrier"]
 
@@ -93,10 +94,8 @@ def _collect(comm: Communicator, number: int, limit_s: float) -> Sequence[int]:
         for member in boxes
         if states[member] != _LOST
     ]
-    # A silent member takes its answer when it comes.
-    for handle in told:
-        if all(state == _CAME for state in states):
-            handle.wait()
+    if not any(states):  # otherwise a silent member takes its answer when it comes
+        wait_all(told)
     return states
 
 

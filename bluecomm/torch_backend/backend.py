@@ -56,10 +56,3 @@ def _new_communicator(world: World, ranks: Sequence[int]) -> Communicator:
 def _limit_s(timeout: datetime.timedelta) -> float | None:
     """Return the deadline of a group; None if the program gave none."""
     return None if timeout == _UNSET else timeout.total_seconds()
-
-
-def register() -> None:
-    """Make the backend known to torch."""
-    dist.Backend.register_backend(
-        NAME, create_group, extended_api=True, devices=["cpu"]
-    )

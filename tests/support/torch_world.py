@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from bluecomm.torch_backend.backend import register
+from bluecomm_autoload import register
 from tests.support.ranks import run_ranks
 
 Group = dist.ProcessGroup

@@ -24,7 +24,7 @@ def main() -> int:
     options = parser.parse_args()
     exceptions = {}
     if options.backend == "bluecomm":
-        from bluecomm.torch_backend.backend import register
+        from bluecomm_autoload import register
 
         register()
         exceptions = EXCEPTIONS
