@@ -11,7 +11,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from bluecomm_autoload import register
+# The import registers the backend, and the forked ranks need not repeat it.
+import bluecomm.torch_backend.backend  # noqa: F401
 from tests.support.ranks import run_ranks
 
 Group = dist.ProcessGroup
@@ -22,7 +23,6 @@ def torch_world(
     folder: Path, size: int, timeout: datetime.timedelta | None = None
 ) -> Iterator[int]:
     """Make the default group with the backend "bluecomm", and yield this rank."""
-    register()
     rank = int(os.environ["BLUECOMM_RANK"])
     dist.init_process_group(
         "bluecomm",

@@ -24,9 +24,9 @@ def main() -> int:
     options = parser.parse_args()
     exceptions = {}
     if options.backend == "bluecomm":
-        from bluecomm_autoload import register
+        # The import registers the backend, and the forked ranks need not repeat it.
+        import bluecomm.torch_backend.backend  # noqa: F401
 
-        register()
         exceptions = EXCEPTIONS
     case = suite.load(options.backend)
     shard, shards = map(int, options.shard.split("/"))
