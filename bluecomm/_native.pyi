@@ -51,7 +51,7 @@ class Parameters(metaclass=_PybindType):
     def __init__(
         self,
         *,
-        op: str = "sum",  # sum, average, min, max, product, adasum
+        op: str = "sum",  # sum, average, min, max, product, adasum, bit_...
         prescale: float = 1.0,
         postscale: float = 1.0,
         root: int = 0,

@@ -20,7 +20,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::array kOps = {
     std::pair{"sum", ReduceOp::kSum},         std::pair{"average", ReduceOp::kAverage},
     std::pair{"min", ReduceOp::kMin},         std::pair{"max", ReduceOp::kMax},
-    std::pair{"product", ReduceOp::kProduct}, std::pair{"adasum", ReduceOp::kAdasum}};
+    std::pair{"product", ReduceOp::kProduct}, std::pair{"adasum", ReduceOp::kAdasum},
+    std::pair{"bit_and", ReduceOp::kBitAnd},  std::pair{"bit_or", ReduceOp::kBitOr},
+    std::pair{"bit_xor", ReduceOp::kBitXor}};
 
 [[noreturn]] void refuse_word(std::string_view what, std::string_view word,
                               std::string_view known) {

@@ -20,9 +20,18 @@ enum class DType : std::uint8_t {
   kFloat32 = 7,
   kFloat64 = 8,
   kBool = 9,
+  kUInt16 = 10,
+  kUInt32 = 11,
+  kUInt64 = 12,
+  kComplex64 = 13,
+  kComplex128 = 14,
+  kFloat8E4m3fn = 15,
+  kFloat8E5m2 = 16,
+  kFloat8E4m3fnuz = 17,
+  kFloat8E5m2fnuz = 18,
 };
 
-inline constexpr int kDTypeCount = 10;
+inline constexpr int kDTypeCount = 19;
 
 // Returns the number of bytes of one element.
 std::size_t item_size(DType dtype) noexcept;
@@ -37,8 +46,16 @@ std::optional<DType> dtype_from_name(std::string_view name) noexcept;
 // from a peer.
 std::optional<DType> dtype_from_value(std::uint8_t value) noexcept;
 
-// Returns whether the dtype is one of the four floating-point types, which alone can be
-// weighted and averaged.
+// Returns whether the dtype can be weighted and averaged: the floating-point types that
+// have arithmetic, and the complex types.
 bool is_floating(DType dtype) noexcept;
+
+// Returns whether the dtype has no arithmetic here, so that tensors can only be moved.
+bool is_only_moved(DType dtype) noexcept;
+
+bool is_complex(DType dtype) noexcept;
+
+// Returns the type of both parts of a complex number; other types are their own.
+DType real_dtype(DType dtype) noexcept;
 
 }  // namespace bluecomm

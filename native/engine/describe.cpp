@@ -24,6 +24,12 @@ std::string_view op_name(ReduceOp op) {
       return "product";
     case ReduceOp::kAdasum:
       return "adasum";
+    case ReduceOp::kBitAnd:
+      return "bit_and";
+    case ReduceOp::kBitOr:
+      return "bit_or";
+    case ReduceOp::kBitXor:
+      return "bit_xor";
   }
   return "unknown";
 }

@@ -11,7 +11,7 @@
 namespace bluecomm {
 namespace {
 
-enum class Neutral { kZero, kOne, kLargest, kSmallest };
+enum class Neutral { kZero, kOne, kLargest, kSmallest, kAllBits };
 
 Neutral neutral_of(ReduceOp op, double prescale) noexcept {
   switch (op) {
@@ -24,7 +24,11 @@ Neutral neutral_of(ReduceOp op, double prescale) noexcept {
     case ReduceOp::kSum:
     case ReduceOp::kAverage:
     case ReduceOp::kAdasum:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
       return Neutral::kZero;
+    case ReduceOp::kBitAnd:
+      return Neutral::kAllBits;
   }
   return Neutral::kZero;
 }
@@ -42,6 +46,7 @@ T number(Neutral neutral, T one) noexcept {
   using Limits = std::numeric_limits<T>;
   switch (neutral) {
     case Neutral::kZero:
+    case Neutral::kAllBits:  // of no number; see fill_neutral()
       return 0;
     case Neutral::kOne:
       return one;
@@ -58,9 +63,10 @@ T number(Neutral neutral, T one) noexcept {
 void fill_neutral(std::span<std::byte> memory, DType dtype, ReduceOp op,
                   double prescale) noexcept {
   const Neutral neutral = neutral_of(op, prescale);
+  if (neutral == Neutral::kAllBits) return fill(memory, std::uint8_t{0xFF});
   const double one = prescale == 0 ? 1.0 : 1.0 / prescale;
   const float single = number(neutral, static_cast<float>(one));
-  switch (dtype) {
+  switch (real_dtype(dtype)) {
     case DType::kUInt8:
       return fill(memory, number<std::uint8_t>(neutral, 1));
     case DType::kInt8:
@@ -84,6 +90,14 @@ void fill_neutral(std::span<std::byte> memory, DType dtype, ReduceOp op,
       const bool is_and = neutral == Neutral::kOne || neutral == Neutral::kLargest;
       return fill(memory, static_cast<std::uint8_t>(is_and ? 1 : 0));
     }
+    case DType::kUInt16:
+      return fill(memory, number<std::uint16_t>(neutral, 1));
+    case DType::kUInt32:
+      return fill(memory, number<std::uint32_t>(neutral, 1));
+    case DType::kUInt64:
+      return fill(memory, number<std::uint64_t>(neutral, 1));
+    default:
+      return;  // is_only_moved()
   }
 }
 

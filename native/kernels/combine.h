@@ -27,6 +27,9 @@ enum class ReduceOp : std::uint8_t {
   kMax = 3,
   kProduct = 4,
   kAdasum = 5,  // a sum; the caller weighs the terms
+  kBitAnd = 6,  // these three are for integers and bools
+  kBitOr = 7,
+  kBitXor = 8,
 };
 
 // One input. The weight must be 1 unless the dtype is a floating type.
@@ -44,14 +47,16 @@ struct Term {
 // bits. A plain sum of float32 or float64, without factors, and the average of two
 // float32 are computed in their own type.
 //
-// Integers wrap around. The sum of bools is `or`. There must be at least one term.
+// Integers wrap around. The sum of bools is `or`. Complex numbers are added by their
+// parts. There must be at least one term, and `dtype` must have arithmetic.
 void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,
                       double post_scale, DType dtype,
                       CpuLevel level = cpu_level()) noexcept;
 
 // dst[k] = post_scale * op over t of weight_t * term_t[k], like combine_weighted().
 //
-// NaN wins over every number in min and max. The product and the minimum of bools are
+// NaN wins over every number in min and max, which complex numbers do not have, nor the
+// product. The product and the minimum of bools are
 // `and`, sum and maximum are `or`.
 void combine_reduce(std::span<std::byte> dst, std::span<const Term> terms, ReduceOp op,
                     double post_scale, DType dtype,

@@ -40,6 +40,34 @@ struct Multiply {
   }
 };
 
+struct BitAnd {
+  template <typename T>
+  BLUECOMM_INLINE static T apply(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+
+struct BitOr {
+  template <typename T>
+  BLUECOMM_INLINE static T apply(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+
+struct BitXor {
+  template <typename T>
+  BLUECOMM_INLINE static T apply(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
+
+// Combines bits, whatever the type of the numbers.
+template <typename Op>
+void combine_bits(CpuLevel level, std::span<std::byte> dst,
+                  std::span<const Term> terms) {
+  fold<Plain<std::uint8_t>, Op, kFused>(level, dst, terms, {});
+}
+
 template <typename Op>
 void reduce(CpuLevel level, std::span<std::byte> dst, std::span<const Term> terms,
             double post_scale, DType dtype) {
@@ -64,6 +92,14 @@ void reduce(CpuLevel level, std::span<std::byte> dst, std::span<const Term> term
       return fold<Plain<float>, Op, kFused>(level, dst, terms, scaled);
     case DType::kFloat64:
       return fold<Plain<double>, Op, kFused>(level, dst, terms, scaled);
+    case DType::kUInt16:
+      return fold<Plain<std::uint16_t>, Op, kFused>(level, dst, terms, {});
+    case DType::kUInt32:
+      return fold<Plain<std::uint32_t>, Op, kFused>(level, dst, terms, {});
+    case DType::kUInt64:
+      return fold<Plain<std::uint64_t>, Op, kFused>(level, dst, terms, {});
+    default:
+      return;  // complex, or is_only_moved()
   }
 }
 
@@ -82,6 +118,12 @@ void combine_reduce(std::span<std::byte> dst, std::span<const Term> terms, Reduc
       return reduce<Max>(level, dst, terms, post_scale, dtype);
     case ReduceOp::kProduct:
       return reduce<Multiply>(level, dst, terms, post_scale, dtype);
+    case ReduceOp::kBitAnd:
+      return combine_bits<BitAnd>(level, dst, terms);
+    case ReduceOp::kBitOr:
+      return combine_bits<BitOr>(level, dst, terms);
+    case ReduceOp::kBitXor:
+      return combine_bits<BitXor>(level, dst, terms);
   }
 }
 

@@ -35,15 +35,18 @@ void add_float32(CpuLevel level, std::span<std::byte> dst, std::span<const Term>
 void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,
                       double post_scale, DType dtype, CpuLevel level) noexcept {
   // Integers are added as unsigned numbers, which wrap around.
-  switch (dtype) {
+  switch (real_dtype(dtype)) {
     case DType::kUInt8:
     case DType::kInt8:
       return fold<Plain<std::uint8_t>, Add, kFused>(level, dst, terms, {});
     case DType::kInt16:
+    case DType::kUInt16:
       return fold<Plain<std::uint16_t>, Add, kFused>(level, dst, terms, {});
     case DType::kInt32:
+    case DType::kUInt32:
       return fold<Plain<std::uint32_t>, Add, kFused>(level, dst, terms, {});
     case DType::kInt64:
+    case DType::kUInt64:
       return fold<Plain<std::uint64_t>, Add, kFused>(level, dst, terms, {});
     case DType::kBool:
       return fold<Plain<std::uint8_t>, Or, kFused>(level, dst, terms, {});
@@ -60,6 +63,8 @@ void combine_weighted(std::span<std::byte> dst, std::span<const Term> terms,
       }
       return fold<Plain<double>, Add, kFused>(level, dst, terms, factors);
     }
+    default:
+      return;  // is_only_moved()
   }
 }
 

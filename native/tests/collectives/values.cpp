@@ -45,6 +45,8 @@ double value_at(std::span<const std::byte> tensor, DType dtype, std::size_t inde
       return load<float>(tensor, index);
     case DType::kFloat64:
       return load<double>(tensor, index);
+    default:
+      break;  // not one of kEveryDType
   }
   return 0.0;
 }
@@ -71,6 +73,8 @@ void set_value(std::span<std::byte> tensor, DType dtype, std::size_t index,
       return store(tensor, index, static_cast<float>(value));
     case DType::kFloat64:
       return store(tensor, index, value);
+    default:
+      break;
   }
 }
 
@@ -109,12 +113,7 @@ double epsilon(DType dtype) {
       return 0x1p-23;
     case DType::kFloat64:
       return 0x1p-52;
-    case DType::kUInt8:
-    case DType::kInt8:
-    case DType::kInt16:
-    case DType::kInt32:
-    case DType::kInt64:
-    case DType::kBool:
+    default:
       break;
   }
   return 0.0;
@@ -139,6 +138,8 @@ Expected reduce(ReduceOp op, DType dtype, const std::vector<double>& values,
         break;
       case ReduceOp::kProduct:
         result *= values[i];
+        break;
+      default:
         break;
     }
     magnitude = op == ReduceOp::kProduct ? std::max(magnitude, std::abs(result))

@@ -136,17 +136,31 @@ V fold_integer(std::size_t count, ReduceOp op, Read read) {
       case ReduceOp::kProduct:
         result = static_cast<V>(a * b);
         break;
+      case ReduceOp::kBitAnd:
+        result = static_cast<V>(a & b);
+        break;
+      case ReduceOp::kBitOr:
+        result = static_cast<V>(a | b);
+        break;
+      case ReduceOp::kBitXor:
+        result = static_cast<V>(a ^ b);
+        break;
     }
   }
   return result;
 }
 
 inline bool fold_bool(std::span<const Term> terms, ReduceOp op, std::size_t index) {
-  const bool is_and = op == ReduceOp::kMin || op == ReduceOp::kProduct;
+  const bool is_and =
+      op == ReduceOp::kMin || op == ReduceOp::kProduct || op == ReduceOp::kBitAnd;
   bool result = is_and;
   for (const Term& term : terms) {
     const bool value = item_at<std::uint8_t>(term.data, index) != 0;
-    result = is_and ? (result && value) : (result || value);
+    if (op == ReduceOp::kBitXor) {
+      result = result != value;
+    } else {
+      result = is_and ? (result && value) : (result || value);
+    }
   }
   return result;
 }
@@ -195,6 +209,12 @@ inline void put_item(std::byte* out, std::span<const Term> terms, ReduceOp op,
       return put_integer<std::int32_t>(out, terms, op, i);
     case DType::kInt64:
       return put_integer<std::int64_t>(out, terms, op, i);
+    case DType::kUInt16:
+      return put_integer<std::uint16_t>(out, terms, op, i);
+    case DType::kUInt32:
+      return put_integer<std::uint32_t>(out, terms, op, i);
+    case DType::kUInt64:
+      return put_integer<std::uint64_t>(out, terms, op, i);
     case DType::kFloat32:
       return put_floating<float>(out, terms, op, post_scale, i);
     case DType::kFloat64:
@@ -215,6 +235,8 @@ inline void put_item(std::byte* out, std::span<const Term> terms, ReduceOp op,
       const float result = fold_half(terms, op, post_scale, read);
       return set_item(out, i, float32_to_bfloat16(result));
     }
+    default:
+      return;
   }
 }
 
@@ -257,11 +279,7 @@ inline void fill_random(std::span<std::byte> data, DType dtype,
       case DType::kBool:
         set_item(data.data(), i, static_cast<std::uint8_t>(bits & 1u));
         break;
-      case DType::kUInt8:
-      case DType::kInt8:
-      case DType::kInt16:
-      case DType::kInt32:
-      case DType::kInt64:
+      default:
         std::memcpy(data.data() + i * item_size(dtype), &bits, item_size(dtype));
         break;
     }
