@@ -56,11 +56,12 @@ struct Call {
                                      std::span<const std::int64_t> rows)>
       allocate;
 
-  ReduceOp op = ReduceOp::kSum;  // allreduce, reducescatter
-  double prescale = 1.0;         // for these two: factor before ...
+  ReduceOp op = ReduceOp::kSum;  // allreduce, reducescatter, reduce
+  double prescale = 1.0;         // for these three: factor before ...
   double postscale = 1.0;  // ... and after the reduction (without the 1/n of average)
-  int root = 0;            // broadcast: member index
-  // alltoall: the number of rows for each member, or empty for equal shares. Adasum:
+  int root = 0;            // broadcast, reduce, gather, scatter: member index
+  // alltoall, scatter, reducescatter: the number of rows for each member, or empty for
+  // equal shares. Adasum:
   // the number of elements of each tensor, or empty if the input is one tensor.
   std::vector<std::int64_t> splits;
   bool local_only = false;  // allreduce inside the machine

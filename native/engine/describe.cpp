@@ -97,7 +97,11 @@ std::string describe_call(const Envelope& call) {
     text += describe_factor("prescale", call.prescale);
     text += describe_factor("postscale", call.postscale);
   }
-  if (kind.has_root) text += " from root " + std::to_string(call.root);
+  if (kind.has_root) {
+    const bool receives = call.kind == Kind::kReduce || call.kind == Kind::kGather;
+    text += receives ? " to root " : " from root ";
+    text += std::to_string(call.root);
+  }
   if (call.local_only != 0) text += " inside the machine";
   return text;
 }

@@ -58,6 +58,22 @@ constexpr std::array<KindInfo, kKindCount> kTable{{
      .shape = ShapeRule::kWhole,
      .is_pairwise = true,
      .spares_group = true},
+    {.kind = Kind::kReduce,
+     .name = "reduce",
+     .plan = plan_reduce,
+     .shape = ShapeRule::kWhole,
+     .is_reduction = true,
+     .has_root = true},
+    {.kind = Kind::kGather,
+     .name = "gather",
+     .plan = plan_gather,
+     .shape = ShapeRule::kAllButFirst,
+     .has_root = true},
+    {.kind = Kind::kScatter,
+     .name = "scatter",
+     .plan = plan_scatter,
+     .shape = ShapeRule::kNoTensor,
+     .has_root = true},
 }};
 
 constexpr bool is_complete_and_in_order() {

@@ -29,6 +29,9 @@ enum class Kind : std::uint8_t {
   kNeighborAllreduce,
   kHierarchicalNeighborAllreduce,
   kPairGossip,
+  kReduce,
+  kGather,
+  kScatter,
   kCount,  // the number of kinds, not a kind
 };
 inline constexpr std::size_t kKindCount = static_cast<std::size_t>(Kind::kCount);

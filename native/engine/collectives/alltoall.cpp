@@ -20,24 +20,7 @@ std::vector<std::int64_t> splits_of(const Call& call) {
     }
     return std::vector<std::int64_t>(static_cast<std::size_t>(members), rows / members);
   }
-  if (call.splits.size() != static_cast<std::size_t>(members)) {
-    refuse(call, "expected one split for each of " + std::to_string(members) +
-                     " members, got " + std::to_string(call.splits.size()));
-  }
-  std::int64_t left = rows;
-  for (std::int64_t split : call.splits) {
-    if (split < 0 || split > left) {
-      refuse(call, "expected nonnegative splits that add up to the " +
-                       std::to_string(rows) + " rows, got a split of " +
-                       std::to_string(split) + " when only " + std::to_string(left) +
-                       " rows are left");
-    }
-    left -= split;
-  }
-  if (left != 0) {
-    refuse(call, "expected splits that add up to the " + std::to_string(rows) +
-                     " rows, got " + std::to_string(rows - left));
-  }
+  check_splits(call);
   return call.splits;
 }
 

@@ -1,5 +1,3 @@
-#include <string>
-
 #include "engine/collectives/collectives.h"
 #include "engine/collectives/direct.h"
 #include "engine/collectives/ring.h"
@@ -91,10 +89,7 @@ void add_scatter(Plan& plan, const Call& call, const Tuning& tuning) {
 
 Plan plan_broadcast(const Call& call, const Tuning& tuning) {
   const int n = call.group->size();
-  if (call.root < 0 || call.root >= n) {
-    refuse(call, "expected a root from 0 to " + std::to_string(n - 1) + ", got " +
-                     std::to_string(call.root));
-  }
+  check_root(call);
   check_input(call);
   check_output(call, call.input);
 

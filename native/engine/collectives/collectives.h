@@ -19,9 +19,21 @@ Plan plan_broadcast(const Call& call, const Tuning& tuning);
 // result = the inputs of all members, stacked along dimension 0.
 Plan plan_allgather(const Call& call, const Tuning& tuning);
 
-// output = this member's rows of the result that allreduce would have. The first
-// dimension is split as evenly as possible: the first rows % n members get one
-// additional row.
+// output = the result that allreduce would have, on member `root` only. The other
+// members have no output.
+Plan plan_reduce(const Call& call, const Tuning& tuning);
+
+// result = the inputs of all members, stacked along dimension 0, on member `root` only.
+// The other members have no result.
+Plan plan_gather(const Call& call, const Tuning& tuning);
+
+// result = the rows that member `root` has for this member, as alltoall divides them.
+// The root has no result, and the others no input.
+Plan plan_scatter(const Call& call, const Tuning& tuning);
+
+// output = this member's rows of the result that allreduce would have. Without splits,
+// the first dimension is split as evenly as possible: the first rows % n members get
+// one additional row.
 Plan plan_reducescatter(const Call& call, const Tuning& tuning);
 
 // result = the rows that each member sends to this one, stacked in member order.

@@ -1,4 +1,6 @@
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "engine/collectives/collectives.h"
 #include "engine/collectives/direct.h"
@@ -16,9 +18,15 @@ Plan plan_reducescatter(const Call& call, const Tuning&) {
   check_reduction(call);
   const Team team = team_of(*call.group);
 
+  std::vector<std::int64_t> splits = call.splits;
+  if (splits.empty()) {
+    splits = share_rows(call.shape.front(), team.size());
+  } else {
+    check_splits(call);
+  }
   std::vector<Range> shares;
   std::size_t offset = 0;
-  for (std::int64_t rows : share_rows(call.shape.front(), team.size())) {
+  for (const std::int64_t rows : splits) {
     const std::size_t length = static_cast<std::size_t>(rows) * row_nbytes(call);
     shares.push_back({offset, length});
     offset += length;

@@ -44,6 +44,11 @@ struct Tuning {
   // better.
   std::size_t ring_slice_bytes = 64 << 10;
 
+  // The root of a reduction reads the tensors of all members itself, in one step.
+  // Longer tensors are reduced slice by slice, by all members, before the root collects
+  // them.
+  std::size_t reduce_flat_bytes = 64 << 10;
+
   // The root sends its tensor to each member itself, in one step; on one machine all
   // members read its memory. With more members than this, its link is the bottleneck.
   int broadcast_flat_members = 4;

@@ -34,6 +34,17 @@ std::size_t nbytes_from(const Call& call, std::size_t first) {
   return nbytes;
 }
 
+bool is_bitwise(ReduceOp op) {
+  return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+}
+
+// Tensors of the dtype can be combined, not only moved.
+void check_arithmetic(const Call& call) {
+  if (!is_only_moved(call.dtype)) return;
+  refuse(call, "tensors of type " + std::string(dtype_name(call.dtype)) +
+                   " can be moved, but not combined; convert them first");
+}
+
 void check_length(const Call& call, const char* what, std::size_t got,
                   std::size_t expected) {
   if (got == expected) return;
@@ -123,11 +134,20 @@ void check_stackable(const Call& call, std::size_t sources) {
 }
 
 void check_reduction(const Call& call) {
+  const std::string dtype(dtype_name(call.dtype));
+  check_arithmetic(call);
   if (call.op == ReduceOp::kAdasum && call.kind != Kind::kAllreduce) {
     refuse(call, "only allreduce supports op adasum; use op average or sum");
   }
+  if (is_complex(call.dtype) && call.op != ReduceOp::kSum &&
+      call.op != ReduceOp::kAverage) {
+    refuse(call,
+           "expected op sum or average for " + dtype + "; use torch.view_as_real");
+  }
+  if (is_bitwise(call.op) && is_floating(call.dtype)) {
+    refuse(call, "expected an integer dtype or bool for a bitwise op, got " + dtype);
+  }
   if (is_floating(call.dtype)) return;
-  const std::string dtype(dtype_name(call.dtype));
   if (call.op == ReduceOp::kAdasum) {
     refuse(call, "expected a floating dtype for op adasum, got " + dtype +
                      "; use op sum, or convert the tensor first");
@@ -141,6 +161,36 @@ void check_reduction(const Call& call) {
                      std::to_string(call.prescale) + " and postscale " +
                      std::to_string(call.postscale) +
                      "; convert the tensor to a floating dtype first");
+  }
+}
+
+void check_root(const Call& call) {
+  const int n = call.group->size();
+  if (call.root >= 0 && call.root < n) return;
+  refuse(call, "expected a root from 0 to " + std::to_string(n - 1) + ", got " +
+                   std::to_string(call.root));
+}
+
+void check_splits(const Call& call) {
+  const std::int64_t rows = call.shape.front();
+  const int members = call.group->size();
+  if (call.splits.size() != static_cast<std::size_t>(members)) {
+    refuse(call, "expected one split for each of " + std::to_string(members) +
+                     " members, got " + std::to_string(call.splits.size()));
+  }
+  std::int64_t left = rows;
+  for (std::int64_t split : call.splits) {
+    if (split < 0 || split > left) {
+      refuse(call, "expected nonnegative splits that add up to the " +
+                       std::to_string(rows) + " rows, got a split of " +
+                       std::to_string(split) + " when only " + std::to_string(left) +
+                       " rows are left");
+    }
+    left -= split;
+  }
+  if (left != 0) {
+    refuse(call, "expected splits that add up to the " + std::to_string(rows) +
+                     " rows, got " + std::to_string(rows - left));
   }
 }
 
@@ -167,6 +217,7 @@ void check_neighbors(const Call& call, const std::vector<Weight>& neighbors,
 }
 
 void check_weights(const Call& call) {
+  check_arithmetic(call);
   if (is_floating(call.dtype)) return;
   const auto check = [&](double weight) {
     if (weight == 1.0) return;

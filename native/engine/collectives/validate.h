@@ -33,6 +33,12 @@ bool shares_memory(std::span<const std::byte> a, std::span<const std::byte> b);
 // The operator and the scales suit the dtype.
 void check_reduction(const Call& call);
 
+// `root` is a member.
+void check_root(const Call& call);
+
+// There is one split for each member, and they add up to the rows.
+void check_splits(const Call& call);
+
 // Each of `neighbors` is in [0, count), differs from `self`, and occurs once. `role` is
 // the word for error texts, such as "source"; `unit` is "member" or "machine".
 void check_neighbors(const Call& call, const std::vector<Weight>& neighbors,
