@@ -38,6 +38,7 @@ from bluecomm.ops.alltoall import *
 from bluecomm.ops.barrier import *
 from bluecomm.ops.batch import *
 from bluecomm.ops.broadcast import *
+from bluecomm.ops.gather import *
 from bluecomm.ops.grouped_allgather import *
 from bluecomm.ops.grouped_allreduce import *
 from bluecomm.ops.grouped_reducescatter import *
@@ -50,8 +51,10 @@ from bluecomm.ops.neighbor_allreduce import *
 from bluecomm.ops.objects import *
 from bluecomm.ops.pair_gossip import *
 from bluecomm.ops.recv import *
+from bluecomm.ops.reduce import *
 from bluecomm.ops.reduce_op import *
 from bluecomm.ops.reducescatter import *
+from bluecomm.ops.scatter import *
 from bluecomm.ops.send import *
 from bluecomm.ops.share_memory import *
 from bluecomm.ops.sparse_allreduce import *

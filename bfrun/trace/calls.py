@@ -61,8 +61,11 @@ class TracedCall:
 
 
 def is_one_sided(kind: str) -> bool:
-    """Return whether calls of a kind have no counterpart on other ranks."""
-    return kind.startswith("win_")
+    """Return whether calls of a kind have no counterpart of that kind and name.
+
+    A send and its receive are named after each other's rank.
+    """
+    return kind.startswith("win_") or kind in ("send", "recv")
 
 
 def collect_calls(events: Iterable[Event]) -> dict[int, TracedCall]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable
 
 import torch
@@ -11,10 +10,10 @@ from bfrun.wording import count
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.outputs import Out
+from bluecomm.ops.splits import check_splits
 from bluecomm.ops.start import start_gather
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
-from bluecomm.topology.rank_lists import list_ranks
 
 __all__ = ["alltoall", "alltoall_nonblocking"]
 
@@ -120,13 +119,4 @@ def _rows_to_send(
                 f"{size} ranks; pass splits"
             )
         return (rows // size,) * size
-    given = list_ranks(splits, "alltoall: splits")
-    if not all(isinstance(count, numbers.Integral) for count in given):
-        raise ValueError(f"alltoall: splits must be integers, got {given}")
-    counts = tuple(int(count) for count in given)
-    if len(counts) != size or min(counts) < 0 or sum(counts) != rows:
-        raise ValueError(
-            f"alltoall: splits must be {size} numbers >= 0 that add up to the "
-            f"{rows} rows of the tensor, got {list(counts)}"
-        )
-    return counts
+    return check_splits("alltoall", splits, rows, size)

@@ -13,6 +13,7 @@ from bluecomm.ops.forms import (
     nonblocking,
     nonblocking_in_place,
 )
+from bluecomm.ops.roots import member_of
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.handle import MappedHandle
@@ -57,11 +58,7 @@ def _broadcast(
             them.
     """
     comm = current_communicator(process_set)
-    if root_rank not in comm.ranks:
-        raise ValueError(
-            f"broadcast: root_rank must be one of the ranks {list(comm.ranks)}, "
-            f"got {root_rank}"
-        )
+    root = member_of("broadcast", "root_rank", root_rank, comm)
     return start(
         comm,
         "broadcast",
@@ -69,7 +66,7 @@ def _broadcast(
         form,
         name=name,
         timeout_s=timeout_s,
-        parameters=parameters(root=comm.ranks.index(root_rank)),
+        parameters=parameters(root=root),
         adjoint=_SUM_AT_ROOT,
     )
 

@@ -9,7 +9,8 @@ from torch.autograd.graph import increment_version
 
 from bluecomm.ops.autograd.nodes import is_tracked
 from bluecomm.ops.forms import Form, blocking, nonblocking
-from bluecomm.ops.tags import check_tag, member_of
+from bluecomm.ops.roots import member_of
+from bluecomm.ops.tags import check_tag
 from bluecomm.ops.tensor import as_input, span
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call

@@ -14,7 +14,18 @@ from bluecomm.runtime import parameters
 if TYPE_CHECKING:
     from bluecomm._native import Parameters
 
-__all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
+__all__ = [
+    "Adasum",
+    "Average",
+    "BitAnd",
+    "BitOr",
+    "BitXor",
+    "Max",
+    "Min",
+    "Product",
+    "ReduceOp",
+    "Sum",
+]
 
 
 class ReduceOp(enum.Enum):
@@ -22,7 +33,8 @@ class ReduceOp(enum.Enum):
 
     ``AVERAGE`` divides the sum by the number of ranks, and needs a floating-point type.
     Sums of integers wrap around. The sum of booleans is their *or*, the product their
-    *and*.
+    *and*. ``BIT_AND``, ``BIT_OR`` and ``BIT_XOR`` are for integers and booleans.
+    Complex numbers have the sum and the average.
 
     ``ADASUM`` is for gradients of a floating-point type, and only ``allreduce`` has
     it::
@@ -50,6 +62,9 @@ class ReduceOp(enum.Enum):
     MAX = "max"
     PRODUCT = "product"
     ADASUM = "adasum"
+    BIT_AND = "bit_and"
+    BIT_OR = "bit_or"
+    BIT_XOR = "bit_xor"
 
 
 Average = ReduceOp.AVERAGE
@@ -58,6 +73,12 @@ Min = ReduceOp.MIN
 Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
 Adasum = ReduceOp.ADASUM
+BitAnd = ReduceOp.BIT_AND
+BitOr = ReduceOp.BIT_OR
+BitXor = ReduceOp.BIT_XOR
+
+_BITWISE = frozenset({"bit_and", "bit_or", "bit_xor"})
+_OF_COMPLEX = frozenset({"average", "sum"})
 
 
 def choose(
@@ -82,7 +103,17 @@ def choose(
     word: str = "average" if op is None else op.value
     if average is False:
         word = "sum"
-    if word in ("average", "adasum") and not dtype.is_floating_point:
+    if dtype.is_complex and word not in _OF_COMPLEX:
+        raise ValueError(
+            f"{operation}: complex numbers have only op=bluecomm.Sum and Average, got "
+            f"{word}"
+        )
+    if word in _BITWISE and dtype.is_floating_point:
+        raise ValueError(
+            f"{operation}: op={word} is for integers and booleans, got {dtype}"
+        )
+    can_scale = dtype.is_floating_point or dtype.is_complex
+    if word in ("average", "adasum") and not can_scale:
         dtype_word(dtype, operation)
         verb = "average" if word == "average" else "take the adasum of"
         raise ValueError(
@@ -104,7 +135,8 @@ def check_factors(
     Raises:
         ValueError: A factor is not 1, and the type is not a floating-point type.
     """
-    if not (prescale == postscale == 1.0 or dtype.is_floating_point):
+    can_scale = dtype.is_floating_point or dtype.is_complex
+    if not (can_scale or prescale == postscale == 1.0):
         raise ValueError(
             f"{operation}: factors need a floating-point type, got {dtype}; "
             "convert with .float() first"
@@ -114,9 +146,17 @@ def check_factors(
 # A lookup by position takes less time than one by keyword.
 @functools.lru_cache(maxsize=64)
 def reduction_parameters(
-    op: str, prescale: float, postscale: float, is_local: bool = False
+    op: str,
+    prescale: float,
+    postscale: float,
+    is_local: bool = False,
+    splits: tuple[int, ...] = (),
 ) -> Parameters:
     """Return the parameters of a reduction, for the engine."""
     return parameters(
-        op=op, prescale=prescale, postscale=postscale, local_only=is_local
+        op=op,
+        prescale=prescale,
+        postscale=postscale,
+        local_only=is_local,
+        splits=splits,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from bluecomm.ops.allgather import STACKED_ROWS, share_of
@@ -13,6 +15,7 @@ from bluecomm.ops.reduce_op import (
     choose,
     reduction_parameters,
 )
+from bluecomm.ops.splits import check_splits
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import refuse_scalar
 from bluecomm.runtime import Communicator, Handle, current_communicator
@@ -31,6 +34,7 @@ def _reducescatter(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    splits: Iterable[int] | torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
@@ -38,6 +42,7 @@ def _reducescatter(
 
     The rows (dimension 0) are divided among the ranks in order, as evenly as possible:
     with ``m`` rows and ``n`` ranks, the first ``m % n`` ranks get one row more.
+    ``splits`` divides them otherwise.
 
     The gradient of each ``x_j`` is the gradients of all ranks' results, stacked; for
     the average, divided by ``n``. ``Min``, ``Max`` and ``Product`` have no gradient
@@ -52,6 +57,7 @@ def _reducescatter(
         process_set: Ranks that take part. Default: all.
         prescale_factor: Factor before the reduction, for floating-point types.
         postscale_factor: Factor after the reduction, for floating-point types.
+        splits: Number of rows for each rank; the same on all ranks.
         out: Contiguous tensor for the result. It is this rank's rows of ``tensor``, or
             shares no memory with it.
         timeout_s: Seconds after which the operation fails. Default: the configured
@@ -76,9 +82,13 @@ def _reducescatter(
     comm = current_communicator(process_set)
     # start() rejects objects that are not tensors.
     dtype, rows = torch.float32, None
+    given: tuple[int, ...] = ()
     if isinstance(tensor, torch.Tensor):
         refuse_scalar(kind, tensor)
         dtype, rows = tensor.dtype, share_of(tensor.shape[0], comm.size, comm.rank)
+        if splits is not None:
+            given = check_splits(kind, splits, tensor.shape[0], comm.size)
+            rows = given[comm.rank]
     reduction = choose(kind, None, op, dtype)
     check_factors(kind, dtype, prescale_factor, postscale_factor)
     if out is not None and isinstance(tensor, torch.Tensor):
@@ -93,7 +103,7 @@ def _reducescatter(
         output=out,
         rows=rows,
         parameters=reduction_parameters(
-            reduction, float(prescale_factor), float(postscale_factor)
+            reduction, float(prescale_factor), float(postscale_factor), splits=given
         ),
         adjoint=STACKED_ROWS if reduction in ("sum", "average") else None,
     )

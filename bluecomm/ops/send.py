@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from bluecomm.ops.forms import Form, blocking, nonblocking
-from bluecomm.ops.tags import check_tag, member_of
+from bluecomm.ops.roots import member_of
+from bluecomm.ops.tags import check_tag
 from bluecomm.ops.tensor import as_input, span
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
 from bluecomm.runtime.call import NO_MEMORY, Call

@@ -96,12 +96,14 @@ def start_gather(
     parameters: Parameters | None = None,
     adjoint: Adjoint | None = None,
     out: Out | None = None,
+    has_result: bool = True,
 ) -> Handle[tuple[torch.Tensor, list[int]]]:
     """Start an operation that stacks tensors of unknown lengths along dimension 0.
 
     The result is the stacked tensor and the rows that came from each source. The
     stacked tensor requires grad if ``tensor`` does. If the caller gives memory for the
-    rows, the result is ``out`` and no numbers of rows.
+    rows, the result is ``out`` and no numbers of rows. A rank without a result gets a
+    tensor without rows.
 
     Raises:
         ValueError: ``tensor`` has no dimension 0; or it requires grad, and there is no
@@ -109,6 +111,8 @@ def start_gather(
     """
 
     def finish(number: int) -> tuple[torch.Tensor, list[int]]:
+        if not has_result:
+            return source.new_empty((0, *source.shape[1:])), []
         block, rows = comm.world.output(number)
         shape = (sum(rows), *source.shape[1:])
         if 0 in shape:

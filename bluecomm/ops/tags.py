@@ -1,10 +1,8 @@
-"""Arguments of sends and receives."""
+"""Tags of sends and receives."""
 
 from __future__ import annotations
 
 import numbers
-
-from bluecomm.runtime import Communicator
 
 # Tags travel as signed 64-bit numbers.
 _TAG_LIMIT = 1 << 63
@@ -23,17 +21,3 @@ def check_tag(operation: str, tag: object) -> int:
     if not 0 <= number < _TAG_LIMIT:
         raise ValueError(f"{operation}: tag must be in 0 .. 2**63 - 1, got {tag}")
     return number
-
-
-def member_of(operation: str, argument: str, rank: object, comm: Communicator) -> int:
-    """Return the position of a rank of the world in a process set.
-
-    Raises:
-        ValueError: The rank is not a member.
-    """
-    if rank not in comm.ranks:
-        raise ValueError(
-            f"{operation}: {argument} must be one of the ranks {list(comm.ranks)}, "
-            f"got {rank!r}"
-        )
-    return comm.ranks.index(rank)

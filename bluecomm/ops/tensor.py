@@ -29,6 +29,31 @@ _DTYPES = {
     torch.float64: "float64",
     torch.bool: "bool",
 }
+# Types that reductions take, too: of complex numbers the sum and the average.
+_REDUCED_TYPES = {
+    torch.uint16: "uint16",
+    torch.uint32: "uint32",
+    torch.uint64: "uint64",
+    torch.complex64: "complex64",
+    torch.complex128: "complex128",
+}
+# Types that are only moved.
+_MOVED_TYPES = {
+    torch.float8_e4m3fn: "float8_e4m3fn",
+    torch.float8_e5m2: "float8_e5m2",
+    torch.float8_e4m3fnuz: "float8_e4m3fnuz",
+    torch.float8_e5m2fnuz: "float8_e5m2fnuz",
+}
+_BY_WORD = {
+    word: dtype for dtype, word in (_DTYPES | _REDUCED_TYPES | _MOVED_TYPES).items()
+}
+_REDUCTIONS = frozenset({"allreduce", "reduce", "reducescatter"})
+_MOVES = frozenset(
+    {
+        *("allgather", "alltoall", "broadcast", "gather", "neighbor_allgather"),
+        *("recv", "scatter", "send", "shared_empty"),
+    }
+)
 
 
 def dtype_word(dtype: torch.dtype, operation: str) -> str:
@@ -37,13 +62,23 @@ def dtype_word(dtype: torch.dtype, operation: str) -> str:
     Raises:
         TypeError: The engine does not know the type.
     """
-    word = _DTYPES.get(dtype)
+    known = _DTYPES
+    if operation in _REDUCTIONS:
+        known = _DTYPES | _REDUCED_TYPES
+    elif operation in _MOVES:
+        known = _DTYPES | _REDUCED_TYPES | _MOVED_TYPES
+    word = known.get(dtype)
     if word is None:
         raise TypeError(
             f"{operation}: tensors of type {dtype} are not supported; "
-            f"supported are {', '.join(_DTYPES.values())}"
+            f"supported are {', '.join(known.values())}"
         )
     return word
+
+
+def dtype_of_word(word: str) -> torch.dtype:
+    """Return the element type with a name of the engine."""
+    return _BY_WORD[word]
 
 
 def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
@@ -81,6 +116,8 @@ def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
     if tensor.is_neg():
         # The memory of such a view holds the values with the other sign.
         tensor = tensor.resolve_neg()
+    if tensor.is_conj():
+        tensor = tensor.resolve_conj()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     return tensor, word

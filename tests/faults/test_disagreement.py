@@ -129,6 +129,20 @@ DISAGREEMENTS = {
         "[3, 2]",
         "same shape and dtype",
     ),
+    "reduce": (
+        lambda: bf.reduce(_ones(3), 1, name="x"),
+        lambda: bf.reduce(_ones(3), 0, name="x"),
+        "float32 [3] average to root 1",
+        "float32 [3] average to root 0",
+        "same root rank",
+    ),
+    "gather": (
+        lambda: bf.gather(_ones(2, 5), 0, name="x"),
+        lambda: bf.gather(_ones(7, 4), 0, name="x"),
+        "[2, 5] to root 0",
+        "[7, 4] to root 0",
+        "except for the first dimension",
+    ),
     "neighbor_allreduce": (
         lambda: bf.neighbor_allreduce(_ones(9), name="x"),
         lambda: bf.neighbor_allreduce(_ones(8), name="x"),

@@ -36,6 +36,11 @@ calls = {
     "hierarchical": lambda: bf.hierarchical_neighbor_allreduce_nonblocking(
         small, name="i"),
     "pair_gossip": lambda: bf.pair_gossip_nonblocking(small, 2, name="j"),
+    "reduce": lambda: bf.reduce_nonblocking(small, 2, name="k"),
+    "gather": lambda: bf.gather_nonblocking(small, 2, name="l"),
+    "scatter": lambda: bf.scatter_nonblocking(None, 2, name="m"),
+    "send": lambda: bf.send_nonblocking(large, 2, tag=1),
+    "recv": lambda: bf.recv_nonblocking(torch.ones(2), 2, tag=2),
 }
 handles = {kind: call() for kind, call in calls.items()}
 errors = {}

@@ -160,7 +160,17 @@ CASES: dict[str, tuple[Any, Any]] = {
     ),
     "alltoall": (bf.alltoall, (RANKS, 1)),
     "alltoall of splits": (split, (RANKS // 2, 1)),
+    "reduce": (functools.partial(bf.reduce, root_rank=1, prescale_factor=2.0), PAIR),
+    "reduce sum among some": (
+        some_ranks(functools.partial(bf.reduce, root_rank=3, op=bf.Sum)),
+        PAIR,
+    ),
+    "gather of uneven rows": (functools.partial(bf.gather, root_rank=2), ROWS),
     "reducescatter": (bf.reducescatter, EVEN),
+    "reducescatter of splits": (
+        functools.partial(bf.reducescatter, splits=[2, 0, 3, 0]),
+        EVEN,
+    ),
     "reducescatter sum": (functools.partial(bf.reducescatter, op=bf.Sum), EVEN),
     "neighbor_allreduce": (bf.neighbor_allreduce, PAIR),
     "neighbor_allreduce_nonblocking_": (

@@ -47,6 +47,8 @@ assert bf.in_neighbor_machine_ranks() == bf.out_neighbor_machine_ranks() == []
 x = torch.arange(6.0).reshape(3, 2)
 same = [
     bf.allreduce, bf.allreduce_, bf.allgather, bf.reducescatter, bf.alltoall,
+    lambda y: bf.reduce(y, 0), lambda y: bf.gather(y, 0),
+    lambda y: bf.scatter([y], 0),
     bf.neighbor_allreduce, bf.neighbor_allreduce_, bf.hierarchical_neighbor_allreduce,
     lambda y: bf.broadcast(y, 0),
     lambda y: bf.broadcast_(y, root_rank=0),

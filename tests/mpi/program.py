@@ -29,6 +29,8 @@ from tests.mp import test_optim_methods as methods
 from tests.mp.test_allreduce import other_collectives, reduce_all, shuffled_names
 from tests.mp.test_neighbor_allreduce import TOPOLOGIES, mix_all_shapes
 from tests.mp.test_optim_one_sided import RATE, STEPS, push_with_constant_gradient
+from tests.mp.test_point_to_point import ring_of_values, shuffled_tags
+from tests.mp.test_rooted_operations import all_of_them
 from tests.mp.test_window_errors import a_mutex_timeout_names_the_holder
 from tests.mp.test_windows import (
     collecting_is_exact,
@@ -166,6 +168,12 @@ def all_over_mpi() -> None:
     large_tensors()
 
 
+def rooted_operations_and_messages() -> None:
+    all_of_them()
+    ring_of_values()
+    shuffled_tags(40)
+
+
 def waiting_leaves_the_cores_free() -> None:
     """A rank that waits uses little processor time, even if ranks share cores."""
     bf.barrier()
@@ -233,6 +241,7 @@ CASES: list[tuple[str, Callable[[], None]]] = [
     ("auto", windows_over_shm_and_mpi),
     ("mpi", all_over_mpi),
     ("mpi", windows_over_mpi),
+    ("mpi", rooted_operations_and_messages),
     ("auto", optimizers_follow_their_formulas),
     ("mpi", optimizers_follow_their_formulas_over_mpi),
     ("mpi", methods_follow_their_papers),
