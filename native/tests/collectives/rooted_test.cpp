@@ -73,7 +73,7 @@ TEST(gather, stacks_uneven_rows_at_the_root) {
     }
     world.plan();
     world.run(7);
-    CHECK(world[root].allocated == expected);
+    CHECK(world[root].result == expected);
     for (int i = 0; i < n; ++i) {
       CHECK_EQ(world[i].rows.size(), i == root ? static_cast<std::size_t>(n) : 0U);
     }
@@ -94,10 +94,8 @@ TEST(scatter, gives_each_member_its_rows) {
   const std::vector<std::byte> input = world[1].input;
   world.plan();
   world.run(3);
-  CHECK(world[0].allocated ==
-        std::vector<std::byte>(input.begin(), input.begin() + 5000));
-  CHECK(world[2].allocated ==
-        std::vector<std::byte>(input.begin() + 5000, input.end()));
+  CHECK(world[0].result == std::vector<std::byte>(input.begin(), input.begin() + 5000));
+  CHECK(world[2].result == std::vector<std::byte>(input.begin() + 5000, input.end()));
   CHECK(world[1].rows.empty());
 }
 
