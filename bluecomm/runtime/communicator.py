@@ -229,7 +229,8 @@ class Communicator:
         Call it on each rank that is done with the set; it needs no communication, and
         the ranks need not call it in the same order. Operations of the set that are
         outstanding fail, here and on the other members, and so do later ones of members
-        that have not freed it: all raise ``ShutdownError``. A rank whose operation has
+        that have not freed it: all raise ``ShutdownError``. Only a ``recv`` from a rank
+        that has freed the set waits for its deadline. A rank whose operation has
         finished may free the set although others still work on theirs.
 
         Raises:

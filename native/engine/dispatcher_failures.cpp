@@ -255,6 +255,7 @@ void Dispatcher::remove_group(std::uint64_t id) {
   for (const Unmatched& one : matching_.remove_group(id)) {
     send_group_removed(one.peer, one.envelope);
   }
+  points_.remove_group(id, group_removed_text());
 }
 
 std::string Dispatcher::group_removed_text() const {

@@ -2,6 +2,8 @@
 #include "p2p/point_matching.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace bluecomm {
 namespace {
@@ -77,6 +79,18 @@ bool PointMatching::mark_failed(int peer, RequestId send, const Status& failure)
     }
   }
   return false;
+}
+
+std::vector<SentPoint> PointMatching::take_messages(std::uint64_t group) {
+  std::vector<SentPoint> messages;
+  for (auto line = lines_.begin(); line != lines_.end();) {
+    if (line->first.first == group) {
+      for (SentPoint& one : line->second.messages) messages.push_back(std::move(one));
+      line->second.messages.clear();
+    }
+    line = line->second.empty() ? lines_.erase(line) : std::next(line);
+  }
+  return messages;
 }
 
 std::vector<PointRequestPtr> PointMatching::waiting_receives() const {

@@ -48,6 +48,9 @@ class PointMatching {
   // takes it fails. Returns whether there was one.
   bool mark_failed(int peer, RequestId send, const Status& failure);
 
+  // Removes and returns the messages of the group that wait.
+  std::vector<SentPoint> take_messages(std::uint64_t group);
+
   std::vector<PointRequestPtr> waiting_receives() const;
   // Returns up to `limit` tags of other messages of the group that wait, from any of
   // `sources`.

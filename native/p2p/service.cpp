@@ -82,6 +82,10 @@ bool PointService::take_message(int peer, std::unique_ptr<Incoming>& message) {
     return true;
   }
   SentPoint sent{peer, *read, std::move(message), nullptr, std::nullopt};
+  if (removed_groups_.contains(read->group)) {
+    refuse_removed(std::move(sent));
+    return true;
+  }
   if (const PointRequestPtr receive = matching_.match(sent)) {
     begin(std::move(sent), receive);
   }

@@ -57,6 +57,8 @@ class PointService final : public PointRequestHost {
   // changed.
   bool poll(std::span<const int> gone);
 
+  // Fails the requests of a group, and the sends of its members that arrive later.
+  void remove_group(std::uint64_t group, const std::string& why);
   // Fails requests that start from now on, with `why`.
   void close(Status why) { closed_ = std::move(why); }
   // Drops all messages.
@@ -82,6 +84,7 @@ class PointService final : public PointRequestHost {
   PointMessage message_of(const PointRequest& send) const;
 
   void refuse(SentPoint sent, const Status& status);
+  void refuse_removed(SentPoint sent);
   bool read_notices();
   bool has_notice(RequestId send) const;
   void handle_cancel(int peer, RequestId send, Status status);
@@ -110,6 +113,8 @@ class PointService final : public PointRequestHost {
   // Sends that have failed on this rank; what their receivers report is no news.
   RecentMap<RequestId, bool, std::hash<RequestId>> failed_{1024};
   Status closed_;
+  RecentMap<std::uint64_t, bool, std::hash<std::uint64_t>> removed_groups_{1024};
+  std::string why_removed_;
 };
 
 }  // namespace bluecomm

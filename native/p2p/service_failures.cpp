@@ -128,6 +128,28 @@ void PointService::refuse(SentPoint sent, const Status& status) {
   if (peers_.channel(sent.peer) != nullptr) refused_.push_back(std::move(sent));
 }
 
+void PointService::remove_group(std::uint64_t group, const std::string& why) {
+  removed_groups_.insert(group, true);
+  why_removed_ = why;
+  std::vector<PointRequestPtr> concerned = matching_.waiting_receives();
+  concerned.insert(concerned.end(), sends_.begin(), sends_.end());
+  for (const auto& transfer : transfers_) concerned.push_back(transfer->receive());
+  for (const PointRequestPtr& request : concerned) {
+    if (request->call().group != group || request->done()) continue;
+    fail(*request, {Code::kClosed, request->label() + ": " + why, rank_});
+  }
+  for (SentPoint& sent : matching_.take_messages(group)) {
+    if (!sent.failure) refuse_removed(std::move(sent));
+  }
+}
+
+// Fails the send of a peer to this rank in a group that this rank has removed.
+void PointService::refuse_removed(SentPoint sent) {
+  const std::string call = "send with tag " + std::to_string(sent.message.tag) +
+                           " to " + peers_.describe_rank(rank_);
+  refuse(std::move(sent), {Code::kClosed, call + ": " + why_removed_, rank_});
+}
+
 // --- Failures that peers report ------------------------------------------------------
 
 bool PointService::has_notice(RequestId send) const {

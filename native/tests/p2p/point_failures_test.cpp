@@ -51,6 +51,42 @@ TEST(point_failures, a_send_that_has_returned_fails_in_a_later_call) {
   CHECK_EQ(run_point(sender, send_call(sender, values, 1, 2)).text, "");
 }
 
+TEST(point_failures, calls_of_a_removed_group_fail) {
+  constexpr std::uint64_t kSet = 77;
+  constexpr const char* kWhy =
+      "cut short, because rank 0 (host0) has freed the process set";
+  EngineWorld world(2);
+  for (const int rank : {0, 1}) world.engine(rank).add_group(kSet, {0, 1}, {0, 0});
+  Engine& first = world.engine(0);
+  Engine& second = world.engine(1);
+  std::vector<float> sent(1000000);
+  std::vector<float> received(10);
+  const RequestId send = first.submit(send_call(first, sent, 1, 2, kSet));
+  const RequestId receive = first.submit(recv_call(first, received, 1, 3, kSet));
+  std::vector<float> theirs(1000000);
+  const RequestId waiting = second.submit(send_call(second, theirs, 0, 4, kSet));
+  first.remove_group(kSet);
+  check_failure(finish(first, send), Code::kClosed, kWhy);
+  check_failure(finish(first, receive), Code::kClosed, kWhy);
+  check_failure(finish(second, waiting), Code::kClosed, kWhy);
+  check_failure(run_point(second, send_call(second, theirs, 0, 5, kSet)), Code::kClosed,
+                kWhy);
+  std::vector<float> lost(1000000);
+  check_failure(run_point(second, recv_call(second, lost, 0, 2, kSet)), Code::kClosed,
+                kWhy);
+  second.remove_group(kSet);
+  // Other groups are not affected.
+  world.run([&](int rank, Engine& engine) {
+    std::vector<float> value(1, rank == 0 ? 3.0F : 0.0F);
+    CHECK_EQ(run_point(engine, rank == 0 ? send_call(engine, value, 1)
+                                         : recv_call(engine, value, 0))
+                 .text,
+             "");
+    CHECK_EQ(value[0], 3.0F);
+    CHECK(!engine.take_late_failure());
+  });
+}
+
 TEST(point_failures, a_receive_that_timed_out_leaves_its_message) {
   EngineWorld world(2);
   Engine& receiver = world.engine(1);
