@@ -106,6 +106,11 @@ class Config:
         "which are sent while others are computed, and 25 MiB for parameters.",
         minimum=1,
     )
+    share_ddp_buckets: bool = _setting(
+        True,
+        "Move the buckets of DistributedDataParallel into shared memory if its process "
+        "group is one of bluecomm.",
+    )
     tcp_streams: str = _setting(
         "auto",
         "TCP connections to each peer: a number from 1 to 16, or auto, which begins "

@@ -20,6 +20,7 @@ from bluecomm.runtime.call import NO_MEMORY, Call, Span
 from bluecomm.runtime.communicator import UNNAMED
 from bluecomm.torch_backend import flight_dump, profiling
 from bluecomm.torch_backend.compat import is_async
+from bluecomm.torch_backend.ddp_buckets import DdpBuckets
 from bluecomm.torch_backend.tensors import done
 from bluecomm.torch_backend.work import GroupWork
 
@@ -78,6 +79,8 @@ class GroupCalls:
         self._compares_shapes = get_debug_level() == DebugLevel.DETAIL
         # The work of the calls between the two hooks of Coalescing.
         self._collected: GroupWork | None = None
+        shares = communicator.world.config.share_ddp_buckets
+        self._buckets = DdpBuckets() if shares else None
         self._flight = flight_dump.asked_for(os.environ, communicator.world.rank)
         # torch sets both.
         self._name = ""

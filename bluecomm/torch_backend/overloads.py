@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from bluecomm.torch_backend.compat import is_async
+from bluecomm.torch_backend.ddp_buckets import caller_of
 from bluecomm.torch_backend.exchanges import Exchanges
 from bluecomm.torch_backend.reductions import Reductions
 from bluecomm.torch_backend.work import GroupWork
@@ -30,6 +32,8 @@ class Overloads(Reductions, Exchanges):
         """Take a reduction instead of options."""
         if type(opts) is not c10d.AllreduceOptions:
             opts = _options(c10d.AllreduceOptions, timeout, reduceOp=opts)
+        elif self._buckets is not None and is_async(opts):
+            self._buckets.offer(tensors[0], caller_of(1))
         return super().allreduce(_listed(tensors), opts)
 
     def reduce(

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bluecomm.runtime import current_process
 from tests.support.torch_world import Group, run_torch_ranks
 
 pytestmark = pytest.mark.mp
@@ -201,3 +202,29 @@ def test_compiled_models_and_functional_collectives(tmp_path: Path) -> None:
             (x + y)[half],
         ]
         assert exchanged == torch.cat(expected).tolist()
+
+
+def gradients_in_shared_memory() -> tuple[bool, float]:
+    """Train with buckets that the gradients are views of; say where these are."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        nn.Linear(200, 200, bias=False), gradient_as_bucket_view=True
+    )
+    for _ in range(4):
+        model.zero_grad(set_to_none=False)
+        model(torch.ones(1, 200) * (dist.get_rank() + 1)).sum().backward()
+    gradient = model.module.weight.grad
+    assert gradient is not None
+    address, nbytes = gradient.data_ptr(), gradient.nbytes
+    return current_process().memory.contains(address, nbytes), gradient.mean().item()
+
+
+@pytest.mark.parametrize("setting", ["1", "0"])
+def test_buckets_of_ddp_move_into_shared_memory(setting: str, tmp_path: Path) -> None:
+    results = run_torch_ranks(
+        2,
+        gradients_in_shared_memory,
+        tmp_path,
+        environment={"BLUECOMM_SHARE_DDP_BUCKETS": setting},
+    )
+    assert results == [(setting == "1", 1.5)] * 2
