@@ -15,7 +15,9 @@ import torch
 from torch import nn
 
 from bluecomm.errors import ShutdownError
+from bluecomm.ops.refusal import refusing
 from bluecomm.optim import ownership
+from bluecomm.optim.agreement import FIRST_OPERATION
 from bluecomm.optim.algorithm import Algorithm, Context
 from bluecomm.optim.buckets.bucket import build_buckets
 from bluecomm.optim.hooks import model_hooks
@@ -43,6 +45,7 @@ class Coordinator:
     optimizer has been dropped. New rounds need the optimizer.
 
     Args:
+        name: Name of its operations, which differs between optimizers.
         optimizer: The distributed optimizer; held by a weak reference.
         given: The optimizer that the user wrapped, which schedulers may refer to.
         models: Models whose forward passes begin steps; may be empty.
@@ -55,6 +58,7 @@ class Coordinator:
 
     def __init__(
         self,
+        name: str,
         optimizer: torch.optim.Optimizer,
         given: torch.optim.Optimizer,
         models: Models,
@@ -77,13 +81,13 @@ class Coordinator:
             "later; use the later one"
         )
         self.skips_synchronize = False
-        name = f"optim.{ownership.next_number(comm)}"
-        self.buckets = build_buckets(
-            named,
-            prefix=f"{name}.bucket",
-            bucket_nbytes=options.bucket_bytes,
-            group_of=group_of,
-        )
+        with refusing(comm, "DistributedOptimizer", name, FIRST_OPERATION):
+            self.buckets = build_buckets(
+                named,
+                prefix=f"{name}.bucket",
+                bucket_nbytes=options.bucket_bytes,
+                group_of=group_of,
+            )
         sparse = frozenset[int]()
         if algorithm.flat_gradients and not options.sparse_as_dense:
             sparse = sparse_parameters(models)

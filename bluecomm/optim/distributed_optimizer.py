@@ -10,11 +10,14 @@ from torch import nn
 
 from bluecomm.compression import Compression, Compressor
 from bluecomm.ops.reduce_op import Average, ReduceOp
+from bluecomm.ops.refusal import refusing
+from bluecomm.optim.agreement import FIRST_OPERATION
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.algorithms.local import Local
 from bluecomm.optim.buckets.grouping import Groups, assign_groups
 from bluecomm.optim.coordinator import Coordinator
 from bluecomm.optim.options import CommonOptions
+from bluecomm.optim.ownership import next_number
 from bluecomm.optim.parameter_names import name_parameters, split_second
 from bluecomm.optim.registry import get_algorithm
 from bluecomm.optim.wrapper import COORDINATOR_KEY, Distributed
@@ -88,40 +91,39 @@ def DistributedOptimizer(  # noqa: N802
         ValueError: An option does not fit the algorithm, a parameter does not belong to
             the model, or the optimizer is distributed already.
     """
-    _check_optimizer(optimizer)
     comm = current_communicator(process_set)
-    kind = _class_of(algorithm)
-    if bucket_bytes is None:
-        bucket_bytes = comm.world.config.bucket_bytes
-    if num_steps_per_communication is None:
-        num_steps_per_communication = kind.default_steps_per_communication
-    options = CommonOptions(
-        compression=compression,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        num_steps_per_communication=num_steps_per_communication,
-        gradient_predivide_factor=gradient_predivide_factor,
-        sparse_as_dense=sparse_as_dense,
-        bucket_bytes=(
-            kind.default_bucket_nbytes if bucket_bytes is None else bucket_bytes
-        ),
-    )
-    _check_honoured(kind, options)
-    if kind.flat_gradients and isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError(
-            f"{kind.__name__} does not work with LBFGS, whose number of evaluations in "
-            "a step differs between ranks; use a parameter-averaging algorithm, such "
-            "as algorithm='neighbor_allreduce', order='atc'"
+    name = f"optim.{next_number(comm)}"
+    with refusing(comm, "DistributedOptimizer", name, FIRST_OPERATION):
+        _check_optimizer(optimizer)
+        kind = _class_of(algorithm)
+        if bucket_bytes is None:
+            bucket_bytes = comm.world.config.bucket_bytes
+        if num_steps_per_communication is None:
+            num_steps_per_communication = kind.default_steps_per_communication
+        options = CommonOptions(
+            compression=compression,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            num_steps_per_communication=num_steps_per_communication,
+            gradient_predivide_factor=gradient_predivide_factor,
+            sparse_as_dense=sparse_as_dense,
+            bucket_bytes=(
+                kind.default_bucket_nbytes if bucket_bytes is None else bucket_bytes
+            ),
         )
-    instance = _make_algorithm(kind, algorithm_options)
-    if comm.included:
-        instance.check_optimizer(optimizer, comm)
-    else:
-        instance = Local()
-    models, pairs = split_second(model, named_parameters)
-    named = name_parameters(optimizer, models, pairs)
+        _check_honoured(kind, options)
+        _check_evaluations(kind, optimizer)
+        instance = _make_algorithm(kind, algorithm_options)
+        if comm.included:
+            instance.check_optimizer(optimizer, comm)
+        else:
+            instance = Local()
+        models, pairs = split_second(model, named_parameters)
+        named = name_parameters(optimizer, models, pairs)
+        group_of = assign_groups(groups, named)
     new = _rewrap(optimizer)
     new.__dict__[COORDINATOR_KEY] = Coordinator(
+        name,
         new,
         optimizer,
         models,
@@ -129,9 +131,18 @@ def DistributedOptimizer(  # noqa: N802
         instance,
         options,
         comm,
-        assign_groups(groups, named),
+        group_of,
     )
     return new
+
+
+def _check_evaluations(kind: type[Algorithm], optimizer: torch.optim.Optimizer) -> None:
+    if kind.flat_gradients and isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            f"{kind.__name__} does not work with LBFGS, whose number of evaluations in "
+            "a step differs between ranks; use a parameter-averaging algorithm, such "
+            "as algorithm='neighbor_allreduce', order='atc'"
+        )
 
 
 def _rewrap(optimizer: torch.optim.Optimizer) -> Any:

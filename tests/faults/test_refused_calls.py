@@ -53,6 +53,13 @@ def dynamic(tensor, **options):
     return bf.neighbor_allreduce(tensor, **{**weights, **options})
 
 
+def optimize(values, **options):
+    """Give values to a distributed optimizer and return them."""
+    parameter = torch.nn.Parameter(values)
+    bf.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.1), **options)
+    return parameter.detach()
+
+
 def unpicklable():
     return lambda: None
 
@@ -188,6 +195,14 @@ CASES = {
     "model": (
         lambda: bf.average_model([full(1.0)]),
         lambda v: bf.average_model(torch.nn.Linear(2, 2)),
+    ),
+    "optimizer": (
+        lambda: optimize(full(1.0), num_steps_per_communication=0),
+        lambda v: optimize(full(v)),
+    ),
+    "parameter of an optimizer": (
+        lambda: optimize(COMPLEX),
+        lambda v: optimize(full(v)),
     ),
     "horovod's group": (
         lambda: hvd.grouped_allreduce([full(1.0), COMPLEX]),
