@@ -121,19 +121,13 @@ class GroupCalls:
             return self._timeout_s
         return timeout.total_seconds()
 
-    def _shape(self, tensor: torch.Tensor, numbers: int) -> tuple[int, ...]:
+    def _shape(self, tensor: torch.Tensor) -> Sequence[int]:
         """Return the shape that the ranks compare.
 
         As with torch's own backends, ranks may pass other shapes with as many elements,
         unless TORCH_DISTRIBUTED_DEBUG is DETAIL.
-
-        Args:
-            tensor: Tensor of the call.
-            numbers: Number of the engine's elements, such as two for a complex number.
         """
-        if not self._compares_shapes or not numbers:
-            return (numbers,)
-        return (*tensor.shape, numbers // tensor.numel())
+        return tensor.shape if self._compares_shapes else (tensor.numel(),)
 
     def _call(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from bluecomm.ops.tensor import dtype_word
 from bluecomm.runtime import parameters
 from bluecomm.runtime.call import Call
 from bluecomm.torch_backend.calls import GroupCalls, collective
@@ -14,7 +15,7 @@ from bluecomm.torch_backend.tensors import (
     as_input,
     as_output,
     as_outputs,
-    words,
+    done,
     written_back,
 )
 from bluecomm.torch_backend.work import GroupWork
@@ -23,26 +24,7 @@ Tensors = list[torch.Tensor]
 
 
 class Exchanges(GroupCalls):
-    """Methods for broadcast, all_gather, gather, scatter, all_to_all and barrier."""
-
-    @collective("broadcast")
-    def broadcast(self, tensors: Tensors, opts: Any) -> GroupWork | None:
-        """Write the root's tensor to that of all ranks."""
-        (tensor,) = tensors
-        operation = "broadcast"
-        self._check_rank(operation, opts.rootRank)
-        memory = as_output(tensor, operation)
-        dtype, numbers = words(tensor, operation)
-        call = self._call(
-            "broadcast",
-            dtype,
-            self._shape(tensor, numbers),
-            memory,
-            memory,
-            parameters=parameters(root=opts.rootRank),
-            finish=written_back(tensor, memory),
-        )
-        return self._run(operation, [call], opts, tensors)
+    """Methods for all_gather, gather, all_to_all and barrier."""
 
     def barrier(self, opts: Any) -> GroupWork | None:
         """Wait until all ranks of the group have called this."""
@@ -96,50 +78,19 @@ class Exchanges(GroupCalls):
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    @collective("allgather")
+    @collective("gather")
     def gather(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
     ) -> GroupWork | None:
         """Write the tensor of rank n to the n-th output of the root."""
         (tensor,) = inputs
-        operation = "gather"
-        self._check_rank(operation, opts.rootRank)
-        if opts.rootRank == self._comm.rank:
+        operation, root = "gather", opts.rootRank
+        self._check_rank(operation, root)
+        parts: Tensors | None = None
+        if root == self._comm.rank:
             (parts,) = outputs
-        else:
-            parts = [torch.empty_like(tensor) for _ in range(self._comm.size)]
-        call = self._allgather(operation, parts, tensor)
-        return self._run(operation, [call], opts, parts)
-
-    @collective("alltoall")
-    def scatter(
-        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any
-    ) -> GroupWork | None:
-        """Write the n-th input of the root to the output of rank n."""
-        (output,) = outputs
-        operation, size = "scatter", self._comm.size
-        self._check_rank(operation, opts.rootRank)
-        is_root = opts.rootRank == self._comm.rank
-        parts: Tensors = list(inputs[0]) if is_root else []
-        if is_root and len(parts) != size:
-            raise ValueError(
-                f"{operation}: expected {size} input tensors at the root, one for each "
-                f"rank, got {len(parts)}"
-            )
-        memory = as_output(output, operation)
-        none = output.new_empty(0)
-        received = [memory if rank == opts.rootRank else none for rank in range(size)]
-        sources = [
-            as_input(part, operation).view(-1) for part in parts or [none] * size
-        ]
-        call = self._alltoall(
-            operation,
-            received,
-            torch.cat(sources),
-            sources,
-            written_back(output, memory),
-        )
-        return self._run(operation, [call], opts, outputs)
+        call = self._gather("gather", operation, parts, tensor, root)
+        return self._run(operation, [call], opts, parts or [])
 
     @collective("alltoall")
     def alltoall(
@@ -188,16 +139,35 @@ class Exchanges(GroupCalls):
     def _allgather(
         self, operation: str, parts: Sequence[torch.Tensor], tensor: torch.Tensor
     ) -> Call[None]:
-        if len(parts) != self._comm.size:
-            raise ValueError(
-                f"{operation}: expected {self._comm.size} output tensors, one for each "
-                f"rank, got {len(parts)}"
-            )
+        return self._gather("allgather", operation, parts, tensor, 0)
+
+    def _gather(
+        self,
+        kind: str,
+        operation: str,
+        parts: Sequence[torch.Tensor] | None,
+        tensor: torch.Tensor,
+        root: int,
+    ) -> Call[None]:
+        """Return a call that gathers tensors; only the root of a gather has parts."""
         source = as_input(tensor, operation)
-        memories, copy_back = as_outputs(parts, operation)
-        dtype, numbers = words(source, operation)
+        memories: Tensors | None = None
+        copy_back: Callable[[int], None] = done
+        if parts is not None:
+            if len(parts) != self._comm.size:
+                raise ValueError(
+                    f"{operation}: expected {self._comm.size} output tensors, one for "
+                    f"each rank, got {len(parts)}"
+                )
+            memories, copy_back = as_outputs(parts, operation)
         return self._call(
-            "allgather", dtype, (numbers,), source, memories, finish=copy_back
+            kind,
+            dtype_word(source.dtype, kind),
+            (source.numel(),),
+            source,
+            memories,
+            parameters=parameters(root=root),
+            finish=copy_back,
         )
 
     def _allgather_single(
@@ -213,10 +183,13 @@ class Exchanges(GroupCalls):
                 f"{tuple(source.shape)} and {output.dtype} of shape "
                 f"{tuple(output.shape)}"
             )
-        dtype, numbers = words(source, operation)
-        copy_back = written_back(output, memory)
         return self._call(
-            "allgather", dtype, (numbers,), source, [memory], finish=copy_back
+            "allgather",
+            dtype_word(source.dtype, "allgather"),
+            (source.numel(),),
+            source,
+            [memory],
+            finish=written_back(output, memory),
         )
 
     def _alltoall(
@@ -236,15 +209,13 @@ class Exchanges(GroupCalls):
             inputs: Values for each rank.
             finish: End of the call.
         """
-        dtype, numbers = words(source, operation)
-        splits = tuple(words(part, operation)[1] for part in inputs)
         return self._call(
             "alltoall",
-            dtype,
-            (numbers,),
+            dtype_word(source.dtype, "alltoall"),
+            (source.numel(),),
             source,
             outputs,
-            parameters=parameters(splits=splits),
+            parameters=parameters(splits=tuple(part.numel() for part in inputs)),
             finish=finish,
         )
 

@@ -17,13 +17,14 @@ from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.ddp_buckets import caller_of
 from bluecomm.torch_backend.exchanges import Exchanges
 from bluecomm.torch_backend.reductions import Reductions
+from bluecomm.torch_backend.spreading import Spreading
 from bluecomm.torch_backend.work import GroupWork
 
 Timeout = datetime.timedelta | None
 Options = TypeVar("Options")
 
 
-class Overloads(Reductions, Exchanges):
+class Overloads(Reductions, Spreading, Exchanges):
     """Methods that make lists and options, and call those of the base classes."""
 
     def allreduce(

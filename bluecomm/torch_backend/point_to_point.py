@@ -7,9 +7,10 @@ import datetime
 import torch
 
 from bluecomm.ops.monitored_barrier import monitored_barrier
+from bluecomm.ops.tensor import dtype_word
 from bluecomm.runtime import Handle, parameters
 from bluecomm.torch_backend.calls import GroupCalls
-from bluecomm.torch_backend.tensors import as_input, as_output, words, written_back
+from bluecomm.torch_backend.tensors import as_input, as_output, written_back
 from bluecomm.torch_backend.work import GroupWork
 
 Tensors = list[torch.Tensor]
@@ -30,11 +31,10 @@ class PointToPoint(GroupCalls):
         operation = "send"
         self._check_rank(operation, dst)
         source = as_input(tensor, operation)
-        dtype, numbers = words(source, operation)
         call = self._call(
             "send",
-            dtype,
-            (numbers,),
+            dtype_word(source.dtype, "send"),
+            (source.numel(),),
             source,
             None,
             parameters=parameters(peer=dst, tag=tag),
@@ -73,7 +73,6 @@ class PointToPoint(GroupCalls):
     ) -> GroupWork | None:
         (tensor,) = tensors
         memory = as_output(tensor, operation)
-        dtype, numbers = words(memory, operation)
         members = self._comm.ranks
         copy_back = written_back(tensor, memory)
         senders = []
@@ -88,8 +87,8 @@ class PointToPoint(GroupCalls):
 
         call = self._call(
             "recv",
-            dtype,
-            (numbers,),
+            dtype_word(memory.dtype, "recv"),
+            (memory.numel(),),
             None,
             memory,
             parameters=parameters(peer=src, tag=tag),

@@ -10,6 +10,7 @@ from torch.distributed import ReduceOp
 from bluecomm.ops import reduce_op as bluecomm_reductions
 from bluecomm.ops.reduce_op import reduction_parameters
 from bluecomm.ops.tensor import dtype_word
+from bluecomm.runtime import parameters
 
 _WORDS = {
     ReduceOp.SUM: "sum",
@@ -18,6 +19,9 @@ _WORDS = {
     ReduceOp.PRODUCT: "product",
     ReduceOp.MIN: "min",
     ReduceOp.MAX: "max",
+    ReduceOp.BAND: "bit_and",
+    ReduceOp.BOR: "bit_or",
+    ReduceOp.BXOR: "bit_xor",
 }
 # The engine's sum of booleans is their `or`, the product their `and`.
 _OF_BOOLEANS = {
@@ -27,7 +31,9 @@ _OF_BOOLEANS = {
     ReduceOp.PRODUCT: "product",
     ReduceOp.MIN: "product",
     ReduceOp.BAND: "product",
+    ReduceOp.BXOR: "bit_xor",
 }
+_BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 _OF_COMPLEX = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM)
 
 
@@ -54,12 +60,26 @@ def _op_and_factor(given: Any) -> tuple[Any, Any]:
 
 
 def reduction(
-    given: Any, tensor: torch.Tensor, size: int, operation: str
+    given: Any,
+    tensor: torch.Tensor,
+    size: int,
+    operation: str,
+    *,
+    root: int = 0,
+    splits: tuple[int, ...] = (),
 ) -> EngineReduction:
     """Return the reduction of a tensor over ``size`` ranks.
 
-    Complex numbers are reduced as pairs of real ones. The average of integers is their
-    sum divided by ``size``, truncated toward zero, as in NCCL.
+    The average of integers is their sum divided by ``size``, truncated toward zero, as
+    in NCCL.
+
+    Args:
+        given: torch's reduction.
+        tensor: Tensor of the element type.
+        size: Number of ranks.
+        operation: torch's name of the collective.
+        root: Member that gets the result of ``reduce``.
+        splits: Number of elements for each rank; if empty, the same number for all.
 
     Raises:
         RuntimeError: The reduction is not defined for the element type.
@@ -71,21 +91,22 @@ def reduction(
     is_floating = dtype.is_floating_point or dtype.is_complex
     if (
         word is None
+        or (is_floating and op in _BITWISE)
         or (dtype.is_complex and op not in _OF_COMPLEX)
         or (factor is not None and not is_floating)
     ):
         raise RuntimeError(
             f"{operation}: cannot use ReduceOp.{op.name} with tensors of type {dtype}"
         )
-    if dtype.is_complex:
-        dtype = dtype.to_real()
     scale = 1.0 if factor is None else float(factor)
     divisor = size if word == "average" and not is_floating else 0
-    return EngineReduction(
-        dtype_word(dtype, operation),
-        reduction_parameters("sum" if divisor else word, scale, 1.0),
-        divisor,
+    word = "sum" if divisor else word
+    made = (
+        parameters(op=word, prescale=scale, root=root, splits=splits)
+        if root or splits
+        else reduction_parameters(word, scale, 1.0)
     )
+    return EngineReduction(dtype_word(dtype, "allreduce"), made, divisor)
 
 
 def sparse_reduction(given: Any, operation: str) -> bluecomm_reductions.ReduceOp:

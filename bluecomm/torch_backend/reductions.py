@@ -14,7 +14,7 @@ from bluecomm.runtime.handle import MappedHandle
 from bluecomm.torch_backend.calls import GroupCalls, collective
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.reduce_ops import reduction, sparse_reduction
-from bluecomm.torch_backend.tensors import as_input, as_output, written_back
+from bluecomm.torch_backend.tensors import as_input, as_output, done, written_back
 from bluecomm.torch_backend.work import GroupWork
 
 Tensors = list[torch.Tensor]
@@ -39,16 +39,24 @@ class Reductions(GroupCalls):
         calls = [self._allreduce(operation, tensor, opts) for tensor in tensors]
         return self._run(operation, calls, opts, tensors)
 
-    @collective("allreduce")
+    @collective("reduce")
     def reduce(self, tensors: Tensors, opts: Any) -> GroupWork | None:
         """Write the reduction of one tensor over all ranks to that of the root."""
         (tensor,) = tensors
-        operation = "reduce"
-        if opts.rootRank == self._comm.rank:
-            call = self._allreduce(operation, tensor, opts)
-        else:
-            source = as_input(tensor, operation)
-            call = self._allreduce(operation, torch.empty_like(source), opts, source)
+        operation, root = "reduce", opts.rootRank
+        self._check_rank(operation, root)
+        how = reduction(opts.reduceOp, tensor, self._comm.size, operation, root=root)
+        is_root = root == self._comm.rank
+        source = (as_output if is_root else as_input)(tensor, operation)
+        call = self._call(
+            "reduce",
+            how.dtype,
+            self._shape(tensor),
+            source,
+            source if is_root else None,
+            parameters=how.parameters,
+            finish=written_back(tensor, source, how.divisor) if is_root else done,
+        )
         return self._run(operation, [call], opts, tensors)
 
     @collective("reducescatter")
@@ -58,8 +66,16 @@ class Reductions(GroupCalls):
         """Write the reduction of all n-th inputs to the output of rank n."""
         (output,), (parts,) = outputs, inputs
         operation = "reduce_scatter"
-        flat = torch.cat([as_input(part, operation).view(-1) for part in parts])
-        call = self._reduce_scatter(operation, output, flat, opts)
+        sources = [as_input(part, operation).view(-1) for part in parts]
+        splits = tuple(source.numel() for source in sources)
+        if len(splits) != self._comm.size or splits[self._comm.rank] != output.numel():
+            raise RuntimeError(
+                f"{operation}: expected {self._comm.size} inputs, of which that of "
+                f"this rank ({self._comm.rank}) is like the output, got shapes "
+                f"{[tuple(part.shape) for part in parts]} and {tuple(output.shape)}"
+            )
+        flat = torch.cat(sources)
+        call = self._reduce_scatter(operation, output, flat, opts, splits)
         return self._run(operation, [call], opts, outputs)
 
     @collective("reducescatter")
@@ -68,7 +84,7 @@ class Reductions(GroupCalls):
     ) -> GroupWork | None:
         """Write the n-th part of the reduction to the output of rank n."""
         operation = "reduce_scatter_single"
-        call = self._reduce_scatter(operation, output, source, opts)
+        call = self._reduce_scatter_single(operation, output, source, opts)
         return self._run(operation, [call], opts, [output])
 
     @collective("reducescatter")
@@ -78,7 +94,7 @@ class Reductions(GroupCalls):
         """Run one reduce_scatter_single for each pair of tensors."""
         operation = "reduce_scatter_single_coalesced"
         calls = [
-            self._reduce_scatter(operation, output, source, opts)
+            self._reduce_scatter_single(operation, output, source, opts)
             for output, source in zip(outputs, inputs, strict=True)
         ]
         return self._run(operation, calls, opts, outputs)
@@ -86,21 +102,14 @@ class Reductions(GroupCalls):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _allreduce(
-        self,
-        operation: str,
-        tensor: torch.Tensor,
-        opts: Any,
-        source: torch.Tensor | None = None,
-    ) -> Call[None]:
+    def _allreduce(self, operation: str, tensor: torch.Tensor, opts: Any) -> Call[None]:
         memory = as_output(tensor, operation)
         how = reduction(opts.reduceOp, tensor, self._comm.size, operation)
-        numbers = 2 * tensor.numel() if tensor.is_complex() else tensor.numel()
         return self._call(
             "allreduce",
             how.dtype,
-            self._shape(tensor, numbers),
-            memory if source is None else source,
+            self._shape(tensor),
+            memory,
             memory,
             parameters=how.parameters,
             finish=written_back(tensor, memory, how.divisor),
@@ -130,28 +139,42 @@ class Reductions(GroupCalls):
         return self._launch("all_reduce", start, [tensor], waits=waits)
 
     def _reduce_scatter(
-        self, operation: str, output: torch.Tensor, tensor: torch.Tensor, opts: Any
+        self,
+        operation: str,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        opts: Any,
+        splits: tuple[int, ...],
     ) -> Call[None]:
-        source = as_input(tensor, operation)
-        memory = as_output(output, operation)
-        size = self._comm.size
-        if source.numel() != output.numel() * size or source.dtype != output.dtype:
+        """Return a call that scatters contiguous values by the numbers in splits."""
+        if source.dtype != output.dtype:
             raise RuntimeError(
-                f"{operation}: expected an input with {size} times the elements of "
-                f"the output, and its type, got {_about(tensor)} and {_about(output)}"
+                f"{operation}: expected an output of type {source.dtype}, got "
+                f"{output.dtype}"
             )
-        how = reduction(opts.reduceOp, source, size, operation)
-        numbers = 2 * output.numel() if output.is_complex() else output.numel()
+        memory = as_output(output, operation)
+        how = reduction(
+            opts.reduceOp, source, self._comm.size, operation, splits=splits
+        )
         return self._call(
             "reducescatter",
             how.dtype,
-            (size, numbers),
+            (source.numel(),),
             source,
             memory,
             parameters=how.parameters,
             finish=written_back(output, memory, how.divisor),
         )
 
-
-def _about(tensor: torch.Tensor) -> str:
-    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+    def _reduce_scatter_single(
+        self, operation: str, output: torch.Tensor, tensor: torch.Tensor, opts: Any
+    ) -> Call[None]:
+        source = as_input(tensor, operation)
+        size = self._comm.size
+        if source.numel() != output.numel() * size:
+            raise RuntimeError(
+                f"{operation}: expected an input with {size} times the elements of "
+                f"the output, got shapes {tuple(tensor.shape)} and "
+                f"{tuple(output.shape)}"
+            )
+        return self._reduce_scatter(operation, output, source, opts, ())

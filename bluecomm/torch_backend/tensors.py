@@ -7,17 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from bluecomm.ops.tensor import dtype_word, is_dense
-
-_BYTES = {
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
-}
+from bluecomm.ops.tensor import is_dense
 
 
 def as_input(tensor: torch.Tensor, operation: str) -> torch.Tensor:
@@ -145,16 +135,3 @@ def _check_served(tensor: torch.Tensor, operation: str) -> None:
             f"{operation}: bluecomm serves dense tensors, got layout {tensor.layout}; "
             "convert it with .to_dense()"
         )
-
-
-def words(tensor: torch.Tensor, operation: str) -> tuple[str, int]:
-    """Return type and number of the elements that carry a tensor's bytes.
-
-    Operations that only move values carry types that the engine does not know as bytes.
-
-    Raises:
-        TypeError: The element type is not supported.
-    """
-    if tensor.dtype in _BYTES or tensor.is_complex():
-        return "uint8", tensor.nbytes
-    return dtype_word(tensor.dtype, operation), tensor.numel()

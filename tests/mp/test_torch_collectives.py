@@ -133,6 +133,13 @@ def all_to_all(group: Group, rank: int, size: int) -> list[torch.Tensor]:
     return [output, uneven]
 
 
+def reduce_scatter_uneven(group: Group, rank: int, size: int) -> list[torch.Tensor]:
+    inputs = [values(rank + k, torch.int32, (k + 1, 2)) for k in range(size)]
+    output = torch.zeros(rank + 1, 2, dtype=torch.int32)
+    dist.reduce_scatter(output, inputs, group=group)
+    return [output]
+
+
 CASES: dict[str, Case] = {
     "all_reduce async": all_reduce_async,
     "all_reduce permuted": all_reduce_permuted,
@@ -142,11 +149,17 @@ CASES: dict[str, Case] = {
     "all_gather strided": all_gather_into_strided,
     "all_gather single": all_gather_single,
     "all_to_all": all_to_all,
+    "reduce_scatter uneven": reduce_scatter_uneven,
     **{f"reduce_scatter {op}": reduce_scatter(op) for op in (ReduceOp.SUM,)},
     **{
         f"all_reduce {op} {dtype}": all_reduce(op, dtype)
         for op in (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX)
         for dtype in (torch.float32, torch.float64, torch.int64, torch.int8)
+    },
+    **{
+        f"all_reduce {op} {dtype}": all_reduce(op, dtype)
+        for op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
+        for dtype in (torch.uint8, torch.int64)
     },
     "all_reduce complex": all_reduce(ReduceOp.SUM, torch.complex64),
     **{
@@ -177,3 +190,74 @@ def test_results_equal_those_of_gloo(size: int, transport: str, tmp_path: Path) 
             assert len(ours) == len(gloo), name
             for one, other in zip(ours, gloo, strict=True):
                 assert torch.equal(one, other), f"{name}: {one} and {other}"
+
+
+def run_what_gloo_lacks() -> dict[str, Any]:
+    """Run what Gloo lacks or computes in another way, on two ranks."""
+    rank = dist.get_rank()
+    group: Any = dist.group.WORLD
+
+    def reduced(tensor: torch.Tensor, op: Any) -> Any:
+        dist.all_reduce(tensor, op=op)
+        return tensor.tolist()
+
+    def moved(dtype: torch.dtype) -> bool:
+        tensor = (torch.arange(4.0) + rank).to(dtype)
+        dist.broadcast(tensor, 1)
+        return torch.equal(tensor.double(), torch.arange(4.0).double() + 1)
+
+    got: dict[str, Any] = {
+        "integer average": reduced(torch.tensor([3, -4 * rank - 3]), ReduceOp.AVG),
+        "average": reduced(torch.tensor([1.0, rank]), ReduceOp.AVG),
+        "scaled": reduced(torch.ones(2), dist._make_nccl_premul_sum(0.25)),  # type: ignore[attr-defined]
+        "bool sum": reduced(torch.tensor([rank == 0, False]), ReduceOp.SUM),
+        "bool product": reduced(torch.tensor([rank == 0, True]), ReduceOp.PRODUCT),
+        "bool xor": reduced(torch.tensor([rank == 0, True]), ReduceOp.BXOR),
+        "complex average": reduced(torch.tensor([2j + rank]), ReduceOp.AVG),
+        "uint16": reduced(torch.tensor([7], dtype=torch.uint16), ReduceOp.SUM),
+        "moved": all(map(moved, (torch.uint16, torch.float8_e4m3fn, torch.bfloat16))),
+    }
+    uneven = [torch.zeros(1 + k) for k in range(2)]
+    dist.all_gather(uneven, torch.full((1 + rank,), float(rank)))
+    got["uneven all_gather"] = [part.tolist() for part in uneven]
+    stacked = torch.zeros(2, 3)
+    dist.all_gather_into_tensor(stacked, torch.full((3,), float(rank)))
+    got["stacked"] = stacked.tolist()
+    received = [torch.zeros(1 + rank + k) for k in range(2)]
+    sent = [torch.full((1 + rank + k,), 10.0 * rank + k) for k in range(2)]
+    dist.all_to_all(received, sent)
+    got["lists"] = [part.tolist() for part in received]
+    # The shorter forms of a group's methods.
+    tensor = torch.full((2,), float(rank))
+    group.allreduce(tensor, ReduceOp.MAX).wait()
+    group.broadcast(tensor, 1).wait()
+    group.reduce(tensor, 0, ReduceOp.MIN).wait()
+    outputs = [torch.zeros(2) for _ in range(2)]
+    group.allgather(outputs, tensor).wait()
+    group.barrier().wait()
+    got["forms"] = [part.tolist() for part in outputs]
+    leaf = torch.ones(2, requires_grad=True)
+    version = leaf._version
+    dist.all_reduce(leaf)
+    got["leaf"] = (leaf.tolist(), leaf._version == version, leaf.is_leaf)
+    return got
+
+
+def test_what_gloo_lacks(tmp_path: Path) -> None:
+    for rank, got in enumerate(run_torch_ranks(2, run_what_gloo_lacks, tmp_path)):
+        assert got == {
+            "integer average": [3, -5],
+            "average": [1.0, 0.5],
+            "scaled": [0.5, 0.5],
+            "bool sum": [True, False],
+            "bool product": [False, True],
+            "bool xor": [True, False],
+            "complex average": [0.5 + 2j],
+            "uint16": [14],
+            "moved": True,
+            "uneven all_gather": [[0.0], [1.0, 1.0]],
+            "stacked": [[0.0] * 3, [1.0] * 3],
+            "lists": [[float(10 * k + rank)] * (1 + rank + k) for k in range(2)],
+            "forms": [[1.0, 1.0], [1.0, 1.0]],
+            "leaf": ([2.0, 2.0], True, True),
+        }
