@@ -26,7 +26,7 @@ SHELL := /bin/bash
 # Without make's own rules, which would make a source of any file that is included here.
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-unit test-ranks test-hosts test-faults test-gpu check clang-check \
+.PHONY: build demo test test-unit test-ranks test-hosts test-torch test-faults test-gpu check clang-check \
     lint format bench bench-all native-build native-test native-fuzz clean
 .DELETE_ON_ERROR:
 
@@ -207,7 +207,8 @@ test: $(VENV)/.dev $(VENV)/.extension
 	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target test-unit native-build
 	$(MAKE) --no-print-directory native-test
 	$(BIN)/pytest tests/mp -m many_ranks
-	$(MAKE) --no-print-directory -j2 --output-sync=target test-faults test-ranks test-hosts
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-faults test-ranks \
+	    test-hosts test-torch
 
 test-unit: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/unit
@@ -219,6 +220,10 @@ test-ranks: $(VENV)/.dev $(VENV)/.extension
 
 test-hosts: $(VENV)/.dev $(VENV)/.extension
 	nice $(BIN)/pytest tests/cluster tests/examples
+
+# torch's own tests of a backend, on bluecomm.
+test-torch: $(VENV)/.dev $(VENV)/.extension
+	$(BIN)/python -W ignore -m tests.torch_conformance
 
 test-faults: $(VENV)/.dev $(VENV)/.extension
 	$(BIN)/pytest tests/faults; faults=$$?; \
