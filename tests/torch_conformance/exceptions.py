@@ -5,8 +5,6 @@ _NAME = (
 )
 
 EXCEPTIONS = {
-    "test_monitored_barrier_allreduce_hang": _NAME,
-    "test_monitored_barrier_allreduce_hang_wait_all_ranks": _NAME,
     "test_monitored_barrier_failure_order": _NAME,
     "test_monitored_barrier_gloo": _NAME,
     "test_monitored_barrier_gloo_rank_0_timeout": _NAME,
