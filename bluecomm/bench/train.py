@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Iterable
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from bfrun.wording import count
@@ -21,7 +21,7 @@ from bluecomm import (
     set_topology,
     size,
 )
-from bluecomm.bench.gloo import join_gloo
+from bluecomm.bench.process_groups.groups import Groups, default_group, new_groups
 from bluecomm.bench.subcommand import Subparsers
 from bluecomm.bench.training.command_line import add_arguments, why_refused
 from bluecomm.bench.training.compute import (
@@ -74,16 +74,13 @@ def run(args: argparse.Namespace) -> int:
     if args.slow_rank:
         return _show_paces(args, layers)
     with_ddp = size() > 1 and any(one.name == DDP for one in contenders)
-    if with_ddp:
-        join_gloo()
     times: list[StepTime] = []
     counts = args.scaling or [size()]
-    for ranks in sorted({1, *counts}):
-        wanted = contenders if ranks in counts else with_baseline([ALONE])
-        times += _measure(args, layers, wanted, ranks, with_ddp)
-    barrier()
-    if with_ddp:
-        dist.destroy_process_group()
+    with default_group() if with_ddp else contextlib.nullcontext():
+        for ranks in sorted({1, *counts}):
+            wanted = contenders if ranks in counts else with_baseline([ALONE])
+            times += _measure(args, layers, wanted, ranks, with_ddp)
+        barrier()
     if rank() == 0:
         _report(args, layers, times)
     return 0
@@ -104,8 +101,8 @@ def _measure(
     comm: Communicator = ProcessSet(range(ranks))
     if comm.included:
         set_topology(process_set=comm)
-    group = dist.new_group(range(ranks)) if with_ddp else None
-    trainer = _trainer(args, layers, comm, group)
+    groups = new_groups(range(ranks)) if with_ddp else {}
+    trainer = _trainer(args, layers, comm, groups)
     return measure(trainer, comm, contenders, _effort(args), _say)
 
 
@@ -113,7 +110,7 @@ def _show_overhead(
     args: argparse.Namespace, layers: list[Layer], contenders: list[Contender]
 ) -> int:
     """Print the overhead of each contender in a world of one."""
-    trainer = _trainer(args, layers, current_communicator(), None)
+    trainer = _trainer(args, layers, current_communicator(), {})
     for contender in contenders:
         if contender.name in (ALONE, DDP):
             continue
@@ -131,8 +128,8 @@ def _show_paces(args: argparse.Namespace, layers: list[Layer]) -> int:
     contenders = [Contender.parse(label) for label in args.algorithms if label != DDP]
     comm = current_communicator()
     own_factor = factor if rank() == slow_rank else 1.0
-    alike = _trainer(args, layers, comm, None)
-    uneven = _trainer(args, layers, comm, None, own_factor)
+    alike = _trainer(args, layers, comm, {})
+    uneven = _trainer(args, layers, comm, {}, own_factor)
     paces = measure_paces(
         (alike, uneven), comm, contenders, slow_rank, _effort(args), _say
     )
@@ -149,7 +146,7 @@ def _trainer(
     args: argparse.Namespace,
     layers: list[Layer],
     comm: Communicator,
-    group: dist.ProcessGroup | None,
+    groups: Groups,
     factor: float = 1.0,
 ) -> Trainer:
     def make_model() -> nn.Module:
@@ -162,20 +159,14 @@ def _trainer(
             return torch.optim.SGD(parameters, lr=1e-6)
         return EmulatedOptimizer(parameters)
 
-    return Trainer(comm, group, make_model, make_optimizer)
+    return Trainer(comm, groups, make_model, make_optimizer)
 
 
 def _report(
     args: argparse.Namespace, layers: list[Layer], times: list[StepTime]
 ) -> None:
-    work = [layer.multiplications() for layer in layers]
-    report = TrainReport(
-        model=args.model or args.layers,
-        layer_nbytes=[4 * sum(s.numel() for s in layer.shapes()) for layer in layers],
-        layer_shares=[own / sum(work) for own in work],
-        step_ms=args.step_ms,
-        ranks_per_machine=local_size(),
-        times=times,
+    report = TrainReport.of(
+        args.model or args.layers, layers, args.step_ms, local_size(), times
     )
     report.print()
     if args.json:

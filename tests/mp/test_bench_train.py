@@ -14,7 +14,7 @@ from tests.support.launch import run_bfrun
 
 pytestmark = pytest.mark.mp
 
-WITH_OPTIONS = ("neighbor_allreduce:static:atc", "diloco:every=2")
+WITH_OPTIONS = ("neighbor_allreduce:static:atc", "diloco:every=2", "ddp:bluecomm")
 SHORT = ("--rounds", "1", "--steps", "2", "--warmup", "1")
 
 

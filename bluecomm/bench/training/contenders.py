@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from bfrun.wording import did_you_mean
 from bluecomm import DistributedOptimizer, algorithm_names, size, win_free
+from bluecomm.bench.process_groups.groups import BLUECOMM, Groups
+from bluecomm.bench.results import GLOO
 from bluecomm.bench.sizes import parse_size
 from bluecomm.optim.algorithms.one_sided import OneSided
 from bluecomm.optim.registry import get_algorithm
@@ -37,6 +38,7 @@ class Contender:
         is_static: Whether it averages with all in-neighbors in each step.
         bucket_nbytes: Bytes of a bucket; ``None``: the algorithm's default.
         every: Steps from one round of parameter averaging to the next.
+        backend: Backend of torch's process group, for ``ddp``.
     """
 
     label: str
@@ -45,6 +47,7 @@ class Contender:
     is_static: bool = False
     bucket_nbytes: int | None = None
     every: int = 1
+    backend: str = GLOO
 
     @classmethod
     def parse(cls, label: str) -> Contender:
@@ -73,6 +76,8 @@ class Contender:
             return {"order": option}
         if option == "static" and self.name in (_NEIGHBOR, _MACHINES):
             return {"is_static": True}
+        if option == BLUECOMM and self.name == DDP:
+            return {"backend": option}
         if option.startswith("bucket=") and self.name != ALONE:
             return {"bucket_nbytes": parse_size(option.removeprefix("bucket="))}
         steps = option.removeprefix("every=")
@@ -80,7 +85,8 @@ class Contender:
             return {"every": int(steps)}
         raise ValueError(
             f"{self.name} has no option {option!r}; options are bucket=SIZE, for "
-            "parameter averaging also atc and every=STEPS, for neighbors also static"
+            "parameter averaging also atc and every=STEPS, for neighbors also static, "
+            "for ddp also bluecomm"
         )
 
     @property
@@ -125,7 +131,7 @@ class Trainer:
 
     Args:
         comm: The ranks that train.
-        group: torch's group of the same ranks, if ``ddp`` is measured.
+        groups: torch's groups of the same ranks, if ``ddp`` is measured.
         make_model: Creates a model whose forward pass returns the loss.
         make_optimizer: Creates a plain optimizer for parameters.
     """
@@ -133,12 +139,12 @@ class Trainer:
     def __init__(
         self,
         comm: Communicator,
-        group: dist.ProcessGroup | None,
+        groups: Groups,
         make_model: Callable[[], nn.Module],
         make_optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer],
     ) -> None:
         self._comm = comm
-        self._group = group
+        self._groups = groups
         self._make_model = make_model
         self._make_optimizer = make_optimizer
 
@@ -174,7 +180,7 @@ class Trainer:
         if contender.bucket_nbytes is not None:
             options["bucket_cap_mb"] = contender.bucket_nbytes / (1 << 20)
         return nn.parallel.DistributedDataParallel(
-            model, process_group=self._group, **options
+            model, process_group=self._groups[contender.backend], **options
         )
 
     def _distributed(

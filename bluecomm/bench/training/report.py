@@ -13,6 +13,7 @@ from bluecomm.bench.stored import stored
 from bluecomm.bench.terminal import show_table
 from bluecomm.bench.training.contenders import ALONE
 from bluecomm.bench.training.measuring import StepTime
+from bluecomm.bench.training.models import Layer
 
 FORMAT = "bluecomm.bench.train/1"
 
@@ -38,14 +39,31 @@ class TrainReport:
     ranks_per_machine: int
     times: Sequence[StepTime]
 
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        layers: Sequence[Layer],
+        step_ms: float | None,
+        ranks_per_machine: int,
+        times: Sequence[StepTime],
+    ) -> TrainReport:
+        """Return the report on a model with these layers; see the attributes."""
+        work = [layer.multiplications() for layer in layers]
+        return cls(
+            model=model,
+            layer_nbytes=[4 * sum(s.numel() for s in one.shapes()) for one in layers],
+            layer_shares=[own / sum(work) for own in work],
+            step_ms=step_ms,
+            ranks_per_machine=ranks_per_machine,
+            times=times,
+        )
+
     @property
     def alone_ms(self) -> float:
-        """Step time of one rank that does not communicate, in milliseconds."""
-        return next(
-            time.median_ms
-            for time in self.times
-            if time.ranks == 1 and time.contender == ALONE
-        )
+        """Step time without communication, in milliseconds, on the fewest ranks."""
+        alone = [time for time in self.times if time.contender == ALONE]
+        return min(alone, key=lambda time: time.ranks).median_ms
 
     def efficiency(self, time: StepTime) -> float:
         """Return a rank's speed relative to its speed alone: ``T(1) / T(n)``."""

@@ -1,0 +1,1 @@
+"""Measures torch.distributed over bluecomm and over gloo, in the same processes."""
