@@ -102,6 +102,11 @@ _LIST = (
 OPERATIONS = {operation.name: operation for operation in _LIST}
 
 
+def title_of(name: str) -> str:
+    """Return the title of an operation; those of torch have none but their name."""
+    return OPERATIONS[name].title if name in OPERATIONS else name
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One operation on tensors of one type and size.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bluecomm.bench.operations import OPERATIONS
+from bluecomm.bench.operations import title_of
 from bluecomm.bench.results import GLOO, LIMIT, MPI, Measurement, Results
 from bluecomm.bench.sizes import readable_size
 
@@ -25,6 +25,8 @@ _STYLES: dict[str, dict[str, Any]] = {
     MPI: {"color": "#CC79A7", "marker": "D"},
     "bluecomm": {"color": "#56B4E9", "marker": "o"},
     "bluecomm, shared": {"color": "#0072B2", "marker": "o", "linewidth": 2.2},
+    "bf.allreduce_": {"color": "#56B4E9", "linestyle": ":"},
+    "bf.allreduce_, shared": {"color": "#0072B2", "linestyle": ":"},
 }
 
 
@@ -124,7 +126,7 @@ def _draw_panel(
         axes.fill_between(
             sizes, low, high, color=style["color"], alpha=0.15, linewidth=0
         )
-    title, dtype = OPERATIONS[measured[0].operation].title, measured[0].dtype
+    title, dtype = title_of(measured[0].operation), measured[0].dtype
     axes.set_title(
         title if dtype == "float32" else f"{title}, {dtype}", fontsize=10, color=_INK
     )

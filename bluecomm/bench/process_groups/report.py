@@ -1,0 +1,123 @@
+"""Results of ``torch`` as JSON, as tables and as a plot."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from bluecomm.bench.process_groups.groups import BLUECOMM
+from bluecomm.bench.results import GLOO, Measurement, Results
+from bluecomm.bench.sizes import readable_size
+from bluecomm.bench.stored import stored
+from bluecomm.bench.table import number
+from bluecomm.bench.terminal import show_table
+from bluecomm.bench.training.measuring import StepTime
+from bluecomm.bench.training.report import TrainReport
+
+FORMAT = "bluecomm.bench.torch/1"
+
+# Names in the results. SHARED is appended where the tensors are in shared memory.
+SHARED = ", shared"
+NATIVE = "bf.allreduce_"
+
+
+@dataclasses.dataclass(frozen=True)
+class TorchReport:
+    """Results of a run of ``torch``.
+
+    Attributes:
+        calls: Times of the collectives. An operation is "all_reduce, sync", for
+            example.
+        steps: Times of steps; None if none were measured.
+    """
+
+    calls: Results
+    steps: TrainReport | None
+
+    def write(self, path: Path) -> None:
+        """Write the report as JSON."""
+        path.write_text(
+            json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1) + "\n"
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> TorchReport:
+        """Read a report that ``write`` has written.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: The file has other content, or another version of the format.
+        """
+        with stored(path, FORMAT) as content:
+            calls, steps = content["calls"], content["steps"]
+            rows = [Measurement(**row) for row in calls.pop("measurements")]
+            if steps is not None:
+                times = [StepTime(**time) for time in steps.pop("times")]
+                steps = TrainReport(times=times, **steps)
+            return cls(Results(measurements=rows, **calls), steps)
+
+    def print(self) -> None:
+        """Print a table of the collectives and one of the steps."""
+        if self.calls.measurements:
+            self._print_calls()
+        for note in self.calls.notes:
+            print(f"note: {note}")
+        if self.steps is not None:
+            self.steps.print()
+            for text in self.exposed_ratios():
+                print(text)
+
+    def _print_calls(self) -> None:
+        from rich.table import Table
+
+        where = self.calls.where()
+        table = Table(title=f"one call on {where}; slowest rank, median of rounds")
+        for heading in ("collective", "size", "through"):
+            table.add_column(heading)
+        for heading in ("median us", "quartiles us", "min us", "x gloo", "of native"):
+            table.add_column(heading, justify="right")
+        for (operation, _, nbytes), by_name in self.calls.by_case().items():
+            texts = [operation, readable_size(nbytes)]
+            for m in by_name.values():
+                table.add_row(
+                    *texts,
+                    m.library,
+                    number(m.median_us),
+                    f"{number(m.q1_us)} - {number(m.q3_us)}",
+                    number(m.min_us),
+                    _quotient(by_name.get(GLOO), m),
+                    _quotient(by_name.get(_native_of(m)), m),
+                )
+                texts = ["", ""]
+            table.add_section()
+        show_table(table)
+
+    def exposed_ratios(self) -> list[str]:
+        """Return lines that compare each step over bluecomm with its twin over gloo.
+
+        They compare the time beyond the same step without communication.
+        """
+        assert self.steps is not None
+        exposed = {time.contender: time.exposed_ms for time in self.steps.times}
+        lines = []
+        for label, own in exposed.items():
+            name, _, options = label.partition(":")
+            gloo = exposed.get(name)
+            if not options.startswith(BLUECOMM) or gloo is None:
+                continue
+            share = f"{gloo / own:.2f}" if own > 0 else "infinite"
+            lines.append(f"exposed, {name} over gloo / {label}: {share}")
+        return lines
+
+
+def _native_of(m: Measurement) -> str:
+    """Return the name of the native call on the same kind of tensors."""
+    return NATIVE + SHARED if m.library.endswith(SHARED) else NATIVE
+
+
+def _quotient(other: Measurement | None, m: Measurement) -> str:
+    """Return how many times as long the other takes; empty without another."""
+    if other is None or other is m:
+        return ""
+    return f"{other.median_us / m.median_us:.2f}"
