@@ -35,6 +35,10 @@ class Connection {
             std::span<const std::byte> payload) {
     link_.send(message, head, payload);
   }
+  void send_growing(SentMessage& message, std::span<const std::byte> head,
+                    std::span<const std::byte> payload) {
+    link_.send_growing(message, head, payload);
+  }
   void post(std::span<const std::byte> head, std::span<const std::byte> payload) {
     link_.post(head, payload);
   }

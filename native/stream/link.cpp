@@ -28,6 +28,12 @@ void Link::send(SentMessage& message, std::span<const std::byte> head,
   outbox_.send(message, head, payload);
 }
 
+void Link::send_growing(SentMessage& message, std::span<const std::byte> head,
+                        std::span<const std::byte> payload) {
+  if (closing_ || refusing_ || peer_finished_) return;
+  outbox_.send_growing(message, head, payload);
+}
+
 void Link::post(std::span<const std::byte> head, std::span<const std::byte> payload) {
   if (closing_ || refusing_ || peer_finished_) return;
   outbox_.post(head, payload);

@@ -37,6 +37,11 @@ class Link final : private FrameSink {
   // wait until the link is open. After end() nothing is sent.
   void send(SentMessage& message, std::span<const std::byte> head,
             std::span<const std::byte> payload);
+  // Like send(), for a payload that is computed while it is sent: message.grow() says
+  // how much of it is final, at first nothing. Its chunks are short. The payload must
+  // not be empty, and is never eager.
+  void send_growing(SentMessage& message, std::span<const std::byte> head,
+                    std::span<const std::byte> payload);
   // Sends a message whose payload is copied.
   void post(std::span<const std::byte> head, std::span<const std::byte> payload);
   LinkStats stats() const;
@@ -126,6 +131,7 @@ class Link final : private FrameSink {
   Inbox inbox_;
   std::size_t in_use_ = kMaxStreams;
   Clock::time_point rates_updated_at_;  // of all streams
+  bool held_chunks_ = false;            // the last progress() wrote no chunks
   std::size_t asked_for_ = 0;
   bool closing_ = false;
   bool refusing_ = false;  // end() was called

@@ -16,6 +16,10 @@ SentMessage::~SentMessage() {
   if (outbox_ != nullptr) outbox_->cancel(*this);
 }
 
+void SentMessage::grow(std::size_t nbytes) {
+  if (outbox_ != nullptr) outbox_->extend(*this, granted_, nbytes);
+}
+
 void Outbox::send(SentMessage& message, std::span<const std::byte> head,
                   std::span<const std::byte> payload) {
   const std::size_t cost = head.size() + payload.size();
@@ -26,15 +30,28 @@ void Outbox::send(SentMessage& message, std::span<const std::byte> head,
     message.released_ = payload.size();
     return;
   }
+  wait_for_grant(message, head, payload, payload.size());
+}
+
+void Outbox::send_growing(SentMessage& message, std::span<const std::byte> head,
+                          std::span<const std::byte> payload) {
+  message.is_growing_ = true;
+  wait_for_grant(message, head, payload, 0);
+}
+
+void Outbox::wait_for_grant(SentMessage& message, std::span<const std::byte> head,
+                            std::span<const std::byte> payload,
+                            std::size_t final_nbytes) {
   message.outbox_ = this;
   message.message_ = next_message_;
   message.payload_ = payload;
+  message.final_ = final_nbytes;
   waiting_.emplace(next_message_, &message);
   const std::size_t room = take_expected(next_message_);
   announce(head, payload.size(), {}, 0);
   // If the announced buffer is too small, the receiver will decide after it has read
   // the head.
-  if (room >= payload.size()) extend(message, payload.size());
+  if (room >= payload.size()) extend(message, payload.size(), message.final_);
 }
 
 void Outbox::post(std::span<const std::byte> head, std::span<const std::byte> payload) {
@@ -56,15 +73,16 @@ std::optional<Chunk> Outbox::next_chunk(std::size_t max_nbytes) const {
   if (ready_.empty()) return std::nullopt;
   const SentMessage& message = *ready_[turn()];
   const std::size_t begin = message.started_;
+  if (message.is_growing_) max_nbytes = std::min(max_nbytes, kSmallChunk);
   // Cut at multiples of the chunk size, so that no chunk crosses a segment border.
   const std::size_t border = begin / max_nbytes * max_nbytes + max_nbytes;
-  const std::size_t end = std::min(border, message.granted_);
+  const std::size_t end = std::min(border, message.sendable());
   return Chunk{message.message_, begin, message.payload_.subspan(begin, end - begin)};
 }
 
 std::size_t Outbox::pending() const {
   std::size_t nbytes = 0;
-  for (const SentMessage* one : ready_) nbytes += one->granted_ - one->started_;
+  for (const SentMessage* one : ready_) nbytes += one->sendable() - one->started_;
   return nbytes;
 }
 
@@ -75,9 +93,9 @@ void Outbox::start(const Chunk& chunk) {
   stats_.bytes += chunk.bytes.size();
   ++chunks_started_;
   others_turn_ = !others_turn_;
-  if (index == 0 && message.started_ < message.granted_) return;
+  if (index == 0 && message.started_ < message.sendable()) return;
   ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(index));
-  if (message.started_ < message.granted_) ready_.push_back(&message);
+  if (message.started_ < message.sendable()) ready_.push_back(&message);
 }
 
 void Outbox::finish(std::uint64_t message, std::size_t offset, std::size_t nbytes) {
@@ -97,7 +115,7 @@ std::string_view Outbox::grant(const Frame& frame) {
   if (frame.offset > message.payload_.size() || frame.offset < message.granted_) {
     return "room for more than was announced";
   }
-  extend(message, frame.offset);
+  extend(message, frame.offset, message.final_);
   return {};
 }
 
@@ -115,7 +133,9 @@ std::string_view Outbox::expect(const Frame& frame) {
   if (found == waiting_.end()) return {};
   SentMessage& message = *found->second;
   const bool fits = frame.offset >= message.payload_.size();
-  if (fits && message.granted_ == 0) extend(message, message.payload_.size());
+  if (fits && message.granted_ == 0) {
+    extend(message, message.payload_.size(), message.final_);
+  }
   return {};
 }
 
@@ -133,10 +153,12 @@ void Outbox::drop_expected_before(std::uint64_t message) {
   }
 }
 
-void Outbox::extend(SentMessage& message, std::size_t granted) {
-  const bool was_ready = message.started_ < message.granted_;
+void Outbox::extend(SentMessage& message, std::size_t granted,
+                    std::size_t final_nbytes) {
+  const bool was_ready = message.started_ < message.sendable();
   message.granted_ = granted;
-  if (!was_ready && message.started_ < message.granted_) ready_.push_back(&message);
+  message.final_ = final_nbytes;
+  if (!was_ready && message.started_ < message.sendable()) ready_.push_back(&message);
 }
 
 std::string_view Outbox::discard(const Frame& frame) {

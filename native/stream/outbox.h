@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -36,13 +37,22 @@ class SentMessage {
   // The part [0, released()) of the payload will not be read again.
   std::size_t released() const { return released_; }
 
+  // The prefix [0, nbytes) of a growing payload may be sent. `nbytes` is a multiple of
+  // kAlignment or the length of the payload, and never less than before.
+  void grow(std::size_t nbytes);
+
  private:
   friend class Outbox;
+
+  // The prefix that may be sent now.
+  std::size_t sendable() const { return std::min(granted_, final_); }
 
   Outbox* outbox_ = nullptr;  // null once the message is sent or the link is lost
   std::uint64_t message_ = 0;
   std::span<const std::byte> payload_;
   std::size_t granted_ = 0;  // the peer has granted [0, granted_)
+  std::size_t final_ = 0;    // the owner has computed [0, final_)
+  bool is_growing_ = false;
   std::size_t started_ = 0;  // streams have taken [0, started_)
   Prefix written_;
   std::size_t released_ = 0;
@@ -64,6 +74,9 @@ class Outbox {
   // See Link::send.
   void send(SentMessage& message, std::span<const std::byte> head,
             std::span<const std::byte> payload);
+  // See Link::send_growing.
+  void send_growing(SentMessage& message, std::span<const std::byte> head,
+                    std::span<const std::byte> payload);
   // Sends a message whose payload is copied.
   void post(std::span<const std::byte> head, std::span<const std::byte> payload);
 
@@ -80,7 +93,7 @@ class Outbox {
   std::string_view discard(const Frame& frame);
   std::string_view credit(const Frame& frame);
 
-  // Granted bytes that no stream has taken yet.
+  // Bytes that may be sent and that no stream has taken yet.
   std::size_t pending() const;
   bool has_chunks() const { return !ready_.empty(); }
   std::uint64_t chunks_started() const { return chunks_started_; }
@@ -102,7 +115,9 @@ class Outbox {
     std::uint64_t room;
   };
 
-  void extend(SentMessage& message, std::size_t granted);
+  void wait_for_grant(SentMessage& message, std::span<const std::byte> head,
+                      std::span<const std::byte> payload, std::size_t final_nbytes);
+  void extend(SentMessage& message, std::size_t granted, std::size_t final_nbytes);
   std::size_t take_expected(std::uint64_t message);
   void drop_expected_before(std::uint64_t message);
   std::size_t turn() const { return others_turn_ && ready_.size() > 1 ? 1 : 0; }
@@ -116,8 +131,8 @@ class Outbox {
   std::unordered_map<std::uint64_t, SentMessage*> waiting_;
   std::deque<ExpectedMessage>
       expected_;  // announced by the peer, not sent yet; in order
-  // The messages of waiting_ with started_ < granted_: first the one granted earliest,
-  // then the others, beginning with the one whose turn is next.
+  // The messages of waiting_ with started_ < sendable(): first the one that has been
+  // here longest, then the others, beginning with the one whose turn is next.
   std::deque<SentMessage*> ready_;
   bool others_turn_ = false;
   std::uint64_t chunks_started_ = 0;

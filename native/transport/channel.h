@@ -79,6 +79,11 @@ class Outgoing {
   // Neither this process nor the peer will read the prefix [0, released()) of the
   // payload again. Never shrinks; equals nbytes once the message is done.
   virtual std::size_t released() const = 0;
+
+  // Called only for a message of Channel::send_growing(): the prefix [0, nbytes) of the
+  // payload is final and may be sent. A multiple of kChunkAlignment or the whole
+  // payload, and never less than before.
+  virtual void grow(std::size_t nbytes) { static_cast<void>(nbytes); }
 };
 
 // Keeps a payload's memory from being freed, for a transport that cannot stop reading
@@ -208,6 +213,17 @@ class Channel {
     static_cast<void>(copies);
     static_cast<void>(lease);
     return send(header, payload);
+  }
+
+  // Like send(), for a payload that is computed while it is sent: Outgoing::grow() says
+  // how much of it is final, at first nothing. The bytes are sent in short pieces, so
+  // that the peer can use the first ones while the others are on their way. Returns
+  // null, and sends nothing, if the transport cannot do this for this payload.
+  virtual std::unique_ptr<Outgoing> send_growing(const Header& header,
+                                                 std::span<const std::byte> payload) {
+    static_cast<void>(header);
+    static_cast<void>(payload);
+    return nullptr;
   }
 
   // Sends a copy of the payload, which is at most kMaxPost bytes. The message cannot be

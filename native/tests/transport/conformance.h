@@ -66,6 +66,7 @@ void check_many_in_flight(const Scheme& scheme, Findings& findings);
 void check_unaccepted(const Scheme& scheme, Findings& findings);
 void check_unconsumed(const Scheme& scheme, Findings& findings);
 void check_released(const Scheme& scheme, Findings& findings);
+void check_growing(const Scheme& scheme, Findings& findings);
 void check_post(const Scheme& scheme, Findings& findings);
 void check_both_dial(const Scheme& scheme, Findings& findings);
 void check_threads(const Scheme& scheme, Findings& findings);
@@ -89,6 +90,7 @@ inline constexpr std::array kChecks = {
     Check{"unaccepted_messages_block_nothing", check_unaccepted},
     Check{"unconsumed_messages_block_nothing", check_unconsumed},
     Check{"released_memory_is_read_no_more", check_released},
+    Check{"growing_payloads_are_read_as_they_grow", check_growing},
     Check{"posts_arrive_in_order", check_post},
     Check{"both_sides_may_dial", check_both_dial},
     Check{"ranks_in_threads_sleep_and_wake", check_threads},

@@ -194,6 +194,68 @@ void check_released(const Scheme& scheme, Findings& findings) {
   for (const auto& reader : ranks[1].arrived) reader->verify(findings);
 }
 
+void check_growing(const Scheme& scheme, Findings& findings) {
+  std::mt19937_64 random(13);
+  Ranks ranks(scheme, 2, findings);
+  std::uint64_t tag = 1;
+  for (const std::size_t nbytes : sizes_to_try(scheme)) {
+    for (const auto mode : {Reader::Mode::kViews, Reader::Mode::kInto}) {
+      const Sending sending = ranks[0].send_growing(1, ++tag, nbytes);
+      if (!sending.message) continue;
+      // A complete message passes a growing one.
+      const Sending other = ranks[0].send(1, ++tag, 100'000);
+      Reader* const passing = ranks.await(1, tag);
+      Reader* const reader = ranks.await(1, tag - 1);
+      if (!reader || !passing) return;
+      reader->accept(mode);
+      passing->accept(mode);
+      ranks.read_all(*passing);
+      std::vector<std::byte> payload(nbytes);
+      fill(payload, tag - 1);
+      for (std::size_t done = 0; done < nbytes;) {
+        const std::size_t blocks = 1 + random() % 5000;
+        const std::size_t end = std::min(nbytes, done + blocks * kChunkAlignment);
+        std::copy_n(payload.begin() + static_cast<long>(done), end - done,
+                    sending.payload.begin() + static_cast<long>(done));
+        sending.message->grow(end);
+        done = end;
+        ranks.drive("the prefix of a growing payload", [&] {
+          reader->read(SIZE_MAX, findings);
+          return reader->consumed() == done;
+        });
+        if (!findings.empty()) return;
+      }
+      reader->verify(findings);
+      ranks.drive("release of a growing payload", [&] { return sending.done(); });
+    }
+  }
+  // Either end may give up.
+  for (const bool sender_cancels : {true, false}) {
+    Sending sending = ranks[0].send_growing(1, ++tag, 600'000);
+    if (!sending.message) return;
+    Reader* reader = ranks.await(1, tag);
+    if (!reader) return;
+    reader->accept(Reader::Mode::kViews);
+    sending.message->grow(64);
+    ranks.drive("a first piece", [&] {
+      reader->read(SIZE_MAX, findings);
+      return reader->consumed() == 64;
+    });
+    if (sender_cancels) {
+      sending.message.reset();
+    } else {
+      ranks[1].arrived.pop_back();
+      ranks.drive("release after a refusal", [&] { return sending.done(); });
+      sending.message->grow(600'000);
+    }
+    const Sending next = ranks[0].send(1, ++tag, 70'000);
+    reader = ranks.await(1, tag);
+    if (!reader) return;
+    reader->accept(Reader::Mode::kViews);
+    ranks.read_all(*reader);
+  }
+}
+
 void check_post(const Scheme& scheme, Findings& findings) {
   constexpr std::uint64_t kMessages = 1500;
   World world = scheme.make_world(2);

@@ -127,6 +127,14 @@ Sending Rank::send(int to, std::uint64_t tag, std::size_t nbytes) {
   return sending;
 }
 
+Sending Rank::send_growing(int to, std::uint64_t tag, std::size_t nbytes) {
+  Sending sending;
+  sending.payload =
+      world_.allocate ? world_.allocate(rank_, nbytes) : heap_.emplace_back(nbytes);
+  sending.message = channel(to).send_growing(make_header(tag, nbytes), sending.payload);
+  return sending;
+}
+
 Reader* Rank::find(std::uint64_t tag) {
   for (const auto& reader : arrived) {
     if (reader && reader->tag() == tag) return reader.get();

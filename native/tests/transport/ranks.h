@@ -81,6 +81,9 @@ class Rank final : public Receiver {
   Channel& channel(int to) { return world_.channel(rank_, to); }
   // Sends `nbytes` made by fill(_, tag).
   Sending send(int to, std::uint64_t tag, std::size_t nbytes);
+  // Starts a growing message of `nbytes` zeros. Its `message` is null if the transport
+  // sends none.
+  Sending send_growing(int to, std::uint64_t tag, std::size_t nbytes);
   // Returns the message with this tag, or nullptr.
   Reader* find(std::uint64_t tag);
   bool poll() { return transport().poll(*this); }

@@ -18,6 +18,10 @@ class InprocChannel final : public Channel {
   int peer() const override { return peer_; }
   std::unique_ptr<Outgoing> send(const Header& header,
                                  std::span<const std::byte> payload) override;
+  std::unique_ptr<Outgoing> send_growing(const Header& header,
+                                         std::span<const std::byte> payload) override {
+    return outbox_.send_growing(header, payload);
+  }
   void post(const Header& header, std::span<const std::byte> payload) override;
   bool shares_memory() const override { return hub_->options.shares_memory; }
   ChannelStats stats() const override;

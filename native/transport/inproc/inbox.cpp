@@ -34,8 +34,8 @@ class Reception {
   // The caller holds the hub's mutex.
   bool can_copy() const {
     hub_->mutex.assert_held();
-    const bool wanted =
-        accepted_ && copied_ < nbytes() && (!into_.empty() || consumed_ == copied_);
+    const bool wanted = accepted_ && copied_ < message_->final_nbytes &&
+                        (!into_.empty() || consumed_ == copied_);
     const bool cut = hub_->link(message_->from, message_->to) == LinkState::kCut;
     return wanted && !message_->finished && (message_->eager || !cut);
   }
@@ -44,7 +44,8 @@ class Reception {
   std::size_t copy_chunk() {
     const LockGuard lock(hub_->mutex);
     if (!can_copy()) return 0;
-    const std::size_t n = std::min(hub_->options.chunk_bytes, nbytes() - copied_);
+    const std::size_t n =
+        std::min(hub_->options.chunk_bytes, message_->final_nbytes - copied_);
     std::byte* to = into_.data() + copied_;
     if (into_.empty()) {
       window_.resize(n);

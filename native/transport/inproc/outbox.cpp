@@ -23,6 +23,12 @@ class InprocOutgoing final : public Outgoing {
     return message_->released;
   }
 
+  void grow(std::size_t nbytes) override {
+    const LockGuard lock(hub_->mutex);
+    message_->final_nbytes = nbytes;
+    hub_->ring(message_->to);
+  }
+
  private:
   const std::shared_ptr<Hub> hub_;
   const std::shared_ptr<InprocMessage> message_;
@@ -35,12 +41,13 @@ Outbox::Outbox(std::shared_ptr<Hub> hub, int rank, int peer)
 
 std::shared_ptr<InprocMessage> Outbox::start(const Header& header,
                                              std::span<const std::byte> payload,
-                                             bool eager) {
+                                             Kind kind) {
   auto message = std::make_shared<InprocMessage>(rank_, peer_, header, payload);
+  if (kind == Kind::kGrowing) message->final_nbytes = 0;
   const LockGuard lock(hub_->mutex);
   if (closing_ || hub_->link(rank_, peer_) == LinkState::kCut) return message;
   hub_->link(rank_, peer_) = LinkState::kUsed;
-  if (eager) {
+  if (kind == Kind::kEager) {
     message->eager = true;
     message->copy.assign(payload.begin(), payload.end());
     message->payload = message->copy;
@@ -56,12 +63,19 @@ std::shared_ptr<InprocMessage> Outbox::start(const Header& header,
 
 std::unique_ptr<Outgoing> Outbox::send(const Header& header,
                                        std::span<const std::byte> payload) {
-  const bool eager = payload.size() <= hub_->options.eager_bytes;
-  return std::make_unique<InprocOutgoing>(hub_, start(header, payload, eager));
+  const Kind kind =
+      payload.size() <= hub_->options.eager_bytes ? Kind::kEager : Kind::kLarge;
+  return std::make_unique<InprocOutgoing>(hub_, start(header, payload, kind));
+}
+
+std::unique_ptr<Outgoing> Outbox::send_growing(const Header& header,
+                                               std::span<const std::byte> payload) {
+  if (payload.size() <= hub_->options.eager_bytes) return nullptr;
+  return std::make_unique<InprocOutgoing>(hub_, start(header, payload, Kind::kGrowing));
 }
 
 void Outbox::post(const Header& header, std::span<const std::byte> payload) {
-  start(header, payload, true);
+  start(header, payload, Kind::kEager);
 }
 
 void Outbox::close() {

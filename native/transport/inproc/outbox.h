@@ -19,6 +19,9 @@ class Outbox {
   // in the caller's memory.
   std::unique_ptr<Outgoing> send(const Header& header,
                                  std::span<const std::byte> payload);
+  // See Channel::send_growing.
+  std::unique_ptr<Outgoing> send_growing(const Header& header,
+                                         std::span<const std::byte> payload);
   // Sends a copy of the payload.
   void post(const Header& header, std::span<const std::byte> payload);
 
@@ -31,8 +34,10 @@ class Outbox {
   std::size_t nbytes() const { return nbytes_; }
 
  private:
+  enum class Kind { kEager, kLarge, kGrowing };
+
   std::shared_ptr<InprocMessage> start(const Header& header,
-                                       std::span<const std::byte> payload, bool eager);
+                                       std::span<const std::byte> payload, Kind kind);
 
   const std::shared_ptr<Hub> hub_;
   const int rank_;

@@ -33,7 +33,7 @@ struct InprocMessage {
   InprocMessage(int from, int to, const Header& sent,
                 std::span<const std::byte> payload)
       : from(from), to(to), header(sent), payload(payload) {
-    header.nbytes = payload.size();
+    header.nbytes = final_nbytes = payload.size();
   }
 
   bool delivered() const { return finished || (arrived && released == header.nbytes); }
@@ -44,6 +44,7 @@ struct InprocMessage {
   bool eager = false;
   std::vector<std::byte> copy;         // of an eager payload
   std::span<const std::byte> payload;  // the copy, or the sender's memory
+  std::size_t final_nbytes;            // the prefix that may be copied
   std::size_t released = 0;
   bool arrived = false;
   bool finished = false;  // cancelled or discarded

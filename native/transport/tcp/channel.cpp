@@ -20,12 +20,9 @@ Header with_length(Header header, std::size_t nbytes) {
 
 class TcpOutgoing final : public Outgoing {
  public:
-  TcpOutgoing(stream::Connection& connection, const Header& header,
-              std::span<const std::byte> payload) {
-    const Header sent = with_length(header, payload.size());
-    connection.send(message_, bytes_of(sent), payload);
-  }
   std::size_t released() const override { return message_.released(); }
+  void grow(std::size_t nbytes) override { message_.grow(nbytes); }
+  stream::SentMessage& message() { return message_; }
 
  private:
   stream::SentMessage message_;
@@ -53,7 +50,19 @@ class TcpIncoming final : public Incoming {
 
 std::unique_ptr<Outgoing> TcpChannel::send(const Header& header,
                                            std::span<const std::byte> payload) {
-  return std::make_unique<TcpOutgoing>(connection_, header, payload);
+  auto outgoing = std::make_unique<TcpOutgoing>();
+  const Header sent = with_length(header, payload.size());
+  connection_.send(outgoing->message(), bytes_of(sent), payload);
+  return outgoing;
+}
+
+std::unique_ptr<Outgoing> TcpChannel::send_growing(const Header& header,
+                                                   std::span<const std::byte> payload) {
+  if (payload.size() <= connection_.eager_bytes()) return nullptr;
+  auto outgoing = std::make_unique<TcpOutgoing>();
+  const Header sent = with_length(header, payload.size());
+  connection_.send_growing(outgoing->message(), bytes_of(sent), payload);
+  return outgoing;
 }
 
 void TcpChannel::post(const Header& header, std::span<const std::byte> payload) {

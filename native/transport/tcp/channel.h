@@ -24,6 +24,8 @@ class TcpChannel final : public Channel {
   int peer() const override { return connection_.peer(); }
   std::unique_ptr<Outgoing> send(const Header& header,
                                  std::span<const std::byte> payload) override;
+  std::unique_ptr<Outgoing> send_growing(const Header& header,
+                                         std::span<const std::byte> payload) override;
   void post(const Header& header, std::span<const std::byte> payload) override;
   ChannelStats stats() const override;
 
