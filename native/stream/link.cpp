@@ -49,9 +49,15 @@ void Link::add(StreamSocket socket, bool announce) {
 
 bool Link::progress() {
   if (streams_.empty()) return false;
+  const std::uint64_t messages_before = inbox_.stats().messages;
   bool moved = read_all(kBudget);
   if (closing_ && !goodbye_queued_ && outbox_.idle()) queue_goodbye();
-  moved |= write_all(kBudget);
+  // The owner accepts new messages after this turn. Grants that were written behind
+  // chunks would reach the peer only after all bytes that the kernel holds. So chunks
+  // wait for one turn, but not for two in a row.
+  const bool has_news = inbox_.stats().messages != messages_before;
+  held_chunks_ = has_news && !held_chunks_;
+  moved |= write_all(kBudget, !held_chunks_);
   check_ends();
   return moved || ended_.has_value();
 }
@@ -102,8 +108,9 @@ bool Link::read_all(std::size_t budget) {
   return any;
 }
 
-// Writes chunk by chunk over all streams that have room, so that all of them are busy.
-bool Link::write_all(std::size_t budget) {
+// Writes frames and, if `with_chunks`, chunk by chunk over all streams that have room,
+// so that all of them are busy.
+bool Link::write_all(std::size_t budget, bool with_chunks) {
   auto& all = streams_.all();
   // A single stream cannot hold back another one, so its chunks may be larger.
   const std::size_t chunk = std::min(all.size(), in_use_) == 1 ? kSegment : kSmallChunk;
@@ -114,7 +121,7 @@ bool Link::write_all(std::size_t budget) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (!all[i].writable) continue;
       all[i].passed_over = passes_over(i, chunk);
-      const bool takes = takes_chunks(i) && !all[i].passed_over;
+      const bool takes = with_chunks && takes_chunks(i) && !all[i].passed_over;
       moved += all[i].write_some(outbox_, takes ? chunk : 0);
     }
   } while (moved > before && moved < budget);

@@ -121,7 +121,7 @@ class Link final : private FrameSink {
   bool takes_chunks(std::size_t stream) const { return stream < in_use_; }
   bool passes_over(std::size_t stream, std::size_t chunk);
   bool read_all(std::size_t budget);
-  bool write_all(std::size_t budget);
+  bool write_all(std::size_t budget, bool with_chunks);
   void queue_goodbye();
   void check_goodbye();
   void check_ends();

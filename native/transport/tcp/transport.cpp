@@ -89,11 +89,7 @@ bool TcpTransport::poll(Receiver& receiver) {
     changed |= channel->connection().advance(now);
   // Reports only after all channels have advanced, because the receiver may call any
   // function of any channel.
-  for (const auto& [peer, channel] : channels_) {
-    if (!channel->report(receiver)) continue;
-    changed = true;
-    channel->connection().advance(now);
-  }
+  for (const auto& [peer, channel] : channels_) changed |= channel->report(receiver);
   return changed;
 }
 
