@@ -19,8 +19,8 @@ static_assert(kChunk % kChunkAlignment == 0);
 
 }  // namespace
 
-GatherState::GatherState(const Gather& gather, DType dtype)
-    : gather_(gather), dtype_(dtype), inputs_(gather.sources.size()) {
+GatherState::GatherState(const Gather& gather, std::uint32_t phase, DType dtype)
+    : gather_(gather), phase_(phase), dtype_(dtype), inputs_(gather.sources.size()) {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     inputs_[i].weight = gather.sources[i].weight;
   }
@@ -54,15 +54,18 @@ std::optional<std::size_t> GatherState::open(const PendingSends& sends) {
 bool GatherState::accept(std::size_t index, const PendingSends& sends) {
   Incoming& message = *inputs_[index].message;
   if (message.header().nbytes != gather_.dst.size()) return false;
-  const bool direct = gather_.combine == Combine::kCopy &&
-                      (!gather_.overwrites_sent || sends.released(gather_.dst));
+  const bool may_write = !gather_.overwrites_sent || gather_.follows_reads ||
+                         sends.released(gather_.dst, phase_);
+  const bool direct = gather_.combine == Combine::kCopy && may_write;
   message.accept(direct ? gather_.dst : std::span<std::byte>{});
   return true;
 }
 
 std::size_t GatherState::available(std::size_t index) const {
   const SourceState& input = inputs_[index];
-  if (gather_.sources[index].peer == kSelf) return gather_.dst.size() - combined_;
+  if (gather_.sources[index].peer == kSelf) {
+    return std::min(own_ready_, gather_.dst.size()) - combined_;
+  }
   if (!input.message) return 0;
   return input.message->consumed() + input.message->readable().size() - combined_;
 }
@@ -90,14 +93,19 @@ std::size_t GatherState::next_block(std::size_t budget) const {
 // Returns where the next block may be combined, or null while the ring is full.
 std::byte* GatherState::target(std::size_t nbytes, const PendingSends& sends) {
   std::byte* const dst = gather_.dst.data() + combined_;
-  if (!gather_.overwrites_sent) return dst;
-  if (written_ == combined_ && sends.released({dst, nbytes})) return dst;
+  if (!gather_.overwrites_sent || is_in_place()) return dst;
+  if (written_ == combined_ && sends.released({dst, nbytes}, phase_)) return dst;
   if (combined_ / kChunk - written_ / kChunk >= kRingChunks) return nullptr;
   if (!ring_) {
     const std::size_t whole = (gather_.dst.size() + kChunk - 1) / kChunk * kChunk;
     ring_.reset(new std::byte[std::min(whole, kRingChunks * kChunk)]);
   }
   return ring_.get() + combined_ % (kRingChunks * kChunk);
+}
+
+// Returns whether the transport has received the next bytes into their destination.
+bool GatherState::is_in_place() const {
+  return gather_.combine == Combine::kCopy && data(0) == gather_.dst.data() + combined_;
 }
 
 void GatherState::combine(std::byte* out, std::size_t nbytes) {
@@ -142,7 +150,7 @@ bool GatherState::write_back(const PendingSends& sends) {
         std::min((written_ / kChunk + 1) * kChunk, gather_.dst.size());
     if (end > combined_) break;
     const std::span<std::byte> chunk = gather_.dst.subspan(written_, end - written_);
-    if (!sends.released(chunk)) break;
+    if (!sends.released(chunk, phase_)) break;
     std::memcpy(chunk.data(), ring_.get() + written_ % (kRingChunks * kChunk),
                 chunk.size());
     written_ = end;

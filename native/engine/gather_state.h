@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,8 +27,9 @@ namespace bluecomm {
 // cannot deadlock.
 class GatherState {
  public:
-  // `gather` must outlive this object; its `dst` may still be unknown.
-  GatherState(const Gather& gather, DType dtype);
+  // `gather` belongs to phase number `phase`. It must outlive this object; its `dst`
+  // may still be unknown.
+  GatherState(const Gather& gather, std::uint32_t phase, DType dtype);
 
   // Takes the message of source `index`. Returns false if its length differs from that
   // of the destination.
@@ -41,10 +44,17 @@ class GatherState {
   // that announced another length than that of the destination, if any.
   std::optional<std::size_t> open(const PendingSends& sends);
 
+  // Limits the sources in own memory: earlier phases have computed their first `nbytes`
+  // bytes. At first there is no limit.
+  void set_own_ready(std::size_t nbytes) { own_ready_ = nbytes; }
+  const Gather& gather() const { return gather_; }
+
   // Combines up to about `budget` bytes and subtracts them from `budget`. Returns
   // whether anything changed.
   bool advance(std::size_t& budget, const PendingSends& sends);
   bool done() const { return done_; }
+  // The part of the destination that has not been written.
+  std::span<const std::byte> unwritten() const { return gather_.dst.subspan(written_); }
 
   // Appends the sources whose bytes have not all arrived.
   void collect_missing(std::vector<Missing>& missing) const;
@@ -61,6 +71,7 @@ class GatherState {
   std::size_t available(std::size_t index) const;
   const std::byte* data(std::size_t index) const;
   std::size_t next_block(std::size_t budget) const;
+  bool is_in_place() const;
   std::byte* target(std::size_t nbytes, const PendingSends& sends);
   void combine(std::byte* out, std::size_t nbytes);
   void release_consumed();
@@ -68,10 +79,12 @@ class GatherState {
   bool is_complete() const;
 
   const Gather& gather_;
+  const std::uint32_t phase_;
   const DType dtype_;
   std::vector<SourceState> inputs_;
   std::vector<Term> terms_;  // reused by combine()
   std::unique_ptr<std::byte[]> ring_;
+  std::size_t own_ready_ = std::numeric_limits<std::size_t>::max();
   std::size_t combined_ = 0;  // bytes of dst computed
   std::size_t written_ = 0;   // bytes stored in dst; the others are in the ring
   bool open_ = false;

@@ -1,9 +1,12 @@
 // Executes the plan of one operation: sends messages, gathers arriving ones, and goes
-// from phase to phase. The dispatcher calls it under the progress lock.
+// from phase to phase. Phases that overlap run together: ready_prefix() says which part
+// of the memory that they read has been computed. The dispatcher calls it under the
+// progress lock.
 #include "engine/operation.h"
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <stdexcept>
 #include <utility>
 
@@ -26,30 +29,56 @@ void Operation::start(std::span<Channel* const> channels) {
     state_ = State::kDone;
     return;
   }
-  begin_phase();
+  begin_phases();
+}
+
+bool Operation::may_begin_phase() const {
+  if (next_phase_ == plan_.phases.size()) return false;
+  if (running_.empty()) return true;
+  return plan_.phases[next_phase_].overlaps && running_.back().is_open &&
+         running_.size() < kMaxRunning;
+}
+
+void Operation::begin_phases() {
+  while (!error_ && may_begin_phase()) begin_phase();
+  supply_sends();
 }
 
 void Operation::begin_phase() {
-  if (phase().prepare) phase().prepare();
-  gathers_.clear();
-  gathers_.reserve(phase().gathers.size());
-  for (const Gather& gather : phase().gathers) {
-    gathers_.emplace_back(gather, call_.dtype);
+  const std::uint32_t number = next_phase_++;
+  const Phase& phase = plan_.phases[number];
+  if (phase.prepare) phase.prepare();
+  RunningPhase& running = running_.emplace_back(RunningPhase{number, {}});
+  running.gathers.reserve(phase.gathers.size());
+  for (const Gather& gather : phase.gathers) {
+    running.gathers.emplace_back(gather, number, call_.dtype);
   }
-  open_ = false;
-  sends_.start(phase().sends, envelope_, phase_, channels_, lease_);
-  if (!phase().bind) open_phase();
+  const bool is_followed =
+      next_phase_ < plan_.phases.size() && plan_.phases[next_phase_].overlaps;
+  sends_.add(phase.sends, number, phase.overlaps || is_followed, context());
+  if (!phase.bind) open_phase(running);
 
   std::vector<EarlyMessage> early = std::exchange(early_, {});
   for (EarlyMessage& one : early) {
-    if (one.envelope.phase != phase_) {
+    if (one.envelope.phase != number) {
       early_.push_back(std::move(one));
       continue;
     }
     const std::optional<SourceIndex> index =
-        find_source(phase_, one.peer, one.envelope.slot);
-    put(*index, one.peer, one.envelope, std::move(one.message));
+        find_source(number, one.peer, one.envelope.slot);
+    put(running, *index, one.peer, one.envelope, std::move(one.message));
   }
+}
+
+Operation::RunningPhase* Operation::find_running(std::uint32_t phase) {
+  const auto found =
+      std::find_if(running_.begin(), running_.end(),
+                   [phase](const RunningPhase& one) { return one.number == phase; });
+  return found == running_.end() ? nullptr : &*found;
+}
+
+const Operation::RunningPhase* Operation::find_running(std::uint32_t phase) const {
+  return const_cast<Operation*>(this)->find_running(phase);
 }
 
 std::optional<Operation::SourceIndex> Operation::find_source(std::uint32_t phase,
@@ -67,20 +96,23 @@ std::optional<Operation::SourceIndex> Operation::find_source(std::uint32_t phase
 
 Operation::Delivery Operation::deliver(int peer, const Envelope& envelope,
                                        std::unique_ptr<Incoming>& message) {
-  if (envelope.phase >= plan_.phases.size() || state_ == State::kDone ||
-      (state_ == State::kRunning && envelope.phase < phase_)) {
+  const std::uint32_t number = envelope.phase;
+  RunningPhase* const running = find_running(number);
+  if (number >= plan_.phases.size() || state_ == State::kDone ||
+      (has_begun(number) && running == nullptr)) {
     return Delivery::kUnexpected;
   }
-  const std::optional<SourceIndex> index =
-      find_source(envelope.phase, peer, envelope.slot);
+  const std::optional<SourceIndex> index = find_source(number, peer, envelope.slot);
   if (!index) return Delivery::kUnexpected;
-  if (state_ == State::kRunning && envelope.phase == phase_) {
-    if (gathers_[index->gather].has(index->source)) return Delivery::kUnexpected;
-    put(*index, peer, envelope, std::move(message));
+  if (running != nullptr) {
+    if (running->gathers[index->gather].has(index->source)) {
+      return Delivery::kUnexpected;
+    }
+    put(*running, *index, peer, envelope, std::move(message));
     return Delivery::kTaken;
   }
   for (const EarlyMessage& one : early_) {
-    if (one.peer == peer && one.envelope.phase == envelope.phase &&
+    if (one.peer == peer && one.envelope.phase == number &&
         one.envelope.slot == envelope.slot) {
       return Delivery::kUnexpected;
     }
@@ -89,58 +121,60 @@ Operation::Delivery Operation::deliver(int peer, const Envelope& envelope,
   return Delivery::kTaken;
 }
 
-void Operation::put(const SourceIndex& index, int peer, const Envelope& envelope,
-                    std::unique_ptr<Incoming> message) {
+void Operation::put(RunningPhase& running, const SourceIndex& index, int peer,
+                    const Envelope& envelope, std::unique_ptr<Incoming> message) {
   const std::size_t announced = message->header().nbytes;
-  if (!gathers_[index.gather].put(index.source, std::move(message), envelope.scale,
-                                  sends_)) {
-    fail_length(peer, announced, phase().gathers[index.gather].dst.size());
+  if (!running.gathers[index.gather].put(index.source, std::move(message),
+                                         envelope.scale, sends_)) {
+    fail_length(running.number, peer, announced,
+                phase(running).gathers[index.gather].dst.size());
   }
 }
 
-void Operation::fail_length(int peer, std::size_t announced, std::size_t expected) {
+void Operation::fail_length(std::uint32_t phase, int peer, std::size_t announced,
+                            std::size_t expected) {
   if (error_) return;
   error_ =
       Status{Code::kMismatch,
              label() + ": rank " + std::to_string(peer) + " announced " +
                  std::to_string(announced) + " bytes where " +
                  std::to_string(expected) + " were expected (phase " +
-                 std::to_string(phase_) + "). All ranks must pass the same arguments.",
+                 std::to_string(phase) + "). All ranks must pass the same arguments.",
              peer};
 }
 
 // Binds the destinations once all headers have arrived. Returns whether they are known.
-bool Operation::open_phase() {
-  if (open_) return true;
-  if (phase().bind) {
-    for (std::size_t g = 0; g < gathers_.size(); ++g) {
-      for (std::size_t s = 0; s < phase().gathers[g].sources.size(); ++s) {
-        if (!gathers_[g].has(s)) return false;
+bool Operation::open_phase(RunningPhase& running) {
+  if (running.is_open) return true;
+  const std::vector<Gather>& gathers = phase(running).gathers;
+  if (phase(running).bind) {
+    for (std::size_t g = 0; g < gathers.size(); ++g) {
+      for (std::size_t s = 0; s < gathers[g].sources.size(); ++s) {
+        if (!running.gathers[g].has(s)) return false;
       }
     }
-    bind();
+    bind(running);
     if (error_) return false;
   }
-  open_ = true;
-  for (std::size_t g = 0; g < gathers_.size(); ++g) {
-    const std::optional<std::size_t> wrong = gathers_[g].open(sends_);
+  running.is_open = true;
+  for (std::size_t g = 0; g < gathers.size(); ++g) {
+    const std::optional<std::size_t> wrong = running.gathers[g].open(sends_);
     if (wrong) {
-      const Gather& gather = phase().gathers[g];
-      fail_length(gather.sources[*wrong].peer, gathers_[g].header(*wrong).nbytes,
-                  gather.dst.size());
+      fail_length(running.number, gathers[g].sources[*wrong].peer,
+                  running.gathers[g].header(*wrong).nbytes, gathers[g].dst.size());
     }
   }
   return !error_;
 }
 
-void Operation::bind() {
+void Operation::bind(RunningPhase& running) {
   std::vector<Arrival> arrivals;
-  Phase& phase = plan_.phases[phase_];
-  for (std::size_t g = 0; g < gathers_.size(); ++g) {
+  Phase& phase = plan_.phases[running.number];
+  for (std::size_t g = 0; g < phase.gathers.size(); ++g) {
     for (std::size_t s = 0; s < phase.gathers[g].sources.size(); ++s) {
       const Source& source = phase.gathers[g].sources[s];
       if (source.peer == kSelf) continue;
-      const Header& header = gathers_[g].header(s);
+      const Header& header = running.gathers[g].header(s);
       arrivals.push_back(
           {source.peer, source.slot, header.nbytes, read_envelope(header)->first_dim});
     }
@@ -158,35 +192,94 @@ void Operation::bind() {
 
 bool Operation::advance(std::size_t budget) {
   bool changed = false;
-  while (state_ == State::kRunning && !error_ && open_phase()) {
-    for (GatherState& gather : gathers_) {
-      if (gather.advance(budget, sends_)) changed = true;
+  while (state_ == State::kRunning && !error_) {
+    for (RunningPhase& running : running_) {
+      if (!open_phase(running)) break;
+      limit_own_sources(running);
+      for (GatherState& gather : running.gathers) {
+        if (gather.advance(budget, sends_)) changed = true;
+      }
     }
-    if (!phase_done()) break;
+    if (error_) break;
+    if (supply_sends()) changed = true;
+    if (!end_phases()) break;
     changed = true;
-    if (phase_ + 1 == plan_.phases.size()) {
+    if (running_.empty() && next_phase_ == plan_.phases.size()) {
       finish({});
     } else {
-      ++phase_;
-      begin_phase();
+      begin_phases();
     }
   }
   return changed;
 }
 
-bool Operation::phase_done() {
-  for (const GatherState& gather : gathers_) {
+void Operation::limit_own_sources(RunningPhase& running) {
+  if (!phase(running).overlaps) return;
+  for (GatherState& gather : running.gathers) {
+    if (gather.done()) continue;
+    std::size_t ready = gather.gather().dst.size();
+    for (const Source& source : gather.gather().sources) {
+      if (source.peer != kSelf) continue;
+      ready = std::min(ready, ready_prefix(source.own, running.number));
+    }
+    gather.set_own_ready(ready);
+  }
+}
+
+// Returns how much of the beginning of `bytes` the gathers of the phases before `phase`
+// have written, as far as they write it.
+std::size_t Operation::ready_prefix(std::span<const std::byte> bytes,
+                                    std::uint32_t phase) const {
+  const std::less<const std::byte*> before;
+  std::size_t ready = bytes.size();
+  for (const RunningPhase& running : running_) {
+    if (running.number >= phase) break;
+    for (const GatherState& gather : running.gathers) {
+      const std::span<const std::byte> rest = gather.unwritten();
+      const bool overlaps = !rest.empty() &&
+                            before(bytes.data(), rest.data() + rest.size()) &&
+                            before(rest.data(), bytes.data() + ready);
+      if (!overlaps) continue;
+      ready = before(bytes.data(), rest.data())
+                  ? static_cast<std::size_t>(rest.data() - bytes.data())
+                  : 0;
+    }
+  }
+  return ready;
+}
+
+bool Operation::supply_sends() {
+  return sends_.supply(
+      [this](std::span<const std::byte> bytes, std::uint32_t phase) {
+        return ready_prefix(bytes, phase);
+      },
+      context());
+}
+
+// Ends the phases that are over, up to the first one that is not. Returns whether there
+// was any.
+bool Operation::end_phases() {
+  bool any = false;
+  while (!running_.empty() && is_over(running_.front())) {
+    running_.pop_front();
+    any = true;
+  }
+  return any;
+}
+
+bool Operation::is_over(const RunningPhase& running) {
+  for (const GatherState& gather : running.gathers) {
     if (!gather.done()) return false;
   }
-  const bool is_last = phase_ + 1 == plan_.phases.size();
-  return is_last ? sends_.released() : sends_.phase_released();
+  const bool is_last = running.number + 1 == plan_.phases.size();
+  return is_last ? sends_.released() : sends_.phase_released(running.number);
 }
 
 void Operation::finish(Status status) {
   state_ = State::kDone;
   status_ = std::move(status);
   early_.clear();
-  gathers_.clear();
+  running_.clear();
   sends_ = PendingSends();
 }
 
@@ -200,11 +293,12 @@ BaseRequest::Awaited Operation::awaited() const {
 
 Operation::Unfinished Operation::unfinished() const {
   Unfinished result;
-  if (state_ != State::kRunning) return result;
-  for (std::size_t g = 0; g < gathers_.size(); ++g) {
-    gathers_[g].collect_missing(result.missing);
-    for (const Source& source : phase().gathers[g].sources) {
-      if (source.peer != kSelf) result.expected += phase().gathers[g].dst.size();
+  if (running_.empty()) return result;
+  const RunningPhase& first = running_.front();
+  for (const GatherState& gather : first.gathers) {
+    gather.collect_missing(result.missing);
+    for (const Source& source : gather.gather().sources) {
+      if (source.peer != kSelf) result.expected += gather.gather().dst.size();
     }
   }
   result.received = result.expected;
@@ -218,37 +312,35 @@ Operation::Unfinished Operation::unfinished() const {
 
 bool Operation::needs(int peer) const {
   if (state_ == State::kDone) return false;
-  const std::uint32_t first_unstarted = state_ == State::kRunning ? phase_ + 1 : 0;
-  for (std::size_t p = first_unstarted; p < plan_.phases.size(); ++p) {
-    for (const Send& send : plan_.phases[p].sends) {
-      if (send.peer == peer) return true;
-    }
-    for (const Gather& gather : plan_.phases[p].gathers) {
-      for (const Source& source : gather.sources) {
-        if (source.peer == peer) return true;
-      }
+  const auto is_of_peer = [peer](const auto& one) { return one.peer == peer; };
+  for (std::size_t p = next_phase_; p < plan_.phases.size(); ++p) {
+    const Phase& phase = plan_.phases[p];
+    if (std::any_of(phase.sends.begin(), phase.sends.end(), is_of_peer)) return true;
+    for (const Gather& gather : phase.gathers) {
+      const auto& sources = gather.sources;
+      if (std::any_of(sources.begin(), sources.end(), is_of_peer)) return true;
     }
   }
-  const Unfinished now = unfinished();
-  for (const Missing& one : now.missing) {
-    if (one.peer == peer) return true;
+  std::vector<Missing> missing;
+  for (const RunningPhase& running : running_) {
+    for (const GatherState& gather : running.gathers) gather.collect_missing(missing);
   }
-  return std::find(now.not_taken.begin(), now.not_taken.end(), peer) !=
-         now.not_taken.end();
+  return std::any_of(missing.begin(), missing.end(), is_of_peer) ||
+         sends_.has_for(peer);
 }
 
 bool Operation::awaits_header(int peer) const {
   if (state_ == State::kDone) return false;
   std::size_t awaited = 0;
-  const std::uint32_t current = state_ == State::kRunning ? phase_ : 0;
-  for (std::size_t p = current; p < plan_.phases.size(); ++p) {
+  for (std::uint32_t p = 0; p < plan_.phases.size(); ++p) {
+    const RunningPhase* const running = find_running(p);
+    if (has_begun(p) && running == nullptr) continue;
     const std::vector<Gather>& gathers = plan_.phases[p].gathers;
     for (std::size_t g = 0; g < gathers.size(); ++g) {
       for (std::size_t s = 0; s < gathers[g].sources.size(); ++s) {
         if (gathers[g].sources[s].peer != peer) continue;
-        const bool here =
-            p == phase_ && state_ == State::kRunning && gathers_[g].has(s);
-        if (!here) ++awaited;
+        const bool is_here = running != nullptr && running->gathers[g].has(s);
+        if (!is_here) ++awaited;
       }
     }
   }
@@ -259,9 +351,11 @@ bool Operation::awaits_header(int peer) const {
 }
 
 int Operation::blocker() {
-  if (state_ != State::kRunning) return -1;
+  if (running_.empty()) return -1;
   scratch_peers_.clear();
-  for (const GatherState& gather : gathers_) gather.collect_blockers(scratch_peers_);
+  for (const GatherState& gather : running_.front().gathers) {
+    gather.collect_blockers(scratch_peers_);
+  }
   if (scratch_peers_.empty()) sends_.collect_readers(scratch_peers_);
   return scratch_peers_.empty() ? -1 : scratch_peers_.front();
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -82,7 +83,7 @@ class Operation final : public BaseRequest {
   // Starts the first phase. `channels` is indexed by global rank.
   void start(std::span<Channel* const> channels);
 
-  // Takes a message of this call, for the running phase or a later one. Leaves an
+  // Takes a message of this call, for a running phase or a later one. Leaves an
   // unexpected message in `message`.
   Delivery deliver(int peer, const Envelope& envelope,
                    std::unique_ptr<Incoming>& message);
@@ -95,7 +96,8 @@ class Operation final : public BaseRequest {
   // The reason why this call cannot continue, found by deliver() or advance().
   const std::optional<Status>& error() const { return error_; }
 
-  // The messages that the running phase still waits for.
+  // The messages that the first running phase still waits for. Later phases wait for
+  // peers that themselves wait for the first one.
   struct Unfinished {
     std::vector<Missing> missing;
     std::vector<int> not_taken;  // peers that still read this rank's messages
@@ -123,16 +125,39 @@ class Operation final : public BaseRequest {
     std::unique_ptr<Incoming> message;
   };
 
-  const Phase& phase() const { return plan_.phases[phase_]; }
+  // A phase that has begun and is not over.
+  struct RunningPhase {
+    std::uint32_t number;
+    std::vector<GatherState> gathers;
+    bool is_open = false;  // the destinations are known
+  };
+  // Limits the messages that are announced ahead, and the time spent on each turn.
+  static constexpr std::size_t kMaxRunning = 8;
+
+  const Phase& phase(const RunningPhase& running) const {
+    return plan_.phases[running.number];
+  }
+  RunningPhase* find_running(std::uint32_t phase);
+  const RunningPhase* find_running(std::uint32_t phase) const;
+  // The phases that have not begun are those from next_phase_ on.
+  bool has_begun(std::uint32_t phase) const { return phase < next_phase_; }
   std::optional<SourceIndex> find_source(std::uint32_t phase, int peer,
                                          std::uint32_t slot) const;
+  bool may_begin_phase() const;
+  void begin_phases();
   void begin_phase();
-  void put(const SourceIndex& index, int peer, const Envelope& envelope,
-           std::unique_ptr<Incoming> message);
-  bool open_phase();
-  void bind();
-  bool phase_done();
-  void fail_length(int peer, std::size_t announced, std::size_t expected);
+  void put(RunningPhase& running, const SourceIndex& index, int peer,
+           const Envelope& envelope, std::unique_ptr<Incoming> message);
+  bool open_phase(RunningPhase& running);
+  void bind(RunningPhase& running);
+  void limit_own_sources(RunningPhase& running);
+  std::size_t ready_prefix(std::span<const std::byte> bytes, std::uint32_t phase) const;
+  bool supply_sends();
+  bool end_phases();
+  bool is_over(const RunningPhase& running);
+  PendingSends::Context context() { return {envelope_, channels_, lease_}; }
+  void fail_length(std::uint32_t phase, int peer, std::size_t announced,
+                   std::size_t expected);
 
   Call call_;
   Plan plan_;
@@ -142,11 +167,10 @@ class Operation final : public BaseRequest {
   Result result_;
 
   std::span<Channel* const> channels_;
-  std::uint32_t phase_ = 0;
-  std::vector<GatherState> gathers_;  // of the running phase
+  std::deque<RunningPhase> running_;  // ascending
+  std::uint32_t next_phase_ = 0;
   Lease lease_;
   PendingSends sends_;
-  bool open_ = false;  // the destinations of the running phase are known
   std::vector<EarlyMessage> early_;
   std::vector<int> scratch_peers_;
 };

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -11,38 +13,64 @@
 
 namespace bluecomm {
 
-// The messages that the running phase of an operation sends, and lingering messages of
+// The messages that the running phases of an operation send, and lingering messages of
 // earlier phases. The destructor cancels messages that peers have not taken yet.
 class PendingSends {
  public:
-  // Starts all `sends`, which must outlive this object. `call` is their envelope
-  // without the fields of single messages; `lease` is the lease of the memory that they
-  // read.
-  void start(std::span<const Send> sends, Envelope call, std::uint32_t phase,
-             std::span<Channel* const> channels, Lease& lease);
+  // The facts of an operation that all its messages share.
+  struct Context {
+    const Envelope& call;  // without the fields of single messages
+    std::span<Channel* const> channels;
+    Lease& lease;  // of the memory that the messages read
+  };
+
+  // Adds `sends`, which must outlive this object. supply() starts them. With
+  // `is_growing` it starts them before their bytes are final, if the transport can.
+  void add(std::span<const Send> sends, std::uint32_t phase, bool is_growing,
+           const Context& context);
+
+  // Sends what has become final: the first ready(bytes, phase) bytes of each message.
+  // The messages to a peer are sent in the order of their phases, because the peer
+  // needs them in that order. Returns whether anything was sent.
+  using Ready =
+      std::function<std::size_t(std::span<const std::byte> bytes, std::uint32_t phase)>;
+  bool supply(const Ready& ready, const Context& context);
 
   // Returns whether peers have finished reading all messages.
   bool released();
 
-  // Returns whether peers have finished reading all messages except lingering ones.
-  bool phase_released();
+  // Returns whether peers have finished reading all messages of the phases up to
+  // `phase` except lingering ones.
+  bool phase_released(std::uint32_t phase);
 
-  // Returns whether peers have finished reading `range`.
-  bool released(std::span<const std::byte> range) const;
+  // Returns whether peers have finished reading what the messages of the phases up to
+  // `phase` send of `range`.
+  bool released(std::span<const std::byte> range, std::uint32_t phase) const;
 
-  // Appends the peers that are still reading.
+  // Returns whether `peer` has not finished reading some message.
+  bool has_for(int peer) const;
+
+  // Appends the peers that have not finished reading what was sent to them.
   void collect_readers(std::vector<int>& peers) const;
 
  private:
   struct Message {
     const Send* send;
-    std::unique_ptr<Outgoing> outgoing;
-    bool released() const { return outgoing->released() == send->bytes.size(); }
+    std::uint32_t phase;
+    std::unique_ptr<Outgoing> outgoing;  // null until the message is started
+    std::size_t supplied = 0;
+    std::size_t released() const { return outgoing ? outgoing->released() : 0; }
+    bool is_supplied() const { return outgoing && supplied == send->bytes.size(); }
+    bool is_released() const {
+      return is_supplied() && outgoing->released() == send->bytes.size();
+    }
   };
 
   void forget_released();
+  bool follows_unreleased(std::size_t index) const;
 
   std::vector<Message> messages_;  // not released at the last check
+  std::size_t unsupplied_ = 0;     // messages that are not supplied completely
 };
 
 }  // namespace bluecomm

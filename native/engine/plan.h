@@ -32,6 +32,11 @@
 // - A gather may have a Source without a peer: this rank's own memory. That memory is
 //   exactly the gather's `dst`, or does not overlap any `dst` of the phase.
 // - The `dst` of a phase do not overlap one another.
+// - A phase that `overlaps` begins while the phases before it run. A prefix of its
+//   sends, and of its sources in own memory, is ready once the gathers of the earlier
+//   phases have written it; a range is written by the gathers of successive phases in
+//   their order. Its gathers may write memory that earlier phases send only if they set
+//   `follows_reads`. It has neither `prepare` nor `bind`.
 // - A phase may be empty. A message without bytes is sent nevertheless, so that ranks
 //   notice if one of them called another operation.
 
@@ -71,6 +76,9 @@ struct Gather {
   ReduceOp op = ReduceOp::kSum;
   double post_scale = 1.0;
   bool overwrites_sent = false;
+  // The peer computes each byte of its message from data that include the bytes of this
+  // rank which that byte overwrites. So when it arrives, those have been read.
+  bool follows_reads = false;
   // Copy past the caches, because the data would be evicted before it is read.
   bool past_caches = false;
 };
@@ -98,6 +106,8 @@ struct Phase {
   // announced lengths must equal those of `dst`.
   std::function<void(std::span<const Arrival> arrivals, std::vector<Gather>& gathers)>
       bind;
+  // Begins while the phases before it run; see the rules.
+  bool overlaps = false;
 };
 
 // The algorithm by which a collective was divided into phases. Part of the fingerprint

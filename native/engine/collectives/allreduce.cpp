@@ -78,6 +78,10 @@ std::size_t allreduce_phases(Algorithm algorithm, int members) {
   throw std::logic_error("add_allreduce() does not implement this algorithm");
 }
 
+bool may_overlap(Algorithm algorithm) {
+  return algorithm == Algorithm::kDirect || algorithm == Algorithm::kRing;
+}
+
 namespace {
 
 // Adds the work of a team of one member, which scales or copies its value if needed.
@@ -94,9 +98,14 @@ bool is_one_machine(const Group& group) {
          machines.end();
 }
 
+Reach reach_of(const Call& call) {
+  return call.local_only || is_one_machine(*call.group) ? Reach::kMemory
+                                                        : Reach::kNetwork;
+}
+
 Algorithm choose_for(const Call& call, int members, const Tuning& tuning) {
   const std::size_t nbytes = call.input.size();
-  if (call.local_only || is_one_machine(*call.group)) {
+  if (reach_of(call) == Reach::kMemory) {
     return choose_allreduce(nbytes, members, Reach::kMemory, tuning);
   }
   if (nbytes > tuning.doubling_bytes && Machines(*call.group).is_hierarchy()) {
@@ -137,6 +146,9 @@ Plan plan_allreduce(const Call& call, const Tuning& tuning) {
     add_block_allreduce(plan, team, reduction, buffers, tuning.block_bytes);
   } else {
     add_allreduce(plan.algorithm, plan, 0, team, reduction, buffers);
+    if (reach_of(call) == Reach::kNetwork && may_overlap(plan.algorithm)) {
+      overlap_phases(plan, 0);
+    }
   }
   return plan;
 }

@@ -20,6 +20,9 @@ Algorithm choose_allreduce(std::size_t nbytes, int members, Reach reach,
 void add_allreduce(Algorithm algorithm, Plan& plan, std::size_t first, const Team& team,
                    const Reduction& reduction, const Buffers& buffers);
 
+// Returns whether the phases of `algorithm` may overlap (see engine/plan.h).
+bool may_overlap(Algorithm algorithm);
+
 // Returns the number of phases that add_allreduce() adds if no prescale is needed.
 std::size_t allreduce_phases(Algorithm algorithm, int members);
 

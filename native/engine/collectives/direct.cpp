@@ -61,6 +61,7 @@ void add_direct_allreduce(Plan& plan, std::size_t first, const Team& team,
   for (Gather& gather :
        std::span(plan.phases[first + 1].gathers).subspan(gathers_before)) {
     gather.overwrites_sent = buffers.in_place();
+    gather.follows_reads = true;
     gather.past_caches = buffers.past_caches;
   }
 }

@@ -37,6 +37,12 @@ void add_hierarchical_allreduce(Plan& plan, std::size_t first, const Group& grou
 
   const std::size_t last = first + 1 + allreduce_phases(algorithm, machines.size());
   add_direct_allgather(plan, last, local, buffers.output, slices);
+  // The result of a slice arrives after its owner has read this rank's input.
+  for (Gather& gather : phase_at(plan, last).gathers) {
+    gather.overwrites_sent = buffers.in_place();
+    gather.follows_reads = true;
+  }
+  if (may_overlap(algorithm)) overlap_phases(plan, first);
 }
 
 }  // namespace bluecomm

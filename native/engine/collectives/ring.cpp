@@ -61,7 +61,14 @@ void add_ring_allreduce(Plan& plan, std::size_t first, const Team& team,
                         const Reduction& reduction, const Buffers& buffers) {
   const std::vector<Range> slices = cut(buffers.output.size(), team.size());
   add_reduce_scatter(plan, first, team, reduction, buffers, slices);
-  add_ring_allgather(plan, first + slices.size() - 1, team, buffers.output, slices);
+  const std::size_t half = first + slices.size() - 1;
+  add_ring_allgather(plan, half, team, buffers.output, slices);
+  // A slice comes back complete after all members have added to what this one sent.
+  for (std::size_t number = half; number < half + slices.size() - 1; ++number) {
+    for (Gather& gather : phase_at(plan, number).gathers) {
+      gather.overwrites_sent = gather.follows_reads = true;
+    }
+  }
 }
 
 }  // namespace bluecomm

@@ -44,6 +44,12 @@ Phase& phase_at(Plan& plan, std::size_t index) {
   return plan.phases[index];
 }
 
+void overlap_phases(Plan& plan, std::size_t first) {
+  for (std::size_t i = first + 1; i < plan.phases.size(); ++i) {
+    plan.phases[i].overlaps = true;
+  }
+}
+
 Gather copy_from(int peer, std::uint32_t slot, std::span<std::byte> dst) {
   Gather gather;
   gather.dst = dst;

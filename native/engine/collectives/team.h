@@ -65,6 +65,9 @@ Reduction reduction_of(const Call& call, int members);
 // Returns phase `index` of `plan`, adding empty phases if there are fewer.
 Phase& phase_at(Plan& plan, std::size_t index);
 
+// Lets the phases after phase `first` begin while the phases before them run.
+void overlap_phases(Plan& plan, std::size_t first);
+
 // Return a gather that is filled by one message, or from this rank's memory.
 Gather copy_from(int peer, std::uint32_t slot, std::span<std::byte> dst);
 Gather copy_own(std::span<const std::byte> own, std::span<std::byte> dst);

@@ -115,6 +115,66 @@ TEST(allreduce, gives_all_members_the_same_bits_for_each_dtype_and_op) {
   }
 }
 
+// Returns the results of all members of an allreduce between machines.
+std::vector<std::vector<std::byte>> run_between_machines(
+    const std::vector<int>& machine_of, const Tuning& tuning, std::int64_t count,
+    bool in_place, bool overlaps, unsigned seed) {
+  SimulatedWorld world(machine_of);
+  std::mt19937 random(7);
+  for (int i = 0; i < world.size(); ++i) {
+    const std::size_t nbytes = static_cast<std::size_t>(count) * sizeof(float);
+    world.set_tensor(i, DType::kFloat32, {count}, nbytes, in_place);
+    fill_random(world[i].input, DType::kFloat32, ReduceOp::kSum, random);
+    world[i].call.kind = Kind::kAllreduce;
+    world[i].call.op = ReduceOp::kAverage;
+    world[i].call.prescale = 0.75;
+  }
+  world.plan(tuning);
+  std::vector<std::vector<std::byte>> results;
+  for (int i = 0; i < world.size(); ++i) {
+    std::vector<Phase>& phases = world[i].plan.phases;
+    for (std::size_t p = 0; p < phases.size(); ++p) {
+      CHECK_EQ(phases[p].overlaps, p > 0);
+      phases[p].overlaps = phases[p].overlaps && overlaps;
+    }
+  }
+  world.run(seed);
+  for (int i = 0; i < world.size(); ++i) results.push_back(world[i].result);
+  return results;
+}
+
+TEST(allreduce, gives_the_same_bits_when_phases_overlap) {
+  std::vector<std::vector<int>> layouts{machines_of({2, 2}), machines_of({3, 1, 2})};
+  for (int n = 2; n <= 8; ++n) layouts.push_back(machines_of_one(n));
+  unsigned seed = 0;
+  for (const std::vector<int>& layout : layouts) {
+    for (Algorithm algorithm : {Algorithm::kDirect, Algorithm::kRing}) {
+      for (std::int64_t count : {1, 17, 333, 5003}) {
+        for (bool in_place : {false, true}) {
+          const auto run = [&](bool overlaps) {
+            return run_between_machines(layout, only(algorithm), count, in_place,
+                                        overlaps, ++seed);
+          };
+          const auto expected = run(false);
+          for (int repeat = 0; repeat < 4; ++repeat) CHECK(run(true) == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST(allreduce, overlaps_no_phases_within_a_machine) {
+  for (Algorithm algorithm : kAmongEquals) {
+    SimulatedWorld world(one_machine(3));
+    for (int i = 0; i < 3; ++i) {
+      world.set_tensor(i, DType::kFloat32, {1000}, 0, /*in_place=*/true);
+      world[i].call.kind = Kind::kAllreduce;
+    }
+    world.plan(only(algorithm));
+    for (const Phase& phase : world[0].plan.phases) CHECK(!phase.overlaps);
+  }
+}
+
 TEST(allreduce, supports_any_length) {
   for (Algorithm algorithm : kAmongEquals) {
     for (int n : {2, 5, 17}) {

@@ -3,6 +3,7 @@
 #include "tests/collectives/simulator.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <optional>
 #include <random>
@@ -40,6 +41,7 @@ using MessageKey = std::tuple<int, int, std::size_t, std::uint32_t>;
 struct InFlight {
   ConstBytes payload;            // the sender's memory, or `eager`
   std::vector<std::byte> eager;  // a copy
+  std::size_t final_nbytes = 0;  // bytes that the sender has computed
   std::size_t released = 0;      // bytes that the sender may overwrite
   double scale = 1.0;
   std::int64_t first_dim = 0;
@@ -57,32 +59,42 @@ class PlanRunner {
     rank_ = group.ranks[group.me];
   }
 
-  bool done() const { return phase_ == member_.plan.phases.size(); }
+  bool done() const {
+    return running_.empty() && next_phase_ == member_.plan.phases.size();
+  }
 
   // Does one thing that is possible now. Returns false if nothing is.
   bool step() {
-    if (done()) return false;
-    if (!is_started_) {
+    if (may_start_phase() && (running_.empty() || random_() % 4 == 0)) {
       start_phase();
       return true;
     }
-    if (!is_bound_ && !bind()) return false;
-    std::vector<std::size_t> order(phase().gathers.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::shuffle(order.begin(), order.end(), random_);
-    for (std::size_t i : order) {
-      if (combine_chunk(i) || write_back(i)) return true;
+    supply();
+    std::vector<Work> works;
+    for (RunningPhase& running : running_) {
+      if (!running.is_bound && !bind(running)) break;
+      for (std::size_t i = 0; i < running.progress.size(); ++i) {
+        works.push_back({&running, i});
+      }
     }
-    return end_phase();
+    std::shuffle(works.begin(), works.end(), random_);
+    for (const Work& work : works) {
+      if (combine_chunk(*work.running, work.gather)) return true;
+      if (write_back(*work.running, work.gather)) return true;
+    }
+    if (end_phase()) return true;
+    if (!may_start_phase()) return false;
+    start_phase();
+    return true;
   }
 
   std::string state() const {
     return "rank " + std::to_string(rank_) + (done() ? " is done" : " is in phase ") +
-           (done() ? "" : std::to_string(phase_));
+           (done() ? "" : std::to_string(next_phase_ - running_.size()));
   }
 
  private:
-  // The state of a gather in the running phase.
+  // The state of a gather in a running phase.
   struct GatherProgress {
     std::vector<InFlight*> messages;  // one for each source; null for own memory
     bool is_accepted = false;
@@ -91,15 +103,26 @@ class PlanRunner {
     std::vector<std::byte> scratch;  // with overwrites_sent
   };
 
-  Phase& phase() { return member_.plan.phases[phase_]; }
+  struct RunningPhase {
+    std::size_t number;
+    Phase& phase;
+    bool is_bound;
+    std::vector<GatherProgress> progress;
+  };
+
+  // A gather of a running phase.
+  struct Work {
+    RunningPhase* running;
+    std::size_t gather;
+  };
 
   ConstBytes scratch() const {
     return {member_.plan.scratch.get(), member_.plan.scratch_nbytes};
   }
 
-  [[noreturn]] void broken(const std::string& rule) const {
+  [[noreturn]] void broken(std::size_t phase, const std::string& rule) const {
     throw RuleBroken(rule + " (rank " + std::to_string(rank_) + ", phase " +
-                     std::to_string(phase_) + ")");
+                     std::to_string(phase) + ")");
   }
 
   std::size_t chunk_length(std::size_t rest) {
@@ -108,32 +131,71 @@ class PlanRunner {
     return std::min(rest, draw(random_) * kCut);
   }
 
-  void start_phase() {
-    is_started_ = true;
-    if (phase().prepare) phase().prepare();
-    for (const Send& send : phase().sends) {
-      post(send);
-      unreleased_.emplace_back(phase_, &send);
-    }
-    progress_.assign(phase().gathers.size(), {});
-    is_bound_ = !phase().bind;
-    if (is_bound_) check_and_poison();
+  bool may_start_phase() {
+    if (next_phase_ == member_.plan.phases.size()) return false;
+    if (running_.empty()) return true;
+    return member_.plan.phases[next_phase_].overlaps && running_.back().is_bound;
   }
 
-  void post(const Send& send) {
+  void start_phase() {
+    const std::size_t number = next_phase_++;
+    Phase& phase = member_.plan.phases[number];
+    if (phase.overlaps && (phase.prepare || phase.bind)) {
+      broken(number, "a phase that overlaps has `prepare` or `bind`");
+    }
+    if (phase.prepare) phase.prepare();
+    for (const Send& send : phase.sends) {
+      unreleased_.emplace_back(number, &send);
+      post(number, send);
+    }
+    running_.push_back({number, phase, !phase.bind,
+                        std::vector<GatherProgress>(phase.gathers.size())});
+    if (running_.back().is_bound) check_and_poison(running_.back());
+  }
+
+  // Returns how much of the beginning of `bytes` the phases before `phase` have
+  // computed.
+  std::size_t ready_prefix(ConstBytes bytes, std::size_t phase) const {
+    std::size_t ready = bytes.size();
+    for (const RunningPhase& running : running_) {
+      if (running.number >= phase) break;
+      for (std::size_t i = 0; i < running.progress.size(); ++i) {
+        const ConstBytes rest =
+            running.phase.gathers[i].dst.subspan(running.progress[i].written);
+        if (!overlap(bytes.first(ready), rest)) continue;
+        ready = static_cast<std::size_t>(std::max(rest.data(), bytes.data()) -
+                                         bytes.data());
+      }
+    }
+    return ready;
+  }
+
+  // Shows the peers what has been computed of the sends.
+  void supply() {
+    for (const auto& [number, send] : unreleased_) {
+      if (!member_.plan.phases[number].overlaps) continue;
+      InFlight& message = network_.at({rank_, send->peer, number, send->slot});
+      message.final_nbytes =
+          std::max(message.final_nbytes, ready_prefix(send->bytes, number));
+    }
+  }
+
+  void post(std::size_t phase, const Send& send) {
     if (!holds(member_.input, send.bytes) && !holds(member_.output, send.bytes) &&
         !holds(scratch(), send.bytes)) {
-      broken("a send leaves the caller's memory");
+      broken(phase, "a send leaves the caller's memory");
     }
-    if (send.peer == rank_) broken("a rank sends to itself");
-    const MessageKey key{rank_, send.peer, phase_, send.slot};
+    if (send.peer == rank_) broken(phase, "a rank sends to itself");
+    const MessageKey key{rank_, send.peer, phase, send.slot};
     const auto [place, is_new] = network_.try_emplace(key);
-    if (!is_new) broken("two sends share peer, phase and slot");
+    if (!is_new) broken(phase, "two sends share peer, phase and slot");
     InFlight& message = place->second;
     message.scale = send.scale;
     message.first_dim = send.first_dim;
     message.payload = send.bytes;
-    if (send.bytes.size() <= kMaxEager && random_() % 2 == 0) {
+    message.final_nbytes = ready_prefix(send.bytes, phase);
+    const bool is_final = message.final_nbytes == send.bytes.size();
+    if (is_final && send.bytes.size() <= kMaxEager && random_() % 2 == 0) {
       message.eager.assign(send.bytes.begin(), send.bytes.end());
       message.payload = message.eager;
       message.released = message.eager.size();
@@ -141,59 +203,69 @@ class PlanRunner {
   }
 
   // Returns whether every awaited header has arrived, and so the gathers have memory.
-  bool bind() {
+  bool bind(RunningPhase& running) {
     std::vector<Arrival> arrivals;
-    for (const Gather& gather : phase().gathers) {
+    for (const Gather& gather : running.phase.gathers) {
       for (const Source& source : gather.sources) {
         if (source.peer == kSelf) continue;
-        const auto found = network_.find({source.peer, rank_, phase_, source.slot});
-        if (found == network_.end()) return false;
-        const InFlight& message = found->second;
+        const InFlight* const message = find(source, running.number);
+        if (message == nullptr) return false;
         arrivals.push_back(
-            {source.peer, source.slot, message.payload.size(), message.first_dim});
+            {source.peer, source.slot, message->payload.size(), message->first_dim});
       }
     }
-    phase().bind(arrivals, phase().gathers);
-    is_bound_ = true;
-    check_and_poison();
+    running.phase.bind(arrivals, running.phase.gathers);
+    running.is_bound = true;
+    check_and_poison(running);
     return true;
   }
 
+  InFlight* find(const Source& source, std::size_t phase) {
+    const auto found = network_.find({source.peer, rank_, phase, source.slot});
+    return found == network_.end() ? nullptr : &found->second;
+  }
+
   // Checks the rules for one rank's memory within a phase, and poisons destinations.
-  void check_and_poison() {
-    std::vector<Gather>& gathers = phase().gathers;
+  void check_and_poison(const RunningPhase& running) {
+    const std::size_t phase = running.number;
+    std::vector<Gather>& gathers = running.phase.gathers;
     for (std::size_t i = 0; i < gathers.size(); ++i) {
       const Gather& gather = gathers[i];
-      if (gather.sources.empty()) broken("a gather has no source");
+      if (gather.sources.empty()) broken(phase, "a gather has no source");
       if (!holds(member_.output, gather.dst) && !holds(member_.allocated, gather.dst) &&
           !holds(scratch(), gather.dst) &&
           !(member_.in_place && holds(member_.input, gather.dst))) {
-        broken("a destination leaves the caller's memory");
+        broken(phase, "a destination leaves the caller's memory");
       }
       for (const auto& [number, send] : unreleased_) {
         const Source& first = gather.sources.front();
         const bool writes = gather.sources.size() > 1 || first.peer != kSelf ||
                             first.own.data() != gather.dst.data();
-        if (overlap(gather.dst, send->bytes) && writes && !gather.overwrites_sent) {
-          broken("a destination overlaps a send of phase " + std::to_string(number));
+        const bool is_allowed = !writes || gather.overwrites_sent ||
+                                (gather.follows_reads && number < phase);
+        if (overlap(gather.dst, send->bytes) && !is_allowed) {
+          broken(phase,
+                 "a destination overlaps a send of phase " + std::to_string(number));
         }
       }
       for (std::size_t j = 0; j < gathers.size(); ++j) {
         if (i != j && overlap(gather.dst, gathers[j].dst)) {
-          broken("two destinations overlap");
+          broken(phase, "two destinations overlap");
         }
         for (const Source& source : gathers[j].sources) {
           if (source.peer != kSelf) continue;
           if (source.own.size() != gathers[j].dst.size()) {
-            broken("a source in own memory has another length than its destination");
+            broken(phase,
+                   "a source in own memory has another length than its destination");
           }
           if (overlap(gather.dst, source.own) &&
               !(i == j && equal(gather.dst, source.own))) {
-            broken("a source in own memory overlaps a destination in part");
+            broken(phase, "a source in own memory overlaps a destination in part");
           }
         }
       }
     }
+    if (running.phase.overlaps) return;  // earlier phases still use the memory
     for (const Gather& gather : gathers) {
       const bool is_read = std::any_of(
           gather.sources.begin(), gather.sources.end(),
@@ -205,41 +277,96 @@ class PlanRunner {
   }
 
   // Returns whether the headers of all sources have arrived.
-  bool accept(const Gather& gather, GatherProgress& progress) {
+  bool accept(const RunningPhase& running, const Gather& gather,
+              GatherProgress& progress) {
     if (progress.is_accepted) return true;
     std::vector<InFlight*> messages;
     for (const Source& source : gather.sources) {
-      if (source.peer == kSelf) {
-        messages.push_back(nullptr);
-        continue;
-      }
-      const auto found = network_.find({source.peer, rank_, phase_, source.slot});
-      if (found == network_.end()) return false;
-      messages.push_back(&found->second);
+      messages.push_back(source.peer == kSelf ? nullptr : find(source, running.number));
+      if (source.peer != kSelf && messages.back() == nullptr) return false;
     }
     for (InFlight* message : messages) {
       if (message == nullptr) continue;
       if (message->payload.size() != gather.dst.size()) {
-        broken("a message of " + std::to_string(message->payload.size()) +
-               " bytes arrived for " + std::to_string(gather.dst.size()));
+        broken(running.number,
+               "a message of " + std::to_string(message->payload.size()) +
+                   " bytes arrived for " + std::to_string(gather.dst.size()));
       }
       if (std::exchange(message->is_received, true)) {
-        broken("a message has two receivers");
+        broken(running.number, "a message has two receivers");
       }
     }
     progress.messages = std::move(messages);
     progress.is_accepted = true;
-    if (gather.overwrites_sent) progress.scratch.resize(gather.dst.size());
+    if (uses_scratch(gather)) progress.scratch.resize(gather.dst.size());
     return true;
   }
 
-  bool combine_chunk(std::size_t index) {
-    const Gather& gather = phase().gathers[index];
-    GatherProgress& progress = progress_[index];
-    if (!accept(gather, progress)) return false;
+  // The transport may receive a copy into its destination if nobody reads that any
+  // more.
+  static bool uses_scratch(const Gather& gather) {
+    const bool is_received_in_place =
+        gather.combine == Combine::kCopy && gather.follows_reads;
+    return gather.overwrites_sent && !is_received_in_place;
+  }
+
+  // Returns how many bytes can be combined from `start` on.
+  std::size_t available(const RunningPhase& running, const Gather& gather,
+                        const GatherProgress& progress) const {
     const std::size_t start = progress.combined;
-    if (start == gather.dst.size()) return false;
-    const std::size_t length = chunk_length(gather.dst.size() - start);
+    std::size_t end = gather.dst.size();
+    for (std::size_t s = 0; s < gather.sources.size(); ++s) {
+      const InFlight* const message = progress.messages[s];
+      end = std::min(end, message != nullptr
+                              ? message->final_nbytes
+                              : ready_prefix(gather.sources[s].own, running.number));
+    }
+    if (end < gather.dst.size()) end -= end % kCut;
+    return end - std::min(start, end);
+  }
+
+  // Checks that the earlier phases need the memory `dst` no more.
+  void check_overwrite(const RunningPhase& running, ConstBytes dst) const {
+    for (const auto& [number, send] : unreleased_) {
+      if (number < running.number && is_read(number, *send, dst)) {
+        broken(running.number, "a destination is overwritten that phase " +
+                                   std::to_string(number) + " still sends");
+      }
+    }
+    for (const RunningPhase& earlier : running_) {
+      if (earlier.number >= running.number) break;
+      for (std::size_t i = 0; i < earlier.progress.size(); ++i) {
+        const Gather& gather = earlier.phase.gathers[i];
+        const GatherProgress& progress = earlier.progress[i];
+        bool is_used = overlap(gather.dst.subspan(progress.written), dst);
+        for (const Source& source : gather.sources) {
+          if (source.peer != kSelf) continue;
+          is_used |= overlap(source.own.subspan(progress.combined), dst);
+        }
+        if (is_used) {
+          broken(running.number, "a destination is overwritten that phase " +
+                                     std::to_string(earlier.number) + " still uses");
+        }
+      }
+    }
+  }
+
+  // Returns whether a peer may still read the part of `send` that lies in `dst`.
+  bool is_read(std::size_t phase, const Send& send, ConstBytes dst) const {
+    if (!overlap(send.bytes, dst)) return false;
+    const std::byte* const end =
+        std::min(dst.data() + dst.size(), send.bytes.data() + send.bytes.size());
+    return released(phase, send) < static_cast<std::size_t>(end - send.bytes.data());
+  }
+
+  bool combine_chunk(RunningPhase& running, std::size_t index) {
+    const Gather& gather = running.phase.gathers[index];
+    GatherProgress& progress = running.progress[index];
+    if (!accept(running, gather, progress)) return false;
+    const std::size_t start = progress.combined;
+    const std::size_t rest = available(running, gather, progress);
+    if (rest == 0) return false;
+    const std::size_t length = chunk_length(rest);
 
     std::vector<Term> terms;
     for (std::size_t s = 0; s < gather.sources.size(); ++s) {
@@ -250,11 +377,12 @@ class PlanRunner {
       terms.push_back({bytes.data() + start, source.weight * scale});
     }
     const std::span<std::byte> whole =
-        gather.overwrites_sent ? std::span(progress.scratch) : gather.dst;
+        uses_scratch(gather) ? std::span(progress.scratch) : gather.dst;
     const std::span<std::byte> dst = whole.subspan(start, length);
+    check_overwrite(running, dst);
     switch (gather.combine) {
       case Combine::kCopy:
-        if (terms.size() != 1) broken("a copy has several sources");
+        if (terms.size() != 1) broken(running.number, "a copy has several sources");
         std::copy_n(terms[0].data, length, dst.data());
         break;
       case Combine::kWeighted:
@@ -265,7 +393,7 @@ class PlanRunner {
         break;
     }
     progress.combined += length;
-    if (!gather.overwrites_sent) progress.written = progress.combined;
+    if (!uses_scratch(gather)) progress.written = progress.combined;
     for (InFlight* message : progress.messages) {
       if (message == nullptr) continue;
       message->released = std::max(message->released, progress.combined);
@@ -274,20 +402,16 @@ class PlanRunner {
   }
 
   // Copies bytes from scratch memory back to ranges that peers no longer read.
-  bool write_back(std::size_t index) {
-    const Gather& gather = phase().gathers[index];
-    GatherProgress& progress = progress_[index];
+  bool write_back(RunningPhase& running, std::size_t index) {
+    const Gather& gather = running.phase.gathers[index];
+    GatherProgress& progress = running.progress[index];
     if (progress.written == progress.combined) return false;
     const std::size_t length = chunk_length(progress.combined - progress.written);
     const std::span<std::byte> dst = gather.dst.subspan(progress.written, length);
-    const std::byte* const dst_end = dst.data() + dst.size();
     for (const auto& [number, send] : unreleased_) {
-      if (!overlap(send->bytes, dst)) continue;
-      const std::byte* const send_end = send->bytes.data() + send->bytes.size();
-      const auto needed_end =
-          static_cast<std::size_t>(std::min(dst_end, send_end) - send->bytes.data());
-      if (released(number, *send) < needed_end) return false;
+      if (number <= running.number && is_read(number, *send, dst)) return false;
     }
+    check_overwrite(running, dst);
     std::copy_n(
         progress.scratch.begin() + static_cast<std::ptrdiff_t>(progress.written),
         length, dst.begin());
@@ -300,22 +424,23 @@ class PlanRunner {
   }
 
   bool end_phase() {
-    for (std::size_t i = 0; i < progress_.size(); ++i) {
-      const GatherProgress& progress = progress_[i];
-      if (!progress.is_accepted || progress.written < phase().gathers[i].dst.size()) {
-        return false;
-      }
+    if (running_.empty()) return false;
+    const RunningPhase& running = running_.front();
+    for (std::size_t i = 0; i < running.progress.size(); ++i) {
+      const GatherProgress& progress = running.progress[i];
+      const bool is_done = progress.is_accepted &&
+                           progress.written == running.phase.gathers[i].dst.size();
+      if (!is_done) return false;
     }
     std::erase_if(unreleased_, [&](const auto& sent) {
       const auto& [number, send] = sent;
       return released(number, *send) == send->bytes.size();
     });
-    const bool is_last = phase_ + 1 == member_.plan.phases.size();
+    const bool is_last = running.number + 1 == member_.plan.phases.size();
     for (const auto& [number, send] : unreleased_) {
-      if (is_last || !send->lingers) return false;
+      if (number <= running.number && (is_last || !send->lingers)) return false;
     }
-    ++phase_;
-    is_started_ = false;
+    running_.pop_front();
     return true;
   }
 
@@ -324,10 +449,8 @@ class PlanRunner {
   Network& network_;
   std::mt19937& random_;
   int rank_ = 0;
-  std::size_t phase_ = 0;
-  bool is_started_ = false;
-  bool is_bound_ = false;
-  std::vector<GatherProgress> progress_;
+  std::size_t next_phase_ = 0;
+  std::deque<RunningPhase> running_;
   std::vector<std::pair<std::size_t, const Send*>> unreleased_;  // with their phases
 };
 

@@ -116,13 +116,60 @@ TEST(simulator, notices_a_lingering_send_that_is_overwritten) {
     world.plan();
     for (Gather& gather : world[0].plan.phases[1].gathers) {
       CHECK(gather.overwrites_sent);
-      gather.overwrites_sent = false;
+      gather.overwrites_sent = gather.follows_reads = false;
     }
     try {
       world.run(seed);
     } catch (const RuleBroken& error) {
       CHECK_EQ(std::string(error.what()),
                "a destination overlaps a send of phase 0 (rank 100, phase 1)");
+      ++broken;
+    }
+  }
+  CHECK(broken > 0);
+}
+
+// A message that is computed from what this member has sent may overwrite it. One that
+// is not may arrive too early.
+TEST(simulator, notices_overlapping_phases_that_overwrite_what_is_sent) {
+  const auto run_pair = [](bool is_echo, unsigned seed) {
+    SimulatedWorld world(one_machine(2));
+    for (int i = 0; i < 2; ++i) {
+      world.set_tensor(i, DType::kUInt8, {200'000}, 200'000, /*in_place=*/false);
+      world[i].call.kind = Kind::kAllreduce;
+    }
+    world.plan();
+    for (int i = 0; i < 2; ++i) {
+      const int peer = world[1 - i].call.group->ranks[1 - i];
+      const std::span<std::byte> sent = std::span(world[i].output).first(100'000);
+      const std::span<std::byte> received = std::span(world[i].output).last(100'000);
+      const std::span<const std::byte> input = std::span(world[i].input).first(100'000);
+      Gather first;
+      first.dst = received;
+      first.sources = {{.peer = peer, .slot = 0, .own = {}}};
+      Gather second;
+      second.dst = sent;
+      second.sources = {{.peer = peer, .slot = 0, .own = {}}};
+      second.follows_reads = true;
+      Phase phases[2];
+      phases[0].sends = {{.peer = peer, .slot = 0, .bytes = sent}};
+      phases[0].gathers = {first};
+      phases[1].sends = {
+          {.peer = peer, .slot = 0, .bytes = is_echo ? received : input}};
+      phases[1].gathers = {second};
+      phases[1].overlaps = true;
+      world[i].plan.phases = {phases[0], phases[1]};
+    }
+    world.run(seed);
+  };
+  int broken = 0;
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    run_pair(/*is_echo=*/true, seed);
+    try {
+      run_pair(/*is_echo=*/false, seed);
+    } catch (const RuleBroken& error) {
+      CHECK(std::string(error.what()).find("that phase 0 still sends") !=
+            std::string::npos);
       ++broken;
     }
   }

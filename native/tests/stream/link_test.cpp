@@ -4,10 +4,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/check.h"
@@ -227,6 +229,31 @@ TEST(stream_link, queued_frames_are_flushed_and_a_heartbeat_is_a_single_frame) {
   pair.sender.end();
   CHECK_EQ(pair.sender.flushed(), all);
   CHECK_EQ(pair.sender.queued(), all);
+}
+
+// The owner of the link accepts new messages between two turns.
+TEST(stream_link, chunks_wait_one_turn_for_the_grants_of_new_messages) {
+  LinkPair pair(1);
+  Transfer transfer(pair, 64 * kMiB);
+  const auto data = pattern(10'000);
+  std::array<SentMessage, 3> messages;
+  Stream& sender = pair.sender.streams()[0];
+  Stream& receiver = pair.receiver.streams()[0];
+  std::uint64_t before = pair.sender.bytes_started();
+  const auto turn = [&](SentMessage& message) {
+    pair.receiver.send(message, kHead, data);
+    receiver.readable = receiver.writable = true;
+    pair.receiver.progress();
+    sender.readable = sender.writable = true;
+    pair.sender.progress();
+    const std::uint64_t now = pair.sender.bytes_started();
+    return std::exchange(before, now) != now;
+  };
+  CHECK(!turn(messages[0]));
+  CHECK(turn(messages[1]));  // messages that keep arriving hold chunks back no longer
+  CHECK(!turn(messages[2]));
+  REQUIRE(pair.turn_until([&] { return transfer.done(); }));
+  CHECK(transfer.into == transfer.data);
 }
 
 TEST(stream_link, messages_and_control_on_other_streams_are_refused) {
