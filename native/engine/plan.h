@@ -32,13 +32,11 @@
 // - A gather may have a Source without a peer: this rank's own memory. That memory is
 //   exactly the gather's `dst`, or does not overlap any `dst` of the phase.
 // - The `dst` of a phase do not overlap one another.
-// - A phase that `overlaps` begins while the phases before it run. A prefix of its
-//   sends, and of its sources in own memory, is ready once the gathers of the earlier
-//   phases have written it; a range is written by the gathers of successive phases in
-//   their order. Its gathers may write memory that earlier phases send only if they set
-//   `follows_reads`. It has neither `prepare` nor `bind`.
-// - A phase may be empty. A message without bytes is sent nevertheless, so that ranks
-//   notice if one of them called another operation.
+// - Of overlapping phases, each one that `overlaps` begins while those before it run. A
+//   prefix of its sends, and of its sources in own memory, is ready once the gathers of
+//   the earlier phases have written it; a range is written by the gathers of successive
+//   phases in their order. Its gathers may write memory that earlier phases send only
+//   if they set `follows_reads`. It has neither `prepare` nor `bind`.
 
 namespace bluecomm {
 
