@@ -155,7 +155,7 @@ class Operation final : public BaseRequest {
   bool supply_sends();
   bool end_phases();
   bool is_over(const RunningPhase& running);
-  PendingSends::Context context() { return {envelope_, channels_, lease_}; }
+  PendingSends::MessageContext context() { return {envelope_, channels_, lease_}; }
   void fail_length(std::uint32_t phase, int peer, std::size_t announced,
                    std::size_t expected);
 

@@ -14,14 +14,14 @@ Header header_of(const Send& send, std::uint32_t phase, Envelope call) {
   return to_header(call, send.bytes.size());
 }
 
-Channel& channel_to(int peer, const PendingSends::Context& context) {
+Channel& channel_to(int peer, const PendingSends::MessageContext& context) {
   return *context.channels[static_cast<std::size_t>(peer)];
 }
 
 }  // namespace
 
 void PendingSends::add(std::span<const Send> sends, std::uint32_t phase,
-                       bool is_growing, const Context& context) {
+                       bool is_growing, const MessageContext& context) {
   messages_.reserve(messages_.size() + sends.size());
   for (const Send& send : sends) {
     Message& message = messages_.emplace_back(Message{&send, phase, nullptr});
@@ -33,7 +33,7 @@ void PendingSends::add(std::span<const Send> sends, std::uint32_t phase,
   }
 }
 
-bool PendingSends::supply(const Ready& ready, const Context& context) {
+bool PendingSends::supply(const Ready& ready, const MessageContext& context) {
   if (unsupplied_ == 0) return false;
   bool changed = false;
   std::shared_ptr<void> copies;  // copies of the payload shared by the latest sends

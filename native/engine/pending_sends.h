@@ -18,7 +18,7 @@ namespace bluecomm {
 class PendingSends {
  public:
   // The facts of an operation that all its messages share.
-  struct Context {
+  struct MessageContext {
     const Envelope& call;  // without the fields of single messages
     std::span<Channel* const> channels;
     Lease& lease;  // of the memory that the messages read
@@ -27,14 +27,14 @@ class PendingSends {
   // Adds `sends`, which must outlive this object. supply() starts them. With
   // `is_growing` it starts them before their bytes are final, if the transport can.
   void add(std::span<const Send> sends, std::uint32_t phase, bool is_growing,
-           const Context& context);
+           const MessageContext& context);
 
   // Sends what has become final: the first ready(bytes, phase) bytes of each message.
   // The messages to a peer are sent in the order of their phases, because the peer
   // needs them in that order. Returns whether anything was sent.
   using Ready =
       std::function<std::size_t(std::span<const std::byte> bytes, std::uint32_t phase)>;
-  bool supply(const Ready& ready, const Context& context);
+  bool supply(const Ready& ready, const MessageContext& context);
 
   // Returns whether peers have finished reading all messages.
   bool released();

@@ -70,15 +70,15 @@ class PlanRunner {
       return true;
     }
     supply();
-    std::vector<Work> works;
-    for (RunningPhase& running : running_) {
+    std::vector<GatherTurn> works;
+    for (SimulatedPhase& running : running_) {
       if (!running.is_bound && !bind(running)) break;
       for (std::size_t i = 0; i < running.progress.size(); ++i) {
         works.push_back({&running, i});
       }
     }
     std::shuffle(works.begin(), works.end(), random_);
-    for (const Work& work : works) {
+    for (const GatherTurn& work : works) {
       if (combine_chunk(*work.running, work.gather)) return true;
       if (write_back(*work.running, work.gather)) return true;
     }
@@ -103,7 +103,7 @@ class PlanRunner {
     std::vector<std::byte> scratch;  // with overwrites_sent
   };
 
-  struct RunningPhase {
+  struct SimulatedPhase {
     std::size_t number;
     Phase& phase;
     bool is_bound;
@@ -111,8 +111,8 @@ class PlanRunner {
   };
 
   // A gather of a running phase.
-  struct Work {
-    RunningPhase* running;
+  struct GatherTurn {
+    SimulatedPhase* running;
     std::size_t gather;
   };
 
@@ -157,7 +157,7 @@ class PlanRunner {
   // computed.
   std::size_t ready_prefix(ConstBytes bytes, std::size_t phase) const {
     std::size_t ready = bytes.size();
-    for (const RunningPhase& running : running_) {
+    for (const SimulatedPhase& running : running_) {
       if (running.number >= phase) break;
       for (std::size_t i = 0; i < running.progress.size(); ++i) {
         const ConstBytes rest =
@@ -203,7 +203,7 @@ class PlanRunner {
   }
 
   // Returns whether every awaited header has arrived, and so the gathers have memory.
-  bool bind(RunningPhase& running) {
+  bool bind(SimulatedPhase& running) {
     std::vector<Arrival> arrivals;
     for (const Gather& gather : running.phase.gathers) {
       for (const Source& source : gather.sources) {
@@ -226,7 +226,7 @@ class PlanRunner {
   }
 
   // Checks the rules for one rank's memory within a phase, and poisons destinations.
-  void check_and_poison(const RunningPhase& running) {
+  void check_and_poison(const SimulatedPhase& running) {
     const std::size_t phase = running.number;
     std::vector<Gather>& gathers = running.phase.gathers;
     for (std::size_t i = 0; i < gathers.size(); ++i) {
@@ -277,7 +277,7 @@ class PlanRunner {
   }
 
   // Returns whether the headers of all sources have arrived.
-  bool accept(const RunningPhase& running, const Gather& gather,
+  bool accept(const SimulatedPhase& running, const Gather& gather,
               GatherProgress& progress) {
     if (progress.is_accepted) return true;
     std::vector<InFlight*> messages;
@@ -311,7 +311,7 @@ class PlanRunner {
   }
 
   // Returns how many bytes can be combined from `start` on.
-  std::size_t available(const RunningPhase& running, const Gather& gather,
+  std::size_t available(const SimulatedPhase& running, const Gather& gather,
                         const GatherProgress& progress) const {
     const std::size_t start = progress.combined;
     std::size_t end = gather.dst.size();
@@ -326,14 +326,14 @@ class PlanRunner {
   }
 
   // Checks that the earlier phases need the memory `dst` no more.
-  void check_overwrite(const RunningPhase& running, ConstBytes dst) const {
+  void check_overwrite(const SimulatedPhase& running, ConstBytes dst) const {
     for (const auto& [number, send] : unreleased_) {
       if (number < running.number && is_read(number, *send, dst)) {
         broken(running.number, "a destination is overwritten that phase " +
                                    std::to_string(number) + " still sends");
       }
     }
-    for (const RunningPhase& earlier : running_) {
+    for (const SimulatedPhase& earlier : running_) {
       if (earlier.number >= running.number) break;
       for (std::size_t i = 0; i < earlier.progress.size(); ++i) {
         const Gather& gather = earlier.phase.gathers[i];
@@ -359,7 +359,7 @@ class PlanRunner {
     return released(phase, send) < static_cast<std::size_t>(end - send.bytes.data());
   }
 
-  bool combine_chunk(RunningPhase& running, std::size_t index) {
+  bool combine_chunk(SimulatedPhase& running, std::size_t index) {
     const Gather& gather = running.phase.gathers[index];
     GatherProgress& progress = running.progress[index];
     if (!accept(running, gather, progress)) return false;
@@ -402,7 +402,7 @@ class PlanRunner {
   }
 
   // Copies bytes from scratch memory back to ranges that peers no longer read.
-  bool write_back(RunningPhase& running, std::size_t index) {
+  bool write_back(SimulatedPhase& running, std::size_t index) {
     const Gather& gather = running.phase.gathers[index];
     GatherProgress& progress = running.progress[index];
     if (progress.written == progress.combined) return false;
@@ -425,7 +425,7 @@ class PlanRunner {
 
   bool end_phase() {
     if (running_.empty()) return false;
-    const RunningPhase& running = running_.front();
+    const SimulatedPhase& running = running_.front();
     for (std::size_t i = 0; i < running.progress.size(); ++i) {
       const GatherProgress& progress = running.progress[i];
       const bool is_done = progress.is_accepted &&
@@ -450,7 +450,7 @@ class PlanRunner {
   std::mt19937& random_;
   int rank_ = 0;
   std::size_t next_phase_ = 0;
-  std::deque<RunningPhase> running_;
+  std::deque<SimulatedPhase> running_;
   std::vector<std::pair<std::size_t, const Send*>> unreleased_;  // with their phases
 };
 

@@ -41,13 +41,13 @@ Outbox::Outbox(std::shared_ptr<Hub> hub, int rank, int peer)
 
 std::shared_ptr<InprocMessage> Outbox::start(const Header& header,
                                              std::span<const std::byte> payload,
-                                             Kind kind) {
+                                             PayloadKind kind) {
   auto message = std::make_shared<InprocMessage>(rank_, peer_, header, payload);
-  if (kind == Kind::kGrowing) message->final_nbytes = 0;
+  if (kind == PayloadKind::kGrowing) message->final_nbytes = 0;
   const LockGuard lock(hub_->mutex);
   if (closing_ || hub_->link(rank_, peer_) == LinkState::kCut) return message;
   hub_->link(rank_, peer_) = LinkState::kUsed;
-  if (kind == Kind::kEager) {
+  if (kind == PayloadKind::kEager) {
     message->eager = true;
     message->copy.assign(payload.begin(), payload.end());
     message->payload = message->copy;
@@ -63,19 +63,21 @@ std::shared_ptr<InprocMessage> Outbox::start(const Header& header,
 
 std::unique_ptr<Outgoing> Outbox::send(const Header& header,
                                        std::span<const std::byte> payload) {
-  const Kind kind =
-      payload.size() <= hub_->options.eager_bytes ? Kind::kEager : Kind::kLarge;
+  const PayloadKind kind = payload.size() <= hub_->options.eager_bytes
+                               ? PayloadKind::kEager
+                               : PayloadKind::kLarge;
   return std::make_unique<InprocOutgoing>(hub_, start(header, payload, kind));
 }
 
 std::unique_ptr<Outgoing> Outbox::send_growing(const Header& header,
                                                std::span<const std::byte> payload) {
   if (payload.size() <= hub_->options.eager_bytes) return nullptr;
-  return std::make_unique<InprocOutgoing>(hub_, start(header, payload, Kind::kGrowing));
+  return std::make_unique<InprocOutgoing>(
+      hub_, start(header, payload, PayloadKind::kGrowing));
 }
 
 void Outbox::post(const Header& header, std::span<const std::byte> payload) {
-  start(header, payload, Kind::kEager);
+  start(header, payload, PayloadKind::kEager);
 }
 
 void Outbox::close() {

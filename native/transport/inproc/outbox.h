@@ -34,10 +34,11 @@ class Outbox {
   std::size_t nbytes() const { return nbytes_; }
 
  private:
-  enum class Kind { kEager, kLarge, kGrowing };
+  enum class PayloadKind { kEager, kLarge, kGrowing };
 
   std::shared_ptr<InprocMessage> start(const Header& header,
-                                       std::span<const std::byte> payload, Kind kind);
+                                       std::span<const std::byte> payload,
+                                       PayloadKind kind);
 
   const std::shared_ptr<Hub> hub_;
   const int rank_;
