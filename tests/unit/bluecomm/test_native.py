@@ -177,8 +177,8 @@ def test_results_outlive_the_engine_and_its_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"kind": "reduce"}, "kind must be one of allreduce .*; got 'reduce'"),
-        ({"dtype": "complex64"}, "dtype must be one of uint8 .*; got 'complex64'"),
+        ({"kind": "all_reduce"}, "kind must be one of allreduce .*; got 'all_reduce'"),
+        ({"dtype": "complex32"}, "dtype must be one of uint8 .*; got 'complex32'"),
         ({"group_id": 9}, "there is no group 9"),
         ({"limit_s": float("nan")}, "a time must not be NaN"),
     ],
