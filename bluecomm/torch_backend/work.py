@@ -78,7 +78,7 @@ class GroupWork(dist.Work):
 
     def is_completed(self) -> bool:
         """Return whether the call has ended, well or not."""
-        if not all(handle.done() for handle in list(self._pending)):
+        if not all(_has_ended(handle) for handle in list(self._pending)):
             return False
         with contextlib.suppress(Exception):
             self._settle(None)
