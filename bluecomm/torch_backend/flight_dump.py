@@ -108,7 +108,7 @@ def _replace(path: Path, content: bytes) -> None:
 def _for_torch(record: FlightRecord) -> dict[str, Any]:
     groups = {
         name: {"name": name, "desc": description, "ranks": str(list(ranks))}
-        for name, (description, ranks) in record.groups.items()
+        for name, (description, ranks) in record.groups.copy().items()
     }
     return {
         "version": _FORMAT,
@@ -151,7 +151,7 @@ def _for_people(record: FlightRecord) -> dict[str, Any]:
         "rank": record.rank,
         "groups": {
             name: {"description": description, "ranks": list(ranks)}
-            for name, (description, ranks) in record.groups.items()
+            for name, (description, ranks) in record.groups.copy().items()
         },
         "collectives": [_people_entry(entry) for entry in list(record.entries)],
     }
