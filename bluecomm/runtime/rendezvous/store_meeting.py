@@ -133,7 +133,7 @@ class StoreMeeting:
                 raise BluecommError(
                     f"init: process {pid} claims rank {self._rank}, which process "
                     f"{other['pid']} has already. Only one process per rank may call "
-                    "bluecomm.init. If workers import the script, put its main part "
+                    f"{self._call}. If workers import the script, put its main part "
                     "under if __name__ == '__main__'",
                     operation="init",
                     rank=self._rank,
