@@ -1,0 +1,182 @@
+"""The strategy for Lightning's ``Trainer``."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import nn
+from torch.distributed.constants import default_pg_timeout
+
+from bluecomm.lightning.launched_ranks import LaunchedRanks, ranks_of
+from bluecomm.lightning.root_module import RootModule
+from bluecomm.lightning.wrapping import Wrapping, no_sync
+from bluecomm.optim.algorithm import Algorithm
+from bluecomm.optim.model_average import averaged, averaged_state_dict
+from bluecomm.optim.parameters import broadcast_parameters
+
+
+class BluecommStrategy(LaunchedRanks, DDPStrategy):
+    """Trains with any algorithm of ``DistributedOptimizer`` in Lightning's ``Trainer``.
+
+    Every optimizer of ``configure_optimizers`` becomes a ``DistributedOptimizer``. The
+    ranks start with the model of rank 0. They validate, test and save the average of
+    their models; while they train, and when ``fit`` has returned, each has its own
+    (``bluecomm.average_model`` makes them equal). Other communication, such as that of
+    ``self.log(..., sync_dist=True)``, uses the same links through torch's process group
+    "bluecomm".
+
+    Args:
+        algorithm: Name or class of the algorithm.
+        accelerator: As in Lightning.
+        parallel_devices: As in Lightning.
+        cluster_environment: A ``BluecommEnvironment``. Default: a new one.
+        checkpoint_io: As in Lightning.
+        precision_plugin: As in Lightning.
+        process_group_backend: Backend of torch's process group.
+        timeout: Timeout of torch's process group. Default: ``BLUECOMM_TIMEOUT_S``.
+        **options: Options of ``DistributedOptimizer``.
+
+    Raises:
+        ValueError: The algorithm is unknown.
+        TypeError: ``cluster_environment`` is one of Lightning.
+    """
+
+    strategy_name = "bluecomm"
+
+    # None outside of the Trainer's calls.
+    lightning_module: Any
+    model: Any
+    optimizers: list[Any]
+
+    def __init__(
+        self,
+        algorithm: str | type[Algorithm] = "neighbor_allreduce",
+        *,
+        accelerator: Any = None,
+        parallel_devices: list[torch.device] | None = None,
+        cluster_environment: Any = None,
+        checkpoint_io: Any = None,
+        precision_plugin: Any = None,
+        process_group_backend: str = "bluecomm",
+        timeout: datetime.timedelta | None = default_pg_timeout,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            accelerator=accelerator,
+            parallel_devices=parallel_devices,
+            cluster_environment=ranks_of(cluster_environment),
+            checkpoint_io=checkpoint_io,
+            precision_plugin=precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+        )
+        self._wrapping = Wrapping(algorithm, options)
+        self._trained: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._average = contextlib.ExitStack()
+
+    # -- setup -------------------------------------------------------------------------
+
+    @property
+    def restore_checkpoint_after_setup(self) -> bool:
+        """True: a checkpoint replaces the values that all ranks start with."""
+        return True
+
+    def setup(self, trainer: Any) -> None:
+        """Prepare the model and, to fit it, the optimizers."""
+        if trainer.state.fn == TrainerFn.FITTING and self._layer_sync:
+            self.model = self._layer_sync.apply(self.model)
+        # DDP's own would make all models that of rank 0 before they are evaluated.
+        super(ParallelStrategy, self).setup(trainer)
+
+    def _setup_model(self, model: nn.Module) -> nn.Module:  # type: ignore[override]
+        if model not in self._trained:
+            broadcast_parameters(model, root_rank=0)
+        if self.lightning_module.trainer.state.fn != TrainerFn.FITTING:
+            return model
+        self._trained.add(model)
+        return RootModule(model)
+
+    def setup_optimizers(self, trainer: Any) -> None:
+        """Make the optimizers of the user, and distributed ones of them."""
+        super().setup_optimizers(trainer)
+        wrap = self._wrapping.wrap
+        self.optimizers = [wrap(one, [self.model]) for one in self.optimizers]
+
+    def teardown(self) -> None:
+        """Leave the model as the user's."""
+        self._average.close()
+        self.model = self.lightning_module
+        super().teardown()
+
+    # -- training ----------------------------------------------------------------------
+
+    def optimizer_step(
+        self,
+        optimizer: Any,
+        closure: Callable[[], Any],
+        model: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the training step, and then the optimizer's.
+
+        Lightning's closure contains the forward and the backward pass. They run before
+        the step, so that they overlap with communication, as in a plain loop.
+        """
+        if not isinstance(optimizer, torch.optim.LBFGS):
+            closure = _evaluated(closure)
+        result = super().optimizer_step(optimizer, closure, model, **kwargs)
+        if not self.lightning_module.automatic_optimization:
+            # A training step may contain several forward passes.
+            optimizer.synchronize()
+        return result
+
+    @contextlib.contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Let backward passes accumulate gradients without communication."""
+        with no_sync(self.optimizers):
+            yield
+
+    def on_train_end(self) -> None:
+        """Finish the communication under way."""
+        for optimizer in self.optimizers:
+            optimizer.synchronize()
+
+    # -- evaluation --------------------------------------------------------------------
+
+    def on_validation_start(self) -> None:
+        """Give all ranks the average of their models."""
+        if not self._wrapping.keeps_equal:
+            self._average.enter_context(
+                averaged(self.lightning_module, average_buffers=True)
+            )
+
+    def on_validation_end(self) -> None:
+        """Give this rank its own model back."""
+        self._average.close()
+
+    on_test_start = on_predict_start = on_validation_start
+    on_test_end = on_predict_end = on_validation_end
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the state of the averaged model, for a checkpoint. Collective."""
+        if self._wrapping.keeps_equal:
+            own: dict[str, Any] = super().lightning_module_state_dict()
+            return own
+        return averaged_state_dict(self.lightning_module, average_buffers=True)
+
+
+def _evaluated(closure: Callable[[], Any]) -> Callable[[], Any]:
+    """Call a closure now, and return one that has its result when first called."""
+    results = [closure()]
+
+    def evaluate() -> Any:
+        return results.pop() if results else closure()
+
+    return evaluate
