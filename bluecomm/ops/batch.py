@@ -52,7 +52,7 @@ def _batch(
     All are waited for even if one fails; then the first error is raised.
 
     Args:
-        parts: Sends and receives. Those between the same ranks with the same tag match
+        parts: Sends and receives. Parts between the same ranks with the same tag match
             in the order of the list.
         process_set: As in ``send``.
         timeout_s: As in ``send``, for each of them.

@@ -20,7 +20,7 @@ __all__ = ["monitored_barrier"]
 
 # A tag that programs are unlikely to use.
 _TAG = (1 << 62) + 0x6D62
-# What the first member says of each member.
+# The first member's verdict on each member.
 _CAME, _SILENT, _LOST = range(3)
 
 _rounds: weakref.WeakKeyDictionary[Communicator, Iterator[int]] = (

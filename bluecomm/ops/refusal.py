@@ -86,7 +86,7 @@ def refuse_start(
         parameters: Parameters that the caller gave.
         call: The call, if it has been made. The engine itself refuses one that it has
             got.
-        error: What was raised.
+        error: The exception that the start has raised.
     """
     if is_told(error):
         return
@@ -110,7 +110,7 @@ def refuse_form(
         start: The function that starts the operation in any form.
         args: Positional arguments of the call, without the form.
         kwargs: Keyword arguments of the call.
-        error: What was raised.
+        error: The exception that the start has raised.
     """
     if is_told(error):
         return

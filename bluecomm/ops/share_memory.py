@@ -1,4 +1,4 @@
-"""Moves tensors that exist already into shared memory."""
+"""Moves existing tensors into shared memory."""
 
 from __future__ import annotations
 

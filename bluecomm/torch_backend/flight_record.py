@@ -124,7 +124,7 @@ class FlightRecord:
         return entry
 
     def note_failure(self) -> None:
-        """Tell that a collective has failed, unless this process is a fork."""
+        """Report that a collective has failed, unless this process is a fork."""
         if os.getpid() == self._pid:
             self._on_failure(self)
 

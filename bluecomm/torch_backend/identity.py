@@ -16,7 +16,7 @@ class Identity(GroupCalls):
     """Methods about a group; C++ calls some of them by other names than Python."""
 
     _store: Store
-    # What torch asks of a backend.
+    # Abilities of a backend that torch asks for.
     supports_splitting = False
     supports_coalescing = True
     supports_time_estimate = False
