@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -85,7 +86,22 @@ def reduction(
         RuntimeError: The reduction is not defined for the element type.
     """
     op, factor = _op_and_factor(given)
-    dtype = tensor.dtype
+    scale = None if factor is None else float(factor)
+    return _reduction(op, scale, tensor.dtype, size, operation, root, splits)
+
+
+# A program repeats a few reductions, and this costs more than a small operation.
+@functools.lru_cache(maxsize=256)
+def _reduction(
+    op: Any,
+    scale: float | None,
+    dtype: torch.dtype,
+    size: int,
+    operation: str,
+    root: int,
+    splits: tuple[int, ...],
+) -> EngineReduction:
+    """Return the reduction of elements of a type; see ``reduction``."""
     table = _OF_BOOLEANS if dtype is torch.bool else _WORDS
     word = table.get(op)
     is_floating = dtype.is_floating_point or dtype.is_complex
@@ -93,18 +109,18 @@ def reduction(
         word is None
         or (is_floating and op in _BITWISE)
         or (dtype.is_complex and op not in _OF_COMPLEX)
-        or (factor is not None and not is_floating)
+        or (scale is not None and not is_floating)
     ):
         raise RuntimeError(
             f"{operation}: cannot use ReduceOp.{op.name} with tensors of type {dtype}"
         )
-    scale = 1.0 if factor is None else float(factor)
+    factor = 1.0 if scale is None else scale
     divisor = size if word == "average" and not is_floating else 0
     word = "sum" if divisor else word
     made = (
-        parameters(op=word, prescale=scale, root=root, splits=splits)
+        parameters(op=word, prescale=factor, root=root, splits=splits)
         if root or splits
-        else reduction_parameters(word, scale, 1.0)
+        else reduction_parameters(word, factor, 1.0)
     )
     return EngineReduction(dtype_word(dtype, "allreduce"), made, divisor)
 
