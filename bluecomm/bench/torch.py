@@ -48,7 +48,7 @@ from bluecomm.bench.training.report import TrainReport
 from bluecomm.runtime import current_communicator
 
 _DEFAULT_SIZES = ("4", "4K", "64K", "1M", "8M", "64M")
-_STEPS = (DDP, f"{DDP}:{BLUECOMM}")
+_STEPS = (DDP, f"{DDP}:{BLUECOMM}", f"{DDP}:{BLUECOMM}:ordinary")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -228,7 +228,7 @@ def _measure_steps(args: argparse.Namespace, groups: Groups) -> TrainReport | No
         lambda: EmulatedModel(layers, 1e-3 * args.step_ms),
         EmulatedOptimizer,
     )
-    effort = measuring.Effort(args.rounds, args.steps, warmup=2)
+    effort = measuring.Effort(args.rounds, args.steps, warmup=4)
     contenders = measuring.with_baseline(_STEPS)
     times = measuring.measure(trainer, comm, contenders, effort, _say)
     return TrainReport.of(args.model, layers, args.step_ms, local_size(), times)

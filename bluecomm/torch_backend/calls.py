@@ -86,6 +86,10 @@ class GroupCalls:
         self._name = ""
         self._description = ""
 
+    def leave_buckets(self) -> None:
+        """Leave the buckets of DDP in the memory that torch has allocated."""
+        self._buckets = None
+
     def _check_open(self, operation: str) -> None:
         """Raise if the group has been destroyed.
 

@@ -50,6 +50,7 @@ def test_measures_both_backends_in_each_form(tmp_path: Path) -> None:
         "none",
         "ddp",
         "ddp:bluecomm",
+        "ddp:bluecomm:ordinary",
     ]
     assert "exposed, ddp over gloo / ddp:bluecomm: " in job.out
     assert plot.read_bytes().startswith(b"\x89PNG")

@@ -9,11 +9,16 @@ import torch.distributed as dist
 
 from bluecomm.bench.gloo import join_gloo
 from bluecomm.bench.results import GLOO
+from bluecomm.torch_backend.group import BluecommProcessGroup
 
 BLUECOMM = "bluecomm"
+ORDINARY_BUCKETS = "bluecomm, ordinary"
 
 Groups = dict[str, dist.ProcessGroup]
-"""Groups of the same ranks, by the name of their backend."""
+"""Groups of the same ranks, by the name of their backend.
+
+That of ``ORDINARY_BUCKETS`` leaves the buckets of DDP in ordinary memory.
+"""
 
 
 @contextlib.contextmanager
@@ -31,7 +36,11 @@ def new_groups(ranks: Sequence[int]) -> Groups:
 
     On ranks that are not members, the values are torch's mark for that.
     """
-    return {
-        backend: dist.new_group(list(ranks), backend=backend)
-        for backend in (GLOO, BLUECOMM)
+    groups: Groups = {
+        name: dist.new_group(list(ranks), backend=name.split(",")[0])
+        for name in (GLOO, BLUECOMM, ORDINARY_BUCKETS)
     }
+    copying = groups[ORDINARY_BUCKETS]
+    if isinstance(copying, BluecommProcessGroup):  # this rank is a member
+        copying.leave_buckets()
+    return groups

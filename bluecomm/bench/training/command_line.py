@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[:OPTION]",
         help="any that DistributedOptimizer knows, none, or ddp; options are atc and "
         "every=STEPS (parameter averaging), static (all in-neighbors in each step), "
-        "bluecomm (backend of ddp; default: gloo), "
+        "bluecomm (backend of ddp; default: gloo), ordinary (memory of its buckets), "
         f"bucket=SIZE (default: {' '.join(default_names())})",
     )
     _add_modes(parser.add_mutually_exclusive_group())

@@ -11,7 +11,7 @@ from torch import nn
 
 from bfrun.wording import did_you_mean
 from bluecomm import DistributedOptimizer, algorithm_names, size, win_free
-from bluecomm.bench.process_groups.groups import BLUECOMM, Groups
+from bluecomm.bench.process_groups.groups import BLUECOMM, ORDINARY_BUCKETS, Groups
 from bluecomm.bench.results import GLOO
 from bluecomm.bench.sizes import parse_size
 from bluecomm.optim.algorithms.one_sided import OneSided
@@ -38,7 +38,7 @@ class Contender:
         is_static: Whether it averages with all in-neighbors in each step.
         bucket_nbytes: Bytes of a bucket; ``None``: the algorithm's default.
         every: Steps from one round of parameter averaging to the next.
-        backend: Backend of torch's process group, for ``ddp``.
+        backend: Name of torch's process group among the groups, for ``ddp``.
     """
 
     label: str
@@ -78,6 +78,8 @@ class Contender:
             return {"is_static": True}
         if option == BLUECOMM and self.name == DDP:
             return {"backend": option}
+        if option == "ordinary" and self.backend == BLUECOMM:
+            return {"backend": ORDINARY_BUCKETS}
         if option.startswith("bucket=") and self.name != ALONE:
             return {"bucket_nbytes": parse_size(option.removeprefix("bucket="))}
         steps = option.removeprefix("every=")
@@ -86,7 +88,7 @@ class Contender:
         raise ValueError(
             f"{self.name} has no option {option!r}; options are bucket=SIZE, for "
             "parameter averaging also atc and every=STEPS, for neighbors also static, "
-            "for ddp also bluecomm"
+            "for ddp also bluecomm, for ddp:bluecomm also ordinary"
         )
 
     @property
