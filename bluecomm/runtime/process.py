@@ -122,7 +122,7 @@ class Process:
             config, lambda: find_rendezvous(config, comm), topology_fn, is_weighted
         )
 
-    def join(self, config: Config, find: Callable[[], Rendezvous]) -> Communicator:
+    def share(self, config: Config, find: Callable[[], Rendezvous]) -> Communicator:
         """Return the communicator of all ranks to an API other than ``init``.
 
         Collective, if there is no world yet: makes one.
@@ -141,8 +141,8 @@ class Process:
             self._is_taken = False
         return self.communicator
 
-    def is_joined(self, world: World) -> bool:
-        """Return whether a world is the current one, and only ``join`` has made it.
+    def is_only_shared(self, world: World) -> bool:
+        """Return whether a world is the current one, and only ``share`` has made it.
 
         After a call of ``init``, it is not.
         """

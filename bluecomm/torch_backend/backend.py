@@ -13,7 +13,7 @@ import torch.distributed as dist
 from bluecomm.runtime import Communicator
 from bluecomm.torch_backend.group import BluecommProcessGroup
 from bluecomm.torch_backend.identity import NAME
-from bluecomm.torch_backend.store_rendezvous import join_world
+from bluecomm.torch_backend.store_rendezvous import share_world
 
 if TYPE_CHECKING:
     from bluecomm.runtime.world import World
@@ -34,7 +34,7 @@ def create_group(options: Any, _: Any) -> BluecommProcessGroup:
     Args:
         options: torch's description of the group.
     """
-    share = join_world(options)
+    share = share_world(options)
     try:
         ranks = options.global_ranks_in_group or range(options.group_size)
         members = _new_communicator(share.communicator.world, ranks)

@@ -61,7 +61,7 @@ class WorldShare:
         if self._is_default:
             _shares.clear()
         process = current_process()
-        if not _shares and process.is_joined(self.communicator.world):
+        if not _shares and process.is_only_shared(self.communicator.world):
             if isinstance(process.rendezvous, StoreRendezvous):
                 process.leave()  # the next group may have another store
             else:
@@ -71,7 +71,7 @@ class WorldShare:
 _shares: list[WorldShare] = []
 
 
-def join_world(options: BackendOptions) -> WorldShare:
+def share_world(options: BackendOptions) -> WorldShare:
     """Return a process group's share of the world, which is made if there is none.
 
     Collective, if there is no world yet. Then the timeout of the group, unless it is
@@ -109,7 +109,7 @@ def join_world(options: BackendOptions) -> WorldShare:
         os.environ, start_timeout_s=_chosen_timeout_s(options.timeout)
     )
     try:
-        communicator = process.join(
+        communicator = process.share(
             config, lambda: _find(config, options.store, rank, size)
         )
     except BaseException:

@@ -12,7 +12,7 @@ from torch.distributed.constants import default_pg_timeout
 import bluecomm as bf
 from bluecomm.runtime import current_process
 from bluecomm.torch_backend import store_rendezvous
-from bluecomm.torch_backend.store_rendezvous import join_world
+from bluecomm.torch_backend.store_rendezvous import share_world
 
 HASH_STORE = dist.HashStore()
 
@@ -43,7 +43,7 @@ def options(store=HASH_STORE, rank=0, size=1, *, timeout_s=None, members=()):
 
 
 def test_the_default_group_ends_the_world_that_it_made():
-    share = join_world(options())
+    share = share_world(options())
     assert bf.size() == 1
     share.release()
     assert not bf.is_initialized()
@@ -52,7 +52,7 @@ def test_the_default_group_ends_the_world_that_it_made():
 
 
 def test_a_world_that_init_has_taken_outlives_the_group():
-    share = join_world(options())
+    share = share_world(options())
     bf.init()
     assert bf.rank() == 0
     share.release()
@@ -62,30 +62,30 @@ def test_a_world_that_init_has_taken_outlives_the_group():
 def test_a_group_finds_the_world_of_init():
     bf.init()
     world = current_process().communicator.world
-    share = join_world(options())
+    share = share_world(options())
     assert share.communicator.world is world
     share.release()
     assert not world.is_closed
 
 
 def test_the_default_group_takes_other_groups_with_it(monkeypatch):
-    first = join_world(options())
+    first = share_world(options())
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
-    second = join_world(options(members=[0]))
+    second = share_world(options(members=[0]))
     assert second.communicator is first.communicator
     second.release()
     assert bf.is_initialized()
-    second = join_world(options(members=[0]))
+    second = share_world(options(members=[0]))
     first.release()
     assert not bf.is_initialized()
     second.release()
 
 
 def test_a_share_does_not_end_a_later_world():
-    share = join_world(options())
+    share = share_world(options())
     bf.shutdown()
-    again = join_world(options())
+    again = share_world(options())
     share.release()
     assert bf.is_initialized()
     again.release()
@@ -98,7 +98,7 @@ def test_a_group_of_some_ranks_needs_a_world(monkeypatch):
     with pytest.raises(
         bf.BluecommError, match=r"rank 1: .*\[1, 2\] needs the world of all 4 .*'gloo'"
     ):
-        join_world(options(rank=0, size=2, members=[1, 2]))
+        share_world(options(rank=0, size=2, members=[1, 2]))
 
 
 def test_a_world_of_other_ranks_is_named():
@@ -107,13 +107,13 @@ def test_a_world_of_other_ranks_is_named():
         bf.BluecommError,
         match=r"rank 1 of 3 for torch, but rank 0 of 1 in bluecomm's world \(no launch",
     ):
-        join_world(options(rank=1, size=3))
+        share_world(options(rank=1, size=3))
     assert bf.is_initialized()
 
 
 def test_a_store_of_one_process_is_refused():
     with pytest.raises(bf.BluecommError, match=r"rank 1: other processes .* HashStore"):
-        join_world(options(rank=1, size=2))
+        share_world(options(rank=1, size=2))
     assert current_process().rendezvous is None
 
 
@@ -123,20 +123,20 @@ def test_ranks_that_do_not_come_are_named_within_the_timeout_of_the_group(
 ):
     store = dist.FileStore(str(tmp_path / "store"), 2)
     with pytest.raises(bf.CommunicationTimeout) as raised:
-        join_world(options(store, rank, 2, timeout_s=0.2))
+        share_world(options(store, rank, 2, timeout_s=0.2))
     assert raised.value.peers == (1 - rank,)
     said = f"rank {1 - rank} did not call torch.distributed.init_process_group within"
     assert f"{said} 0.2 s" in str(raised.value)
     # The next attempt meets in another store.
     assert current_process().rendezvous is None
-    join_world(options()).release()
+    share_world(options()).release()
 
 
 def test_the_timeout_of_torch_itself_is_none(monkeypatch, tmp_path):
     monkeypatch.setenv("BLUECOMM_START_TIMEOUT_S", "0.3")
     store = dist.FileStore(str(tmp_path / "store"), 2)
     with pytest.raises(bf.CommunicationTimeout, match=r"within 0\.3 s"):
-        join_world(options(store, 0, 2))
+        share_world(options(store, 0, 2))
 
 
 def test_a_store_that_has_ended_is_named():
@@ -147,7 +147,7 @@ def test_a_store_that_has_ended_is_named():
     with pytest.raises(
         bf.BluecommError, match=rf"rank 1: torch's TCPStore at 127.0.0.1:{port} cannot"
     ):
-        join_world(options(client, 1, 2))
+        share_world(options(client, 1, 2))
 
 
 def test_facts_about_stores(tmp_path):
@@ -168,7 +168,7 @@ def test_ranks_of_bfrun_are_checked_before_the_agent_is_asked(monkeypatch):
     with pytest.raises(
         bf.BluecommError, match=r"rank 2 of 4 .*rank 0 of 1 .*\(bfrun\)"
     ):
-        join_world(options(rank=2, size=4))
+        share_world(options(rank=2, size=4))
 
 
 def said_by_a_fork(body):
@@ -189,8 +189,8 @@ def said_by_a_fork(body):
 
 
 def test_a_fork_of_a_rank_has_no_world():
-    share = join_world(options())
-    said = said_by_a_fork(lambda: join_world(options()))
+    share = share_world(options())
+    said = said_by_a_fork(lambda: share_world(options()))
     assert said.startswith("ShutdownError: ")
     assert "is a fork of rank 0" in said
     # What the fork gives back is still there for the rank.
