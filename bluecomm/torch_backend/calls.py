@@ -22,7 +22,7 @@ from bluecomm.torch_backend import flight_dump, profiling
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.ddp_buckets import DdpBuckets
 from bluecomm.torch_backend.tensors import done
-from bluecomm.torch_backend.work import GroupWork
+from bluecomm.torch_backend.work import GroupWork, wait_for
 
 # Names of operations repeat after so many calls, so that the tables of names stay
 # small.
@@ -267,7 +267,11 @@ class GroupCalls:
         outputs: list[torch.Tensor],
         waits: bool,
     ) -> GroupWork | None:
-        work = GroupWork(start(), outputs)
+        handles = start()
+        if waits and len(handles) == 1:
+            wait_for(handles[0])
+            return None
+        work = GroupWork(handles, outputs)
         if not waits:
             return work
         work.wait()

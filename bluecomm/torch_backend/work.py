@@ -166,6 +166,19 @@ class GroupWork(dist.Work):
             raise self._error
 
 
+def wait_for(handle: Handle[None]) -> None:
+    """Wait for the only operation of a call that has no work.
+
+    Raises:
+        BluecommError: The operation failed; see the operations of bluecomm.
+    """
+    try:
+        handle.wait()
+    except CommunicationTimeout as error:
+        _named(error)
+        raise
+
+
 def _has_ended(handle: Handle[None]) -> bool:
     try:
         return handle.done()
