@@ -21,6 +21,8 @@ WORLD_SIZE = 4
 _BARRIER_LIMIT_S = 120
 # Words in the code of decorators that end a case on a machine without GPUs.
 _GPU_WORDS = ("no_cuda", "multi-gpu-", "skip_if_no_gpu")
+# Removed at exit; the tests write to it.
+_folder = tempfile.TemporaryDirectory()
 
 
 def load(backend: str) -> type[unittest.TestCase]:
@@ -28,7 +30,7 @@ def load(backend: str) -> type[unittest.TestCase]:
     os.environ.update(
         BACKEND="gloo",
         WORLD_SIZE=str(WORLD_SIZE),
-        TEMP_DIR=tempfile.mkdtemp(),
+        TEMP_DIR=_folder.name,
         MASTER_ADDR="localhost",
     )
     _stand_in_for_expecttest()
