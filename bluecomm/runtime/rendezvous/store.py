@@ -80,6 +80,8 @@ class StoreRendezvous(AgentlessRendezvous):
         if self._facts.may_run_here:
             with contextlib.suppress(RuntimeError):  # the store has ended already
                 self._meeting.await_readers()
+        # Ends the connections to the store now; a world may keep this object longer.
+        del self._meeting, self._connect
 
     def _meet(self, folder: str) -> Assignment:
         facts, config = self._facts, self._config

@@ -1,6 +1,7 @@
 """How a process group joins the world, in one process."""
 
 import datetime
+import gc
 import os
 import types
 
@@ -42,6 +43,16 @@ def options(store=HASH_STORE, rank=0, size=1, *, timeout_s=None, members=()):
     )
 
 
+def open_sockets():
+    """Return the number of sockets that this process has open."""
+    links = [
+        os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")
+    ]
+    # The descriptor of the listing itself has ended.
+    names = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return sum(name.startswith("socket:") for name in names)
+
+
 def test_the_default_group_ends_the_world_that_it_made():
     share = share_world(options())
     assert bf.size() == 1
@@ -49,6 +60,19 @@ def test_the_default_group_ends_the_world_that_it_made():
     assert not bf.is_initialized()
     assert current_process().rendezvous is None
     share.release()  # once is enough
+
+
+def test_the_end_of_the_world_closes_its_store():
+    gc.collect()
+    gc.disable()
+    try:
+        before = open_sockets()
+        share = share_world(options(dist.TCPStore("localhost", 0, 1, is_master=True)))
+        share.release()
+        del share
+        assert open_sockets() == before
+    finally:
+        gc.enable()
 
 
 def test_a_world_that_init_has_taken_outlives_the_group():
