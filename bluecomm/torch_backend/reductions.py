@@ -14,7 +14,13 @@ from bluecomm.runtime.handle import MappedHandle
 from bluecomm.torch_backend.calls import GroupCalls, collective
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.reduce_ops import reduction, sparse_reduction
-from bluecomm.torch_backend.tensors import as_input, as_output, done, written_back
+from bluecomm.torch_backend.tensors import (
+    as_input,
+    as_output,
+    done,
+    overlap,
+    written_back,
+)
 from bluecomm.torch_backend.work import GroupWork
 
 Tensors = list[torch.Tensor]
@@ -153,6 +159,9 @@ class Reductions(GroupCalls):
                 f"{output.dtype}"
             )
         memory = as_output(output, operation)
+        if overlap(memory, source):
+            # Sharded optimizers reduce a buffer into their part of it.
+            memory = torch.empty_like(memory)
         how = reduction(
             opts.reduceOp, source, self._comm.size, operation, splits=splits
         )

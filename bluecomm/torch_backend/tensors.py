@@ -123,6 +123,14 @@ def _check_apart(outputs: Sequence[torch.Tensor], operation: str) -> None:
             )
 
 
+def overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Return whether two contiguous tensors share memory."""
+    return (
+        first.data_ptr() < second.data_ptr() + second.nbytes
+        and second.data_ptr() < first.data_ptr() + first.nbytes
+    )
+
+
 def _check_served(tensor: torch.Tensor, operation: str) -> None:
     if not tensor.is_cpu:
         device = tensor.device.type

@@ -121,6 +121,13 @@ def reduce_scatter(op: Any) -> Case:
     return case
 
 
+def reduce_scatter_in_place(group: Group, rank: int, size: int) -> list[torch.Tensor]:
+    own, first = (values(rank, torch.float32, (size, 4)) for _ in range(2))
+    dist.reduce_scatter_tensor(own[rank], own.view(-1), group=group)
+    dist.reduce_scatter_tensor(first[0], first.view(-1), group=group)
+    return [own[rank], first[0]]
+
+
 def all_to_all(group: Group, rank: int, size: int) -> list[torch.Tensor]:
     output = torch.zeros(2 * size, 3)
     source = values(rank, torch.float32, (2 * size, 3))
@@ -150,6 +157,7 @@ CASES: dict[str, Case] = {
     "all_gather single": all_gather_single,
     "all_to_all": all_to_all,
     "reduce_scatter uneven": reduce_scatter_uneven,
+    "reduce_scatter in place": reduce_scatter_in_place,
     **{f"reduce_scatter {op}": reduce_scatter(op) for op in (ReduceOp.SUM,)},
     **{
         f"all_reduce {op} {dtype}": all_reduce(op, dtype)
