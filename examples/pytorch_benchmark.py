@@ -5,8 +5,8 @@
     bfrun -np 4 --ranks-per-machine 2 python examples/pytorch_benchmark.py \\
         --dist-optimizer hierarchical_neighbor_allreduce
 
-``--dist-optimizer ddp`` measures PyTorch's own DistributedDataParallel (gloo) as a
-baseline.
+``--dist-optimizer ddp`` measures PyTorch's own DistributedDataParallel as a baseline,
+over gloo or with ``--ddp-backend bluecomm``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ def parse_arguments() -> argparse.Namespace:
     )
     add_arguments(parser, "ddp")
     parser.add_argument("--model", choices=MODELS, default="resnet50")
+    parser.add_argument(
+        "--ddp-backend",
+        choices=["gloo", "bluecomm"],
+        default="gloo",
+        help="backend of --dist-optimizer ddp (default: gloo)",
+    )
     parser.add_argument("--batch-size", type=int, default=32, help="default: 32")
     parser.add_argument("--image-size", type=int, help="default: the model's own")
     parser.add_argument("--num-classes", type=int, help="default: the model's own")
@@ -57,9 +63,9 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def wrap_in_ddp(model: nn.Module) -> nn.Module:
-    """Return the model in torch's DistributedDataParallel, over gloo."""
-    torch.distributed.init_process_group("gloo", rank=bf.rank(), world_size=bf.size())
+def wrap_in_ddp(model: nn.Module, backend: str) -> nn.Module:
+    """Return the model in torch's DistributedDataParallel."""
+    torch.distributed.init_process_group(backend, rank=bf.rank(), world_size=bf.size())
     return nn.parallel.DistributedDataParallel(model)
 
 
@@ -72,7 +78,7 @@ def make_step(args: argparse.Namespace, model: nn.Module) -> Callable[[], None]:
     labels = torch.randint(num_classes, (args.batch_size,))
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if args.dist_optimizer == "ddp":
-        model = wrap_in_ddp(model)
+        model = wrap_in_ddp(model, args.ddp_backend)
     else:
         optimizer = distribute(optimizer, model, args)
 

@@ -69,6 +69,8 @@ TIMED = [
     *("win_put", "pull_get", "push_sum"),
 ]
 
+DDP_OVER_BLUECOMM = "ddp over bluecomm"
+
 
 def benchmarks() -> dict[str, tuple[Path, list[str]]]:
     """Return a case for each algorithm, and one with BlueFog's options."""
@@ -83,6 +85,10 @@ def benchmarks() -> dict[str, tuple[Path, list[str]]]:
             f"time {name}": (script, ["--dist-optimizer", name, *small])
             for name in TIMED
         },
+        f"time {DDP_OVER_BLUECOMM}": (
+            script,
+            ["--dist-optimizer", "ddp", "--ddp-backend", "bluecomm", *small],
+        ),
         "options": (script, [*theirs, "--disable-dynamic-topology"]),
     }
 
@@ -133,7 +139,7 @@ def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> OfTwoRanks:
     return OfTwoRanks(kept, *run_each({**benchmarks(), **trainings(kept)}, np=2))
 
 
-@pytest.mark.parametrize("name", TIMED)
+@pytest.mark.parametrize("name", [*TIMED, DDP_OVER_BLUECOMM])
 def test_benchmark(of_two_ranks: OfTwoRanks, name: str) -> None:
     assert of_two_ranks.results[f"time {name}"]["images_per_second"] > 0
 
