@@ -126,6 +126,8 @@ std::optional<Envelope> read_envelope(const Header& header) {
       envelope.code > static_cast<int>(Code::kInternal)) {
     return std::nullopt;
   }
+  const bool is_posted = envelope.type != MessageType::kData;
+  if (is_posted && header.nbytes > Channel::kMaxPost) return std::nullopt;
   return envelope;
 }
 

@@ -66,7 +66,10 @@ inline std::optional<PointMessage> read_point_message(const Header& header) {
   const std::size_t item = item_size(message.dtype);
   const bool is_whole =
       message.count == header.nbytes / item && header.nbytes % item == 0;
-  if (message.action == PointAction::kPayload && !is_whole) return std::nullopt;
+  const bool is_text = header.nbytes <= Channel::kMaxPost;
+  if (message.action == PointAction::kPayload ? !is_whole : !is_text) {
+    return std::nullopt;
+  }
   return message;
 }
 

@@ -57,6 +57,10 @@ TEST(envelope, rejects_invalid_headers) {
     spoil(bad);
     CHECK(!read_envelope(to_header(bad, 0)).has_value());
   }
+  Envelope abort = good;
+  abort.type = MessageType::kAbort;
+  CHECK(read_envelope(to_header(abort, Channel::kMaxPost)).has_value());
+  CHECK(!read_envelope(to_header(abort, Channel::kMaxPost + 1)).has_value());
 }
 
 TEST(envelope, fingerprints_include_what_must_agree) {
