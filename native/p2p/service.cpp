@@ -112,13 +112,18 @@ void PointService::begin(SentPoint sent, const PointRequestPtr& receive) {
     end(*receive, {Code::kMismatch, text, peer});
     return;
   }
+  const int peer = sent.peer;
+  const PointMessage message = sent.message;
   try {
     transfers_.push_back(std::make_unique<PointTransfer>(std::move(sent), receive));
+    move(*transfers_.back());
   } catch (const std::exception& error) {  // thrown by the transport
-    end(*receive, {Code::kInternal, receive->label() + ": " + error.what(), -1});
+    const Status status{Code::kInternal, receive->label() + ": " + error.what(), -1};
+    // fail() tells the sender of a transfer that has begun.
+    if (!transfer_of(*receive)) post(peer, message, PointAction::kRefuse, status);
+    fail(*receive, status);
     return;
   }
-  if (!move(*transfers_.back())) return;
   if (receive->done()) transfers_.pop_back();
 }
 
@@ -145,8 +150,9 @@ bool PointService::advance_transfers() {
     try {
       if (move(*transfers_[i])) changed = true;
     } catch (const std::exception& error) {  // thrown by the transport
-      end(*receive, {Code::kInternal, receive->label() + ": " + error.what(), -1});
+      fail(*receive, {Code::kInternal, receive->label() + ": " + error.what(), -1});
       changed = true;
+      continue;  // fail() has removed the transfer
     }
     if (receive->done()) {
       transfers_.erase(transfers_.begin() + static_cast<std::ptrdiff_t>(i));
