@@ -17,7 +17,8 @@ def share_memory_(tensor: torch.Tensor) -> torch.Tensor:
 
     From then on it is like a tensor of ``shared_empty``: ranks on this machine read it
     in place. Its values stay, and so do its views, parameters and buckets of other
-    libraries that share its memory. The memory is freed with the last of them.
+    libraries that share its memory. The memory is freed with the last of them. It can
+    no longer be resized.
 
     It must not be in use meanwhile: no thread may write to it, and no operation, window
     or exported pointer (DLPack, ``data_ptr()``) may refer to it. If another process
