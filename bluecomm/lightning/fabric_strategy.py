@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.constants import default_pg_timeout
 
 from bluecomm.lightning.launched_ranks import LaunchedRanks, ranks_of
+from bluecomm.lightning.rank_files import without_rank_state
 from bluecomm.lightning.root_module import RootModule, roots_of, unwrapped
 from bluecomm.lightning.wrapping import Wrapping, no_sync
 from bluecomm.optim.algorithm import Algorithm
@@ -39,7 +40,8 @@ class BluecommFabricStrategy(LaunchedRanks, DDPStrategy):
         precision: As in Lightning.
         process_group_backend: Backend of torch's process group.
         timeout: Timeout of torch's process group. Default: ``BLUECOMM_TIMEOUT_S``.
-        **options: Options of ``DistributedOptimizer``.
+        **options: Options of ``DistributedOptimizer``, or arguments of Lightning's
+            former ``BaguaStrategy``.
 
     Raises:
         ValueError: The algorithm is unknown.
@@ -95,6 +97,11 @@ class BluecommFabricStrategy(LaunchedRanks, DDPStrategy):
             own: dict[str, Any] = super().get_module_state_dict(module)
             return own
         return averaged_state_dict(module, average_buffers=True)
+
+    def get_optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """Return the optimizer's state, for all ranks."""
+        state: dict[str, Any] = super().get_optimizer_state(optimizer)
+        return state if self._wrapping.keeps_equal else without_rank_state(state)
 
     def load_module_state_dict(
         self, module: nn.Module, state_dict: dict[str, Any], strict: bool = True

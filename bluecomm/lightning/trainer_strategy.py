@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import logging
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,11 +16,18 @@ from torch import nn
 from torch.distributed.constants import default_pg_timeout
 
 from bluecomm.lightning.launched_ranks import LaunchedRanks, ranks_of
+from bluecomm.lightning.rank_files import (
+    all_ranks_have,
+    path_of_rank,
+    without_rank_state,
+)
 from bluecomm.lightning.root_module import RootModule
 from bluecomm.lightning.wrapping import Wrapping, no_sync
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.model_average import averaged, averaged_state_dict
 from bluecomm.optim.parameters import broadcast_parameters
+
+_log = logging.getLogger("bluecomm")
 
 
 class BluecommStrategy(LaunchedRanks, DDPStrategy):
@@ -28,9 +36,10 @@ class BluecommStrategy(LaunchedRanks, DDPStrategy):
     Every optimizer of ``configure_optimizers`` becomes a ``DistributedOptimizer``. The
     ranks start with the model of rank 0. They validate, test and save the average of
     their models; while they train, and when ``fit`` has returned, each has its own
-    (``bluecomm.average_model`` makes them equal). Other communication, such as that of
-    ``self.log(..., sync_dist=True)``, uses the same links through torch's process group
-    "bluecomm".
+    (``bluecomm.average_model`` makes them equal). Beside a checkpoint with the average,
+    each rank writes a file from which as many ranks continue exactly. Other
+    communication, such as that of ``self.log(..., sync_dist=True)``, uses the same
+    links through torch's process group "bluecomm".
 
     Args:
         algorithm: Name or class of the algorithm.
@@ -41,7 +50,8 @@ class BluecommStrategy(LaunchedRanks, DDPStrategy):
         precision_plugin: As in Lightning.
         process_group_backend: Backend of torch's process group.
         timeout: Timeout of torch's process group. Default: ``BLUECOMM_TIMEOUT_S``.
-        **options: Options of ``DistributedOptimizer``.
+        **options: Options of ``DistributedOptimizer``, or arguments of Lightning's
+            former ``BaguaStrategy``.
 
     Raises:
         ValueError: The algorithm is unknown.
@@ -80,6 +90,7 @@ class BluecommStrategy(LaunchedRanks, DDPStrategy):
         self._wrapping = Wrapping(algorithm, options)
         self._trained: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._average = contextlib.ExitStack()
+        self._is_averaged = False
 
     # -- setup -------------------------------------------------------------------------
 
@@ -156,10 +167,12 @@ class BluecommStrategy(LaunchedRanks, DDPStrategy):
             self._average.enter_context(
                 averaged(self.lightning_module, average_buffers=True)
             )
+            self._is_averaged = True
 
     def on_validation_end(self) -> None:
         """Give this rank its own model back."""
         self._average.close()
+        self._is_averaged = False
 
     on_test_start = on_predict_start = on_validation_start
     on_test_end = on_predict_end = on_validation_end
@@ -170,6 +183,57 @@ class BluecommStrategy(LaunchedRanks, DDPStrategy):
             own: dict[str, Any] = super().lightning_module_state_dict()
             return own
         return averaged_state_dict(self.lightning_module, average_buffers=True)
+
+    # -- checkpoints -------------------------------------------------------------------
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
+        """Write the checkpoint on rank 0, and a file of its own on each rank."""
+        states = checkpoint.get("optimizer_states")
+        if states is None or self._wrapping.keeps_equal:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+            return
+        plain = [without_rank_state(state) for state in states]
+        common = {**checkpoint, "optimizer_states": plain}
+        super().save_checkpoint(common, filepath, storage_options)
+        own = {"state_dict": self._own_state(), "optimizer_states": states}
+        self.checkpoint_io.save_checkpoint(own, path_of_rank(filepath))
+
+    def load_checkpoint(
+        self, checkpoint_path: Any, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint and, to continue training, this rank's file. Collective."""
+        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
+        is_fitting = self.lightning_module.trainer.state.fn == TrainerFn.FITTING
+        if self._wrapping.keeps_equal or not is_fitting:
+            return checkpoint
+        if not all_ranks_have(checkpoint_path):
+            _log.warning(
+                "%s: not every rank has its own file beside it, so all ranks continue "
+                "with the average of the models, and the algorithm starts anew",
+                checkpoint_path,
+            )
+            return checkpoint
+        own = self.checkpoint_io.load_checkpoint(
+            path_of_rank(checkpoint_path), weights_only=weights_only
+        )
+        return {**checkpoint, **own}
+
+    def remove_checkpoint(self, filepath: Any) -> None:
+        """Remove a checkpoint, and this rank's file beside it."""
+        super().remove_checkpoint(filepath)
+        if not self._wrapping.keeps_equal:
+            self.checkpoint_io.remove_checkpoint(path_of_rank(filepath))
+
+    def _own_state(self) -> dict[str, Any]:
+        """Return the state of this rank's model, also within an evaluation."""
+        is_averaged, self._is_averaged = self._is_averaged, False
+        self._average.close()
+        state: dict[str, Any] = self.lightning_module.state_dict()
+        if is_averaged:
+            self.on_validation_start()
+        return state
 
 
 def _evaluated(closure: Callable[[], Any]) -> Callable[[], Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bluecomm.lightning.bagua import read_arguments
 from bluecomm.lightning.root_module import RootModule, roots_of
 from bluecomm.optim import DistributedOptimizer
 from bluecomm.optim.algorithm import Algorithm
@@ -19,11 +20,11 @@ class Wrapping:
     """How a strategy wraps optimizers.
 
     Args:
-        algorithm: Name or class of the algorithm.
-        options: Options of ``DistributedOptimizer``.
+        algorithm: Name or class of the algorithm, or a name of Bagua.
+        options: Options of ``DistributedOptimizer``, or arguments of ``BaguaStrategy``.
 
     Raises:
-        ValueError: The name is unknown.
+        ValueError: The name is unknown, or bluecomm has no equivalent.
 
     Attributes:
         keeps_equal: Whether the ranks' parameters are always equal, because they take
@@ -33,6 +34,7 @@ class Wrapping:
     def __init__(
         self, algorithm: str | type[Algorithm], options: dict[str, Any]
     ) -> None:
+        algorithm, options = read_arguments(algorithm, options)
         kind = get_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
         self.keeps_equal: bool = kind.flat_gradients
         self._algorithm = algorithm

@@ -23,7 +23,8 @@ else:
 # Key in ``__dict__`` of a distributed optimizer under which its coordinator is. All
 # other attributes are those of the wrapped optimizer.
 COORDINATOR_KEY = "_bluecomm"
-_STATE_KEY = "bluecomm"
+# Key of the coordinator's state in a state dict of the optimizer.
+STATE_KEY = "bluecomm"
 
 _STEP_SETTINGS = StepSettings.names()
 
@@ -120,20 +121,20 @@ class Distributed(_Base):
         coordinator = _coordinator(self)
         coordinator.settle(for_writing=False)
         state: dict[str, Any] = super().state_dict()
-        state[_STATE_KEY] = coordinator.state_dict()
+        state[STATE_KEY] = coordinator.state_dict()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state from ``state_dict`` of this or of a plain optimizer."""
         coordinator = _coordinator(self)
         coordinator.settle(for_writing=True)
-        plain = {key: value for key, value in state_dict.items() if key != _STATE_KEY}
+        plain = {key: value for key, value in state_dict.items() if key != STATE_KEY}
         super().load_state_dict(plain)
         # A scheduler made before wrapping still refers to the given optimizer.
         coordinator.given.__dict__["state"] = self.state
         coordinator.given.__dict__["param_groups"] = self.param_groups
-        if _STATE_KEY in state_dict:
-            coordinator.load_state_dict(state_dict[_STATE_KEY])
+        if STATE_KEY in state_dict:
+            coordinator.load_state_dict(state_dict[STATE_KEY])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raise an error, since the buckets are laid out already.

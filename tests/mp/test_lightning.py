@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,6 +89,9 @@ def lightning_module(model: nn.Module, training: dict[str, Any]) -> Any:
             self.model = model
             self.automatic_optimization = not training.get("manual", False)
             self.seen: list[torch.Tensor] = []
+
+        def training_loss(self, batch: Any) -> torch.Tensor:
+            return loss_of(self.model, batch)
 
         def training_step(self, batch: Any, _: int) -> torch.Tensor:
             loss = loss_of(self.model, batch)
@@ -232,3 +236,122 @@ def compare_trainer(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_trainer_equals_the_plain_loop(case: str) -> None:
     run_ranks(RANKS, compare_trainer, case)
+
+
+def evaluate_and_save(folder: str) -> None:
+    """Check that the average is validated, tested and saved, and training resumes."""
+    import lightning
+
+    options, training = CASES["exact"]
+
+    def fit(epochs: int, **more: Any) -> tuple[Any, Any]:
+        saving = lightning.pytorch.callbacks.ModelCheckpoint(
+            dirpath=folder, filename="{epoch}", save_top_k=1, monitor="step", mode="max"
+        )
+        module = lightning_module(two_parts(), training)
+        settings = {"enable_checkpointing": True, "callbacks": [saving]}
+        trainer = trainer_of(options, max_epochs=epochs, **settings)
+        trainer.fit(module, loader(data()), loader(data()), **more)
+        return module, trainer
+
+    with quiet():
+        whole, trainer = fit(2)
+        assert float(bf.consensus_distance(whole)) > 0
+        # All ranks have seen the same model, which is none of their own.
+        last = whole.seen[-1]
+        assert torch.equal(last, bf.broadcast(last, 0))
+        average = bf.allreduce(flat(whole))
+        torch.testing.assert_close(last, average)
+        trainer.test(whole, loader(data()), verbose=False)
+        torch.testing.assert_close(whole.seen[-1], average)
+        own = flat(whole)
+
+        for path in Path(folder).glob(f"*-{bf.rank()}-of-*"):
+            path.unlink()
+        bf.barrier()
+        fit(1)
+        path = f"{folder}/epoch=0.ckpt"
+        saved = torch.load(path, weights_only=False)["state_dict"]
+        resumed, _ = fit(2, ckpt_path=path)
+        torch.testing.assert_close(flat(resumed), own, rtol=0, atol=0)
+        # ModelCheckpoint has removed the older one, with the files of the ranks.
+        bf.barrier()
+        names = sorted(p.name for p in Path(folder).iterdir())
+        assert [n for n in names if "of-2" in n], names
+        weights = [saved[name] for name, _ in whole.named_parameters()]
+        assert all(torch.equal(w, bf.broadcast(w, 0)) for w in weights)
+
+
+def test_the_average_is_evaluated_and_saved_and_training_resumes(
+    tmp_path: Path,
+) -> None:
+    run_ranks(RANKS, evaluate_and_save, str(tmp_path))
+
+
+def compare_fabric(case: str, folder: str) -> None:
+    import lightning
+
+    import bluecomm.lightning
+
+    options, training = CASES[case]
+    expected = trained_plainly(options, training)
+    accumulate = training.get("accumulate", 1)
+    with quiet():
+        strategy = bluecomm.lightning.BluecommFabricStrategy(**options)
+        precision = training.get("precision")
+        fabric = lightning.Fabric(
+            accelerator="cpu", strategy=strategy, precision=precision
+        )
+        fabric.launch()
+        model = two_parts()
+        plain = make_optimizers(model, **training)
+        module = lightning_module(model, training)
+        module, *optimizers = fabric.setup(module, *plain)
+        module.mark_forward_method("training_loss")
+        schedulers = [torch.optim.lr_scheduler.StepLR(one, 1) for one in plain]
+        for _ in range(EPOCHS):
+            for i, batch in enumerate(data()):
+                waits = (i + 1) % accumulate != 0
+                with fabric.no_backward_sync(module, enabled=waits):
+                    fabric.backward(module.training_loss(batch) / accumulate)
+                if waits:
+                    continue
+                if clip := training.get("clip"):
+                    fabric.clip_gradients(module, optimizers[0], max_norm=clip)
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            for scheduler in schedulers:
+                scheduler.step()
+        for optimizer in optimizers:
+            optimizer.synchronize()
+        torch.testing.assert_close(flat(model), expected, rtol=0, atol=0)
+        fabric.save(f"{folder}/state", {"model": module, "optimizer": optimizers[0]})
+        fabric.load(f"{folder}/state", {"model": module, "optimizer": optimizers[0]})
+        assert float(bf.consensus_distance(model)) == 0
+
+
+@pytest.mark.parametrize("case", ["gradients", "cta accumulating", "exact"])
+def test_fabric_equals_the_plain_loop(case: str, tmp_path: Path) -> None:
+    run_ranks(RANKS, compare_fabric, case, str(tmp_path))
+
+
+def refuse_wrong_numbers() -> None:
+    with quiet():
+        with pytest.raises(ValueError, match="devices=3, but the launcher has started"):
+            trainer_of({}, devices=3)
+        with pytest.raises(ValueError, match="num_nodes=2, but"):
+            trainer_of({}, num_nodes=2)
+        import lightning
+
+        import bluecomm.lightning  # noqa: F401
+
+        named = lightning.Trainer(
+            accelerator="cpu", strategy="bluecomm_exact_diffusion", logger=False
+        )
+        assert named.world_size == RANKS
+        assert named.num_devices == RANKS
+
+
+def test_the_launcher_decides_the_number_of_ranks() -> None:
+    run_ranks(RANKS, refuse_wrong_numbers)
