@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -72,12 +73,20 @@ def _known_name(names: Sequence[str], name: str) -> str:
 def distribute(
     optimizer: torch.optim.Optimizer, model: nn.Module, args: argparse.Namespace
 ) -> torch.optim.Optimizer:
-    """Return a distributed form of ``optimizer``, as the options specify.
+    """Return a distributed form of ``optimizer``, as the options specify."""
+    options = options_of(args, optimizer)
+    return bf.DistributedOptimizer(optimizer, model, **options)
+
+
+def options_of(
+    args: argparse.Namespace, optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
+    """Return the options of ``bf.DistributedOptimizer`` that the user chose.
 
     Momentum of SGD becomes that of ``decentlam``, which needs an optimizer without.
     """
     algorithm = ALIASES.get(args.dist_optimizer, args.dist_optimizer)
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {"algorithm": algorithm}
     if algorithm == "decentlam":
         options["momentum"] = optimizer.defaults.get("momentum", 0.0)
         for group in optimizer.param_groups:
@@ -88,4 +97,4 @@ def distribute(
         options["order"] = "atc" if args.atc_style else "cta"
     if algorithm in NEIGHBOR_TOPOLOGIES and not args.disable_dynamic_topology:
         options["topology"] = NEIGHBOR_TOPOLOGIES[algorithm]
-    return bf.DistributedOptimizer(optimizer, model, algorithm=algorithm, **options)
+    return options

@@ -14,11 +14,11 @@ import json
 import time
 
 import torch
-from sklearn.datasets import load_digits
 
 import bluecomm as bf
 from bfrun.wording import count
 from classification import accuracy, batches_of, train_epoch
+from digits import load_shard
 from dist_optimizer import LOWER_RATE, add_arguments, distribute
 from loss_watch import LossWatch
 from models import create_model
@@ -45,28 +45,13 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load_shard(
-    args: argparse.Namespace,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return this rank's training images and labels, and the common test set."""
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 8 - 0.6
-    labels = torch.tensor(digits.target)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(7))
-    test, train = order[:360], order[360:]
-    if args.shards == "by-class":
-        train = train[torch.argsort(labels[train], stable=True)]
-    # Shards have equal lengths, so that all ranks take the same number of steps.
-    length = len(train) // bf.size()
-    shard = train[bf.rank() * length : (bf.rank() + 1) * length]
-    return images[shard], labels[shard], images[test], labels[test]
-
-
 def main() -> None:
     args = parse_arguments()
     bf.init()
     torch.manual_seed(args.seed + bf.rank())
-    images, labels, test_images, test_labels = load_shard(args)
+    images, labels, test_images, test_labels = load_shard(
+        by_class=args.shards == "by-class"
+    )
     model = create_model("digits_cnn")
     bf.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=args.momentum)

@@ -93,6 +93,14 @@ def benchmarks() -> dict[str, tuple[Path, list[str]]]:
     }
 
 
+# Examples with the trainers of others, and their options.
+TRAINERS = {
+    "lightning_digits": ["--epochs", "4"],
+    "accelerate_digits": ["--epochs", "4"],
+    "hf_text_classification": ["--epochs", "4"],
+}
+
+
 def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
     """Return cases of mnist, and of a ResNet that resumes from ``folder``."""
     mnist, resnet = (EXAMPLES / f"pytorch_{name}.py" for name in ("mnist", "resnet"))
@@ -106,6 +114,14 @@ def trainings(folder: Path) -> dict[str, tuple[Path, list[str]]]:
                 mnist,
                 ["--dist-optimizer", name, "--epochs", "5", *recipe],
             )
+            for name in ("gradient_allreduce", "neighbor_allreduce")
+        },
+        **{
+            f"{stem} {name}": (
+                EXAMPLES / f"{stem}.py",
+                [*own, "--dist-optimizer", name],
+            )
+            for stem, own in TRAINERS.items()
             for name in ("gradient_allreduce", "neighbor_allreduce")
         },
         "mnist synthetic": (
@@ -216,6 +232,14 @@ def test_mnist(of_two_ranks: OfTwoRanks) -> None:
         result = of_two_ranks.results[f"mnist {name}"]
         assert result["averaged_model_accuracy"] > 0.85
         assert result["train_samples_per_rank"] == 718
+
+
+@pytest.mark.parametrize("stem", TRAINERS)
+def test_trainers_of_others(of_two_ranks: OfTwoRanks, stem: str) -> None:
+    for name in ("gradient_allreduce", "neighbor_allreduce"):
+        result = of_two_ranks.results[f"{stem} {name}"]
+        assert result["ranks"] == 2
+        assert result["averaged_model_accuracy"] > 0.85
 
 
 def test_mnist_without_files(of_two_ranks: OfTwoRanks) -> None:
