@@ -1,13 +1,62 @@
-"""Bridges differences between the versions of torch that the backend supports."""
+"""What differs between the versions of torch that the backend supports."""
 
 from __future__ import annotations
 
+import collections
 from typing import Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from bluecomm_autoload import NAME
+
+# torch 2.4 waits for the work of synchronous collectives, too, and its C++ code does
+# not keep the Python part of a work alive.
+NEEDS_WORK = not hasattr(c10d.AllreduceOptions, "asyncOp")
+
+# Works that nobody has waited for, and those of several tensors that were waited for
+# last: functional collectives wait once for each tensor.
+_held: set[object] = set()
+_last: collections.deque[object] = collections.deque(maxlen=16)
 
 
 def is_async(options: Any) -> bool:
-    """Return whether the caller of a collective wants a work object.
+    """Return whether the caller of a collective wants a work object."""
+    return NEEDS_WORK or bool(options.asyncOp)
 
-    Some options of torch 2.4 lack the attribute; torch then waits for the work itself.
+
+def hold(work: object) -> None:
+    """Keep a work alive until it is released, unless torch does."""
+    if NEEDS_WORK:
+        _held.add(work)
+
+
+def release(work: object, outputs: int) -> None:
+    """Stop keeping a work of so many tensors alive, as its caller waits for it."""
+    if NEEDS_WORK and work in _held:
+        _held.discard(work)
+        if outputs > 1:
+            _last.append(work)
+
+
+class CpuDevice(c10d.Backend):
+    """Stands for the CPU in a group whose methods do the work themselves."""
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return the name that torch's hooks show."""
+        return NAME
+
+
+def serve_cpus(group: c10d.ProcessGroup) -> None:
+    """Tell torch that a group serves CPUs.
+
+    Checkpoints and object collectives look up the group's devices. From torch 2.14 on,
+    hooks also look up the backend of each device, which Python can make there.
     """
-    return getattr(options, "asyncOp", True)
+    try:
+        backend = CpuDevice(group.rank(), group.size())
+    except TypeError:  # an older torch
+        backend = None
+    group._register_backend(torch.device("cpu"), group.BackendType.CUSTOM, backend)
+    if backend is not None:
+        group._set_default_backend(group.BackendType.CUSTOM)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch._C._distributed_c10d import ProcessGroup, Store
 
 from bluecomm.runtime import Communicator
 from bluecomm.torch_backend.coalescing import Coalescing
+from bluecomm.torch_backend.compat import serve_cpus
 from bluecomm.torch_backend.identity import Identity
 from bluecomm.torch_backend.overloads import Overloads
 from bluecomm.torch_backend.point_to_point import PointToPoint
@@ -38,8 +38,7 @@ class BluecommProcessGroup(  # type: ignore[misc]
         Identity.__init__(self, communicator, timeout_s)
         self._share = share
         self._store = store
-        # Checkpoints and object collectives look up the group's devices.
-        self._register_backend(torch.device("cpu"), self.BackendType.CUSTOM, None)
+        serve_cpus(self)
 
     def shutdown(self) -> None:
         """Refuse further calls, free the communicator and the share of the world.

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.runtime import Handle
+from bluecomm.torch_backend.compat import hold, release
 from bluecomm.torch_backend.flight_record import Entry
 
 _NO_TIMEOUT = datetime.timedelta(0)
@@ -40,6 +41,7 @@ class GroupWork(dist.Work):
         self._range_end: torch.futures.Future[Any] | None = None
         # Ranks of the group whose messages the call's receives have taken.
         self.senders: list[int] = []
+        hold(self)
 
     def extend(
         self, handles: Sequence[Handle[None]], outputs: list[torch.Tensor]
@@ -66,6 +68,7 @@ class GroupWork(dist.Work):
             BluecommError: The call failed; see the operations of bluecomm.
             CommunicationTimeout: ``timeout`` passed. The call continues.
         """
+        release(self, len(self._outputs))
         try:
             self._settle(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
         finally:
@@ -83,6 +86,7 @@ class GroupWork(dist.Work):
         with contextlib.suppress(Exception):
             self._settle(None)
         self._await_range()
+        release(self, len(self._outputs))
         return True
 
     def is_success(self) -> bool:
@@ -118,6 +122,7 @@ class GroupWork(dist.Work):
             # C++ does not see an error set by set_exception(), but one of a callback.
             self._future = ended.then(lambda _: self.result())
             self._follow(ended)
+        release(self, len(self._outputs))
         return self._future
 
     def ends_with(self, range_end: torch.futures.Future[Any]) -> None:
