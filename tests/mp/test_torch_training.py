@@ -134,6 +134,70 @@ def test_sharded_training_equals_that_of_one_rank(tmp_path: Path) -> None:
     assert results[0][2] == results[1][2]
 
 
+def wrapped_losses() -> dict[str, list[float]]:
+    """Train with FSDP1, HSDP, tensor parallelism and a pipeline."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+    from torch.distributed.tensor import parallel
+
+    rank = dist.get_rank()
+
+    def model() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    def train(model: nn.Module, seed: int) -> list[float]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        losses = []
+        for step in range(3):
+            torch.manual_seed(10 * step + seed)
+            loss = model(torch.randn(6, 8)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    flat = FullyShardedDataParallel(
+        model(), device_id=torch.device("cpu"), use_orig_params=True
+    )
+    results = {"FSDP1": train(flat, rank)}
+    hybrid = model()
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicas", "shards"))
+    for layer in (hybrid[0], hybrid[2], hybrid):
+        fully_shard(layer, mesh=mesh)
+    results["HSDP"] = train(hybrid, rank)
+    plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
+    split = parallel.parallelize_module(model(), init_device_mesh("cpu", (2,)), plan)
+    results["tensor parallelism"] = train(split, 0)
+
+    part = model()[:2] if rank == 0 else model()[2:]
+    stage = PipelineStage(part, rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 4, loss_fn=nn.functional.mse_loss)
+    losses: list[torch.Tensor] = []
+    if rank == 0:
+        schedule.step(torch.ones(8, 8))
+    else:
+        schedule.step(target=torch.zeros(8, 4), losses=losses)
+    gradients = [p.grad.sum().item() for p in part.parameters()]
+    results["pipeline"] = [*(loss.item() for loss in losses), *gradients]
+    return results
+
+
+def wrapped_over_both(folder: Path) -> list[dict[str, list[float]]]:
+    results, rank = [wrapped_losses()], dist.get_rank()
+    dist.destroy_process_group()
+    method = f"file://{folder}/gloo"
+    dist.init_process_group("gloo", init_method=method, rank=rank, world_size=2)
+    return [*results, wrapped_losses()]
+
+
+def test_parallel_wrappers_have_the_losses_of_gloo(tmp_path: Path) -> None:
+    for ours, gloo in run_torch_ranks(2, wrapped_over_both, tmp_path, tmp_path):
+        assert ours == gloo
+
+
 def save_and_load(folder: Path) -> list[list[float]]:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.device_mesh import init_device_mesh
