@@ -43,7 +43,9 @@ class BluecommTrainer(Trainer):
         prepare_model = self.accelerator.prepare_model
 
         def prepare_without_ddp(model: Any, **options: Any) -> Any:
-            return prepare_model(model, **{**options, "evaluation_mode": True})
+            # Its device is cpu:0, and a move there takes parameters out of the buckets.
+            options |= {"evaluation_mode": True, "device_placement": False}
+            return prepare_model(model, **options)
 
         self.accelerator.prepare_model = prepare_without_ddp
         # The Trainer accumulates gradients within this context.
