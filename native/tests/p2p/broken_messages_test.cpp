@@ -1,0 +1,102 @@
+// A PointService whose transport throws while it receives a message.
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "p2p/service.h"
+#include "tests/check.h"
+
+namespace bluecomm::test {
+namespace {
+
+constexpr int kSender = 1;
+constexpr std::uint64_t kJob = 5;
+
+// Keeps the actions of the messages that were posted.
+class PostedActions final : public Channel {
+ public:
+  int peer() const override { return kSender; }
+  std::unique_ptr<Outgoing> send(const Header&, std::span<const std::byte>) override {
+    throw std::logic_error("nothing is sent here");
+  }
+  void post(const Header& header, std::span<const std::byte>) override {
+    actions.push_back(read_point_message(header)->action);
+  }
+  ChannelStats stats() const override { return {}; }
+
+  std::vector<PointAction> actions;
+};
+
+class OneSender final : public RequestPeers {
+ public:
+  Channel* channel(int) const override { return &posted; }
+  bool is_gone(int) const override { return false; }
+  std::optional<std::string> why_gone(int, Clock::time_point) const override {
+    return std::nullopt;
+  }
+  std::string describe_rank(int rank) const override {
+    return "rank " + std::to_string(rank);
+  }
+
+  mutable PostedActions posted;
+};
+
+enum class Breaks { kAccept, kFirstRead, kLaterRead };
+
+class BreakingMessage final : public Incoming {
+ public:
+  BreakingMessage(const Header& header, Breaks when) : header_(header), when_(when) {}
+  const Header& header() const override { return header_; }
+  void accept(std::span<std::byte>) override {
+    if (when_ == Breaks::kAccept) throw std::runtime_error("broken");
+  }
+  std::span<const std::byte> readable() const override {
+    if (when_ == Breaks::kLaterRead && reads_++ == 0) return {};
+    throw std::runtime_error("broken");
+  }
+  void consume(std::size_t) override {}
+  std::size_t consumed() const override { return 0; }
+
+ private:
+  const Header header_;
+  const Breaks when_;
+  mutable int reads_ = 0;
+};
+
+TEST(point_failures, the_sender_learns_that_the_transport_failed) {
+  for (const Breaks when : {Breaks::kAccept, Breaks::kFirstRead, Breaks::kLaterRead}) {
+    OneSender peers;
+    RequestTable requests;
+    WaitStats stats(2, nullptr);
+    PointService service(0, kJob, 0, peers, requests, stats, [](int, const Status&) {});
+    std::vector<float> values(2);
+    PointCall call;
+    call.kind = RequestKind::kRecv;
+    call.peer = kSender;
+    call.dtype = DType::kFloat32;
+    call.shape = {2};
+    call.memory = std::as_writable_bytes(std::span(values));
+    call.deadline = Clock::time_point::max();
+    service.start(call, 1, std::nullopt);
+    PointMessage message;
+    message.job = kJob;
+    message.dtype = DType::kFloat32;
+    message.count = 2;
+    message.send = 4;
+    std::unique_ptr<Incoming> incoming =
+        std::make_unique<BreakingMessage>(to_header(message, 8), when);
+    CHECK(service.take_message(kSender, incoming));
+    service.poll({});
+    const BaseRequest& receive = *requests.at(1);
+    REQUIRE(receive.done());
+    CHECK(receive.status().code == Code::kInternal);
+    CHECK(receive.status().text.ends_with("broken"));
+    CHECK(peers.posted.actions == std::vector{PointAction::kRefuse});
+    CHECK(!service.poll({}));
+  }
+}
+
+}  // namespace
+}  // namespace bluecomm::test
