@@ -26,6 +26,12 @@ void for_each_message(const Plan& plan, Visit&& visit) {
   }
 }
 
+// The caller may have found the group before another thread removed it.
+void check_not_removed(const Groups& groups, std::uint64_t id) {
+  if (!groups.was_removed(id)) return;
+  throw std::invalid_argument("group " + std::to_string(id) + " was removed");
+}
+
 }  // namespace
 
 Dispatcher::Dispatcher(EngineConfig config,
@@ -89,9 +95,7 @@ Operation& Dispatcher::operation(RequestId id) const {
 
 RequestId Dispatcher::submit(Call call, RequestId id) {
   const std::uint64_t group = call.group->id;
-  if (groups_.was_removed(group)) {
-    throw std::invalid_argument("group " + std::to_string(group) + " was removed");
-  }
+  check_not_removed(groups_, group);
   const std::uint64_t name = name_hash(call);
   const std::uint32_t sequence = matching_.next_sequence(group, name);
   return add(std::move(call), {group, name, config_.epoch, sequence},
@@ -99,6 +103,7 @@ RequestId Dispatcher::submit(Call call, RequestId id) {
 }
 
 RequestId Dispatcher::submit(PointCall call, RequestId id) {
+  check_not_removed(groups_, call.group);
   if (id == 0) id = requests_.next_id();
   points_.start(std::move(call), id, late_failures_.take());
   return id;

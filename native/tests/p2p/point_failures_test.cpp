@@ -65,7 +65,9 @@ TEST(point_failures, calls_of_a_removed_group_fail) {
   const RequestId receive = first.submit(recv_call(first, received, 1, 3, kSet));
   std::vector<float> theirs(1000000);
   const RequestId waiting = second.submit(send_call(second, theirs, 0, 4, kSet));
+  PointCall too_late = recv_call(first, received, 1, 3, kSet);
   first.remove_group(kSet);
+  CHECK_THROWS(first.submit(std::move(too_late)), std::invalid_argument, "was removed");
   check_failure(finish(first, send), Code::kClosed, kWhy);
   check_failure(finish(first, receive), Code::kClosed, kWhy);
   check_failure(finish(second, waiting), Code::kClosed, kWhy);
