@@ -11,23 +11,11 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/shorten.h"
 #include "engine/describe.h"
 #include "engine/dispatcher.h"
 
 namespace bluecomm {
-namespace {
-
-// Returns at most `limit` bytes of `text`, without cutting a UTF-8 character.
-std::string_view shorten(std::string_view text, std::size_t limit) {
-  if (text.size() <= limit) return text;
-  std::size_t length = limit;
-  while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80) {
-    --length;
-  }
-  return text.substr(0, length);
-}
-
-}  // namespace
 
 void Dispatcher::fail(RequestId id, Status status) {
   BaseRequest& request = *requests_.at(id);

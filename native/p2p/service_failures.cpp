@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/shorten.h"
 #include "p2p/service.h"
 
 namespace bluecomm {
@@ -113,8 +114,7 @@ void PointService::post(int peer, PointMessage message, PointAction action,
   message.action = action;
   message.code = static_cast<std::int32_t>(status.code);
   message.blamed = status.rank;
-  const std::string_view text =
-      std::string_view(status.text).substr(0, Channel::kMaxPost);
+  const std::string_view text = shorten(status.text, Channel::kMaxPost);
   try {
     channel->post(to_header(message, text.size()), std::as_bytes(std::span(text)));
   } catch (const std::exception&) {

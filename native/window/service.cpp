@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/shorten.h"
+
 namespace bluecomm {
 namespace {
 
@@ -280,7 +282,7 @@ void WindowService::post(int peer, const WindowMessage& message,
                          std::string_view text) {
   Channel* const channel = peers_.channel(peer);
   if (channel == nullptr) return;
-  text = text.substr(0, Channel::kMaxPost);
+  text = shorten(text, Channel::kMaxPost);
   channel->post(header_of(message, text.size()), std::as_bytes(std::span(text)));
 }
 
