@@ -43,17 +43,18 @@ class OneSender final : public RequestPeers {
   mutable PostedActions posted;
 };
 
-enum class Breaks { kAccept, kFirstRead, kLaterRead };
+enum class BreaksMessages { kAccept, kFirstRead, kLaterRead };
 
 class BreakingMessage final : public Incoming {
  public:
-  BreakingMessage(const Header& header, Breaks when) : header_(header), when_(when) {}
+  BreakingMessage(const Header& header, BreaksMessages when)
+      : header_(header), when_(when) {}
   const Header& header() const override { return header_; }
   void accept(std::span<std::byte>) override {
-    if (when_ == Breaks::kAccept) throw std::runtime_error("broken");
+    if (when_ == BreaksMessages::kAccept) throw std::runtime_error("broken");
   }
   std::span<const std::byte> readable() const override {
-    if (when_ == Breaks::kLaterRead && reads_++ == 0) return {};
+    if (when_ == BreaksMessages::kLaterRead && reads_++ == 0) return {};
     throw std::runtime_error("broken");
   }
   void consume(std::size_t) override {}
@@ -61,12 +62,13 @@ class BreakingMessage final : public Incoming {
 
  private:
   const Header header_;
-  const Breaks when_;
+  const BreaksMessages when_;
   mutable int reads_ = 0;
 };
 
 TEST(point_failures, the_sender_learns_that_the_transport_failed) {
-  for (const Breaks when : {Breaks::kAccept, Breaks::kFirstRead, Breaks::kLaterRead}) {
+  for (const BreaksMessages when : {BreaksMessages::kAccept, BreaksMessages::kFirstRead,
+                                    BreaksMessages::kLaterRead}) {
     OneSender peers;
     RequestTable requests;
     WaitStats stats(2, nullptr);
