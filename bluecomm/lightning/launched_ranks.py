@@ -31,6 +31,11 @@ class LaunchedRanks:
 
     @parallel_devices.setter
     def parallel_devices(self, devices: Sequence[torch.device] | None) -> None:
+        """Take the devices that Lightning chose, if they fit the launcher's ranks.
+
+        Raises:
+            ValueError: They are no CPUs, or there are more or fewer than ranks.
+        """
         if not devices:
             return
         kinds = {torch.device(device).type for device in devices}
@@ -57,6 +62,11 @@ class LaunchedRanks:
 
     @num_nodes.setter
     def num_nodes(self, count: int) -> None:
+        """Check the number that Lightning was given.
+
+        Raises:
+            ValueError: The launcher has started another number of machines.
+        """
         machines = self.num_nodes
         if count not in (1, machines):
             raise ValueError(_mismatch("num_nodes", count, machines, "machine"))

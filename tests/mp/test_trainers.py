@@ -168,6 +168,7 @@ def train_by_hugging_face(folder: str, name: str) -> None:
         trainer.train()
         assert trainer.args.world_size == RANKS
         assert trainer.model_wrapped is trainer.model
+        trainer.optimizer.optimizer.synchronize()
         torch.testing.assert_close(flat(trainer.model), expected, rtol=0, atol=1e-7)
 
 
