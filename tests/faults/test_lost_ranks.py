@@ -206,7 +206,10 @@ if bf.rank() == 2:
     except SystemExit:
         pass
 bf.barrier()
+open(f"past-{bf.rank()}", "w").close()
 if bf.rank() == 1:
+    while not all(os.path.exists(f"past-{rank}") for rank in (0, 2)):
+        time.sleep(0.05)
     raise KeyError("no luck")
 try:
     bf.allreduce(torch.ones(2), name="x")
