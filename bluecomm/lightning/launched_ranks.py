@@ -1,4 +1,4 @@
-"""What both strategies know of the ranks, which a launcher has started."""
+"""The part of both strategies that knows the ranks of the launcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each rank saves beside a checkpoint, to continue exactly."""
+"""Files that each rank saves beside a checkpoint, to continue exactly."""
 
 from __future__ import annotations
 

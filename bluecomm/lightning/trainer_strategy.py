@@ -49,7 +49,8 @@ class BluecommStrategy(LaunchedRanks, DDPStrategy):
         checkpoint_io: As in Lightning.
         precision_plugin: As in Lightning.
         process_group_backend: Backend of torch's process group.
-        timeout: Timeout of torch's process group. Default: ``BLUECOMM_TIMEOUT_S``.
+        timeout: Timeout of torch's process group. Default: the setting
+            ``BLUECOMM_OPERATION_TIMEOUT_S``.
         **options: Options of ``DistributedOptimizer``, or arguments of Lightning's
             former ``BaguaStrategy``.
 

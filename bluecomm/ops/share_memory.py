@@ -25,8 +25,8 @@ def share_memory_(tensor: torch.Tensor) -> torch.Tensor:
     shares the memory, or a NumPy array, it cannot be moved.
 
     Args:
-        tensor: Dense CPU tensor of any type. Nothing happens if it is in the shared
-            memory of bluecomm already.
+        tensor: Dense CPU tensor of any type. If it is already in bluecomm's shared
+            memory, nothing changes.
 
     Returns:
         ``tensor`` itself.

@@ -1,4 +1,4 @@
-"""What differs between the versions of torch that the backend supports."""
+"""Differences between the versions of torch that the backend supports."""
 
 from __future__ import annotations
 
