@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -31,7 +33,10 @@ def _move_and_reduce():
     return busy, bucket[::100_000].tolist()
 
 
-@pytest.mark.skipif(share_memory._exchange is None, reason="needs a newer torch")
+@pytest.mark.skipif(
+    share_memory._exchange is None and not os.environ.get("CI"),
+    reason="needs a newer torch",
+)
 def test_operations_see_the_moved_memory():
     (busy, first), (_, second) = run_ranks(2, _move_and_reduce)
     assert isinstance(busy, ValueError)

@@ -33,6 +33,8 @@ def main() -> int:
     began = time.monotonic()
     chosen = [name for name in suite.names(case) if options.k in name]
     fit = [name for name in chosen if not suite.unfit(case, name)]
+    if not fit:
+        parser.error(f"-k {options.k}: no test that fits has this word in its name")
     counts: collections.Counter[str] = collections.Counter()
     for name in fit[shard::shards]:
         verdict, reason, seconds, output = suite.run(case, name)

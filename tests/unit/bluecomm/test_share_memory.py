@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from bluecomm.ops import share_memory
 from bluecomm.runtime import current_process
 
 needs_exchange = pytest.mark.skipif(
-    share_memory._exchange is None,
+    share_memory._exchange is None and not os.environ.get("CI"),
     reason="this torch cannot exchange the memory of tensors",
 )
 
