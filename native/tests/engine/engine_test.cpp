@@ -191,14 +191,19 @@ TEST(engine, runs_what_the_caller_waits_for) {
   CHECK_EQ(run_call(other, make_call(other, Kind::kBarrier, "late", {}, {})).text, "");
   CHECK(engine.wait(late, Clock::now() + 10s)->ok());
   CHECK(engine.finished() == std::vector<RequestId>({late}));
+}
 
-  // The caller must fetch the failure, so the request is not released.
+TEST(engine, keeps_what_has_failed_for_the_caller) {
+  // Rank 2 calls nothing, so the request cannot end before the failure arrives.
+  EngineWorld world(3);
+  std::vector<float> a(4, 1.0F);
+  Engine& engine = world.engine(0);
   engine.fail(engine.submit(make_call(engine, Kind::kAllreduce, "x", a, a)),
               {Code::kMismatch, "enough", 0});
+  Engine& other = world.engine(1);
   const RequestId failed = other.run(make_call(other, Kind::kAllreduce, "x", a, a));
   REQUIRE(failed != 0);
   CHECK_EQ(other.wait(failed, Clock::now() + 10s)->text, "enough");
-
   CHECK(other.finished() == std::vector<RequestId>({failed}));
 }
 
