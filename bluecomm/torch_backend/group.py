@@ -7,15 +7,17 @@ from torch._C._distributed_c10d import ProcessGroup, Store
 from bluecomm.runtime import Communicator
 from bluecomm.torch_backend.coalescing import Coalescing
 from bluecomm.torch_backend.compat import serve_cpus
+from bluecomm.torch_backend.hooks import Hooks
 from bluecomm.torch_backend.identity import Identity
 from bluecomm.torch_backend.overloads import Overloads
-from bluecomm.torch_backend.point_to_point import PointToPoint
+from bluecomm.torch_backend.reconfiguration import Reconfiguration
 from bluecomm.torch_backend.store_rendezvous import WorldShare
+from bluecomm.torch_backend.windows import Windows
 
 
 # Type checkers see other signatures in torch's stub, which has overloads.
 class BluecommProcessGroup(  # type: ignore[misc]
-    Coalescing, Overloads, PointToPoint, Identity, ProcessGroup
+    Coalescing, Hooks, Reconfiguration, Overloads, Windows, Identity, ProcessGroup
 ):
     """A process group of ``torch.distributed`` over a communicator of bluecomm.
 
@@ -39,6 +41,7 @@ class BluecommProcessGroup(  # type: ignore[misc]
         self._share = share
         self._store = store
         serve_cpus(self)
+        self.check_nan_if_asked()
 
     def shutdown(self) -> None:
         """Refuse further calls, free the communicator and the share of the world.
@@ -50,4 +53,8 @@ class BluecommProcessGroup(  # type: ignore[misc]
             self._comm.free()
             self._share.release()
 
-    abort = shutdown
+    def abort(self) -> None:
+        """Call the abort hooks, then do what ``shutdown`` does."""
+        if self._hooks is not None and not self._is_closed:
+            self._hooks.fire_abort()
+        self.shutdown()

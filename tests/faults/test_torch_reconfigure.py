@@ -1,0 +1,67 @@
+"""A rank dies, and a process group over bluecomm goes on without it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.deadlines import DEADLINE_S
+from tests.support.launch import ROOT
+
+pytestmark = pytest.mark.faults
+
+RANKS = 3
+PROGRAM = """
+import os, signal, sys, types
+import torch, torch.distributed as dist
+import bluecomm as bf
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group(
+    "bluecomm", init_method=f"file://{folder}/store", rank=rank, world_size=3
+)
+group = dist.group.WORLD
+handles = [None] * 3
+dist.all_gather_object(handles, group.get_reconfigure_handle())
+dist.barrier()
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        dist.all_reduce(torch.ones(1))
+except bf.PeerLostError as error:
+    assert "rank 1" in str(error), error
+options = types.SimpleNamespace(uuid=1, handles=handles[::2], timeout=None)
+assert group.reconfigure(options).wait()
+tensor = torch.ones(1)
+dist.all_reduce(tensor)
+print(dist.get_rank(), dist.get_world_size(), tensor.item())
+dist.destroy_process_group()
+"""
+
+
+def test_a_group_goes_on_without_a_killed_rank(tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(rank), str(tmp_path)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    try:
+        ended = [process.communicate(timeout=DEADLINE_S) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    codes = [process.returncode for process in ranks]
+    assert codes == [0, -signal.SIGKILL, 0], ended
+    assert [out for out, _ in ended] == ["0 2 2.0\n", "", "1 2 2.0\n"]
