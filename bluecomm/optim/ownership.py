@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import torch
@@ -44,14 +46,15 @@ _log = logging.getLogger("bluecomm")
 # Parameter -> weak reference to its owner.
 _owner_of = WeakTensorKeyDictionary()
 _owners: list[weakref.ref[ParameterOwner]] = []
-_created: weakref.WeakKeyDictionary[Communicator, int] = weakref.WeakKeyDictionary()
+_changing_owners = threading.Lock()
+_numbers: weakref.WeakKeyDictionary[Communicator, Iterator[int]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def next_number(comm: Communicator) -> int:
     """Return how many distributed optimizers a communicator has had before."""
-    number = _created.get(comm, 0)
-    _created[comm] = number + 1
-    return number
+    return next(_numbers.setdefault(comm, itertools.count()))
 
 
 def take_over(parameters: Iterable[torch.Tensor], owner: ParameterOwner) -> None:
@@ -64,8 +67,8 @@ def take_over(parameters: Iterable[torch.Tensor], owner: ParameterOwner) -> None
         _owner_of[parameter] = reference
     if not _owners:
         current_process().before_shutdown(_drain_all)
-    _owners[:] = [ref for ref in _owners if ref() is not None]
-    _owners.append(reference)
+    with _changing_owners:
+        _owners[:] = [ref for ref in _owners if ref() is not None] + [reference]
 
 
 def owners_of(tensors: Iterable[torch.Tensor]) -> list[ParameterOwner]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import numbers
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,8 @@ class Communicator:
         self.ranks = tuple(ranks)
         # Whether this is the communicator that init() makes.
         self.is_world = creation == 0 and not owner
-        self._unnamed: dict[str, int] = {}
+        # Counters of the calls without a name, by kind.
+        self._unnamed: dict[str, itertools.count[int]] = {}
         self._rounds = world.join_rounds
         self._topology: Topology | None = None
         self._machine_topology: Topology | None = None
@@ -168,9 +170,10 @@ class Communicator:
             # Ranks that had joined have not counted the calls of the others.
             self._rounds = self.world.join_rounds
             self._unnamed.clear()
-        number = self._unnamed.get(kind, 0)
-        self._unnamed[kind] = (number + 1) % _UNNAMED_CALLS
-        return f"{kind}{UNNAMED}{number}"
+        counter = self._unnamed.get(kind)
+        if counter is None:
+            counter = self._unnamed.setdefault(kind, itertools.count())
+        return f"{kind}{UNNAMED}{next(counter) % _UNNAMED_CALLS}"
 
     def pair_name_for(self, kind: str, name: str | None, other: int) -> str:
         """Return a name for two members; each pair numbers its calls separately."""

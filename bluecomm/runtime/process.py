@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ class Process:
     def __init__(self) -> None:
         self._rendezvous: Rendezvous | None = None
         self._memory: SharedMemory | None = None
+        self._making_memory = threading.RLock()
         self._recording: Recording | None = None
         self._communicator: Communicator | None = None
         self._before_shutdown: list[Callable[[], None]] = []
@@ -82,11 +84,14 @@ class Process:
     @property
     def memory(self) -> SharedMemory:
         """Allocator of shared memory."""
-        if self._memory is None:
-            from bluecomm._native import SharedMemory
+        if (memory := self._memory) is not None:
+            return memory
+        from bluecomm._native import SharedMemory
 
-            self._memory = SharedMemory()
-        return self._memory
+        with self._making_memory:
+            if self._memory is None:
+                self._memory = SharedMemory()
+            return self._memory
 
     def is_in_use(self, address: int, nbytes: int) -> bool:
         """Return whether an outstanding operation uses some of this memory."""
@@ -206,6 +211,7 @@ class Process:
             )
         self._pid = os.getpid()
         self._memory = None  # the parent's
+        self._making_memory = threading.RLock()
 
     def _recording_for(self, config: Config, rendezvous: Rendezvous) -> Recording:
         """Return the recording of a new world, which may continue an earlier one."""

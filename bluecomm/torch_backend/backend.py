@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import datetime
+import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -23,7 +23,7 @@ _UNSET = dist.distributed_c10d.default_pg_timeout
 
 # How many groups of the same ranks a world has had. torch's names of groups may differ
 # between their members, whose histories differ if only members make a group.
-_creations: weakref.WeakKeyDictionary[World, collections.Counter[tuple[int, ...]]] = (
+_creations: weakref.WeakKeyDictionary[World, dict[tuple[int, ...], Iterator[int]]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -47,10 +47,10 @@ def create_group(options: Any, _: Any) -> BluecommProcessGroup:
 
 def _new_communicator(world: World, ranks: Sequence[int]) -> Communicator:
     """Return a communicator that no other group and no process set shares."""
-    counts = _creations.setdefault(world, collections.Counter())
     members = tuple(ranks)
-    counts[members] += 1
-    return Communicator(world, members, counts[members], NAME)
+    counters = _creations.setdefault(world, {})
+    counter = counters.setdefault(members, itertools.count(1))
+    return Communicator(world, members, next(counter), NAME)
 
 
 def _limit_s(timeout: datetime.timedelta) -> float | None:
