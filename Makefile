@@ -42,7 +42,7 @@ $(VENV)/.torch: | $(BIN)/python
 	touch $@
 
 $(VENV)/.build-tools: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install -q "setuptools>=70.1" "pybind11>=2.11"
+	$(BIN)/pip install -q "setuptools>=70.1" "pybind11>=3.0"
 	touch $@
 
 compile = BUILD_BLUECOMM_JOBS=$(JOBS) $(BIN)/python setup.py -q build_ext --inplace

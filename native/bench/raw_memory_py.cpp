@@ -78,7 +78,7 @@ double gather(RawMemory& memory, std::uintptr_t output, std::size_t nbytes,
 }  // namespace bluecomm
 
 // The signatures are those of bluecomm/bench/_raw_memory.pyi.
-PYBIND11_MODULE(_raw_memory, module) {
+PYBIND11_MODULE(_raw_memory, module, py::mod_gil_not_used()) {
   using bluecomm::RawMemory;
   module.doc() = "Operations over one shared mapping, for benchmarks to compare with.";
   py::class_<RawMemory>(module, "RawMemory")

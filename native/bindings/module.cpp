@@ -2,7 +2,12 @@
 
 #include "bindings/register.h"
 
-PYBIND11_MODULE(_native, module) {
+namespace py = pybind11;
+
+// Nothing here relies on the GIL for exclusion: the engine, windows, recorders and the
+// allocator of shared memory have locks of their own, so do Python's containers, and
+// all else that threads share is constant.
+PYBIND11_MODULE(_native, module, py::mod_gil_not_used()) {
   module.doc() = "The native engine of bluecomm.";
   bluecomm::bindings::register_shared_memory(module);
   bluecomm::bindings::register_recorder(module);
