@@ -35,8 +35,7 @@ class Wrapping:
         self, algorithm: str | type[Algorithm], options: dict[str, Any]
     ) -> None:
         algorithm, options = read_arguments(algorithm, options)
-        kind = get_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
-        self.keeps_equal: bool = kind.flat_gradients
+        self.keeps_equal: bool = get_algorithm(algorithm).flat_gradients
         self._algorithm = algorithm
         self._options = options
 

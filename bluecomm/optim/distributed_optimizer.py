@@ -95,7 +95,7 @@ def DistributedOptimizer(  # noqa: N802
     name = f"optim.{next_number(comm)}"
     with refusing(comm, "DistributedOptimizer", name, FIRST_OPERATION):
         _check_optimizer(optimizer)
-        kind = _class_of(algorithm)
+        kind = get_algorithm(algorithm)
         if bucket_bytes is None:
             bucket_bytes = comm.world.config.bucket_bytes
         if num_steps_per_communication is None:
@@ -166,16 +166,6 @@ def _check_optimizer(optimizer: object) -> None:
             "DistributedOptimizer: the optimizer is distributed already; wrap the "
             "plain optimizer"
         )
-
-
-def _class_of(algorithm: object) -> type[Algorithm]:
-    if isinstance(algorithm, str):
-        return get_algorithm(algorithm)
-    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
-        return algorithm
-    raise TypeError(
-        f"algorithm must be a name or a subclass of Algorithm, got {algorithm!r}"
-    )
 
 
 def _check_honoured(kind: type[Algorithm], options: CommonOptions) -> None:

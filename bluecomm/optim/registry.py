@@ -38,12 +38,19 @@ def register_algorithm(name: str) -> Callable[[_Class], _Class]:
     return register
 
 
-def get_algorithm(name: str) -> type[Algorithm]:
-    """Return the class of an algorithm.
+def get_algorithm(name: object) -> type[Algorithm]:
+    """Return the class of an algorithm, given by its name or itself.
 
     Raises:
+        TypeError: ``name`` is neither.
         ValueError: The name is unknown.
     """
+    if isinstance(name, type) and issubclass(name, Algorithm):
+        return name
+    if not isinstance(name, str):
+        raise TypeError(
+            f"algorithm must be a name or a subclass of Algorithm, got {name!r}"
+        )
     if name not in _algorithms:
         raise ValueError(
             f"unknown algorithm {name!r}; known are {', '.join(algorithm_names())}"
