@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -12,68 +11,47 @@ import torch
 from lightning.fabric.strategies.ddp import DDPStrategy
 from lightning.fabric.strategies.strategy import _BackwardSyncControl
 from torch import nn
-from torch.distributed.constants import default_pg_timeout
 
-from bluecomm.lightning.launched_ranks import LaunchedRanks, ranks_of
-from bluecomm.lightning.rank_files import without_rank_state
+from bluecomm.lightning.algorithm_strategy import AlgorithmStrategy
+from bluecomm.lightning.rank_files import load_own, save_own
 from bluecomm.lightning.root_module import RootModule, roots_of, unwrapped
-from bluecomm.lightning.wrapping import Wrapping, no_sync
+from bluecomm.lightning.wrapping import no_sync
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.model_average import averaged_state_dict
 from bluecomm.optim.parameter_names import parameters_of
 from bluecomm.optim.parameters import broadcast_parameters
+from bluecomm.optim.rank_files import digest_of, without_rank_state
 
 
-class BluecommFabricStrategy(LaunchedRanks, DDPStrategy):
+class BluecommFabricStrategy(AlgorithmStrategy, DDPStrategy):
     """Trains with any algorithm of ``DistributedOptimizer`` in Lightning's ``Fabric``.
 
     ``fabric.setup`` gives all ranks the model of rank 0, and makes each optimizer a
-    ``DistributedOptimizer``. ``fabric.save`` saves the average of the ranks' models;
-    ``bluecomm.averaged`` evaluates it.
+    ``DistributedOptimizer``. ``bluecomm.averaged`` evaluates the average of the ranks'
+    models, and ``fabric.save`` saves it; beside a checkpoint that has an optimizer,
+    each rank writes a file from which as many ranks continue exactly.
 
     Args:
         algorithm: Name or class of the algorithm.
-        accelerator: As in Lightning.
-        parallel_devices: As in Lightning.
-        cluster_environment: A ``BluecommEnvironment``. Default: a new one.
-        checkpoint_io: As in Lightning.
-        precision: As in Lightning.
-        process_group_backend: Backend of torch's process group.
-        timeout: Timeout of torch's process group. Default: the setting
-            ``BLUECOMM_OPERATION_TIMEOUT_S``.
         **options: Options of ``DistributedOptimizer``, or arguments of Lightning's
-            former ``BaguaStrategy``.
+            former ``BaguaStrategy``. Also, as in Lightning, ``accelerator``,
+            ``parallel_devices``, ``cluster_environment`` (a ``BluecommEnvironment``),
+            ``checkpoint_io``, ``precision``, ``process_group_backend`` (default:
+            "bluecomm") and ``timeout`` (default: ``BLUECOMM_OPERATION_TIMEOUT_S``).
 
     Raises:
         ValueError: The algorithm is unknown.
         TypeError: ``cluster_environment`` is one of Lightning.
     """
 
-    strategy_name = "bluecomm"
+    of_lightning = AlgorithmStrategy.of_lightning | {"precision"}
 
     def __init__(
         self,
         algorithm: str | type[Algorithm] = "neighbor_allreduce",
-        *,
-        accelerator: Any = None,
-        parallel_devices: list[torch.device] | None = None,
-        cluster_environment: Any = None,
-        checkpoint_io: Any = None,
-        precision: Any = None,
-        process_group_backend: str = "bluecomm",
-        timeout: datetime.timedelta | None = default_pg_timeout,
         **options: Any,
     ) -> None:
-        super().__init__(
-            accelerator=accelerator,
-            parallel_devices=parallel_devices,
-            cluster_environment=ranks_of(cluster_environment),
-            checkpoint_io=checkpoint_io,
-            precision=precision,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-        )
-        self._wrapping = Wrapping(algorithm, options)
+        super().__init__(algorithm, **options)
         self._roots: weakref.WeakSet[RootModule] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._backward_sync_control = _Accumulation(self._optimizers)
@@ -109,6 +87,65 @@ class BluecommFabricStrategy(LaunchedRanks, DDPStrategy):
     ) -> None:
         """Load a state into the user's module."""
         super().load_module_state_dict(unwrapped(module), state_dict, strict)
+
+    def save_checkpoint(
+        self,
+        path: Any,
+        state: dict[str, Any],
+        storage_options: Any = None,
+        filter: Any = None,
+    ) -> None:
+        """Write the checkpoint on rank 0, and a file of its own on each rank."""
+        parts = self._parts_of_ranks(state)
+        if parts and not filter:
+            state = self._convert_stateful_objects_in_state(state, {})
+        super().save_checkpoint(path, state, storage_options, filter)
+        if parts and not filter:
+            own = {name: part.state_dict() for name, part in parts.items()}
+            save_own(self.checkpoint_io, path, _digest_of_models(state, parts), own)
+
+    def load_checkpoint(
+        self,
+        path: Any,
+        state: Any = None,
+        strict: bool = True,
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Read a checkpoint and, to continue training, this rank's file. Collective."""
+        remainder: dict[str, Any] = super().load_checkpoint(
+            path, state, strict, weights_only
+        )
+        parts = self._parts_of_ranks(state)
+        if parts:
+            loaded = {name: part.state_dict() for name, part in parts.items()}
+            digest = _digest_of_models(loaded, parts)
+            own = load_own(self.checkpoint_io, path, digest, weights_only) or {}
+            for name, part in parts.items():
+                if name in own:
+                    part.load_state_dict(own[name])
+        return remainder
+
+    def _parts_of_ranks(self, state: Any) -> dict[str, Any]:
+        """Return the modules and optimizers of a training, if ranks differ in them."""
+        parts = {
+            name: unwrapped(part) if isinstance(part, nn.Module) else part
+            for name, part in (state.items() if isinstance(state, dict) else ())
+            if isinstance(part, nn.Module | torch.optim.Optimizer)
+        }
+        is_training = any(part in self._optimizers for part in parts.values())
+        return parts if is_training and not self._wrapping.keeps_equal else {}
+
+
+def _digest_of_models(states: dict[str, Any], parts: dict[str, Any]) -> str:
+    """Return the digest of the states of those parts that are modules."""
+    return digest_of(
+        {
+            f"{name}.{key}": value
+            for name, part in parts.items()
+            if isinstance(part, nn.Module)
+            for key, value in states[name].items()
+        }
+    )
 
 
 class _Accumulation(_BackwardSyncControl):

@@ -1,35 +1,32 @@
-"""Files that each rank saves beside a checkpoint, to continue exactly."""
+"""Writes and reads each rank's own file by Lightning's ``CheckpointIO``."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-import torch
 from lightning.fabric.utilities.cloud_io import get_filesystem
 
-from bluecomm.ops.allreduce import allreduce
-from bluecomm.ops.reduce_op import Min
-from bluecomm.optim.wrapper import STATE_KEY
-from bluecomm.runtime import current_communicator
+from bluecomm.optim.rank_files import agreed_part, part_of, path_of_rank
 
 
-def path_of_rank(path: object) -> str:
-    """Return the path of this rank's file beside the checkpoint at ``path``."""
-    comm = current_communicator()
-    return f"{path}.rank-{comm.rank}-of-{comm.size}"
+def save_own(io: Any, path: object, digest: str, own: dict[str, Any]) -> None:
+    """Write this rank's state beside a common checkpoint.
 
-
-def all_ranks_have(path: object) -> bool:
-    """Return whether every rank has its file beside a checkpoint. Collective."""
-    own = path_of_rank(path)
-    has = torch.tensor(int(get_filesystem(own).exists(own)))
-    return bool(allreduce(has, op=Min, name="bluecomm.lightning.rank_files"))
-
-
-def without_rank_state(state: dict[str, Any]) -> dict[str, Any]:
-    """Return an optimizer's state without what differs between ranks by design.
-
-    An algorithm's own tensors belong to one rank. Loaded on all, they would be wrong,
-    and an algorithm starts correctly without them.
+    Args:
+        io: Lightning's ``CheckpointIO``.
+        path: The common checkpoint.
+        digest: That of its model.
+        own: This rank's state.
     """
-    return {key: value for key, value in state.items() if key != STATE_KEY}
+    io.save_checkpoint(part_of(digest, own), path_of_rank(path))
+
+
+def load_own(
+    io: Any, path: object, digest: str, weights_only: bool | None
+) -> dict[str, Any] | None:
+    """Return what ``save_own`` wrote, or None unless every rank has it. Collective."""
+    own = path_of_rank(path)
+    load = functools.partial(io.load_checkpoint, own, weights_only=weights_only)
+    exists = get_filesystem(own).exists(own)
+    return agreed_part(path, digest, load if exists else None)

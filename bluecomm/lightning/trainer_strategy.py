@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import logging
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,24 +11,18 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
-from torch.distributed.constants import default_pg_timeout
 
-from bluecomm.lightning.launched_ranks import LaunchedRanks, ranks_of
-from bluecomm.lightning.rank_files import (
-    all_ranks_have,
-    path_of_rank,
-    without_rank_state,
-)
+from bluecomm.lightning.algorithm_strategy import AlgorithmStrategy
+from bluecomm.lightning.rank_files import load_own, save_own
 from bluecomm.lightning.root_module import RootModule
-from bluecomm.lightning.wrapping import Wrapping, no_sync
+from bluecomm.lightning.wrapping import no_sync
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.model_average import averaged, averaged_state_dict
 from bluecomm.optim.parameters import broadcast_parameters
+from bluecomm.optim.rank_files import digest_of, path_of_rank, without_rank_state
 
-_log = logging.getLogger("bluecomm")
 
-
-class BluecommStrategy(LaunchedRanks, DDPStrategy):
+class BluecommStrategy(AlgorithmStrategy, DDPStrategy):
     """Trains with any algorithm of ``DistributedOptimizer`` in Lightning's ``Trainer``.
 
     Every optimizer of ``configure_optimizers`` becomes a ``DistributedOptimizer``. The
@@ -43,23 +35,18 @@ class BluecommStrategy(LaunchedRanks, DDPStrategy):
 
     Args:
         algorithm: Name or class of the algorithm.
-        accelerator: As in Lightning.
-        parallel_devices: As in Lightning.
-        cluster_environment: A ``BluecommEnvironment``. Default: a new one.
-        checkpoint_io: As in Lightning.
-        precision_plugin: As in Lightning.
-        process_group_backend: Backend of torch's process group.
-        timeout: Timeout of torch's process group. Default: the setting
-            ``BLUECOMM_OPERATION_TIMEOUT_S``.
         **options: Options of ``DistributedOptimizer``, or arguments of Lightning's
-            former ``BaguaStrategy``.
+            former ``BaguaStrategy``. Also, as in Lightning, ``accelerator``,
+            ``parallel_devices``, ``cluster_environment`` (a ``BluecommEnvironment``),
+            ``checkpoint_io``, ``precision_plugin``, ``process_group_backend`` (default:
+            "bluecomm") and ``timeout`` (default: ``BLUECOMM_OPERATION_TIMEOUT_S``).
 
     Raises:
         ValueError: The algorithm is unknown.
         TypeError: ``cluster_environment`` is one of Lightning.
     """
 
-    strategy_name = "bluecomm"
+    of_lightning = AlgorithmStrategy.of_lightning | {"precision_plugin"}
 
     # None outside of the Trainer's calls.
     lightning_module: Any
@@ -69,26 +56,9 @@ class BluecommStrategy(LaunchedRanks, DDPStrategy):
     def __init__(
         self,
         algorithm: str | type[Algorithm] = "neighbor_allreduce",
-        *,
-        accelerator: Any = None,
-        parallel_devices: list[torch.device] | None = None,
-        cluster_environment: Any = None,
-        checkpoint_io: Any = None,
-        precision_plugin: Any = None,
-        process_group_backend: str = "bluecomm",
-        timeout: datetime.timedelta | None = default_pg_timeout,
         **options: Any,
     ) -> None:
-        super().__init__(
-            accelerator=accelerator,
-            parallel_devices=parallel_devices,
-            cluster_environment=ranks_of(cluster_environment),
-            checkpoint_io=checkpoint_io,
-            precision_plugin=precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-        )
-        self._wrapping = Wrapping(algorithm, options)
+        super().__init__(algorithm, **options)
         self._trained: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._average = contextlib.ExitStack()
         self._is_averaged = False
@@ -199,7 +169,7 @@ class BluecommStrategy(LaunchedRanks, DDPStrategy):
         common = {**checkpoint, "optimizer_states": plain}
         super().save_checkpoint(common, filepath, storage_options)
         own = {"state_dict": self._own_state(), "optimizer_states": states}
-        self.checkpoint_io.save_checkpoint(own, path_of_rank(filepath))
+        save_own(self.checkpoint_io, filepath, digest_of(checkpoint["state_dict"]), own)
 
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
@@ -209,17 +179,9 @@ class BluecommStrategy(LaunchedRanks, DDPStrategy):
         is_fitting = self.lightning_module.trainer.state.fn == TrainerFn.FITTING
         if self._wrapping.keeps_equal or not is_fitting:
             return checkpoint
-        if not all_ranks_have(checkpoint_path):
-            _log.warning(
-                "%s: not every rank has its own file beside it, so all ranks continue "
-                "with the average of the models, and the algorithm starts anew",
-                checkpoint_path,
-            )
-            return checkpoint
-        own = self.checkpoint_io.load_checkpoint(
-            path_of_rank(checkpoint_path), weights_only=weights_only
-        )
-        return {**checkpoint, **own}
+        digest = digest_of(checkpoint["state_dict"])
+        own = load_own(self.checkpoint_io, checkpoint_path, digest, weights_only)
+        return {**checkpoint, **(own or {})}
 
     def remove_checkpoint(self, filepath: Any) -> None:
         """Remove a checkpoint, and this rank's file beside it."""

@@ -1,0 +1,73 @@
+"""Files that ranks save beside a common checkpoint."""
+
+import functools
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from bluecomm.optim.rank_files import (
+    agreed_part,
+    digest_of,
+    part_of,
+    path_of_rank,
+    without_rank_state,
+)
+
+pytestmark = pytest.mark.usefixtures("world")
+
+MODEL = {
+    "weight": torch.arange(6.0).reshape(2, 3).t(),
+    "half": torch.ones(2, dtype=torch.bfloat16),
+    "count": torch.tensor(3),
+    "more": "words",
+}
+
+
+def saved(tmp_path, model):
+    """Return a function that loads what was saved with a model."""
+    path = path_of_rank(tmp_path / "a.ckpt")
+    torch.save(part_of(digest_of(model), {"x": 1}), path)
+    return functools.partial(torch.load, path, weights_only=True)
+
+
+def test_each_rank_has_a_path_of_its_own(tmp_path):
+    assert path_of_rank(tmp_path / "a.ckpt") == f"{tmp_path}/a.ckpt.rank-0-of-1"
+
+
+def test_what_was_saved_with_the_checkpoint_is_returned(tmp_path):
+    load = saved(tmp_path, MODEL)
+    assert agreed_part("a.ckpt", digest_of({**MODEL}), load) == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weight": torch.arange(6.0).reshape(2, 3)},
+        {"weight": torch.arange(6.0).reshape(2, 3).t() + 1},
+        {"half": torch.ones(2, dtype=torch.float16)},
+        {"new": torch.ones(2)},
+    ],
+)
+def test_what_was_saved_with_another_checkpoint_counts_as_missing(
+    tmp_path, change, caplog
+):
+    load = saved(tmp_path, MODEL)
+    with caplog.at_level(logging.WARNING, "bluecomm"):
+        assert agreed_part("a.ckpt", digest_of({**MODEL, **change}), load) is None
+    assert "a.ckpt: not every rank has its own file of this checkpoint" in caplog.text
+
+
+def test_a_file_that_ends_too_early_counts_as_missing(tmp_path):
+    load = saved(tmp_path, MODEL)
+    path = Path(path_of_rank(tmp_path / "a.ckpt"))
+    whole = path.read_bytes()
+    for length in (0, 10, len(whole) - 20):
+        path.write_bytes(whole[:length])
+        assert agreed_part("a.ckpt", digest_of(MODEL), load) is None
+    assert agreed_part("a.ckpt", digest_of(MODEL), None) is None
+
+
+def test_a_common_checkpoint_has_no_state_of_the_algorithm():
+    assert without_rank_state({"state": {}, "bluecomm": {}}) == {"state": {}}
