@@ -1,7 +1,9 @@
-"""Shared code of the image examples: an epoch of training, and an evaluation."""
+"""Shared code of the examples that classify: training, evaluation and report."""
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Iterable
 
 import torch
@@ -70,3 +72,18 @@ def evaluate(
         sums += torch.tensor([float(loss), float(right), len(labels)]).double()
     loss, right, count = bf.allreduce(sums, op=bf.Sum, name="evaluation").tolist()
     return loss / max(count, 1.0), right / max(count, 1.0)
+
+
+def report(args: argparse.Namespace, model: nn.Module, averaged: float) -> None:
+    """Print the accuracy of the averaged model, and write ``--json``. Collective."""
+    result = {
+        "dist_optimizer": args.dist_optimizer,
+        "ranks": bf.size(),
+        "averaged_model_accuracy": averaged,
+        "consensus_distance": bf.consensus_distance(model),
+    }
+    if bf.rank() == 0:
+        print(f"test accuracy of the averaged model: {100 * averaged:.1f} %")
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump(result, file, indent=2)

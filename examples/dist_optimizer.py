@@ -25,6 +25,36 @@ NEIGHBOR_TOPOLOGIES = {
 }
 
 
+def make_parser(
+    description: str | None, *, epochs: int = 20, lr: float = 0.05
+) -> argparse.ArgumentParser:
+    """Return a parser of ``add_arguments`` and the options of a small training.
+
+    Args:
+        description: The example's docstring.
+        epochs: Default number of epochs.
+        lr: Default learning rate.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_arguments(parser)
+    add = parser.add_argument
+    add("--epochs", type=int, default=epochs, help="default: %(default)s")
+    add("--batch-size", type=int, default=16, help="default: %(default)s")
+    add("--lr", type=float, default=lr, help="default: %(default)s")
+    add("--seed", type=int, default=0, help="default: %(default)s")
+    add("--json", metavar="FILE", help="write the results to FILE")
+    return parser
+
+
+def add_momentum(parser: argparse.ArgumentParser) -> None:
+    """Add ``--momentum`` of SGD."""
+    parser.add_argument(
+        "--momentum", type=float, default=0.9, help="default: %(default)s"
+    )
+
+
 def add_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
     """Add ``--dist-optimizer`` and its options.
 
@@ -74,23 +104,25 @@ def distribute(
     optimizer: torch.optim.Optimizer, model: nn.Module, args: argparse.Namespace
 ) -> torch.optim.Optimizer:
     """Return a distributed form of ``optimizer``, as the options specify."""
-    options = options_of(args, optimizer)
+    options = options_of(args, optimizer.defaults.get("momentum", 0.0))
+    if "momentum" in options:
+        for group in optimizer.param_groups:
+            group["momentum"] = 0.0
     return bf.DistributedOptimizer(optimizer, model, **options)
 
 
-def options_of(
-    args: argparse.Namespace, optimizer: torch.optim.Optimizer
-) -> dict[str, Any]:
+def options_of(args: argparse.Namespace, momentum: float = 0.0) -> dict[str, Any]:
     """Return the options of ``bf.DistributedOptimizer`` that the user chose.
 
-    Momentum of SGD becomes that of ``decentlam``, which needs an optimizer without.
+    Args:
+        args: The parsed options.
+        momentum: That of the optimizer. It becomes the momentum of ``decentlam``, which
+            needs an optimizer without.
     """
     algorithm = ALIASES.get(args.dist_optimizer, args.dist_optimizer)
     options: dict[str, Any] = {"algorithm": algorithm}
     if algorithm == "decentlam":
-        options["momentum"] = optimizer.defaults.get("momentum", 0.0)
-        for group in optimizer.param_groups:
-            group["momentum"] = 0.0
+        options["momentum"] = momentum
     if args.local_steps is not None:
         options["num_steps_per_communication"] = args.local_steps
     if algorithm in ("allreduce", *NEIGHBOR_TOPOLOGIES):

@@ -9,8 +9,6 @@ downloaded. A text is positive if it has more good words than bad ones.
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 from typing import Any
 
@@ -23,40 +21,11 @@ from transformers import (
 )
 
 import bluecomm as bf
-from dist_optimizer import add_arguments, distribute
+from bluecomm.transformers import BluecommCallback
+from classification import report
+from dist_optimizer import make_parser, options_of
 
 WORDS, LENGTH = 40, 12
-
-
-class BluecommTrainer(Trainer):
-    """Trains with a distributed optimizer, and without DDP.
-
-    Args:
-        dist_options: Options of the command line that choose the optimizer.
-        **arguments: Arguments of ``Trainer``.
-    """
-
-    def __init__(self, dist_options: argparse.Namespace, **arguments: Any) -> None:
-        self.dist_options = dist_options
-        super().__init__(**arguments)
-        bf.broadcast_parameters(self.model)
-        prepare_model = self.accelerator.prepare_model
-
-        def prepare_without_ddp(model: Any, **options: Any) -> Any:
-            # Its device is cpu:0, and a move there takes parameters out of the buckets.
-            options |= {"evaluation_mode": True, "device_placement": False}
-            return prepare_model(model, **options)
-
-        self.accelerator.prepare_model = prepare_without_ddp
-        # The Trainer accumulates gradients within this context.
-        self.accelerator.no_sync = lambda model: self._distributed.no_sync()
-
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        if self.optimizer is None:
-            plain = super().create_optimizer(model)
-            self._distributed = distribute(plain, self.model, self.dist_options)
-            self.optimizer = self._distributed
-        return self.optimizer
 
 
 def make_texts(count: int, seed: int) -> list[dict[str, Any]]:
@@ -85,27 +54,14 @@ def make_model() -> BertForSequenceClassification:
     )
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_arguments(parser)
-    parser.add_argument("--epochs", type=int, default=8, help="default: %(default)s")
-    parser.add_argument("--batch-size", type=int, default=16, help="default: 16")
-    parser.add_argument("--lr", type=float, default=3e-3, help="default: %(default)s")
-    parser.add_argument("--samples", type=int, default=1024, help="default: 1024")
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
-    return parser.parse_args()
-
-
 def main() -> None:
-    args = parse_arguments()
+    parser = make_parser(__doc__, epochs=8, lr=3e-3)
+    parser.add_argument("--samples", type=int, default=1024, help="default: 1024")
+    args = parser.parse_args()
     bf.init()
     torch.distributed.init_process_group("bluecomm")
     with tempfile.TemporaryDirectory() as folder:
-        trainer = BluecommTrainer(
-            args,
+        trainer = Trainer(
             model=make_model(),
             args=TrainingArguments(
                 output_dir=folder,
@@ -114,33 +70,24 @@ def main() -> None:
                 per_device_train_batch_size=args.batch_size,
                 learning_rate=args.lr,
                 seed=args.seed,
-                save_strategy="no",
                 # Each rank's loss is the mean over its own texts.
                 average_tokens_across_devices=False,
+                save_strategy="no",
                 report_to=[],
                 disable_tqdm=True,
             ),
             train_dataset=make_texts(args.samples, seed=1),
+            callbacks=[BluecommCallback(**options_of(args))],
         )
         trainer.train()
+    # The callback has left the average of the models.
     model, test = trainer.model.eval(), make_texts(256, seed=2)
-    with bf.averaged(model), torch.no_grad():
+    with torch.no_grad():
         scores = model(torch.stack([text["input_ids"] for text in test])).logits
     labels = torch.tensor([text["labels"] for text in test])
-    averaged = float((scores.argmax(1) == labels).float().mean())
-    result = {
-        "dist_optimizer": args.dist_optimizer,
-        "ranks": trainer.args.world_size,
-        "averaged_model_accuracy": averaged,
-        "consensus_distance": float(bf.consensus_distance(model)),
-    }
+    report(args, model, float((scores.argmax(1) == labels).float().mean()))
     torch.distributed.destroy_process_group()
     trainer.accelerator.state._reset_state(True)
-    if bf.rank() == 0:
-        print(f"test accuracy of the averaged model: {100 * averaged:.1f} %")
-        if args.json:
-            with open(args.json, "w") as file:
-                json.dump(result, file, indent=2)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Each rank has a shard of its own. The Trainer validates the average of the model
 from __future__ import annotations
 
 import argparse
-import json
 
 import lightning
 import torch
@@ -18,8 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bluecomm as bf
 from bluecomm.lightning import BluecommStrategy
+from classification import report
 from digits import load_shard
-from dist_optimizer import add_arguments, options_of
+from dist_optimizer import add_momentum, make_parser, options_of
 from models import create_model
 
 
@@ -41,41 +41,26 @@ class Digits(lightning.LightningModule):
         self.log("accuracy", right, sync_dist=True)
 
     def configure_optimizers(self) -> tuple[list, list]:
-        optimizer = make_optimizer(self.parameters(), self.args)
-        epochs = self.args.epochs
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+        args = self.args
+        # The strategy has the momentum of decentlam.
+        momentum = 0.0 if args.dist_optimizer == "decentlam" else args.momentum
+        optimizer = torch.optim.SGD(self.parameters(), args.lr, momentum=momentum)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
         return [optimizer], [scheduler]
 
 
-def make_optimizer(parameters: object, args: argparse.Namespace) -> torch.optim.SGD:
-    momentum = 0.0 if args.dist_optimizer == "decentlam" else args.momentum
-    return torch.optim.SGD(parameters, args.lr, momentum=momentum)
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_arguments(parser)
-    parser.add_argument("--epochs", type=int, default=20, help="default: %(default)s")
-    parser.add_argument("--batch-size", type=int, default=16, help="default: 16")
-    parser.add_argument("--lr", type=float, default=0.05, help="default: %(default)s")
-    parser.add_argument("--momentum", type=float, default=0.9, help="default: 0.9")
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
-    return parser.parse_args()
-
-
 def main() -> None:
-    args = parse_arguments()
+    parser = make_parser(__doc__)
+    add_momentum(parser)
+    args = parser.parse_args()
     bf.init()
     torch.manual_seed(args.seed + bf.rank())
     images, labels, test_images, test_labels = load_shard()
+    data = DataLoader(TensorDataset(images, labels), args.batch_size, shuffle=True)
     test = TensorDataset(test_images, test_labels)
-    own = torch.optim.SGD([torch.zeros(1)], momentum=args.momentum, lr=args.lr)
     trainer = lightning.Trainer(
         accelerator="cpu",
-        strategy=BluecommStrategy(**options_of(args, own)),
+        strategy=BluecommStrategy(**options_of(args, args.momentum)),
         max_epochs=args.epochs,
         use_distributed_sampler=False,  # a rank has only its own shard
         logger=False,
@@ -83,21 +68,9 @@ def main() -> None:
         enable_progress_bar=False,
     )
     module = Digits(args)
-    data = DataLoader(TensorDataset(images, labels), args.batch_size, shuffle=True)
     trainer.fit(module, data, DataLoader(test, len(test)))
-    result = {
-        "dist_optimizer": args.dist_optimizer,
-        "ranks": trainer.world_size,
-        "averaged_model_accuracy": float(trainer.callback_metrics["accuracy"]),
-        "consensus_distance": float(bf.consensus_distance(module)),
-    }
+    report(args, module, float(trainer.callback_metrics["accuracy"]))
     torch.distributed.destroy_process_group()
-    if bf.rank() == 0:
-        accuracy = 100 * result["averaged_model_accuracy"]
-        print(f"test accuracy of the averaged model: {accuracy:.1f} %")
-        if args.json:
-            with open(args.json, "w") as file:
-                json.dump(result, file, indent=2)
 
 
 if __name__ == "__main__":

@@ -19,29 +19,21 @@ import bluecomm as bf
 from bfrun.wording import count
 from classification import accuracy, batches_of, train_epoch
 from digits import load_shard
-from dist_optimizer import LOWER_RATE, add_arguments, distribute
+from dist_optimizer import LOWER_RATE, add_momentum, distribute, make_parser
 from loss_watch import LossWatch
 from models import create_model
 from progress import Progress
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_arguments(parser)
+    parser = make_parser(__doc__)
+    add_momentum(parser)
     parser.add_argument(
         "--shards",
         choices=["random", "by-class"],
         default="random",
         help="which samples a rank sees (default: %(default)s)",
     )
-    parser.add_argument("--epochs", type=int, default=20, help="default: %(default)s")
-    parser.add_argument("--batch-size", type=int, default=16, help="default: 16")
-    parser.add_argument("--lr", type=float, default=0.05, help="default: %(default)s")
-    parser.add_argument("--momentum", type=float, default=0.9, help="default: 0.9")
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
     return parser.parse_args()
 
 

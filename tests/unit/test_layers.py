@@ -21,7 +21,7 @@ BLUECOMM = [
     {"__init__", "__main__"},
     {"bench"},
     # Planned: docs/architecture.md says what they will hold.
-    {"torch_backend", "lightning", "elastic", "data"},
+    {"torch_backend", "lightning", "transformers", "elastic", "data"},
     {"compat", "topology_util"},
     {"optim"},
     # Functions of the root module that no operation calls.
@@ -34,7 +34,8 @@ BLUECOMM = [
     # Independent of the rest, for programs that do not use bluecomm.
     {"net"},
     {"nccl_net"},
-    {"errors", "config", "_native", "_version", "missing_extension"},
+    {"errors", "config", "_native", "_version"}
+    | {"missing_extension", "required_package"},
 ]
 BFRUN = [
     {"__init__", "__main__", "notebook"},
