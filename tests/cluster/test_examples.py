@@ -1,12 +1,14 @@
-"""The benchmark example across hosts, started as README says."""
+"""Training across hosts: the benchmark example, and Lightning's strategy."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
 
+from tests.launchers.support import LIGHTNING, check_lightning
 from tests.support.launch import ROOT, launched
 
 pytestmark = pytest.mark.cluster
@@ -41,3 +43,13 @@ def results(cluster, tmp_path_factory):
 def test_benchmark_on_two_hosts(results, name):
     assert results[name]["dist_optimizer"] == name
     assert len(results[name]["images_per_second_per_rank"]) == 4
+
+
+def test_lightning_on_two_hosts(cluster, tmp_path):
+    pytest.importorskip("lightning")
+    hosts = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:1,node2:1"]
+    with launched(tmp_path, *hosts, *LIGHTNING) as job:
+        code = job.wait()
+        done = subprocess.CompletedProcess([], code, job.out, job.err)
+    for one in check_lightning(done, 2, machines=2):
+        assert one["source"] == "bfrun"

@@ -13,6 +13,7 @@ from typing import Any
 from tests.support.launch import ROOT
 
 PROGRAM = "tests.launchers.programs"
+LIGHTNING = (sys.executable, "-m", "tests.launchers.lightning_script")
 
 
 def program(case: str) -> tuple[str, ...]:
@@ -68,4 +69,22 @@ def check_operations(
         assert one["machine"] == [rank // local, machines]
         for world in one["worlds"]:
             assert all(world.values()), one
+    return found
+
+
+def check_lightning(
+    done: subprocess.CompletedProcess[str], size: int, *, machines: int = 1
+) -> list[dict[str, Any]]:
+    """Check that Lightning saw all ranks and trained as the plain loop."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = findings(done)
+    assert [one["rank"] for one in found] == list(range(size)), done.stderr
+    local = size // machines
+    for rank, one in enumerate(found):
+        assert one["lightning"] == [rank, size]
+        assert one["local"] == [rank % local, local]
+        assert one["node"] == [rank // local, machines]
+        assert one["backend"] == "bluecomm"
+        assert one["equal"]
+        assert one["distance"] > 0
     return found

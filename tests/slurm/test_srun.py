@@ -7,7 +7,13 @@ import sys
 
 import pytest
 
-from tests.launchers.support import check_operations, findings, program
+from tests.launchers.support import (
+    LIGHTNING,
+    check_lightning,
+    check_operations,
+    findings,
+    program,
+)
 
 pytestmark = pytest.mark.slurm
 
@@ -22,6 +28,13 @@ def test_operations_and_optimizers(slurm, kind, name):
     for one in check_operations(done, 2):
         assert one["source"].startswith("srun, step")
         assert one["source"].endswith(name)
+
+
+def test_the_strategy_of_lightning(slurm):
+    pytest.importorskip("lightning")
+    done = slurm.run("srun", "-n", "2", "-N", "2", "--mpi=pmi2", *LIGHTNING)
+    for one in check_lightning(done, 2):
+        assert one["source"].startswith("srun, step")
 
 
 def test_a_rank_of_another_version_is_named_by_both(slurm):

@@ -1,0 +1,19 @@
+"""torchrun starts Lightning's strategy; Slurm and several hosts have tests beside."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.launchers.support import LIGHTNING, check_lightning, run_launcher
+
+pytest.importorskip("lightning")
+pytestmark = pytest.mark.launchers
+
+
+def test_torchrun_decides_the_number_of_ranks():
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = run_launcher([*torchrun, *LIGHTNING[1:]])
+    for one in check_lightning(done, 2):
+        assert one["source"].startswith("torchrun")
