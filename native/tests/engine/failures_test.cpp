@@ -203,6 +203,7 @@ TEST(failures, a_timeout_tells_what_the_silent_rank_called_instead) {
     Engine& other = world.engine(silent);
     other.submit(make_call(other, Kind::kAllreduce, "y", a, a));
     Engine& engine = world.engine(1 - silent);
+    await([&] { return engine.stats().peers[0].channel.messages_received > 0; });
     Call call = make_call(engine, Kind::kAllreduce, "x", b, b);
     call.deadline = Clock::now() + 100ms;
     const std::string who = std::to_string(silent);

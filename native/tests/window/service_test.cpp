@@ -370,13 +370,13 @@ TEST(window, deadlines_of_operations_and_window_requests_are_extended) {
       const RequestId held = end.start_lock(0);
       CHECK_EQ(end.wait(held), "");
       const RequestId lock = engine.with_windows([&](WindowService& service) {
-        return service.lock(end.window, 0, Clock::now() + 50ms)->id();
+        return service.lock(end.window, 0, Clock::now() + 1s)->id();
       });
       Call request = make_call(engine, Kind::kAllreduce, "late", tensor, tensor);
-      request.deadline = Clock::now() + 50ms;
+      request.deadline = Clock::now() + 1s;
       const RequestId operation = engine.submit(std::move(request));
-      for (const RequestId id : {lock, operation}) engine.extend_deadline(id, 300ms);
-      std::this_thread::sleep_for(150ms);
+      for (const RequestId id : {lock, operation}) engine.extend_deadline(id, 3s);
+      std::this_thread::sleep_for(1200ms);
       for (const RequestId id : {lock, operation}) CHECK(!engine.done(id));
       for (const RequestId id : {lock, operation}) {
         CHECK(engine.wait(id, End::deadline())->code == Code::kTimedOut);
