@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -151,7 +151,7 @@ class GroupWork(dist.Work):
         All operations are waited for even if one of them fails.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._lock:
+        with self._locked(timeout_s):
             while self._pending:
                 left = None
                 if deadline is not None:
@@ -169,6 +169,26 @@ class GroupWork(dist.Work):
             entry.end(self._error)
         if self._error is not None:
             raise self._error
+
+    @contextlib.contextmanager
+    def _locked(self, timeout_s: float | None) -> Iterator[None]:
+        """Hold the lock, which a thread that waits for the call holds meanwhile.
+
+        Raises:
+            CommunicationTimeout: Another thread still waited after ``timeout_s``.
+        """
+        limit_s = -1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+        if not self._lock.acquire(timeout=limit_s):
+            what = next(iter(self._pending), "the call")
+            raise CommunicationTimeout(
+                f"{what}: not finished within {timeout_s:g} s, while another thread "
+                "waits for it, too; the operation goes on; wait for it again",
+                timeout_s=timeout_s,
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
 
 def wait_for(handle: Handle[None]) -> None:
