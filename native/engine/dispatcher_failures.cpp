@@ -27,7 +27,7 @@ void Dispatcher::fail_all(Code code, const std::string& text, int rank) {
   points_.close({code, text, rank});
   // Ending an operation may start the next one of its name, which fails in turn.
   while (requests_.outstanding()) {
-    BaseRequest& request = *requests_.active().front();
+    BaseRequest& request = *requests_.oldest();
     request.abort({code, request.label() + ": " + text, rank});
   }
 }

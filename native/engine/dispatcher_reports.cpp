@@ -13,18 +13,18 @@ std::string_view request_kind_name(RequestKind kind) {
 std::vector<PendingRequest> Dispatcher::pending() const {
   std::vector<PendingRequest> list;
   const Clock::time_point now = Clock::now();
-  for (const auto& request : requests_.active()) {
+  requests_.for_each_active([&](const BaseRequest& request) {
     PendingRequest& one = list.emplace_back();
-    one.id = request->id();
-    one.kind = request->kind_name();
-    one.name = request->name();
-    one.age_s = std::chrono::duration<double>(now - request->started()).count();
-    BaseRequest::Awaited awaited = request->awaited();
+    one.id = request.id();
+    one.kind = request.kind_name();
+    one.name = request.name();
+    one.age_s = std::chrono::duration<double>(now - request.started()).count();
+    BaseRequest::Awaited awaited = request.awaited();
     one.waiting_for.assign(awaited.ranks.begin(), awaited.ranks.end());
     one.wish = std::move(awaited.wish);
     one.received_bytes = awaited.received_bytes;
     one.expected_bytes = awaited.expected_bytes;
-  }
+  });
   return list;
 }
 

@@ -125,6 +125,9 @@ class BaseRequest {
   WaitNotes notes;
   // Whether the RequestTable reports the end of the request in its CompletionQueue.
   bool watched = false;
+  // The neighbors in the RequestTable's list of active requests.
+  BaseRequest* earlier = nullptr;
+  BaseRequest* later = nullptr;
 
  protected:
   BaseRequest(RequestId id, RequestKind kind, int rank, State state,

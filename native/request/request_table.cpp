@@ -10,10 +10,12 @@
 namespace bluecomm {
 
 void RequestTable::add(RequestPtr request) {
-  active_.push_back(request);
-  if (next_deadline_) next_deadline_ = std::min(*next_deadline_, request->deadline());
-  const RequestId id = request->id();
-  requests_.emplace(id, std::move(request));
+  BaseRequest& added = *request;
+  requests_.emplace(added.id(), std::move(request));
+  added.earlier = newest_;
+  (newest_ == nullptr ? oldest_ : newest_->later) = &added;
+  newest_ = &added;
+  next_deadline_ = std::min(next_deadline_, added.deadline());
 }
 
 const RequestTable::RequestPtr& RequestTable::at(RequestId id) const {
@@ -25,18 +27,17 @@ const RequestTable::RequestPtr& RequestTable::at(RequestId id) const {
   return found->second;
 }
 
-void RequestTable::end(const BaseRequest& request) {
+void RequestTable::end(BaseRequest& request) {
   ++completions_;
-  const auto active =
-      std::find_if(active_.begin(), active_.end(),
-                   [&](const RequestPtr& one) { return one.get() == &request; });
-  if (next_deadline_ && request.deadline() <= *next_deadline_) next_deadline_.reset();
+  (request.earlier == nullptr ? oldest_ : request.earlier->later) = request.later;
+  (request.later == nullptr ? newest_ : request.later->earlier) = request.earlier;
+  request.earlier = request.later = nullptr;
+  if (oldest_ == nullptr) next_deadline_ = Clock::time_point::max();
   if (request.holds_memory()) {
-    held_.push_back(std::move(*active));
+    held_.push_back(at(request.id()));
   } else {
     finished_.push_back(request.id());
   }
-  active_.erase(active);
   if (request.watched) completion_queue_.push(request.id());
 }
 
@@ -57,12 +58,24 @@ bool RequestTable::release(RequestId id) {
       std::none_of(held_.begin(), held_.end(),
                    [&](const RequestPtr& one) { return one.get() == request.get(); });
   requests_.erase(id);
-  const auto listed = std::find(finished_.rbegin(), finished_.rend(), id);
-  if (listed != finished_.rend()) finished_.erase(std::next(listed).base());
+  std::erase(read_, id);
+  if (!finished_.empty() && finished_.back() == id) {
+    finished_.pop_back();
+  } else if (finished_.size() > 2 * requests_.size() + kMaxStale) {
+    drop_stale();
+  }
   return is_free;
 }
 
+// Drops the ids of released requests from finished_.
+void RequestTable::drop_stale() {
+  std::erase_if(finished_, [&](RequestId id) { return !requests_.contains(id); });
+}
+
 std::vector<RequestId> RequestTable::take_finished() {
+  drop_stale();
+  finished_.insert(finished_.end(), read_.begin(), read_.end());
+  read_.clear();
   return std::exchange(finished_, {});
 }
 
@@ -76,42 +89,29 @@ std::vector<RequestId> RequestTable::held() const {
 void RequestTable::check_held() {
   std::erase_if(held_, [&](const RequestPtr& request) {
     if (request->holds_memory()) return false;
-    finished_.push_back(request->id());
+    read_.push_back(request->id());
     return true;
   });
 }
 
 void RequestTable::extend_deadline(RequestId id, Clock::duration time) {
   BaseRequest& request = *at(id);
-  next_deadline_.reset();
   request.set_deadline(std::max(request.deadline(), Clock::now() + time));
 }
 
 void RequestTable::put_off_deadlines(Clock::duration time) {
-  next_deadline_.reset();
-  for (const RequestPtr& request : active_) {
-    request->set_deadline(request->deadline() + time);
-  }
+  for_each_active(
+      [&](BaseRequest& request) { request.set_deadline(request.deadline() + time); });
 }
 
-Clock::time_point RequestTable::next_deadline() const {
-  if (!next_deadline_) {
-    Clock::time_point next = Clock::time_point::max();
-    for (const RequestPtr& request : active_) {
-      next = std::min(next, request->deadline());
-    }
-    next_deadline_ = next;
-  }
-  return *next_deadline_;
-}
-
-std::vector<RequestTable::RequestPtr> RequestTable::expired(
-    Clock::time_point now) const {
+std::vector<RequestTable::RequestPtr> RequestTable::expired(Clock::time_point now) {
   std::vector<RequestPtr> expired;
-  if (now < next_deadline()) return expired;
-  for (const RequestPtr& request : active_) {
-    if (request->deadline() <= now) expired.push_back(request);
-  }
+  if (now < next_deadline_) return expired;
+  next_deadline_ = Clock::time_point::max();
+  for_each_active([&](const BaseRequest& request) {
+    next_deadline_ = std::min(next_deadline_, request.deadline());
+    if (request.deadline() <= now) expired.push_back(at(request.id()));
+  });
   return expired;
 }
 

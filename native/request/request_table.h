@@ -1,10 +1,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -29,8 +28,9 @@ class RequestTable {
   // Throws std::invalid_argument for an unknown id.
   const RequestPtr& at(RequestId id) const;
 
-  // Removes a request that is done from active(), and reports it if it is watched.
-  void end(const BaseRequest& request);
+  // Takes a request that is done out of the active ones, and reports it if it is
+  // watched.
+  void end(BaseRequest& request);
 
   // Has completion_queue() report the end of a request, once. Returns false if the
   // request is done, so that there is nothing to report. Throws as at().
@@ -52,9 +52,15 @@ class RequestTable {
   // Moves requests whose memory is no longer read from held() to take_finished().
   void check_held();
 
-  // Returns the requests that are not done, in the order of their start.
-  const std::deque<RequestPtr>& active() const { return active_; }
-  bool outstanding() const { return !active_.empty(); }
+  // Calls visit(request) for each active request: those that are not done, in the order
+  // of their start.
+  template <typename Visit>
+  void for_each_active(Visit&& visit) const {
+    for (BaseRequest* one = oldest_; one != nullptr; one = one->later) visit(*one);
+  }
+  // Returns the active request that was started first; null if there is none.
+  BaseRequest* oldest() const { return oldest_; }
+  bool outstanding() const { return oldest_ != nullptr; }
   // Returns the number of requests that have ended.
   std::uint64_t completions() const { return completions_; }
 
@@ -62,21 +68,29 @@ class RequestTable {
   void extend_deadline(RequestId id, Clock::duration time);
   // Adds `time` to all deadlines.
   void put_off_deadlines(Clock::duration time);
-  // Returns the earliest deadline; Clock::time_point::max() if no request is active.
-  Clock::time_point next_deadline() const;
-  std::vector<RequestPtr> expired(Clock::time_point now) const;
+  // Returns a time that is not after the earliest deadline of an active request;
+  // Clock::time_point::max() if none is active. It may be that of a request that has
+  // ended, until expired() has been called at that time.
+  Clock::time_point next_deadline() const { return next_deadline_; }
+  std::vector<RequestPtr> expired(Clock::time_point now);
 
   // Keeps the memory of held() until the process ends, because no transport will report
   // when it has stopped reading.
   void never_free_held() const;
 
  private:
+  void drop_stale();
+
   std::atomic<RequestId> last_id_ = 0;
   std::unordered_map<RequestId, RequestPtr> requests_;
-  std::deque<RequestPtr> active_;
-  // The earliest deadline of active_, unless it must be found again.
-  mutable std::optional<Clock::time_point> next_deadline_ = Clock::time_point::max();
+  // The ends of the list of active requests, which requests_ owns.
+  BaseRequest* oldest_ = nullptr;
+  BaseRequest* newest_ = nullptr;
+  Clock::time_point next_deadline_ = Clock::time_point::max();
+  // Requests that have ended, and up to about kMaxStale that have been released since.
+  static constexpr std::size_t kMaxStale = 64;
   std::vector<RequestId> finished_;
+  std::vector<RequestId> read_;  // those whose memory was read until after their end
   std::vector<RequestPtr> held_;
   std::uint64_t completions_ = 0;
   CompletionQueue completion_queue_;

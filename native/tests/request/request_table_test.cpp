@@ -77,8 +77,7 @@ TEST(request_table, a_request_is_active_until_it_ends_and_known_until_its_releas
                "cannot be released before it has ended");
   table.end(*first);
   CHECK_EQ(table.requests.completions(), 1U);
-  REQUIRE(table.requests.active().size() == 1);
-  CHECK(table.requests.active()[0] == second);
+  CHECK(table.requests.oldest() == second.get());
   CHECK(table.requests.take_finished() == Ids{first->id()});
   CHECK(table.requests.take_finished().empty());
   CHECK(table.requests.release(first->id()));
@@ -125,6 +124,34 @@ TEST(request_table, only_watched_requests_are_queued_when_they_end) {
   CHECK(queue.take(Clock::now()) == Ids());
 }
 
+TEST(request_table, released_requests_are_not_reported_whatever_their_order) {
+  Table table;
+  std::vector<std::shared_ptr<FakeRequest>> all;
+  for (int i = 0; i < 1000; ++i) all.push_back(table.add());
+  for (const auto& request : all) table.end(*request);
+  for (int i = 0; i < 998; ++i) CHECK(table.requests.release(all[i]->id()));
+  CHECK(table.requests.take_finished() == Ids({all[998]->id(), all[999]->id()}));
+  CHECK(table.requests.take_finished().empty());
+}
+
+TEST(request_table, active_requests_stay_in_order_whichever_ends) {
+  Table table;
+  std::vector<std::shared_ptr<FakeRequest>> left;
+  for (int i = 0; i < 6; ++i) left.push_back(table.add());
+  for (const std::size_t ends : {2U, 4U, 0U, 0U, 1U, 0U}) {
+    table.end(*left[ends]);
+    left.erase(left.begin() + static_cast<std::ptrdiff_t>(ends));
+    if (ends == 4U) left.push_back(table.add());
+    Ids expected;
+    Ids active;
+    for (const auto& request : left) expected.push_back(request->id());
+    table.requests.for_each_active(
+        [&](const BaseRequest& request) { active.push_back(request.id()); });
+    CHECK(active == expected);
+    CHECK(table.requests.outstanding() == !left.empty());
+  }
+}
+
 TEST(request_table, deadlines_are_extended_and_put_off) {
   Table table;
   const Clock::time_point now = Clock::now();
@@ -155,6 +182,7 @@ TEST(request_table, the_next_deadline_follows_its_requests) {
   table.end(*third);
   CHECK(table.requests.next_deadline() == now + 2s);
   table.end(*second);
+  CHECK(table.requests.expired(now + 2s).empty());
   CHECK(table.requests.next_deadline() == now + 3s);
   CHECK(table.requests.expired(now + 3s) ==
         std::vector<RequestTable::RequestPtr>{first});
