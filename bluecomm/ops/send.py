@@ -28,9 +28,9 @@ def _send(
 
     Sends and receives between two ranks with the same ``tag`` and ``process_set`` match
     in the order of the calls. A message may arrive before its receive is called. Small
-    tensors (``BLUECOMM_EAGER_BYTES``) wait there, up to about 1 MiB from each rank, and
-    ``send`` returns at once; otherwise it returns when the receiver has taken the
-    values. Sends and receives do not wait for other operations.
+    tensors (``BLUECOMM_EAGER_BYTES``) wait there, up to about 1 MiB and 16,384 messages
+    from each rank, and ``send`` returns at once; otherwise it returns when the receiver
+    has taken the values. Sends and receives do not wait for other operations.
 
     No gradient passes: the receiver gets the values.
 

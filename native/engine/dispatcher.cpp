@@ -44,7 +44,8 @@ Dispatcher::Dispatcher(EngineConfig config,
       stats_(config_.size, config_.recorder),
       request_peers_(peers_),
       windows_(config_.rank, job_, config_.epoch, request_peers_, requests_, stats_),
-      points_(config_.rank, job_, config_.epoch, request_peers_, requests_, stats_,
+      points_(config_.rank, job_, config_.epoch, request_peers_, groups_.removed(),
+              requests_, stats_,
               [this](int peer, Status failure) {
                 add_late_failure(" on " + peers_.describe_rank(peer),
                                  std::move(failure));
@@ -377,7 +378,7 @@ void Dispatcher::release_backends() {
 void Dispatcher::free() {
   if (requests_.outstanding()) windows_.close("the engine ended");
   while (requests_.outstanding()) {
-    BaseRequest& request = *requests_.active().front();
+    BaseRequest& request = *requests_.oldest();
     request.finish({Code::kClosed, request.label() + ": the engine ended", -1});
     requests_.end(request);
   }

@@ -22,7 +22,7 @@ void Groups::remove(std::uint64_t id) {
   if (groups_.erase(id) == 0) {
     throw std::invalid_argument("there is no group " + std::to_string(id));
   }
-  removed_.insert(id, true);
+  removed_.add(id);
 }
 
 }  // namespace bluecomm

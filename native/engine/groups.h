@@ -1,13 +1,11 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <unordered_map>
 
-#include "common/recent.h"
 #include "engine/call.h"
+#include "request/removed_groups.h"
 
 namespace bluecomm {
 
@@ -21,14 +19,12 @@ class Groups {
   std::shared_ptr<const Group> find(std::uint64_t id) const;
   // Throws std::invalid_argument for an unknown id.
   void remove(std::uint64_t id);
-  // Returns whether the group was among the last kRemembered that were removed.
   bool was_removed(std::uint64_t id) const { return removed_.contains(id); }
+  const RemovedGroups& removed() const { return removed_; }
 
  private:
-  static constexpr std::size_t kRemembered = 1024;
-
   std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups_;
-  RecentMap<std::uint64_t, bool, std::hash<std::uint64_t>> removed_{kRemembered};
+  RemovedGroups removed_;
 };
 
 }  // namespace bluecomm

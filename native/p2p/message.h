@@ -23,6 +23,7 @@ enum class PointAction : std::uint8_t {
   kCancel,       // the sender has given up its send; the payload says why
   kRefuse,       // the receiver has not taken the values; the payload says why.
                  // Answered by a kCancel
+  kTaken,        // `number` messages of the sender no longer wait for a receive
 };
 
 struct PointMessage : MessagePrefix {
@@ -38,6 +39,7 @@ struct PointMessage : MessagePrefix {
   std::int64_t tag = 0;
   RequestId send = 0;        // the sender's id of its request
   std::uint64_t count = 0;   // elements
+  std::uint64_t number = 0;  // of messages that the sender has sent to the receiver
   std::int32_t code = 0;     // kCancel, kRefuse: a Code
   std::int32_t blamed = -1;  // Status::rank
   std::array<std::int64_t, kMaxDims> dims{};
@@ -58,7 +60,7 @@ inline std::optional<PointMessage> read_point_message(const Header& header) {
   std::memcpy(static_cast<void*>(&message), header.envelope.data(), sizeof message);
   const bool known = message.type == MessageType::kPoint &&
                      message.action >= PointAction::kPayload &&
-                     message.action <= PointAction::kRefuse &&
+                     message.action <= PointAction::kTaken &&
                      dtype_from_value(static_cast<std::uint8_t>(message.dtype)) &&
                      message.code >= static_cast<int>(Code::kOk) &&
                      message.code <= static_cast<int>(Code::kInternal);

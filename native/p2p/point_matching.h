@@ -29,7 +29,8 @@ struct SentPoint {
 
 // Pairs sends with receives: per group, tag and source in the order of the calls. Holds
 // the receives that wait for a message, and the messages that wait for a receive; the
-// transports bound the memory of the latter. Not thread-safe.
+// transports bound the payloads of the latter, and PointCredit their number. Not
+// thread-safe.
 class PointMatching {
  public:
   // Takes a message. Returns the first waiting receive that it belongs to; if there is

@@ -41,6 +41,7 @@ PointMessage PointService::message_of(const PointRequest& send) const {
   message.send = send.id();
   message.dtype = call.dtype;
   message.count = call.count();
+  message.number = credits_[static_cast<std::size_t>(call.peer)].sent();
   message.ndim =
       static_cast<std::uint8_t>(std::min<std::size_t>(call.shape.size(), 255));
   std::copy_n(call.shape.begin(), std::min(call.shape.size(), PointMessage::kMaxDims),
@@ -50,10 +51,9 @@ PointMessage PointService::message_of(const PointRequest& send) const {
 
 void PointService::start_send(const PointRequestPtr& send) {
   const PointCall& call = send->call();
-  const PointMessage message = message_of(*send);
   sends_.push_back(send);
   if (call.peer == rank_) {
-    SentPoint sent{rank_, message, nullptr, send, std::nullopt};
+    SentPoint sent{rank_, message_of(*send), nullptr, send, std::nullopt};
     if (const PointRequestPtr receive = matching_.match(sent)) {
       begin(std::move(sent), receive);
     }
@@ -61,13 +61,32 @@ void PointService::start_send(const PointRequestPtr& send) {
   }
   Channel* const channel = peers_.channel(call.peer);
   if (channel == nullptr) return;  // fail_gone() will end the send
-  try {
-    send->send(*channel, to_header(message, call.memory.size()));
-  } catch (const std::exception& error) {  // thrown by the transport
-    fail(*send, {Code::kInternal, send->label() + ": " + error.what(), -1});
+  PointCredit& credit = credit_of(call.peer);
+  if (!credit.may_send()) {
+    credit.hold(send);
     return;
   }
-  release_sends();
+  send_message(send, *channel);
+  if (send->done() || !is_released(*send)) return;
+  sends_.pop_back();
+  end(*send, {});
+}
+
+void PointService::send_message(const PointRequestPtr& send, Channel& channel) {
+  credit_of(send->call().peer).count_sent();
+  try {
+    send->send(channel, to_header(message_of(*send), send->call().memory.size()));
+  } catch (const std::exception& error) {  // thrown by the transport
+    fail(*send, {Code::kInternal, send->label() + ": " + error.what(), -1});
+  }
+}
+
+void PointService::send_held(int peer) {
+  while (Channel* const channel = peers_.channel(peer)) {
+    const PointRequestPtr next = credit_of(peer).take_held();
+    if (!next) return;
+    send_message(next, *channel);
+  }
 }
 
 // --- Receiving -----------------------------------------------------------------------
@@ -81,8 +100,10 @@ bool PointService::take_message(int peer, std::unique_ptr<Incoming>& message) {
     read_notices();
     return true;
   }
+  credit_of(peer).arrive(read->number);
   SentPoint sent{peer, *read, std::move(message), nullptr, std::nullopt};
   if (removed_groups_.contains(read->group)) {
+    credit_of(peer).count_taken();
     refuse_removed(std::move(sent));
     return true;
   }
@@ -92,10 +113,21 @@ bool PointService::take_message(int peer, std::unique_ptr<Incoming>& message) {
   return true;
 }
 
+// Tells a peer how many of its messages no longer wait here, if it is time.
+void PointService::report_taken(int peer) {
+  PointMessage report;
+  report.number = credit_of(peer).take_report();
+  if (report.number > 0) post(peer, report, PointAction::kTaken, {});
+}
+
 // Starts to copy a message to the receive that it matches.
 void PointService::begin(SentPoint sent, const PointRequestPtr& receive) {
   const PointCall& call = receive->call();
   receive->set_source(sent.peer);
+  if (!sent.own) {
+    credit_of(sent.peer).count_taken();
+    report_taken(sent.peer);
+  }
   if (sent.failure) {
     end(*receive, *sent.failure);
     return;
@@ -163,23 +195,23 @@ bool PointService::advance_transfers() {
   return changed;
 }
 
-// Ends the sends whose values nobody reads any more.
+// Returns whether nobody reads the values of a send any more.
+bool PointService::is_released(const PointRequest& send) const {
+  // The receiver may drop values that it refuses; the reason is on its way.
+  return send.is_sent() && send.released() == send.call().memory.size() &&
+         !has_notice(send.id());
+}
+
+// Ends the sends that are released.
 bool PointService::release_sends() {
-  bool changed = false;
-  for (std::size_t i = 0; i < sends_.size();) {
-    const PointRequestPtr send = sends_[i];
-    const bool released =
-        send->is_sent() && send->released() == send->call().memory.size();
-    // The receiver may drop values that it refuses; the reason is on its way.
-    if (!released || has_notice(send->id())) {
-      ++i;
-      continue;
-    }
-    sends_.erase(sends_.begin() + static_cast<std::ptrdiff_t>(i));
-    end(*send, {});
-    changed = true;
-  }
-  return changed;
+  std::vector<PointRequestPtr> released;
+  std::erase_if(sends_, [&](const PointRequestPtr& send) {
+    if (!is_released(*send)) return false;
+    released.push_back(send);
+    return true;
+  });
+  for (const PointRequestPtr& send : released) end(*send, {});
+  return !released.empty();
 }
 
 void PointService::end(PointRequest& request, Status status) {

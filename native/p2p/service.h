@@ -10,9 +10,11 @@
 
 #include "common/recent.h"
 #include "p2p/message.h"
+#include "p2p/point_credit.h"
 #include "p2p/point_matching.h"
 #include "p2p/point_request.h"
 #include "p2p/point_transfer.h"
+#include "request/removed_groups.h"
 #include "request/request_peers.h"
 #include "request/request_table.h"
 #include "request/wait_stats.h"
@@ -32,15 +34,17 @@ class PointService final : public PointRequestHost {
 
   // `job` is a hash of the job's name.
   PointService(int rank, std::uint64_t job, std::uint32_t epoch,
-               const RequestPeers& peers, RequestTable& requests, WaitStats& stats,
-               OnLateFailure on_late_failure)
+               const RequestPeers& peers, const RemovedGroups& removed_groups,
+               RequestTable& requests, WaitStats& stats, OnLateFailure on_late_failure)
       : rank_(rank),
         job_(job),
         epoch_(epoch),
         peers_(peers),
+        removed_groups_(removed_groups),
         requests_(requests),
         stats_(stats),
-        on_late_failure_(std::move(on_late_failure)) {}
+        on_late_failure_(std::move(on_late_failure)),
+        credits_(static_cast<std::size_t>(stats.size())) {}
 
   // Starts a send or a receive. `late`, if any, is an earlier failure that it raises.
   void start(PointCall call, RequestId id, std::optional<Status> late);
@@ -57,7 +61,7 @@ class PointService final : public PointRequestHost {
   // changed.
   bool poll(std::span<const int> gone);
 
-  // Fails the requests of a group, and the sends of its members that arrive later.
+  // Fails the requests of a group, which has been removed.
   void remove_group(std::uint64_t group, const std::string& why);
   // Fails requests that start from now on, with `why`.
   void close(Status why) { closed_ = std::move(why); }
@@ -74,14 +78,19 @@ class PointService final : public PointRequestHost {
   };
 
   void start_send(const PointRequestPtr& send);
+  void send_message(const PointRequestPtr& send, Channel& channel);
+  void send_held(int peer);
+  void report_taken(int peer);
   void begin(SentPoint sent, const PointRequestPtr& receive);
   bool move(PointTransfer& transfer);
   bool advance_transfers();
+  bool is_released(const PointRequest& send) const;
   bool release_sends();
   void end(PointRequest& request, Status status);
   void drop_transfer(const PointRequest& receive);
   void post(int peer, PointMessage message, PointAction action, const Status& status);
   PointMessage message_of(const PointRequest& send) const;
+  PointCredit& credit_of(int peer) { return credits_[static_cast<std::size_t>(peer)]; }
 
   void refuse(SentPoint sent, const Status& status);
   void refuse_removed(SentPoint sent);
@@ -100,10 +109,12 @@ class PointService final : public PointRequestHost {
   const std::uint64_t job_;
   const std::uint32_t epoch_;
   const RequestPeers& peers_;
+  const RemovedGroups& removed_groups_;
   RequestTable& requests_;
   WaitStats& stats_;
   const OnLateFailure on_late_failure_;
   PointMatching matching_;
+  std::vector<PointCredit> credits_;    // by rank
   std::vector<PointRequestPtr> sends_;  // not released yet
   std::vector<std::unique_ptr<PointTransfer>> transfers_;
   std::vector<Notice> notices_;
@@ -113,7 +124,6 @@ class PointService final : public PointRequestHost {
   // Sends that have failed on this rank; what their receivers report is no news.
   RecentMap<RequestId, bool, std::hash<RequestId>> failed_{1024};
   Status closed_;
-  RecentMap<std::uint64_t, bool, std::hash<std::uint64_t>> removed_groups_{1024};
   std::string why_removed_;
 };
 

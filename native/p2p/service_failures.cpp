@@ -75,6 +75,8 @@ void PointService::fail(PointRequest& request, Status status) {
       // The cancel has to arrive before the receiver notices that the values were
       // dropped.
       post(request.call().peer, message_of(request), PointAction::kCancel, status);
+    } else {
+      credit_of(request.call().peer).forget(request);
     }
     std::erase_if(sends_, [&](const auto& one) { return one.get() == &request; });
   } else if (const PointTransfer* const transfer = transfer_of(request)) {
@@ -129,7 +131,6 @@ void PointService::refuse(SentPoint sent, const Status& status) {
 }
 
 void PointService::remove_group(std::uint64_t group, const std::string& why) {
-  removed_groups_.insert(group, true);
   why_removed_ = why;
   std::vector<PointRequestPtr> concerned = matching_.waiting_receives();
   concerned.insert(concerned.end(), sends_.begin(), sends_.end());
@@ -139,12 +140,14 @@ void PointService::remove_group(std::uint64_t group, const std::string& why) {
     fail(*request, {Code::kClosed, request->label() + ": " + why, rank_});
   }
   for (SentPoint& sent : matching_.take_messages(group)) {
+    if (!sent.own) credit_of(sent.peer).count_taken();
     if (!sent.failure) refuse_removed(std::move(sent));
   }
 }
 
 // Fails the send of a peer to this rank in a group that this rank has removed.
 void PointService::refuse_removed(SentPoint sent) {
+  report_taken(sent.peer);
   const std::string call = "send with tag " + std::to_string(sent.message.tag) +
                            " to " + peers_.describe_rank(rank_);
   refuse(std::move(sent), {Code::kClosed, call + ": " + why_removed_, rank_});
@@ -178,7 +181,12 @@ bool PointService::read_notices() {
     Status status{static_cast<Code>(message.code), std::move(whole.text),
                   names_another ? message.blamed : whole.peer};
     if (status.ok()) status.code = Code::kInternal;
-    if (message.action == PointAction::kCancel) {
+    if (message.action == PointAction::kTaken) {
+      credit_of(whole.peer).set_taken(message.number);
+      send_held(whole.peer);
+    } else if (message.action == PointAction::kCancel) {
+      credit_of(whole.peer).set_sent(message.number);
+      report_taken(whole.peer);
       handle_cancel(whole.peer, message.send, std::move(status));
     } else {
       handle_refusal(whole.peer, message, std::move(status));
@@ -256,8 +264,12 @@ Status PointService::timeout_status(const PointRequest& request) const {
       " within " + seconds(request.deadline() - request.started());
   std::string text = request.label() + ": ";
   if (request.is_send()) {
-    text += peers_.describe_rank(call.peer) + " did not receive it" + within +
-            "; it must call recv with this tag and this source";
+    text += peers_.describe_rank(call.peer) + " did not receive it" + within;
+    text += request.is_sent() || call.peer == rank_
+                ? "; it must call recv with this tag and this source"
+                : "; the send waited in this rank, because " +
+                      std::to_string(PointCredit::kLimit) +
+                      " earlier messages wait there for a recv";
     return {Code::kTimedOut, text, call.peer};
   }
   if (const PointTransfer* const transfer = transfer_of(request)) {

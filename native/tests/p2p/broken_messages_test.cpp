@@ -72,7 +72,9 @@ TEST(point_failures, the_sender_learns_that_the_transport_failed) {
     OneSender peers;
     RequestTable requests;
     WaitStats stats(2, nullptr);
-    PointService service(0, kJob, 0, peers, requests, stats, [](int, const Status&) {});
+    const RemovedGroups removed;
+    PointService service(0, kJob, 0, peers, removed, requests, stats,
+                         [](int, const Status&) {});
     std::vector<float> values(2);
     PointCall call;
     call.kind = RequestKind::kRecv;

@@ -48,6 +48,77 @@ TEST(points, messages_arrive_before_their_receives) {
   CHECK_EQ(finish(world.engine(0), id).text, "");
 }
 
+TEST(points, sends_beyond_the_limit_wait_for_receives) {
+  constexpr std::size_t kMore = 100;
+  constexpr std::size_t kSends = PointCredit::kLimit + kMore;
+  EngineWorld world(2);
+  Engine& sender = world.engine(0);
+  Engine& receiver = world.engine(1);
+  std::vector<float> empty;
+  std::vector<RequestId> ids;
+  for (std::size_t i = 0; i < kSends; ++i) {
+    ids.push_back(sender.submit(send_call(sender, empty, 1)));
+  }
+  std::vector<float> value{7.0F};
+  const RequestId last = sender.submit(send_call(sender, value, 1));
+  for (std::size_t i = 0; i < kSends; ++i) {
+    CHECK_EQ(sender.done(ids[i]), i < PointCredit::kLimit);
+  }
+  CHECK(!sender.done(last));
+  // A send that fails while it waits reaches nobody.
+  sender.fail(ids.back(), {Code::kClosed, "given up", -1});
+  ids.pop_back();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    CHECK_EQ(run_point(receiver, recv_call(receiver, empty, 0)).text, "");
+  }
+  std::vector<float> got(1);
+  CHECK_EQ(run_point(receiver, recv_call(receiver, got, 0)).text, "");
+  CHECK_EQ(got[0], 7.0F);
+  for (const RequestId id : ids) CHECK_EQ(finish(sender, id).text, "");
+  CHECK_EQ(finish(sender, last).text, "");
+}
+
+TEST(points, a_send_that_waits_for_others_says_so) {
+  EngineWorld world(2);
+  Engine& sender = world.engine(0);
+  std::vector<float> empty;
+  for (std::size_t i = 0; i < PointCredit::kLimit; ++i) {
+    sender.submit(send_call(sender, empty, 1));
+  }
+  PointCall call = send_call(sender, empty, 1);
+  call.deadline = Clock::now() + 10ms;
+  const Status status = run_point(sender, std::move(call));
+  CHECK(status.code == Code::kTimedOut);
+  CHECK(status.text.find("16384 earlier messages wait there for a recv") !=
+        std::string::npos);
+}
+
+TEST(points, cancelled_messages_use_no_credit) {
+  PointCredit sender;
+  PointCredit receiver;
+  for (std::uint64_t i = 0; i < PointCredit::kLimit; ++i) {
+    CHECK(sender.may_send());
+    sender.count_sent();
+    // Of three messages, one waits for a receive, one is matched, and one is cancelled
+    // before its header leaves the sender.
+    if (i % 3 < 2) receiver.arrive(sender.sent());
+    if (i % 3 == 1) receiver.count_taken();
+    if (i % 3 == 2) receiver.set_sent(sender.sent());
+  }
+  CHECK(!sender.may_send());
+  sender.set_taken(receiver.take_report());
+  CHECK(sender.may_send());
+  const std::uint64_t taken = PointCredit::kLimit / 3 * 2;
+  for (std::uint64_t i = 0; i < taken; ++i) {
+    CHECK(sender.may_send());
+    sender.count_sent();
+  }
+  CHECK(!sender.may_send());
+  CHECK_EQ(receiver.take_report(), 0U);
+  sender.set_taken(PointCredit::kLimit * 3);  // more than have been sent
+  CHECK(!sender.may_send());
+}
+
 TEST(points, a_thousand_tags_match_in_any_order) {
   constexpr int kTags = 1000;
   EngineWorld world(2);

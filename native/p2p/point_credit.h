@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <utility>
+
+#include "p2p/point_request.h"
+
+namespace bluecomm {
+
+// Bounds the messages between this rank and one peer that wait for a receive: their
+// headers use memory of the receiver, even if they have no payload. The receiver
+// reports how many no longer wait; the sender holds back its sends beyond kLimit.
+// Guarded by the engine's progress lock.
+class PointCredit {
+ public:
+  static constexpr std::uint64_t kLimit = 16384;
+
+  // --- The sender's side ---
+
+  // Returns whether a message may be sent now. If not, hold() keeps its send.
+  bool may_send() const { return held_.empty() && sent_ - taken_ < kLimit; }
+  void hold(std::shared_ptr<PointRequest> send) { held_.push_back(std::move(send)); }
+  void forget(const PointRequest& send) {
+    held_.remove_if([&](const auto& one) { return one.get() == &send; });
+  }
+  void count_sent() { ++sent_; }
+  std::uint64_t sent() const { return sent_; }
+  // The peer has reported that `total` messages no longer wait.
+  void set_taken(std::uint64_t total) {
+    if (total > taken_ && total <= sent_) taken_ = total;
+  }
+  // Removes and returns the next held send, if it may be sent now; otherwise null.
+  std::shared_ptr<PointRequest> take_held() {
+    if (held_.empty() || sent_ - taken_ >= kLimit) return nullptr;
+    std::shared_ptr<PointRequest> send = std::move(held_.front());
+    held_.pop_front();
+    return send;
+  }
+
+  // --- The receiver's side ---
+
+  // The peer has sent `total` messages so far. Headers arrive in order, so the missing
+  // ones were cancelled before they left the peer.
+  void set_sent(std::uint64_t total) {
+    if (total <= seen_) return;
+    count_taken(total - seen_);
+    seen_ = total;
+  }
+  // The message with this number has arrived.
+  void arrive(std::uint64_t number) {
+    if (number == 0) return;
+    set_sent(number - 1);
+    if (number > seen_) seen_ = number;
+  }
+  void count_taken(std::uint64_t messages = 1) { let_go_ += messages; }
+  // Returns the total to report to the peer; 0 if it need not be told yet.
+  std::uint64_t take_report() {
+    if (let_go_ - reported_ < kLimit / 4) return 0;
+    return reported_ = let_go_;
+  }
+
+ private:
+  std::uint64_t sent_ = 0;
+  std::uint64_t taken_ = 0;
+  std::list<std::shared_ptr<PointRequest>> held_;  // in the order of their start
+  std::uint64_t seen_ = 0;
+  std::uint64_t let_go_ = 0;
+  std::uint64_t reported_ = 0;
+};
+
+}  // namespace bluecomm
