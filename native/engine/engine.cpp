@@ -285,6 +285,7 @@ void Engine::close(Clock::duration limit) {
     dispatcher_.free();
     wait_fds_.clear();
   });
+  progress_.close_doorbells();
   dispatcher_.completion_queue().close();
 }
 

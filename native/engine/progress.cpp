@@ -108,6 +108,18 @@ void Progress::stop_thread() {
   if (thread_.joinable()) thread_.join();
 }
 
+void Progress::close_doorbells() {
+  const FairLock lock(mutex_);
+  ++followers_;
+  while (leader_ == Leader::kCaller) {
+    kick(Leader::kCaller);
+    mutex_.wait_until(followers_wake_, Clock::now() + kInterruptCheck);
+  }
+  --followers_;
+  caller_doorbell_.reset();
+  thread_doorbell_.reset();
+}
+
 void Progress::suspend() {
   const FairLock lock(mutex_);
   suspended_ = true;

@@ -59,6 +59,9 @@ class Progress {
 
   void start_thread();
   void stop_thread();
+  // Closes the doorbells, once no caller sleeps. Call it at the end, when no caller has
+  // anything to wait for.
+  void close_doorbells();
   void set_spin(std::chrono::microseconds spin) { spin_ = spin; }
   // Sets how long a leading caller polls before it sleeps, yielding the core between
   // polls.
