@@ -74,11 +74,15 @@ class Completions:
             return
         with self._starting:
             if self._thread is None:
-                thread = threading.Thread(
+                # Known before it starts, because a signal handler may come here, too.
+                self._thread = threading.Thread(
                     target=self._run, name="bluecomm-completion", daemon=True
                 )
-                thread.start()
-                self._thread = thread
+                try:
+                    self._thread.start()
+                except BaseException:
+                    self._thread = None
+                    raise
 
     def _run(self) -> None:
         self._ident = threading.get_ident()

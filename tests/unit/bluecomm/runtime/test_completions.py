@@ -126,6 +126,34 @@ def test_a_callback_that_raises_is_logged_and_the_others_run(
     assert [error[0] for error in raised] == [LookupError, SystemExit, LookupError]
 
 
+def test_a_signal_handler_that_adds_while_the_thread_starts(completions, monkeypatch):
+    started = []
+
+    class Interrupted(threading.Thread):
+        def start(self):
+            started.append(self)
+            if len(started) < 3:
+                completions.add(2, print)  # as a signal handler may
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", Interrupted)
+    completions.add(1, print)
+    assert len(started) == 1
+
+
+def test_a_thread_that_cannot_start_is_tried_again(completions, monkeypatch):
+    class Refused(threading.Thread):
+        def start(self):
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", Refused)
+        with pytest.raises(RuntimeError, match="new thread"):
+            completions.add(1, print)
+    completions.add(2, print)
+    assert len(threads_of_callbacks()) == 1
+
+
 def test_callbacks_added_while_requests_end_are_called_once():
     """Two threads add and one ends; each callback is called by one of the three."""
     engine = FakeEngine()
