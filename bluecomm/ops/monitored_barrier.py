@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -14,7 +15,7 @@ from bluecomm.ops.recv import recv_nonblocking
 from bluecomm.ops.send import send_nonblocking
 from bluecomm.runtime import Communicator, Handle, current_communicator
 from bluecomm.runtime.communicator import check_timeout
-from bluecomm.runtime.handle import wait_all
+from bluecomm.runtime.handle import abandon_all, wait_all
 
 __all__ = ["monitored_barrier"]
 
@@ -75,19 +76,20 @@ def _collect(comm: Communicator, number: int, limit_s: float) -> Sequence[int]:
         return recv_nonblocking(boxes[member], rank, _TAG, comm, timeout_s=left)
 
     waiting = {member: receive(member) for member in boxes}
-    for member in list(waiting):
-        while states[member] == _SILENT:
-            try:
-                waiting.pop(member).wait()
-            except CommunicationTimeout:
-                break
-            except PeerLostError:
-                states[member] = _LOST
-                break
-            if boxes[member].item() == number:
-                states[member] = _CAME
-            else:  # it came too late for an earlier barrier
-                waiting[member] = receive(member)
+    with _abandoned_on_error(waiting):
+        for member in boxes:
+            while states[member] == _SILENT:
+                try:
+                    waiting[member].wait()
+                except CommunicationTimeout:
+                    break
+                except PeerLostError:
+                    states[member] = _LOST
+                    break
+                if boxes[member].item() == number:
+                    states[member] = _CAME
+                else:  # it came too late for an earlier barrier
+                    waiting[member] = receive(member)
     answer = torch.tensor([number, *states])
     told = [
         send_nonblocking(answer, comm.ranks[member], _TAG, comm, timeout_s=limit_s)
@@ -109,12 +111,24 @@ def _report(comm: Communicator, number: int, limit_s: float) -> Sequence[int]:
     ).wait()
     while answer[0].item() != number:
         left = max(1e-3, deadline - time.monotonic())
+        told = recv_nonblocking(answer, first, _TAG, comm, timeout_s=left)
         try:
-            recv_nonblocking(answer, first, _TAG, comm, timeout_s=left).wait()
+            with _abandoned_on_error({0: told}):
+                told.wait()
         except CommunicationTimeout:
             return [_SILENT, *(_CAME for _ in comm.ranks[1:])]
     states: list[int] = answer[1:].tolist()
     return states
+
+
+@contextlib.contextmanager
+def _abandoned_on_error(receives: Mapping[int, Handle[int]]) -> Iterator[None]:
+    """End receives after an error, so that they take no message of a later barrier."""
+    try:
+        yield
+    except BaseException:
+        abandon_all(receives.values(), "the monitored_barrier has failed")
+        raise
 
 
 def _raise_for(comm: Communicator, states: Sequence[int], limit_s: float) -> None:

@@ -20,9 +20,10 @@ def share_memory_(tensor: torch.Tensor) -> torch.Tensor:
     libraries that share its memory. The memory is freed with the last of them. It can
     no longer be resized.
 
-    It must not be in use meanwhile: no thread may write to it, and no operation, window
-    or exported pointer (DLPack, ``data_ptr()``) may refer to it. If another process
-    shares the memory, or a NumPy array, it cannot be moved.
+    It must not be in use meanwhile: no thread may write to it, no operation or window
+    put on it may be outstanding, and no exported pointer (DLPack, ``data_ptr()``) may
+    refer to it. If another process shares the memory, or a NumPy array, it cannot be
+    moved.
 
     Args:
         tensor: Dense CPU tensor of any type. If it is already in bluecomm's shared
@@ -34,7 +35,7 @@ def share_memory_(tensor: torch.Tensor) -> torch.Tensor:
     Raises:
         TypeError: ``tensor`` is not a tensor.
         ValueError: ``tensor`` is not a dense CPU tensor, its memory belongs to a NumPy
-            array or another library, or an operation on it is outstanding.
+            array or another library, or an operation or a put on it is outstanding.
         NotImplementedError: This version of torch cannot exchange the memory of
             tensors.
     """

@@ -97,8 +97,31 @@ class Call(Generic[Result]):
         """Return whether the call reads or writes some of this memory."""
         given = self.destination
         spans = [self.source, *(given if isinstance(given, list) else [given])]
-        return any(
-            start < address + nbytes and address < start + length
-            for start, length in spans
-            if length
-        )
+        return _overlap(spans, address, nbytes)
+
+
+class KeptMemory:
+    """Memory that a request about a window reads until it has ended.
+
+    Args:
+        owner: Object that owns the memory.
+        memory: Address and length.
+    """
+
+    __slots__ = ("_memory", "_owner")
+
+    def __init__(self, owner: object, memory: Span) -> None:
+        self._owner = owner
+        self._memory = memory
+
+    def uses(self, address: int, nbytes: int) -> bool:
+        """Return whether the request reads some of this memory."""
+        return _overlap([self._memory], address, nbytes)
+
+
+def _overlap(spans: Sequence[Span], address: int, nbytes: int) -> bool:
+    return any(
+        start < address + nbytes and address < start + length
+        for start, length in spans
+        if length
+    )

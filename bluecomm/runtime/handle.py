@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from bfrun.wording import count
@@ -41,6 +41,9 @@ class RequestOwner(Protocol):
 
     def forget(self, number: int) -> None:
         """Drop a request that nobody will wait for, once it has ended."""
+
+    def abandon(self, number: int, why: str) -> None:
+        """End a request with a failure, unless it has ended, and drop it."""
 
 
 class Handle(abc.ABC, Generic[Result]):
@@ -164,6 +167,15 @@ class RequestHandle(Handle[Result]):
         self._fresh()
         self._world.on_finish(self._number, callback)
 
+    def abandon(self, why: str) -> None:
+        """End the request with a failure, unless it has ended, and drop the handle.
+
+        A receive that is dropped without this takes the message of a later one.
+        """
+        if self._finish is not None:
+            self._finish = None
+            self._world.abandon(self._number, f"{self._label()}: {why}")
+
     def _fresh(self) -> Callable[[int], Result]:
         """Return the function that makes the result; ``wait`` uses it once."""
         if self._finish is None:
@@ -201,6 +213,9 @@ class FinishedHandle(RequestHandle[Result]):
     def on_finish(self, callback: Callback) -> None:
         self._fresh()
         call(callback)
+
+    def abandon(self, why: str) -> None:
+        self._finish = None
 
     def __del__(self) -> None:
         pass  # the engine has nothing left to forget
@@ -262,6 +277,13 @@ class GroupHandle(Handle[list[Result]]):
 
     def __repr__(self) -> str:
         return f"<Handle of {count(len(self._members), 'operation')}>"
+
+
+def abandon_all(handles: Iterable[Handle[Any]], why: str) -> None:
+    """End the requests of handles that nobody will wait for; see ``abandon``."""
+    for handle in handles:
+        if isinstance(handle, RequestHandle):
+            handle.abandon(why)
 
 
 def wait_all(

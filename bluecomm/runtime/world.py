@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
 from bluecomm.errors import ShutdownError, SuspendedError
-from bluecomm.runtime.call import Call, Result
+from bluecomm.runtime.call import Call, KeptMemory, Result
 from bluecomm.runtime.completions import Callback, Completions
 from bluecomm.runtime.engine_start import make_engine
+from bluecomm.runtime.failure import CLOSED
 from bluecomm.runtime.handle import FinishedHandle, Handle, RequestHandle
 from bluecomm.runtime.layout import layout_of
 from bluecomm.runtime.monitor import Monitor
@@ -292,10 +293,13 @@ class World:
         return number in self._waiting and len(self._waiters) == 1
 
     def is_in_use(self, address: int, nbytes: int) -> bool:
-        """Return whether an outstanding operation uses some of this memory."""
+        """Return whether an outstanding request uses some of this memory."""
         self.reap()
-        calls = [kept for kept in list(self._kept.values()) if isinstance(kept, Call)]
-        return any(call.uses(address, nbytes) for call in calls)
+        return any(
+            kept.uses(address, nbytes)
+            for kept in list(self._kept.values())
+            if isinstance(kept, Call | KeptMemory)
+        )
 
     def is_waited_for(self, number: int) -> bool:
         """Return whether a thread of this process waits for a request."""
@@ -331,6 +335,13 @@ class World:
         The garbage collector calls this at any point, so it takes no lock.
         """
         self._dropped.append(number)
+
+    def abandon(self, number: int, why: str) -> None:
+        """End a request that nobody waits for with a failure, unless it has ended."""
+        if not self._closed:
+            with contextlib.suppress(ValueError):  # it has been released
+                self._engine.fail(number, CLOSED, why)
+        self.forget(number)
 
     def reap(self) -> None:
         """Release dropped requests that have ended, and free unused tensors."""

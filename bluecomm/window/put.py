@@ -8,7 +8,9 @@ import torch
 
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.neighbor_weights import DstWeights
+from bluecomm.ops.tensor import span
 from bluecomm.runtime import Handle
+from bluecomm.runtime.call import KeptMemory
 from bluecomm.window.live import LiveWindow, find
 from bluecomm.window.mutex import win_mutex
 
@@ -121,7 +123,7 @@ def _start(
                 kept,
                 keep,
             ),
-            [source],
+            KeptMemory(source, span(source)),
             timeout_s,
             finish=finish,
         )

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from typing import Any
+
 import pytest
 
 import bluecomm as bf
+from bluecomm.runtime import current_process
+from tests.support.deadlines import DEADLINE_S
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.mp
@@ -51,6 +57,35 @@ def meet_without_the_first() -> tuple[int, ...]:
 
 def test_the_others_name_the_first() -> None:
     assert run_ranks(3, meet_without_the_first)[1:] == [(0,), (0,)]
+
+
+class Interrupted(Exception):
+    """What a signal handler of the program raises."""
+
+
+def fail_by_a_signal() -> list[str]:
+    """Let a signal end the barrier of one rank at a time; return what it leaves."""
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    left = []
+    for rank in range(2):
+        if bf.rank() == rank:
+            previous = signal.signal(signal.SIGALRM, interrupt)
+            with contextlib.suppress(Interrupted):
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                bf.monitored_barrier()
+            signal.signal(signal.SIGALRM, previous)
+            engine = current_process().communicator.world.engine
+            left += [request["kind"] for request in engine.pending()]
+        bf.barrier()
+    bf.monitored_barrier(timeout_s=DEADLINE_S / 2)
+    return left
+
+
+def test_a_barrier_that_has_failed_leaves_no_receives() -> None:
+    assert run_ranks(2, fail_by_a_signal) == [[], []]
 
 
 def test_the_deadline_is_checked() -> None:

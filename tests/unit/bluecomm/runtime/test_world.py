@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bluecomm.runtime import world as world_module
-from bluecomm.runtime.call import NO_MEMORY, Call
+from bluecomm.runtime.call import NO_MEMORY, Call, KeptMemory
 from bluecomm.runtime.completions import Completions
 from bluecomm.runtime.world import World
 
@@ -138,6 +138,14 @@ def test_a_window_request_is_noted_unless_it_has_ended():
     assert world._kept == {8: keep}
     assert world.has_hard_deadline(8)
     assert not world.has_hard_deadline(0)
+
+
+def test_memory_is_in_use_by_operations_and_window_requests():
+    call = Call("barrier", "uint8", [], (100, 50), [(300, 10)], (), lambda _: None)
+    kept = {1: call, 2: KeptMemory("owner", (200, 50)), 3: []}
+    world = make_world(Reading(), kept)
+    used = [address for address in range(90, 400, 20) if world.is_in_use(address, 20)]
+    assert used == [90, 110, 130, 190, 210, 230, 290]
 
 
 def test_threads_start_requests_at_the_same_time():

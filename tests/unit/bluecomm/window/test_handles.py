@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bluecomm.runtime.handle import Handle
+from bluecomm.window import put
 from bluecomm.window.live import LiveWindow
 
 
@@ -47,3 +48,19 @@ def test_a_dropped_request_is_forgotten():
     world = FakeWorld(7)
     assert repr(start(world)) == "<Handle of win_put 'x', outstanding>"
     assert world.forgotten == [7]
+
+
+def test_a_put_keeps_its_memory_known(monkeypatch):
+    world = FakeWorld(7)
+    world.config = SimpleNamespace(operation_timeout_s=1.0)
+    comm = SimpleNamespace(
+        world=world, topology=None, win_ops_carry_p=False, rank=0, size=2
+    )
+    tensor = torch.zeros(8)
+    window = LiveWindow("x", comm, tensor, None)
+    monkeypatch.setattr(put, "find", lambda *_: window)
+    handle = put.win_put_nonblocking(tensor, "x", dst_weights={})
+    _, keep, _ = world.started
+    assert keep.uses(tensor[5:].data_ptr(), 4)
+    assert not keep.uses(tensor.data_ptr() + tensor.nbytes, 4)
+    del handle
