@@ -16,6 +16,7 @@ from bluecomm.torch_backend.tensors import (
     as_output,
     as_outputs,
     done,
+    overlap,
     written_back,
 )
 from bluecomm.torch_backend.work import GroupWork
@@ -88,7 +89,7 @@ class Exchanges(GroupCalls):
         self._check_rank(operation, root)
         parts: Tensors | None = None
         if root == self._comm.rank:
-            (parts,) = outputs
+            parts = outputs[0] if outputs else []
         call = self._gather("gather", operation, parts, tensor, root)
         return self._run(operation, [call], opts, parts or [])
 
@@ -127,6 +128,8 @@ class Exchanges(GroupCalls):
         operation = "all_to_all_single"
         memory = as_output(output, operation)
         given = as_input(source, operation)
+        if overlap(memory, given):
+            given = given.clone()
         call = self._alltoall(
             operation,
             self._rows(operation, memory, output_splits, "output"),

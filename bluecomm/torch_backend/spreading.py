@@ -49,7 +49,9 @@ class Spreading(GroupCalls):
         memory = as_output(output, operation)
         copy_back = written_back(output, memory)
         if root == self._comm.rank:
-            call = self._scatter_from_here(operation, inputs[0], output)
+            call = self._scatter_from_here(
+                operation, inputs[0] if inputs else [], output
+            )
         else:
             call = self._call(
                 "scatter",
