@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +22,7 @@ from bluecomm.runtime.communicator import UNNAMED
 from bluecomm.torch_backend import flight_dump, profiling
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.ddp_buckets import DdpBuckets
+from bluecomm.torch_backend.flight_record import Entry, FlightRecord, Message
 from bluecomm.torch_backend.tensors import done
 from bluecomm.torch_backend.work import GroupWork, wait_for
 
@@ -28,6 +30,15 @@ from bluecomm.torch_backend.work import GroupWork, wait_for
 # small.
 _NAMES = 4096
 
+
+# torch's names of the methods that have other names.
+_OPERATIONS = {
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather_coalesced",
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "alltoall": "all_to_all",
+}
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -43,6 +54,8 @@ def collective(kind: str) -> Callable[[_Method], _Method]:
     """
 
     def decorate(method: _Method) -> _Method:
+        operation = _OPERATIONS.get(method.__name__, method.__name__)
+
         @functools.wraps(method)
         def call(self: GroupCalls, *args: Any, **kwargs: Any) -> Any:
             before = self._sequence
@@ -50,7 +63,7 @@ def collective(kind: str) -> Callable[[_Method], _Method]:
                 return method(self, *args, **kwargs)
             except Exception as error:
                 if self._sequence == before:
-                    self._refuse(kind, error)
+                    self._refuse(kind, error, operation)
                 raise
 
         return call  # type: ignore[return-value]
@@ -200,7 +213,67 @@ class GroupCalls:
         name = self._next_name()
         if self._flight is None:
             return self._launch(operation, start, outputs, waits=waits)
-        entry = self._flight.begin(
+        entry = self._begin_entry(self._flight, operation, calls)
+        with _noted(entry):
+            work = self._launch(operation, start, outputs, waits=waits)
+        if work is None:
+            entry.end(None)
+        else:
+            work.record(entry)
+        return work
+
+    def _run_message(
+        self,
+        operation: str,
+        call: Call[None],
+        tensors: list[torch.Tensor],
+        tag: int,
+        source: int,
+        destination: int,
+    ) -> GroupWork | None:
+        """Start a send or a receive between two ranks of the group.
+
+        Args:
+            operation: torch's name of the call.
+            call: The engine's operation.
+            tensors: Value of the work's future.
+            tag: Tag of the message.
+            source: Sender; below 0 for any.
+            destination: Receiver.
+        """
+        call.timeout_s = self._timeout_s
+
+        def start() -> list[Handle[None]]:
+            return [self._comm.start(call)]
+
+        if self._flight is None:
+            return self._launch(operation, start, tensors, waits=False)
+        ranks = self._comm.ranks
+        entry = self._flight.begin_message(
+            self._name,
+            self._description,
+            ranks,
+            call.kind,
+            [call],
+            Message(None if source < 0 else ranks[source], ranks[destination], tag),
+        )
+        with _noted(entry):
+            work = self._launch(operation, start, tensors, waits=False)
+        if work is not None:
+            work.record(entry)
+        return work
+
+    def _refuse(self, kind: str, error: Exception, operation: str = "") -> None:
+        """Count a collective that this rank refuses, and tell the other ranks."""
+        refuse(self._comm, [(kind, self._next_name(), None)], error)
+        if self._flight is not None:
+            self._begin_entry(self._flight, operation or kind, []).end(error)
+
+    def _begin_entry(
+        self, flight: FlightRecord, operation: str, calls: Sequence[Call[None]]
+    ) -> Entry:
+        """Note the collective that has been counted last."""
+        return flight.begin(
             self._name,
             self._description,
             self._comm.ranks,
@@ -208,20 +281,6 @@ class GroupCalls:
             operation,
             calls,
         )
-        try:
-            work = self._launch(operation, start, outputs, waits=waits)
-        except BaseException as error:
-            entry.end(error)
-            raise
-        if work is None:
-            entry.end(None)
-        else:
-            work.record(entry)
-        return work
-
-    def _refuse(self, kind: str, error: Exception) -> None:
-        """Count a collective that this rank refuses, and tell the other ranks."""
-        refuse(self._comm, [(kind, self._next_name(), None)], error)
 
     def _next_name(self) -> str:
         """Count a collective and return the name of its first operation."""
@@ -276,3 +335,13 @@ class GroupCalls:
             return work
         work.wait()
         return None
+
+
+@contextlib.contextmanager
+def _noted(entry: Entry) -> Iterator[None]:
+    """Note the error of a call that does not start, or is waited for."""
+    try:
+        yield
+    except BaseException as error:
+        entry.end(error)
+        raise

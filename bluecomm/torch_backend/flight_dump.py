@@ -1,7 +1,7 @@
-"""Writes the latest collectives of a rank, for torch's ``torchfrtrace`` and for people.
+"""Writes the latest calls of a rank, for torch's ``torchfrtrace`` and for people.
 
 As with torch's own backends, ``TORCH_FR_DUMP_TEMP_FILE`` asks for it: it has the first
-part of the files' names. When a collective fails, the rank writes a pickle that
+part of the files' names. When a call fails, the rank writes a pickle that
 ``torchfrtrace FOLDER`` reads, and a JSON, whose name does not end with the rank, so
 that ``torchfrtrace`` leaves it alone.
 """
@@ -69,7 +69,7 @@ def write(record: FlightRecord, prefix: str) -> None:
     """Write both files; a warning says why one cannot be written.
 
     Args:
-        record: Collectives of this rank.
+        record: Calls of this rank.
         prefix: First part of the pickle's name; the rank is the rest.
     """
     target = Path(f"{prefix}{record.rank}")
@@ -87,7 +87,7 @@ def write(record: FlightRecord, prefix: str) -> None:
         )
     else:
         _log.warning(
-            "rank %d wrote its latest collectives to %s, for torchfrtrace, and to "
+            "rank %d wrote its latest calls to %s, for torchfrtrace, and to "
             "bluecomm-%d.json beside it",
             record.rank,
             target,
@@ -110,17 +110,50 @@ def _for_torch(record: FlightRecord) -> dict[str, Any]:
         name: {"name": name, "desc": description, "ranks": str(list(ranks))}
         for name, (description, ranks) in record.groups.copy().items()
     }
+    entries = [_torch_entry(record, entry) for entry in list(record.entries)]
+    for entry in list(record.messages):
+        assert entry.message is not None
+        source, destination, tag = entry.message
+        if source is None:
+            continue
+        # torch's tool expects that all ranks of a group take part in each of its calls,
+        # in one order. So the messages between two ranks with a tag are a group.
+        name = f"{entry.group}: rank {source} to {destination}, tag {tag}"
+        description = record.groups[entry.group][0]
+        ends = sorted({source, destination})
+        groups[name] = {"name": name, "desc": description, "ranks": str(ends)}
+        entries.append(
+            {
+                **_torch_entry(record, entry),
+                "process_group": (name, description),
+                "p2p_seq_id": entry.sequence,
+                "profiling_name": f"{_BACKEND}:{_arrow(entry, source, destination)}",
+                "is_p2p": True,
+            }
+        )
     return {
         "version": _FORMAT,
         "comm_lib_version": "",
         "pg_config": groups,
         "pg_status": {},
-        "entries": [_torch_entry(record, entry) for entry in list(record.entries)],
+        "entries": sorted(entries, key=lambda entry: entry["record_id"]),
     }
+
+
+def _arrow(entry: Entry, source: int, destination: int) -> str:
+    """Return a send or a receive as torch's tool reads it, which counts both ranks."""
+    first = int(source > destination)
+    second = int(destination > source)
+    if entry.operation == "send":
+        return f"send {first}->{second}"
+    return f"recv {second}<-{first}"
 
 
 def _torch_entry(record: FlightRecord, entry: Entry) -> dict[str, Any]:
     has_ended = entry.end_ns is not None
+    operation = _NAMES.get(entry.operation, entry.operation)
+    # A refused call has no shapes, but torch's tool computes with the first one.
+    inputs, outputs = entry.inputs or [(0,)], entry.outputs or [(0,)]
     return {
         "record_id": entry.number,
         "pg_id": list(record.groups).index(entry.group),
@@ -128,13 +161,13 @@ def _torch_entry(record: FlightRecord, entry: Entry) -> dict[str, Any]:
         "collective_seq_id": entry.sequence,
         "p2p_seq_id": 0,
         "op_id": entry.sequence,
-        "profiling_name": f"{_BACKEND}:{_NAMES.get(entry.operation, entry.operation)}",
+        "profiling_name": f"{_BACKEND}:{operation}",
         "time_created_ns": entry.begin_ns,
         "time_discovered_started_ns": entry.begin_ns,
         "time_discovered_completed_ns": entry.end_ns,
-        "input_sizes": [list(shape) for shape in entry.inputs],
+        "input_sizes": [list(shape) for shape in inputs],
         "input_dtypes": entry.dtypes,
-        "output_sizes": [list(shape) for shape in entry.outputs],
+        "output_sizes": [list(shape) for shape in outputs],
         "output_dtypes": entry.dtypes,
         "state": "completed" if has_ended else "started",
         "retired": has_ended,
@@ -154,6 +187,7 @@ def _for_people(record: FlightRecord) -> dict[str, Any]:
             for name, (description, ranks) in record.groups.copy().items()
         },
         "collectives": [_people_entry(entry) for entry in list(record.entries)],
+        "messages": [_people_entry(entry) for entry in list(record.messages)],
     }
 
 
@@ -162,6 +196,7 @@ def _people_entry(entry: Entry) -> dict[str, Any]:
     return {
         "number": entry.sequence,
         "operation": entry.operation,
+        **(entry.message._asdict() if entry.message else {}),
         "group": entry.group,
         "inputs": entry.inputs,
         "outputs": entry.outputs,

@@ -1,4 +1,4 @@
-"""The latest collectives of this process, for a dump when one of them fails."""
+"""The latest calls of this process, for a dump when one of them fails."""
 
 from __future__ import annotations
 
@@ -8,26 +8,45 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from bluecomm.runtime.call import Call
 
 _FRAMES = 8
+# So many lines of messages, by group, ranks and tag, are counted.
+_LINES = 1024
 _OURS = os.path.dirname(__file__)
 
 
+class Message(NamedTuple):
+    """Whom a send or a receive names; the ranks are those of the world.
+
+    Attributes:
+        source: Rank of the sender; None for a receive from any rank.
+        destination: Rank of the receiver.
+        tag: Tag of the message.
+    """
+
+    source: int | None
+    destination: int
+    tag: int
+
+
 class Entry:
-    """One collective.
+    """One collective, send or receive.
 
     Args:
         record: The record that it belongs to.
-        number: Number among all collectives of this process.
-        sequence: Number among those of its group.
-        operation: torch's name of the collective.
+        number: Number among all collectives of this process; for a message, that of
+            the next collective.
+        sequence: Number among those of its group; for a message, among those with the
+            same group, ranks and tag.
+        operation: torch's name of the call.
         group: Name of its group.
-        calls: The engine's operations that it consists of.
+        calls: The engine's operations that it consists of. A refused call has none.
+        message: What a send or a receive names.
     """
 
     __slots__ = (
@@ -39,6 +58,7 @@ class Entry:
         "frames",
         "group",
         "inputs",
+        "message",
         "number",
         "operation",
         "outputs",
@@ -53,12 +73,14 @@ class Entry:
         operation: str,
         group: str,
         calls: Sequence[Call[None]],
+        message: Message | None = None,
     ) -> None:
         self._record = record
         self.number = number
         self.sequence = sequence
         self.operation = operation
         self.group = group
+        self.message = message
         self.inputs = [_shape(call.keep[0]) for call in calls]
         self.outputs = [_shape(call.keep[1]) for call in calls]
         self.dtypes = [call.dtype for call in calls]
@@ -68,7 +90,7 @@ class Entry:
         self.error = ""
 
     def end(self, error: BaseException | None) -> None:
-        """Note the end of the collective, or its failure."""
+        """Note the end of the call, or its failure."""
         if self.end_ns is not None or self.error:
             return
         if error is None:
@@ -79,12 +101,12 @@ class Entry:
 
 
 class FlightRecord:
-    """The latest collectives of this process.
+    """The latest calls of this process.
 
     Args:
         rank: This rank in the world.
-        length: Number of collectives to keep.
-        on_failure: Called with the record when a collective has failed.
+        length: Number of collectives to keep, and of messages.
+        on_failure: Called with the record when a call has failed.
     """
 
     def __init__(
@@ -95,6 +117,11 @@ class FlightRecord:
         self._on_failure = on_failure
         self._number = 0
         self.entries: collections.deque[Entry] = collections.deque(maxlen=length)
+        # Apart, so that torch can align the collectives of all ranks by their numbers.
+        self.messages: collections.deque[Entry] = collections.deque(maxlen=length)
+        self._sent: collections.OrderedDict[tuple[str, Message], int] = (
+            collections.OrderedDict()
+        )
         # Description and ranks of each group, by its name.
         self.groups: dict[str, tuple[str, tuple[int, ...]]] = {}
 
@@ -123,8 +150,28 @@ class FlightRecord:
         self.entries.append(entry)
         return entry
 
+    def begin_message(
+        self,
+        group: str,
+        description: str,
+        ranks: tuple[int, ...],
+        operation: str,
+        calls: Sequence[Call[None]],
+        message: Message,
+    ) -> Entry:
+        """Add a send or a receive that begins; see ``begin``."""
+        self.groups[group] = (description, ranks)
+        line = group, message
+        sequence = self._sent.pop(line, 0) + 1
+        self._sent[line] = sequence
+        if len(self._sent) > _LINES:
+            self._sent.popitem(last=False)
+        entry = Entry(self, self._number, sequence, operation, group, calls, message)
+        self.messages.append(entry)
+        return entry
+
     def note_failure(self) -> None:
-        """Report that a collective has failed, unless this process is a fork."""
+        """Report that a call has failed, unless this process is a fork."""
         if os.getpid() == self._pid:
             self._on_failure(self)
 

@@ -8,7 +8,7 @@ import torch
 
 from bluecomm.ops.monitored_barrier import monitored_barrier
 from bluecomm.ops.tensor import dtype_word
-from bluecomm.runtime import Handle, parameters
+from bluecomm.runtime import parameters
 from bluecomm.torch_backend.calls import GroupCalls
 from bluecomm.torch_backend.tensors import as_input, as_output, written_back
 from bluecomm.torch_backend.work import GroupWork
@@ -40,12 +40,7 @@ class PointToPoint(GroupCalls):
             parameters=parameters(peer=dst, tag=tag),
         )
         call.name = f"to rank {self._comm.ranks[dst]}, tag {tag}"
-        call.timeout_s = self._timeout_s
-
-        def start() -> list[Handle[None]]:
-            return [self._comm.start(call)]
-
-        return self._launch(operation, start, tensors, waits=False)
+        return self._run_message(operation, call, tensors, tag, self._comm.rank, dst)
 
     def recv(self, tensors: Tensors, src: int, tag: int) -> GroupWork | None:
         """Write the values that a rank of the group has sent to one tensor."""
@@ -96,12 +91,7 @@ class PointToPoint(GroupCalls):
         )
         sender = "any rank" if src == _ANY_SOURCE else f"rank {members[src]}"
         call.name = f"from {sender}, tag {tag}"
-        call.timeout_s = self._timeout_s
-
-        def start() -> list[Handle[None]]:
-            return [self._comm.start(call)]
-
-        work = self._launch(operation, start, tensors, waits=False)
+        work = self._run_message(operation, call, tensors, tag, src, self._comm.rank)
         if work is not None:
             work.senders = senders
         return work

@@ -13,8 +13,8 @@ from torch.distributed.flight_recorder.components.builder import build_db
 from torch.distributed.flight_recorder.components.loader import read_dir
 
 from bluecomm.runtime.call import NO_MEMORY, Call
-from bluecomm.torch_backend import flight_dump
-from bluecomm.torch_backend.flight_record import FlightRecord
+from bluecomm.torch_backend import flight_dump, flight_record
+from bluecomm.torch_backend.flight_record import FlightRecord, Message
 
 
 def call(source, destination, dtype="float32"):
@@ -43,6 +43,13 @@ def analyze(folder):
     )
     details, version = read_dir(args)
     return build_db(details, args, version).collectives
+
+
+def message(found, operation, call, source, destination, tag):
+    """Return the entry of a send or a receive that begins."""
+    line = Message(source, destination, tag)
+    ranks = found.groups.get("0", ("", (0, 1)))[1]
+    return found.begin_message("0", "default_pg", ranks, operation, [call], line)
 
 
 X = torch.ones(3)
@@ -77,6 +84,67 @@ def test_torch_finds_a_rank_that_calls_another_collective(tmp_path):
     assert "COLLECTIVE_TYPE_MISMATCH" in str(
         second.mismatch_collectives[1].type_of_mismatch
     )
+
+
+def test_torch_matches_messages_in_any_order(tmp_path):
+    """Both ranks of three send first; rank 1 takes the tags in another order."""
+    for rank in range(3):
+        begin, found = record(rank, ranks=(0, 1, 2))
+        begin(1, "all_reduce", call(X, X)).end(None)
+        other = 1 - rank
+        for tag, tensor in enumerate([X, Y] if rank < 2 else []):
+            message(found, "send", call(tensor, None), rank, other, tag).end(None)
+        for tag, tensor in [(1, Y), (0, X)] if rank == 1 else [(0, X), (1, Y)]:
+            if rank < 2:
+                message(found, "recv", call(None, tensor), other, rank, tag).end(None)
+        message(found, "recv", call(None, X), None, rank, 0)  # from any rank
+        begin(2, "all_reduce", call(X, X)).end(None)
+        flight_dump.write(found, f"{tmp_path}/trace_")
+    calls = analyze(tmp_path)
+    assert all(one.pass_check for one in calls)
+    assert len(calls) == 6  # two collectives, and four messages
+    told = json.loads((tmp_path / "bluecomm-1.json").read_text())["messages"]
+    assert [(one["source"], one["destination"], one["tag"]) for one in told] == [
+        (1, 0, 0),
+        (1, 0, 1),
+        (0, 1, 1),
+        (0, 1, 0),
+        (None, 1, 0),
+    ]
+
+
+def test_torch_finds_a_message_that_was_not_received(tmp_path):
+    for rank in range(2):
+        begin, found = record(rank)
+        if rank == 0:
+            message(found, "send", call(X, None), 0, 1, 0)
+        begin(1, "all_reduce", call(X, X)).end(None)
+        flight_dump.write(found, f"{tmp_path}/trace_")
+    missing = {one.collective_name: one.missing_ranks for one in analyze(tmp_path)}
+    assert missing == {"gloo:send 0->1": {1}, "gloo:all_reduce": None}
+
+
+def test_torch_finds_a_rank_that_refuses_a_call(tmp_path):
+    for rank in range(2):
+        begin, found = record(rank)
+        begin(1, "all_gather", *([] if rank else [call(X, [X, X])])).end(OSError("x"))
+        begin(2, "all_gather").end(OSError("refused by both"))
+        flight_dump.write(found, f"{tmp_path}/trace_")
+    first, _ = analyze(tmp_path)
+    assert not first.pass_check
+    assert "SIZE_OR_SYNTAX_MISMATCH" in str(
+        first.mismatch_collectives[1].type_of_mismatch
+    )
+
+
+def test_the_record_counts_the_messages_of_each_line():
+    found = FlightRecord(0, 10, lambda _: None)
+    sends = [message(found, "send", call(X, None), 0, 1, tag) for tag in (0, 1, 0)]
+    assert [entry.sequence for entry in sends] == [1, 1, 2]
+    for tag in range(2, 3000):
+        message(found, "send", call(X, None), 0, 1, tag)
+    assert len(found.messages) == 10
+    assert len(found._sent) == flight_record._LINES
 
 
 def test_people_find_the_error_and_the_place(tmp_path):
