@@ -70,6 +70,11 @@ class WorldShare:
 
 _shares: list[WorldShare] = []
 
+# The store of env:// that this process runs, as rank 0. It does not end with the group:
+# ranks that use env:// again may come back to it before this rank has left the group,
+# and a new group of torch at the same port uses the server that exists.
+_server_of_env: Any = None
+
 
 def share_world(options: BackendOptions) -> WorldShare:
     """Return a process group's share of the world, which is made if there is none.
@@ -123,6 +128,7 @@ def share_world(options: BackendOptions) -> WorldShare:
 
 def _find(config: Config, store: Any, rank: int, size: int) -> Rendezvous:
     """Return the rendezvous of a new world."""
+    _keep_server(store, rank)
     if config.agent_socket is None and config.transport != "mpi":
         return StoreRendezvous(config, _facts(store, rank, size), lambda: store)
     if config.rank is not None and config.size is not None:
@@ -135,6 +141,25 @@ def _find(config: Config, store: Any, rank: int, size: int) -> Rendezvous:
         rendezvous.close()
         raise
     return rendezvous
+
+
+def _keep_server(store: Any, rank: int) -> None:
+    """Keep the store alive if other ranks may come back to it; see above."""
+    global _server_of_env
+    store = _without_prefix(store)
+    if (
+        rank == 0
+        and isinstance(store, dist.TCPStore)
+        and os.environ.get("MASTER_PORT") == str(store.port)
+        and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    ):
+        _server_of_env = store
+
+
+def _without_prefix(store: Any) -> Any:
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def _forget_unfit(rank: int, size: int) -> None:
@@ -178,8 +203,7 @@ def _facts(store: Any, rank: int, size: int) -> StoreFacts:
     Raises:
         BluecommError: Other processes cannot reach the store.
     """
-    while isinstance(store, dist.PrefixStore):
-        store = store.underlying_store
+    store = _without_prefix(store)
     name = type(store).__name__
     head = folder = None
     if isinstance(store, dist.HashStore) and size > 1:

@@ -79,6 +79,97 @@ def test_ddp_has_the_losses_of_gloo(tmp_path: Path) -> None:
             assert ours == gloo, name
 
 
+def hooked_losses(group: Group, kind: str) -> list[float]:
+    """Train with a communication hook of torch, or on uneven inputs."""
+    from torch.distributed.algorithms.ddp_comm_hooks import (
+        default_hooks,
+        post_localSGD_hook,
+        powerSGD_hook,
+    )
+    from torch.distributed.algorithms.model_averaging import averagers
+    from torch.distributed.optim import PostLocalSGDOptimizer
+
+    torch.manual_seed(2)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    model = DistributedDataParallel(net, process_group=group, bucket_cap_mb=0.001)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    if kind == "fp16":
+        model.register_comm_hook(group, default_hooks.fp16_compress_hook)
+    elif kind == "power":
+        state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif kind == "local":
+        local = post_localSGD_hook.PostLocalSGDState(
+            group, group, start_localSGD_iter=2
+        )
+        model.register_comm_hook(local, post_localSGD_hook.post_localSGD_hook)
+        averager = averagers.PeriodicModelAverager(2, 2, process_group=group)
+        optimizer = PostLocalSGDOptimizer(optimizer, averager)
+    rank, losses = dist.get_rank(), []
+    steps = 4 + (rank if kind == "join" else 0)
+    with model.join(enable=kind == "join"):
+        for step in range(steps):
+            torch.manual_seed(10 * step + rank)
+            loss = model(torch.randn(5, 8)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return [*losses, *(p.sum().item() for p in model.parameters())]
+
+
+HOOKS = ("fp16", "power", "local", "join")  # bfloat16 is for NCCL only
+
+
+def train_with_hooks() -> dict[str, tuple[list[float], list[float]]]:
+    gloo = dist.new_group(backend="gloo")
+    return {
+        kind: (hooked_losses(dist.group.WORLD, kind), hooked_losses(gloo, kind))
+        for kind in HOOKS
+    }
+
+
+def test_ddp_with_hooks_has_the_losses_of_gloo(tmp_path: Path) -> None:
+    for result in run_torch_ranks(2, train_with_hooks, tmp_path):
+        for kind, (ours, gloo) in result.items():
+            assert ours == gloo, kind
+
+
+def train_two_models() -> tuple[list[float], list[float]]:
+    """Train models of different groups in turns, one of them with two passes a step."""
+    gloo = dist.new_group(backend="gloo")
+    found = []
+    for group in (None, gloo):
+        groups = [group or dist.new_group() for _ in range(2)]
+        torch.manual_seed(3)
+        models = [
+            DistributedDataParallel(nn.Linear(8, 8), process_group=one, bucket_cap_mb=1)
+            for one in groups
+        ]
+        losses = []
+        for step in range(4):
+            torch.manual_seed(10 * step + dist.get_rank())
+            x = torch.randn(3, 8)
+            loss = models[1](models[0](x)).square().mean()
+            if step % 2:
+                loss = loss + models[0](x + 1).square().mean()
+            loss.backward()
+            with torch.no_grad():
+                for model in models:
+                    for p in model.parameters():
+                        p -= 0.1 * p.grad
+                        p.grad = None
+            losses.append(loss.item())
+        found.append([*losses, *(p.sum().item() for p in models[0].parameters())])
+    ours, theirs = found
+    return ours, theirs
+
+
+def test_two_models_of_two_groups_have_the_losses_of_gloo(tmp_path: Path) -> None:
+    for ours, gloo in run_torch_ranks(2, train_two_models, tmp_path):
+        assert ours == gloo
+
+
 def train_sharded() -> tuple[float, list[float], float]:
     """Train with FSDP2 and alone; return the largest difference and other results."""
     from torch.distributed.device_mesh import init_device_mesh
