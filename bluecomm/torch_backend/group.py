@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from torch._C._distributed_c10d import ProcessGroup, Store
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store
 
 from bluecomm.runtime import Communicator
 from bluecomm.torch_backend.coalescing import Coalescing
 from bluecomm.torch_backend.compat import serve_cpus
 from bluecomm.torch_backend.hooks import Hooks
 from bluecomm.torch_backend.identity import Identity
+from bluecomm.torch_backend.members import new_communicator
 from bluecomm.torch_backend.overloads import Overloads
 from bluecomm.torch_backend.reconfiguration import Reconfiguration
 from bluecomm.torch_backend.store_rendezvous import WorldShare
@@ -42,6 +47,44 @@ class BluecommProcessGroup(  # type: ignore[misc]
         self._store = store
         serve_cpus(self)
         self.check_nan_if_asked()
+
+    def split_group(
+        self,
+        new_ranks: Sequence[int],
+        timeout: datetime.timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> BluecommProcessGroup | None:
+        """Return a group of some members; None on a rank that is not among them.
+
+        Args:
+            new_ranks: Ranks of the members in this group.
+            timeout: Deadline of its operations. Default: that of this group.
+            opts: Ignored; the backend has no options.
+            group_name: torch's name of the group.
+            group_desc: The description that the user gave.
+            device_types: Ignored; the backend serves CPUs only.
+
+        Raises:
+            ShutdownError: The group has been destroyed.
+        """
+        self._check_open("split_group")
+        if self._comm.rank not in new_ranks:
+            return None
+        world = self._comm.world
+        members = new_communicator(world, [self._comm.ranks[one] for one in new_ranks])
+        limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
+        name = group_name or f"{self._name}:{list(members.ranks)}"
+        share = WorldShare(self._share.communicator, is_default=False)
+        store = PrefixStore(f"{name}/", self._store)
+        group = BluecommProcessGroup(members, share, store, limit_s)
+        group._set_group_name(name)
+        group._set_group_desc(group_desc or "undefined")
+        return group
+
+    splitGroup = split_group  # noqa: N815
 
     def shutdown(self) -> None:
         """Refuse further calls, free the communicator and the share of the world.

@@ -17,7 +17,7 @@ class Identity(GroupCalls):
 
     _store: Store
     # Abilities of a backend that torch asks for.
-    supports_splitting = False
+    supports_splitting = True
     supports_coalescing = True
     supports_time_estimate = False
 
@@ -63,6 +63,12 @@ class Identity(GroupCalls):
                 f"type {device.type}: bluecomm serves dense tensors on the CPU"
             )
         return self
+
+    def eager_connect_single_device(self, _: torch.device) -> None:
+        """Do nothing, because the links of the world exist."""
+
+    def perform_nocolor_split(self, _: torch.device) -> None:
+        """Do nothing: ranks outside of a new group need not take part."""
 
     def _get_group_name(self) -> str:
         return self._name
