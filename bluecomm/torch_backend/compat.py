@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from types import FrameType
 from typing import Any
 
 import torch
@@ -37,6 +38,15 @@ def release(work: object, outputs: int) -> None:
         _held.discard(work)
         if outputs > 1:
             _last.append(work)
+
+
+def is_shutdown_by_torch(caller: FrameType | None) -> bool:
+    """Return whether the caller of a group's ``_get_backend`` destroys the group.
+
+    torch 2.4 then asks for the backend of GPUs, shuts that down if it is NCCL's, and
+    calls nothing of other groups.
+    """
+    return caller is not None and caller.f_code.co_name == "_shutdown_backend"
 
 
 class CpuDevice(c10d.Backend):

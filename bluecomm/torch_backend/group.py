@@ -6,11 +6,13 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store
 
 from bluecomm.runtime import Communicator
 from bluecomm.torch_backend.coalescing import Coalescing
-from bluecomm.torch_backend.compat import serve_cpus
+from bluecomm.torch_backend.compat import is_shutdown_by_torch, serve_cpus
+from bluecomm.torch_backend.ddp_buckets import caller_of
 from bluecomm.torch_backend.hooks import Hooks
 from bluecomm.torch_backend.identity import Identity
 from bluecomm.torch_backend.members import new_communicator
@@ -95,6 +97,14 @@ class BluecommProcessGroup(  # type: ignore[misc]
             self._is_closed = True
             self._comm.free()
             self._share.release()
+
+    def _get_backend(  # type: ignore[override]
+        self, device: torch.device
+    ) -> Identity:
+        """Return the backend for a device; see ``Identity``."""
+        if is_shutdown_by_torch(caller_of(1)):
+            self.shutdown()
+        return super()._get_backend(device)
 
     def abort(self) -> None:
         """Call the abort hooks, then do what ``shutdown`` does."""

@@ -109,7 +109,7 @@ def test_hooks_are_called_around_each_call(tmp_path: Path) -> None:
         asynchronous = [is_async for _, is_async, *_ in before]
         if hasattr(dist.AllreduceOptions, "asyncOp"):  # torch 2.4 lacks it
             assert asynchronous == [False, True, *[False] * 11, True]
-        assert [is_none for _, is_none, _ in after] == [not a for a in asynchronous]
+            assert [is_none for _, is_none, _ in after] == [not a for a in asynchronous]
         assert before[2][3] == before[3][3] == 1
         assert before[-1][3] == (1 if last == "SEND" else 0)
         assert before[0][2] == 1
