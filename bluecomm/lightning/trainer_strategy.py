@@ -16,6 +16,7 @@ from bluecomm.lightning.algorithm_strategy import AlgorithmStrategy
 from bluecomm.lightning.rank_files import load_own, save_own
 from bluecomm.lightning.root_module import RootModule
 from bluecomm.lightning.wrapping import no_sync
+from bluecomm.nn.sync_batch_norm import SyncBatchNorm
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.model_average import averaged, averaged_state_dict
 from bluecomm.optim.parameters import broadcast_parameters
@@ -73,7 +74,8 @@ class BluecommStrategy(AlgorithmStrategy, DDPStrategy):
     def setup(self, trainer: Any) -> None:
         """Prepare the model and, to fit it, the optimizers."""
         if trainer.state.fn == TrainerFn.FITTING and self._layer_sync:
-            self.model = self._layer_sync.apply(self.model)
+            # torch's own refuses CPUs.
+            self.model = SyncBatchNorm.convert_sync_batchnorm(self.model)
         # DDP's own would make all models that of rank 0 before they are evaluated.
         super(ParallelStrategy, self).setup(trainer)
 

@@ -41,6 +41,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "atc": ({"algorithm": "allreduce", "order": "atc"}, {"optimizer": "adam"}),
     "bf16-mixed": ({"algorithm": "allreduce"}, {"precision": "bf16-mixed"}),
     "bf16-true": ({"algorithm": "gradient_allreduce"}, {"precision": "bf16-true"}),
+    "sync_batchnorm": (
+        {"algorithm": "gradient_allreduce"},
+        {"sync_batchnorm": True},
+    ),
     "exact": ({"algorithm": "exact_diffusion"}, {}),
     "tracking": ({"algorithm": "gradient_tracking"}, {}),
     "local steps": (
@@ -69,6 +73,7 @@ def compare_trainer(case: str) -> None:
         accumulate_grad_batches=training.get("accumulate", 1),
         gradient_clip_val=training.get("clip"),
         precision=training.get("precision"),
+        sync_batchnorm=training.get("sync_batchnorm", False),
     )
     with quiet():
         assert trainer.world_size == RANKS

@@ -192,6 +192,8 @@ def trained_plainly(options: dict[str, Any], training: dict[str, Any]) -> torch.
     model = two_parts()
     bf.broadcast_parameters(model)
     plain = make_optimizers(model, **training)
+    if training.get("sync_batchnorm"):
+        bf.SyncBatchNorm.convert_sync_batchnorm(model)
     precision = training.get("precision")
     if precision == "bf16-true":
         model.to(torch.bfloat16)
