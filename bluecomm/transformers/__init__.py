@@ -14,7 +14,7 @@
     trainer.train()
 
 It works with every subclass of ``Trainer``. The launcher decides how many ranks there
-are: ``bfrun -np 4 python train.py``, torchrun, srun or mpirun.
+are: ``bfrun -np 4 python train.py``, or torchrun.
 """
 
 from bluecomm.transformers import requirement as requirement  # isort: skip
