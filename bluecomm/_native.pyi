@@ -325,6 +325,12 @@ class Engine(metaclass=_PybindType):
 
     def pending(self) -> list[PendingRequest]: ...
     def peer_lost(self, rank: int, text: str) -> None: ...
+    def tell_failing(self, what: str) -> None:
+        """Tell all peers that an error ends this program; ``what`` is such as "exit 3".
+
+        Their operations that need this rank fail at once.
+        """
+
     def take_late_failure(self) -> Completion | None:
         """Remove and return the late failures that no operation has raised."""
 

@@ -1,4 +1,4 @@
-"""Tells the agent that an error ends this program, as soon as it is known."""
+"""Tells the other ranks that an error ends this program, as soon as it is known."""
 
 from __future__ import annotations
 
@@ -14,19 +14,32 @@ from bluecomm.runtime.rendezvous.agent_connection import AgentConnection
 
 
 class FailureReport:
-    """Reports the errors that an ``ExitWatch`` notices to the agent, if there is one.
+    """Reports the errors that an ``ExitWatch`` notices.
+
+    The agent passes them on to all ranks. Without one, the peers are told directly.
 
     Args:
-        agent: Returns the connection to the agent.
+        agent: Returns the connection to the agent, if there is one.
+        tell_peers: Tells the peers that this rank is failing. The text is such as
+            ``raised KeyError: 'x'``.
     """
 
-    def __init__(self, agent: Callable[[], AgentConnection | None]) -> None:
+    def __init__(
+        self,
+        agent: Callable[[], AgentConnection | None],
+        tell_peers: Callable[[str], None],
+    ) -> None:
         self._agent = agent
+        self._tell_peers = tell_peers
         self.watch = ExitWatch(self._on_failure, self._on_thread)
 
     def _on_failure(self, failed: FailedExit) -> None:
         if failed.status == 128 + signal.SIGTERM:
             # A batch system may be ending all ranks; the agent finds out if it is.
+            return
+        if self._agent() is None:
+            reason = f": {failed.reason}" if failed.reason else ""
+            self._tell_peers(failed.deed + reason)
             return
         self._send(
             Failing(

@@ -52,7 +52,7 @@ class Process:
         # have met again.
         self._left_windows: list[Any] = []
         self._ends_with_interpreter = False
-        self._exit_watch = FailureReport(self._agent).watch
+        self._exit_watch = FailureReport(self._agent, self._tell_peers).watch
         self._pid = os.getpid()
 
     @property
@@ -80,6 +80,11 @@ class Process:
 
     def _agent(self) -> AgentConnection | None:
         return None if self._rendezvous is None else self._rendezvous.agent
+
+    def _tell_peers(self, what: str) -> None:
+        """Tell the peers that an error ends this program, which ``what`` describes."""
+        if self._communicator is not None:
+            self._communicator.world.tell_failing(what)
 
     @property
     def memory(self) -> SharedMemory:
@@ -292,8 +297,9 @@ class Process:
         """End the world when the interpreter exits.
 
         If an error ends the program, the peers must not take its end for an orderly
-        one. So the links break, and the launcher tells the peers the reason. A world
-        whose rendezvous outlives failures is closed like any other.
+        one. So the links break, and the agent tells the peers the reason. Without an
+        agent, the peers have been told already. A world whose rendezvous outlives
+        failures is closed like any other.
         """
         if os.getpid() != self._pid:
             return

@@ -39,6 +39,8 @@ _log = logging.getLogger("bluecomm")
 _REAP_AT = 256
 
 _CLOSE_TIMEOUT_S = 5.0
+# How long the peers may take to receive the error that ends this program.
+_LAST_WORDS_S = 1.0
 
 # Memory that a transport was still reading when its world ended. It is never freed.
 _held: list[object] = []
@@ -86,6 +88,7 @@ class World:
         self._waiting: set[int] = set()
         self._waiters: set[int] = set()
         self._closed = False
+        self._told_failing = False
         # Number of times that all ranks have joined.
         self.join_rounds = 0
         self.process_sets = ProcessSets()
@@ -442,6 +445,19 @@ class World:
                 f"(pid {self.pid}); only the rank itself communicates",
                 rank=self.rank,
             )
+
+    def tell_failing(self, what: str) -> None:
+        """Tell the peers at once that an error ends this program.
+
+        Their operations that need this rank fail with the reason. Does nothing in a
+        world that has ended.
+
+        Args:
+            what: The program's last act, such as ``raised KeyError: 'x'``.
+        """
+        if not self._closed:
+            self._told_failing = True
+            self._engine.tell_failing(what)
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:

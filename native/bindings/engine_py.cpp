@@ -274,6 +274,7 @@ void register_engine(py::module_& module) {
           arg("request"), arg("seconds"))
       .def("pending", &pending)
       .def("peer_lost", unlocked(&Engine::peer_lost), arg("rank"), arg("text"))
+      .def("tell_failing", unlocked(&Engine::tell_failing), arg("what"))
       .def("take_late_failure", unlocked(&Engine::take_late_failure))
       .def("stats", &stats)
       .def("reset_stats", unlocked(&Engine::reset_stats))

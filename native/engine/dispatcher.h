@@ -143,6 +143,10 @@ class Dispatcher final : private Receiver, private OperationHost {
   // started later.
   void fail_all(Code code, const std::string& text, int rank);
   void peer_lost(int rank, std::string text);
+  // Tells all peers that an error ends this rank's program, where no control plane
+  // does. Their requests that need this rank fail at once; `what` follows the rank's
+  // description, such as "raised KeyError: 'x'".
+  void tell_failing(const std::string& what);
   std::vector<PendingRequest> pending() const;
   Stats stats() const;
   void reset_stats();
@@ -278,7 +282,7 @@ class Dispatcher final : private Receiver, private OperationHost {
     std::unique_ptr<Incoming> message;
     std::string text;
   };
-  // ABORTs and ANNOUNCEs whose payloads are still arriving.
+  // ABORTs, ANNOUNCEs and FAILINGs whose payloads are still arriving.
   std::vector<Abort> aborts_;
   bool closing_ = false;
 };

@@ -172,6 +172,9 @@ bool Dispatcher::read_aborts() {
     aborts_.erase(aborts_.begin() + static_cast<std::ptrdiff_t>(i));
     if (whole.envelope.type == MessageType::kAnnounce) {
       handle_announcement(whole.peer, whole.envelope, whole.text);
+    } else if (whole.envelope.type == MessageType::kFailing) {
+      peers_.explain(whole.peer,
+                     peers_.describe_process(whole.peer) + " " + whole.text);
     } else {
       handle_abort(whole.peer, whole.envelope, whole.text);
     }
@@ -323,6 +326,17 @@ bool Dispatcher::fail_gone(Clock::time_point now) {
     }
   }
   return changed;
+}
+
+void Dispatcher::tell_failing(const std::string& what) {
+  Envelope failing;
+  failing.type = MessageType::kFailing;
+  failing.job = job_;
+  failing.key.epoch = config_.epoch;
+  const std::string_view text = shorten(what, Channel::kMaxPost);
+  for (int rank = 0; rank < peers_.size(); ++rank) {
+    post(rank, failing, std::as_bytes(std::span(text)));
+  }
 }
 
 void Dispatcher::peer_lost(int rank, std::string text) {

@@ -234,6 +234,14 @@ void Engine::peer_lost(int rank, std::string text) {
   });
 }
 
+void Engine::tell_failing(const std::string& what) {
+  progress_.submit([&] {
+    dispatcher_.tell_failing(what);
+    if (!suspended_at_) begin(Caller::kGoesOn);
+    return true;
+  });
+}
+
 std::optional<Status> Engine::take_late_failure() {
   return progress_.with_lock([&] { return dispatcher_.take_late_failure(); });
 }

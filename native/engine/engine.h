@@ -94,6 +94,7 @@ class Engine final : public WindowHost, private Work {
   void extend_deadline(RequestId id, Clock::duration time);
   std::vector<PendingRequest> pending();
   void peer_lost(int rank, std::string text);
+  void tell_failing(const std::string& what);
   // See Dispatcher. Works after close(), too.
   std::optional<Status> take_late_failure();
   Stats stats();

@@ -16,13 +16,15 @@ enum class MessageType : std::uint8_t {
   // The sender has called an operation in which the receiver, which has joined, must
   // take part; the payload is the shape, followed by the splits.
   kAnnounce = 5,
-  kPoint = 6,  // a message between two ranks (p2p/message.h)
+  kPoint = 6,    // a message between two ranks (p2p/message.h)
+  kFailing = 7,  // an error ends the sender's program; the payload says which
 };
 
 // Returns whether the header is an Envelope.
 constexpr bool is_operation_message(MessageType type) {
   return type == MessageType::kData || type == MessageType::kAbort ||
-         type == MessageType::kJoin || type == MessageType::kAnnounce;
+         type == MessageType::kJoin || type == MessageType::kAnnounce ||
+         type == MessageType::kFailing;
 }
 
 // The first bytes of each message's header.

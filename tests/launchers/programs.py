@@ -75,6 +75,18 @@ def lost_peer() -> dict[str, Any]:
     raise AssertionError("an allreduce without rank 1 has ended")
 
 
+def raising_peer() -> dict[str, Any]:
+    """Raise an error in rank 1 while the others wait for it, and report their error."""
+    bf.init()
+    if bf.rank() == 1:
+        raise ValueError("a bad batch")
+    try:
+        bf.allreduce(torch.ones(1000), name="raised")
+    except bf.PeerLostError as error:
+        return {"rank": bf.rank(), "raised": error.peers, "text": str(error)}
+    raise AssertionError("an allreduce without rank 1 has ended")
+
+
 def other_version() -> dict[str, Any]:
     """Give rank 1 another version, and report what each rank saw."""
     rank = int(os.environ.get("SLURM_PROCID") or os.environ["RANK"])
@@ -117,6 +129,9 @@ def starts_of_torchrun() -> dict[str, Any]:
     if start == 2:
         _tell(operations())
         _tell(lost_peer())
+        sys.exit(7)
+    if start == 3:
+        _tell(raising_peer())
         sys.exit(7)
     bf.init()
     total = bf.allreduce(torch.ones(1), op=bf.Sum)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -22,7 +23,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """One torchrun whose ranks fail in a different way at each start but the last."""
-    options = ["--nproc-per-node", str(RANKS), "--max-restarts", "3"]
+    options = ["--nproc-per-node", str(RANKS), "--max-restarts", "4"]
     program = ["-m", "tests.launchers.without_bluecomm", "starts_of_torchrun"]
     environ = {"TMPDIR": str(tmp_path_factory.mktemp("torchrun"))}
     done = run_launcher([*TORCHRUN, *options, *program], environ=environ, limit_s=300)
@@ -60,6 +61,16 @@ def test_a_killed_rank_is_named_by_its_peer(job):
     assert [one["rank"] for one in lost] == [0], job.stderr
     assert lost[0]["lost"] == [1]
     assert "rank 1" in lost[0]["text"]
+
+
+def test_the_error_of_a_rank_is_told_to_its_peer(job):
+    told = [one for one in findings(job) if "raised" in one]
+    assert [(one["rank"], one["raised"]) for one in told] == [(0, [1])], job.stderr
+    assert re.search(
+        r"allreduce 'raised' on rank 0.*: rank 1 on .* \(pid \d+\) raised "
+        r"ValueError: a bad batch",
+        told[0]["text"],
+    ), told
 
 
 def test_restarted_ranks_meet_anew_and_end_unevenly(job):

@@ -7,7 +7,10 @@ one line.
 
 from mpi4py import MPI  # isort: skip (it starts MPI, before bluecomm)
 
+import contextlib
 import os
+import sys
+from collections.abc import Iterator
 
 import torch
 
@@ -18,27 +21,33 @@ world = MPI.COMM_WORLD
 to_blame = world.rank == 1
 
 
-def report_failure(case: str, comm: MPI.Comm) -> None:
+@contextlib.contextmanager
+def telling(case: str) -> Iterator[None]:
     try:
-        bf.init(comm=comm)
+        yield
     except bf.BluecommError as error:
         text = f"{case} on {world.rank}: {type(error).__name__}: {error}"
-        print(text.replace("\n", " "), flush=True)
+        sys.stdout.write(text.replace("\n", " ") + "\n")
+        sys.stdout.flush()
 
 
 own_version = _version.__version__
 if to_blame:
     _version.__version__ = "9.9.9"
-report_failure("version", world.Dup())
+with telling("version"):
+    bf.init(comm=world.Dup())
 _version.__version__ = own_version
 
 os.environ["BLUECOMM_START_TIMEOUT_S"] = "1"
 silent = world.Dup()
 if not to_blame:
-    report_failure("silent", silent)
+    with telling("silent"):
+        bf.init(comm=silent)
 del os.environ["BLUECOMM_START_TIMEOUT_S"]
 
 bf.init(comm=world.Dup())
 if to_blame:
     raise KeyError("mine")
-bf.allreduce(torch.ones(100_000), name="never")
+with telling("never"):
+    bf.allreduce(torch.ones(100_000), name="never")
+sys.exit(1)

@@ -310,6 +310,49 @@ TEST(failures, a_broken_link_is_reported_without_the_control_plane) {
   });
 }
 
+TEST(failures, a_failing_rank_tells_its_peers_the_error) {
+  EngineWorld world(3);
+  std::latch waits(2);
+  world.run([&](int rank, Engine& engine) {
+    if (rank == 2) {
+      waits.wait();
+      engine.tell_failing("raised KeyError: 'x'");
+      return;
+    }
+    std::vector<float> tensor(1 << 20);
+    const RequestId id =
+        engine.submit(make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
+    waits.count_down();
+    const Status status = *engine.wait(id, Clock::now() + kDeadline);
+    check_failure(status, Code::kPeerLost,
+                  ": rank 2 on host2 (pid 1002) raised KeyError: 'x'");
+    CHECK_EQ(status.rank, 2);
+  });
+  // The goodbye that follows does not replace the reason, and the others continue.
+  world.engine(2).close(kDeadline);
+  world.run([&](int rank, Engine& engine) {
+    if (rank == 2) return;
+    check_failure(run_call(engine, make_call(engine, Kind::kBarrier, "b", {}, {})),
+                  Code::kPeerLost, "raised KeyError: 'x'");
+    std::vector<float> tensor(4);
+    CHECK_EQ(run_call(engine, neighbor_call(engine, tensor, {{1 - rank, 1.0}},
+                                            {{1 - rank, 1.0}}))
+                 .text,
+             "");
+  });
+}
+
+TEST(failures, a_failing_rank_reaches_peers_that_have_never_heard_of_it) {
+  EngineWorld world(2);
+  const std::string error(3 * Channel::kMaxPost, 'e');
+  world.engine(1).tell_failing(error);
+  const Status status = run_call(
+      world.engine(0), make_call(world.engine(0), Kind::kBarrier, "b", {}, {}));
+  check_failure(status, Code::kPeerLost, "rank 1 on host1 (pid 1001) eee");
+  CHECK(status.text.ends_with(error.substr(0, Channel::kMaxPost)));
+  CHECK(!status.text.ends_with(error.substr(0, Channel::kMaxPost + 1)));
+}
+
 TEST(failures, data_sent_before_a_goodbye_stays_valid) {
   EngineWorld world(2);
   world.run([&](int rank, Engine& engine) {

@@ -85,6 +85,7 @@ def make_world(engine, kept):
         _hard_limits_s={},
         _waiters=set(),
         _closed=False,
+        _told_failing=False,
         _is_suspended=False,
     )
     return world
