@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bluecomm.config import Config
 from bluecomm.errors import ShutdownError, SuspendedError
+from bluecomm.runtime import fork
 from bluecomm.runtime.call import Call, KeptMemory, Result
 from bluecomm.runtime.completions import Callback, Completions
 from bluecomm.runtime.engine_start import make_engine
@@ -439,9 +440,9 @@ class World:
                 "torch.distributed.destroy_process_group() before bluecomm.shutdown()",
                 rank=self.rank,
             )
-        if os.getpid() != self.pid:
+        if fork.pid != self.pid:
             raise ShutdownError(
-                f"this process ({os.getpid()}) is a fork of rank {self.rank} "
+                f"this process ({fork.pid}) is a fork of rank {self.rank} "
                 f"(pid {self.pid}); only the rank itself communicates",
                 rank=self.rank,
             )
@@ -473,12 +474,14 @@ class World:
 
         Args:
             orderly: Say goodbye to the peers and wait (at most 5 s) until they have
-                received all messages. Otherwise stop at once.
+                received all messages. Otherwise stop at once, or after 1 s at most if
+                the peers are still being told of a failure.
         """
         if self._closed or os.getpid() != self.pid:
             return
+        last_words_s = _LAST_WORDS_S if self._told_failing else 0.0
         with self._closing():
-            self._engine.close(_CLOSE_TIMEOUT_S if orderly else 0.0)
+            self._engine.close(_CLOSE_TIMEOUT_S if orderly else last_words_s)
             if late := self._engine.take_late_failure():
                 _log.warning("rank %d ends, but %s", self.rank, late.text)
             if orderly:

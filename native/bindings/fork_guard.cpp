@@ -13,7 +13,7 @@ namespace {
 
 struct Registry {
   Mutex mutex;
-  std::vector<Engine*> engines GUARDED_BY(mutex);
+  std::vector<ForkGuard*> guards GUARDED_BY(mutex);
 };
 
 Registry& registry() {
@@ -25,22 +25,22 @@ Registry& registry() {
 void before_fork() NO_THREAD_SAFETY_ANALYSIS {
   Registry& all = registry();
   all.mutex.lock();
-  for (Engine* engine : all.engines) engine->lock_for_fork();
+  for (ForkGuard* guard : all.guards) guard->engine().lock_for_fork();
 }
 
 void after_fork_in_parent() NO_THREAD_SAFETY_ANALYSIS {
   Registry& all = registry();
-  for (Engine* engine : all.engines) engine->unlock_after_fork();
+  for (ForkGuard* guard : all.guards) guard->engine().unlock_after_fork();
   all.mutex.unlock();
 }
 
 void after_fork_in_child() NO_THREAD_SAFETY_ANALYSIS {
   Registry& all = registry();
-  for (Engine* engine : all.engines) {
-    engine->abandon_after_fork();
-    engine->unlock_after_fork();
+  for (ForkGuard* guard : all.guards) {
+    guard->enter_child();
+    guard->engine().unlock_after_fork();
   }
-  all.engines.clear();
+  all.guards.clear();
   all.mutex.unlock();
 }
 
@@ -58,15 +58,18 @@ ForkGuard::ForkGuard(Engine& engine) : engine_(engine), owner_(getpid()) {
   install_handlers();
   Registry& all = registry();
   const LockGuard lock(all.mutex);
-  all.engines.push_back(&engine_);
+  all.guards.push_back(this);
 }
 
 ForkGuard::~ForkGuard() {
   Registry& all = registry();
   const LockGuard lock(all.mutex);
-  std::erase(all.engines, &engine_);
+  std::erase(all.guards, this);
 }
 
-bool ForkGuard::in_child() const { return getpid() != owner_; }
+void ForkGuard::enter_child() noexcept {
+  in_child_ = true;
+  engine_.abandon_after_fork();
+}
 
 }  // namespace bluecomm::bindings

@@ -17,13 +17,19 @@ class ForkGuard {
   ForkGuard(const ForkGuard&) = delete;
   ForkGuard& operator=(const ForkGuard&) = delete;
 
-  // Returns whether this is a forked child of the process that made this object.
-  bool in_child() const;
+  // Returns whether this is a forked child of the process that made this object. Makes
+  // no system call.
+  bool in_child() const { return in_child_; }
   pid_t owner() const { return owner_; }
+
+  // Called in a forked child, under the engine's lock.
+  void enter_child() noexcept;
+  Engine& engine() const { return engine_; }
 
  private:
   Engine& engine_;
   const pid_t owner_;
+  bool in_child_ = false;  // written only in a child, which has a single thread then
 };
 
 }  // namespace bluecomm::bindings
