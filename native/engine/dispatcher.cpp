@@ -345,6 +345,12 @@ bool Dispatcher::has_result(RequestId id) const {
          static_cast<const Operation&>(request).result().owner;
 }
 
+bool Dispatcher::release_if_plain(RequestId id) {
+  if (!requests_.at(id)->succeeded() || has_result(id)) return false;
+  requests_.release(id);
+  return true;
+}
+
 const Result& Dispatcher::result(RequestId id) const {
   if (!has_result(id)) {
     throw std::invalid_argument("request " + std::to_string(id) +

@@ -128,6 +128,9 @@ class Dispatcher final : private Receiver, private OperationHost {
   int source_of(RequestId id) const;
   // See RequestTable.
   bool release(RequestId id) { return requests_.release(id); }
+  // Releases a request that has succeeded and has no result to fetch. Returns whether
+  // it did.
+  bool release_if_plain(RequestId id);
   std::vector<RequestId> held() const { return requests_.held(); }
   std::vector<RequestId> take_finished() { return requests_.take_finished(); }
   bool watch(RequestId id) { return requests_.watch(id); }

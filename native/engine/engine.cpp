@@ -95,12 +95,16 @@ std::shared_ptr<const Group> Engine::group(std::uint64_t id) {
 template <typename AnyCall>
 RequestId Engine::start_call(AnyCall call, Caller caller, RequestId id) {
   const auto start = [&] {
-    if (!started_) throw std::invalid_argument("the engine has not been started");
+    check_started();
     id = dispatcher_.submit(std::move(call), id);
     begin(caller);
     return id;
   };
   return caller == Caller::kWaits ? progress_.run(start) : progress_.submit(start);
+}
+
+void Engine::check_started() const {
+  if (!started_) throw std::invalid_argument("the engine has not been started");
 }
 
 RequestId Engine::submit(Call call, Caller caller, RequestId id) {
@@ -111,24 +115,27 @@ RequestId Engine::submit(PointCall call, Caller caller, RequestId id) {
   return start_call(std::move(call), caller, id);
 }
 
-RequestId Engine::run(Call call) {
-  return wait_for_result(submit(std::move(call), Caller::kWaits));
-}
+RequestId Engine::run(Call call) { return run_call(std::move(call)); }
 
-RequestId Engine::run(PointCall call) {
-  return wait_for_result(submit(std::move(call), Caller::kWaits));
-}
+RequestId Engine::run(PointCall call) { return run_call(std::move(call)); }
 
-// Waits for a request; see run().
-RequestId Engine::wait_for_result(RequestId id) {
+template <typename AnyCall>
+RequestId Engine::run_call(AnyCall call) {
+  RequestId id = 0;
+  // An operation that waits for nobody ends at once, under this lock.
+  const bool is_over = progress_.run([&] {
+    check_started();
+    id = dispatcher_.submit(std::move(call));
+    if (!dispatcher_.request(id)->done()) begin(Caller::kWaits);
+    return dispatcher_.release_if_plain(id);
+  });
+  if (is_over) return 0;
   const std::optional<Status> status =
       wait(id, Clock::time_point::max(), [] { return true; });
   if (!status || !status->ok()) return id;
-  return progress_.with_lock([&] {
-    if (dispatcher_.has_result(id)) return id;
-    dispatcher_.release(id);
-    return RequestId{0};
-  });
+  const bool is_plain =
+      progress_.with_lock([&] { return dispatcher_.release_if_plain(id); });
+  return is_plain ? 0 : id;
 }
 
 void Engine::refuse(const Call& call, const std::string& reason,

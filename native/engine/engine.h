@@ -127,7 +127,9 @@ class Engine final : public WindowHost, private Work {
  private:
   template <typename AnyCall>
   RequestId start_call(AnyCall call, Caller caller, RequestId id);
-  RequestId wait_for_result(RequestId id);
+  template <typename AnyCall>
+  RequestId run_call(AnyCall call);
+  void check_started() const;
   void begin(Caller caller);
   bool poll() override;
   bool outstanding() const override { return dispatcher_.outstanding(); }
