@@ -18,13 +18,7 @@ from bluecomm.ops.forms import (
     nonblocking_in_place,
 )
 from bluecomm.ops.gradient_by_values import GRADIENT_BY_VALUES
-from bluecomm.ops.reduce_op import (
-    Adasum,
-    ReduceOp,
-    check_factors,
-    choose,
-    reduction_parameters,
-)
+from bluecomm.ops.reduce_op import Adasum, ReduceOp, choose, reduction
 from bluecomm.ops.refusal import Operation, describe_refused, refuse_form
 from bluecomm.ops.start import start
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
@@ -58,8 +52,15 @@ def _allreduce(
         name, is_hierarchical_local = _name_in_third_place(is_hierarchical_local, name)
     # start() rejects objects that are not tensors.
     dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
-    reduction = choose("allreduce", average, op, dtype)
-    check_factors("allreduce", dtype, prescale_factor, postscale_factor)
+    word, given = reduction(
+        "allreduce",
+        average,
+        op,
+        dtype,
+        float(prescale_factor),
+        float(postscale_factor),
+        is_hierarchical_local,
+    )
     return start(
         comm,
         "allreduce",
@@ -67,13 +68,8 @@ def _allreduce(
         form,
         name=name,
         timeout_s=timeout_s,
-        parameters=reduction_parameters(
-            reduction,
-            float(prescale_factor),
-            float(postscale_factor),
-            is_hierarchical_local,
-        ),
-        adjoint=_ADJOINTS.get(reduction),
+        parameters=given,
+        adjoint=_ADJOINTS.get(word),
     )
 
 

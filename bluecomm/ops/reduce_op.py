@@ -143,6 +143,30 @@ def check_factors(
         )
 
 
+# Calls repeat, and a lookup takes less time than the checks. By type, because
+# `average=0` is not `average=False`.
+@functools.lru_cache(maxsize=256, typed=True)
+def reduction(
+    operation: str,
+    average: bool | None,
+    op: ReduceOp | None,
+    dtype: torch.dtype,
+    prescale: float,
+    postscale: float,
+    is_local: bool = False,
+    splits: tuple[int, ...] = (),
+) -> tuple[str, Parameters]:
+    """Return the engine's name of a reduction, and the parameters of a call with it.
+
+    Raises:
+        TypeError: See ``choose``.
+        ValueError: See ``choose`` and ``check_factors``.
+    """
+    word = choose(operation, average, op, dtype)
+    check_factors(operation, dtype, prescale, postscale)
+    return word, reduction_parameters(word, prescale, postscale, is_local, splits)
+
+
 # A lookup by position takes less time than one by keyword.
 @functools.lru_cache(maxsize=64)
 def reduction_parameters(

@@ -9,12 +9,7 @@ import torch
 from bluecomm.ops.allgather import STACKED_ROWS, share_of
 from bluecomm.ops.forms import Form, blocking, nonblocking
 from bluecomm.ops.outputs import check_out, written
-from bluecomm.ops.reduce_op import (
-    ReduceOp,
-    check_factors,
-    choose,
-    reduction_parameters,
-)
+from bluecomm.ops.reduce_op import ReduceOp, reduction
 from bluecomm.ops.splits import check_splits
 from bluecomm.ops.start import start
 from bluecomm.ops.tensor import refuse_scalar
@@ -89,8 +84,8 @@ def _reducescatter(
         if splits is not None:
             given = check_splits(kind, splits, tensor.shape[0], comm.size)
             rows = given[comm.rank]
-    reduction = choose(kind, None, op, dtype)
-    check_factors(kind, dtype, prescale_factor, postscale_factor)
+    factors = float(prescale_factor), float(postscale_factor)
+    word, parameters = reduction(kind, None, op, dtype, *factors, splits=given)
     if out is not None and isinstance(tensor, torch.Tensor):
         check_out(kind, tensor, out, tensor.shape[1:], rows)
     handle = start(
@@ -102,10 +97,8 @@ def _reducescatter(
         timeout_s=timeout_s,
         output=out,
         rows=rows,
-        parameters=reduction_parameters(
-            reduction, float(prescale_factor), float(postscale_factor), splits=given
-        ),
-        adjoint=STACKED_ROWS if reduction in ("sum", "average") else None,
+        parameters=parameters,
+        adjoint=STACKED_ROWS if word in ("sum", "average") else None,
     )
     return handle if out is None else MappedHandle(handle, written)
 

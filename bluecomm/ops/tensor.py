@@ -47,6 +47,7 @@ _MOVED_TYPES = {
 _BY_WORD = {
     word: dtype for dtype, word in (_DTYPES | _REDUCED_TYPES | _MOVED_TYPES).items()
 }
+_COMPLEX = frozenset({"complex64", "complex128"})
 _REDUCTIONS = frozenset({"allreduce", "reduce", "reducescatter"})
 _MOVES = frozenset(
     {
@@ -116,7 +117,7 @@ def as_input(tensor: torch.Tensor, operation: str) -> tuple[torch.Tensor, str]:
     if tensor.is_neg():
         # The memory of such a view holds the values with the other sign.
         tensor = tensor.resolve_neg()
-    if tensor.is_conj():
+    if word in _COMPLEX and tensor.is_conj():
         tensor = tensor.resolve_conj()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
