@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -60,7 +61,7 @@ def measure(turns: Sequence[Turn], rounds: int, round_s: float) -> list[list[flo
     """Return the microseconds of each turn in each round; collective.
 
     Args:
-        turns: The turns, one after the other in each round.
+        turns: The turns, all of them in each round.
         rounds: Number of rounds, after a first one that warms up.
         round_s: Approximate seconds of one turn; a turn makes at least one call.
 
@@ -71,7 +72,10 @@ def measure(turns: Sequence[Turn], rounds: int, round_s: float) -> list[list[flo
     repeats = [_repeats(turn, round_s) for turn in turns]
     times = torch.empty(rounds, len(turns), dtype=torch.float64)
     for number in range(rounds):
-        for position, turn in enumerate(turns):
+        # In another order in each round, because a turn feels what the turn before it
+        # has left: threads, caches, and how the kernel has come to share the cores.
+        for position in random.Random(number).sample(range(len(turns)), len(turns)):
+            turn = turns[position]
             turn(1)  # not counted: the caches hold tensors of other turns
             times[number, position] = turn(repeats[position])
     slowest = allreduce(times, op=Max, name="bench.times")
