@@ -1,4 +1,4 @@
-"""``torch``: times torch.distributed over bluecomm beside gloo, and DDP's steps."""
+"""``torch``: times torch.distributed over bluecomm and gloo, DDP and FSDP2."""
 
 from __future__ import annotations
 
@@ -42,22 +42,25 @@ from bluecomm.bench.subcommand import Subparsers
 from bluecomm.bench.timing import measure
 from bluecomm.bench.training import measuring
 from bluecomm.bench.training.compute import EmulatedModel, EmulatedOptimizer
-from bluecomm.bench.training.contenders import DDP, Trainer
+from bluecomm.bench.training.contenders import DDP, FSDP, Trainer
 from bluecomm.bench.training.models import MODELS, layers_of
 from bluecomm.bench.training.report import TrainReport
 from bluecomm.runtime import current_communicator
 
 _DEFAULT_SIZES = ("4", "4K", "64K", "1M", "8M", "64M")
-_STEPS = (DDP, f"{DDP}:{BLUECOMM}", f"{DDP}:{BLUECOMM}:ordinary")
+_NOTHING = "none"
+_DDP_STEPS = (DDP, f"{DDP}:{BLUECOMM}", f"{DDP}:{BLUECOMM}:ordinary")
+_FSDP_STEPS = (FSDP, f"{FSDP}:{BLUECOMM}")
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand to the command line."""
     parser = subparsers.add_parser(
         "torch",
-        help="torch.distributed over bluecomm and over gloo, and DDP's steps",
-        description="Time collectives of torch.distributed, and steps of DDP, with the "
-        "backends bluecomm and gloo in turns. Start it with bfrun -np N.",
+        help="torch.distributed over bluecomm and over gloo, steps of DDP and FSDP2",
+        description="Time collectives of torch.distributed, and steps of DDP and "
+        "FSDP2, with the backends bluecomm and gloo in turns. Start it with bfrun "
+        "-np N.",
     )
     parser.add_argument(
         "--collectives",
@@ -91,9 +94,20 @@ def add_parser(subparsers: Subparsers) -> None:
         default=0.05,
         help="seconds per turn of a collective, at least one call (default: 0.05)",
     )
-    steps = parser.add_argument_group("steps of DDP, with emulated compute")
+    steps = parser.add_argument_group("steps with emulated compute")
     steps.add_argument(
-        "--model", choices=MODELS, default="resnet50", help="default: resnet50"
+        "--ddp",
+        choices=(*MODELS, _NOTHING),
+        default="resnet50",
+        metavar="MODEL",
+        help=f"one of {' '.join(MODELS)}, or {_NOTHING} (default: resnet50)",
+    )
+    steps.add_argument(
+        "--fsdp",
+        choices=(*MODELS, _NOTHING),
+        default="bert_base",
+        metavar="MODEL",
+        help="the same for FSDP2, which shards each layer (default: bert_base)",
     )
     steps.add_argument(
         "--step-ms",
@@ -105,7 +119,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--steps",
         type=count_or_none,
         default=5,
-        help="per turn; 0 measures no steps (default: 5)",
+        help="per turn; 0 measures none (default: 5)",
     )
     add_outputs(parser, "time by size")
     parser.set_defaults(run=run)
@@ -128,9 +142,11 @@ def run(args: argparse.Namespace) -> int:
         return 2
     with default_group():
         groups = new_groups(range(size()))
-        report = TorchReport(_measure_calls(args, groups), _measure_steps(args, groups))
+        calls = _measure_calls(args, groups)
+        steps = [_measure_steps(args, groups, *one) for one in _models(args)]
     if rank() != 0:
         return 0
+    report = TorchReport(calls, steps)
     report.print()
     if args.json:
         report.write(args.json)
@@ -143,8 +159,8 @@ def why_refused(args: argparse.Namespace, ranks: int) -> str:
     """Return why these ranks cannot do what the arguments ask; empty if they can."""
     if ranks == 1:
         return "nothing to measure in a world of one; start it with bfrun -np N"
-    if not args.collectives and not args.steps:
-        return "nothing to measure: --collectives without a name, and --steps 0"
+    if not args.collectives and not _models(args):
+        return "nothing to measure: no --collectives, and no steps"
     if args.plot and not args.collectives:
         return "--plot draws collectives; leave it out, or name --collectives"
     return why_not_written(args.json, args.plot)
@@ -217,10 +233,18 @@ def _measure(
     return measurements
 
 
-def _measure_steps(args: argparse.Namespace, groups: Groups) -> TrainReport | None:
+def _models(args: argparse.Namespace) -> list[tuple[str, Sequence[str]]]:
+    """Return the models whose steps are measured, and how they are trained."""
     if not args.steps:
-        return None
-    layers = layers_of(args.model)
+        return []
+    wanted = [(args.ddp, _DDP_STEPS), (args.fsdp, _FSDP_STEPS)]
+    return [(model, labels) for model, labels in wanted if model != _NOTHING]
+
+
+def _measure_steps(
+    args: argparse.Namespace, groups: Groups, model: str, labels: Sequence[str]
+) -> TrainReport:
+    layers = layers_of(model)
     comm = current_communicator()
     trainer = Trainer(
         comm,
@@ -229,9 +253,9 @@ def _measure_steps(args: argparse.Namespace, groups: Groups) -> TrainReport | No
         EmulatedOptimizer,
     )
     effort = measuring.Effort(args.rounds, args.steps, warmup=4)
-    contenders = measuring.with_baseline(_STEPS)
+    contenders = measuring.with_baseline(labels)
     times = measuring.measure(trainer, comm, contenders, effort, _say)
-    return TrainReport.of(args.model, layers, args.step_ms, local_size(), times)
+    return TrainReport.of(model, layers, args.step_ms, local_size(), times)
 
 
 def _say(what: str) -> None:

@@ -29,7 +29,7 @@ from bluecomm.bench.training.compute import (
     EmulatedOptimizer,
     RealModel,
 )
-from bluecomm.bench.training.contenders import ALONE, DDP, Contender, Trainer
+from bluecomm.bench.training.contenders import ALONE, Contender, Trainer
 from bluecomm.bench.training.measuring import (
     Effort,
     StepTime,
@@ -73,13 +73,13 @@ def run(args: argparse.Namespace) -> int:
         return _show_overhead(args, layers, contenders)
     if args.slow_rank:
         return _show_paces(args, layers)
-    with_ddp = size() > 1 and any(one.name == DDP for one in contenders)
+    with_groups = size() > 1 and any(one.needs_groups for one in contenders)
     times: list[StepTime] = []
     counts = args.scaling or [size()]
-    with default_group() if with_ddp else contextlib.nullcontext():
+    with default_group() if with_groups else contextlib.nullcontext():
         for ranks in sorted({1, *counts}):
             wanted = contenders if ranks in counts else with_baseline([ALONE])
-            times += _measure(args, layers, wanted, ranks, with_ddp)
+            times += _measure(args, layers, wanted, ranks, with_groups)
         barrier()
     if rank() == 0:
         _report(args, layers, times)
@@ -95,13 +95,13 @@ def _measure(
     layers: list[Layer],
     contenders: list[Contender],
     ranks: int,
-    with_ddp: bool,
+    with_groups: bool,
 ) -> list[StepTime]:
     """Measure the contenders on the first ranks."""
     comm: Communicator = ProcessSet(range(ranks))
     if comm.included:
         set_topology(process_set=comm)
-    groups = new_groups(range(ranks)) if with_ddp else {}
+    groups = new_groups(range(ranks)) if with_groups else {}
     trainer = _trainer(args, layers, comm, groups)
     return measure(trainer, comm, contenders, _effort(args), _say)
 
@@ -112,7 +112,7 @@ def _show_overhead(
     """Print the overhead of each contender in a world of one."""
     trainer = _trainer(args, layers, current_communicator(), {})
     for contender in contenders:
-        if contender.name in (ALONE, DDP):
+        if contender.name == ALONE or contender.needs_groups:
             continue
         cost = measure_overhead(trainer, contender, _effort(args))
         print(
@@ -125,7 +125,8 @@ def _show_overhead(
 def _show_paces(args: argparse.Namespace, layers: list[Layer]) -> int:
     """Print how fast the other ranks train when one rank is slow."""
     slow_rank, factor = args.slow_rank
-    contenders = [Contender.parse(label) for label in args.algorithms if label != DDP]
+    named = [Contender.parse(label) for label in args.algorithms]
+    contenders = [one for one in named if not one.needs_groups]
     comm = current_communicator()
     own_factor = factor if rank() == slow_rank else 1.0
     alike = _trainer(args, layers, comm, {})

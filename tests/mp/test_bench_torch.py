@@ -22,7 +22,7 @@ def test_measures_both_backends_in_each_form(tmp_path: Path) -> None:
     job = run_bfrun(
         tmp_path,
         *("-np", "2", sys.executable, *BENCH, "--sizes", "4", "4K"),
-        *("--model", "lenet", "--step-ms", "3", "--steps", "2"),
+        *("--ddp", "lenet", "--fsdp", "lenet", "--step-ms", "3", "--steps", "2"),
         *("--json", str(file), "--plot", str(plot)),
     )
     assert job.process.returncode == 0, job.err
@@ -45,14 +45,12 @@ def test_measures_both_backends_in_each_form(tmp_path: Path) -> None:
     }
     assert found == expected
     assert all(m.min_us > 0 for m in report.calls.measurements)
-    assert report.steps is not None
-    assert [time.contender for time in report.steps.times] == [
-        "none",
-        "ddp",
-        "ddp:bluecomm",
-        "ddp:bluecomm:ordinary",
+    assert [[time.contender for time in steps.times] for steps in report.steps] == [
+        ["none", "ddp", "ddp:bluecomm", "ddp:bluecomm:ordinary"],
+        ["none", "fsdp", "fsdp:bluecomm"],
     ]
-    assert "exposed, ddp over gloo / ddp:bluecomm: " in job.out
+    for label in ("ddp", "fsdp"):
+        assert f"exposed, {label} over gloo / {label}:bluecomm: " in job.out
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
@@ -70,5 +68,5 @@ def test_runs_under_torchrun(tmp_path: Path) -> None:
     )
     assert job.returncode == 0, job.stderr
     report = TorchReport.read(file)
-    assert report.steps is None
+    assert report.steps == []
     assert {m.library for m in report.calls.measurements} >= {"gloo", "bluecomm"}

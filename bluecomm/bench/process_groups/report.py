@@ -1,9 +1,10 @@
-"""Results of ``torch`` as JSON, as tables and as a plot."""
+"""Results of ``torch`` as JSON and as tables."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from bluecomm.bench.process_groups.groups import BLUECOMM
@@ -15,7 +16,7 @@ from bluecomm.bench.terminal import show_table
 from bluecomm.bench.training.measuring import StepTime
 from bluecomm.bench.training.report import TrainReport
 
-FORMAT = "bluecomm.bench.torch/1"
+FORMAT = "bluecomm.bench.torch/2"
 
 # Names in the results. SHARED is appended where the tensors are in shared memory.
 SHARED = ", shared"
@@ -29,11 +30,11 @@ class TorchReport:
     Attributes:
         calls: Times of the collectives. An operation is "all_reduce, sync", for
             example.
-        steps: Times of steps; None if none were measured.
+        steps: Times of the steps of each model.
     """
 
     calls: Results
-    steps: TrainReport | None
+    steps: Sequence[TrainReport]
 
     def write(self, path: Path) -> None:
         """Write the report as JSON."""
@@ -52,20 +53,23 @@ class TorchReport:
         with stored(path, FORMAT) as content:
             calls, steps = content["calls"], content["steps"]
             rows = [Measurement(**row) for row in calls.pop("measurements")]
-            if steps is not None:
-                times = [StepTime(**time) for time in steps.pop("times")]
-                steps = TrainReport(times=times, **steps)
-            return cls(Results(measurements=rows, **calls), steps)
+            reports = [
+                TrainReport(
+                    times=[StepTime(**time) for time in one.pop("times")], **one
+                )
+                for one in steps
+            ]
+            return cls(Results(measurements=rows, **calls), reports)
 
     def print(self) -> None:
-        """Print a table of the collectives and one of the steps."""
+        """Print a table of the collectives and one of each model's steps."""
         if self.calls.measurements:
             self._print_calls()
         for note in self.calls.notes:
             print(f"note: {note}")
-        if self.steps is not None:
-            self.steps.print()
-            for text in self.exposed_ratios():
+        for steps in self.steps:
+            steps.print()
+            for text in exposed_ratios(steps):
                 print(text)
 
     def _print_calls(self) -> None:
@@ -93,22 +97,22 @@ class TorchReport:
             table.add_section()
         show_table(table)
 
-    def exposed_ratios(self) -> list[str]:
-        """Return lines that compare each step over bluecomm with its twin over gloo.
 
-        They compare the time beyond the same step without communication.
-        """
-        assert self.steps is not None
-        exposed = {time.contender: time.exposed_ms for time in self.steps.times}
-        lines = []
-        for label, own in exposed.items():
-            name, _, options = label.partition(":")
-            gloo = exposed.get(name)
-            if not options.startswith(BLUECOMM) or gloo is None:
-                continue
-            share = f"{gloo / own:.2f}" if own > 0 else "infinite"
-            lines.append(f"exposed, {name} over gloo / {label}: {share}")
-        return lines
+def exposed_ratios(steps: TrainReport) -> list[str]:
+    """Return lines that compare each step over bluecomm with its twin over gloo.
+
+    They compare the time beyond the same step without communication.
+    """
+    exposed = {time.contender: time.exposed_ms for time in steps.times}
+    lines = []
+    for label, own in exposed.items():
+        name, _, options = label.partition(":")
+        gloo = exposed.get(name)
+        if not options.startswith(BLUECOMM) or gloo is None:
+            continue
+        share = f"{gloo / own:.2f}" if own > 0 else "infinite"
+        lines.append(f"exposed, {name} over gloo / {label}: {share}")
+    return lines
 
 
 def _native_of(m: Measurement) -> str:

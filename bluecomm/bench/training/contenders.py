@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from bfrun.wording import did_you_mean
 from bluecomm import DistributedOptimizer, algorithm_names, size, win_free
@@ -21,6 +22,10 @@ from bluecomm.topology import OnePeerExponential, default_schedule
 
 ALONE = "none"
 DDP = "ddp"
+FSDP = "fsdp"
+
+# What is not an algorithm of DistributedOptimizer.
+_PLAIN = (ALONE, DDP, FSDP)
 
 _NEIGHBOR = "neighbor_allreduce"
 _MACHINES = "hierarchical_neighbor_allreduce"
@@ -33,12 +38,14 @@ class Contender:
 
     Attributes:
         label: The text on the command line.
-        name: ``none``, ``ddp``, or a registered algorithm.
+        name: ``none``, ``ddp``, ``fsdp`` (``fully_shard`` of each layer), or a
+            registered algorithm.
         order: ``cta`` or ``atc``, for parameter averaging.
         is_static: Whether it averages with all in-neighbors in each step.
         bucket_nbytes: Bytes of a bucket; ``None``: the algorithm's default.
         every: Steps from one round of parameter averaging to the next.
-        backend: Name of torch's process group among the groups, for ``ddp``.
+        backend: Name of torch's process group among the groups, for ``ddp`` and
+            ``fsdp``.
     """
 
     label: str
@@ -57,14 +64,14 @@ class Contender:
             ValueError: The name or an option is unknown.
         """
         name, *options = label.split(":")
-        known = [ALONE, DDP, *algorithm_names()]
+        known = [*_PLAIN, *algorithm_names()]
         if name not in known:
             raise ValueError(
                 f"algorithm must be one of {', '.join(known)}: {label!r}"
                 f"{did_you_mean(name, known)}"
             )
         found = cls(label, name)
-        if name not in (ALONE, DDP):
+        if name not in _PLAIN:
             every = get_algorithm(name).default_steps_per_communication
             found = dataclasses.replace(found, every=every)
         for option in options:
@@ -76,11 +83,11 @@ class Contender:
             return {"order": option}
         if option == "static" and self.name in (_NEIGHBOR, _MACHINES):
             return {"is_static": True}
-        if option == BLUECOMM and self.name == DDP:
+        if option == BLUECOMM and self.needs_groups:
             return {"backend": option}
-        if option == "ordinary" and self.backend == BLUECOMM:
+        if option == "ordinary" and self.backend == BLUECOMM and self.name == DDP:
             return {"backend": ORDINARY_BUCKETS}
-        if option.startswith("bucket=") and self.name != ALONE:
+        if option.startswith("bucket=") and self.name not in (ALONE, FSDP):
             return {"bucket_nbytes": parse_size(option.removeprefix("bucket="))}
         steps = option.removeprefix("every=")
         if steps != option and self._averages and steps.isdecimal() and int(steps):
@@ -88,21 +95,24 @@ class Contender:
         raise ValueError(
             f"{self.name} has no option {option!r}; options are bucket=SIZE, for "
             "parameter averaging also atc and every=STEPS, for neighbors also static, "
-            "for ddp also bluecomm, for ddp:bluecomm also ordinary"
+            "for ddp and fsdp bluecomm, for ddp:bluecomm also ordinary"
         )
 
     @property
     def needs_all_ranks(self) -> bool:
         """Whether it can be measured only among all ranks of the job."""
-        return self.name not in (ALONE, DDP) and (
+        return self.name not in _PLAIN and (
             issubclass(get_algorithm(self.name), OneSided)
         )
 
     @property
+    def needs_groups(self) -> bool:
+        """Whether it communicates through a process group of torch."""
+        return self.name in (DDP, FSDP)
+
+    @property
     def _averages(self) -> bool:
-        return self.name not in (ALONE, DDP) and (
-            get_algorithm(self.name).flat_parameters
-        )
+        return self.name not in _PLAIN and get_algorithm(self.name).flat_parameters
 
 
 def default_names() -> list[str]:
@@ -133,7 +143,7 @@ class Trainer:
 
     Args:
         comm: The ranks that train.
-        groups: torch's groups of the same ranks, if ``ddp`` is measured.
+        groups: torch's groups of the same ranks, if a contender needs them.
         make_model: Creates a model whose forward pass returns the loss.
         make_optimizer: Creates a plain optimizer for parameters.
     """
@@ -153,11 +163,13 @@ class Trainer:
     def start(self, contender: Contender) -> Training:
         """Start a new training; collective."""
         model = self._make_model()
+        if self._comm.size > 1 and contender.name == DDP:
+            model = self._ddp(contender, model)
+        elif self._comm.size > 1 and contender.name == FSDP:
+            self._shard(contender, model)
         optimizer: Any = self._make_optimizer(model.parameters())
         finish: Callable[[], None] = _do_nothing
-        if contender.name == DDP:
-            model = self._ddp(contender, model)
-        elif contender.name != ALONE:
+        if contender.name not in _PLAIN:
             optimizer = self._distributed(contender, model, optimizer)
             if get_algorithm(contender.name).flat_parameters:
                 finish = (
@@ -176,14 +188,20 @@ class Trainer:
         return Training(step, finish, end)
 
     def _ddp(self, contender: Contender, model: nn.Module) -> nn.Module:
-        if self._comm.size == 1:
-            return model
         options: dict[str, Any] = {}
         if contender.bucket_nbytes is not None:
             options["bucket_cap_mb"] = contender.bucket_nbytes / (1 << 20)
         return nn.parallel.DistributedDataParallel(
             model, process_group=self._groups[contender.backend], **options
         )
+
+    def _shard(self, contender: Contender, model: Any) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = DeviceMesh.from_group(self._groups[contender.backend], "cpu")
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
 
     def _distributed(
         self, contender: Contender, model: nn.Module, optimizer: torch.optim.Optimizer

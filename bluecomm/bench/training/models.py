@@ -1,12 +1,14 @@
 """Layers of the models for the benchmark: shapes and multiplications.
 
 The models have only what determines buckets and the time of each layer: residual
-additions, pooling and dropout are left out.
+additions between layers, pooling and positions of words are left out. The table of
+words, which BERT uses at both ends, is the last layer.
 
 Source:
     LeCun et al., "Gradient-Based Learning Applied to Document Recognition", 1998
     (LeNet-5). He et al., arXiv:1512.03385 (ResNet). Simonyan and Zisserman,
-    arXiv:1409.1556, configuration D (VGG-16).
+    arXiv:1409.1556, configuration D (VGG-16). Devlin et al., arXiv:1810.04805
+    (BERT-base, 109 million parameters).
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ import torch
 from torch import nn
 
 from bluecomm.bench.sizes import parse_size
+
+# Length of a sample of text.
+_TOKENS = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +47,8 @@ class Layer:
 
     def multiplications(self) -> int:
         """Return the multiplications of a forward pass per sample."""
-        return self.positions * max(shape.numel() for shape in self.shapes())
+        weights = [shape.numel() for shape in self.shapes() if len(shape) > 1]
+        return self.positions * sum(weights)
 
 
 def layers_of(model: str) -> list[Layer]:
@@ -157,7 +163,22 @@ def _residual(
     return [*body, shortcut]
 
 
+def _bert_base() -> list[Layer]:
+    width, heads, words = 768, 12, 30522
+    sample = (_TOKENS, width)
+
+    def make_block() -> nn.Module:
+        return nn.TransformerEncoderLayer(width, heads, 4 * width, batch_first=True)
+
+    def make_table() -> nn.Module:
+        return nn.Linear(width, words)
+
+    block = Layer(make_block, sample, _TOKENS)
+    return [*[block] * 12, Layer(make_table, sample, _TOKENS)]
+
+
 MODELS: dict[str, Callable[[], list[Layer]]] = {
+    "bert_base": _bert_base,
     "lenet": _lenet,
     "resnet18": lambda: _resnet((2, 2, 2, 2), bottleneck=False),
     "resnet50": lambda: _resnet((3, 4, 6, 3), bottleneck=True),

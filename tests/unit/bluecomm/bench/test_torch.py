@@ -20,7 +20,8 @@ def parsed(*arguments: str) -> argparse.Namespace:
     ("options", "ranks", "text"),
     [
         ((), 1, "nothing to measure in a world of one"),
-        (("--collectives", "--steps", "0"), 2, "nothing to measure: --collectives"),
+        (("--collectives", "--steps", "0"), 2, "nothing to measure: no --collectives"),
+        (("--collectives", "--ddp", "none", "--fsdp", "none"), 2, "and no steps"),
         (("--collectives", "--plot", "x.png"), 2, "--plot draws collectives"),
         (("--json", "no/such/x.json"), 2, "does not exist"),
     ],

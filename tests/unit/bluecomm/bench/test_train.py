@@ -27,6 +27,7 @@ from bluecomm.runtime import current_process
         ("resnet18", 11_689_512, 1814),
         ("resnet50", 25_557_032, 4089),
         ("vgg16", 138_357_544, 15470),
+        ("bert_base", 108_525_882, 13872),
     ],
 )
 def test_models_have_their_size(model, parameters, millions):
@@ -107,13 +108,15 @@ def test_contenders_are_named_with_options():
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        ("sgd", "algorithm must be one of none, ddp, .*'sgd'"),
+        ("sgd", "algorithm must be one of none, ddp, fsdp, .*'sgd'"),
         ("ddp:atc", "ddp has no option 'atc'"),
         ("none:bucket=1M", "none has no option"),
         ("allreduce:static", "allreduce has no option"),
         ("gradient_allreduce:every=2", "averaging also atc and every=STEPS"),
         ("noloco:every=0", "noloco has no option 'every=0'"),
         ("ddp:every=2", "ddp has no option"),
+        ("fsdp:bucket=1M", "fsdp has no option"),
+        ("fsdp:bluecomm:ordinary", "fsdp has no option 'ordinary'"),
         ("gradient_allreduce:cta", "gradient_allreduce has no option"),
     ],
 )
