@@ -23,8 +23,9 @@ _CLOSE_TIMEOUT_S = 5.0
 class Completions:
     """The callbacks of one world's requests, and the thread that calls them.
 
-    The thread starts with the first callback that has to wait. It sleeps in the engine
-    without the GIL, and ends when the engine is closed, which ends all requests.
+    The thread starts with the first callback that has to wait. Without the GIL, it
+    drives the engine while the requests run, so it sees their ends first, and sleeps
+    while there are none. It ends when the engine is closed, which ends all requests.
 
     Args:
         engine: Engine of the requests.

@@ -100,7 +100,10 @@ RequestId Engine::start_call(AnyCall call, Caller caller, RequestId id) {
     begin(caller);
     return id;
   };
-  return caller == Caller::kWaits ? progress_.run(start) : progress_.submit(start);
+  if (caller == Caller::kWaits) return progress_.run(start);
+  return progress_.submit(start, [this](RequestId started) {
+    return dispatcher_.request(started)->is_urgent();
+  });
 }
 
 void Engine::check_started() const {
@@ -157,7 +160,15 @@ bool Engine::is_in_flight(Kind kind, std::uint64_t group, std::string_view name)
 }
 
 bool Engine::done(RequestId id) {
-  return progress_.with_lock([&] { return dispatcher_.request(id)->done(); });
+  const std::shared_ptr<const BaseRequest> running = progress_.with_lock([&] {
+    const auto& request = dispatcher_.request(id);
+    return request->done() ? nullptr : request;
+  });
+  if (!running) return true;
+  return progress_.run([&] {
+    if (!running->done() && !suspended_at_) poll();
+    return running->done();
+  });
 }
 
 std::optional<Status> Engine::wait(RequestId id, Clock::time_point deadline,
@@ -203,7 +214,11 @@ bool Engine::watch(RequestId id) {
 }
 
 std::optional<std::vector<RequestId>> Engine::next_done(Clock::time_point deadline) {
-  return dispatcher_.completion_queue().take(deadline);
+  CompletionQueue& queue = dispatcher_.completion_queue();
+  while (queue.wait(deadline) && Clock::now() < deadline) {
+    progress_.drive_in_background([&queue] { return queue.ready(); }, deadline);
+  }
+  return queue.take();
 }
 
 int Engine::source_of(RequestId id) {

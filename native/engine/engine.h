@@ -39,7 +39,7 @@ class Engine final : public WindowHost, private Work {
 
   // Whether the caller of submit() continues with something else, so that the progress
   // thread has to move the request on, or waits for it immediately and so drives it
-  // itself.
+  // itself. The thread is woken at once only if the request is urgent.
   enum class Caller { kGoesOn, kWaits };
 
   // See Dispatcher.
@@ -54,6 +54,7 @@ class Engine final : public WindowHost, private Work {
   RequestId run(PointCall call);
   std::uint32_t calls_like(const Call& call);
   bool is_in_flight(Kind kind, std::uint64_t group, std::string_view name);
+  // Moves the request on if it is not done.
   bool done(RequestId id);
   // Returns nothing if `deadline` passed, or `interrupted` returned true, before the
   // request was done. Several threads may wait for one request.
@@ -62,9 +63,10 @@ class Engine final : public WindowHost, private Work {
   Result result(RequestId id);
   int source_of(RequestId id);
 
-  // See RequestTable and CompletionQueue. next_done() blocks, but does not drive the
-  // engine. It returns nothing once the engine is closed and all ended requests that
-  // were watched have been returned.
+  // See RequestTable and CompletionQueue. next_done() blocks, and drives the engine as
+  // the background thread while watched requests run; only one thread may call it at a
+  // time. It returns nothing once the engine is closed and all ended requests that were
+  // watched have been returned.
   bool watch(RequestId id);
   std::optional<std::vector<RequestId>> next_done(Clock::time_point deadline);
 

@@ -12,6 +12,18 @@
 
 namespace bluecomm {
 
+namespace {
+
+// By default transports copy messages of at most this size, so that their senders do
+// not wait for the receivers.
+constexpr std::size_t kCopiedBytes = 4096;
+
+// Operations on at most this much memory take less time than it costs to wake a thread
+// that competes with the program for the core.
+constexpr std::size_t kShortBytes = 256 << 10;
+
+}  // namespace
+
 Operation::Operation(RequestId id, Call call, Plan plan, const Envelope& envelope,
                      OperationHost* host)
     : BaseRequest(id, request_kind(call.kind),
@@ -281,6 +293,29 @@ void Operation::finish(Status status) {
   early_.clear();
   running_.clear();
   sends_ = PendingSends();
+}
+
+bool Operation::is_urgent() const {
+  if (state_ == State::kDone) return false;
+  if (state_ == State::kQueued || call_.input.size() > kShortBytes) return true;
+  const std::vector<int> all = peers();
+  const bool is_in_memory = std::all_of(all.begin(), all.end(), [this](int peer) {
+    return channels_[static_cast<std::size_t>(peer)]->shares_memory();
+  });
+  return !is_in_memory && owes_peers();
+}
+
+// Returns whether other ranks may wait for something that this rank has yet to do.
+bool Operation::owes_peers() const {
+  if (next_phase_ < plan_.phases.size() || !sends_.all_released()) return true;
+  // Where sizes are not known yet, the others' messages are probably copied, as its own
+  // have been.
+  const auto is_read_in_place = [](const GatherState& gather) {
+    return !gather.done() && gather.gather().dst.size() > kCopiedBytes;
+  };
+  return std::any_of(running_.begin(), running_.end(), [&](const RunningPhase& one) {
+    return std::any_of(one.gathers.begin(), one.gathers.end(), is_read_in_place);
+  });
 }
 
 BaseRequest::Awaited Operation::awaited() const {

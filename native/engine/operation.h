@@ -63,6 +63,10 @@ class Operation final : public BaseRequest {
   TraceFields trace_fields() const override {
     return {call_.group->id, envelope_.key.sequence, call_.input.size()};
   }
+  // Returns false for a short operation whose peers all reach this rank's memory, or
+  // wait for nothing that it has yet to do: its program will probably wait for it
+  // before another thread has been woken.
+  bool is_urgent() const override;
   bool holds_memory() const override { return lease_.has_tenants(); }
   Awaited awaited() const override;
   void abort(Status status) override {
@@ -154,6 +158,7 @@ class Operation final : public BaseRequest {
   std::size_t ready_prefix(std::span<const std::byte> bytes, std::uint32_t phase) const;
   bool supply_sends();
   bool end_phases();
+  bool owes_peers() const;
   bool is_over(const RunningPhase& running);
   PendingSends::MessageContext context() { return {envelope_, channels_, lease_}; }
   void fail_length(std::uint32_t phase, int peer, std::size_t announced,

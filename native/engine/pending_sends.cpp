@@ -86,6 +86,11 @@ bool PendingSends::released() {
   return messages_.empty();
 }
 
+bool PendingSends::all_released() const {
+  return std::all_of(messages_.begin(), messages_.end(),
+                     [](const Message& one) { return one.is_released(); });
+}
+
 bool PendingSends::phase_released(std::uint32_t phase) {
   forget_released();
   return std::all_of(messages_.begin(), messages_.end(), [phase](const Message& one) {

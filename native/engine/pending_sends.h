@@ -38,6 +38,7 @@ class PendingSends {
 
   // Returns whether peers have finished reading all messages.
   bool released();
+  bool all_released() const;
 
   // Returns whether peers have finished reading all messages of the phases up to
   // `phase` except lingering ones.

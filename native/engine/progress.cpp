@@ -1,7 +1,7 @@
 // Decides which thread drives the engine; see progress.h. Callers enter through
-// drive_until() on threads of the program, and run_thread() is the progress thread. All
-// functions run under the progress lock, which is released while a thread sleeps or
-// checks for signals.
+// drive_until() on threads of the program, drive_in_background() is the background
+// thread, and run_thread() the progress thread. All functions run under the progress
+// lock, which is released while a thread sleeps or checks for signals.
 #include "engine/progress.h"
 
 #include <poll.h>
@@ -80,6 +80,7 @@ Progress::Progress(Work& work, std::chrono::microseconds spin)
     : work_(work),
       spin_(spin),
       caller_doorbell_(make_doorbell()),
+      background_doorbell_(make_doorbell()),
       thread_doorbell_(make_doorbell()) {}
 
 Progress::~Progress() { stop_thread(); }
@@ -124,6 +125,7 @@ void Progress::suspend() {
   const FairLock lock(mutex_);
   suspended_ = true;
   kick(Leader::kThread);
+  kick(Leader::kBackground);
   kick(Leader::kCaller);
   followers_wake_.notify_all();
 }
@@ -136,6 +138,7 @@ void Progress::resume() {
 
 void Progress::abandon_after_fork() noexcept {
   caller_doorbell_.reset();
+  background_doorbell_.reset();
   thread_doorbell_.reset();
   announced_ = false;
   leader_ = Leader::kNone;
@@ -145,14 +148,20 @@ void Progress::abandon_after_fork() noexcept {
 // --- SleepGuard ----------------------------------------------------------------------
 
 Progress::SleepGuard::SleepGuard(Progress& progress)
-    : progress_(progress), was_announced_(progress.announced_) {
+    : progress_(progress),
+      was_announced_(progress.announced_),
+      completions_(progress.work_.completions()) {
   progress.retract();
 }
 
 Progress::SleepGuard::~SleepGuard() {
   progress_.notify_followers();
   if (!was_announced_) return;
-  if (progress_.work_.next_timer() < progress_.wakes_at_ || !progress_.announce()) {
+  // The progress thread waits for no request in particular.
+  const bool may_be_done = progress_.leader_ != Leader::kThread &&
+                           progress_.work_.completions() != completions_;
+  if (may_be_done || progress_.work_.next_timer() < progress_.wakes_at_ ||
+      !progress_.announce()) {
     progress_.kick(progress_.leader_);
   }
 }
@@ -176,13 +185,12 @@ bool Progress::drive_until(const std::function<bool()>& done,
       stop = check_interrupt(interrupted);
       next_check = Clock::now() + kInterruptCheck;
     } else if (!leads && leader_ == Leader::kCaller) {
-      ++followers_;
-      mutex_.wait_until(followers_wake_, std::min(deadline, next_check));
-      --followers_;
+      follow(std::min(deadline, next_check));
     } else {
-      if (!leads) take_lead();
+      if (!leads) take_lead(Leader::kCaller);
       leads = true;
-      if (work_.poll() || spin() || (!std::exchange(napped_, false) && yield())) {
+      if (work_.poll() || spin() ||
+          (!std::exchange(napped_, false) && yield(Leader::kCaller))) {
         notify_followers();
         mutex_.let_others();
       } else if (!sleep(Leader::kCaller, std::min(deadline, next_check))) {
@@ -199,9 +207,16 @@ bool Progress::check_interrupt(const std::function<bool()>& interrupted) {
   return interrupted && interrupted();
 }
 
-void Progress::take_lead() {
-  retract();  // the announcement of the progress thread
-  leader_ = Leader::kCaller;
+// Sleeps until the leader has completed something or leaves.
+void Progress::follow(Clock::time_point until) {
+  ++followers_;
+  mutex_.wait_until(followers_wake_, until);
+  --followers_;
+}
+
+void Progress::take_lead(Leader role) {
+  retract();  // the announcement of the thread that has led until now
+  leader_ = role;
   napped_ = false;
   ++tenures_;
 }
@@ -210,9 +225,17 @@ void Progress::take_lead() {
 void Progress::step_down() {
   leader_ = Leader::kNone;
   if (followers_ > 0) followers_wake_.notify_all();
+  if (!has_background_) {
+    wake_thread();
+  } else if (background_sleeps_) {
+    kick(Leader::kBackground);
+  }
+}
+
+void Progress::wake_thread() {
   switch (thread_state_) {
     case ThreadState::kSleeps:
-      // The caller that took the lead has withdrawn the thread's announcement.
+      // The thread that took the lead has withdrawn this one's announcement.
       kick(Leader::kThread);
       return;
     case ThreadState::kParks:
@@ -229,13 +252,41 @@ void Progress::step_down() {
 
 void Progress::wake_napping_thread() {
   const bool naps = thread_state_ == ThreadState::kNaps && leader_ == Leader::kNone;
-  if (naps && work_.outstanding()) thread_wakes_.notify_one();
+  if (naps && !has_background_ && work_.outstanding()) thread_wakes_.notify_one();
 }
 
 void Progress::notify_followers() {
   if (work_.completions() == completions_seen_) return;
   completions_seen_ = work_.completions();
   if (followers_ > 0) followers_wake_.notify_all();
+}
+
+// --- Background thread ---------------------------------------------------------------
+
+void Progress::drive_in_background(const std::function<bool()>& done,
+                                   Clock::time_point deadline) {
+  const FairLock lock(mutex_);
+  has_background_ = true;
+  while (!done() && Clock::now() < deadline) {
+    if (suspended_) {
+      if (leader_ == Leader::kBackground) leader_ = Leader::kNone;
+      mutex_.wait_until(thread_wakes_, deadline);
+    } else if (leader_ == Leader::kCaller) {
+      follow(deadline);
+    } else {
+      if (leader_ != Leader::kBackground) take_lead(Leader::kBackground);
+      if (work_.poll() || spin() ||
+          (!std::exchange(napped_, false) && yield(Leader::kBackground))) {
+        notify_followers();
+        mutex_.let_others();
+      } else if (leader_ == Leader::kBackground) {
+        sleep(Leader::kBackground, deadline);
+      }
+    }
+  }
+  has_background_ = false;
+  // While there was a background thread, nobody else woke the progress thread.
+  if (leader_ == Leader::kBackground || leader_ == Leader::kNone) step_down();
 }
 
 // --- Sleeping ------------------------------------------------------------------------
@@ -251,9 +302,21 @@ void Progress::retract() {
   work_.finish_sleep();
 }
 
+int Progress::doorbell_of(Leader role) const {
+  switch (role) {
+    case Leader::kThread:
+      return thread_doorbell_.get();
+    case Leader::kBackground:
+      return background_doorbell_.get();
+    case Leader::kCaller:
+    case Leader::kNone:
+      break;
+  }
+  return caller_doorbell_.get();
+}
+
 void Progress::kick(Leader sleeper) {
-  const int fd =
-      (sleeper == Leader::kThread ? thread_doorbell_ : caller_doorbell_).get();
+  const int fd = doorbell_of(sleeper);
   const std::uint64_t one = 1;
   while (::write(fd, &one, sizeof one) < 0 && errno == EINTR) {
   }
@@ -270,14 +333,14 @@ bool Progress::spin() {
 }
 
 // Polls for a while and yields the core between polls, so that another rank on the same
-// core can send the awaited data, which saves a sleep and a wake-up. Returns whether
-// anything changed.
-bool Progress::yield() {
+// core can send the awaited data, which saves a sleep and a wake-up. Ends early if a
+// caller takes the lead. Returns whether anything changed.
+bool Progress::yield(Leader role) {
   Clock::time_point now = Clock::now();
   if (now < crowded_until_) return false;
   const Clock::time_point end = now + yield_;
   const std::uint64_t completions = work_.completions();
-  while (now < end) {
+  while (now < end && leader_ == role) {
     {
       const FairUnlock unlocked(mutex_);
       sched_yield();
@@ -304,13 +367,13 @@ bool Progress::sleep(Leader role, Clock::time_point until) {
   }
   if (!announce()) return true;
 
-  const bool is_thread = role == Leader::kThread;
-  const int doorbell = (is_thread ? thread_doorbell_ : caller_doorbell_).get();
+  const int doorbell = doorbell_of(role);
   std::array<pollfd, 1 + Work::kMaxWaitFds> polled{{{doorbell, POLLIN, 0}}};
   nfds_t count = 1;
   for (const int fd : work_.wait_fds()) polled[count++] = {fd, POLLIN, 0};
   const timespec timeout = to_timespec(std::min<Clock::duration>(time, kForever));
-  if (is_thread) thread_state_ = ThreadState::kSleeps;
+  if (role == Leader::kThread) thread_state_ = ThreadState::kSleeps;
+  if (role == Leader::kBackground) background_sleeps_ = true;
   bool interrupted = false;
   bool napped = false;
   {
@@ -320,7 +383,8 @@ bool Progress::sleep(Leader role, Clock::time_point until) {
     interrupted = ready < 0 && errno == EINTR;
     napped = ready == 0 && time >= kLongNap;
   }
-  if (is_thread) thread_state_ = ThreadState::kRuns;
+  if (role == Leader::kThread) thread_state_ = ThreadState::kRuns;
+  if (role == Leader::kBackground) background_sleeps_ = false;
   if (polled[0].revents != 0) drain(doorbell);
   if (leader_ == role) {  // otherwise a caller has taken the lead meanwhile
     retract();
@@ -363,10 +427,10 @@ void Progress::lead_as_thread() {
   if (leader_ == Leader::kThread) leader_ = Leader::kNone;
 }
 
-// Lets callers drive. Naps while callers come and go; parks until it is woken while one
-// caller stays in the lead.
+// Lets others drive. Naps while they come and go; parks until it is woken while one
+// thread stays in the lead.
 void Progress::rest() {
-  if (leader_ == Leader::kCaller && tenures_ == tenures_seen_) {
+  if (leader_ != Leader::kNone && tenures_ == tenures_seen_) {
     thread_state_ = ThreadState::kParks;
     mutex_.wait(thread_wakes_);
     tenures_seen_ = 0;  // the next rest is a nap, unless work is left

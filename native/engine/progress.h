@@ -38,12 +38,13 @@ class Work {
 // Decides which thread drives the engine.
 //
 // At most one thread, the leader, polls and sleeps on the transports. A waiting caller
-// takes the lead, even from the progress thread while that thread sleeps, so that a
-// blocking call is served by the thread that wants its result. If another caller leads,
-// the caller sleeps until the leader has completed something or leaves. The progress
-// thread leads when no caller does: immediately if work is outstanding, otherwise after
-// no caller has driven for about a millisecond, so that frequent blocking calls do not
-// wake a second thread. docs/data-plane.md describes the states.
+// takes the lead, even from another thread that sleeps, so that a blocking call is
+// served by the thread that wants its result. If another caller leads, the caller
+// sleeps until the leader has completed something or leaves. The background thread,
+// which waits for requests that others have started, leads while no caller does. The
+// progress thread leads when neither does: immediately if work is outstanding,
+// otherwise after nobody has driven for about a millisecond, so that frequent blocking
+// calls do not wake a second thread. docs/data-plane.md describes the states.
 class Progress {
  public:
   using Clock = std::chrono::steady_clock;
@@ -78,14 +79,20 @@ class Progress {
   }
 
   // Like run(), for a caller that continues with something else: if `body` leaves work
-  // behind and no caller drives, wakes the progress thread.
-  template <typename Body>
-  auto submit(Body&& body) {
+  // behind and nobody drives, wakes the progress thread. It does so only if
+  // `is_urgent`, called with the result of `body`, returns true; otherwise the thread
+  // takes up the work when its nap is over.
+  template <typename Body, typename IsUrgent>
+  auto submit(Body&& body, IsUrgent&& is_urgent) {
     const FairLock lock(mutex_);
     const SleepGuard guard(*this);
     auto result = std::forward<Body>(body)();
-    wake_napping_thread();
+    if (std::forward<IsUrgent>(is_urgent)(result)) wake_napping_thread();
     return result;
+  }
+  template <typename Body>
+  auto submit(Body&& body) {
+    return submit(std::forward<Body>(body), [](const auto&) { return true; });
   }
 
   // Runs `body`, which must not leave work behind, under the progress lock.
@@ -101,8 +108,13 @@ class Progress {
   bool drive_until(const std::function<bool()>& done, Clock::time_point deadline,
                    const std::function<bool()>& interrupted);
 
+  // Drives as the background thread until `done`, which is called under the lock,
+  // returns true, or until `deadline`. Only one thread may do so at a time.
+  void drive_in_background(const std::function<bool()>& done,
+                           Clock::time_point deadline);
+
   // Between suspend() and resume() no thread drives: waiting callers give up, and the
-  // progress thread sleeps.
+  // other threads sleep.
   void suspend();
   void resume();
 
@@ -114,7 +126,7 @@ class Progress {
   void abandon_after_fork() noexcept REQUIRES(mutex_);
 
  private:
-  enum class Leader { kNone, kThread, kCaller };
+  enum class Leader { kNone, kThread, kBackground, kCaller };
   enum class ThreadState { kRuns, kSleeps, kNaps, kParks, kEnded };
 
   // Withdraws the announcement of a sleeping leader while its holder changes the
@@ -127,20 +139,24 @@ class Progress {
    private:
     Progress& progress_;
     const bool was_announced_;
+    const std::uint64_t completions_;
   };
 
   void run_thread();
   void lead_as_thread() REQUIRES(mutex_);
   void rest() REQUIRES(mutex_);
   bool check_interrupt(const std::function<bool()>& interrupted) REQUIRES(mutex_);
-  void take_lead() REQUIRES(mutex_);
+  void take_lead(Leader role) REQUIRES(mutex_);
   void step_down() REQUIRES(mutex_);
+  void wake_thread() REQUIRES(mutex_);
   void wake_napping_thread() REQUIRES(mutex_);
   bool sleep(Leader role, Clock::time_point until) REQUIRES(mutex_);
   bool spin() REQUIRES(mutex_);
-  bool yield() REQUIRES(mutex_);
+  bool yield(Leader role) REQUIRES(mutex_);
+  void follow(Clock::time_point until) REQUIRES(mutex_);
   bool announce() REQUIRES(mutex_);
   void retract() REQUIRES(mutex_);
+  int doorbell_of(Leader role) const;
   void kick(Leader sleeper);
   void notify_followers() REQUIRES(mutex_);
 
@@ -148,11 +164,16 @@ class Progress {
   std::chrono::microseconds spin_;
   std::chrono::microseconds yield_{0};
   FairMutex mutex_;
-  UniqueFd caller_doorbell_;  // wakes a sleeping leader that is a caller
-  UniqueFd thread_doorbell_;  // wakes the sleeping progress thread, leader or not
+  UniqueFd caller_doorbell_;      // wakes a sleeping leader that is a caller
+  UniqueFd background_doorbell_;  // wakes the sleeping background thread, leader or not
+  UniqueFd thread_doorbell_;      // wakes the sleeping progress thread, leader or not
 
   Leader leader_ GUARDED_BY(mutex_) = Leader::kNone;
   ThreadState thread_state_ GUARDED_BY(mutex_) = ThreadState::kEnded;
+  // There is a background thread, which leads when the present leader leaves; it sleeps
+  // on the transports, though a caller may have taken the lead.
+  bool has_background_ GUARDED_BY(mutex_) = false;
+  bool background_sleeps_ GUARDED_BY(mutex_) = false;
   // Transports wake the sleeping leader.
   bool announced_ GUARDED_BY(mutex_) = false;
   Clock::time_point wakes_at_ GUARDED_BY(mutex_){};
@@ -160,8 +181,8 @@ class Progress {
   bool napped_ GUARDED_BY(mutex_) = false;
   // Other threads compute on this core until then: do not yield.
   Clock::time_point crowded_until_ GUARDED_BY(mutex_){};
-  // Number of times that a caller took the lead, and that number as the progress thread
-  // last saw it; 0: none.
+  // Number of times that another thread took the lead, and that number as the progress
+  // thread last saw it; 0: none.
   std::uint64_t tenures_ GUARDED_BY(mutex_) = 0;
   std::uint64_t tenures_seen_ GUARDED_BY(mutex_) = 0;
   std::uint64_t completions_seen_ GUARDED_BY(mutex_) = 0;

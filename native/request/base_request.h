@@ -112,6 +112,10 @@ class BaseRequest {
   // Ends the request on this rank, without a message to any peer.
   virtual void finish(Status status) = 0;
 
+  // Returns whether somebody must move the request on at once, even if the program does
+  // not wait for it.
+  virtual bool is_urgent() const { return true; }
+
   // Returns whether a transport reads memory of the request. It may do so even after
   // the request has failed.
   virtual bool holds_memory() const { return false; }

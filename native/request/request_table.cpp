@@ -44,7 +44,7 @@ void RequestTable::end(BaseRequest& request) {
 bool RequestTable::watch(RequestId id) {
   BaseRequest& request = *at(id);
   if (request.done()) return false;
-  request.watched = true;
+  if (!std::exchange(request.watched, true)) completion_queue_.expect();
   return true;
 }
 

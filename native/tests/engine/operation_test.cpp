@@ -210,6 +210,38 @@ TEST(operation, a_send_that_starts_inside_the_destination_is_respected) {
   CHECK(std::equal(received.begin(), received.end(), old.begin() + half));
 }
 
+// Returns whether an operation is urgent once rank 0 has started to exchange tensors of
+// so many values in so many phases.
+bool is_urgent_after_start(std::size_t count, std::size_t phases,
+                           bool shares_memory = false) {
+  InprocOptions options;
+  options.shares_memory = shares_memory;
+  World world(2, options);
+  std::vector<std::vector<float>> tensors(2 * phases, std::vector<float>(count));
+  Plan plan;
+  plan.phases.resize(phases);
+  for (std::size_t p = 0; p < phases; ++p) {
+    plan.phases[p].sends = {{1, 0, bytes_of(std::as_const(tensors[2 * p]))}};
+    Gather gather;
+    gather.dst = bytes_of(tensors[2 * p + 1]);
+    gather.sources = {{1, 0, {}, 1.0}};
+    plan.phases[p].gathers = {gather};
+  }
+  world[0].set_plan(std::move(plan));
+  CHECK(world[0].operation().is_urgent());  // it is queued
+  world[0].start();
+  world[0].poll();
+  CHECK(!world[0].done());
+  return world[0].operation().is_urgent();
+}
+
+TEST(operation, is_urgent_until_its_copied_messages_are_sent) {
+  CHECK(!is_urgent_after_start(1024, 1));
+  CHECK(is_urgent_after_start(1025, 1));  // the peer waits until its memory is read
+  CHECK(is_urgent_after_start(1024, 2));
+  CHECK(!is_urgent_after_start(1025, 2, true));
+}
+
 TEST(operation, holds_messages_of_later_phases) {
   // Rank 1 is two phases ahead of what rank 0 has begun.
   World world(2);

@@ -213,7 +213,7 @@ TEST(stress, remaining_work_is_done_although_no_caller_waits) {
       }
       await([&] { return engine.stats().peers[0].channel.messages_received >= round; });
       const RequestId id = engine.submit(std::move(call));
-      await([&] { return engine.done(id); });
+      await([&] { return engine.pending().empty(); });
       engine.release(id);
     }
   });
@@ -262,7 +262,7 @@ TEST(stress, the_progress_thread_serves_callers_that_only_poll) {
       const RequestId id =
           engine.submit(make_call(engine, Kind::kAllreduce, "x", tensor, tensor));
       const Clock::time_point limit = Clock::now() + kDeadline;
-      while (!engine.done(id) && Clock::now() < limit) {
+      while (!engine.pending().empty() && Clock::now() < limit) {
         std::this_thread::sleep_for(200us);
       }
       CHECK(engine.done(id));

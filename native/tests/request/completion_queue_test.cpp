@@ -18,12 +18,16 @@ TEST(completion_queue, wakes_its_reader_for_each_id_and_for_its_end) {
   CompletionQueue queue;
   Ids read;
   std::thread reader([&] {
-    while (const std::optional<Ids> ids = queue.take(Clock::time_point::max())) {
+    while (true) {
+      queue.wait(Clock::time_point::max());
+      const std::optional<Ids> ids = queue.take();
+      if (!ids) return;
       read.insert(read.end(), ids->begin(), ids->end());
     }
   });
   Ids pushed;
   for (RequestId id = 1; id <= 1000; ++id) {
+    queue.expect();
     queue.push(id);
     pushed.push_back(id);
   }
@@ -34,10 +38,23 @@ TEST(completion_queue, wakes_its_reader_for_each_id_and_for_its_end) {
 
 TEST(completion_queue, returns_what_is_left_after_its_end) {
   CompletionQueue queue;
+  queue.expect();
   queue.push(7);
   queue.close();
-  CHECK(queue.take(Clock::time_point::max()) == Ids{7});
-  CHECK(!queue.take(Clock::time_point::max()));
+  CHECK(!queue.wait(Clock::time_point::max()));
+  CHECK(queue.take() == Ids{7});
+  CHECK(!queue.take());
+}
+
+TEST(completion_queue, wakes_its_reader_when_an_id_is_expected) {
+  CompletionQueue queue;
+  CHECK(!queue.wait(Clock::now()));
+  std::thread program([&] { queue.expect(); });
+  CHECK(queue.wait(Clock::now() + kDeadline));
+  program.join();
+  CHECK(!queue.ready());
+  queue.push(1);
+  CHECK(queue.ready());
 }
 
 // --- In the engine -------------------------------------------------------------------

@@ -116,12 +116,12 @@ TEST(request_table, only_watched_requests_are_queued_when_they_end) {
   CHECK(table.requests.watch(second->id()));
   CHECK(table.requests.watch(second->id()));  // reported once nevertheless
   for (const auto& request : {other, second, first}) table.end(*request);
-  CHECK(queue.take(Clock::now()) == Ids({second->id(), first->id()}));
-  CHECK(queue.take(Clock::now()) == Ids());
+  CHECK(queue.take() == Ids({second->id(), first->id()}));
+  CHECK(queue.take() == Ids());
   CHECK(!table.requests.watch(first->id()));
   table.requests.release(first->id());
   CHECK_THROWS(table.requests.watch(first->id()), std::invalid_argument, "is unknown");
-  CHECK(queue.take(Clock::now()) == Ids());
+  CHECK(queue.take() == Ids());
 }
 
 TEST(request_table, released_requests_are_not_reported_whatever_their_order) {
