@@ -44,17 +44,20 @@ _MOVED_TYPES = {
     torch.float8_e4m3fnuz: "float8_e4m3fnuz",
     torch.float8_e5m2fnuz: "float8_e5m2fnuz",
 }
-_BY_WORD = {
-    word: dtype for dtype, word in (_DTYPES | _REDUCED_TYPES | _MOVED_TYPES).items()
+_OF_REDUCTIONS = _DTYPES | _REDUCED_TYPES
+_OF_MOVES = _OF_REDUCTIONS | _MOVED_TYPES
+_BY_WORD = {word: dtype for dtype, word in _OF_MOVES.items()}
+_TYPES_OF = {
+    **dict.fromkeys(("allreduce", "reduce", "reducescatter"), _OF_REDUCTIONS),
+    **dict.fromkeys(
+        (
+            *("allgather", "alltoall", "broadcast", "gather", "neighbor_allgather"),
+            *("recv", "scatter", "send", "shared_empty"),
+        ),
+        _OF_MOVES,
+    ),
 }
 _COMPLEX = frozenset({"complex64", "complex128"})
-_REDUCTIONS = frozenset({"allreduce", "reduce", "reducescatter"})
-_MOVES = frozenset(
-    {
-        *("allgather", "alltoall", "broadcast", "gather", "neighbor_allgather"),
-        *("recv", "scatter", "send", "shared_empty"),
-    }
-)
 
 
 def dtype_word(dtype: torch.dtype, operation: str) -> str:
@@ -63,11 +66,7 @@ def dtype_word(dtype: torch.dtype, operation: str) -> str:
     Raises:
         TypeError: The engine does not know the type.
     """
-    known = _DTYPES
-    if operation in _REDUCTIONS:
-        known = _DTYPES | _REDUCED_TYPES
-    elif operation in _MOVES:
-        known = _DTYPES | _REDUCED_TYPES | _MOVED_TYPES
+    known = _TYPES_OF.get(operation, _DTYPES)
     word = known.get(dtype)
     if word is None:
         raise TypeError(

@@ -23,7 +23,7 @@ from bluecomm.torch_backend import flight_dump, profiling
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.ddp_buckets import DdpBuckets
 from bluecomm.torch_backend.flight_record import Entry, FlightRecord, Message
-from bluecomm.torch_backend.tensors import done
+from bluecomm.torch_backend.tensors import done, spans
 from bluecomm.torch_backend.work import GroupWork, wait_for
 
 # Names of operations repeat after so many calls, so that the tables of names stay
@@ -154,16 +154,18 @@ class GroupCalls:
         source: torch.Tensor | None,
         destination: torch.Tensor | Sequence[torch.Tensor] | None,
         *,
+        parts: Sequence[int] | None = None,
         parameters: Any = None,
         finish: Callable[[int], None] = done,
     ) -> Call[None]:
         """Return a call of the engine on contiguous memory.
 
-        A stacked result may have one tensor for the rows of each rank.
+        A stacked result may have one tensor for the rows of each rank, or one tensor
+        that has ``parts[n]`` elements for those of rank ``n``.
         """
         there: Span | list[Span] = NO_MEMORY
         if isinstance(destination, torch.Tensor):
-            there = span(destination)
+            there = span(destination) if parts is None else spans(destination, parts)
         elif destination is not None:
             there = [span(tensor) for tensor in destination]
         call = Call(

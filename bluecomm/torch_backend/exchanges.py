@@ -108,7 +108,12 @@ class Exchanges(GroupCalls):
         memories, copy_back = as_outputs(outputs, operation)
         sources = [as_input(part, operation).view(-1) for part in inputs]
         call = self._alltoall(
-            operation, memories, torch.cat(sources), sources, copy_back
+            operation,
+            memories,
+            None,
+            torch.cat(sources),
+            [part.numel() for part in sources],
+            copy_back,
         )
         return self._run(operation, [call], opts, outputs)
 
@@ -132,9 +137,10 @@ class Exchanges(GroupCalls):
             given = given.clone()
         call = self._alltoall(
             operation,
-            self._rows(operation, memory, output_splits, "output"),
+            memory,
+            self._counts(operation, memory, output_splits, "output"),
             given,
-            self._rows(operation, given, input_splits, "input"),
+            self._counts(operation, given, input_splits, "input"),
             written_back(output, memory),
         )
         return self._run(operation, [call], opts, [output])
@@ -198,18 +204,21 @@ class Exchanges(GroupCalls):
     def _alltoall(
         self,
         operation: str,
-        outputs: Sequence[torch.Tensor],
+        outputs: torch.Tensor | Tensors,
+        parts: Sequence[int] | None,
         source: torch.Tensor,
-        inputs: Sequence[torch.Tensor],
+        splits: Sequence[int],
         finish: Callable[[int], None],
     ) -> Call[None]:
-        """Return a call that exchanges tensors.
+        """Return a call that exchanges elements.
 
         Args:
             operation: torch's name of the collective.
-            outputs: Contiguous memory for the values from each rank.
-            source: The inputs, one after the other.
-            inputs: Values for each rank.
+            outputs: Contiguous memory for the elements from each rank, in one tensor or
+                several.
+            parts: Number of elements from each rank, in one tensor.
+            source: The elements for all ranks, one after the other.
+            splits: Number of elements for each rank.
             finish: End of the call.
         """
         return self._call(
@@ -218,18 +227,19 @@ class Exchanges(GroupCalls):
             (source.numel(),),
             source,
             outputs,
-            parameters=parameters(splits=tuple(part.numel() for part in inputs)),
+            parts=parts,
+            parameters=parameters(splits=tuple(splits)),
             finish=finish,
         )
 
-    def _rows(
+    def _counts(
         self,
         operation: str,
         tensor: torch.Tensor,
         splits: Sequence[int],
         side: str,
-    ) -> list[torch.Tensor]:
-        """Return the rows of a tensor for each rank."""
+    ) -> list[int]:
+        """Return the number of elements in the rows of a tensor for each rank."""
         size = self._comm.size
         rows = tensor.shape[0] if tensor.dim() else 0
         if not splits:
@@ -238,10 +248,11 @@ class Exchanges(GroupCalls):
                     f"{operation}: the {rows} rows of the {side} cannot be divided "
                     f"evenly among {size} ranks; pass {side}_split_sizes"
                 )
-            splits = [rows // size] * size
+            return [tensor.numel() // size if rows else 0] * size
         if len(splits) != size or min(splits) < 0 or sum(splits) != rows:
             raise RuntimeError(
                 f"{operation}: {side}_split_sizes must be {size} numbers that add up "
                 f"to the {rows} rows of the {side}, got {list(splits)}"
             )
-        return list(torch.split(tensor, list(splits)))
+        width = tensor.numel() // rows if rows else 0
+        return [count * width for count in splits]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from bluecomm.ops.tensor import is_dense
+from bluecomm.ops.tensor import is_dense, span
+from bluecomm.runtime.call import Span
 
 
 def as_input(tensor: torch.Tensor, operation: str) -> torch.Tensor:
@@ -102,6 +103,17 @@ def as_outputs(
                 tensor.data.copy_(memory)
 
     return memories, finish
+
+
+def spans(tensor: torch.Tensor, counts: Sequence[int]) -> list[Span]:
+    """Return the memory of as many elements of a contiguous tensor for each rank."""
+    address, _ = span(tensor)
+    itemsize = tensor.element_size()
+    found = []
+    for count in counts:
+        found.append((address, count * itemsize))
+        address += count * itemsize
+    return found
 
 
 def _check_apart(outputs: Sequence[torch.Tensor], operation: str) -> None:
