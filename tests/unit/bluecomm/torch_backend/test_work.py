@@ -1,10 +1,13 @@
-"""Work objects that several threads use."""
+"""Work objects that several threads use, and their futures."""
+
+from __future__ import annotations
 
 import datetime
 import threading
 from unittest import mock
 
 import pytest
+import torch
 
 from bluecomm.errors import CommunicationTimeout
 from bluecomm.torch_backend.work import GroupWork
@@ -45,3 +48,45 @@ def test_each_waiter_has_its_own_timeout() -> None:
         first.join()
     assert work.wait(datetime.timedelta(days=10**6))
     handle.wait.assert_called_once()
+
+
+def test_a_call_that_ends_after_the_timeout_of_its_wait_has_not_failed() -> None:
+    handle = mock.Mock()
+    handle.wait.side_effect = [CommunicationTimeout("not finished"), None]
+    handle.done.return_value = True  # by now
+    assert GroupWork([handle], []).wait(datetime.timedelta(milliseconds=1))
+
+
+def test_the_future_of_a_short_call_that_ends_at_once_needs_no_other_thread() -> None:
+    handle = mock.Mock()
+    output = torch.ones(3)
+    future = GroupWork([handle], [output]).get_future()
+    handle.wait.assert_called_once()
+    handle.on_finish.assert_not_called()
+    assert future.done()
+    assert future.value() == [output]
+
+
+def test_the_future_of_a_short_call_that_fails_at_once_fails() -> None:
+    handle = mock.Mock(wait=mock.Mock(side_effect=LookupError("no such rank")))
+    future = GroupWork([handle], [torch.ones(3)]).get_future()
+    with pytest.raises(RuntimeError, match=r"LookupError: .*no such rank"):
+        future.wait()
+
+
+@pytest.mark.parametrize("count", [3, 1 << 20], ids=["late", "long"])
+def test_the_future_of_a_call_that_takes_time_is_completed_by_its_end(
+    count: int,
+) -> None:
+    handle = mock.Mock()
+    handle.done.return_value = False
+    handle.wait.side_effect = CommunicationTimeout("not finished")
+    output = torch.ones(count)
+    future = GroupWork([handle], [output]).get_future()
+    assert handle.wait.called == (count == 3)
+    assert not future.done()
+    (on_finish,) = handle.on_finish.call_args.args
+    handle.done.return_value = True
+    handle.wait.side_effect = None
+    on_finish()
+    assert future.value() == [output]
