@@ -57,6 +57,7 @@ LAUNCH_NAMES = frozenset(
         "WORLD_SIZE",
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
     )
 )
 
@@ -134,6 +135,8 @@ def rank_environment(
         WORLD_SIZE=str(placement.world_size),
         LOCAL_RANK=str(placement.local_rank),
         LOCAL_WORLD_SIZE=str(placement.local_world_size),
+        # The number of the machine, by torchrun's name, for Lightning.
+        GROUP_RANK=str(placement.machine_rank),
     )
     if config.ranks_per_machine is not None:
         result["BLUECOMM_RANKS_PER_MACHINE"] = str(config.ranks_per_machine)

@@ -53,3 +53,4 @@ def test_lightning_on_two_hosts(cluster, tmp_path):
         done = subprocess.CompletedProcess([], code, job.out, job.err)
     for one in check_lightning(done, 2, machines=2):
         assert one["source"] == "bfrun"
+        assert one["node_of_lightning"] == one["rank"]

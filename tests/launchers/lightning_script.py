@@ -14,6 +14,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from torch import nn
 
 import bluecomm as bf
@@ -88,6 +89,8 @@ def main() -> None:
         "local": [trainer.local_rank, trainer.num_devices],
         "node": [trainer.node_rank, trainer.num_nodes],
         "backend": torch.distributed.get_backend(),
+        # The environment of a Trainer with DDPStrategy.
+        "node_of_lightning": LightningEnvironment().node_rank(),
         "source": current_communicator().world.assignment.source,
         "equal": all(map(torch.equal, module.parameters(), expected.parameters())),
         "distance": bf.consensus_distance(module),

@@ -41,6 +41,7 @@ def test_sets_the_ranks_and_sizes():
         "WORLD_SIZE": "8",
         "LOCAL_RANK": "1",
         "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "2",
     }
 
 
