@@ -17,6 +17,7 @@ from bluecomm.optim.model_average import average_model
 from bluecomm.optim.parameters import broadcast_parameters
 from bluecomm.optim.rank_files import agreed_part, digest_of, part_of, path_of_rank
 from bluecomm.optim.registry import get_algorithm
+from bluecomm.optim.wrapper import Distributed
 from bluecomm.transformers.without_ddp import check_arguments, prepare_without_ddp
 
 
@@ -26,7 +27,8 @@ class BluecommCallback(TrainerCallback):  # type: ignore[misc]  # has no types
     To be the last of the Trainer's ``callbacks=``. The ranks start with the model of
     rank 0, and see different batches, as with DDP. They evaluate and save the average
     of their models, and have it when ``train`` returns. Into each checkpoint each rank
-    writes a file of its own, from which as many ranks continue exactly.
+    writes a file of its own, from which as many ranks continue exactly. The model
+    remains one around which no Trainer puts DDP.
 
     Args:
         algorithm: Name or class of the algorithm.
@@ -68,7 +70,10 @@ class BluecommCallback(TrainerCallback):  # type: ignore[misc]  # has no types
                 "instead of model_init="
             )
         broadcast_parameters(model)
-        self._plain = accelerated.optimizer
+        self._own = None
+        # Otherwise an earlier training has failed, and its optimizer is still there.
+        if not isinstance(accelerated.optimizer, Distributed):
+            self._plain = accelerated.optimizer
         accelerated.optimizer = optimizer = DistributedOptimizer(
             self._plain, model, algorithm=self._algorithm, **self._options
         )

@@ -165,6 +165,10 @@ def refuse_wrong_numbers() -> None:
         )
         assert named.world_size == RANKS
         assert named.num_devices == RANKS
+        assert (
+            lightning.Fabric(accelerator="cpu", strategy="bluecomm_push_sum").world_size
+            == RANKS
+        )
 
 
 def test_the_launcher_decides_the_number_of_ranks() -> None:

@@ -244,6 +244,33 @@ def test_the_trainer_evaluates_and_saves_the_average_and_resumes(
     run_ranks(RANKS, evaluate_save_and_resume, str(tmp_path))
 
 
+def train_again(folder: str) -> None:
+    from transformers import TrainerCallback
+
+    class Failing(TrainerCallback):
+        fails = True
+
+        def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+            if self.fails:
+                raise KeyboardInterrupt
+
+    with process_group(folder, bf.rank(), RANKS):
+        options = {"algorithm": "exact_diffusion"}
+        arguments = training_arguments(folder)
+        trainer = trainer_of(options, arguments, train_dataset=texts_of_steps())
+        failing = Failing()
+        trainer.add_callback(failing)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+        failing.fails = False
+        assert trainer.train().global_step == STEPS
+        assert bf.consensus_distance(trainer.model) == 0
+
+
+def test_a_training_that_was_interrupted_may_begin_again(tmp_path: Path) -> None:
+    run_ranks(RANKS, train_again, str(tmp_path))
+
+
 def keep_the_best(folder: str) -> None:
     texts = texts_of_steps()
     scores = iter([1.0, 0.0, 0.0, 0.0])
