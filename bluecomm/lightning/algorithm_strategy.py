@@ -18,8 +18,8 @@ class AlgorithmStrategy(LaunchedRanks):
         algorithm: Name or class of the algorithm.
         cluster_environment: A ``BluecommEnvironment``. Default: a new one.
         process_group_backend: Backend of torch's process group.
-        **options: Those named in ``of_lightning``, for Lightning's strategy; the others
-            are for ``DistributedOptimizer``.
+        **options: Options of ``DistributedOptimizer``, and arguments of Lightning's
+            strategy, whose names are in ``of_lightning``.
 
     Raises:
         ValueError: The algorithm is unknown.
