@@ -23,6 +23,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     LIMIT: {"color": "#555555", "linestyle": (0, (4, 2)), "linewidth": 1.5},
     GLOO: {"color": "#E69F00", "marker": "s"},
     MPI: {"color": "#CC79A7", "marker": "D"},
+    "deepspeed": {"color": "#009E73", "marker": "^"},
     "bluecomm": {"color": "#56B4E9", "marker": "o"},
     "bluecomm, shared": {"color": "#0072B2", "marker": "o", "linewidth": 2.2},
     "bf.allreduce_": {"color": "#56B4E9", "linestyle": ":"},

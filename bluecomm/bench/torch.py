@@ -29,6 +29,7 @@ from bluecomm.bench.process_groups.calls import (
     Through,
     like,
 )
+from bluecomm.bench.process_groups.deepspeed import DeepSpeed, is_installed
 from bluecomm.bench.process_groups.groups import (
     BLUECOMM,
     Groups,
@@ -48,6 +49,8 @@ from bluecomm.bench.training.report import TrainReport
 from bluecomm.runtime import current_communicator
 
 _DEFAULT_SIZES = ("4", "4K", "64K", "1M", "8M", "64M")
+Contender = Through | Native | DeepSpeed
+
 _NOTHING = "none"
 _DDP_STEPS = (DDP, f"{DDP}:{BLUECOMM}", f"{DDP}:{BLUECOMM}:ordinary")
 _FSDP_STEPS = (FSDP, f"{FSDP}:{BLUECOMM}")
@@ -86,6 +89,12 @@ def add_parser(subparsers: Subparsers) -> None:
         default=[parse_size(text) for text in _DEFAULT_SIZES],
         metavar="BYTES",
         help=f"such as 4 64K 1M (default: {' '.join(_DEFAULT_SIZES)})",
+    )
+    parser.add_argument(
+        "--deepspeed",
+        action="store_true",
+        help="also time the allreduce with which DeepSpeed infers on the CPUs of one "
+        "machine; needs deepspeed, ninja and a compiler",
     )
     parser.add_argument("--rounds", type=count, default=7, help="default: 7")
     parser.add_argument(
@@ -163,17 +172,23 @@ def why_refused(args: argparse.Namespace, ranks: int) -> str:
         return "nothing to measure: no --collectives, and no steps"
     if args.plot and not args.collectives:
         return "--plot draws collectives; leave it out, or name --collectives"
+    if args.deepspeed and not is_installed():
+        return "--deepspeed: it is not installed; pip install deepspeed"
+    if args.deepspeed and ranks > local_size():
+        return "--deepspeed: it serves the ranks of one machine only"
     return why_not_written(args.json, args.plot)
 
 
 def _measure_calls(args: argparse.Namespace, groups: Groups) -> Results:
-    contenders = (
+    contenders: list[Contender] = [
         Through(GLOO, groups[GLOO], torch.empty),
         Through(BLUECOMM, groups[BLUECOMM], torch.empty),
         Through(BLUECOMM + SHARED, groups[BLUECOMM], shared_empty),
         Native(NATIVE, shared=False),
         Native(NATIVE + SHARED, shared=True),
-    )
+    ]
+    if args.deepspeed:
+        contenders.append(DeepSpeed())
     measurements: list[Measurement] = []
     notes: list[str] = []
     for collective in args.collectives:
@@ -202,7 +217,7 @@ def _measure_calls(args: argparse.Namespace, groups: Groups) -> Results:
 
 
 def _measure(
-    contenders: Sequence[Through | Native],
+    contenders: Sequence[Contender],
     collective: str,
     form: str,
     case: Case,

@@ -23,6 +23,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
         (("--collectives", "--steps", "0"), 2, "nothing to measure: no --collectives"),
         (("--collectives", "--ddp", "none", "--fsdp", "none"), 2, "and no steps"),
         (("--collectives", "--plot", "x.png"), 2, "--plot draws collectives"),
+        (("--deepspeed",), 2, "--deepspeed: it is not installed"),
         (("--json", "no/such/x.json"), 2, "does not exist"),
     ],
 )
