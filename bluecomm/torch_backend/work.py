@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -167,7 +167,8 @@ class GroupWork(dist.Work):
         All operations are waited for even if one of them fails.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._locked(timeout_s):
+        self._acquire(timeout_s)
+        try:
             while self._pending:
                 left = None
                 if deadline is not None:
@@ -185,14 +186,15 @@ class GroupWork(dist.Work):
                 except Exception as error:
                     self._error = self._error or error
                 del self._pending[0]
+        finally:
+            self._lock.release()
         for entry in self._entries:
             entry.end(self._error)
         if self._error is not None:
             raise self._error
 
-    @contextlib.contextmanager
-    def _locked(self, timeout_s: float | None) -> Iterator[None]:
-        """Hold the lock, which a thread that waits for the call holds meanwhile.
+    def _acquire(self, timeout_s: float | None) -> None:
+        """Take the lock, which a thread that waits for the call holds meanwhile.
 
         Raises:
             CommunicationTimeout: Another thread still waited after ``timeout_s``.
@@ -205,10 +207,6 @@ class GroupWork(dist.Work):
                 "waits for it, too; the operation goes on; wait for it again",
                 timeout_s=timeout_s,
             )
-        try:
-            yield
-        finally:
-            self._lock.release()
 
 
 def wait_for(handle: Handle[None]) -> None:
