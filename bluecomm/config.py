@@ -113,8 +113,8 @@ class Config:
     )
     tcp_streams: str = _setting(
         "auto",
-        "TCP connections to each peer: a number from 1 to 16, or auto, which begins "
-        "with one and adds connections, up to 8, while they raise the throughput.",
+        "TCP connections to each peer: a number from 1 to 16, or auto, which opens 8 "
+        "when the first one is full, and then uses the fewest that carry as much.",
     )
     encryption: Literal["off", "auth", "full"] = _setting(
         "off",

@@ -126,7 +126,8 @@ void Connection::grow(Clock::time_point now) {
   std::size_t wanted = static_cast<std::size_t>(options_.streams);
   if (count_) {
     if (const bool blocked = link_.is_blocked(); count_->needs_update(blocked)) {
-      count_->update(blocked, link_.bytes_acknowledged(), streams, now);
+      count_->update({blocked, link_.bytes_acknowledged(), streams, link_.is_drained()},
+                     now);
     }
     if (count_->used() != link_.in_use()) {
       link_.use(count_->used());

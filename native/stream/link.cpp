@@ -167,6 +167,15 @@ std::uint64_t Link::bytes_acknowledged() const {
   return total;
 }
 
+bool Link::is_drained() const {
+  const auto& all = streams_.all();
+  for (std::size_t i = in_use_; i < all.size(); ++i) {
+    const bool holds = all[i].acknowledged() < all[i].stats().bytes_sent;
+    if (holds || all[i].has_output()) return false;
+  }
+  return true;
+}
+
 void Link::queue_goodbye() {
   goodbye_queued_ = true;
   Frame frame{.kind = FrameKind::kGoodbye};

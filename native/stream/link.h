@@ -72,6 +72,9 @@ class Link final : private FrameSink {
   std::uint64_t bytes_started() const { return outbox_.stats().bytes; }
   // The bytes that the peer's kernel has acknowledged. Asks the kernel.
   std::uint64_t bytes_acknowledged() const;
+  // Whether the peer's kernel has acknowledged all bytes of the streams beyond
+  // in_use(). Asks the kernel.
+  bool is_drained() const;
 
   std::unique_ptr<ReceivedMessage> take_arrived() { return inbox_.take_arrived(); }
   bool has_arrived() const { return inbox_.has_arrived(); }
