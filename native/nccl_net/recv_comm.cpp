@@ -38,7 +38,8 @@ CommRequest* RecvComm::irecv(std::span<std::byte> into) {
   // for a grant.
   if (unexpected_.empty() && expects_) connection().expect(posted_so_far_, into);
   match();
-  push(Clock::now());
+  const stream::Link& link = connection().link();
+  if (link.flushed() < link.queued()) push(Clock::now());
   return &*slot;
 }
 

@@ -37,10 +37,17 @@ std::string_view Inbox::end_message(const Frame& frame) {
   auto message = std::make_unique<ReceivedMessage>(*this, frame, head_nbytes_,
                                                    std::move(message_bytes_), pool_);
   std::string_view defect;
-  if (auto expected = expected_.extract(frame.message)) {
-    defect = adopt(*message, std::move(expected.mapped()));
+  if (!expected_.empty()) {
+    if (auto expected = expected_.extract(frame.message)) {
+      defect = adopt(*message, std::move(expected.mapped()));
+    }
   }
-  known_.emplace(frame.message, message.get());
+  if (message->eager_) {
+    message->index_ = eager_.size();
+    eager_.push_back(message.get());
+  } else {
+    known_.emplace(frame.message, message.get());
+  }
   arrived_.push_back(std::move(message));
   ++stats_.messages;
   stats_.bytes += frame.length - head_nbytes_;
@@ -68,8 +75,12 @@ std::string_view Inbox::adopt(ReceivedMessage& message, PostedReceive expected) 
 FrameSink::Destination Inbox::begin_chunk(const Frame& frame) {
   if (frame.message >= next_message_) return begin_early_chunk(frame);
   const auto found = known_.find(frame.message);
-  if (found == known_.end()) return {};  // the message was discarded here
-  const auto into = found->second->destination(frame.offset, frame.length);
+  if (found == known_.end() && !is_eager(frame.message)) {
+    return {};  // the message was discarded here
+  }
+  const auto into = found == known_.end()
+                        ? std::span<std::byte>()
+                        : found->second->destination(frame.offset, frame.length);
   if (into.empty()) return {{}, "a chunk that was not asked for"};
   return {into, {}};
 }
@@ -129,16 +140,28 @@ void Inbox::extend_grant(ReceivedMessage& message) {
   control(FrameKind::kGrant, message.message_, granted);
 }
 
+bool Inbox::is_eager(std::uint64_t message) const {
+  return std::any_of(eager_.begin(), eager_.end(), [=](const ReceivedMessage* one) {
+    return one->message_ == message;
+  });
+}
+
 void Inbox::remove(ReceivedMessage& message) {
-  const std::size_t nbytes = message.nbytes();
+  if (message.eager_) return remove_eager(message);
   known_.erase(message.message_);
   streams_.drop_chunks(message.message_);
   in_segments_ -= message.held_;
-  if (!message.eager_ && message.arrived_.length() < nbytes) {
+  if (message.arrived_.length() < message.nbytes()) {
     control(FrameKind::kDiscard, message.message_, 0);
   }
+}
+
+void Inbox::remove_eager(ReceivedMessage& message) {
+  eager_.back()->index_ = message.index_;
+  std::swap(eager_[message.index_], eager_.back());
+  eager_.pop_back();
   if (!message.charged_) return;
-  freed_credit_ += head_nbytes_ + nbytes;
+  freed_credit_ += head_nbytes_ + message.nbytes();
   if (freed_credit_ < kCreditStep) return;
   control(FrameKind::kCredit, 0, std::exchange(freed_credit_, 0));
 }
@@ -152,7 +175,9 @@ void Inbox::control(FrameKind kind, std::uint64_t message, std::uint64_t offset)
 
 void Inbox::lose() {
   for (const auto& [number, message] : known_) message->inbox_ = nullptr;
+  for (ReceivedMessage* message : eager_) message->inbox_ = nullptr;
   known_.clear();
+  eager_.clear();
   expected_.clear();
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "stream/frame_parser.h"
 #include "stream/prefix.h"
@@ -75,7 +76,9 @@ class Inbox {
   FrameSink::Destination begin_early_chunk(const Frame& frame);
   std::string_view adopt(ReceivedMessage& message, PostedReceive expected);
   void extend_grant(ReceivedMessage& message);
+  bool is_eager(std::uint64_t message) const;
   void remove(ReceivedMessage& message);
+  void remove_eager(ReceivedMessage& message);
   void control(FrameKind kind, std::uint64_t message, std::uint64_t offset);
 
   Streams& streams_;
@@ -84,7 +87,9 @@ class Inbox {
   std::uint64_t next_message_ = 0;
   std::unique_ptr<std::byte[]> message_bytes_;  // the kMessage frame being received
   std::deque<std::unique_ptr<ReceivedMessage>> arrived_;
-  std::unordered_map<std::uint64_t, ReceivedMessage*> known_;  // not yet destroyed
+  // The messages not yet destroyed: eager ones in any order, and others by number.
+  std::vector<ReceivedMessage*> eager_;
+  std::unordered_map<std::uint64_t, ReceivedMessage*> known_;
   std::unordered_map<std::uint64_t, PostedReceive> expected_;
   std::size_t in_segments_ = 0;   // bytes granted in segments and not consumed
   std::size_t freed_credit_ = 0;  // credit not returned yet

@@ -10,7 +10,7 @@ namespace bluecomm::stream {
 ReceivedMessage::ReceivedMessage(Inbox& inbox, const Frame& frame,
                                  std::size_t head_nbytes,
                                  std::unique_ptr<std::byte[]> bytes,
-                                 std::shared_ptr<SegmentPool> pool)
+                                 const std::shared_ptr<SegmentPool>& pool)
     : inbox_(&inbox),
       message_(frame.message),
       nbytes_(frame.offset),
@@ -18,7 +18,7 @@ ReceivedMessage::ReceivedMessage(Inbox& inbox, const Frame& frame,
       charged_((frame.flags & kCharged) != 0),
       eager_(frame.length > head_nbytes),
       bytes_(std::move(bytes)),
-      pool_(std::move(pool)) {}
+      pool_(eager_ ? nullptr : pool) {}
 
 ReceivedMessage::~ReceivedMessage() {
   if (inbox_ != nullptr) inbox_->remove(*this);

@@ -23,7 +23,7 @@ class ReceivedMessage {
   // eager payload.
   ReceivedMessage(Inbox& inbox, const Frame& frame, std::size_t head_nbytes,
                   std::unique_ptr<std::byte[]> bytes,
-                  std::shared_ptr<SegmentPool> pool);
+                  const std::shared_ptr<SegmentPool>& pool);
   ReceivedMessage(const ReceivedMessage&) = delete;
   ReceivedMessage& operator=(const ReceivedMessage&) = delete;
   ~ReceivedMessage();
@@ -56,7 +56,8 @@ class ReceivedMessage {
   std::span<std::byte> destination(std::size_t offset, std::size_t length);
   void free_segments();
 
-  Inbox* inbox_;  // null once the link has ended
+  Inbox* inbox_;           // null once the link has ended
+  std::size_t index_ = 0;  // in the inbox's list of eager messages
   const std::uint64_t message_;
   const std::size_t nbytes_;
   const std::size_t head_nbytes_;
@@ -66,11 +67,11 @@ class ReceivedMessage {
   bool accepted_ = false;
   std::span<std::byte> into_;
   std::size_t consumed_ = 0;
-  std::size_t granted_ = 0;  // the sender may send [0, granted_)
-  std::size_t held_ = 0;     // bytes of the inbox's kViewBudget
-  Prefix begun_;             // ranges whose chunks have begun to arrive ...
-  Prefix arrived_;           // ... and have arrived completely
-  std::shared_ptr<SegmentPool> pool_;
+  std::size_t granted_ = 0;            // the sender may send [0, granted_)
+  std::size_t held_ = 0;               // bytes of the inbox's kViewBudget
+  Prefix begun_;                       // ranges whose chunks have begun to arrive ...
+  Prefix arrived_;                     // ... and have arrived completely
+  std::shared_ptr<SegmentPool> pool_;  // null if eager
   std::vector<PayloadSegment> segments_;  // null where no chunk has begun
   std::size_t first_segment_ = 0;         // index of segments_[0] in the payload
 };

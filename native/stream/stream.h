@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,7 +23,8 @@ namespace bluecomm::stream {
 class OutBuffer {
  public:
   void append(std::span<const std::byte> bytes) {
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    if (!bytes.empty())
+      std::memcpy(extend(bytes.size()).data(), bytes.data(), bytes.size());
   }
   void append(const Frame& frame) { append(bytes_of(frame)); }
   // Appends `nbytes` bytes, which the caller writes.
