@@ -1,5 +1,9 @@
 #include "stream/connection.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <array>
 
 #include "stream/listener.h"
@@ -42,6 +46,7 @@ class ByteReceiver {
     connection_.advance(Clock::now());
   }
   void leave() { connection_.forget(); }
+  const Link& link() const { return connection_.link(); }
 
  private:
   Poller poller_;
@@ -51,6 +56,21 @@ class ByteReceiver {
                          {},      kHeadNbytes, nullptr};
 };
 
+// Advances both ends until `done` returns true.
+template <typename Done>
+void advance_until(Poller& poller, Connection& sender, ByteReceiver& receiver,
+                   const Done& done) {
+  const auto deadline = Clock::now() + test::kDeadline;
+  bool is_done = false;
+  while (!is_done && Clock::now() < deadline) {
+    poller.collect();
+    sender.advance(Clock::now());
+    receiver.advance();
+    is_done = done();
+  }
+  REQUIRE(is_done);
+}
+
 TEST(stream_connection, a_closed_connection_does_not_affect_the_number_of_streams) {
   ByteReceiver receiver;
   Options options = options_of(0);
@@ -58,24 +78,34 @@ TEST(stream_connection, a_closed_connection_does_not_affect_the_number_of_stream
   Poller poller;
   Connection sender(poller, options, hello_from(0), "rank 1", receiver.addresses(),
                     kHeadNbytes, nullptr);
-  const auto advance_until = [&](const auto& done) {
-    const auto deadline = Clock::now() + test::kDeadline;
-    bool is_done = false;
-    while (!is_done && Clock::now() < deadline) {
-      poller.collect();
-      sender.advance(Clock::now());
-      receiver.advance();
-      is_done = done();
-    }
-    REQUIRE(is_done);
-  };
   CHECK_EQ(options.count.use_count(), 1);
   sender.post(std::array<std::byte, kHeadNbytes>{}, {});
-  advance_until([&] { return sender.is_open(); });
+  advance_until(poller, sender, receiver, [&] { return sender.is_open(); });
   CHECK_EQ(options.count.use_count(), 2);
   receiver.leave();
-  advance_until([&] { return sender.take_end().has_value(); });
+  advance_until(poller, sender, receiver,
+                [&] { return sender.take_end().has_value(); });
   CHECK_EQ(options.count.use_count(), 1);
+}
+
+// TCP_USER_TIMEOUT, which prepare_stream() sets, can be read on every Linux;
+// socket_test.cpp reads the option of Linux 6.15 that shortens the pauses.
+TEST(stream_connection, both_ends_prepare_their_sockets) {
+  ByteReceiver receiver;
+  const Options options = options_of(0);
+  Poller poller;
+  Connection sender(poller, options, hello_from(0), "rank 1", receiver.addresses(),
+                    kHeadNbytes, nullptr);
+  sender.post(std::array<std::byte, kHeadNbytes>{}, {});
+  advance_until(poller, sender, receiver,
+                [&] { return sender.is_open() && receiver.link().is_open(); });
+  for (const Link* link : {&sender.link(), &receiver.link()}) {
+    int value = 0;
+    socklen_t length = sizeof value;
+    REQUIRE(getsockopt(link->streams()[0].fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, &value,
+                       &length) == 0);
+    CHECK(value > 3'600'000);
+  }
 }
 
 }  // namespace

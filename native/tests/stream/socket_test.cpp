@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <cerrno>
 #include <string>
 
 #include "tests/check.h"
@@ -30,6 +31,19 @@ TEST(stream_socket, a_connection_sends_at_once_and_probes_a_silent_peer) {
   CHECK(option_of(fd, TCP_KEEPIDLE) + 4 * option_of(fd, TCP_KEEPINTVL) <= 20);
   CHECK(option_of(fd, TCP_KEEPCNT) * option_of(fd, TCP_KEEPINTVL) > 4 * 20);
   CHECK(option_of(fd, TCP_USER_TIMEOUT) > 3'600'000);
+}
+
+TEST(stream_socket, a_connection_retransmits_every_second) {
+  constexpr int kTcpRtoMaxMs = 44;
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  prepare_stream(fd.get(), 20s);
+  int value = -1;
+  socklen_t length = sizeof value;
+  if (getsockopt(fd.get(), IPPROTO_TCP, kTcpRtoMaxMs, &value, &length) == 0) {
+    CHECK_EQ(value, 1000);
+  } else {
+    CHECK_EQ(errno, ENOPROTOOPT);  // Linux before 6.15
+  }
 }
 
 TEST(stream_socket, unsent_bytes_can_be_limited) {
