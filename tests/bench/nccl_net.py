@@ -111,6 +111,14 @@ ROWS = {
         )
         for count in (2, 4)
     },
+    # With --seconds 2 --warm-up 0: what the search for the number of streams costs.
+    "ports-auto": Row(
+        "400 + 100 Mbit/s by port, automatic streams",
+        shaped=True,
+        by_port=(400, 100),
+        sockets=4,
+        ports="01",
+    ),
     **{
         f"shared-{count}": Row(
             f"{count} communicators on 1 Gbit/s", shaped=True, mbit=1000, comms=count
@@ -130,7 +138,10 @@ ROWS = {
 # The rate of a row's links in MB/s of payload, where it is known. An Ethernet frame of
 # 1514 bytes carries 1448 bytes of payload.
 LIMITS = {
-    **{f"ports-{how}": 500 / 8 * 1448 / 1514 for how in ("fast", "slow", "2", "4")},
+    **{
+        f"ports-{how}": 500 / 8 * 1448 / 1514
+        for how in ("fast", "slow", "2", "4", "auto")
+    },
     **{f"shared-{count}": 1000 / 8 * 1448 / 1514 for count in (2, 8)},
     **{f"capped-{count}": count * 500 / 8 for count in (2, 4, 8)},
 }

@@ -4,7 +4,8 @@
 //
 //   net_bench --way plugin|socket|plain [--sockets 0] [--threads 0] [--ports 01]
 //             [--message 1048576] [--depth 8] [--comms 1] [--seconds 2] [--warm-up 1]
-//             [--flow-cap MB/S] [--interface lo] [--peer-netns /run/netns/NAME]
+//             [--round-trips 2000] [--flow-cap MB/S] [--interface lo]
+//             [--peer-netns /run/netns/NAME]
 //
 // Prints one line of JSON. bench_channel.h explains --way, --sockets (in all),
 // --threads and --ports; the plugin uses BLUECOMM_NET_STREAMS. --comms is the number of
@@ -48,11 +49,11 @@ struct BenchSettings {
   std::size_t comms = 1;
   double seconds = 2;
   double warm_up = 1;
-  double flow_cap = 0;  // MB/s; 0: no limit
+  int round_trips = 2000;  // of the 8-byte message
+  double flow_cap = 0;     // MB/s; 0: no limit
   std::string peer_netns;
 };
 
-constexpr int kRoundTrips = 2000;
 constexpr std::size_t kSmall = 8;
 
 double seconds_since(Clock::time_point start) {
@@ -96,15 +97,16 @@ void recv_one(BenchChannel& channel, std::byte* data, std::size_t size) {
   while (!channel.test_received(request, &got)) sched_yield();
 }
 
-double half_round_trip_us(BenchChannel& channel, bool first) {
+// Returns 0 without round trips.
+double half_round_trip_us(BenchChannel& channel, bool first, int round_trips) {
   std::byte small[kSmall]{};
   const auto start = Clock::now();
-  for (int k = 0; k < kRoundTrips; ++k) {
+  for (int k = 0; k < round_trips; ++k) {
     if (first) send_one(channel, small, kSmall);
     recv_one(channel, small, kSmall);
     if (!first) send_one(channel, small, kSmall);
   }
-  return seconds_since(start) / kRoundTrips / 2 * 1e6;
+  return round_trips == 0 ? 0 : seconds_since(start) / round_trips / 2 * 1e6;
 }
 
 // Buffers for `depth` messages, used in turn, and the requests in flight.
@@ -242,7 +244,7 @@ BenchChannels open_bench_channels(int control, const BenchSettings& settings) {
       if (setns(netns.get(), CLONE_NEWNET) != 0) throw std::runtime_error("setns");
     }
     const BenchChannels channels = open_bench_channels(control, settings);
-    half_round_trip_us(*channels.front(), false);
+    half_round_trip_us(*channels.front(), false, settings.round_trips);
     const Figures figures = run_receiver(channels, settings);
     send_bytes(control, &figures, sizeof figures);
     char bye = 0;
@@ -267,7 +269,8 @@ Figures measure(const BenchSettings& settings) {
   Figures figures;
   {
     const BenchChannels channels = open_bench_channels(mine.get(), settings);
-    const double latency = half_round_trip_us(*channels.front(), true);
+    const double latency =
+        half_round_trip_us(*channels.front(), true, settings.round_trips);
     cap_flows(settings.flow_cap);
     const double cpu = run_sender(channels, settings);
     receive_bytes(mine.get(), &figures, sizeof figures);
@@ -305,6 +308,8 @@ BenchSettings parse(int argc, char** argv) {
       settings.seconds = std::atof(value);
     else if (flag == "--warm-up")
       settings.warm_up = std::atof(value);
+    else if (flag == "--round-trips")
+      settings.round_trips = std::atoi(value);
     else if (flag == "--flow-cap")
       settings.flow_cap = std::atof(value);
     else if (flag == "--peer-netns")
