@@ -36,7 +36,9 @@ class DdpBuckets:
             tensor: Tensor that an allreduce is about to use.
             caller: Innermost frame of Python that does not belong to this package.
         """
-        if tensor.nbytes < _LEAST_NBYTES or not _is_backward(caller):
+        if tensor.is_sparse or tensor.nbytes < _LEAST_NBYTES:
+            return
+        if not _is_backward(caller):
             return
         address = tensor.data_ptr()
         if address not in self._seen:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._C import _distributed_c10d as c10d
 
 from bluecomm.ops.tensor import dtype_word
 from bluecomm.runtime import parameters
@@ -22,6 +23,7 @@ from bluecomm.torch_backend.tensors import (
 from bluecomm.torch_backend.work import GroupWork
 
 Tensors = list[torch.Tensor]
+_GATHER = c10d.AllgatherOptions()
 
 
 class Exchanges(GroupCalls):
@@ -44,7 +46,7 @@ class Exchanges(GroupCalls):
 
     @collective("allgather")
     def allgather_coalesced(
-        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = _GATHER
     ) -> GroupWork | None:
         """Run one all_gather for each input; ``outputs`` has a list for each rank."""
         operation = "all_gather_coalesced"
@@ -57,7 +59,7 @@ class Exchanges(GroupCalls):
 
     @collective("allgather")
     def all_gather_single(
-        self, output: torch.Tensor, source: torch.Tensor, opts: Any
+        self, output: torch.Tensor, source: torch.Tensor, opts: Any = _GATHER
     ) -> GroupWork | None:
         """Write the tensors of all ranks to ``output``, in order of rank."""
         operation = "all_gather_single"
@@ -66,7 +68,7 @@ class Exchanges(GroupCalls):
 
     @collective("allgather")
     def all_gather_single_coalesced(
-        self, outputs: Tensors, inputs: Tensors, opts: Any
+        self, outputs: Tensors, inputs: Tensors, opts: Any = _GATHER
     ) -> GroupWork | None:
         """Run one all_gather_single for each pair of tensors."""
         operation = "all_gather_single_coalesced"

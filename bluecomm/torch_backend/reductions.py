@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._C import _distributed_c10d as c10d
 
 from bluecomm.ops.sparse_allreduce import sparse_allreduce_nonblocking
 from bluecomm.runtime import Handle
@@ -24,6 +25,8 @@ from bluecomm.torch_backend.tensors import (
 from bluecomm.torch_backend.work import GroupWork
 
 Tensors = list[torch.Tensor]
+_REDUCE = c10d.AllreduceCoalescedOptions()
+_SCATTER = c10d.ReduceScatterOptions()
 
 
 class Reductions(GroupCalls):
@@ -39,7 +42,9 @@ class Reductions(GroupCalls):
         return self._run("all_reduce", [call], opts, tensors)
 
     @collective("allreduce")
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> GroupWork | None:
+    def allreduce_coalesced(
+        self, tensors: Tensors, opts: Any = _REDUCE
+    ) -> GroupWork | None:
         """Write the reduction of each tensor over all ranks to it."""
         operation = "all_reduce_coalesced"
         calls = [self._allreduce(operation, tensor, opts) for tensor in tensors]
@@ -86,7 +91,7 @@ class Reductions(GroupCalls):
 
     @collective("reducescatter")
     def reduce_scatter_single(
-        self, output: torch.Tensor, source: torch.Tensor, opts: Any
+        self, output: torch.Tensor, source: torch.Tensor, opts: Any = _SCATTER
     ) -> GroupWork | None:
         """Write the n-th part of the reduction to the output of rank n."""
         operation = "reduce_scatter_single"
@@ -95,7 +100,7 @@ class Reductions(GroupCalls):
 
     @collective("reducescatter")
     def reduce_scatter_single_coalesced(
-        self, outputs: Tensors, inputs: Tensors, opts: Any
+        self, outputs: Tensors, inputs: Tensors, opts: Any = _SCATTER
     ) -> GroupWork | None:
         """Run one reduce_scatter_single for each pair of tensors."""
         operation = "reduce_scatter_single_coalesced"

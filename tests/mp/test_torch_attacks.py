@@ -116,6 +116,25 @@ def test_a_root_without_tensors_is_an_error_on_all_ranks(tmp_path: Path) -> None
             assert words in text
 
 
+def without_options() -> list[float]:
+    """Call methods of a group without options, as torch's bindings allow."""
+    group, mine = dist.group.WORLD, torch.full((2,), 1.0 + dist.get_rank())
+    assert group is not None
+    lists = [[torch.zeros(2)] for _ in range(2)]
+    flat, part, total = torch.zeros(4), torch.zeros(1), mine.clone()
+    group.allgather_coalesced(lists, [mine]).wait()
+    group._allgather_base(flat, mine).wait()
+    group.allgather_into_tensor_coalesced([flat], [mine]).wait()
+    group.allreduce_coalesced([total]).wait()
+    group._reduce_scatter_base(part, mine).wait()
+    group.reduce_scatter_tensor_coalesced([part], [mine]).wait()
+    return [lists[1][0][0].item(), flat[3].item(), total[0].item(), part.item()]
+
+
+def test_options_have_defaults(tmp_path: Path) -> None:
+    assert run_torch_ranks(2, without_options, tmp_path) == [[2.0, 2.0, 3.0, 3.0]] * 2
+
+
 # --- Groups that end -----------------------------------------------------------------
 
 
@@ -202,6 +221,42 @@ def test_dropped_groups_leave_nothing(tmp_path: Path) -> None:
     for grown, is_freed in run_torch_ranks(2, make_and_drop, tmp_path):
         assert grown <= 0
         assert is_freed
+
+
+def split_world() -> tuple[list[float], list[int]]:
+    """Split the world twice, and one of its parts."""
+    rank, world = dist.get_rank(), dist.group.WORLD
+    assert world is not None
+
+    def total_of(group: Any) -> float:
+        tensor = torch.tensor([10.0**rank])
+        group.allreduce([tensor]).wait()
+        return tensor.item()
+
+    sums = []
+    for _ in range(2):
+        half = world.split_group([2, 0] if rank != 1 else [1], group_name="half")
+        assert half is not None
+        sums.append(total_of(half))
+        assert half.group_name == "half"
+    part = half.split_group([0])  # rank 2, or rank 1
+    if part is None:
+        assert rank == 0
+    else:
+        sums.append(total_of(part))
+        part.shutdown()
+        assert error_of(lambda: part.split_group([0]))[0] == "ShutdownError"
+    half.shutdown()
+    assert total() == dist.get_world_size()
+    return sums, [half.rank(), half.size()]
+
+
+def test_groups_are_split(tmp_path: Path) -> None:
+    assert run_torch_ranks(3, split_world, tmp_path) == [
+        ([101.0, 101.0], [1, 2]),
+        ([10.0, 10.0, 10.0], [0, 1]),
+        ([101.0, 101.0, 100.0], [0, 2]),
+    ]
 
 
 def meet_without_collector(folder: Path) -> tuple[set[int], set[int]]:
