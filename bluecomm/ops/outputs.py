@@ -10,6 +10,7 @@ from torch.autograd.graph import increment_version
 
 from bluecomm.ops.autograd.nodes import is_tracked
 from bluecomm.ops.tensor import span
+from bluecomm.runtime import Communicator
 from bluecomm.runtime.call import Span
 
 # One tensor for all rows, or one for the rows of each rank.
@@ -37,6 +38,56 @@ def check_out(
         ValueError: It has another type or shape, is not a contiguous CPU tensor, or
             autograd would have to record the operation.
     """
+    _check_memory(operation, tensor, out)
+    assert isinstance(out, torch.Tensor)
+    has_shape = (
+        out.dim() == len(row_shape) + 1
+        and out.shape[1:] == torch.Size(row_shape)
+        and rows in (None, out.shape[0])
+    )
+    if out.dtype is not tensor.dtype or not has_shape:
+        expected = ", ".join(map(str, ["rows" if rows is None else rows, *row_shape]))
+        raise _misfit(operation, tensor, out, expected)
+    return out
+
+
+def check_out_like(operation: str, tensor: torch.Tensor, out: object) -> torch.Tensor:
+    """Return ``out`` if a result like ``tensor`` can be written there.
+
+    Raises:
+        TypeError: ``out`` is not a tensor.
+        ValueError: As in ``check_out``.
+    """
+    _check_memory(operation, tensor, out)
+    assert isinstance(out, torch.Tensor)
+    if out.dtype is not tensor.dtype or out.shape != tensor.shape:
+        raise _misfit(operation, tensor, out, ", ".join(map(str, tensor.shape)))
+    return out
+
+
+def check_out_at_root(operation: str, comm: Communicator, root: int, out: Any) -> None:
+    """Raise if a rank that gets no result has given memory for it.
+
+    Raises:
+        ValueError: It has.
+    """
+    if out is not None and comm.rank != root:
+        raise ValueError(
+            f"{operation}: only the root, rank {comm.ranks[root]}, gets a result; omit "
+            f"out on rank {comm.world.rank}"
+        )
+
+
+def _misfit(
+    operation: str, tensor: torch.Tensor, out: torch.Tensor, expected: str
+) -> ValueError:
+    return ValueError(
+        f"{operation}: out must have type {tensor.dtype} and shape ({expected}), "
+        f"got {out.dtype} and {tuple(out.shape)}"
+    )
+
+
+def _check_memory(operation: str, tensor: torch.Tensor, out: object) -> None:
     if not isinstance(out, torch.Tensor):
         raise TypeError(
             f"{operation}: out must be a torch.Tensor, got {type(out).__name__}"
@@ -57,18 +108,6 @@ def check_out(
             f"{operation}: out must be contiguous, got strides {out.stride()} for "
             f"shape {tuple(out.shape)}"
         )
-    has_shape = (
-        out.dim() == len(row_shape) + 1
-        and out.shape[1:] == torch.Size(row_shape)
-        and rows in (None, out.shape[0])
-    )
-    if out.dtype is not tensor.dtype or not has_shape:
-        expected = ", ".join(map(str, ["rows" if rows is None else rows, *row_shape]))
-        raise ValueError(
-            f"{operation}: out must have type {tensor.dtype} and shape ({expected}), "
-            f"got {out.dtype} and {tuple(out.shape)}"
-        )
-    return out
 
 
 def stacked_spans(

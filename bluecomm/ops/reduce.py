@@ -7,6 +7,7 @@ import torch
 from bluecomm.ops.autograd.adjoint import Adjoint, Forward
 from bluecomm.ops.broadcast import broadcast_nonblocking
 from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.outputs import check_out_at_root, check_out_like, written
 from bluecomm.ops.reduce_op import ReduceOp, check_factors, choose
 from bluecomm.ops.roots import member_of
 from bluecomm.ops.start import start
@@ -27,6 +28,7 @@ def _reduce(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    out: torch.Tensor | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
     """Return the reduction of ``tensor`` over all ranks on rank ``root_rank``.
@@ -46,18 +48,21 @@ def _reduce(
         process_set: Ranks that take part. Default: all.
         prescale_factor: Factor before the reduction, for floating-point types.
         postscale_factor: Factor after the reduction, for floating-point types.
+        out: Contiguous tensor like ``tensor`` for the result, on the root. No gradient
+            passes through it.
         timeout_s: Seconds after which the operation fails. Default: the configured
             deadline.
 
     Returns:
-        New tensor with the shape and type of ``tensor`` on the root, a tensor without
-        elements on the other ranks.
+        New tensor with the shape and type of ``tensor`` on the root, or ``out``; a
+        tensor without elements on the other ranks.
 
     Raises:
         TypeError: ``tensor`` is not a tensor, or its type is not supported.
         ValueError: ``root_rank`` is not a member of the process set; an average or a
             factor is requested for a type that is not a floating-point type; or
-            ``tensor`` requires grad and ``op`` has no gradient.
+            ``tensor`` requires grad and ``op`` has no gradient, or ``out`` is given;
+            or ``out`` has another type or shape, or is given on another rank.
         MismatchError: The ranks called the operation with different arguments.
         PeerLostError: A rank is lost.
         CommunicationTimeout: Some ranks did not take part in time; the text names
@@ -69,14 +74,18 @@ def _reduce(
     dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
     reduction = choose("reduce", None, op, dtype)
     check_factors("reduce", dtype, prescale_factor, postscale_factor)
-    return start(
+    check_out_at_root("reduce", comm, root, out)
+    if out is not None:
+        check_out_like("reduce", tensor, out)
+    output = out if comm.rank == root else torch.empty(0, dtype=dtype)
+    reduced = start(
         comm,
         "reduce",
         tensor,
         form,
         name=name,
         timeout_s=timeout_s,
-        output=None if comm.rank == root else torch.empty(0, dtype=dtype),
+        output=output,
         parameters=parameters(
             op=reduction,
             prescale=float(prescale_factor),
@@ -85,6 +94,7 @@ def _reduce(
         ),
         adjoint=_FROM_ROOT if reduction in ("sum", "average") else None,
     )
+    return reduced if out is None else MappedHandle(reduced, written)
 
 
 reduce = blocking(_reduce)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from bluecomm.ops.forms import Form, blocking, nonblocking
+from bluecomm.ops.outputs import check_out_like
 from bluecomm.ops.roots import member_of
 from bluecomm.ops.tensor import as_input, dtype_of_word, new_output, span
 from bluecomm.runtime import Communicator, Handle, current_communicator, parameters
@@ -28,6 +29,7 @@ def _scatter(
     name: str | None = None,
     process_set: Communicator | None = None,
     *,
+    out: torch.Tensor | None = None,
     timeout_s: float | None = None,
 ) -> Handle[torch.Tensor]:
     """Return the tensor that rank ``root_rank`` has for this rank.
@@ -42,16 +44,18 @@ def _scatter(
         name: Name by which the ranks' calls are matched. Calls without a name are
             matched by their order.
         process_set: Ranks that take part. Default: all.
+        out: Dense tensor for the result. Default: new memory.
         timeout_s: Seconds after which the operation fails. Default: the configured
             deadline.
 
     Returns:
-        New tensor.
+        New tensor, or ``out``.
 
     Raises:
         TypeError: One of ``tensors`` is not a tensor, or its type is not supported.
         ValueError: ``root_rank`` is not a member of the process set, or ``tensors`` are
-            not one for each member on the root, or not ``None`` on another rank.
+            not one for each member on the root, or not ``None`` on another rank; or
+            ``out`` has not the type and shape of the result, which this rank loses.
         MismatchError: The ranks called the operation with different arguments.
         PeerLostError: A rank is lost.
         CommunicationTimeout: Some ranks did not take part in time; the text names
@@ -64,7 +68,7 @@ def _scatter(
     if comm.rank == root:
         parts = _checked(tensors, comm)
         packed, lengths = _pack(parts)
-        own = parts[comm.rank][0].clone()
+        own = parts[comm.rank][0] if out is not None else parts[comm.rank][0].clone()
     elif tensors is not None:
         raise ValueError(
             f"scatter: only the root, rank {root_rank}, passes tensors; pass None on "
@@ -73,9 +77,11 @@ def _scatter(
 
     def finish(number: int) -> torch.Tensor:
         if comm.rank == root:
-            return own
-        block, rows = comm.world.output(number)
-        return _unpack(torch.frombuffer(block, dtype=torch.uint8, count=sum(rows)))
+            value = own
+        else:
+            block, rows = comm.world.output(number)
+            value = _unpack(torch.frombuffer(block, dtype=torch.uint8, count=sum(rows)))
+        return value if out is None else _copied(value, out)
 
     call: Call[torch.Tensor] = Call(
         "scatter", "uint8", packed.shape, span(packed), NO_MEMORY, (packed,), finish
@@ -101,6 +107,12 @@ def _checked(
             f"got {got}"
         )
     return [as_input(tensor, "scatter") for tensor in tensors]
+
+
+def _copied(value: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    check_out_like("scatter", value, out)
+    with torch.no_grad():
+        return out.copy_(value)
 
 
 def _aligned(nbytes: int) -> int:

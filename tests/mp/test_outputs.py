@@ -80,3 +80,55 @@ def test_memory_of_the_wrong_length_fails_on_all_ranks():
         assert "'y' on rank 1: expected an output of 24 bytes" in str(piece)
         assert "for the rows of this rank, got 36 bytes" in str(piece)
         assert after == 1
+
+
+def _rooted():
+    """Gather, reduce and scatter into given memory; return what is wrong."""
+    rank, size = bf.rank(), bf.size()
+    is_root = rank == 1
+    x = torch.full((2, 3), float(rank))
+    rows = torch.zeros(2 * size, 3)
+    gathered = bf.gather(x, 1, out=rows if is_root else None)
+    listed = list(torch.zeros(2 * size, 3).split(2))
+    bf.gather(x, 1, out=listed if is_root else None)
+    total = torch.zeros(2, 3)
+    version = total._version
+    reduced = bf.reduce(x, 1, bf.Sum, out=total if is_root else None)
+    scalar = torch.zeros(())
+    bf.reduce(torch.tensor(2.0), 1, bf.Sum, out=scalar if is_root else None)
+    parts = [torch.full((r + 1,), float(r)) for r in range(size)] if is_root else None
+    mine = torch.zeros(rank + 1)
+    scattered = bf.scatter(parts, 1, out=mine)
+    wrong = [mine.tolist() != [float(rank)] * (rank + 1), scattered is not mine]
+    if is_root:
+        expected = torch.cat([torch.full((2, 3), float(r)) for r in range(size)])
+        wrong += [
+            gathered is not rows,
+            not torch.equal(rows, expected),
+            not torch.equal(torch.cat(listed), expected),
+            reduced is not total,
+            total[0, 0].item() != sum(range(size)),
+            total._version == version,
+            scalar.item() != 2.0 * size,
+        ]
+    for misuse in (
+        lambda: bf.reduce(x, 1, out=torch.zeros(2, 3)),
+        lambda: bf.gather(x, 1, out=rows),
+    ):
+        refused = outcome_of(misuse).error
+        told = "" if is_root else "only the root, rank 1, gets a result"
+        wrong.append(refused is None or told not in str(refused))
+    for out, text in (
+        (torch.zeros(3), r"shape (2, 3), got"),
+        (torch.zeros(2, 3).half(), "type torch.float32"),
+        (torch.zeros(3, 2).t(), "contiguous"),
+    ):
+        error = outcome_of(lambda out=out: bf.reduce(x, 1, out=out)).error
+        wrong.append(is_root and text not in str(error))
+    late = outcome_of(lambda: bf.scatter(parts, 1, out=torch.zeros(9))).error
+    wrong.append("shape" not in str(late))
+    return [index for index, one in enumerate(wrong) if one]
+
+
+def test_rooted_operations_write_to_given_memory():
+    assert run_ranks(3, _rooted) == [[], [], []]

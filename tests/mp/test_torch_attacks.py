@@ -238,6 +238,7 @@ def split_world() -> tuple[list[float], list[int]]:
         half = world.split_group([2, 0] if rank != 1 else [1], group_name="half")
         assert half is not None
         sums.append(total_of(half))
+        place = [half.rank(), half.size()]
         assert half.group_name == "half"
     part = half.split_group([0])  # rank 2, or rank 1
     if part is None:
@@ -248,7 +249,7 @@ def split_world() -> tuple[list[float], list[int]]:
         assert error_of(lambda: part.split_group([0]))[0] == "ShutdownError"
     half.shutdown()
     assert total() == dist.get_world_size()
-    return sums, [half.rank(), half.size()]
+    return sums, place
 
 
 def test_groups_are_split(tmp_path: Path) -> None:
