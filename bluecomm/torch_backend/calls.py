@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
@@ -29,46 +28,6 @@ from bluecomm.torch_backend.work import GroupWork, wait_for
 # Names of operations repeat after so many calls, so that the tables of names stay
 # small.
 _NAMES = 4096
-
-
-# torch's names of the methods that have other names.
-_OPERATIONS = {
-    "allgather": "all_gather",
-    "allgather_coalesced": "all_gather_coalesced",
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "alltoall": "all_to_all",
-}
-
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-def collective(kind: str) -> Callable[[_Method], _Method]:
-    """Let the other ranks know of a call that a method of a group refuses.
-
-    The refused call takes its number, so that later calls meet the right partners, and
-    the other ranks' calls of that number fail with the reason.
-
-    Args:
-        kind: The engine's name of the operation that the method starts.
-    """
-
-    def decorate(method: _Method) -> _Method:
-        operation = _OPERATIONS.get(method.__name__, method.__name__)
-
-        @functools.wraps(method)
-        def call(self: GroupCalls, *args: Any, **kwargs: Any) -> Any:
-            before = self._sequence
-            try:
-                return method(self, *args, **kwargs)
-            except Exception as error:
-                if self._sequence == before:
-                    self._refuse(kind, error, operation)
-                raise
-
-        return call  # type: ignore[return-value]
-
-    return decorate
 
 
 class GroupCalls:

@@ -11,7 +11,8 @@ from torch._C import _distributed_c10d as c10d
 from bluecomm.ops.tensor import dtype_word
 from bluecomm.runtime import parameters
 from bluecomm.runtime.call import Call
-from bluecomm.torch_backend.calls import GroupCalls, collective
+from bluecomm.torch_backend.calls import GroupCalls
+from bluecomm.torch_backend.collective import collective
 from bluecomm.torch_backend.tensors import (
     as_input,
     as_output,

@@ -12,7 +12,8 @@ from bluecomm.ops.sparse_allreduce import sparse_allreduce_nonblocking
 from bluecomm.runtime import Handle
 from bluecomm.runtime.call import Call
 from bluecomm.runtime.handle import MappedHandle
-from bluecomm.torch_backend.calls import GroupCalls, collective
+from bluecomm.torch_backend.calls import GroupCalls
+from bluecomm.torch_backend.collective import collective
 from bluecomm.torch_backend.compat import is_async
 from bluecomm.torch_backend.reduce_ops import reduction, sparse_reduction
 from bluecomm.torch_backend.tensors import (

@@ -10,7 +10,8 @@ import torch
 from bluecomm.ops.tensor import dtype_word
 from bluecomm.runtime import parameters
 from bluecomm.runtime.call import Call
-from bluecomm.torch_backend.calls import GroupCalls, collective
+from bluecomm.torch_backend.calls import GroupCalls
+from bluecomm.torch_backend.collective import collective
 from bluecomm.torch_backend.tensors import as_input, as_output, written_back
 from bluecomm.torch_backend.work import GroupWork
 
