@@ -20,7 +20,7 @@ from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.model_average import averaged_state_dict
 from bluecomm.optim.parameter_names import parameters_of
 from bluecomm.optim.parameters import broadcast_parameters
-from bluecomm.optim.rank_files import digest_of, without_rank_state
+from bluecomm.optim.rank_files import digests_of, without_rank_state
 
 
 class BluecommFabricStrategy(AlgorithmStrategy, DDPStrategy):
@@ -102,7 +102,7 @@ class BluecommFabricStrategy(AlgorithmStrategy, DDPStrategy):
         super().save_checkpoint(path, state, storage_options, filter)
         if parts and not filter:
             own = {name: part.state_dict() for name, part in parts.items()}
-            save_own(self.checkpoint_io, path, _digest_of_models(state, parts), own)
+            save_own(self.checkpoint_io, path, _digests(state, parts), own)
 
     def load_checkpoint(
         self,
@@ -118,8 +118,8 @@ class BluecommFabricStrategy(AlgorithmStrategy, DDPStrategy):
         parts = self._parts_of_ranks(state)
         if parts:
             loaded = {name: part.state_dict() for name, part in parts.items()}
-            digest = _digest_of_models(loaded, parts)
-            own = load_own(self.checkpoint_io, path, digest, weights_only) or {}
+            digests = _digests(loaded, parts)
+            own = load_own(self.checkpoint_io, path, digests, weights_only) or {}
             for name, part in parts.items():
                 if name in own:
                     part.load_state_dict(own[name])
@@ -136,16 +136,10 @@ class BluecommFabricStrategy(AlgorithmStrategy, DDPStrategy):
         return parts if is_training and not self._wrapping.keeps_equal else {}
 
 
-def _digest_of_models(states: dict[str, Any], parts: dict[str, Any]) -> str:
-    """Return the digest of the states of those parts that are modules."""
-    return digest_of(
-        {
-            f"{name}.{key}": value
-            for name, part in parts.items()
-            if isinstance(part, nn.Module)
-            for key, value in states[name].items()
-        }
-    )
+def _digests(states: dict[str, Any], parts: dict[str, Any]) -> dict[str, str]:
+    """Return the digests of the states of those parts that are modules."""
+    modules = [name for name, part in parts.items() if isinstance(part, nn.Module)]
+    return digests_of({name: states[name] for name in modules})
 
 
 class _Accumulation(_BackwardSyncControl):

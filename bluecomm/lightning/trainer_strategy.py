@@ -20,7 +20,7 @@ from bluecomm.nn.sync_batch_norm import SyncBatchNorm
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.model_average import averaged, averaged_state_dict
 from bluecomm.optim.parameters import broadcast_parameters
-from bluecomm.optim.rank_files import digest_of, path_of_rank, without_rank_state
+from bluecomm.optim.rank_files import digests_of, path_of_rank, without_rank_state
 
 
 class BluecommStrategy(AlgorithmStrategy, DDPStrategy):
@@ -171,7 +171,7 @@ class BluecommStrategy(AlgorithmStrategy, DDPStrategy):
         common = {**checkpoint, "optimizer_states": plain}
         super().save_checkpoint(common, filepath, storage_options)
         own = {"state_dict": self._own_state(), "optimizer_states": states}
-        save_own(self.checkpoint_io, filepath, digest_of(checkpoint["state_dict"]), own)
+        save_own(self.checkpoint_io, filepath, _digests(checkpoint), own)
 
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
@@ -181,8 +181,9 @@ class BluecommStrategy(AlgorithmStrategy, DDPStrategy):
         is_fitting = self.lightning_module.trainer.state.fn == TrainerFn.FITTING
         if self._wrapping.keeps_equal or not is_fitting:
             return checkpoint
-        digest = digest_of(checkpoint["state_dict"])
-        own = load_own(self.checkpoint_io, checkpoint_path, digest, weights_only)
+        own = load_own(
+            self.checkpoint_io, checkpoint_path, _digests(checkpoint), weights_only
+        )
         return {**checkpoint, **(own or {})}
 
     def remove_checkpoint(self, filepath: Any) -> None:
@@ -199,6 +200,10 @@ class BluecommStrategy(AlgorithmStrategy, DDPStrategy):
         if is_averaged:
             self.on_validation_start()
         return state
+
+
+def _digests(checkpoint: dict[str, Any]) -> dict[str, str]:
+    return digests_of({"state_dict": checkpoint["state_dict"]})
 
 
 def _evaluated(closure: Callable[[], Any]) -> Callable[[], Any]:

@@ -30,10 +30,19 @@ def path_of_rank(path: object) -> str:
     return f"{path}.rank-{comm.rank}-of-{comm.size}"
 
 
-def digest_of(model_state: Mapping[str, Any]) -> str:
+def digests_of(states: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return a digest of each model's state, for ``part_of`` and ``agreed_part``.
+
+    Args:
+        states: The state dicts of the models in the common checkpoint, by name.
+    """
+    return {name: _digest(state) for name, state in states.items()}
+
+
+def _digest(state: Mapping[str, Any]) -> str:
     """Return a digest of the names, shapes, types and values of tensors."""
     digest = hashlib.blake2b()
-    for name, value in sorted(model_state.items()):
+    for name, value in sorted(state.items()):
         if isinstance(value, torch.Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             values = value.detach().contiguous().flatten().view(torch.uint8)
@@ -41,18 +50,20 @@ def digest_of(model_state: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def part_of(digest: str, own: dict[str, Any]) -> dict[str, Any]:
+def part_of(digests: dict[str, str], own: dict[str, Any]) -> dict[str, Any]:
     """Return what this rank's file is to contain.
 
     Args:
-        digest: That of the model in the common checkpoint.
+        digests: Those of all models in the common checkpoint.
         own: This rank's state.
     """
-    return {"checkpoint": digest, "own": own}
+    return {"checkpoint": digests, "own": own}
 
 
 def agreed_part(
-    path: object, digest: str, load: Callable[[], dict[str, Any]] | None
+    path: object,
+    digests: Mapping[str, str],
+    load: Callable[[], dict[str, Any]] | None,
 ) -> dict[str, Any] | None:
     """Return what this rank saved beside a checkpoint, unless a rank lacks its file.
 
@@ -62,14 +73,14 @@ def agreed_part(
 
     Args:
         path: The common checkpoint.
-        digest: That of the model in the common checkpoint.
+        digests: Those of the models that were loaded from it, which may be some.
         load: Returns the contents of this rank's file; None if it does not exist.
     """
     found = None
     if load is not None:
         with contextlib.suppress(EOFError, RuntimeError, pickle.UnpicklingError):
             found = load()
-    fits = found is not None and found["checkpoint"] == digest
+    fits = found is not None and digests.items() <= found["checkpoint"].items()
     everyone = allreduce(torch.tensor(int(fits)), op=Min, name="optim.rank_files")
     if found is not None and everyone:
         own: dict[str, Any] = found["own"]

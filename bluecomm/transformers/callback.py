@@ -15,7 +15,7 @@ from bluecomm.optim import DistributedOptimizer
 from bluecomm.optim.algorithm import Algorithm
 from bluecomm.optim.model_average import average_model
 from bluecomm.optim.parameters import broadcast_parameters
-from bluecomm.optim.rank_files import agreed_part, digest_of, part_of, path_of_rank
+from bluecomm.optim.rank_files import agreed_part, digests_of, part_of, path_of_rank
 from bluecomm.optim.registry import get_algorithm
 from bluecomm.optim.wrapper import Distributed
 from bluecomm.transformers.without_ddp import check_arguments, prepare_without_ddp
@@ -102,8 +102,8 @@ class BluecommCallback(TrainerCallback):  # type: ignore[misc]  # has no types
         """Write this rank's file into the checkpoint."""
         if self._own is not None and not args.save_only_model:
             own = {"model": self._own, "optimizer": facts["optimizer"].state_dict()}
-            average = digest_of(facts["model"].state_dict())
-            torch.save(part_of(average, own), path_of_rank(_folder(args, state)))
+            digests = digests_of({"model": facts["model"].state_dict()})
+            torch.save(part_of(digests, own), path_of_rank(_folder(args, state)))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **facts: Any) -> None:
         """Leave the average on all ranks, and the plain optimizer."""
@@ -133,5 +133,5 @@ def _load_own(path: Path, model: nn.Module) -> dict[str, Any] | None:
     """Return what this rank saved with a checkpoint, unless a rank lacks its file."""
     file = Path(path_of_rank(path))
     load = functools.partial(torch.load, file, weights_only=True)
-    digest = digest_of(model.state_dict())
-    return agreed_part(path.parent, digest, load if file.exists() else None)
+    digests = digests_of({"model": model.state_dict()})
+    return agreed_part(path.parent, digests, load if file.exists() else None)

@@ -9,7 +9,7 @@ import torch
 
 from bluecomm.optim.rank_files import (
     agreed_part,
-    digest_of,
+    digests_of,
     part_of,
     path_of_rank,
     without_rank_state,
@@ -28,7 +28,7 @@ MODEL = {
 def saved(tmp_path, model):
     """Return a function that loads what was saved with a model."""
     path = path_of_rank(tmp_path / "a.ckpt")
-    torch.save(part_of(digest_of(model), {"x": 1}), path)
+    torch.save(part_of(digests_of({"a": model, "b": model}), {"x": 1}), path)
     return functools.partial(torch.load, path, weights_only=True)
 
 
@@ -38,7 +38,7 @@ def test_each_rank_has_a_path_of_its_own(tmp_path):
 
 def test_what_was_saved_with_the_checkpoint_is_returned(tmp_path):
     load = saved(tmp_path, MODEL)
-    assert agreed_part("a.ckpt", digest_of({**MODEL}), load) == {"x": 1}
+    assert agreed_part("a.ckpt", digests_of({"a": {**MODEL}}), load) == {"x": 1}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,9 @@ def test_what_was_saved_with_another_checkpoint_counts_as_missing(
 ):
     load = saved(tmp_path, MODEL)
     with caplog.at_level(logging.WARNING, "bluecomm"):
-        assert agreed_part("a.ckpt", digest_of({**MODEL, **change}), load) is None
+        assert (
+            agreed_part("a.ckpt", digests_of({"a": {**MODEL, **change}}), load) is None
+        )
     assert "a.ckpt: not every rank has its own file of this checkpoint" in caplog.text
 
 
@@ -65,8 +67,8 @@ def test_a_file_that_ends_too_early_counts_as_missing(tmp_path):
     whole = path.read_bytes()
     for length in (0, 10, len(whole) - 20):
         path.write_bytes(whole[:length])
-        assert agreed_part("a.ckpt", digest_of(MODEL), load) is None
-    assert agreed_part("a.ckpt", digest_of(MODEL), None) is None
+        assert agreed_part("a.ckpt", digests_of({"a": MODEL}), load) is None
+    assert agreed_part("a.ckpt", digests_of({"a": MODEL}), None) is None
 
 
 def test_a_common_checkpoint_has_no_state_of_the_algorithm():
