@@ -244,10 +244,19 @@ class Coordinator:
         return {
             "schedule": self._schedule.state_dict(),
             "algorithm": self.algorithm.state_dict(),
+            "rank": self.context.comm.rank,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that ``state_dict`` returned."""
+        saved_by, rank = state.get("rank"), self.context.comm.rank
+        if state["algorithm"] and saved_by not in (None, rank):
+            _log.warning(
+                "%s: rank %d loads a state of %s that rank %d saved, but each rank has "
+                "tensors of its own there. Load what this rank saved, or drop the key "
+                "'bluecomm' of the optimizer's state, and the algorithm starts anew",
+                *(self.context.name, rank, type(self.algorithm).__name__, saved_by),
+            )
         self._schedule.load_state_dict(state["schedule"])
         self.algorithm.load_state_dict(state["algorithm"])
 

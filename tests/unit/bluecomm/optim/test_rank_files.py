@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import bluecomm as bf
 from bluecomm.optim.rank_files import (
     agreed_part,
     digests_of,
@@ -69,6 +70,24 @@ def test_a_file_that_ends_too_early_counts_as_missing(tmp_path):
         path.write_bytes(whole[:length])
         assert agreed_part("a.ckpt", digests_of({"a": MODEL}), load) is None
     assert agreed_part("a.ckpt", digests_of({"a": MODEL}), None) is None
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "warns"), [("exact_diffusion", True), ("neighbor_allreduce", False)]
+)
+def test_the_state_of_another_rank_is_noticed(caplog, algorithm, warns):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = bf.DistributedOptimizer(optimizer, model, algorithm=algorithm)
+    state = optimizer.state_dict()
+    with caplog.at_level(logging.WARNING, "bluecomm"):
+        optimizer.load_state_dict(state)
+        assert not caplog.text
+        state["bluecomm"]["rank"] = 3
+        optimizer.load_state_dict(state)
+    said = "rank 0 loads a state of ExactDiffusion that rank 3 saved"
+    assert (said in caplog.text) == warns
+    optimizer.synchronize()
 
 
 def test_a_common_checkpoint_has_no_state_of_the_algorithm():
