@@ -19,10 +19,11 @@ from bluecomm.torch_backend.flight_record import Entry
 
 _NO_TIMEOUT = datetime.timedelta(0)
 
-# A call that writes so few bytes usually ends within this time, if the other ranks are
-# not late. To wait for it takes less time than to have another thread report its end.
+# A call that writes so few bytes usually ends within a fraction of this time, if the
+# other ranks are not late. To wait for it takes less time than to have another thread
+# report its end.
 _SOON_NBYTES = 1 << 18
-_SOON_S = 250e-6
+_SOON_S = 1e-3
 
 
 class GroupWork(dist.Work):
