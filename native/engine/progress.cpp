@@ -1,13 +1,11 @@
 // Decides which thread drives the engine; see progress.h. Callers enter through
-// drive_until() on threads of the program, drive_in_background() is the background
-// thread, and run_thread() the progress thread. All functions run under the progress
+// drive_until() on threads of the program; progress_threads.cpp has the loops of the
+// background thread and of the progress thread. All functions run under the progress
 // lock, which is released while a thread sleeps or checks for signals.
 #include "engine/progress.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -21,9 +19,6 @@
 namespace bluecomm {
 namespace {
 
-// The progress thread takes the lead when no caller has led for this long.
-constexpr std::chrono::milliseconds kNap{1};
-constexpr std::chrono::hours kForever{1};
 // After a sleep of this length, the awaited event takes longer than a few polls, so the
 // leader goes back to sleep without yielding.
 constexpr std::chrono::microseconds kLongNap{500};
@@ -85,39 +80,16 @@ Progress::Progress(Work& work, std::chrono::microseconds spin)
 
 Progress::~Progress() { stop_thread(); }
 
-void Progress::start_thread() {
-  const FairLock lock(mutex_);
-  if (thread_.joinable()) return;
-  stopping_ = false;
-  thread_state_ = ThreadState::kRuns;
-  // Signals are delivered to the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run_thread(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-void Progress::stop_thread() {
-  {
-    const FairLock lock(mutex_);
-    stopping_ = true;
-    thread_wakes_.notify_all();
-    kick(Leader::kThread);
-  }
-  if (thread_.joinable()) thread_.join();
-}
-
 void Progress::close_doorbells() {
   const FairLock lock(mutex_);
-  ++followers_;
-  while (leader_ == Leader::kCaller) {
+  while (leader_ == Leader::kCaller || has_background_) {
     kick(Leader::kCaller);
-    mutex_.wait_until(followers_wake_, Clock::now() + kInterruptCheck);
+    kick(Leader::kBackground);
+    followers_wake_.notify_all();
+    follow(Clock::now() + kInterruptCheck);
   }
-  --followers_;
   caller_doorbell_.reset();
+  background_doorbell_.reset();
   thread_doorbell_.reset();
 }
 
@@ -261,34 +233,6 @@ void Progress::notify_followers() {
   if (followers_ > 0) followers_wake_.notify_all();
 }
 
-// --- Background thread ---------------------------------------------------------------
-
-void Progress::drive_in_background(const std::function<bool()>& done,
-                                   Clock::time_point deadline) {
-  const FairLock lock(mutex_);
-  has_background_ = true;
-  while (!done() && Clock::now() < deadline) {
-    if (suspended_) {
-      if (leader_ == Leader::kBackground) leader_ = Leader::kNone;
-      mutex_.wait_until(thread_wakes_, deadline);
-    } else if (leader_ == Leader::kCaller) {
-      follow(deadline);
-    } else {
-      if (leader_ != Leader::kBackground) take_lead(Leader::kBackground);
-      if (work_.poll() || spin() ||
-          (!std::exchange(napped_, false) && yield(Leader::kBackground))) {
-        notify_followers();
-        mutex_.let_others();
-      } else if (leader_ == Leader::kBackground) {
-        sleep(Leader::kBackground, deadline);
-      }
-    }
-  }
-  has_background_ = false;
-  // While there was a background thread, nobody else woke the progress thread.
-  if (leader_ == Leader::kBackground || leader_ == Leader::kNone) step_down();
-}
-
 // --- Sleeping ------------------------------------------------------------------------
 
 bool Progress::announce() {
@@ -391,55 +335,6 @@ bool Progress::sleep(Leader role, Clock::time_point until) {
     napped_ = napped;
   }
   return !interrupted;
-}
-
-// --- Progress thread -----------------------------------------------------------------
-
-void Progress::run_thread() {
-  pthread_setname_np(pthread_self(), "bluecomm");
-  const FairLock lock(mutex_);
-  while (!stopping_) {
-    if (suspended_) {
-      thread_state_ = ThreadState::kParks;
-      mutex_.wait(thread_wakes_);
-      thread_state_ = ThreadState::kRuns;
-    } else if (leader_ == Leader::kNone &&
-               (work_.outstanding() || tenures_ == tenures_seen_)) {
-      lead_as_thread();
-    } else {
-      rest();
-    }
-  }
-  thread_state_ = ThreadState::kEnded;
-}
-
-void Progress::lead_as_thread() {
-  leader_ = Leader::kThread;
-  while (!stopping_ && !suspended_ && leader_ == Leader::kThread) {
-    const bool changed = work_.poll() || spin();
-    notify_followers();
-    if (changed) {
-      mutex_.let_others();
-    } else {
-      sleep(Leader::kThread, Clock::now() + kForever);
-    }
-  }
-  if (leader_ == Leader::kThread) leader_ = Leader::kNone;
-}
-
-// Lets others drive. Naps while they come and go; parks until it is woken while one
-// thread stays in the lead.
-void Progress::rest() {
-  if (leader_ != Leader::kNone && tenures_ == tenures_seen_) {
-    thread_state_ = ThreadState::kParks;
-    mutex_.wait(thread_wakes_);
-    tenures_seen_ = 0;  // the next rest is a nap, unless work is left
-  } else {
-    tenures_seen_ = tenures_;
-    thread_state_ = ThreadState::kNaps;
-    mutex_.wait_until(thread_wakes_, Clock::now() + kNap);
-  }
-  thread_state_ = ThreadState::kRuns;
 }
 
 }  // namespace bluecomm

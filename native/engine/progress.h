@@ -60,7 +60,7 @@ class Progress {
 
   void start_thread();
   void stop_thread();
-  // Closes the doorbells, once no caller sleeps. Call it at the end, when no caller has
+  // Closes the doorbells, once no thread sleeps. Call it at the end, when no thread has
   // anything to wait for.
   void close_doorbells();
   void set_spin(std::chrono::microseconds spin) { spin_ = spin; }
@@ -126,6 +126,10 @@ class Progress {
   void abandon_after_fork() noexcept REQUIRES(mutex_);
 
  private:
+  // The progress thread takes the lead when nobody has led for this long.
+  static constexpr std::chrono::milliseconds kNap{1};
+  static constexpr std::chrono::hours kForever{1};
+
   enum class Leader { kNone, kThread, kBackground, kCaller };
   enum class ThreadState { kRuns, kSleeps, kNaps, kParks, kEnded };
 

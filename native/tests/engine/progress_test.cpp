@@ -76,6 +76,23 @@ TEST(progress, a_completion_by_another_thread_wakes_the_background_thread) {
   CHECK(Progress::Clock::now() < limit);  // it has not slept until then
 }
 
+TEST(progress, the_doorbells_close_once_the_background_thread_has_left) {
+  QuietWork work;
+  Progress progress(work, std::chrono::microseconds{0});
+  const auto limit = Progress::Clock::now() + kDeadline;
+  bool has_left = false;
+  std::thread background([&] {
+    progress.drive_in_background([&] { return has_left = work.ended; }, limit);
+  });
+  await_locked(progress, [&] { return work.sleeps > 0; });
+  // As when an engine ends: without the notice of run().
+  progress.with_lock([&] { return work.ended = true; });
+  progress.close_doorbells();
+  CHECK(progress.with_lock([&] { return has_left; }));
+  background.join();
+  CHECK(Progress::Clock::now() < limit);
+}
+
 TEST(progress, the_background_thread_leads_while_no_caller_does) {
   QuietWork work;
   Progress progress(work, std::chrono::microseconds{0});
