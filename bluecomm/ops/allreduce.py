@@ -54,7 +54,8 @@ def _allreduce(
     dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
     word, given = reduction(
         "allreduce",
-        average,
+        # 0 is equal to False, but has always meant the average.
+        None if average is None else average is not False,
         op,
         dtype,
         float(prescale_factor),

@@ -143,9 +143,8 @@ def check_factors(
         )
 
 
-# Calls repeat, and a lookup takes less time than the checks. By type, because
-# `average=0` is not `average=False`.
-@functools.lru_cache(maxsize=256, typed=True)
+# Calls repeat, and a lookup takes less time than the checks.
+@functools.lru_cache(maxsize=256)
 def reduction(
     operation: str,
     average: bool | None,

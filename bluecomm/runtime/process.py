@@ -334,7 +334,7 @@ def current_communicator(process_set: Any = None) -> Communicator:
         TypeError: ``process_set`` is not a communicator.
     """
     if process_set is None:
-        return _process.communicator
+        return _process._communicator or _process.communicator
     if not isinstance(process_set, Communicator):
         raise TypeError(
             "process_set must be a bluecomm.ProcessSet, "
