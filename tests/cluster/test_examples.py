@@ -10,6 +10,7 @@ import pytest
 
 from tests.launchers.support import LIGHTNING, check_lightning
 from tests.support.launch import ROOT, launched
+from tests.support.trainers import TRAINER_LIMIT_S
 
 pytestmark = pytest.mark.cluster
 
@@ -49,7 +50,7 @@ def test_lightning_on_two_hosts(cluster, tmp_path):
     pytest.importorskip("lightning")
     hosts = ["--ssh-config", str(cluster.ssh_config), "-H", "node1:1,node2:1"]
     with launched(tmp_path, *hosts, *LIGHTNING) as job:
-        code = job.wait()
+        code = job.wait(TRAINER_LIMIT_S)
         done = subprocess.CompletedProcess([], code, job.out, job.err)
     for one in check_lightning(done, 2, machines=2):
         assert one["source"] == "bfrun"

@@ -13,6 +13,7 @@ import pytest
 
 from bluecomm.optim import algorithm_names
 from tests.examples.launch import EXAMPLES, run_each, run_example
+from tests.support.trainers import TRAINER_LIMIT_S
 
 AVERAGING = ["allreduce", "hierarchical_neighbor_allreduce", "neighbor_allreduce"]
 COMMUNICATING = [*AVERAGING, "gradient_allreduce"]
@@ -156,7 +157,8 @@ class OfTwoRanks:
 @pytest.fixture(scope="module")
 def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> OfTwoRanks:
     kept = tmp_path_factory.mktemp("kept")
-    return OfTwoRanks(kept, *run_each({**benchmarks(), **trainings(kept)}, np=2))
+    cases = {**benchmarks(), **trainings(kept)}
+    return OfTwoRanks(kept, *run_each(cases, np=2, limit_s=TRAINER_LIMIT_S))
 
 
 @pytest.mark.parametrize("name", [*TIMED, DDP_OVER_BLUECOMM])

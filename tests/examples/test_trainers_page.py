@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from tests.examples.launch import EXAMPLES, run_example
+from tests.support.trainers import TRAINER_LIMIT_S
 
 TEXT = (EXAMPLES.parent / "docs" / "training.md").read_text()
 PROGRAMS = dict(
@@ -37,7 +38,7 @@ def test_programs_in_trainers(tmp_path: Path) -> None:
         (tmp_path / name).write_text(program)
     script = tmp_path / "all.py"
     script.write_text(RUN_ALL.format(names=names))
-    printed = run_example(script, np=2)
+    printed = run_example(script, np=2, limit_s=TRAINER_LIMIT_S)
     losses = re.findall(r"^\[\d\] loss ([\d.e-]+)$", printed, re.M)
     assert len(losses) == 2 * len(names), printed
     assert max(map(float, losses)) < 2.5  # of the last, log 20 at its start

@@ -20,7 +20,7 @@ from tests.support.lightning_training import (
     trainer_of,
     two_parts,
 )
-from tests.support.ranks import run_ranks
+from tests.support.trainers import run_trainers
 
 pytest.importorskip("lightning")
 pytestmark = pytest.mark.mp
@@ -83,7 +83,7 @@ def compare_trainer(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_trainer_equals_the_plain_loop(case: str) -> None:
-    run_ranks(RANKS, compare_trainer, case)
+    run_trainers(RANKS, compare_trainer, case)
 
 
 def compare_fabric(case: str) -> None:
@@ -147,7 +147,7 @@ def evaluate(module: Any, model: Any) -> None:
     ["gradients", "cta accumulating", "exact", "bf16-mixed", "bf16-true", "manual"],
 )
 def test_fabric_equals_the_plain_loop(case: str) -> None:
-    run_ranks(RANKS, compare_fabric, case)
+    run_trainers(RANKS, compare_fabric, case)
 
 
 def refuse_wrong_numbers() -> None:
@@ -172,4 +172,4 @@ def refuse_wrong_numbers() -> None:
 
 
 def test_the_launcher_decides_the_number_of_ranks() -> None:
-    run_ranks(RANKS, refuse_wrong_numbers)
+    run_trainers(RANKS, refuse_wrong_numbers)

@@ -22,7 +22,7 @@ from tests.support.lightning_training import (
     trainer_of,
     two_parts,
 )
-from tests.support.ranks import run_ranks
+from tests.support.trainers import run_trainers
 
 pytest.importorskip("lightning")
 pytestmark = pytest.mark.mp
@@ -105,7 +105,7 @@ def evaluate_and_save(folder: str) -> None:
 def test_the_average_is_evaluated_and_saved_and_training_resumes(
     tmp_path: Path,
 ) -> None:
-    run_ranks(RANKS, evaluate_and_save, str(tmp_path))
+    run_trainers(RANKS, evaluate_and_save, str(tmp_path))
 
 
 def resume_after_a_crash(folder: str) -> None:
@@ -131,7 +131,7 @@ def resume_after_a_crash(folder: str) -> None:
 
 
 def test_training_resumes_after_a_crash_within_an_epoch(tmp_path: Path) -> None:
-    run_ranks(RANKS, resume_after_a_crash, str(tmp_path))
+    run_trainers(RANKS, resume_after_a_crash, str(tmp_path))
 
 
 def save_and_load_by_fabric(folder: str) -> None:
@@ -200,4 +200,4 @@ def save_and_load_by_fabric(folder: str) -> None:
 
 
 def test_fabric_continues_exactly(tmp_path: Path) -> None:
-    run_ranks(RANKS, save_and_load_by_fabric, str(tmp_path))
+    run_trainers(RANKS, save_and_load_by_fabric, str(tmp_path))

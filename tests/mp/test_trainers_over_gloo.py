@@ -11,8 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.ranks import run_ranks
-from tests.support.trainers import flat, process_group, training_arguments
+from tests.support.trainers import (
+    flat,
+    process_group,
+    run_trainers,
+    training_arguments,
+)
 
 for package in ("accelerate", "lightning", "transformers"):
     pytest.importorskip(package)
@@ -178,7 +182,7 @@ def over_both(folder: str, name: str) -> list[list[float]]:
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_losses_and_parameters_are_those_of_gloo(name: str, tmp_path: Path) -> None:
-    of_ranks = run_ranks(RANKS, over_both, str(tmp_path), name, initialize=False)
+    of_ranks = run_trainers(RANKS, over_both, str(tmp_path), name, initialize=False)
     for ours, gloo in of_ranks:
         assert ours == gloo
     assert of_ranks[0][0][STEPS:] == of_ranks[1][0][STEPS:]

@@ -14,6 +14,7 @@ from tests.launchers.support import (
     findings,
     program,
 )
+from tests.support.trainers import TRAINER_LIMIT_S
 
 pytestmark = pytest.mark.slurm
 
@@ -32,7 +33,9 @@ def test_operations_and_optimizers(slurm, kind, name):
 
 def test_the_strategy_of_lightning(slurm):
     pytest.importorskip("lightning")
-    done = slurm.run("srun", "-n", "2", "-N", "2", "--mpi=pmi2", *LIGHTNING)
+    done = slurm.run(
+        "srun", "-n", "2", "-N", "2", "--mpi=pmi2", *LIGHTNING, limit_s=TRAINER_LIMIT_S
+    )
     for one in check_lightning(done, 2):
         assert one["source"].startswith("srun, step")
 

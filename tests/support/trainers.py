@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,6 +14,17 @@ import torch.distributed as dist
 from torch import nn
 
 from bluecomm_autoload import register
+from tests.support.ranks import run_ranks
+
+# The imports of a trainer take a minute where other tests run beside.
+TRAINER_LIMIT_S = 500.0
+
+
+def run_trainers(
+    size: int, body: Callable[..., Any], *args: Any, **options: Any
+) -> list[Any]:
+    """Return what ``body(*args)`` returns on each rank, with time for its imports."""
+    return run_ranks(size, body, *args, limit_s=TRAINER_LIMIT_S, **options)
 
 
 @contextlib.contextmanager
