@@ -76,6 +76,7 @@ class GroupWindow:
         # The receive under way, by sender: of this header, or of the values of a put.
         # It outlives a wait that times out.
         self._awaited: dict[int, tuple[torch.Tensor | None, GroupWork]] = {}
+        self._own_signals = 0  # of this rank to itself, not waited for
 
     def tensor_register(self, tensor: torch.Tensor, owning: bool = True) -> None:
         """Let the other ranks write to a tensor. Collective.
@@ -131,7 +132,7 @@ class GroupWindow:
             RuntimeError: No tensor is registered, or the types differ.
             ValueError: The elements do not lie in the target's tensor.
         """
-        self._registered("put")
+        own = self._registered("put")
         self._group._check_rank("put", dst_rank)
         numel, dtype = self._sizes[dst_rank]
         values = as_input(tensor, "put").view(-1)
@@ -146,6 +147,9 @@ class GroupWindow:
                 f"put: the window of rank {dst_rank} has {numel} elements, got "
                 f"elements {target_offset_nelems} to {end}"
             )
+        if dst_rank == self._comm.rank:
+            own[target_offset_nelems:end] = values
+            return GroupWork([], [tensor]) if async_op else None
         self._raise_failures(dst_rank)
         if not async_op:
             values = values.clone()
@@ -167,6 +171,9 @@ class GroupWindow:
         """
         self._registered("signal")
         self._group._check_rank("signal", peer_rank)
+        if peer_rank == self._comm.rank:
+            self._own_signals += 1
+            return GroupWork([], []) if async_op else None
         self._raise_failures(peer_rank)
         work = self._send(torch.tensor([_SIGNAL, 0, 0]), peer_rank)
         if async_op:
@@ -187,6 +194,7 @@ class GroupWindow:
         Raises:
             CommunicationTimeout: The signal did not come in time. It can be waited for
                 again.
+            RuntimeError: This rank waits for a signal to itself that it has not sent.
         """
         self._registered("wait_signal")
         self._group._check_rank("wait_signal", peer_rank)
@@ -224,6 +232,11 @@ class GroupWindow:
     def take(self, peer: int, timeout: datetime.timedelta) -> None:
         """Take the messages of a rank up to its next signal; see ``wait_signal``."""
         tensor = self._registered("wait_signal")
+        if peer == self._comm.rank:
+            if not self._own_signals:
+                raise RuntimeError("wait_signal: this rank has not signaled to itself")
+            self._own_signals -= 1
+            return
         limit_s = timeout.total_seconds()
         deadline = time.monotonic() + limit_s
         while True:

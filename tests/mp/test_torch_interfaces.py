@@ -268,6 +268,15 @@ def puts() -> dict[str, Any]:
     window.signal(right, False)
     window.wait_signal(left, False)
     got["small"] = tensor.tolist()
+    own = window.put(torch.zeros(1), rank, 0, True)
+    window.signal(rank, False)
+    assert own.wait()
+    window.wait_signal(rank, False)
+    alone = error_of(lambda: window.wait_signal(rank, False))
+    assert alone == (
+        "RuntimeError",
+        "wait_signal: this rank has not signaled to itself",
+    )
 
     # The values are larger than what is sent without being asked for, and no rank
     # waits for them before it has sent its own.
