@@ -21,7 +21,7 @@ namespace bluecomm {
 enum class PointAction : std::uint8_t {
   kPayload = 1,  // the values of a send
   kCancel,       // the sender has given up its send; the payload says why
-  kRefuse,       // the receiver has not taken the values; the payload says why.
+  kDecline,      // the receiver has not taken the values; the payload says why.
                  // Answered by a kCancel
   kTaken,        // `number` messages of the sender no longer wait for a receive
 };
@@ -40,7 +40,7 @@ struct PointMessage : MessagePrefix {
   RequestId send = 0;        // the sender's id of its request
   std::uint64_t count = 0;   // elements
   std::uint64_t number = 0;  // of messages that the sender has sent to the receiver
-  std::int32_t code = 0;     // kCancel, kRefuse: a Code
+  std::int32_t code = 0;     // kCancel, kDecline: a Code
   std::int32_t blamed = -1;  // Status::rank
   std::array<std::int64_t, kMaxDims> dims{};
 };

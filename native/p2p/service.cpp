@@ -104,7 +104,7 @@ bool PointService::take_message(int peer, std::unique_ptr<Incoming>& message) {
   SentPoint sent{peer, *read, std::move(message), nullptr, std::nullopt};
   if (removed_groups_.contains(read->group)) {
     credit_of(peer).count_taken();
-    refuse_removed(std::move(sent));
+    decline_removed(std::move(sent));
     return true;
   }
   if (const PointRequestPtr receive = matching_.match(sent)) {
@@ -139,7 +139,7 @@ void PointService::begin(SentPoint sent, const PointRequestPtr& receive) {
       std::erase(sends_, sent.own);
       end(*sent.own, {Code::kMismatch, text, rank_});
     } else {
-      refuse(std::move(sent), {Code::kMismatch, text, rank_});
+      decline(std::move(sent), {Code::kMismatch, text, rank_});
     }
     end(*receive, {Code::kMismatch, text, peer});
     return;
@@ -152,7 +152,7 @@ void PointService::begin(SentPoint sent, const PointRequestPtr& receive) {
   } catch (const std::exception& error) {  // thrown by the transport
     const Status status{Code::kInternal, receive->label() + ": " + error.what(), -1};
     // fail() tells the sender of a transfer that has begun.
-    if (!transfer_of(*receive)) post(peer, message, PointAction::kRefuse, status);
+    if (!transfer_of(*receive)) post(peer, message, PointAction::kDecline, status);
     fail(*receive, status);
     return;
   }
@@ -197,7 +197,7 @@ bool PointService::advance_transfers() {
 
 // Returns whether nobody reads the values of a send any more.
 bool PointService::is_released(const PointRequest& send) const {
-  // The receiver may drop values that it refuses; the reason is on its way.
+  // The receiver may drop values that it declines; the reason is on its way.
   return send.is_sent() && send.released() == send.call().memory.size() &&
          !has_notice(send.id());
 }
@@ -243,7 +243,7 @@ bool PointService::poll(std::span<const int> gone) {
 void PointService::free() {
   transfers_.clear();
   notices_.clear();
-  refused_.clear();
+  declined_.clear();
   sends_.clear();
   matching_.clear();
 }

@@ -69,7 +69,7 @@ class PointService final : public PointRequestHost {
   void free();
 
  private:
-  // The text of a kCancel or kRefuse that is arriving.
+  // The text of a kCancel or kDecline that is arriving.
   struct Notice {
     int peer;
     PointMessage message;
@@ -92,12 +92,12 @@ class PointService final : public PointRequestHost {
   PointMessage message_of(const PointRequest& send) const;
   PointCredit& credit_of(int peer) { return credits_[static_cast<std::size_t>(peer)]; }
 
-  void refuse(SentPoint sent, const Status& status);
-  void refuse_removed(SentPoint sent);
+  void decline(SentPoint sent, const Status& status);
+  void decline_removed(SentPoint sent);
   bool read_notices();
   bool has_notice(RequestId send) const;
   void handle_cancel(int peer, RequestId send, Status status);
-  void handle_refusal(int peer, const PointMessage& message, Status status);
+  void handle_decline(int peer, const PointMessage& message, Status status);
 
   const PointTransfer* transfer_of(const PointRequest& request) const;
   std::string mismatch_text(const SentPoint& sent, const PointRequest& receive) const;
@@ -119,8 +119,8 @@ class PointService final : public PointRequestHost {
   std::vector<std::unique_ptr<PointTransfer>> transfers_;
   std::vector<Notice> notices_;
   // Messages that do not match their receives. A transport may release the values of a
-  // message that is dropped, so each is kept until its sender has noticed the refusal.
-  std::vector<SentPoint> refused_;
+  // message that is dropped, so each is kept until its sender has noticed that.
+  std::vector<SentPoint> declined_;
   // Sends that have failed on this rank; what their receivers report is no news.
   RecentMap<RequestId, bool, std::hash<RequestId>> failed_{1024};
   Status closed_;

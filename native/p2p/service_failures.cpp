@@ -1,7 +1,7 @@
 // How sends and receives fail, and how the other side learns of it. The engine calls
 // these functions under its progress lock.
 //
-// The side that finds a failure tells the other one: kCancel from the sender, kRefuse
+// The side that finds a failure tells the other one: kCancel from the sender, kDecline
 // from the receiver. So both raise the same error, unless the send has already
 // succeeded: then its rank raises the error when its next call ends.
 #include <algorithm>
@@ -84,7 +84,7 @@ void PointService::fail(PointRequest& request, Status status) {
       std::erase(sends_, own);
       end(*own, status);
     } else {
-      post(transfer->sent().peer, transfer->sent().message, PointAction::kRefuse,
+      post(transfer->sent().peer, transfer->sent().message, PointAction::kDecline,
            status);
     }
     drop_transfer(request);
@@ -125,9 +125,9 @@ void PointService::post(int peer, PointMessage message, PointAction action,
   }
 }
 
-void PointService::refuse(SentPoint sent, const Status& status) {
-  post(sent.peer, sent.message, PointAction::kRefuse, status);
-  if (peers_.channel(sent.peer) != nullptr) refused_.push_back(std::move(sent));
+void PointService::decline(SentPoint sent, const Status& status) {
+  post(sent.peer, sent.message, PointAction::kDecline, status);
+  if (peers_.channel(sent.peer) != nullptr) declined_.push_back(std::move(sent));
 }
 
 void PointService::remove_group(std::uint64_t group, const std::string& why) {
@@ -141,23 +141,23 @@ void PointService::remove_group(std::uint64_t group, const std::string& why) {
   }
   for (SentPoint& sent : matching_.take_messages(group)) {
     if (!sent.own) credit_of(sent.peer).count_taken();
-    if (!sent.failure) refuse_removed(std::move(sent));
+    if (!sent.failure) decline_removed(std::move(sent));
   }
 }
 
 // Fails the send of a peer to this rank in a group that this rank has removed.
-void PointService::refuse_removed(SentPoint sent) {
+void PointService::decline_removed(SentPoint sent) {
   report_taken(sent.peer);
   const std::string call = "send with tag " + std::to_string(sent.message.tag) +
                            " to " + peers_.describe_rank(rank_);
-  refuse(std::move(sent), {Code::kClosed, call + ": " + why_removed_, rank_});
+  decline(std::move(sent), {Code::kClosed, call + ": " + why_removed_, rank_});
 }
 
 // --- Failures that peers report ------------------------------------------------------
 
 bool PointService::has_notice(RequestId send) const {
   return std::any_of(notices_.begin(), notices_.end(), [&](const Notice& one) {
-    return one.message.action == PointAction::kRefuse && one.message.send == send;
+    return one.message.action == PointAction::kDecline && one.message.send == send;
   });
 }
 
@@ -189,7 +189,7 @@ bool PointService::read_notices() {
       report_taken(whole.peer);
       handle_cancel(whole.peer, message.send, std::move(status));
     } else {
-      handle_refusal(whole.peer, message, std::move(status));
+      handle_decline(whole.peer, message, std::move(status));
     }
     changed = true;
   }
@@ -197,7 +197,7 @@ bool PointService::read_notices() {
 }
 
 void PointService::handle_cancel(int peer, RequestId send, Status status) {
-  const auto dropped = std::erase_if(refused_, [&](const SentPoint& one) {
+  const auto dropped = std::erase_if(declined_, [&](const SentPoint& one) {
     return one.peer == peer && one.message.send == send;
   });
   if (dropped > 0) return;
@@ -215,7 +215,7 @@ void PointService::handle_cancel(int peer, RequestId send, Status status) {
   end(*receive, std::move(status));
 }
 
-void PointService::handle_refusal(int peer, const PointMessage& message,
+void PointService::handle_decline(int peer, const PointMessage& message,
                                   Status status) {
   const RequestId send = message.send;
   if (failed_.contains(send)) return;  // the receiver has got a kCancel
@@ -306,8 +306,8 @@ bool PointService::fail_gone(int rank) {
   for (const PointRequestPtr& receive : matching_.waiting_receives()) {
     if (receive->call().peer == rank) concerned.push_back(receive);
   }
-  if (!refused_.empty() && peers_.why_gone(rank, Clock::time_point::min())) {
-    std::erase_if(refused_, [&](const SentPoint& one) { return one.peer == rank; });
+  if (!declined_.empty() && peers_.why_gone(rank, Clock::time_point::min())) {
+    std::erase_if(declined_, [&](const SentPoint& one) { return one.peer == rank; });
   }
   bool changed = false;
   for (const PointRequestPtr& request : concerned) {

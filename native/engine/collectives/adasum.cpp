@@ -226,7 +226,7 @@ void check_adasum(const Call& call) {
   std::size_t rest = call.input.size() / item_size(call.dtype);
   for (const std::int64_t count : call.splits) {
     if (count < 0 || static_cast<std::size_t>(count) > rest) {
-      refuse(call, "expected nonnegative splits that add up to at most " +
+      reject(call, "expected nonnegative splits that add up to at most " +
                        std::to_string(call.input.size() / item_size(call.dtype)) +
                        " elements, got a split of " + std::to_string(count));
     }

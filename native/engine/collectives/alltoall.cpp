@@ -14,7 +14,7 @@ std::vector<std::int64_t> splits_of(const Call& call) {
   const int members = call.group->size();
   if (call.splits.empty()) {
     if (rows % members != 0) {
-      refuse(call, "without splits, expected a first dimension that " +
+      reject(call, "without splits, expected a first dimension that " +
                        std::to_string(members) + " members can share equally, got " +
                        std::to_string(rows));
     }

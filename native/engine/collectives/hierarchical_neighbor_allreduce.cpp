@@ -61,7 +61,7 @@ Plan plan_hierarchical_neighbor_allreduce(const Call& call, const Tuning&) {
   check_neighbors(call, call.destinations, "destination", "machine", machines.size(),
                   machines.mine);
   if (!is_floating(call.dtype)) {
-    refuse(call, "expected a floating dtype for an average, got " +
+    reject(call, "expected a floating dtype for an average, got " +
                      std::string(dtype_name(call.dtype)) +
                      "; convert the tensor first");
   }

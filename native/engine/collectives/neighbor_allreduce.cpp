@@ -47,7 +47,7 @@ Plan plan_neighbor_allreduce(const Call& call, const Tuning&) {
 Plan plan_pair_gossip(const Call& call, const Tuning& tuning) {
   if (call.sources.size() != 1 || call.destinations.size() != 1 ||
       call.sources[0].first != call.destinations[0].first) {
-    refuse(call,
+    reject(call,
            "expected one member as the only source and the only destination, got " +
                std::to_string(call.sources.size()) + " sources and " +
                std::to_string(call.destinations.size()) + " destinations");

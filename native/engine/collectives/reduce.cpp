@@ -69,7 +69,7 @@ Plan plan_reduce(const Call& call, const Tuning& tuning) {
   if (team.me == call.root) {
     check_output(call, call.input);
   } else if (!call.output.empty()) {
-    refuse(call, "expected no output on a rank other than the root, got " +
+    reject(call, "expected no output on a rank other than the root, got " +
                      std::to_string(call.output.size()) + " bytes");
   }
 

@@ -12,7 +12,7 @@ namespace bluecomm {
 // algorithm sends less.
 Plan plan_reducescatter(const Call& call, const Tuning&) {
   if (call.shape.empty()) {
-    refuse(call, "expected a tensor with at least one dimension, got one with none");
+    reject(call, "expected a tensor with at least one dimension, got one with none");
   }
   check_input(call);
   check_reduction(call);

@@ -19,7 +19,7 @@ Plan plan_scatter(const Call& call, const Tuning&) {
   Phase& phase = phase_at(plan, 0);
   if (group.me != call.root) {
     if (call.shape.front() != 0) {
-      refuse(call, "expected no input on a rank other than the root, got " +
+      reject(call, "expected no input on a rank other than the root, got " +
                        std::to_string(call.shape.front()) + " rows");
     }
     const int root = group.ranks[call.root];

@@ -13,15 +13,15 @@ void check_arrival(const Call& call, const Arrival& arrival, std::size_t row_nby
                                     : arrival.nbytes % row_nbytes == 0 &&
                                           arrival.nbytes / row_nbytes == rows;
   if (arrival.first_dim >= 0 && fits) return;
-  refuse(call, "expected rows of " + std::to_string(row_nbytes) + " bytes from rank " +
+  reject(call, "expected rows of " + std::to_string(row_nbytes) + " bytes from rank " +
                    std::to_string(arrival.peer) + ", got " +
                    std::to_string(arrival.first_dim) + " rows in " +
                    std::to_string(arrival.nbytes) + " bytes");
 }
 
-[[noreturn]] void refuse_output(const Call& call, std::size_t expected, std::size_t got,
+[[noreturn]] void reject_output(const Call& call, std::size_t expected, std::size_t got,
                                 const std::string& of) {
-  refuse(call, "expected an output of " + std::to_string(expected) +
+  reject(call, "expected an output of " + std::to_string(expected) +
                    " bytes for the rows of " + of + ", got " + std::to_string(got) +
                    " bytes");
 }
@@ -32,7 +32,7 @@ void use_outputs(const Call& call, std::span<const std::size_t> lengths,
   std::span<std::byte> rest = call.outputs.front();
   const bool is_whole = call.outputs.size() == 1;
   if (is_whole && rest.size() != total) {
-    refuse_output(call, total, rest.size(), "all ranks");
+    reject_output(call, total, rest.size(), "all ranks");
   }
   for (std::size_t i = 0; i < gathers.size(); ++i) {
     Gather& gather = gathers[i];
@@ -43,14 +43,14 @@ void use_outputs(const Call& call, std::span<const std::size_t> lengths,
     } else {
       gather.dst = call.outputs[i];
       if (gather.dst.size() != lengths[i]) {
-        refuse_output(
+        reject_output(
             call, lengths[i], gather.dst.size(),
             source.peer == kSelf ? "this rank" : "rank " + std::to_string(source.peer));
       }
     }
     const bool is_own = source.peer == kSelf && source.own.data() == gather.dst.data();
     if (!is_own && shares_memory(gather.dst, call.input)) {
-      refuse(call,
+      reject(call,
              "expected an output that does not overlap the input, got one that shares "
              "its memory" +
                  std::string(call.kind == Kind::kAllgather

@@ -12,7 +12,7 @@
 namespace bluecomm {
 
 // Throws std::invalid_argument: the operation and this rank, then `why`.
-[[noreturn]] void refuse(const Call& call, const std::string& why);
+[[noreturn]] void reject(const Call& call, const std::string& why);
 
 // The group is complete and contains this rank.
 void check_group(const Call& call);

@@ -97,7 +97,7 @@ TEST(point_failures, the_sender_learns_that_the_transport_failed) {
     REQUIRE(receive.done());
     CHECK(receive.status().code == Code::kInternal);
     CHECK(receive.status().text.ends_with("broken"));
-    CHECK(peers.posted.actions == std::vector{PointAction::kRefuse});
+    CHECK(peers.posted.actions == std::vector{PointAction::kDecline});
     CHECK(!service.poll({}));
   }
 }

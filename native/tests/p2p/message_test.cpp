@@ -34,7 +34,7 @@ TEST(point_message, rejects_invalid_headers) {
     spoil(bad);
     CHECK(!read_point_message(to_header(bad, 12)).has_value());
   }
-  for (const PointAction action : {PointAction::kCancel, PointAction::kRefuse}) {
+  for (const PointAction action : {PointAction::kCancel, PointAction::kDecline}) {
     PointMessage notice = good;
     notice.action = action;
     CHECK(read_point_message(to_header(notice, Channel::kMaxPost)).has_value());
