@@ -40,7 +40,7 @@ class TracedCall:
         name: Offset of its name.
         kind: Offset of its kind.
         key: Group and sequence, which matching calls of other ranks share, besides
-            name and kind.
+            name and kind. A send and its receive share them when they have ended.
         begin_ns: Time of the call.
         end_ns: Time of its completion, or ``None`` if it did not complete.
         nbytes: Bytes of the input, or ``None`` if its begin is not in the trace.
@@ -96,6 +96,7 @@ def _note(calls: dict[int, TracedCall], event: Event) -> None:
         call.nbytes = event.b
     else:
         call.end_ns, call.code = event.end_ns, event.b
+        call.key = event.a, event.c
 
 
 def _add(call: TracedCall, event: Event) -> None:

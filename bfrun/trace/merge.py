@@ -144,6 +144,9 @@ def _events(
             event["cname"] = _COLOURS[each.category]
         yield event
         if each.call is not None:
+            if trace.name(each.call.kind) == "recv":
+                # Within the slice, or viewers do not find it.
+                headers = dict.fromkeys(each.call.edges, max(begin, end - 0.001))
             yield from _arrows(trace, each.call, each.track, begin, headers)
 
 
@@ -178,11 +181,15 @@ def _arrows(
     headers: dict[int, float],
 ) -> Iterator[dict[str, Any]]:
     """Yield this rank's ends of the arrows from senders to receivers."""
-    if is_one_sided(trace.name(call.kind)):
+    kind = trace.name(call.kind)
+    if kind in ("send", "recv"):
+        key = f"{call.key}message"
+    elif is_one_sided(kind):
         return
+    else:
+        key = f"{call.key}{kind} {trace.name(call.name)}"
     rank = trace.header.rank
     common = {"cat": "message", "name": "message", "pid": rank, "tid": track}
-    key = f"{call.key}{trace.name(call.kind)} {trace.name(call.name)}"
     for peer, edge in sorted(call.edges.items()):
         if edge.messages_sent:
             number = _arrow_id(key, rank, peer)

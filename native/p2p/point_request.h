@@ -71,8 +71,10 @@ class PointRequest final : public BaseRequest {
 
   std::string_view kind_name() const override { return point_call_name(call_.kind); }
   std::string_view name() const override { return call_.name; }
+  // The sequence is the sender's id of its request, which both sides know at the end.
   TraceFields trace_fields() const override {
-    return {call_.group, static_cast<std::uint32_t>(id()), call_.memory.size()};
+    const RequestId sent = is_send() ? id() : send_;
+    return {call_.group, static_cast<std::uint32_t>(sent), call_.memory.size()};
   }
   const PointCall& call() const { return call_; }
   bool is_send() const { return call_.kind == RequestKind::kSend; }
@@ -99,7 +101,11 @@ class PointRequest final : public BaseRequest {
 
   // The rank whose message a receive has taken, or the peer that the call names.
   int source() const { return source_; }
-  void set_source(int rank) { source_ = rank; }
+  // The receive has taken the message of `rank` with the id `send` there.
+  void set_source(int rank, RequestId send) {
+    source_ = rank;
+    send_ = send;
+  }
 
  private:
   const PointCall call_;
@@ -107,6 +113,7 @@ class PointRequest final : public BaseRequest {
   std::unique_ptr<Outgoing> outgoing_;
   Lease lease_;
   int source_ = call_.peer;
+  RequestId send_ = 0;
 };
 
 }  // namespace bluecomm

@@ -123,7 +123,7 @@ void PointService::report_taken(int peer) {
 // Starts to copy a message to the receive that it matches.
 void PointService::begin(SentPoint sent, const PointRequestPtr& receive) {
   const PointCall& call = receive->call();
-  receive->set_source(sent.peer);
+  receive->set_source(sent.peer, sent.message.send);
   if (!sent.own) {
     credit_of(sent.peer).count_taken();
     report_taken(sent.peer);

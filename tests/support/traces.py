@@ -78,7 +78,7 @@ class TraceWriter:
         for peer, (sent, received) in (edges or {}).items():
             self.add(
                 spool.EDGE, end_ns, operation=number, peer=peer, a=sent, b=received,
-                label=1, c=1,
+                label=int(sent > 0), c=int(received > 0),
             )  # fmt: skip
 
     def file(self) -> bytes:

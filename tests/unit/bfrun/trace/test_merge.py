@@ -104,6 +104,23 @@ def test_arrows_lead_from_the_sender_to_the_receiver():
     assert ends["s", 0] != ends["s", 1]
 
 
+def test_an_arrow_leads_from_a_send_to_its_receive():
+    sender, receiver = (TraceWriter(rank=rank, pid=100 + rank) for rank in range(2))
+    # The receive does not know the send before it ends.
+    sender.call(
+        7, 10 * US, 20 * US, name="to", kind="send", sequence=7, edges={1: (4, 0)}
+    )
+    receiver.call(
+        3, 0, 30 * US, name="from", kind="recv", sequence=7, edges={0: (0, 4)}
+    )
+    _, timeline = merged(source_of(sender.packed()), source_of(receiver.packed()))
+    begin, end = (event for event in timeline["traceEvents"] if event["ph"] in "sf")
+    assert (begin["ph"], begin["pid"], begin["ts"]) == ("s", 0, 10.0)
+    assert (end["ph"], end["pid"]) == ("f", 1)
+    assert 29.9 < end["ts"] < 30.0
+    assert begin["id"] == end["id"]
+
+
 def test_a_call_about_a_window_is_of_one_rank_alone():
     writers = [TraceWriter(rank=rank, pid=100 + rank) for rank in range(2)]
     for rank, writer in enumerate(writers):
