@@ -19,6 +19,9 @@ constexpr std::chrono::milliseconds kMaxRefused{5000};
 // Larger messages use all streams and wait for their irecv. Copying a message up to
 // this size costs less.
 constexpr std::size_t kEagerBytes = 32 << 10;
+// As much as the kernel's buffers hold for NCCL's sockets. If the two ends seldom have
+// a core at the same time, this limits what the sender can send in its turn.
+constexpr std::size_t kEagerCredit = 8 << 20;
 
 // The bytes of a handle.
 struct HandleLayout {
@@ -103,6 +106,7 @@ Identity identity_of(const stream::Nonce& name, const Settings& settings) {
   options.key.assign(key.begin(), key.end());
   options.streams = settings.streams;
   options.eager_bytes = kEagerBytes;
+  options.eager_credit = kEagerCredit;
   // NCCL wants the messages in their order.
   options.limit_unsent = false;
   options.checksum = settings.checksum;

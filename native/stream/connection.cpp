@@ -26,7 +26,8 @@ Connection::Connection(Poller& poller, const Options& options, const Hello& hell
       addresses_(std::move(addresses)),
       connector_(poller, options, hello, addresses_),
       link_(head_nbytes, options.eager_bytes, std::move(pool),
-            options.checksum && options.encryption == Encryption::kOff) {}
+            options.checksum && options.encryption == Encryption::kOff,
+            options.eager_credit) {}
 
 bool Connection::admit(const Hello& hello, StreamSocket socket, Clock::time_point now) {
   if (hello.stream > 0) {

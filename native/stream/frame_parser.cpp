@@ -19,7 +19,7 @@ std::array<std::span<std::byte>, 2> FrameParser::spaces() {
   }
   const std::span<std::byte> rest(buffer_.get() + end_, kBufferSize - end_);
   if (destination_.empty()) return {rest, {}};
-  return {destination_, rest.first(kTail)};
+  return {destination_, frame_.length < kShort ? rest : rest.first(kTail)};
 }
 
 std::string_view FrameParser::advance(std::size_t nbytes, FrameSink& sink) {

@@ -62,8 +62,11 @@ class FrameParser {
  private:
   static constexpr std::size_t kBufferSize = 64 << 10;
   // Bytes to read beyond the current payload: enough for the head of the next frame,
-  // and few enough that in a run of chunks almost nothing is copied.
+  // and few enough that in a run of chunks almost nothing is copied. Payloads shorter
+  // than kShort are read together with others, because copying one costs less than
+  // another call of the kernel.
   static constexpr std::size_t kTail = 512;
+  static constexpr std::size_t kShort = 8 << 10;
 
   std::string_view parse(FrameSink& sink);
   std::string_view start(FrameSink& sink);

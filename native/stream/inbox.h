@@ -20,10 +20,10 @@ class Streams;
 
 // The messages that arrive on a link, and the limits that the peer may send up to.
 //
-// The memory used for one peer is bounded: kEagerCredit for eager messages, a head for
-// each larger message that is not accepted yet, and kViewBudget for all messages that
-// are received into segments. Each accepted message may use at least one segment, so
-// that it can make progress independently of the others.
+// The memory used for one peer is bounded: the sender's eager_credit for eager
+// messages, a head for each larger message that is not accepted yet, and kViewBudget
+// for all messages that are received into segments. Each accepted message may use at
+// least one segment, so that it can make progress independently of the others.
 class Inbox {
  public:
   // `head_nbytes` is the length of each message's head.
@@ -41,6 +41,7 @@ class Inbox {
   void expect(std::uint64_t message, std::span<std::byte> into);
 
   bool has_arrived() const { return !arrived_.empty(); }
+  std::size_t arrived() const { return arrived_.size(); }
   // Returns the next message in the order of the peer's sends, or null.
   std::unique_ptr<ReceivedMessage> take_arrived();
 

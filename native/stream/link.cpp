@@ -20,6 +20,12 @@ namespace {
 // links have a turn, and received data is combined while it is in the cache.
 constexpr std::size_t kBudget = 1 << 20;
 
+// A turn reads no further while as many messages wait for the owner. So short messages
+// are taken while they are in the cache.
+constexpr std::size_t kEnoughMessages = 16;
+
+constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+
 }  // namespace
 
 void Link::send(SentMessage& message, std::span<const std::byte> head,
@@ -50,7 +56,7 @@ void Link::add(StreamSocket socket, bool announce) {
 bool Link::progress() {
   if (streams_.empty()) return false;
   const std::uint64_t messages_before = inbox_.stats().messages;
-  bool moved = read_all(kBudget);
+  bool moved = read_all(kBudget, kEnoughMessages);
   if (closing_ && !goodbye_queued_ && outbox_.idle()) queue_goodbye();
   // The owner accepts new messages after this turn. Grants that were written behind
   // chunks would reach the peer only after all bytes that the kernel holds. So chunks
@@ -96,11 +102,12 @@ bool Link::is_blocked() const {
   return true;
 }
 
-bool Link::read_all(std::size_t budget) {
+bool Link::read_all(std::size_t budget, std::size_t messages) {
   bool any = false;
   for (Stream& stream : streams_.all()) {
     std::size_t moved = 0;
-    while (stream.readable && !stream.ended && moved < budget) {
+    while (stream.readable && !stream.ended && moved < budget &&
+           inbox_.arrived() < messages) {
       moved += stream.read_some(*this);
     }
     any |= moved > 0 || stream.ended.has_value();
@@ -197,7 +204,7 @@ void Link::check_ends() {
   const auto& all = streams_.all();
   const auto broken = std::find_if(all.begin(), all.end(), has_ended);
   if (broken == all.end()) return;
-  if (!peer_finished_) read_all(std::numeric_limits<std::size_t>::max());
+  if (!peer_finished_) read_all(kNoLimit, kNoLimit);
   if (peer_finished_) {
     if (std::all_of(all.begin(), all.end(), has_ended)) ended_.emplace();
     return;

@@ -27,9 +27,10 @@ class Link final : private FrameSink {
   // both ends. `checksum` says whether this end sends checksums; received ones are
   // always verified.
   Link(std::size_t head_nbytes, std::size_t eager_bytes,
-       std::shared_ptr<SegmentPool> pool, bool checksum = false)
+       std::shared_ptr<SegmentPool> pool, bool checksum = false,
+       std::size_t eager_credit = kEagerCredit)
       : streams_(checksum),
-        outbox_(streams_, eager_bytes),
+        outbox_(streams_, eager_bytes, eager_credit),
         inbox_(streams_, head_nbytes, std::move(pool)) {}
 
   // Starts to send a message; `message` must be new. The caller keeps `payload` alive
@@ -123,7 +124,7 @@ class Link final : private FrameSink {
 
   bool takes_chunks(std::size_t stream) const { return stream < in_use_; }
   bool passes_over(std::size_t stream, std::size_t chunk);
-  bool read_all(std::size_t budget);
+  bool read_all(std::size_t budget, std::size_t messages);
   bool write_all(std::size_t budget, bool with_chunks);
   void queue_goodbye();
   void check_goodbye();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stream/record_cipher.h"
+#include "stream/wire.h"
 
 namespace bluecomm::stream {
 
@@ -33,6 +34,8 @@ struct Options {
   // If `streams` is 0: the count to share with links to the same host, or null.
   std::shared_ptr<StreamCount> count;
   std::size_t eager_bytes = 4096;
+  // The bytes of eager messages that the peer may have to store.
+  std::size_t eager_credit = kEagerCredit;
   // Whether even a single stream holds few unsent bytes, so that a short message soon
   // passes a long one. Several streams always do. Without the limit, a link moves more
   // where its two ends take turns on a core.

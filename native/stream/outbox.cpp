@@ -24,7 +24,7 @@ void Outbox::send(SentMessage& message, std::span<const std::byte> head,
                   std::span<const std::byte> payload) {
   const std::size_t cost = head.size() + payload.size();
   if (payload.empty()) return announce(head, 0, {}, 0);
-  if (payload.size() <= eager_bytes_ && charged_ + cost <= kEagerCredit) {
+  if (payload.size() <= eager_bytes_ && charged_ + cost <= eager_credit_) {
     charged_ += cost;
     announce(head, payload.size(), payload, kCharged);
     message.released_ = payload.size();

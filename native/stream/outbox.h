@@ -65,8 +65,9 @@ class SentMessage {
 // order. So a short message is finished after two chunks for each longer one.
 class Outbox {
  public:
-  Outbox(Streams& streams, std::size_t eager_bytes)
-      : streams_(streams), eager_bytes_(eager_bytes) {}
+  // `eager_credit` limits the eager bytes that the peer has not consumed.
+  Outbox(Streams& streams, std::size_t eager_bytes, std::size_t eager_credit)
+      : streams_(streams), eager_bytes_(eager_bytes), eager_credit_(eager_credit) {}
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
   ~Outbox() { lose(); }
@@ -126,6 +127,7 @@ class Outbox {
 
   Streams& streams_;
   const std::size_t eager_bytes_;
+  const std::size_t eager_credit_;
   std::uint64_t next_message_ = 0;
   std::size_t charged_ = 0;  // eager bytes for which the peer has not returned credit
   std::unordered_map<std::uint64_t, SentMessage*> waiting_;

@@ -68,7 +68,8 @@ inline std::span<const std::byte> bytes_of(const Frame& frame) {
 // How many messages ahead of the last one the receiver may announce a buffer for.
 inline constexpr std::size_t kMaxExpected = 64;
 
-// The bytes of eager messages, heads included, that a receiver stores for one peer.
+// The bytes of eager messages, heads included, that a receiver stores for one peer,
+// unless the sender has an Options::eager_credit of its own.
 inline constexpr std::size_t kEagerCredit = 1 << 20;
 
 // Returns what is wrong with a frame on its own, or nothing.

@@ -93,6 +93,18 @@ TEST(stream_frame_parser, a_run_of_chunks_is_read_in_place) {
   CHECK(parser.spaces()[1].size() >= sizeof(Frame));
 }
 
+// A read that ended within a short message once read the rest of it and the begin of
+// the next one only, and so did all reads after it.
+TEST(stream_frame_parser, short_messages_are_read_many_at_a_time) {
+  FrameParser parser(0);
+  Payload payload(1024);
+  Bytes bytes;
+  append(bytes, chunk(1024, 0), std::string(100, 'a'));
+  CHECK_EQ(feed(parser, payload, bytes, SIZE_MAX), "");
+  const auto spaces = parser.spaces();
+  CHECK(spaces[0].size() + spaces[1].size() >= 32 * (1024 + sizeof(Frame)));
+}
+
 TEST(stream_frame_parser, a_freed_buffer_is_not_written) {
   FrameParser parser(0);
   Payload payload(640);

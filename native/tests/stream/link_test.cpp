@@ -18,6 +18,15 @@
 namespace bluecomm::stream {
 namespace {
 
+TEST(stream_link, the_eager_credit_limits_what_is_sent_unasked) {
+  Link link(kHead.size(), 4096, std::make_shared<SegmentPool>(), false, 3000);
+  std::array<SentMessage, 3> messages;
+  const auto data = pattern(1000);
+  for (SentMessage& one : messages) link.send(one, kHead, data);
+  CHECK_EQ(messages[1].released(), data.size());
+  CHECK_EQ(messages[2].released(), 0u);
+}
+
 TEST(stream_link, a_stalled_stream_holds_back_no_more_than_it_has_taken) {
   LinkPair pair(4);
   Transfer first(pair, 8 * kMiB);
