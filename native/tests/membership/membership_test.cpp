@@ -212,6 +212,24 @@ TEST(membership, another_member_finishes_what_a_dead_one_proposed) {
   }
 }
 
+TEST(membership, a_proposal_names_the_dead) {
+  MemberTalk talk(3);
+  talk[0].observe(MemberTalk::uid(1), Evidence::kStopped, talk.now);
+  talk.deliver();
+  talk.kill(2);
+  talk[0].observe(MemberTalk::uid(2), Evidence::kDead, talk.now);
+  talk.now += kTiming.gather;
+  talk[0].tick(talk.now);
+  int proposals = 0;
+  talk.deliver([&](int, const Membership::Post& post) {
+    if (!is(MembershipAction::kPrepare, post)) return false;
+    ++proposals;
+    CHECK_EQ(post.message.accusations.dead.lowest(), 2);
+    return true;
+  });
+  CHECK(proposals > 0);
+}
+
 TEST(membership, late_words_of_the_dead_change_nothing) {
   // Members 0, 1 and 2 decide to go on without 4, and die. The decision reaches 4 only
   // after it has decided with 3, because all others are dead.

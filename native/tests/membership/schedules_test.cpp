@@ -1,8 +1,8 @@
 // Random schedules of the membership protocol. To run more, or one again with its
 // story:
 //
-//   BLUECOMM_TEST_SCHEDULES=1000000 build/native/tests --filter schedules
-//   BLUECOMM_TEST_SEED=4711 build/native/tests --filter schedules
+//   MEMBERSHIP_SCHEDULES=1000000 build/native/tests --filter schedules
+//   MEMBERSHIP_SEED=4711 build/native/tests --filter schedules
 #include <cstdio>
 #include <cstdlib>
 
@@ -26,10 +26,10 @@ constexpr std::uint64_t kSchedules = 10'000;
 #endif
 
 TEST(membership_schedules, keep_one_primary_and_end) {
-  const std::uint64_t only = number_from("BLUECOMM_TEST_SEED", 0);
+  const std::uint64_t only = number_from("MEMBERSHIP_SEED", 0);
   const std::uint64_t first = only == 0 ? 1 : only;
   const std::uint64_t count =
-      only == 0 ? number_from("BLUECOMM_TEST_SCHEDULES", kSchedules) : 1;
+      only == 0 ? number_from("MEMBERSHIP_SCHEDULES", kSchedules) : 1;
   long long epochs = 0;
   long long messages = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
