@@ -100,8 +100,11 @@ void RequestTable::extend_deadline(RequestId id, Clock::duration time) {
 }
 
 void RequestTable::put_off_deadlines(Clock::duration time) {
-  for_each_active(
-      [&](BaseRequest& request) { request.set_deadline(request.deadline() + time); });
+  next_deadline_ = Clock::time_point::max();
+  for_each_active([&](BaseRequest& request) {
+    request.set_deadline(request.deadline() + time);
+    next_deadline_ = std::min(next_deadline_, request.deadline());
+  });
 }
 
 std::vector<RequestTable::RequestPtr> RequestTable::expired(Clock::time_point now) {
