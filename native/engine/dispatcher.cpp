@@ -165,6 +165,7 @@ void Dispatcher::start(Operation& operation) {
     return;
   }
   try {
+    if (!peers_.dropped().empty()) drop_lost(operation);
     operation.start(peers_.channels());
   } catch (const std::exception& error) {
     fail_thrown(operation, error);
@@ -182,6 +183,7 @@ void Dispatcher::on_message(int peer, std::unique_ptr<Incoming> message) {
 bool Dispatcher::read_arrivals() {
   std::vector<Arrived> arrived = std::exchange(arrived_, {});
   for (Arrived& one : arrived) {
+    if (peers_.is_dropped(one.peer)) continue;  // operations go on without it
     const MessageType type = type_of(one.message->header());
     if (type == MessageType::kWindow && windows_.take_message(one.peer, one.message)) {
       continue;
@@ -273,7 +275,7 @@ bool Dispatcher::poll() {
   if (windows_.poll(peers_.gone())) changed = true;
   if (points_.poll(peers_.gone())) changed = true;
   if (expire_requests(now_)) changed = true;
-  if (!peers_.gone().empty() && fail_gone(now_)) changed = true;
+  if (!peers_.gone().empty() && settle_losses(now_)) changed = true;
   return changed;
 }
 

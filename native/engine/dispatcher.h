@@ -57,6 +57,8 @@ struct PeerStats {
 
 struct Stats {
   double age_s = 0;  // time since the last reset
+  // How many values of lost ranks were replaced by own values.
+  std::uint64_t replaced = 0;
   std::vector<PeerStats> peers;
   WaitStats::Kinds kinds;
 };
@@ -69,6 +71,8 @@ struct EngineConfig {
   std::string machine;
   Tuning tuning;
   std::shared_ptr<Recorder> recorder;  // or null
+  // Whether operations that can go on without a lost peer do so.
+  bool survives_losses = false;
   // Allocates memory for results whose length only the peers know.
   std::function<Result(std::size_t nbytes)> allocate;
 };
@@ -233,9 +237,17 @@ class Dispatcher final : private Receiver, private OperationHost {
   bool read_aborts();
   bool has_abort(int peer, const Key& key) const;
   bool expire_requests(Clock::time_point now);
-  bool fail_gone(Clock::time_point now);
   std::vector<int> participants(const Operation& operation) const;
   Status timeout_status(const Operation& operation) const;
+
+  // dispatcher_losses.cpp
+  bool settle_losses(Clock::time_point now);
+  bool fail_needing(int rank, Clock::time_point now);
+  bool drops_lost(const Operation& operation) const;
+  bool drop(int rank, Clock::time_point now);
+  void drop_lost(Operation& operation);
+  bool is_loss(const Envelope& call, const Status& status) const;
+  bool go_on_without(Operation* operation, int peer, const Status& status);
 
   // dispatcher_refusals.cpp
   void refuse(const Call& call, const Key& key, const std::string& reason,
@@ -273,6 +285,8 @@ class Dispatcher final : private Receiver, private OperationHost {
   PointService points_;
   std::vector<ChannelStats> counted_before_;  // by rank, at the last reset_stats()
   Clock::time_point now_;                     // the start of this turn
+  std::uint64_t replaced_ = 0;                // see Stats
+  bool has_early_ = false;  // some operation may have messages of dropped peers
   LateFailures late_failures_;
   struct Arrived {
     int peer;

@@ -199,6 +199,7 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
   Status status{static_cast<Code>(envelope.code), std::move(text), blamed};
   if (status.ok()) status.code = Code::kInternal;
   Operation* const operation = matching_.find(key);
+  if (is_loss(envelope, status) && go_on_without(operation, peer, status)) return;
   if (operation != nullptr) {
     fail_operation(*operation, std::move(status));
     return;
@@ -221,6 +222,9 @@ void Dispatcher::handle_abort(int peer, const Envelope& envelope, std::string te
 // Notes the failure of an operation that has succeeded on this rank. `where` is empty
 // or a text such as " on rank 1 (hostB)".
 void Dispatcher::add_late_failure(const std::string& where, Status status) {
+  // In a job that survives losses, a loss fails only operations that need the lost
+  // rank.
+  if (config_.survives_losses && status.code == Code::kPeerLost) return;
   status.text = "an earlier operation failed" + where + " after rank " +
                 std::to_string(config_.rank) +
                 " had finished its part of it: " + status.text;
@@ -263,7 +267,7 @@ void Dispatcher::send_group_removed(int peer, const Envelope& call) {
               config_.rank});
 }
 
-// --- Time and loss -------------------------------------------------------------------
+// --- Time ----------------------------------------------------------------------------
 
 Status Dispatcher::timeout_status(const Operation& operation) const {
   const std::string label = operation.label();
@@ -304,30 +308,6 @@ void Dispatcher::expire_operation(Operation& operation) {
   fail_operation(operation, timeout_status(operation));
 }
 
-bool Dispatcher::fail_gone(Clock::time_point now) {
-  bool changed = false;
-  for (const int rank : peers_.gone()) {
-    // The last messages of a finished peer may still be in the transport.
-    const bool finished = peers_.state(rank) == Peers::State::kFinished;
-    for (std::size_t i = 0; i < operations_.size();) {
-      Operation& operation = *operations_[i];
-      const Clock::time_point grace =
-          finished ? std::max(peers_.grace_until(rank),
-                              operation.started() + Peers::kFinishedGrace)
-                   : peers_.grace_until(rank);
-      if (now < grace || operation.state() == Operation::State::kQueued ||
-          !operation.needs(rank)) {
-        ++i;
-        continue;
-      }
-      operation.abort(
-          {Code::kPeerLost, operation.label() + ": " + peers_.reason(rank), rank});
-      changed = true;
-    }
-  }
-  return changed;
-}
-
 void Dispatcher::tell_failing(const std::string& what) {
   Envelope failing;
   failing.type = MessageType::kFailing;
@@ -337,16 +317,6 @@ void Dispatcher::tell_failing(const std::string& what) {
   for (int rank = 0; rank < peers_.size(); ++rank) {
     post(rank, failing, std::as_bytes(std::span(text)));
   }
-}
-
-void Dispatcher::peer_lost(int rank, std::string text) {
-  if (!peers_.is_peer(rank)) {
-    throw std::invalid_argument("rank " + std::to_string(rank) +
-                                " is not a peer of rank " +
-                                std::to_string(config_.rank));
-  }
-  peers_.explain(rank, std::move(text));
-  for_transports([rank](Transport& one) { one.forget(rank); });
 }
 
 }  // namespace bluecomm

@@ -31,6 +31,7 @@ std::vector<PendingRequest> Dispatcher::pending() const {
 Stats Dispatcher::stats() const {
   Stats stats;
   stats.age_s = stats_.age().count();
+  stats.replaced = replaced_;
   stats.kinds = stats_.kinds();
   for (int rank = 0; rank < config_.size; ++rank) {
     const auto index = static_cast<std::size_t>(rank);
@@ -45,6 +46,7 @@ Stats Dispatcher::stats() const {
 
 void Dispatcher::reset_stats() {
   stats_.reset();
+  replaced_ = 0;
   for (std::size_t rank = 0; rank < counted_before_.size(); ++rank) {
     const Channel* const channel = peers_.channels()[rank];
     if (channel != nullptr) counted_before_[rank] = channel->stats();

@@ -19,7 +19,7 @@ static_assert(kChunk % kChunkAlignment == 0);
 
 }  // namespace
 
-GatherState::GatherState(const Gather& gather, std::uint32_t phase, DType dtype)
+GatherState::GatherState(Gather& gather, std::uint32_t phase, DType dtype)
     : gather_(gather), phase_(phase), dtype_(dtype), inputs_(gather.sources.size()) {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     inputs_[i].weight = gather.sources[i].weight;
@@ -194,6 +194,51 @@ bool GatherState::is_complete() const {
       return false;
     }
   }
+  return true;
+}
+
+// --- Lost ranks ----------------------------------------------------------------------
+
+std::size_t GatherState::own_index() const {
+  const auto own =
+      std::find_if(gather_.sources.begin(), gather_.sources.end(),
+                   [](const Source& source) { return source.peer == kSelf; });
+  return static_cast<std::size_t>(own - gather_.sources.begin());
+}
+
+GatherState::Drop GatherState::drop(std::size_t index) {
+  if (done_) return Drop::kKept;
+  Incoming* const message = inputs_[index].message.get();
+  if (message != nullptr) {
+    const std::size_t here = message->consumed() + message->readable().size();
+    if (open_ && here == message->header().nbytes) return Drop::kKept;
+    if (message->consumed() < combined_)
+      message->consume(combined_ - message->consumed());
+    if (message->consumed() < combined_) return Drop::kInvalid;
+  }
+  inputs_[own_index()].weight += inputs_[index].weight;
+  const auto position = static_cast<std::ptrdiff_t>(index);
+  inputs_.erase(inputs_.begin() + position);
+  gather_.sources.erase(gather_.sources.begin() + position);
+  terms_.resize(inputs_.size());
+  return Drop::kReplaced;
+}
+
+bool GatherState::has_invalid_bytes() const {
+  if (done_ || combined_ < gather_.dst.size()) return false;
+  return std::any_of(inputs_.begin(), inputs_.end(), [&](const SourceState& input) {
+    return input.message && input.message->consumed() < combined_;
+  });
+}
+
+bool GatherState::keep_own() {
+  const Source own = gather_.sources[own_index()];
+  if (own.own.data() == gather_.dst.data()) return false;
+  gather_.sources = {own};
+  inputs_.clear();
+  inputs_.emplace_back();
+  terms_.resize(1);
+  combined_ = written_ = 0;
   return true;
 }
 

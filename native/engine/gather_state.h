@@ -28,8 +28,8 @@ namespace bluecomm {
 class GatherState {
  public:
   // `gather` belongs to phase number `phase`. It must outlive this object; its `dst`
-  // may still be unknown.
-  GatherState(const Gather& gather, std::uint32_t phase, DType dtype);
+  // may still be unknown. Only drop() and keep_own() change it.
+  GatherState(Gather& gather, std::uint32_t phase, DType dtype);
 
   // Takes the message of source `index`. Returns false if its length differs from that
   // of the destination.
@@ -56,6 +56,19 @@ class GatherState {
   // The part of the destination that has not been written.
   std::span<const std::byte> unwritten() const { return gather_.dst.subspan(written_); }
 
+  // What drop() has done about a source: kKept if all of its bytes are here, kReplaced
+  // if it is no longer a source, kInvalid if bytes that were combined may be wrong.
+  enum class Drop : std::uint8_t { kKept, kReplaced, kInvalid };
+  // Leaves out source `index`, whose rank is lost, unless its bytes are all here: from
+  // the next byte on, own values take its weight. There must be an own source.
+  Drop drop(std::size_t index);
+  // Returns whether everything is combined, but the sender had taken back some bytes
+  // before they were consumed.
+  bool has_invalid_bytes() const;
+  // Starts anew, so that the result is this rank's own tensor. Returns false if that
+  // tensor has been overwritten, because the gather is in place.
+  bool keep_own();
+
   // Appends the sources whose bytes have not all arrived.
   void collect_missing(std::vector<Missing>& missing) const;
   // Appends the sources without which nothing can be done at present.
@@ -68,6 +81,7 @@ class GatherState {
   };
 
   bool accept(std::size_t index, const PendingSends& sends);
+  std::size_t own_index() const;
   std::size_t available(std::size_t index) const;
   const std::byte* data(std::size_t index) const;
   std::size_t next_block(std::size_t budget) const;
@@ -78,7 +92,7 @@ class GatherState {
   bool write_back(const PendingSends& sends);
   bool is_complete() const;
 
-  const Gather& gather_;
+  Gather& gather_;
   const std::uint32_t phase_;
   const DType dtype_;
   std::vector<SourceState> inputs_;

@@ -58,6 +58,10 @@ struct KindInfo {
   bool spares_group = false;
   // A rank that has joined can take part, with the neutral value of the reduction.
   bool has_neutral = false;
+  // In a job that survives losses, the call goes on without a lost peer, whose weight
+  // the caller's own values take. The plan has one phase, and weighted gathers with a
+  // source of their own.
+  bool drops_lost = false;
 };
 
 // All kinds, in the order of Kind.

@@ -58,11 +58,11 @@ void Operation::begin_phases() {
 
 void Operation::begin_phase() {
   const std::uint32_t number = next_phase_++;
-  const Phase& phase = plan_.phases[number];
+  Phase& phase = plan_.phases[number];
   if (phase.prepare) phase.prepare();
   RunningPhase& running = running_.emplace_back(RunningPhase{number, {}});
   running.gathers.reserve(phase.gathers.size());
-  for (const Gather& gather : phase.gathers) {
+  for (Gather& gather : phase.gathers) {
     running.gathers.emplace_back(gather, number, call_.dtype);
   }
   const bool is_followed =
@@ -210,6 +210,10 @@ bool Operation::advance(std::size_t budget) {
       limit_own_sources(running);
       for (GatherState& gather : running.gathers) {
         if (gather.advance(budget, sends_)) changed = true;
+        if (lost_ >= 0 && gather.has_invalid_bytes()) {
+          keep_own(gather);
+          changed = true;
+        }
       }
     }
     if (error_) break;
@@ -316,6 +320,68 @@ bool Operation::owes_peers() const {
   return std::any_of(running_.begin(), running_.end(), [&](const RunningPhase& one) {
     return std::any_of(one.gathers.begin(), one.gathers.end(), is_read_in_place);
   });
+}
+
+// --- Lost peers ----------------------------------------------------------------------
+
+std::size_t Operation::drop_peer(int peer) {
+  if (state_ == State::kDone) return 0;
+  lost_ = peer;
+  std::size_t replaced = 0;
+  for (std::uint32_t p = next_phase_; p < plan_.phases.size(); ++p) {
+    replaced += leave_out(p, peer);
+  }
+  sends_.drop(peer);
+  for (RunningPhase& running : running_) {
+    for (GatherState& gather : running.gathers) {
+      const std::vector<Source>& sources = gather.gather().sources;
+      for (std::size_t s = sources.size(); s-- > 0;) {
+        if (sources[s].peer != peer) continue;
+        const GatherState::Drop done = gather.drop(s);
+        if (done == GatherState::Drop::kReplaced) ++replaced;
+        if (done != GatherState::Drop::kInvalid) continue;
+        keep_own(gather);
+        break;
+      }
+    }
+  }
+  return replaced;
+}
+
+// Takes a peer out of a phase that has not begun, except for messages that have arrived
+// from it.
+std::size_t Operation::leave_out(std::uint32_t phase, int peer) {
+  std::erase_if(plan_.phases[phase].sends,
+                [peer](const Send& send) { return send.peer == peer; });
+  const bool is_here =
+      std::any_of(early_.begin(), early_.end(), [&](const EarlyMessage& one) {
+        return one.peer == peer && one.envelope.phase == phase;
+      });
+  if (is_here) return 0;
+  std::size_t left_out = 0;
+  for (Gather& gather : plan_.phases[phase].gathers) {
+    double weight = 0.0;
+    left_out += std::erase_if(gather.sources, [&](const Source& source) {
+      if (source.peer == peer) weight += source.weight;
+      return source.peer == peer;
+    });
+    for (Source& source : gather.sources) {
+      if (source.peer == kSelf) source.weight += weight;
+    }
+  }
+  return left_out;
+}
+
+// Makes the result this rank's own tensor, after a lost peer has changed memory that
+// was being read.
+void Operation::keep_own(GatherState& gather) {
+  if (gather.keep_own()) return;
+  error_ = Status{Code::kPeerLost,
+                  label() + ": rank " + std::to_string(lost_) +
+                      " was lost while its tensor was read, and the operation in "
+                      "place has overwritten this rank's own. Call the form that "
+                      "returns a new tensor to keep it.",
+                  lost_};
 }
 
 BaseRequest::Awaited Operation::awaited() const {

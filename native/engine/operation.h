@@ -100,6 +100,12 @@ class Operation final : public BaseRequest {
   // The reason why this call cannot continue, found by deliver() or advance().
   const std::optional<Status>& error() const { return error_; }
 
+  // Goes on without `peer`, which is lost: cancels the messages to it, and lets own
+  // values take the weight of what has not arrived from it. Only for kinds that
+  // drops_lost. Returns the number of sources that were replaced. Afterwards there may
+  // be an error().
+  std::size_t drop_peer(int peer);
+
   // The messages that the first running phase still waits for. Later phases wait for
   // peers that themselves wait for the first one.
   struct Unfinished {
@@ -160,6 +166,8 @@ class Operation final : public BaseRequest {
   bool end_phases();
   bool owes_peers() const;
   bool is_over(const RunningPhase& running);
+  std::size_t leave_out(std::uint32_t phase, int peer);
+  void keep_own(GatherState& gather);
   PendingSends::MessageContext context() { return {envelope_, channels_, lease_}; }
   void fail_length(std::uint32_t phase, int peer, std::size_t announced,
                    std::size_t expected);
@@ -178,6 +186,7 @@ class Operation final : public BaseRequest {
   PendingSends sends_;
   std::vector<EarlyMessage> early_;
   std::vector<int> scratch_peers_;
+  int lost_ = -1;  // the last peer that was dropped
 };
 
 }  // namespace bluecomm

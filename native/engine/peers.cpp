@@ -110,6 +110,12 @@ bool Peers::finish(int rank) {
   return true;
 }
 
+bool Peers::drop(int rank) {
+  if (std::exchange(entry(rank).dropped, true)) return false;
+  dropped_.push_back(rank);
+  return true;
+}
+
 void Peers::explain(int rank, std::string text) {
   mark_gone(rank, State::kLost);
   Entry& lost = entry(rank);

@@ -67,6 +67,12 @@ class Peers {
   const std::string& reason(int rank) const { return entry(rank).reason; }
   std::span<const int> gone() const { return gone_; }
 
+  // Records that operations go on without a peer that is gone. Returns false if they
+  // did so before.
+  bool drop(int rank);
+  bool is_dropped(int rank) const { return !dropped_.empty() && entry(rank).dropped; }
+  std::span<const int> dropped() const { return dropped_; }
+
  private:
   struct Entry {
     Peer peer;
@@ -74,6 +80,7 @@ class Peers {
     State state = State::kAlive;
     std::string reason;
     bool explained = false;
+    bool dropped = false;
     Clock::time_point grace_until = Clock::time_point::max();
   };
 
@@ -88,6 +95,7 @@ class Peers {
   std::vector<Entry> entries_;
   std::vector<Channel*> channels_;
   std::vector<int> gone_;
+  std::vector<int> dropped_;
 };
 
 }  // namespace bluecomm

@@ -121,6 +121,14 @@ bool PendingSends::has_for(int peer) const {
   });
 }
 
+void PendingSends::drop(int peer) {
+  std::erase_if(messages_, [&](const Message& one) {
+    if (one.send->peer != peer) return false;
+    if (!one.is_supplied()) --unsupplied_;
+    return true;
+  });
+}
+
 void PendingSends::collect_readers(std::vector<int>& peers) const {
   for (const Message& one : messages_) {
     if (one.outgoing && one.released() < one.supplied) peers.push_back(one.send->peer);

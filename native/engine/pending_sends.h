@@ -51,6 +51,9 @@ class PendingSends {
   // Returns whether `peer` has not finished reading some message.
   bool has_for(int peer) const;
 
+  // Cancels the messages to `peer`, which is lost.
+  void drop(int peer);
+
   // Appends the peers that have not finished reading what was sent to them.
   void collect_readers(std::vector<int>& peers) const;
 

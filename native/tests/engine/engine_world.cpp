@@ -28,8 +28,13 @@ EngineWorld::EngineWorld(int size, const MakeTransport& make_transport) {
   start(size, make_transport);
 }
 
+EngineWorld::EngineWorld(SurvivesLosses, int size, const InprocOptions& options)
+    : hub_(std::in_place, size, options) {
+  start(size, [&](int rank) { return hub_->make_transport(rank); }, {}, true);
+}
+
 void EngineWorld::start(int size, const MakeTransport& make_transport,
-                        const MakeRecorder& make_recorder) {
+                        const MakeRecorder& make_recorder, bool survives_losses) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<Peer> peers;
@@ -40,6 +45,7 @@ void EngineWorld::start(int size, const MakeTransport& make_transport,
     config.job = "test";
     config.machine = "here";
     config.allocate = allocate;
+    config.survives_losses = survives_losses;
     if (make_recorder) config.recorder = make_recorder(rank);
     std::vector<std::unique_ptr<Transport>> transports;
     transports.push_back(make_transport(rank));

@@ -32,6 +32,9 @@ class EngineWorld {
   explicit EngineWorld(int size, const InprocOptions& options = {},
                        const MakeRecorder& make_recorder = {});
   EngineWorld(int size, const MakeTransport& make_transport);
+  // Makes engines whose operations go on without lost peers if they can.
+  struct SurvivesLosses {};
+  EngineWorld(SurvivesLosses, int size, const InprocOptions& options = {});
 
   int size() const { return static_cast<int>(engines_.size()); }
   Engine& engine(int rank) { return *engines_[static_cast<std::size_t>(rank)]; }
@@ -43,7 +46,7 @@ class EngineWorld {
 
  private:
   void start(int size, const MakeTransport& make_transport,
-             const MakeRecorder& make_recorder = {});
+             const MakeRecorder& make_recorder = {}, bool survives_losses = false);
 
   std::optional<InprocHub> hub_;
   std::vector<std::unique_ptr<Engine>> engines_;
