@@ -160,6 +160,7 @@ class KindCounters(TypedDict):
 @type_check_only
 class EngineCounters(TypedDict):
     age_s: float
+    replaced: int  # values of lost ranks that were replaced by own values
     peers: list[PeerCounters]
     operations: dict[str, KindCounters]
 
@@ -245,6 +246,7 @@ class Engine(metaclass=_PybindType):
         link_timeout_s: float = 30.0,
         eager_bytes: int = 4096,
         staging_bytes: int = 8 << 20,
+        survives_losses: bool = False,  # operations that can go on without a peer do
         memory: SharedMemory,
         recorder: Recorder | None = None,
         mpi: MpiSession | None = None,

@@ -36,8 +36,8 @@ std::unique_ptr<PyEngine> make_engine(
     std::vector<std::string> addresses, const std::string& machine,
     const std::string& transport, int tcp_streams, const std::string& encryption,
     double link_timeout_s, std::size_t eager_bytes, std::size_t staging_bytes,
-    std::shared_ptr<SharedMemory> memory, std::shared_ptr<Recorder> recorder,
-    std::shared_ptr<mpi::Session> mpi) {
+    bool survives_losses, std::shared_ptr<SharedMemory> memory,
+    std::shared_ptr<Recorder> recorder, std::shared_ptr<mpi::Session> mpi) {
   if (rank < 0 || rank >= size) {
     throw std::invalid_argument("rank must be in 0 .. size - 1, got rank " +
                                 std::to_string(rank) + " of " + std::to_string(size));
@@ -62,6 +62,7 @@ std::unique_ptr<PyEngine> make_engine(
   config.job = job;
   config.epoch = epoch;
   config.machine = machine;
+  config.survives_losses = survives_losses;
   config.recorder = std::move(recorder);
   config.allocate = [memory = std::move(memory)](std::size_t nbytes) {
     auto block = std::make_shared<SharedBlock>(memory->allocate(nbytes));
@@ -231,7 +232,8 @@ void register_engine(py::module_& module) {
            arg("machine"), arg("transport") = "auto", arg("tcp_streams") = 0,
            arg("encryption") = "off", arg("link_timeout_s") = 30.0,
            arg("eager_bytes") = 4096, arg("staging_bytes") = std::size_t{8} << 20,
-           arg("memory"), arg("recorder") = nullptr, arg("mpi") = nullptr)
+           arg("survives_losses") = false, arg("memory"), arg("recorder") = nullptr,
+           arg("mpi") = nullptr)
       .def("offers", unlocked(&Engine::offers))
       .def("start", &start, arg("peers"))
       .def("transport_of", unlocked(&Engine::transport_of), arg("rank"))
