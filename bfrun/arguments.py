@@ -184,6 +184,18 @@ def add_connections(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_failures(group: argparse._ArgumentGroup) -> None:
+    """Add the options for failures of ranks."""
+    group.add_argument(
+        "--on-failure",
+        choices=("end", "continue"),
+        default="end",
+        help="end: the failure of a rank ends the job; continue: the other ranks train "
+        "on, with algorithms that average with neighbors, see docs/survival.md "
+        "(default: %(default)s)",
+    )
+
+
 def add_mpi(group: argparse._ArgumentGroup) -> None:
     """Add the options for MPI."""
     group.add_argument(

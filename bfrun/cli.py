@@ -13,6 +13,7 @@ from bfrun import __version__
 from bfrun.arguments import (
     add_connections,
     add_environment,
+    add_failures,
     add_modes,
     add_mpi,
     add_output,
@@ -130,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     add_placement(parser.add_argument_group("ranks and hosts"))
     add_environment(parser.add_argument_group("environment of the ranks"))
     add_connections(parser.add_argument_group("connections"))
+    add_failures(parser.add_argument_group("failures"))
     add_mpi(parser.add_argument_group("with --launcher mpi"))
     add_output(parser.add_argument_group("input and output"))
     add_modes(parser.add_argument_group("check without starting"))

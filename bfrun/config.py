@@ -12,6 +12,7 @@ from bfrun.hosts import Host
 Launcher = Literal["auto", "local", "ssh", "slurm", "mpi"]
 Encryption = Literal["off", "auth", "full"]
 BindTo = Literal["core", "numa", "none"]
+OnFailure = Literal["end", "continue"]
 
 
 def _working_folder() -> str:
@@ -69,6 +70,8 @@ class LaunchConfig:
         start_timeout_s: Seconds within which every host must answer, and then every
             rank must call ``init``.
         failure_timeout_s: Seconds that a rank may stay stopped before the job fails.
+        on_failure: What the failure of a rank does: ``end`` ends the job, ``continue``
+            lets the other ranks go on.
     """
 
     command: tuple[str, ...]
@@ -102,3 +105,4 @@ class LaunchConfig:
     link_timeout_s: float = 30.0
     start_timeout_s: float = 300.0
     failure_timeout_s: float = 120.0
+    on_failure: OnFailure = "end"

@@ -51,7 +51,8 @@ def run(
             ``ranks_per_machine=2`` or ``failure_timeout_s=30``.
 
     Returns:
-        The results in rank order.
+        The results in rank order; ``None`` for a rank that ``on_failure="continue"``
+        has let the others survive.
 
     Raises:
         JobFailed: A rank failed. The error has the exit code and the report.
@@ -89,7 +90,8 @@ def run(
     start(config, judge)
     if verdicts[0].exit_code != 0:
         raise JobFailed(verdicts[0].exit_code, verdicts[0].report)
-    return [_result(task, rank) for rank in range(np)]
+    lost = verdicts[0].lost
+    return [None if rank in lost else _result(task, rank) for rank in range(np)]
 
 
 def _pickle_call(

@@ -13,7 +13,7 @@ from bfrun.driver.driver import run_job
 from bfrun.errors import LaunchError
 from bfrun.hosts import LOCALHOST, Host
 from bfrun.launch.base import Launcher
-from bfrun.launch.choose import Choice, choose_launcher
+from bfrun.launch.choose import Choice, choose_launcher, refuse_survival
 from bfrun.nccl_net import with_nccl_net
 from bfrun.output.streams import remark, whole_stdout
 from bfrun.plan import HostFacts, LaunchPlan, make_plan, with_addresses
@@ -39,6 +39,7 @@ def start(config: LaunchConfig, run: RunJob = run_job) -> int:
     """
     config = with_nccl_net(config, os.environ)
     if config.launcher == "mpi":
+        refuse_survival(config, "mpi")
         return _start_mpi(config, run)
     choice = choose_launcher(config, os.environ)
     config, launcher = choice.config, choice.launcher

@@ -193,6 +193,10 @@ class Agent:
         self._connection.send(StdinTaken(nbytes=nbytes))
 
     def _signal(self, frame: SignalRanks) -> None:
+        if frame.ranks is not None:
+            pids = [self._ranks[r].pid for r in frame.ranks if r in self._ranks]
+            self._family.signal_below(pids, frame.signum)
+            return
         self._has_signalled = True
         self._drop_starts()
         self._family.signal(frame.signum)

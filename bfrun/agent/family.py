@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 
 from bfrun.agent.procs import all_processes, descendants, kill_descendants, send_signal
 
@@ -33,6 +34,12 @@ class Family:
     def signal(self, number: int) -> None:
         """Send a signal to all of them."""
         send_signal(self.alive(), number)
+
+    def signal_below(self, pids: Iterable[int], number: int) -> None:
+        """Send a signal to some processes and their descendants."""
+        processes = all_processes()
+        for pid in pids:
+            send_signal({pid, *descendants(pid, processes)}, number)
 
     def kill(self) -> set[int]:
         """Kill all of them and return those that still run."""

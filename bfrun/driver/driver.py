@@ -114,6 +114,8 @@ def _drive(
     verdict = make_verdict(
         job.membership.failures,
         leftovers,
+        losses=job.membership.losses,
+        world_size=plan.world_size,
         interrupted_by=None if number is None else signal.Signals(number).name,
         interrupted_code=0 if number is None else 128 + number,
         tails=job.printer.tails(),

@@ -183,11 +183,8 @@ class Job:
             if session.lost and not session.ended:
                 ranks = [spec.rank for spec in host.processes]
                 if any(not self.membership.members[rank].ended for rank in ranks):
-                    reason = session.why_lost()
-                    if session.silent:
-                        now = time.monotonic()
-                        self._shutdown.fail(now, MARGIN_S)
-                    self._ranks.agent_lost(ranks, reason)
+                    noticed_after_s = MARGIN_S if session.silent else 0.0
+                    self._ranks.agent_lost(ranks, session.why_lost(), noticed_after_s)
 
     def _step(self, now: float) -> None:
         """Take the next step of the shutdown if it is due."""

@@ -6,6 +6,7 @@ every rank must get; a rank that waits for a lost rank then raises an error nami
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +59,8 @@ class Failure:
         hint: Evidence of a deeper cause, such as the out-of-memory killer.
         told: Whether the rank itself reported the failure before its process ended.
         peers: Lost ranks that the rank's error names.
+        error: The error that the rank itself reported, without numbers, which equals
+            that of other ranks if a mistake in the program is the cause.
     """
 
     rank: int
@@ -68,6 +71,7 @@ class Failure:
     hint: str | None = None
     told: bool = False
     peers: tuple[int, ...] = ()
+    error: str = ""
 
 
 @dataclass
@@ -76,12 +80,15 @@ class Membership:
 
     Attributes:
         members: Members by rank.
-        failures: Failures in order of arrival, at most one for each rank.
+        failures: Failures that end the job, in order of arrival, at most one for each
+            rank.
+        losses: Failures that the job has survived, likewise.
         ending: Whether the driver is ending the ranks; their ends are not failures.
     """
 
     members: dict[int, Member]
     failures: list[Failure] = field(default_factory=list)
+    losses: list[Failure] = field(default_factory=list)
     ending: bool = False
     clock: Callable[[], float] = time.monotonic
     started: float = field(default=0.0)
@@ -100,9 +107,38 @@ class Membership:
     @property
     def survivors(self) -> list[int]:
         """The ranks that run and have not failed."""
-        failed = {failure.rank for failure in self.failures}
         alive = (member.rank for member in self.members.values() if not member.ended)
-        return [rank for rank in alive if rank not in failed]
+        return [rank for rank in alive if rank not in self._failed]
+
+    @property
+    def remaining(self) -> list[int]:
+        """The ranks that have not failed, whether they still run or not."""
+        return [rank for rank in self.members if rank not in self._failed]
+
+    @property
+    def _failed(self) -> dict[int, Failure]:
+        return {failure.rank: failure for failure in [*self.losses, *self.failures]}
+
+    def outlive(self, rank: int) -> bool:
+        """Decide whether the other ranks go on after the failure of a rank.
+
+        They do not if none is left, or if another rank has reported the same error,
+        because such an error is a mistake in the program. Then all failures of this
+        kind, or all failures if no rank is left, are those that end the job.
+
+        Returns:
+            Whether they go on; the failure is then among the losses.
+        """
+        failure = next(one for one in self.failures if one.rank == rank)
+        same = [known for known in self.losses if known.error == failure.error != ""]
+        if same or not self.remaining:
+            causes = same or self.losses
+            self.failures[:0] = causes
+            self.losses = [known for known in self.losses if known not in causes]
+            return False
+        self.failures.remove(failure)
+        self.losses.append(failure)
+        return True
 
     def command_started(self, rank: int, pid: int) -> None:
         """Note the process of a rank whose command has been started."""
@@ -134,13 +170,21 @@ class Membership:
             text += f", because {root.text}"
         elif said.reason:
             text += f": {said.reason}"
+        # An error about a lost rank has other numbers and names on each rank.
+        error = said.cause if said.peers else f"{said.cause}: {said.reason}"
         return self._lost(
-            member, said.cause, text, said.status, told=True, peers=tuple(said.peers)
+            member,
+            said.cause,
+            text,
+            said.status,
+            told=True,
+            peers=tuple(said.peers),
+            error=re.sub(r"[0-9]+", "0", error),
         )
 
     def _root(self, peers: Sequence[int]) -> Failure | None:
         """Return the failure of the first of ``peers`` that has failed."""
-        failed = {failure.rank: failure for failure in self.failures}
+        failed = self._failed
         return next((failed[peer] for peer in peers if peer in failed), None)
 
     def damaged(self, rank: int, thread: str, error: str) -> list[Change]:
@@ -163,15 +207,16 @@ class Membership:
 
     def _complete(self, rank: int, what: str, code: int) -> None:
         """Add the exit status to a failure that the rank itself reported."""
-        for index, known in enumerate(self.failures):
-            is_news = known.told and known.exit_code != code and not self.ending
-            if known.rank == rank and is_news:
-                text = f"{known.text}, and {what}"
-                self.failures[index] = replace(known, text=text, exit_code=code)
+        for failures in (self.losses, self.failures):
+            for index, known in enumerate(failures):
+                is_news = known.told and known.exit_code != code and not self.ending
+                if known.rank == rank and is_news:
+                    text = f"{known.text}, and {what}"
+                    failures[index] = replace(known, text=text, exit_code=code)
 
     def left_early(self) -> dict[int, str]:
         """Return the ranks that ended without failing, with a text about each end."""
-        failed = {failure.rank for failure in self.failures}
+        failed = self._failed
         return {
             rank: f"{_describe(member)} "
             + ("exited with status 0" if member.status == 0 else "called shutdown()")
@@ -238,6 +283,7 @@ class Membership:
         *,
         told: bool = False,
         peers: tuple[int, ...] = (),
+        error: str = "",
     ) -> list[Change]:
         if member.announced:
             return []
@@ -246,7 +292,7 @@ class Membership:
             return []
         at_s = self.clock() - self.started
         self.failures.append(
-            Failure(member.rank, cause, text, exit_code, at_s, hint, told, peers)
+            Failure(member.rank, cause, text, exit_code, at_s, hint, told, peers, error)
         )
         return [RankLost(rank=member.rank, host=member.host, cause=cause, text=text)]
 

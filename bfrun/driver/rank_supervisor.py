@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from bfrun.config import LaunchConfig
 from bfrun.driver.frame_router import FrameRouter
 from bfrun.driver.membership import Change, Membership
 from bfrun.driver.record_table import RecordTable
-from bfrun.driver.shutdown import Shutdown
+from bfrun.driver.shutdown import EXIT_S, Shutdown
 from bfrun.driver.stall_tracker import StallTracker
 from bfrun.errors import ProtocolError
 from bfrun.frames.agent_to_driver import (
@@ -23,7 +24,7 @@ from bfrun.frames.agent_to_driver import (
     RankStopped,
     RankVanished,
 )
-from bfrun.frames.driver_to_agent import Inspect
+from bfrun.frames.driver_to_agent import Inspect, SignalRanks
 from bfrun.frames.driver_to_rank import QueryPending, RankDamaged, RankFrozen, RankLost
 from bfrun.frames.frame import Frame, decode
 from bfrun.frames.rank_to_agent import Hello
@@ -46,7 +47,7 @@ class RankSupervisor:
 
     Args:
         plan: The ranks of each host.
-        config: Has the time within which ranks must meet.
+        config: Has the time within which ranks must meet, and what a failure does.
         router: Sends frames to agents and ranks.
         shutdown: Is told of failures.
         say: Shows a line to the user.
@@ -68,6 +69,11 @@ class RankSupervisor:
         self._shutdown = shutdown
         self._say = say
         self._task = task
+        self._config = config
+        self._size = plan.world_size
+        self._ends = False  # a failure ends the job
+        # When the processes of lost ranks are killed, by rank.
+        self._kill_at: dict[int, float] = {}
         self._records = RecordTable(plan.world_size, config.start_timeout_s)
         self._stalls = StallTracker(hosts)
         self.handlers: dict[type[Frame], Callable[[Any], None]] = {
@@ -85,6 +91,7 @@ class RankSupervisor:
     def step(self, now: float) -> None:
         """Answer ranks whose rendezvous or stall query has timed out."""
         self._router.answer(self._records.expire(now))
+        self._kill_lost(now)
         if not self._stalls.asked:
             return
         members = self.membership.members.values()
@@ -92,11 +99,19 @@ class RankSupervisor:
         for rank, report in self._stalls.reports(alive, now):
             self._router.to_ranks([rank], report)
 
-    def agent_lost(self, ranks: list[int], reason: str) -> None:
-        """Note that some ranks are lost with their agent."""
-        self._announce(self.membership.agent_lost(ranks, reason))
+    def agent_lost(self, ranks: list[int], reason: str, noticed_after_s: float) -> None:
+        """Note that some ranks are lost with their agent.
 
-    def _announce(self, changes: Sequence[Change]) -> None:
+        Args:
+            ranks: The ranks.
+            reason: Why the agent is lost.
+            noticed_after_s: Seconds since then.
+        """
+        self._announce(self.membership.agent_lost(ranks, reason), noticed_after_s)
+
+    def _announce(
+        self, changes: Sequence[Change], noticed_after_s: float = 0.0
+    ) -> None:
         """Tell every rank of the changes, and act on them."""
         for frame in changes:
             self._router.to_all_ranks(frame)
@@ -104,15 +119,42 @@ class RankSupervisor:
                 self._say(f"bfrun: {frame.text}")
                 continue
             if isinstance(frame, RankLost):
-                now = time.monotonic()
-                if self.membership.failures[-1].told:
-                    self._shutdown.expect(frame.rank, now)
-                else:
-                    self._shutdown.fail(now)
-                if len(self.membership.failures) == 1:
-                    self._say(f"bfrun: {frame.text}; ending the other ranks")
+                self._on_lost(frame, noticed_after_s)
             why = frame.text or f"rank {frame.rank} on {frame.host} had finished"
             self._router.answer(self._records.rank_ended(frame.rank, why))
+
+    def _on_lost(self, frame: RankLost, noticed_after_s: float) -> None:
+        """Let the other ranks go on without a rank, or start the end of the job."""
+        now = time.monotonic()
+        told = any(f.rank == frame.rank and f.told for f in self.membership.failures)
+        survives = (
+            self._config.on_failure == "continue"
+            and not self._ends
+            and self._records.has_met
+            and self.membership.outlive(frame.rank)
+        )
+        if survives:
+            left = len(self.membership.remaining)
+            self._say(f"bfrun: {frame.text}; goes on with {left} of {self._size} ranks")
+            self._kill_at[frame.rank] = now + EXIT_S
+            return
+        if told:
+            self._shutdown.expect(frame.rank, now)
+        else:
+            self._shutdown.fail(now, noticed_after_s)
+        if not self._ends:
+            self._ends = True
+            self._say(f"bfrun: {frame.text}; ending the other ranks")
+
+    def _kill_lost(self, now: float) -> None:
+        """Kill processes of lost ranks that have not ended in time."""
+        for rank, at in list(self._kill_at.items()):
+            if self.membership.members[rank].ended:
+                del self._kill_at[rank]
+            elif now >= at:
+                del self._kill_at[rank]
+                frame = SignalRanks(signum=int(signal.SIGKILL), ranks=[rank])
+                self._router.to_agent_of(rank, frame)
 
     # Reports of agents
 
@@ -136,6 +178,8 @@ class RankSupervisor:
     def _on_stopped(self, frame: RankStopped) -> None:
         if frame.event == "failed":
             self._announce(self.membership.froze_too_long(frame.rank, frame.seconds))
+            if frame.rank in self._kill_at:  # it must not continue alone
+                self._kill_at[frame.rank] = 0.0
         elif frame.event == "frozen":
             self._announce(self.membership.frozen(frame.rank, frame.seconds))
         elif not self.membership.ending:

@@ -30,6 +30,9 @@ class RecordTable:
     Args:
         world_size: Number of ranks that must publish.
         timeout_s: Seconds from the first record of a round to the last.
+
+    Attributes:
+        has_met: Whether all ranks have published a record in some round.
     """
 
     def __init__(self, world_size: int, timeout_s: float) -> None:
@@ -37,6 +40,7 @@ class RecordTable:
         self._timeout_s = timeout_s
         self._rounds: dict[int, _Round] = {}
         self._gone: dict[int, str] = {}
+        self.has_met = False
 
     def publish(self, rank: int, number: int, record: Any, now: float) -> Answers:
         """Take a record. If it is the last one of its round, answer all ranks."""
@@ -49,6 +53,7 @@ class RecordTable:
             return self._close(number, _too_large(current.nbytes))
         if len(current.records) == self._world_size:
             del self._rounds[number]
+            self.has_met = True
             records = [current.records[r] for r in range(self._world_size)]
             everyone = sorted(current.records)
             return [(everyone, RecordList(round=number, records=records))]

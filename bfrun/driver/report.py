@@ -48,17 +48,21 @@ class Verdict:
         exit_code: 0, the code of the first failure, or 128 + the user's signal.
         report: Lines for the terminal; empty if there is nothing to report.
         unread: Whether the user ended the job while nobody read its output.
+        lost: The ranks whose failure the job has survived.
     """
 
     exit_code: int
     report: str
     unread: bool = False
+    lost: tuple[int, ...] = ()
 
 
 def make_verdict(
     failures: Sequence[Failure],
     leftovers: Leftovers,
     *,
+    losses: Sequence[Failure] = (),
+    world_size: int = 0,
     interrupted_by: str | None = None,
     interrupted_code: int = 0,
     tails: Mapping[int, Sequence[str]],
@@ -71,8 +75,10 @@ def make_verdict(
     """Return the exit code and the final report.
 
     Args:
-        failures: Failures in order of arrival.
+        failures: Failures that have ended the job, in order of arrival.
         leftovers: Processes that are left on the hosts.
+        losses: Failures that the job has survived, in order of arrival.
+        world_size: Number of ranks at the start.
         interrupted_by: Name of the signal that ended the job, if the user sent one.
         interrupted_code: Exit code in that case.
         tails: Last lines of each rank's stderr.
@@ -85,11 +91,18 @@ def make_verdict(
     first = first_failure(failures, tails)
     if first is None:
         if interrupted_by is None:
+            if losses:
+                left = world_size - len(losses)
+                text = f"bfrun: finished with {left} of {count(world_size, 'rank')}"
+                lost = tuple(loss.rank for loss in losses)
+                return Verdict(0, f"{text}; {_lost(losses)}; {leftovers}", lost=lost)
             unclean = any(leftovers.left.values()) or leftovers.silent
             return Verdict(0, f"bfrun: {leftovers}" if unclean or verbose else "")
         text = f"bfrun: ended by {interrupted_by}; {leftovers}"
         return Verdict(interrupted_code, text)
     lines = []
+    if losses:
+        lines.append(f"  before: {_lost(losses)}")
     blame = _blame(first, left_early or {})
     if first.hint:
         lines.append(f"  cause: {first.hint}")
@@ -120,6 +133,13 @@ def _blame(first: Failure, left_early: Mapping[int, str]) -> str:
         if peer in left_early:
             return f"{left_early[peer]} while rank {first.rank} still needed it"
     return first.text
+
+
+def _lost(losses: Sequence[Failure]) -> str:
+    """Return the failures that a job has survived, as a phrase."""
+    return "lost " + ", ".join(
+        f"rank {loss.rank} ({loss.cause}) after {loss.at_s:.1f} s" for loss in losses
+    )
 
 
 def _fold(failures: Sequence[Failure]) -> str:

@@ -55,6 +55,7 @@ def start_frames(
             start_timeout_s=config.start_timeout_s,
             failure_timeout_s=config.failure_timeout_s,
             trace=config.timeline_filename is not None,
+            survives_losses=config.on_failure == "continue",
         )
         return RankCommand(
             rank=spec.rank,

@@ -27,6 +27,7 @@ class Welcome(Frame, kind="welcome", route=AGENT_TO_RANK):
     start_timeout_s: float
     failure_timeout_s: float
     trace: bool = False
+    survives_losses: bool = False
     socket_dir: str = ""
     machine: str = ""
 

@@ -65,9 +65,10 @@ class StdinData(Frame, kind="stdin", route=DRIVER_TO_AGENT):
 
 
 class SignalRanks(Frame, kind="signal", route=DRIVER_TO_AGENT):
-    """Signals all processes of all ranks of a host."""
+    """Signals all processes of some ranks of a host, or of all if ``ranks`` is null."""
 
     signum: int
+    ranks: list[int] | None = None
 
 
 class Inspect(Frame, kind="inspect", route=DRIVER_TO_AGENT):

@@ -49,7 +49,21 @@ def choose_launcher(config: LaunchConfig, environ: Mapping[str, str]) -> Choice:
     return Choice(config, remote, PerHostLauncher(config, remote))
 
 
+def refuse_survival(config: LaunchConfig, launcher: str) -> None:
+    """Raise if the job is to survive failures, but its launcher does not.
+
+    Raises:
+        LaunchError: ``--on-failure continue`` was given.
+    """
+    if config.on_failure == "continue":
+        raise LaunchError(
+            f"--on-failure continue does not cover the launcher '{launcher}' yet, "
+            "which may end all ranks when one fails; use --launcher local or ssh"
+        )
+
+
 def _choose_slurm(config: LaunchConfig, environ: Mapping[str, str]) -> Choice:
+    refuse_survival(config, "slurm")
     allocation = read_allocation(environ)
     cpus = {host.name: count for host, count in allocation.cpus.items()}
     for host in config.hosts:

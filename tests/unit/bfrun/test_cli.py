@@ -34,6 +34,19 @@ def parse(monkeypatch):
     return parse
 
 
+@pytest.mark.parametrize(
+    ("launcher", "environ"),
+    [("mpi", {}), ("slurm", {"SLURM_JOB_ID": "1"})],
+)
+def test_launchers_that_end_jobs_are_refused(launcher, environ, monkeypatch, capfd):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    options = ["--on-failure", "continue", "--launcher", launcher, "-np", "2", "true"]
+    assert bfrun.cli.main(options) == 1
+    text = f"--on-failure continue does not cover the launcher '{launcher}' yet"
+    assert text in capfd.readouterr().err
+
+
 def test_defaults(parse):
     assert parse("-np", "4", "python", "x.py") == LaunchConfig(
         command=("python", "x.py"), world_size=4

@@ -189,3 +189,59 @@ def test_a_kill_that_arrives_late_is_blamed():
 def test_a_much_later_failure_is_not_the_first():
     failures = [failure(1, "exit 1"), failure(0, "SIGKILL", 2.0)]
     assert first_failure(failures, {}).rank == 1
+
+
+def said(reason, cause="ValueError"):
+    return Failing(
+        cause=cause, deed=f"raised {cause}", reason=reason, status=1, peers=[]
+    )
+
+
+def test_others_outlive_a_failure(members):
+    members.exited(1, -9)
+    assert members.outlive(1)
+    assert members.failures == []
+    assert [loss.rank for loss in members.losses] == [1]
+    assert members.survivors == members.remaining == [0, 2]
+
+
+def test_nobody_outlives_the_last_rank(members):
+    for rank in (0, 2):
+        members.exited(rank, -9)
+        assert members.outlive(rank)
+    members.exited(1, 3)
+    assert not members.outlive(1)
+    assert [failure.rank for failure in members.failures] == [0, 2, 1]
+    assert members.losses == []
+
+
+def test_a_rank_that_has_returned_is_left(members):
+    members.exited(0, 0)
+    for rank in (1, 2):
+        members.exited(rank, -9)
+        assert members.outlive(rank)
+
+
+def test_the_same_error_of_two_ranks_is_not_outlived(members):
+    members.exited(0, -9)
+    assert members.outlive(0)
+    members.failing(1, said("loss is NaN at step 7"))
+    assert members.outlive(1)
+    members.failing(2, said("loss is NaN at step 12"))
+    assert not members.outlive(2)
+    assert [failure.rank for failure in members.failures] == [1, 2]
+    assert [loss.rank for loss in members.losses] == [0]
+
+
+def test_different_errors_are_outlived(members):
+    members.failing(1, said("no space on device"))
+    assert members.outlive(1)
+    members.failing(2, said("no such file"))
+    assert members.outlive(2)
+
+
+def test_the_exit_status_completes_a_loss(members):
+    members.failing(1, said("why"))
+    assert members.outlive(1)
+    members.exited(1, -11)
+    assert members.losses[0].text.endswith("and was killed by SIGSEGV")

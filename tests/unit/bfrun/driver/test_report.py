@@ -93,3 +93,19 @@ def test_a_rank_that_left_early_is_blamed():
         "bfrun: job failed: rank 1 on a (pid 7) exited with status 0 while rank 0 "
         "still needed it; 0 processes left on 1 host",
     ]
+
+
+def test_losses_are_reported_although_the_job_succeeded():
+    losses = [failure(2, "SIGKILL"), failure(0)]
+    result = verdict(losses=losses, world_size=4)
+    assert (result.exit_code, result.lost) == (0, (2, 0))
+    assert result.report == (
+        "bfrun: finished with 2 of 4 ranks; lost rank 2 (SIGKILL) after 1.2 s, "
+        "rank 0 (exit 1) after 1.2 s; 0 processes left on 2 hosts"
+    )
+
+
+def test_a_failure_after_losses_names_them():
+    result = verdict([failure(1)], losses=[failure(2, "SIGKILL")], world_size=3)
+    assert result.exit_code == 3
+    assert "  before: lost rank 2 (SIGKILL) after 1.2 s" in result.report.splitlines()
