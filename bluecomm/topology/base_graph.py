@@ -47,6 +47,10 @@ class BaseGraph(TopologySchedule):
         self._neighbors = [_by_rank(edges) for edges in rounds] or [{}]
         self.period = len(self._neighbors)
 
+    def resized(self, size: int) -> BaseGraph:
+        """Return the graph of another number of ranks."""
+        return BaseGraph(size, self.k)
+
     def weights(self, round_number: int, rank: int) -> NeighborWeights:
         """Return one rank's weights in a round."""
         neighbors = self._neighbors[round_number % len(self._neighbors)].get(rank, {})

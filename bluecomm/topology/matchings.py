@@ -52,6 +52,10 @@ class RandomMatchings(MatchingSchedule):
         # The last round drawn: callers ask for one round of all ranks, then the next.
         self._drawn: tuple[int, list[int | None]] = (-1, [])
 
+    def resized(self, size: int) -> RandomMatchings:
+        """Return random matchings of another number of ranks."""
+        return RandomMatchings(size, self._seed)
+
     def partner(self, round_number: int, rank: int) -> int | None:
         """Return the partner of a rank in a round, if it has one."""
         if self._drawn[0] != round_number:

@@ -113,6 +113,10 @@ class OnePeerExponential(PeerSchedule):
         self._hops = powers_below(self.size, 2)
         self.period = max(1, len(self._hops))
 
+    def resized(self, size: int) -> OnePeerExponential:
+        """Return the schedule of another number of ranks."""
+        return OnePeerExponential(size)
+
     def peers(self, round_number: int, rank: int) -> SendRecvRanks:
         """Return the ranks that a rank sends to and receives from in a round."""
         if not self._hops:

@@ -65,6 +65,14 @@ class TopologySchedule(abc.ABC):
         """Whether every round keeps the average over the ranks."""
         return True
 
+    def resized(self, size: int) -> TopologySchedule | None:
+        """Return the same schedule for another number of ranks.
+
+        Returns:
+            ``None`` if it is defined for a given graph or number of ranks only.
+        """
+        return None
+
     def peers(self, round_number: int, rank: int) -> SendRecvRanks:
         """Return the ranks that a rank sends to and receives from, both ascending."""
         weights = self.weights(round_number, rank)
