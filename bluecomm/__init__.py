@@ -20,6 +20,7 @@ horovod.torch as hvd`` by ``import bluecomm.compat.horovod as hvd``.
 import types
 import typing
 
+from bluecomm import elastic as elastic
 from bluecomm import topology as topology
 from bluecomm import topology_util as topology_util
 from bluecomm._version import __version__ as __version__
@@ -89,7 +90,7 @@ if not typing.TYPE_CHECKING:
             for name, value in globals().items()
             if not name.startswith("_") and not isinstance(value, types.ModuleType)
         }
-        | {"__version__", "topology", "topology_util"}
+        | {"__version__", "elastic", "topology", "topology_util"}
     )
 
     def __dir__() -> list[str]:

@@ -40,6 +40,8 @@ class Topology:
     weights: NeighborWeights
     # Whether no other topology has been set.
     is_default: bool = False
+    # Makes the graph for another number of members, if the user gave a function.
+    factory: Callable[[int], nx.DiGraph[int]] | None = None
 
     @functools.cached_property
     def graph(self) -> nx.DiGraph[int]:
@@ -144,9 +146,14 @@ class Communicator:
         """Topology of the machines, or ``None`` before one is set."""
         return self._machine_topology
 
-    def use_topology(self, graph: nx.DiGraph[int], is_weighted: bool) -> None:
+    def use_topology(
+        self,
+        graph: nx.DiGraph[int],
+        is_weighted: bool,
+        factory: Callable[[int], nx.DiGraph[int]] | None = None,
+    ) -> None:
         """Set the topology of the members on this rank, without communication."""
-        self._topology = _in_force(graph, is_weighted, self._me())
+        self._topology = _in_force(graph, is_weighted, self._me(), factory)
 
     def use_machine_topology(self, graph: nx.DiGraph[int], is_weighted: bool) -> None:
         """Set the topology of the machines on this rank, without communication."""
@@ -284,9 +291,14 @@ def check_timeout(kind: str, timeout_s: object) -> None:
         raise ValueError(f"{kind}: timeout_s must be above 0, got {timeout_s}")
 
 
-def _in_force(graph: nx.DiGraph[int], is_weighted: bool, member: int) -> Topology:
+def _in_force(
+    graph: nx.DiGraph[int],
+    is_weighted: bool,
+    member: int,
+    factory: Callable[[int], nx.DiGraph[int]] | None = None,
+) -> Topology:
     weights = resolve_weights(graph, is_weighted=is_weighted, rank=member)
-    return Topology(lambda: graph, is_weighted, weights)
+    return Topology(lambda: graph, is_weighted, weights, factory=factory)
 
 
 def _default(size: int, member: int) -> Topology:

@@ -53,6 +53,7 @@ def make_engine(
         link_timeout_s=config.link_timeout_s,
         eager_bytes=config.eager_bytes,
         staging_bytes=config.shm_staging_bytes,
+        survives_losses=assignment.survives_losses,
         memory=memory,
         recorder=recorder,
         mpi=mpi_session(config, rendezvous),

@@ -40,6 +40,7 @@ from bluecomm.runtime.stall import StallReport
 if TYPE_CHECKING:
     from bluecomm._native import Engine, PendingRequest
     from bluecomm.config import Config
+    from bluecomm.runtime.members import Members
     from bluecomm.runtime.peers import PeerRecord
     from bluecomm.runtime.rendezvous.rendezvous import Rendezvous
 
@@ -58,6 +59,7 @@ class WatchedWorld(Protocol):
     config: Config
     rendezvous: Rendezvous
     peers: list[PeerRecord]
+    members: Members
 
     @property
     def engine(self) -> Engine:
@@ -207,12 +209,16 @@ class Monitor:
             _log.error("the launcher considers this rank lost: %s", text)
         else:
             self._world.engine.peer_lost(rank, text)
+            if self._world.members.survives_losses:
+                self._world.members.remove(rank, "lost", text)
 
     def _on_finished(self, rank: int) -> None:
         peer = self._world.peers[rank]
         text = f"rank {rank} on {peer.host} (pid {peer.pid}) had finished (exit 0)"
         if rank != self._world.rank:
             self._finished.append((time.monotonic() + _LAST_BYTES_S, rank, text))
+            if self._world.members.survives_losses:
+                self._world.members.remove(rank, "finished", text)
 
     def _answer(self, query: QueryPending) -> None:
         operations = [

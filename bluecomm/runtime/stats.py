@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bfrun.text_table import align
+from bfrun.wording import format_ranks
 
 if TYPE_CHECKING:
     from bluecomm._native import EngineCounters, PeerCounters
@@ -123,12 +124,17 @@ class Stats:
             counted separately.
         neighbors: Counters for each other rank, in order.
         operations: Counters for each kind of operation.
+        gone: Ranks that have failed or finished while this one goes on, in order; only
+            in jobs of ``bfrun --on-failure continue``.
+        replaced: How often this rank's own values took the weight of a lost rank.
     """
 
     age_s: float
     exposed_s: float
     neighbors: tuple[NeighborStats, ...]
     operations: Mapping[str, OperationStats]
+    gone: tuple[int, ...] = ()
+    replaced: int = 0
 
     @property
     def bytes_sent(self) -> int:
@@ -154,6 +160,9 @@ class Stats:
             f"{_readable(self.bytes_received)} received, "
             f"{self.exposed_s:.3f} s of exposed communication"
         ]
+        if self.gone:
+            gone = format_ranks(self.gone, noun=True)
+            lines.append(f"without {gone}; own values replaced {self.replaced}")
         if self.neighbors:
             rows = [_NEIGHBOR_HEADINGS, *map(_neighbor_row, self.neighbors)]
             lines += ["", *align(rows)]
@@ -203,8 +212,10 @@ def _readable(nbytes: int) -> str:
     return f"{nbytes} B" if unit == "B" else f"{value:.3g} {unit}"
 
 
-def to_stats(counted: EngineCounters, hosts: Mapping[int, str]) -> Stats:
-    """Return the counters of the engine, with the host of each rank."""
+def to_stats(
+    counted: EngineCounters, hosts: Mapping[int, str], gone: tuple[int, ...]
+) -> Stats:
+    """Return the counters of the engine, with hosts, and the ranks that have gone."""
     operations = {
         kind: OperationStats(
             calls=one["calls"],
@@ -221,6 +232,8 @@ def to_stats(counted: EngineCounters, hosts: Mapping[int, str]) -> Stats:
             _to_neighbor(peer, hosts[peer["rank"]]) for peer in counted["peers"]
         ),
         operations=operations,
+        gone=gone,
+        replaced=counted["replaced"],
     )
 
 

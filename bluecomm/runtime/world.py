@@ -19,6 +19,7 @@ from bluecomm.runtime.engine_start import make_engine
 from bluecomm.runtime.failure import CLOSED
 from bluecomm.runtime.handle import FinishedHandle, Handle, RequestHandle
 from bluecomm.runtime.layout import layout_of
+from bluecomm.runtime.members import Members
 from bluecomm.runtime.monitor import Monitor
 from bluecomm.runtime.peers import PeerRecord, meet_peers
 from bluecomm.runtime.process_sets import ProcessSets
@@ -93,6 +94,9 @@ class World:
         # Number of times that all ranks have joined.
         self.join_rounds = 0
         self.process_sets = ProcessSets()
+        self.members = Members(
+            self.size, survives_losses=self.assignment.survives_losses
+        )
         self._suspensions = 0
         self._is_suspended = False
         self._engine = make_engine(config, rendezvous, memory, recorder)
@@ -169,7 +173,7 @@ class World:
     def stats(self) -> Stats:
         """Return the statistics of the engine."""
         hosts = {peer.rank: peer.host for peer in self.peers}
-        return to_stats(self._engine.stats(), hosts)
+        return to_stats(self._engine.stats(), hosts, self.members.gone)
 
     def reset_stats(self) -> None:
         """Reset the statistics of the engine."""

@@ -25,7 +25,8 @@ class Assignment:
     ``machine`` is equal on the ranks that share a real machine; ``machine_rank`` and
     the local ranks may belong to simulated machines. ``addresses`` are this host's
     addresses for data, best first. ``socket_dir`` is private to this user. With
-    ``trace`` the launcher makes a timeline of the events that this rank records.
+    ``trace`` the launcher makes a timeline of the events that this rank records. With
+    ``survives_losses`` the launcher lets the other ranks go on when one fails.
     """
 
     rank: int
@@ -43,6 +44,7 @@ class Assignment:
     addresses: tuple[str, ...]
     source: str
     trace: bool = False
+    survives_losses: bool = False
 
 
 class Rendezvous(abc.ABC):
@@ -177,6 +179,7 @@ class AgentRendezvous(Rendezvous):
             addresses=tuple(welcome.addresses),
             source="bfrun",
             trace=welcome.trace,
+            survives_losses=welcome.survives_losses,
         )
 
     @property

@@ -11,6 +11,7 @@ from bluecomm.config import Config
 from bluecomm.runtime import monitor as module
 from bluecomm.runtime.call import FAREWELL
 from bluecomm.runtime.failure import MISMATCH
+from bluecomm.runtime.members import Members
 from bluecomm.runtime.monitor import Monitor
 from tests.support.frames import make_operation
 
@@ -55,6 +56,7 @@ class Bench:
             peers=[peer, SimpleNamespace(host="b", pid=71)],
             engine=self.engine,
             config=Config(),
+            members=Members(2, survives_losses=True),
             rendezvous=SimpleNamespace(agent=self.agent),
             has_hard_deadline=self.hard.__contains__,
             is_waited_for=self.waited_for.__contains__,
@@ -244,6 +246,7 @@ def lost(rank, text):
 def test_the_engine_hears_of_a_lost_rank_at_once(bench, log):
     bench.agent.listener(lost(1, "rank 1 was killed"))
     assert bench.engine.calls == [("peer_lost", 1, "rank 1 was killed")]
+    assert bench.world.members.left == (0,)
     bench.agent.listener(lost(0, "rank 0 was stopped"))
     assert len(bench.engine.calls) == 1
     assert "considers this rank lost: rank 0 was stopped" in log.text
